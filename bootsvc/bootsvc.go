@@ -1,7 +1,7 @@
-// Package bootsvc answers machines that boot from the network: DHCP, TFTP,
-// iPXE scripts and files over HTTP. It keeps no state that another instance
-// would need; every answer comes from the inventory through Decide, the one
-// function that says whether a machine may netboot, with what, and why.
+// Package bootsvc answers machines that boot from the network: DHCP, TFTP, iPXE
+// scripts and files over HTTP. It has no state that another instance would need.
+// Every answer comes from the inventory through Decide, the only function that
+// decides whether a machine may netboot, with what, and why.
 package bootsvc
 
 import (
@@ -30,21 +30,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines finds the machine that asks, with its grant. inventory.ErrNotFound: the
-// machine is unknown. The grant of a machine that was never
-// owned is the zero Grant.
+// Machines finds the machine of a request, with its grant. For an unknown machine, it
+// returns inventory.ErrNotFound. The grant of a machine that was never owned is the
+// zero Grant.
 type Machines interface {
 	// MachineByMAC takes a MAC in its canonical form (lower case, colons).
 	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
 	// MachineByAddress finds the machine by the reservation of an interface.
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
-	// Machines returns all of them. It is asked now and then.
+	// Machines returns all machines. It is called at most every few seconds.
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 
-// Journal takes what was seen on the wire. It is called in batches from one
-// goroutine, never while a packet waits for its answer, but for PutRelay, which
-// is called now and then for each relay.
+// Journal records what was seen on the network. AppendEvents and PutSeen are called
+// with batches, and no packet waits for them. PutRelay is called at most every few
+// seconds for each relay, and the relay's packets wait for it.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	PutSeen(ctx context.Context, seen []inventory.Seen) error
@@ -53,70 +53,67 @@ type Journal interface {
 
 // Config says what to serve and where.
 type Config struct {
-	// Interfaces are the network interfaces on which DHCP is answered. None: nothing
-	// is served at all. A DHCP server must never start on a network by default.
+	// Interfaces are the network interfaces on which DHCP is answered. If there are
+	// none, nothing is served: a DHCP server must never start on a network by default.
 	Interfaces []string
-	// RelayOnly answers what relays send to Address, in place of Interfaces: a
-	// plain UDP socket, no broadcast, nothing of layer 2. A packet without
-	// giaddr is dropped, and Relays must list whose giaddr is believed.
+	// RelayOnly answers only what relays send to Address, on a plain UDP socket
+	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
+	// are dropped, and Relays must list the relays to trust.
 	RelayOnly bool
-	// Address is this server's IPv4 address as the machines see it. Zero: the
-	// first one of the first interface.
+	// Address is this server's IPv4 address as the machines see it. If it is zero,
+	// the first address of the first interface is used.
 	Address netip.Addr
-	// Listen is the address that the listeners of a RelayOnly server bind where
-	// Address is not one of this host: in a container whose ports are
-	// published. Zero: Address.
+	// Listen is the address that a RelayOnly server binds if this host does not have
+	// Address, for example in a container with published ports. Zero = Address.
 	Listen netip.Addr
-	// HTTPAddr are the addresses of the plain HTTP listeners, host:port or
-	// :port (then on Address). Empty: ports 80 and 7080. The first that could
-	// be bound stands in the URLs that are handed out.
+	// HTTPAddr are the addresses of the plain HTTP listeners, host:port or :port
+	// (then on Address). Empty = ports 80 and 7080. The URLs that are handed out
+	// have the port of the first one that could be bound.
 	HTTPAddr []string
-	// TFTPAddr is the address of the TFTP server. Empty: port 69 of Address.
+	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.
 	TFTPAddr string
-	// AgentURL is where the agent finds its server, https://host:port, and
-	// AgentPin the digest of that server's key, sha256:<hex>.
+	// AgentURL is the URL of the agent's server, https://host:port. AgentPin is the
+	// digest of that server's key, sha256:<hex>.
 	AgentURL string
 	AgentPin string
-	// LoaderDir holds undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
-	// InitramfsPath are the agent OS.
+	// LoaderDir contains undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
+	// InitramfsPath are the files of the agent OS.
 	LoaderDir     string
 	KernelPath    string
 	InitramfsPath string
-	// Relays lists who may relay. Empty: any relay whose address lies in the
-	// subnet of the very reservation that it asks for; that rule holds for
-	// listed relays as well, because an address of another subnet could not be
-	// used there.
+	// Relays lists the relays that may ask. If it is empty, any relay may. In both
+	// cases the relay's address must be in the subnet of the reservation that it asks
+	// for: the address could not be used in another subnet.
 	Relays []netip.Prefix
-	// LinkLocal adds classless routes (option 121) by which 169.254.169.254 is
-	// reached through this server, or through the gateway behind a relay. The
-	// operator makes the address an alias of the server.
+	// LinkLocal adds classless routes (option 121) to 169.254.169.254 through this
+	// server, or through the gateway behind a relay. The operator must add that
+	// address to the server's host.
 	LinkLocal bool
-	// PlanKey is the public key of the orders that the agent carries out, as
-	// action.FormatPlanKey writes it; "" leaves it out, and agents do nothing.
+	// PlanKey is the public key that the agent checks signed orders with, as
+	// action.FormatPlanKey writes it. If it is "", agents do nothing.
 	PlanKey string
-	// ClaimKey is the key of claims and of the URLs that expire with a boot,
-	// at least 16 bytes. Without one (a lost key file) addresses are given, but
-	// no machine is armed.
+	// ClaimKey is the key of claims and of the URLs that expire with a boot, at least
+	// 16 bytes. Without it (the key file is lost) machines get addresses, but none is
+	// armed.
 	ClaimKey []byte
 	// Images, if set, are served under /images/.
 	Images Images
-	// Installers, if set, are where the boots of other installers come from;
-	// their images are those of Images. MetadataURL is the base of the metadata
-	// server, which serves their documents.
+	// Installers, if set, provides the boots of other installers. Their images come
+	// from Images. MetadataURL is the base URL of the metadata server, which serves
+	// their documents.
 	Installers  Installers
 	MetadataURL string
-	// Fallback, if set, answers every HTTP path that is not of this package:
-	// port 80 is shared with the metadata server.
+	// Fallback, if set, answers all other HTTP paths: the metadata server shares
+	// port 80.
 	Fallback http.Handler
-	// Guard counts what panics while it handles input of the network; nil: one
-	// of this server's own.
+	// Guard counts panics while network input is handled; nil = a new one.
 	Guard *guard.Guard
 	Log   *slog.Logger
 	Now   func() time.Time
 }
 
-// A Server answers booting machines. New makes it; its handlers may be used
-// without Run.
+// Server answers booting machines. New creates it. Its handlers may be used without
+// Run.
 type Server struct {
 	relayed  relays
 	networks networks
@@ -150,7 +147,7 @@ type Stats struct {
 	TFTPRefused   int64 `json:"tftpRefused"`
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
-	Panics        int64 `json:"panics"` // while input of the network was handled
+	Panics        int64 `json:"panics"` // while network input was handled
 }
 
 // Stats returns the counters.
@@ -167,19 +164,19 @@ func (s *Server) Stats() Stats {
 var (
 	agentHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 	pinForm   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	// planKeyForm is what may stand in a boot script, no more.
+	// planKeyForm allows only characters that are safe in a boot script.
 	planKeyForm = regexp.MustCompile(`^[A-Za-z0-9:=+/_-]{1,128}$`)
 )
 
-// New checks cfg and returns a server. Everything wrong with cfg comes back
-// at once, as inventory.Problems.
+// New checks cfg and returns a server. Its error is an inventory.Problems with all
+// problems of cfg.
 func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	var p inventory.Problems
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Most of what is logged here, anybody on the wire can cause.
+	// Any host on the network can cause most of these log records: limit their rate.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
@@ -194,17 +191,17 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 			cfg.Address = a
 		}
 		if n := len(cfg.ClaimKey); n > 0 && n < 16 {
-			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes, 16 are the least", n)
+			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes; it needs at least 16", n)
 		}
 		if u, err := url.Parse(cfg.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" ||
 			u.User != nil || !agentHost.MatchString(u.Host) {
-			p.Add("agentURL", "https://ADDRESS:7443", "%q is not an https URL of host and port alone", cfg.AgentURL)
+			p.Add("agentURL", "https://ADDRESS:7443", "invalid URL %q; must be https with only a host and a port", cfg.AgentURL)
 		}
 		if cfg.PlanKey != "" && !planKeyForm.MatchString(cfg.PlanKey) {
-			p.Add("planKey", "what action.FormatPlanKey writes", "%q is not a public key", cfg.PlanKey)
+			p.Add("planKey", "what action.FormatPlanKey writes", "invalid public key %q", cfg.PlanKey)
 		}
 		if !pinForm.MatchString(cfg.AgentPin) {
-			p.Add("agentPin", "sha256: and 64 hexadecimal digits", "%q is not the digest of a key", cfg.AgentPin)
+			p.Add("agentPin", "sha256: and 64 hexadecimal digits", "invalid key digest %q", cfg.AgentPin)
 		}
 	}
 	if cfg.Address.IsValid() && !cfg.Address.Is4() {
@@ -227,11 +224,11 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	return s, nil
 }
 
-// relayOnly checks what belongs to RelayOnly.
+// relayOnly checks RelayOnly and the fields that depend on it.
 func (c *Config) relayOnly(p *inventory.Problems) {
 	switch {
 	case !c.RelayOnly && c.Listen.IsValid():
-		p.Add("listen", "leave it out", "only a server that answers relays alone may listen elsewhere than at its address")
+		p.Add("listen", "leave it out", "only a server that answers relays alone may listen on another address than its own")
 	case !c.RelayOnly:
 		return
 	}
@@ -244,11 +241,11 @@ func (c *Config) relayOnly(p *inventory.Problems) {
 	}
 	if len(c.Relays) == 0 {
 		p.Add("relays", "list the relays' addresses on the machines' networks, for example 10.0.20.1",
-			"no relay is listed: whose giaddr is to be believed?")
+			"no relay is listed, so no giaddr can be trusted")
 	}
 }
 
-// bind is the address to which listeners are bound that name none.
+// bind returns the address for listeners whose configuration has none.
 func (c *Config) bind() netip.Addr {
 	if c.Listen.IsValid() {
 		return c.Listen
@@ -282,8 +279,8 @@ func interfacePrefixes(i *net.Interface) []netip.Prefix {
 	return out
 }
 
-// Base returns the URL under which machines reach the HTTP handler, without
-// a slash at its end. After Run has bound its listeners it names one of them.
+// Base returns the URL of the HTTP handler for machines, without a slash at the end.
+// After Run has bound its listeners, the URL has the port of the first one.
 func (s *Server) Base() string {
 	if port := s.httpPort.Load(); port != 80 {
 		return "http://" + net.JoinHostPort(s.cfg.Address.String(), strconv.Itoa(int(port)))
@@ -291,9 +288,9 @@ func (s *Server) Base() string {
 	return "http://" + s.cfg.Address.String()
 }
 
-// Run serves DHCP, TFTP and HTTP until ctx ends, which is not an error. A port
-// that cannot be bound is an error that names the port and a remedy; of
-// several HTTP ports one is enough. Without interfaces it only waits.
+// Run serves DHCP, TFTP and HTTP until ctx ends, and then returns nil. If a port
+// cannot be bound, the error names the port and a remedy; one of several HTTP ports
+// is enough. Without interfaces and RelayOnly, Run only waits.
 func (s *Server) Run(ctx context.Context) error {
 	if len(s.cfg.Interfaces) == 0 && !s.cfg.RelayOnly {
 		s.log.Info("boot services are off: no interface is configured, run ingot init")
@@ -329,7 +326,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// listenDHCP binds port 67 of all interfaces, or that of the relays.
+// listenDHCP binds UDP port 67 on all interfaces, or the one that relays send to.
 func (s *Server) listenDHCP(ctx context.Context) (out []*dhcpConn, err error) {
 	if s.cfg.RelayOnly {
 		c, err := listenRelayed(ctx, s.cfg.bind())
@@ -348,17 +345,17 @@ func (s *Server) listenDHCP(ctx context.Context) (out []*dhcpConn, err error) {
 
 type closer interface{ Close() error }
 
-// closeAll gives up on a start that went wrong; the error that is reported is
-// the one that made it go wrong.
+// closeAll closes the listeners of a start that failed. It ignores errors: the cause
+// of the failure is reported.
 func closeAll[C closer](cs []C) {
 	for _, c := range cs {
 		_ = c.Close()
 	}
 }
 
-// ParseMAC reads an Ethernet MAC in colon, dash, dot or bare form and returns
-// its canonical form; ok is false for anything else and for addresses that no
-// machine can own (zero, multicast, broadcast).
+// ParseMAC parses an Ethernet MAC address in colon, dash, dot or bare form and
+// returns its canonical form. ok is false for anything else, and for an address that
+// no machine can have (zero, multicast, broadcast).
 func ParseMAC(s string) (mac string, ok bool) {
 	if len(s) > 17 {
 		return "", false
@@ -382,7 +379,7 @@ func ParseMAC(s string) (mac string, ok bool) {
 	return net.HardwareAddr(b).String(), true
 }
 
-// fileName reports whether name can be the name of a file that we serve.
+// fileName reports whether name is valid for a file that this package serves.
 func fileName(name string) bool {
 	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
 		return false
@@ -393,8 +390,8 @@ func fileName(name string) bool {
 	})
 }
 
-// openLoader opens a loader. The root confines the name, symbolic links
-// included.
+// openLoader opens a loader. os.Root keeps the name, and symbolic links, inside the
+// loader directory.
 func (s *Server) openLoader(name string) (*os.File, os.FileInfo, error) {
 	if !fileName(name) || s.cfg.LoaderDir == "" {
 		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)

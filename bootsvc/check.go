@@ -24,23 +24,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CheckMAC belongs to no machine ("ingot" after the locally administered
-// prefix). Every server that answers machines answers a DISCOVER of PXE class
-// from it: with no address and no loader, only the URL of a script that leads
-// to the disk. So each of them can be found from a client's side without
-// anything being done to a machine, whether it ought to answer or not.
+// CheckMAC belongs to no machine ("ingot" after the locally administered prefix).
+// Every Ingot server that answers machines answers a DISCOVER of PXE class from it.
+// The answer has no address and no loader, only the URL of a script that boots from
+// disk. A check can so find every server on a network without affecting a machine.
 const CheckMAC = "02:69:6e:67:6f:74"
 
-// checkURL is what the answer to a check names, after the server's base.
+// checkURL is the path of the script in the answer to a check.
 const checkURL = "/ipxe/script/" + CheckMAC + "/" + scriptName
 
-// answerCheck answers a DISCOVER of CheckMAC, and nothing else of it.
+// answerCheck answers a DISCOVER of CheckMAC. It does not answer other packets.
 func (s *Server) answerCheck(p *dhcpv4.DHCPv4, req Request, giaddr netip.Addr) reply {
 	if p.MessageType() != dhcpv4.MessageTypeDiscover || req.Class != ClassPXE {
 		return reply{}
 	}
 	r := s.base(p, dhcpv4.MessageTypeOffer)
-	r.SetBroadcast() // who asks has no address, and takes none
+	r.SetBroadcast() // the client has no address and takes none
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 	r.UpdateOption(dhcpv4.OptBootFileName(s.Base() + checkURL))
@@ -48,12 +47,12 @@ func (s *Server) answerCheck(p *dhcpv4.DHCPv4, req Request, giaddr netip.Addr) r
 	return s.send(r, giaddr, netip.Addr{})
 }
 
-// checkScript is what CheckMAC is given, by HTTP and TFTP.
+// checkScript returns the script for CheckMAC, by HTTP and TFTP.
 func (s *Server) checkScript() string {
-	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address is of no machine, booting from disk\n" + exitLines
+	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address belongs to no machine, booting from disk\n" + exitLines
 }
 
-// checks are those under way that wait for what relays would be sent.
+// checks are the running checks, which wait for replies.
 type checks struct {
 	mu   sync.Mutex
 	wait map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4
@@ -74,12 +73,12 @@ func (c *checks) begin(id dhcpv4.TransactionID) (<-chan *dhcpv4.DHCPv4, func()) 
 	}
 }
 
-// hear takes a reply that came to port 67.
+// hear passes a reply to the check that waits for it.
 func (c *checks) hear(p *dhcpv4.DHCPv4) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
-	case c.wait[p.TransactionID] <- p: // nil: no check waits for it
+	case c.wait[p.TransactionID] <- p: // a nil channel if no check waits for it
 	default:
 	}
 }
@@ -87,21 +86,20 @@ func (c *checks) hear(p *dhcpv4.DHCPv4) {
 // Limits of a check.
 const (
 	checkTries = 5
-	checkWait  = time.Second // for others, too, when this server has answered
+	checkWait  = time.Second // after each try, also for other servers' answers
 )
 
-// CheckClient asks as the firmware of a machine asks that wants to boot from
-// the network, and returns an error unless this server answers, no other server
-// of Ingot does, and the script that the answer names is served by HTTP and
-// TFTP. notes say what was seen, and what was not: other DHCP servers, and a
-// way that could not be tried.
+// CheckClient sends the requests of a machine's firmware that boots from the network.
+// It returns an error unless this server answers, no other Ingot server does, and the
+// script in the answer is served by HTTP and TFTP. notes name the other DHCP servers
+// that answered, and what could not be checked.
 //
-// With interfaces the DISCOVER is broadcast on each of them, so every DHCP server
-// and relay there hears it. A server that answers only relays has no such network:
-// it sends to its own port 67 what a relay would, and sees no other server.
+// With interfaces, the DISCOVER is broadcast on each of them and reaches every DHCP
+// server and relay there. A server that answers only relays has no such network. It
+// sends what a relay would to its own port 67, and cannot find other servers.
 func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	if s.cfg.Listen.IsValid() {
-		return []string{"not checked from a client's side: " + s.cfg.Address.String() + " is not of this host, ask from outside"}, nil
+		return []string{"not checked from a client's side: " + s.cfg.Address.String() + " is not an address of this host, ask from outside"}, nil
 	}
 	where := s.cfg.Interfaces
 	if s.cfg.RelayOnly {
@@ -134,22 +132,22 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	return append(notes, "the boot script of a client is served by HTTP and TFTP"), nil
 }
 
-// maxNamed bounds the servers of each kind that are kept and named: anybody on
-// the segment can make up answers to a check (security S48), and what is said of
-// them goes into a workflow's history.
+// maxNamed limits how many servers of each kind are kept and named. Any host on the
+// network can forge answers to a check (security S48), and the notes are stored in a
+// workflow's history.
 const maxNamed = 8
 
-// answered is who has answered a check.
+// answered are the servers that have answered a check.
 type answered struct {
 	self   netip.Addr
-	ours   bool         // self did
-	twins  []netip.Addr // other servers of Ingot
-	others []netip.Addr
-	// more of them were not kept.
+	ours   bool         // self has answered
+	twins  []netip.Addr // other Ingot servers
+	others []netip.Addr // other DHCP servers
+	// There were more than maxNamed.
 	moreTwins, moreOthers bool
 }
 
-// add takes an answer, each server's once.
+// add adds the server of an answer, unless it has it already.
 func (a *answered) add(f ForeignServer) {
 	switch {
 	case f.Server == a.self:
@@ -171,8 +169,8 @@ func keep(named *[]netip.Addr, more *bool, server netip.Addr) {
 	}
 }
 
-// judge says whether self alone of all servers of Ingot has answered, and names
-// the others.
+// judge returns an error unless self and no other Ingot server has answered. notes
+// name the other DHCP servers.
 func (a *answered) judge(at string) (notes []string, err error) {
 	if len(a.twins) > 0 {
 		var names []string
@@ -182,7 +180,7 @@ func (a *answered) judge(at string) (notes []string, err error) {
 		if a.moreTwins {
 			names = append(names, "and more")
 		}
-		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: end it first: %w", at,
+		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: stop it first: %w", at,
 			strings.Join(names, ", "), inventory.ErrConflict)
 	}
 	if !a.ours {
@@ -198,8 +196,9 @@ func (a *answered) judge(at string) (notes []string, err error) {
 	return notes, nil
 }
 
-// discover sends DISCOVERs of CheckMAC until this server has answered, and
-// adds to found who has. iface "": as a relay with this server's own address.
+// discover sends DISCOVERs of CheckMAC until this server has answered, and adds the
+// servers that answer to found. If iface is "", it sends like a relay with this
+// server's address.
 func (s *Server) discover(ctx context.Context, iface string, found *answered) error {
 	mac, err := net.ParseMAC(CheckMAC)
 	if err != nil {
@@ -256,7 +255,7 @@ func (s *Server) discover(ctx context.Context, iface string, found *answered) er
 	return nil
 }
 
-// readAnswers passes on what comes to a client's port until it is closed.
+// readAnswers passes packets on a client's port to the check, until conn is closed.
 func (s *Server) readAnswers(conn *net.UDPConn) {
 	buf := make([]byte, maxDatagram)
 	for {
@@ -265,7 +264,7 @@ func (s *Server) readAnswers(conn *net.UDPConn) {
 			return
 		}
 		if err != nil {
-			continue // of an earlier packet of ours
+			continue // an error of a packet that was sent before
 		}
 		s.readAnswer(bytes.Clone(buf[:n]))
 	}
@@ -278,8 +277,8 @@ func (s *Server) readAnswer(b []byte) {
 	}
 }
 
-// clientSocket is the one of a DHCP client on an interface, "" = any. What is
-// broadcast from an ordinary socket is heard by this host's own server, too.
+// clientSocket opens the socket of a DHCP client on an interface; "" = any. It is an
+// ordinary socket, so that this host's own server receives its broadcasts as well.
 func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		if iface == "" {
@@ -290,7 +289,7 @@ func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error
 			opt = errors.Join(
 				unix.BindToDevice(int(fd), iface),
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // of a DHCP client that has it so
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // share the port with a DHCP client that allows it
 			)
 		})
 		return errors.Join(err, opt)
@@ -302,7 +301,7 @@ func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error
 	return pc.(*net.UDPConn), nil
 }
 
-// fetchCheck fetches the script of CheckMAC as firmware and loader would.
+// fetchCheck fetches the script of CheckMAC by HTTP and TFTP, like a machine.
 func (s *Server) fetchCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -318,7 +317,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 		err = errors.Join(err, resp.Body.Close())
 	}
 	if err == nil && string(script) != s.checkScript() {
-		err = fmt.Errorf("the answer (%s) is another server's", resp.Status)
+		err = fmt.Errorf("the answer (%s) came from another server", resp.Status)
 	}
 	if err != nil {
 		return fmt.Errorf("fetching the boot script of a client, %s: %w: %w", req.URL, err, inventory.ErrUnreachable)
@@ -335,7 +334,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 		}
 	}
 	if err == nil && b.String() != s.checkScript() {
-		err = errors.New("the answer is another server's")
+		err = errors.New("the answer came from another server")
 	}
 	if err != nil {
 		return fmt.Errorf("fetching the boot script of a client by TFTP from %s: %w: %w", addr, err, inventory.ErrUnreachable)

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Class is a kind of client.
+// Class is a kind of client.
 type Class string
 
 // Classes of clients.
@@ -35,32 +35,32 @@ const (
 	ArchUnknown  = -1 // option 93 is missing
 )
 
-// Request is what is known of a client.
+// Request is what is known about a client.
 type Request struct {
-	// MAC and Address: one of them names the interface. A request without a MAC is
-	// identified by its source address, which is the reservation.
+	// MAC or Address identifies the interface. A request without a MAC is identified
+	// by its source address, which must be the reservation.
 	MAC     string
 	Address netip.Addr
 	Class   Class
 	Arch    int // option 93, ArchUnknown if missing
 }
 
-// A Verdict is what a machine may boot.
+// Verdict is what a machine may boot.
 type Verdict string
 
 // Verdicts.
 const (
-	Unknown   Verdict = "unknown"   // no such machine: silence, or 404
+	Unknown   Verdict = "unknown"   // no such machine: no answer, or 404
 	Agent     Verdict = "agent"     // boot the agent OS, with a claim
 	Installer Verdict = "installer" // boot the installer of the run's plan
 	Rescue    Verdict = "rescue"    // boot the agent OS without assignments, for an operator
 	Disk      Verdict = "disk"      // not armed: boot from disk
 	Hold      Verdict = "hold"      // not armed, and the disk may be half written: wait at the loader
-	Never     Verdict = "never"     // this interface is not for netboot
+	Never     Verdict = "never"     // netboot is disabled for this interface
 )
 
-// Methods of sending a client to its disk, as Machine.BootFromDisk names
-// them. MethodDefault is MethodExit, and no boot file for iPXE in DHCP.
+// Methods of sending a client to its disk, the values of Machine.BootFromDisk.
+// MethodDefault is MethodExit, but DHCP gives iPXE no boot file.
 const (
 	MethodDefault = ""
 	MethodExit    = "ipxe-exit"
@@ -68,25 +68,26 @@ const (
 	MethodSanboot = "ipxe-sanboot"
 )
 
-// Decision is the answer to a Request. It holds no secret.
+// Decision is the answer to a Request. It contains no secret.
 type Decision struct {
 	Verdict   Verdict             `json:"verdict"`
 	Machine   string              `json:"machine,omitempty"`
 	Interface inventory.Interface `json:"interface,omitzero"`
-	// Address: DHCP answers with the reservation.
+	// Address means that DHCP answers with the reservation.
 	Address bool `json:"address"`
-	// Loader is the file that firmware is given, "" = none.
+	// Loader is the file for firmware; "" = none.
 	Loader string `json:"loader,omitempty"`
-	// Script: iPXE is given a script.
+	// Script means that iPXE gets a script.
 	Script bool `json:"script"`
-	// Spent: the boot's claim was redeemed, so that this is a reboot.
+	// Spent means that the boot's claim was redeemed or its last payload delivered,
+	// so this is a reboot.
 	Spent bool `json:"spent,omitempty"`
 	// Method is how a client is sent to its disk.
 	Method string `json:"method,omitempty"`
-	// Owner and Boot of the grant, if one is held.
+	// Owner and Boot are those of the machine's grant, if it is owned.
 	Owner inventory.Owner `json:"-"`
 	Boot  int             `json:"-"`
-	// Reasons for all of it, in order.
+	// Reasons explain the decision, in order.
 	Reasons []string `json:"reasons"`
 }
 
@@ -95,7 +96,8 @@ func (d Decision) Armed() bool {
 	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue
 }
 
-// ServesLoader reports whether a boot loader is served. Its script decides what follows.
+// ServesLoader reports whether a boot loader is served. The loader's script decides
+// what the machine does next.
 func (d Decision) ServesLoader() bool { return d.Armed() || d.Verdict == Hold }
 
 func (d *Decision) because(format string, args ...any) {
@@ -103,8 +105,8 @@ func (d *Decision) because(format string, args ...any) {
 }
 
 // Decide returns whether m may netboot at now, with what and why. DHCP, TFTP, HTTP
-// and Why use no other rule. A zero m is an unknown machine. It is pure: the same
-// state gives the same answer.
+// and Why all use it. A zero m is an unknown machine. Decide is pure: the same state
+// gives the same answer.
 func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) Decision {
 	d := Decision{Verdict: Unknown}
 	if !d.findInterface(m, r) {
@@ -122,7 +124,8 @@ func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) De
 	return d
 }
 
-// findInterface finds the interface that asks, and with it the machine.
+// findInterface sets the interface that r comes from, and its machine. It returns
+// false if m has no such interface.
 func (d *Decision) findInterface(m inventory.Machine, r Request) bool {
 	if m.Name == "" {
 		d.because("no machine of the inventory has this MAC or address")
@@ -191,17 +194,17 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 	}
 
 	if d.Verdict == Disk && d.Owner.Run != "" && g.Acting {
-		// The agent is gone. Its boot is not repeated, and what it has written of a
-		// system must not be booted: the run is about to start the machine again.
+		// The agent is gone, and the run will restart the machine. Until then, the
+		// machine must boot neither the agent again nor the incomplete system on disk.
 		d.Verdict = Hold
 		d.because("not sent to its disk: the actions of %s are not done, and the disk may hold half a system; "+
 			"the machine waits at its loader until the run goes on", holder)
 	}
 }
 
-// chooseDiskMethod decides how a client is sent to its disk. Most firmware goes on
-// soonest without a boot file. A client that is iPXE already gets a script where
-// the machine's method asks for one.
+// chooseDiskMethod decides how a client is sent to its disk. Most firmware boots from
+// disk fastest if it gets no boot file. A client that is iPXE gets a script if the
+// machine's method needs one.
 func (d *Decision) chooseDiskMethod(c Class) {
 	switch d.Method {
 	case MethodExit, MethodSanboot:
@@ -214,7 +217,7 @@ func (d *Decision) chooseDiskMethod(c Class) {
 	}
 }
 
-// chooseBootFile decides what a client that does not boot from disk is given.
+// chooseBootFile decides what a client gets that does not boot from disk.
 func (d *Decision) chooseBootFile(r Request) {
 	switch r.Class {
 	case ClassNone:
@@ -231,11 +234,11 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
-// loader returns the loader of an architecture as option 93 names it.
+// loader returns the loader for an architecture of option 93, or "".
 //
-// x64 UEFI gets snponly.efi: it uses the firmware's own driver, which has just
-// proved that it works, and unlike ipxe.efi does not take the card away from
-// the firmware. A machine whose firmware driver is bad names ipxe.efi.
+// x64 UEFI gets snponly.efi. It uses the firmware's driver, which has just worked,
+// and unlike ipxe.efi it does not take the card away from the firmware. For a machine
+// with a bad firmware driver, the interface's loader can be set to ipxe.efi.
 func loader(i inventory.Interface, arch int) string {
 	if i.Loader != "" {
 		if !fileName(i.Loader) {
@@ -248,7 +251,7 @@ func loader(i inventory.Interface, arch int) string {
 		return "undionly.kpxe"
 	case ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC:
 		return "snponly.efi"
-	case ArchUnknown: // very old ROMs do not send it; the inventory knows
+	case ArchUnknown: // very old ROMs do not send option 93: use the inventory
 		switch {
 		case i.Arch != "" && i.Arch != "x86_64":
 			return ""
@@ -272,8 +275,8 @@ func archName(arch int) string {
 	return fmt.Sprintf("%d", arch)
 }
 
-// lookup asks the inventory and decides. With an error other than ErrNotFound the
-// client is answered like an unknown machine.
+// lookup finds the machine of a request in the inventory and decides its answer. It
+// returns an error only if the inventory failed; the decision is then Unknown.
 func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inventory.Grant, Decision, error) {
 	var m inventory.Machine
 	var g inventory.Grant
@@ -292,8 +295,8 @@ func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inve
 	return m, g, s.decide(m, g, r), err
 }
 
-// decide is Decide, except that a server without its key arms no machine: without
-// a key, anyone could make claims.
+// decide is Decide, except that a server without its claim key arms no machine:
+// anyone could forge claims.
 func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	keyless := len(s.cfg.ClaimKey) == 0
 	if keyless {
@@ -306,9 +309,9 @@ func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decis
 	return d
 }
 
-// bootFile returns the name or URL that DHCP hands out for d, and why there is
-// none where Decide would have given one. Every name that is handed out must
-// resolve, so a missing file is not named.
+// bootFile returns the file name or URL that DHCP hands out for d, or "". If d has a
+// loader that cannot be served, why explains it: DHCP must not hand out a name that
+// does not resolve.
 func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 	switch {
 	case !d.Address:

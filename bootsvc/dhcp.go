@@ -17,22 +17,22 @@ import (
 
 const maxHops = 16 // RFC 1542 §4.1.1
 
-// A route is how a reply is sent.
+// route is how a reply is sent.
 type route int
 
 const (
 	routeNone      route = iota // no reply
 	routeRelay                  // UDP to giaddr:67
-	routeUnicast                // UDP to an address that the client has
+	routeUnicast                // UDP to an address that the client has already
 	routeBroadcast              // UDP to 255.255.255.255:68
-	routeRaw                    // Ethernet frame to a client without an address: it could not answer ARP
+	routeRaw                    // Ethernet frame to a client without an address, which cannot answer ARP
 )
 
 func (r route) String() string {
 	return [...]string{"none", "relay", "unicast", "broadcast", "raw"}[r]
 }
 
-// link is where a packet came in.
+// link is where a packet was received.
 type link struct {
 	name     string         // interface
 	prefixes []netip.Prefix // of the interface
@@ -46,7 +46,7 @@ type reply struct {
 	mac    net.HardwareAddr
 }
 
-// addr4 returns ip as an address; zero and absent ones are invalid.
+// addr4 returns ip as an address, or an invalid address if ip is zero or missing.
 func addr4(ip net.IP) netip.Addr {
 	a, ok := netip.AddrFromSlice(ip.To4())
 	if !ok || a.IsUnspecified() {
@@ -55,7 +55,7 @@ func addr4(ip net.IP) netip.Addr {
 	return a
 }
 
-// requestOf reads what Decide needs of a packet.
+// requestOf returns the Request for a packet.
 func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	r := Request{MAC: mac, Arch: ArchUnknown}
 	if a := p.Options.Get(dhcpv4.OptionClientSystemArchitectureType); len(a) >= 2 {
@@ -63,7 +63,7 @@ func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	}
 	class := string(p.Options.Get(dhcpv4.OptionClassIdentifier))
 	switch {
-	case userClass(p.Options.Get(dhcpv4.OptionUserClassInformation)):
+	case isIPXEUserClass(p.Options.Get(dhcpv4.OptionUserClassInformation)):
 		r.Class = ClassIPXE
 	case strings.HasPrefix(class, "HTTPClient"):
 		r.Class = ClassHTTP
@@ -73,9 +73,9 @@ func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	return r
 }
 
-// userClass reports whether option 77 says iPXE. RFC 3004 asks for items with a
-// length before each; iPXE sends the bare string.
-func userClass(b []byte) bool {
+// isIPXEUserClass reports whether option 77 contains iPXE. iPXE sends the bare string,
+// although RFC 3004 requires a length before each item.
+func isIPXEUserClass(b []byte) bool {
 	if bytes.Equal(b, []byte("iPXE")) {
 		return true
 	}
@@ -92,7 +92,7 @@ func userClass(b []byte) bool {
 	return false
 }
 
-// mayRelay applies Config.Relays.
+// mayRelay reports whether Config.Relays allows giaddr.
 func (s *Server) mayRelay(giaddr netip.Addr) bool {
 	for _, p := range s.cfg.Relays {
 		if p.Contains(giaddr) {
@@ -102,21 +102,21 @@ func (s *Server) mayRelay(giaddr netip.Addr) bool {
 	return len(s.cfg.Relays) == 0
 }
 
-// An exchange is a DHCP request, what the inventory has of its client, and where
-// it came from.
+// exchange is a DHCP request, where it came from, and what the inventory has about
+// its client.
 type exchange struct {
 	packet   *dhcpv4.DHCPv4
 	request  Request
 	in       link
-	relay    netip.Addr // giaddr; invalid: not relayed
+	relay    netip.Addr // giaddr; invalid = not relayed
 	machine  inventory.Machine
 	decision Decision
 	subnet   netip.Prefix // of the reservation
 	log      *slog.Logger
 }
 
-// answer returns the reply to a packet, with routeNone when there is none. It
-// sends nothing, and waits only for the inventory and the record of a relay.
+// answer returns the reply to a packet, or routeNone. It sends nothing. It waits only
+// for the inventory and for the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if p.OpCode == dhcpv4.OpcodeBootReply {
 		s.checks.hear(p)
@@ -126,7 +126,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if !ok {
 		return reply{}
 	}
-	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // this server's own, see CheckClient
+	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // from CheckClient of this server
 		return s.answerCheck(p, e.request, e.relay)
 	}
 	if !s.acceptsRelay(ctx, e) {
@@ -178,13 +178,14 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (*exchange, bool) {
 	return e, true
 }
 
-// acceptsRelay applies Config.Relays and Config.RelayOnly. A listed relay is
-// recorded as heard; any other proves itself by what it asks for.
+// acceptsRelay applies Config.Relays and Config.RelayOnly. It records that a listed
+// relay was heard. Without a list, a relay is recorded once its request matches a
+// reservation.
 func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 	if !e.relay.IsValid() {
 		if s.cfg.RelayOnly {
-			// A renewal by unicast, or a client that is not behind a relay. Clients
-			// repeat a renewal by broadcast.
+			// A renewal by unicast, which the client repeats by broadcast, or a client
+			// that is not behind a relay.
 			s.stats.dhcpDirect.Add(1)
 		}
 		return !s.cfg.RelayOnly
@@ -199,13 +200,13 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// answerUnknown records a client that the inventory does not have. Only the
-// client of this server's own check is answered.
+// answerUnknown records a client that is not in the inventory. It answers only the
+// client of a check, CheckMAC.
 func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 	mac := e.request.MAC
 	if e.relay.IsValid() && len(s.cfg.Relays) == 0 {
-		// There is no reservation to compare giaddr with, and an answer to any
-		// giaddr would go wherever its sender points (S30).
+		// The client has no reservation to compare giaddr with. Answers to any giaddr
+		// would let a sender direct packets to any host (S30).
 		reserved := s.reserved(ctx, e.relay, e.log)
 		if reserved {
 			s.hear(ctx, e.relay, e.log)
@@ -228,8 +229,8 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 	return reply{}
 }
 
-// mayLease reports whether the machine has a reservation in the network from which
-// the request came.
+// mayLease reports whether the machine has a reservation in the network that the
+// request came from.
 func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.decision.Address {
 		e.log.Info("DHCP not answered", "reasons", e.decision.Reasons)
@@ -239,8 +240,8 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 		return true
 	}
 	if !e.subnet.Contains(e.relay) {
-		e.log.Error("DHCP not answered: the reservation is not in the relay's subnet, "+
-			"correct the machine's address or move the cable", "reservation", e.subnet.String())
+		e.log.Error("DHCP not answered: the reservation is not in the relay's subnet; "+
+			"correct the machine's address or its cabling", "reservation", e.subnet.String())
 		return false
 	}
 	if len(s.cfg.Relays) == 0 {
@@ -249,8 +250,8 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// reservationPrefix returns i's address with the length of its netmask or,
-// without one, of the interface's own subnet that holds it.
+// reservationPrefix returns i's address with a prefix length: that of i's netmask, or
+// of the subnet of in that contains the address, or 24.
 func reservationPrefix(i inventory.Interface, in link) netip.Prefix {
 	if ip := net.ParseIP(i.Netmask).To4(); ip != nil {
 		if ones, size := net.IPMask(ip).Size(); size == 32 {
@@ -268,8 +269,8 @@ func reservationPrefix(i inventory.Interface, in link) netip.Prefix {
 // answerKnown answers a machine that has a reservation.
 func (s *Server) answerKnown(e *exchange) reply {
 	p, reserved := e.packet, e.decision.Interface.Address
-	// Only the reservation itself is answered by unicast: any other address that
-	// a packet claims would make us send wherever its sender points.
+	// Send by unicast only to the reservation. With any other address, a sender could
+	// direct packets to any host.
 	to := addr4(p.ClientIPAddr)
 	if to != reserved {
 		to = netip.Addr{}
@@ -294,7 +295,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 		return reply{packet: r, route: routeUnicast, to: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
 		// The packet may be forged, so the reservation stays.
-		e.log.Error("DHCP DECLINE: the machine says that its reserved address is in use by another host",
+		e.log.Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
 			"address", reserved.String())
 	case dhcpv4.MessageTypeRelease:
 		if forUs {
@@ -304,8 +305,8 @@ func (s *Server) answerKnown(e *exchange) reply {
 	return reply{}
 }
 
-// answerRequest answers a REQUEST for this server. to is where an answer by
-// unicast may go.
+// answerRequest answers a REQUEST to this server. to is the address for a unicast
+// answer, if any.
 func (s *Server) answerRequest(e *exchange, to netip.Addr) reply {
 	reserved := e.decision.Interface.Address
 	wanted := addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
@@ -325,6 +326,7 @@ func (s *Server) answerRequest(e *exchange, to netip.Addr) reply {
 	return reply{}
 }
 
+// local reports whether a is in a subnet of the interface.
 func local(in link, a netip.Addr) bool {
 	for _, p := range in.prefixes {
 		if p.Contains(a) {

@@ -26,19 +26,19 @@ const (
 	maxDatagram = 4096
 )
 
-// A dhcpConn is port 67 of one interface, or the one that relays send to.
+// dhcpConn is UDP port 67 on one interface, or on the address that relays send to.
 type dhcpConn struct {
 	name  string         // of the interface, or the address
-	iface *net.Interface // nil: relays alone
+	iface *net.Interface // nil = only relays
 	self  netip.Addr
 	conn  *net.UDPConn
 	p4    *ipv4.PacketConn
-	raw   int // packet socket that only sends; -1: none
+	raw   int // packet socket that only sends; -1 = none
 	once  sync.Once
 }
 
-// listenRelayed binds UDP port 67 of an address, and nothing that would need
-// more of the host: no device, no broadcast, no packet socket.
+// listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
+// does not bind to a device, broadcast or open a packet socket.
 func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
 	var lc net.ListenConfig
 	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
@@ -50,7 +50,7 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
 	return &dhcpConn{name: at.String(), self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
 }
 
-// link is what is known of where a packet came in.
+// link returns where packets on c are received.
 func (c *dhcpConn) link() link {
 	if c.iface == nil {
 		return link{name: "relay"}
@@ -58,9 +58,9 @@ func (c *dhcpConn) link() link {
 	return link{name: c.name, prefixes: interfacePrefixes(c.iface)}
 }
 
-// listenDHCP binds UDP port 67 of the interface. The socket is bound to the
-// device, so that it neither hears other segments nor collides with a DHCP
-// server on them; the port is not shared, or two servers would answer.
+// listenDHCP binds UDP port 67 on the interface. The socket is bound to the device,
+// so it neither receives packets of other networks nor conflicts with a DHCP server
+// on them. The port is not shared: two servers would answer.
 func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -84,9 +84,9 @@ func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, e
 	conn := pc.(*net.UDPConn)
 	p4 := ipv4.NewPacketConn(conn)
 	if err := p4.SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("asking for packet information on %s: %w", name, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("enabling packet information on %s: %w", name, err), conn.Close())
 	}
-	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: nothing is received
+	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receive nothing
 	if err != nil {
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
@@ -104,20 +104,20 @@ func (c *dhcpConn) Close() error {
 	return err
 }
 
-// write sends a reply, with our address as its source: a relay or firewall
-// drops what comes from another of the host's addresses.
+// write sends a reply from the server's configured address. Relays and firewalls drop
+// replies from another address of the host.
 func (c *dhcpConn) write(r reply) error {
 	b := r.packet.ToBytes()
 	if c.iface == nil {
-		// Where the packet came from is not asked: a container's network may
-		// have rewritten it. A socket bound to an address sends from it.
+		// Send to giaddr and not to the packet's source address, which a container's
+		// network may have rewritten. The source is the address of the socket.
 		to := &net.UDPAddr{IP: r.to.AsSlice(), Port: 67}
 		switch r.route {
 		case routeRelay:
 		case routeUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
 			to.Port = 68
 		default:
-			return fmt.Errorf("sending by %s: this server answers relays alone", r.route)
+			return fmt.Errorf("sending by %s: this server only answers relays", r.route)
 		}
 		_, err := c.conn.WriteToUDP(b, to)
 		return err
@@ -126,8 +126,8 @@ func (c *dhcpConn) write(r reply) error {
 	to := &net.UDPAddr{Port: 68}
 	switch r.route {
 	case routeRelay:
-		// The relay may be reached by another way than its packet came: no
-		// interface is forced beyond the socket's own.
+		// Do not set an interface for the packet: the route to the relay may differ
+		// from the one that its packet took.
 		to.IP, to.Port, cm.IfIndex = r.to.AsSlice(), 67, 0
 	case routeUnicast:
 		to.IP = r.to.AsSlice()
@@ -148,8 +148,8 @@ func hton16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// ipPacket puts IPv4 and UDP 67 to 68 around payload. The UDP checksum is
-// computed although IPv4 could do without: some firmware wants it.
+// ipPacket returns payload with headers for IPv4 and UDP from port 67 to 68. The UDP
+// checksum is optional in IPv4, but some firmware needs it.
 func ipPacket(src, dst netip.Addr, payload []byte) []byte {
 	b := make([]byte, 28, 28+len(payload))
 	b = append(b, payload...)
@@ -187,8 +187,8 @@ func checksum(b []byte, s uint32) uint16 {
 	return ^uint16(s)
 }
 
-// serveDHCP reads packets until ctx ends. A flood fills the queue and is
-// dropped; clients ask again.
+// serveDHCP reads packets until ctx ends. It drops packets while the queue is full;
+// clients retry.
 func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -219,7 +219,7 @@ func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte)
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("reading DHCP on %s: %w", c.name, err)
 			}
-			// The interface went down; it may come back.
+			// The interface is down and may come back.
 			s.log.Warn("reading DHCP", "interface", c.name, "error", err)
 			pause(ctx, time.Second)
 			continue
@@ -246,8 +246,9 @@ func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte) {
 	}
 }
 
-// handlePacket parses and answers; what is malformed is counted and dropped.
-// The library is fed by anybody on the wire: a panic of it costs one packet.
+// handlePacket parses a packet and returns the answer. It counts and drops malformed
+// packets. Any host on the network can send input to the library, so a panic is
+// recovered and drops only that packet.
 func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) {
 	defer func() {
 		if v := recover(); v != nil {

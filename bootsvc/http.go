@@ -31,15 +31,15 @@ const (
 //	/ipxe/script/<mac>/hold.ipxe        the same, for a machine that waits in a script
 //	/ipxe/binary/<mac>/<loader>         loader of an armed machine
 //	/ipxe/binary/<mac>/autoexec.ipxe    the script, as iPXE 2.0 asks for it
-//	/autoexec.ipxe, /ipxe/binary/<file> the same, judged by source address
+//	/autoexec.ipxe, /ipxe/binary/<file> the same, for the machine with the source address
 //	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
 //	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
 //	/boot/<mac>/<token>/<image>         what an installer boots, while its boot is open
-//	/images/<name>                      images, as they are now
-//	/images/<sha256>/<name>             images, as they were planned
+//	/images/<name>                      images, the current file
+//	/images/<sha256>/<name>             images, the file of a plan
 //
-// and passes everything else to Config.Fallback. What is refused is 404 with
-// one body, whatever the reason.
+// and passes everything else to Config.Fallback. A refused request gets the same 404
+// for any reason.
 func (s *Server) Handler() http.Handler {
 	var images http.Handler
 	if s.cfg.Images != nil {
@@ -47,7 +47,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		// A writer without deadlines (a test's recorder) has none to set.
+		// An error means that the writer has no deadlines (in tests).
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(streamStall))
 		if r.ContentLength != 0 {
@@ -83,9 +83,9 @@ const (
 	holdName     = "hold.ipxe"
 )
 
-// split returns the elements of a path without empty ones; backslashes count
-// as slashes, as some firmware writes them. Dots are left as they are: no
-// name that we serve is made of them.
+// split returns the elements of a path, without empty ones. Backslashes count as
+// slashes because some firmware writes them. Dots need no treatment: no served name
+// begins with one.
 func split(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
 }
@@ -113,8 +113,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 	}
 }
 
-// bySource judges a request by its source address. X-Forwarded-For is never
-// believed here: no proxy stands before a machine that boots.
+// bySource returns a Request for the source address. It ignores X-Forwarded-For:
+// booting machines do not use a proxy, and the header can be forged.
 func bySource(r *http.Request) Request {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -123,7 +123,7 @@ func bySource(r *http.Request) Request {
 	return Request{Address: unmap(a.Addr()), Class: ClassIPXE, Arch: ArchUnknown}
 }
 
-// decided looks the machine up; nil when there is nothing to say but 404.
+// decided looks the machine up. It returns nil if the answer must be 404.
 func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, Decision) {
 	if req.MAC == "" && !req.Address.IsValid() {
 		return nil, Decision{Verdict: Unknown}
@@ -138,9 +138,9 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 	return &m, d
 }
 
-// decidedHTTP is decided, and keeps the connection of an armed machine when all
-// are in use. Its address tells it from others: anyone on the network knows its
-// MAC.
+// decidedHTTP is decided, and also keeps the connection of an armed machine if all
+// connections are in use. The machine is recognized by its address, because its MAC is
+// known to the whole network.
 func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, Decision) {
 	m, d := s.decided(r.Context(), req)
 	if m != nil && d.Armed() && reserved(*m, bySource(r).Address) {
@@ -193,7 +193,7 @@ func writeScript(w http.ResponseWriter, r *http.Request, script string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Length", strconv.Itoa(len(script)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write([]byte(script)) // a client that went away asks again
+		_, _ = w.Write([]byte(script)) // a disconnected client asks again
 	}
 }
 
@@ -251,7 +251,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 	s.serveAsset(w, r, d, f, info, kind)
 }
 
-// serveAsset serves f, closes it, and records kind when it was served whole.
+// serveAsset serves f and closes it. If the whole file was sent, it records an event.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -267,8 +267,8 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	}
 }
 
-// listenHTTP binds the HTTP listeners. An occupied port is skipped with a
-// warning if another works: port 80 is often taken.
+// listenHTTP binds the HTTP listeners. Port 80 is often in use, so a port that cannot
+// be bound is only a warning if another one works.
 func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 	var out []net.Listener
 	var errs []error
@@ -303,13 +303,13 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	httpserve.Limit(srv, maxHTTPConns, func(source netip.Addr) bool { return s.awaited(ctx, source) })
-	// Streams may last an hour; who is cut off resumes by Range, or retries.
+	// Streams may last an hour; a disconnected client resumes by Range, or retries.
 	return httpserve.Run(ctx, "HTTP", srv, httpserve.Track(l), 2*time.Second)
 }
 
-// awaited reports whether an address is reserved for a machine with an open
-// window, whose connections come before others. It is called when a connection
-// was accepted and all are in use.
+// awaited reports whether an address is reserved for a machine with an open netboot or
+// secrets window, whose connections have priority. It is called for a new connection
+// while all connections are in use.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
 	defer s.guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)

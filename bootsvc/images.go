@@ -14,20 +14,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Images opens what the image server serves: the file with that SHA-256, or, with "", what the
-// image called name is now. inventory.ErrNotFound: there is
-// no such image, or this server has no copy of it.
+// Images opens the files of the image server. OpenImage returns the file with the
+// given SHA-256 or, if that is "", the current file of the image. It returns
+// inventory.ErrNotFound if the image does not exist or this server has no copy.
 type Images interface {
 	OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error)
 }
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// ImageHandler serves images by GET and HEAD: the last element of the path is
-// the image's name; a digest before it names the file whatever image has the
-// name now. The entity tag is strong and is the file's sha256, so that a broken stream resumes by Range and If-Range, or starts again when
-// the image was replaced. Ranges are single; a list of them gets the whole
-// file, as RFC 9110 §14.2 allows.
+// ImageHandler serves images by GET and HEAD. The last element of the path is the
+// image's name. A digest before it selects that file, even if the image has been
+// replaced. The strong entity tag is the file's SHA-256, so a client can resume with
+// Range and If-Range, and starts over if the image was replaced. A request with
+// several ranges gets the whole file, as RFC 9110 §14.2 allows.
 func ImageHandler(images Images, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -66,11 +66,11 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 	})
 }
 
-// serveFile serves a file by range with deadlines that move with the stream:
-// a client that takes less than a MiB in a minute is cut off, a slow link is not.
+// serveFile serves a file or one range of it. The deadline moves with the stream: a
+// client that reads less than 1 MiB per minute is disconnected.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
-		r.Header.Del("Range") // a list of small ranges costs us more than the caller
+		r.Header.Del("Range") // many small ranges cost the server more than the client
 	}
 	http.ServeContent(&streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r, name, time.Time{}, f)
 }
@@ -80,8 +80,8 @@ const (
 	streamStall = time.Minute
 )
 
-// A streamWriter extends the write deadline chunk by chunk, and keeps
-// sendfile: an image is not copied through our memory.
+// streamWriter extends the write deadline with each chunk. It implements io.ReaderFrom
+// so that images are sent with sendfile.
 type streamWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -95,7 +95,7 @@ func (w *streamWriter) WriteHeader(status int) {
 }
 
 func (w *streamWriter) extend() {
-	// A writer without deadlines (a test's recorder) has none to extend.
+	// An error means that the writer has no deadlines (in tests).
 	_ = w.control.SetWriteDeadline(time.Now().Add(streamStall))
 }
 
@@ -106,8 +106,8 @@ func (w *streamWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom implements io.ReaderFrom, which io.CopyN of http.ServeContent uses
-// with an io.LimitedReader around the file.
+// ReadFrom implements io.ReaderFrom. io.CopyN in http.ServeContent calls it with an
+// io.LimitedReader around the file.
 func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 	limited, ok := src.(*io.LimitedReader)
 	if !ok {

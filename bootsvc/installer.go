@@ -15,20 +15,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Installers is where the boots of other installers come from.
+// Installers provides the boots of other installers.
 type Installers interface {
-	// Plan returns the plan of a run, of which the installer alone is read.
+	// Plan returns the plan of a run. Only its installer is used.
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	// SpendBoot records that the last payload of a boot was delivered whole:
-	// from then on the machine is sent to its disk. inventory.ErrFenced: that
-	// boot is not the present one any more.
+	// SpendBoot records that the last payload of a boot was completely delivered.
+	// From then on the machine is sent to its disk. It returns inventory.ErrFenced
+	// if the boot is no longer the current one.
 	SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error
 }
 
 // installer returns the installer of d's run.
 func (s *Server) installer(ctx context.Context, d Decision) (inventory.Installer, error) {
 	if s.cfg.Installers == nil || s.cfg.Images == nil {
-		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server serves none: %w",
+		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server does not serve installers: %w",
 			d.Machine, inventory.ErrUnsupported)
 	}
 	p, err := s.cfg.Installers.Plan(ctx, d.Owner.Run)
@@ -39,7 +39,7 @@ func (s *Server) installer(ctx context.Context, d Decision) (inventory.Installer
 		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: %w", d.Machine, err)
 	}
 	i := *p.Installer
-	// The plan may have been made before the site moved.
+	// If the site has moved since the plan was made, replace the old server's URL.
 	i.Parameters = slices.Clone(i.Parameters)
 	for n, a := range i.Parameters {
 		i.Parameters[n] = inventory.Rebase(a, p.ImagesURL, s.Base()+"/images")
@@ -47,8 +47,8 @@ func (s *Server) installer(ctx context.Context, d Decision) (inventory.Installer
 	return i, nil
 }
 
-// installerScript returns the script that boots the installer of d's run. The
-// one secret in it is the capability path (security S44).
+// installerScript returns the script that boots the installer of d's run. Its only
+// secret is the capability path (security S44).
 func (s *Server) installerScript(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (string, error) {
 	i, err := s.installer(ctx, d)
 	if err != nil {
@@ -94,10 +94,10 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 			case inventory.RefBootURL:
 				return s.bootURL(d), nil
 			case inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefMetadataURL:
-				v, _ := seed.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // these it knows
+				v, _ := seed.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // it knows these three
 				return v, nil
 			}
-			return "", fmt.Errorf("it does not belong on a kernel command line: %w", inventory.ErrInvalid)
+			return "", fmt.Errorf("not allowed on a kernel command line: %w", inventory.ErrInvalid)
 		})
 		if err != nil {
 			return "", err
@@ -110,13 +110,13 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 	}
 	line := strings.Join(args, " ")
 	if len(line) >= maxCommandLine {
-		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name,
+		return "", fmt.Errorf("the kernel command line of machine %s has %d characters; the limit is %d: %w", m.Name,
 			len(line), maxCommandLine-1, inventory.ErrInvalid)
 	}
 	return line, nil
 }
 
-// installerReasons says what the installer of d's run consists of.
+// installerReasons describes the installer of d's run, and why it cannot be booted.
 func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
 	i, err := s.installer(ctx, d)
 	if err != nil {
@@ -135,24 +135,25 @@ func (s *Server) installerReasons(ctx context.Context, d Decision) []string {
 	return out
 }
 
-// planned is an open image, and the record that it was opened by.
+// planned is an open image and its record.
 type planned struct {
 	io.ReadSeekCloser
 	inventory.Image
 }
 
-// openPlanned opens an image of an installer: the one of the plan, by its
-// digest, and none that was stored under its name since.
+// openPlanned opens an image of an installer by the digest in the plan, even if the
+// image has been replaced since.
 func (s *Server) openPlanned(ctx context.Context, i inventory.Installer, name string) (planned, error) {
 	sum, pinned := i.Digests[name]
 	if !pinned && i.Digests != nil {
-		return planned{}, fmt.Errorf("image %q is not one of the plan: %w", name, inventory.ErrNotFound)
+		return planned{}, fmt.Errorf("image %q is not in the plan: %w", name, inventory.ErrNotFound)
 	}
 	f, image, err := s.cfg.Images.OpenImage(ctx, name, sum)
 	return planned{f, image}, err
 }
 
-// serveInstaller serves one of the images of d's installer.
+// serveInstaller serves one image of d's installer. After the last payload, it records
+// that the boot is spent.
 func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decision, name string) {
 	i, err := s.installer(r.Context(), d)
 	if err == nil && !slices.Contains(i.Images(), name) {
@@ -185,7 +186,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	}
 	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 	http.ServeContent(sw, r, name, time.Time{}, f)
-	if r.Method != http.MethodGet || !toTheEnd(sw, size) {
+	if r.Method != http.MethodGet || !sentToEnd(sw, size) {
 		return
 	}
 	kind := inventory.EventInitrd
@@ -198,9 +199,9 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	}
 }
 
-// toTheEnd reports whether a file of that size was delivered up to its last
-// byte. A stream that broke and was resumed is whole as well.
-func toTheEnd(w *streamWriter, size int64) bool {
+// sentToEnd reports whether w sent a file of that size up to its last byte. A resumed
+// range counts as well.
+func sentToEnd(w *streamWriter, size int64) bool {
 	switch w.status {
 	case 0, http.StatusOK:
 		return w.written == size
@@ -212,25 +213,24 @@ func toTheEnd(w *streamWriter, size int64) bool {
 	return false
 }
 
-// Attempts to record that a boot is spent go on for as long as a window may stay
-// open without its run.
+// Recording that a boot is spent is retried for as long as a window may stay open
+// without its run.
 const (
-	firstSpend   = 250 * time.Millisecond // before the second attempt
-	longestSpend = 15 * time.Second       // between two
+	firstSpend   = 250 * time.Millisecond // before the first retry
+	longestSpend = 15 * time.Second       // between two retries
 	spendFor     = 30 * time.Minute
-	maxUnspent   = 256 // boots that wait for their first second attempt
+	maxUnspent   = 256 // boots in the queue for retries
 )
 
-// unspent is a boot that is spent, and not by its record.
+// unspent is a boot that is spent, which is not recorded yet.
 type unspent struct {
 	Decision
 	payload string
 }
 
-// spend records that d's boot is spent: until that is recorded, a machine that
-// boots from the network first would boot the installer again. The machine has
-// all it wants by now and may be gone, so that this does not end with its
-// request; further attempts are spendLate's, which ends with the server.
+// spend records that d's boot is spent: until then, a machine with the network first
+// in its boot order would boot the installer again. The machine may have disconnected,
+// so ctx must not be the request's. spendLate retries until the server stops.
 func (s *Server) spend(ctx context.Context, d Decision, payload string) {
 	u := unspent{d, payload}
 	if s.spendOnce(ctx, u) {
@@ -239,11 +239,12 @@ func (s *Server) spend(ctx context.Context, d Decision, payload string) {
 	select {
 	case s.unspent <- u:
 	default:
-		s.log.Error("recording that a boot is spent, too many others wait for that", "machine", d.Machine, "boot", d.Boot)
+		s.log.Error("recording that a boot is spent: given up, too many boots wait for a retry", "machine", d.Machine,
+			"boot", d.Boot)
 	}
 }
 
-// spendOnce reports whether there is nothing more to do about a boot.
+// spendOnce records that a boot is spent. It returns false if that must be retried.
 func (s *Server) spendOnce(ctx context.Context, u unspent) bool {
 	err := s.cfg.Installers.SpendBoot(ctx, u.Owner, u.Boot, u.payload)
 	switch {
@@ -258,7 +259,7 @@ func (s *Server) spendOnce(ctx context.Context, u unspent) bool {
 	return true
 }
 
-// spendLate repeats what spend could not record, until ctx ends.
+// spendLate retries what spend could not record, until ctx ends.
 func (s *Server) spendLate(ctx context.Context) error {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -282,5 +283,5 @@ func (s *Server) spendAgain(ctx context.Context, u unspent) {
 		}
 		waited += wait
 	}
-	s.log.Error("recording that a boot is spent, given up", "machine", u.Machine, "boot", u.Boot)
+	s.log.Error("recording that a boot is spent: given up", "machine", u.Machine, "boot", u.Boot)
 }

@@ -13,31 +13,30 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxCommandLine is what an ordinary x86 kernel reads (COMMAND_LINE_SIZE,
-// with its terminating zero).
+// maxCommandLine is the limit of an ordinary x86 kernel (COMMAND_LINE_SIZE, with the
+// terminating zero).
 const maxCommandLine = 2048
 
-// What may stand in a script. Everything that is put into one is checked by
-// its type, and none of these lets a line end, a command start or a setting
-// expand (security S14).
+// The values that a script may contain. Each value is checked before it is inserted.
+// None of these patterns allows a line break, a new command or the expansion of a
+// setting (security S14).
 var (
 	kernelArg   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
 	machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	ourArg      = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
 )
 
-// exitLines send the client to its disk: UEFI firmware goes on with the next
-// entry only after a failure, plain exit drops it into the set-up screen;
-// BIOS is fine with either.
+// exitLines send the client to its disk. UEFI firmware continues with the next boot
+// entry only after a failure; a plain exit opens its setup screen. BIOS accepts both.
 const exitLines = "iseq ${platform} efi && exit 1 || exit 0\n"
 
-// autoexecLines precede a script that iPXE 2.0 fetched as autoexec.ipxe. The
-// firmware's DHCP is inherited then, but the interface may be closed again.
+// autoexecLines precede a script that iPXE 2.0 fetched as autoexec.ipxe. It then uses
+// the firmware's DHCP lease, but the interface may be closed again.
 const autoexecLines = "isset ${net0/ip} || dhcp ||\nifopen net0 ||\n"
 
-// bootToken names a boot in the URLs of kernel and initramfs: 160 bits, of
-// no use for anything else, and dead with the boot. It is not the claim,
-// because URLs end up in logs.
+// bootToken returns the token of a boot in the URLs of kernel and initramfs. It has 160
+// bits, works only for these URLs, and expires with the boot. It differs from the
+// claim because URLs end up in logs.
 func bootToken(key []byte, o inventory.Owner, boot int) string {
 	m := hmac.New(sha256.New, key)
 	fmt.Fprintf(m, "boot-url\x00%s\x00%s\x00%d\x00%d", o.Machine, o.Run, o.Epoch, boot)
@@ -58,7 +57,7 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 	if s.cfg.PlanKey != "" {
 		args = append(args, "ingot.plan="+s.cfg.PlanKey)
 	}
-	if d.Verdict != Agent { // an operator's boot: its agent reports what it sees and has no assignments
+	if d.Verdict != Agent { // booted by an operator: the agent only reports the hardware
 		args = append(args, "ingot.rescue=1")
 	}
 	args = append(args, "console=tty0", "console=ttyS0,115200", "panic=30")
@@ -70,14 +69,14 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 	}
 	line := strings.Join(args, " ")
 	if len(line) >= maxCommandLine {
-		return "", fmt.Errorf("the kernel command line of machine %s has %d characters, %d is the most: %w", m.Name,
+		return "", fmt.Errorf("the kernel command line of machine %s has %d characters; the limit is %d: %w", m.Name,
 			len(line), maxCommandLine-1, inventory.ErrInvalid)
 	}
 	return line, nil
 }
 
-// bootScript returns the script that boots the agent OS. It is the same on
-// every call of one boot, and rendering it writes nothing.
+// bootScript returns the script that boots the agent OS. It is the same for each
+// request of one boot, and rendering it has no side effect.
 func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (string, error) {
 	line, err := s.commandLine(m, d)
 	if err != nil {
@@ -88,16 +87,16 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 		fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec), nil
 }
 
-// bootURL is where the files of d's boot lie, with a slash at its end.
+// bootURL returns the base URL of the files of d's boot, with a slash at the end.
 func (s *Server) bootURL(d Decision) string {
 	return s.Base() + "/boot/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + bootToken(s.cfg.ClaimKey, d.Owner, d.Boot) + "/"
 }
 
-// netbootScript says what, loads a kernel by the lines of load and boots it,
-// three times at the most.
+// netbootScript returns a script that prints what, runs the lines of load and boots
+// the kernel. It tries up to three times and then goes to the disk.
 func (s *Server) netbootScript(d Decision, what, load string, autoexec bool) string {
-	// A boot that began just before it was counted has the addresses of the one
-	// before, which are dead by now: it asks again what to boot.
+	// After a failure, fetch the script again: its URLs are those of the previous boot
+	// if it was fetched just before the run counted this boot.
 	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe"
 	var b strings.Builder
 	b.WriteString("#!ipxe\n")
@@ -122,9 +121,9 @@ sleep 2
 	return b.String()
 }
 
-// holdScript keeps a machine at its loader, and has it ask again what to boot. The
-// script ends only when the server answers: a server that restarts must not send
-// the machine to a disk that is half written.
+// holdScript returns a script that keeps a machine at its loader and asks again every
+// 15 s. It ends only when the server answers, so that a server restart does not send
+// the machine to an incomplete disk.
 func (s *Server) holdScript(d Decision, autoexec bool) string {
 	var b strings.Builder
 	b.WriteString("#!ipxe\n")
@@ -139,8 +138,8 @@ chain --replace --autofree %s/ipxe/script/%s/%s || goto hold
 	return b.String()
 }
 
-// diskScript returns the script that sends a known machine to its disk; ok is
-// false when its method is to answer 404.
+// diskScript returns the script that sends a known machine to its disk. ok is false if
+// the machine's method is a 404.
 func diskScript(d Decision) (script string, ok bool) {
 	const head = "#!ipxe\necho Ingot: not armed, booting from disk\n"
 	switch d.Method {
@@ -154,8 +153,9 @@ func diskScript(d Decision) (script string, ok bool) {
 	return head + exitLines, true
 }
 
-// script returns what iPXE is given: the boot script of an armed machine, the
-// script that waits of one that is held, the disk script of any other known one. ok is false when the answer is 404.
+// script returns the script for iPXE: the boot script for an armed machine, the hold
+// script for a machine on hold, the disk script for any other known machine. ok is
+// false if the answer is 404.
 func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {
 	case Unknown:
@@ -173,7 +173,7 @@ func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, au
 	return script, ok, nil
 }
 
-// scriptEvent is the kind of event of a script that was fetched.
+// scriptEvent returns the kind of event for a fetched script.
 func scriptEvent(d Decision) string {
 	if d.Armed() {
 		return inventory.EventScript
@@ -181,7 +181,7 @@ func scriptEvent(d Decision) string {
 	return diskEvent(d)
 }
 
-// diskEvent is the kind of event of a client that is not armed.
+// diskEvent returns the kind of event for a client that is not armed.
 func diskEvent(d Decision) string {
 	if d.Spent || d.Verdict == Hold {
 		return inventory.EventRebooted
@@ -189,5 +189,5 @@ func diskEvent(d Decision) string {
 	return inventory.EventDisk
 }
 
-// unmap returns a without the IPv4-in-IPv6 form and zone that sockets give.
+// unmap returns a without a zone, and as IPv4 if it is IPv4-mapped IPv6.
 func unmap(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	defaultLease = 7 * 24 * time.Hour // 0 would be a lease that has ended when it begins
+	defaultLease = 7 * 24 * time.Hour // a lease time of 0 would expire at once
 	ipxeOptions  = 175                // iPXE's own option, encapsulated
 	noProxyDHCP  = 176                // its sub-option: do not wait 3 s for a proxy offer
 )
@@ -34,8 +34,8 @@ func (s *Server) send(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) reply {
 	return r
 }
 
-// base returns a reply with what every kind carries: giaddr, options 82 and 61 as
-// they came (the library puts 82 last), 54 and 97.
+// base returns a reply with what every kind contains: giaddr, options 82 and 61 as
+// received (the library puts 82 last), 54 and 97.
 func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	r := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootReply, HWType: p.HWType, ClientHWAddr: p.ClientHWAddr,
@@ -51,7 +51,7 @@ func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 
 			r.UpdateOption(dhcpv4.OptGeneric(code, b))
 		}
 	}
-	// Some ROMs send no option 97; mirror it only if it came, as 17 bytes.
+	// Some ROMs do not send option 97; echo it only if it was received, as 17 bytes.
 	if b := p.Options.Get(dhcpv4.OptionClientMachineIdentifier); len(b) == 17 && b[0] == 0 {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, b))
 	}
@@ -61,14 +61,14 @@ func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 
 func (s *Server) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) reply {
 	r := s.base(p, dhcpv4.MessageTypeNak)
 	if giaddr.IsValid() {
-		r.SetBroadcast() // the relay must broadcast it: the client's address is wrong (RFC 2131 §4.3.2)
+		r.SetBroadcast() // the client's address is wrong, so the relay must broadcast (RFC 2131 §4.3.2)
 		return reply{packet: r, route: routeRelay, to: giaddr, mac: r.ClientHWAddr}
 	}
 	return reply{packet: r, route: routeBroadcast, mac: r.ClientHWAddr}
 }
 
-// lease returns an OFFER or ACK with the reservation and, if the decision says
-// so, a boot file.
+// lease returns an OFFER or ACK with the reservation and, if the decision allows it,
+// a boot file.
 func (s *Server) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	i := e.decision.Interface
 	r := s.base(e.packet, kind)
@@ -141,8 +141,7 @@ func (s *Server) routes(r *dhcpv4.DHCPv4, gateway, giaddr netip.Addr) {
 	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, b))
 }
 
-// boot adds what a client needs to boot from the network, and records what it was
-// given.
+// boot adds what a client needs to boot from the network, and records it as an event.
 func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
 	if req.Class == ClassIPXE {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
@@ -171,15 +170,14 @@ func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
 		r.BootFileName = file // U-Boot and some ROMs read only the header
 	}
 	switch req.Class {
-	case ClassHTTP: // UEFI HTTP boot ignores an offer without the echo
+	case ClassHTTP: // UEFI HTTP boot ignores an offer without this echo
 		r.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 	case ClassPXE:
 		r.ServerHostName = self.String()
 		r.UpdateOption(dhcpv4.OptTFTPServerName(self.String()))
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
-		// PXE discovery control 8: use the boot file of this very packet.
-		// Without it EDK2 takes the offer for BINL, asks port 4011 and ends
-		// with PXE-E16.
+		// PXE discovery control 8: use the boot file of this packet. Without it, EDK2
+		// treats the offer as BINL, asks port 4011 and fails with PXE-E16.
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255}))
 	}
 }

@@ -15,21 +15,20 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// A ForeignServer is a DHCP server that answered a probe.
+// ForeignServer is a DHCP server that answered a probe.
 type ForeignServer struct {
 	Server   netip.Addr `json:"server"`            // option 54, or the packet's siaddr
-	Offered  netip.Addr `json:"offered,omitzero"`  // invalid: a proxy, which gives no address
-	BootFile string     `json:"bootFile,omitzero"` // cleaned
+	Offered  netip.Addr `json:"offered,omitzero"`  // invalid = a proxy, which offers no address
+	BootFile string     `json:"bootFile,omitzero"` // shortened, printable ASCII
 	Proxy    bool       `json:"proxy,omitempty"`
 }
 
-// probeWait is how long answers are awaited after each of two DISCOVERs.
+// probeWait is how long ProbeDHCP waits for answers after each of two DISCOVERs.
 const probeWait = 1500 * time.Millisecond
 
-// ProbeDHCP sends DISCOVERs with a made-up MAC on the interface and returns
-// the servers that answer, each once, after 3 seconds at most. It takes no
-// lease. Ingot itself is silent towards unknown MACs and is not found. It
-// needs CAP_NET_RAW.
+// ProbeDHCP sends DISCOVERs with a random MAC on the interface and returns the
+// servers that answer, each once, within 3 seconds. It takes no lease. It does not
+// find Ingot, which does not answer unknown MACs. It needs CAP_NET_RAW.
 func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails (crypto/rand)
@@ -78,7 +77,8 @@ func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	return found, nil
 }
 
-// offer reads an answer to the DISCOVER with that id.
+// offer parses an OFFER for the DISCOVER with that id. It returns false for any other
+// packet.
 func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	p, err := dhcpv4.FromBytes(b)
 	if err != nil || p.OpCode != dhcpv4.OpcodeBootReply || p.TransactionID != id || p.MessageType() != dhcpv4.MessageTypeOffer {

@@ -17,25 +17,24 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Bounds of what unauthenticated packets can make us keep and write
-// (security S46, S48).
+// Limits of what unauthenticated packets can make the server store (security S46, S48).
 const (
 	maxPendingEvents = 4096                   // distinct events between two flushes
 	maxSeenPerPort   = 64                     // distinct unknown MACs of a relay or an interface between two writes
-	maxSeenRelayed   = 256                    // of all relays together: their addresses can be made up
-	flushEvery       = 500 * time.Millisecond // at the most
+	maxSeenRelayed   = 256                    // of all relays together, because relay addresses can be forged
+	flushEvery       = 500 * time.Millisecond // shortest time between two flushes of events
 	seenEvery        = 5 * time.Second        // unknown MACs
 	flushSoon        = 20 * time.Millisecond  // after the first event
 )
 
-// A recorder takes events from packet handlers without ever making them wait,
-// coalesces equal ones and writes them in batches.
+// recorder takes events from packet handlers without blocking them, merges equal ones
+// and writes them in batches.
 type recorder struct {
 	journal Journal
 	guard   *guard.Guard
 	log     *slog.Logger
 	now     func() time.Time
-	// A value of these says that there is something to write.
+	// A value on these channels means that there is something to write.
 	wakeEvents, wakeSeen chan struct{}
 
 	mu     sync.Mutex
@@ -52,9 +51,9 @@ type eventKey struct {
 	kind         string
 }
 
-// pendingSeen are unknown MACs that are to be written.
+// pendingSeen are unknown MACs that are not written yet.
 type pendingSeen struct {
-	order   *list.List // of seenMAC, the one that asked last at the end
+	order   *list.List // of seenMAC, by their last request
 	byMAC   map[string]*list.Element
 	ports   map[string]int // how many MACs each port has
 	relayed int            // how many were seen through relays
@@ -69,9 +68,9 @@ func newPendingSeen() *pendingSeen {
 	return &pendingSeen{order: list.New(), byMAC: map[string]*list.Element{}, ports: map[string]int{}}
 }
 
-// add puts m at the end, with what is known of its MAC already, and returns what
-// was dropped for it: the oldest of its port, or, where all relays together have
-// too many, the oldest of the relay that has most.
+// add appends m, merged with an earlier entry of its MAC. If there are too many, it
+// drops the oldest MAC of the port, or of the relay with the most MACs, and returns
+// how many packets that MAC had.
 func (p *pendingSeen) add(m seenMAC) (dropped int64) {
 	if known := p.byMAC[m.MAC]; known != nil {
 		old := p.remove(known)
@@ -86,7 +85,7 @@ func (p *pendingSeen) add(m seenMAC) (dropped int64) {
 	switch {
 	case p.ports[port] > maxSeenPerPort:
 	case m.Giaddr != "" && p.relayed > maxSeenRelayed:
-		for e := p.order.Front(); e != nil; e = e.Next() { // of two that have as many, the one that was silent for longer
+		for e := p.order.Front(); e != nil; e = e.Next() { // of two relays with as many MACs, the one with the oldest
 			if x := e.Value.(seenMAC); x.Giaddr != "" && (port == m.port || p.ports[x.port] > p.ports[port]) {
 				port = x.port
 			}
@@ -121,8 +120,7 @@ func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 	}
 }
 
-// event records that d's machine did kind. Equal events become one with a
-// count.
+// event records an event of d's machine. Equal events are merged and counted.
 func (r *recorder) event(d Decision, kind, message string) {
 	k := eventKey{d.Machine, d.Owner.Run, d.Owner.Epoch, d.Boot, kind}
 	r.mu.Lock()
@@ -143,8 +141,8 @@ func (r *recorder) event(d Decision, kind, message string) {
 	signal(r.wakeEvents)
 }
 
-// unknown records a MAC that is in no machine, seen at port (the relay's
-// address, or the interface). Where there are too many, the newest stay.
+// unknown records a MAC that belongs to no machine, seen at port (the relay's address,
+// or the interface). If there are too many, the newest are kept.
 func (r *recorder) unknown(mac, port, giaddr, class string) {
 	now := r.now()
 	r.mu.Lock()
@@ -163,7 +161,7 @@ func signal(wake chan<- struct{}) {
 	}
 }
 
-// run writes what was recorded until ctx ends, and then once more.
+// run writes the records until ctx ends, and then the remaining ones.
 func (r *recorder) run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { r.every(ctx, flushEvery, r.wakeEvents, r.flushEvents); return nil })
@@ -171,8 +169,8 @@ func (r *recorder) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// every writes soon after the first signal, and then not before the time has
-// passed.
+// every calls flush soon after a signal, but at most once in d. When ctx ends, it
+// flushes once more and returns.
 func (r *recorder) every(ctx context.Context, d time.Duration, wake <-chan struct{}, flush func(context.Context)) {
 	for {
 		select {
@@ -191,6 +189,7 @@ func (r *recorder) every(ctx context.Context, d time.Duration, wake <-chan struc
 	}
 }
 
+// pause waits for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -202,14 +201,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// flush writes all that is pending.
+// flush writes all pending records.
 func (r *recorder) flush(ctx context.Context) {
 	r.flushEvents(ctx)
 	r.flushSeen(ctx)
 }
 
-// flushEvents writes events. What cannot be written is kept, merged with what
-// came since, within the same bounds.
+// flushEvents writes the events. If that fails, it keeps them within the same limits,
+// merged with newer ones.
 func (r *recorder) flushEvents(ctx context.Context) {
 	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
@@ -224,7 +223,7 @@ func (r *recorder) flushEvents(ctx context.Context) {
 	if err == nil {
 		return
 	}
-	r.log.Warn("writing boot events, they are kept for the next try", "error", err, "events", len(batch))
+	r.log.Warn("writing boot events; they are kept for the next try", "error", err, "events", len(batch))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, old := range events {
@@ -242,7 +241,7 @@ func (r *recorder) flushEvents(ctx context.Context) {
 	signal(r.wakeEvents)
 }
 
-// flushSeen writes unknown MACs, as flushEvents does.
+// flushSeen writes unknown MACs, and keeps them if that fails.
 func (r *recorder) flushSeen(ctx context.Context) {
 	defer r.guard.Recover("unknown MACs")
 	r.mu.Lock()
@@ -260,10 +259,10 @@ func (r *recorder) flushSeen(ctx context.Context) {
 	if err == nil {
 		return
 	}
-	r.log.Warn("writing unknown MACs, they are kept for the next try", "error", err, "macs", len(batch))
+	r.log.Warn("writing unknown MACs; they are kept for the next try", "error", err, "macs", len(batch))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// What came since is newer.
+	// Append the MACs that were seen during the write: they are newer.
 	since := r.seen
 	r.seen = seen
 	for e := since.order.Front(); e != nil; e = e.Next() {
@@ -272,7 +271,7 @@ func (r *recorder) flushSeen(ctx context.Context) {
 	signal(r.wakeSeen)
 }
 
-// clean makes text of a packet harmless in a page and a terminal, and short.
+// clean returns the printable ASCII of a packet's text, at most 64 characters.
 func clean(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {

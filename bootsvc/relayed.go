@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	// maxRelays bounds how many relays are remembered. An operator lists them.
+	// maxRelays limits how many relays are remembered.
 	maxRelays = 256
-	// hearAgain is for how long a relay that was heard need not be recorded again
-	// (security S48): one write for all packets of its clients in that time.
+	// hearAgain is how long a recorded relay is not recorded again (security S48).
 	hearAgain = 5 * time.Second
-	// hearTry is when a record that could not be written is tried again, and
-	// hearWait for how long a packet waits for it.
+	// hearTry is the pause before a failed record is retried. hearWait is how long a
+	// packet waits for the record.
 	hearTry, hearWait = time.Second, 500 * time.Millisecond
 )
 
-// relays remembers the relays that were heard.
+// relays are the relays that were heard.
 type relays struct {
-	mu    sync.Mutex // of the map only, never held during a write
+	mu    sync.Mutex // protects the map; not held during a write
 	known map[netip.Addr]*relay
 }
 
-// A relay is one that has relayed a packet to this server.
+// relay is one that has relayed a packet to this server.
 type relay struct {
-	due     time.Time     // until then it need not be recorded again
-	writing chan struct{} // closed when it is recorded; nil: it is not being recorded
+	due     time.Time     // when it must be recorded again
+	writing chan struct{} // closed when it is recorded; nil = no record is being written
 }
 
-// rests reports whether x need not be recorded at now. A time further ahead than
-// any that is ever set is of a clock that was set back.
+// rests reports whether x need not be recorded at now. If due is further ahead than
+// hearAgain, the clock was set back, and x is due.
 func (x *relay) rests(now time.Time) bool {
 	return now.Before(x.due) && x.due.Sub(now) <= hearAgain
 }
 
-// begin says what a packet of a relay has to do before it is answered: record
-// the relay, and call end; wait for another packet that does; nothing.
+// begin returns what a relay's packet must do before it is answered. If end is not
+// nil, record the relay and call end; first means that it was not known. If wait is
+// not nil, wait for another packet to record it. Otherwise, do nothing.
 func (r *relays) begin(giaddr netip.Addr, now time.Time) (end func(due time.Time), wait <-chan struct{}, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +63,9 @@ func (r *relays) begin(giaddr netip.Addr, now time.Time) (end func(due time.Time
 	}, nil, !known
 }
 
-// room makes room for one more relay: the one that has been due for the longest
-// time is forgotten. None that rests is, or every forged giaddr would be a write.
+// room makes room for one more relay and reports whether there is room. It forgets the
+// relay that has been due longest, but none that rests: otherwise each forged giaddr
+// would cause a write.
 func (r *relays) room(now time.Time) bool {
 	if r.known == nil {
 		r.known = map[netip.Addr]*relay{}
@@ -82,10 +83,10 @@ func (r *relays) room(now time.Time) bool {
 	return oldest.IsValid()
 }
 
-// hear records that a relay was heard, which proves that it relays. The record is
-// written before the packet is answered: a client that has its answer does not ask
-// again, and the server may die at any moment. Packets of the relay wait while it
-// is recorded; those of others do not.
+// hear records that a relay was heard, which proves that it relays. It writes the
+// record before the packet is answered: a client with an answer does not ask again,
+// and the server may crash at any time. Packets of the same relay wait for the
+// record; packets of other relays do not.
 func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) {
 	end, wait, first := s.relayed.begin(giaddr, s.now())
 	if end == nil && wait == nil {
@@ -101,7 +102,7 @@ func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) 
 		return
 	}
 	again := hearTry
-	defer func() { end(s.now().Add(again)) }() // also when the journal panics: others wait
+	defer func() { end(s.now().Add(again)) }() // also if the journal panics, because other packets wait
 	if err := s.rec.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
 		log.Warn("recording that a relay was heard", "error", err)
 		return
@@ -112,16 +113,16 @@ func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) 
 	}
 }
 
-// networks are those of the reservations, as they were read last.
+// networks are the networks of all reservations, as last read.
 type networks struct {
 	mu   sync.Mutex
 	read time.Time
 	of   map[netip.Prefix]struct{}
 }
 
-// reserved reports whether an address lies in the network of a reservation. The
-// inventory is read at most once in hearAgain, because any host on the network can
-// cause the call.
+// reserved reports whether an address is in the network of a reservation. It reads the
+// inventory at most once in hearAgain, because any host on the network can cause the
+// call.
 func (s *Server) reserved(ctx context.Context, a netip.Addr, log *slog.Logger) bool {
 	n := &s.networks
 	n.mu.Lock()

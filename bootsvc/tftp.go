@@ -32,14 +32,14 @@ const (
 	opOACK  = 6
 )
 
-// serveTFTP serves until ctx ends. It uses one port: a transfer from a fresh
-// port needs connection tracking in every router between relay and server.
+// serveTFTP serves until ctx ends. It uses a single port: with a new port for each
+// transfer, every router between relay and server would need connection tracking.
 func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 	defer c.Close()
 	c.guard = s.guard
 	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error { return s.transferTFTP(ctx, c, name, rf) }, nil)
 	srv.SetBlockSize(tftpBlock)
-	srv.SetBlockSizeNegotiation(false) // it would clamp to 512: the library does not know our connection's MTU
+	srv.SetBlockSizeNegotiation(false) // it would limit blocks to 512: the library does not know the MTU
 	srv.SetTimeout(tftpTimeout)
 	srv.SetRetries(math.MaxInt) // tftpConn ends a transfer after tftpRetries
 	srv.EnableSinglePort()
@@ -56,10 +56,10 @@ func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 	}
 }
 
-// serveOnce runs the library's loop. In single-port mode the loop would panic if it
-// sent on the channel of a transfer that has just ended, which tftpConn prevents. A
-// panic must not take DHCP down with it all the same: the loop holds no lock there and
-// is started again.
+// serveOnce runs the library's loop. In single-port mode the loop panics if it sends
+// on the channel of a transfer that has just ended. tftpConn prevents that, but a
+// panic must not stop DHCP either: it is recovered, and the caller starts the loop
+// again, which holds no lock at that point.
 func (s *Server) serveOnce(srv *tftp.Server, c *tftpConn) (done bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -73,8 +73,8 @@ func (s *Server) serveOnce(srv *tftp.Server, c *tftpConn) (done bool, err error)
 	return true, nil
 }
 
-// transferTFTP carries out one read request, in a goroutine of the library that
-// does not recover from a panic.
+// transferTFTP handles one read request. It runs in a goroutine of the library, which
+// does not recover panics.
 func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, name string, rf io.ReaderFrom) (err error) {
 	remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
 	session := c.session(peerOf(&remote))
@@ -92,23 +92,23 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, name string, rf 
 			s.stats.tftpRefused.Add(1)
 		}
 		if !errors.Is(err, errNoFile) || session.crowded {
-			c.end(session) // and nothing more is sent
+			c.end(session) // nothing more is sent
 		}
 	}()
 	return s.readTFTP(ctx, name, rf, askTFTP{session.peer.Addr(), session.local, func(rank tftpRank) bool { return c.serve(session, rank) }})
 }
 
-// askTFTP is who has sent a request, and to which of our addresses.
+// askTFTP is the source and destination address of a request.
 type askTFTP struct {
 	from  netip.Addr
 	local net.IP
-	// serve makes room for a transfer; false: there is no room.
+	// serve makes room for a transfer. It returns false if there is no room.
 	serve func(rank tftpRank) bool
 }
 
-// ourself reports whether this host has asked itself: a packet from the wire with
-// one of our addresses as its source is dropped by the kernel.
-func (a askTFTP) ourself() bool {
+// fromThisHost reports whether this host sent the request. The source cannot be forged: the
+// kernel drops packets from the network with an address of this host as their source.
+func (a askTFTP) fromThisHost() bool {
 	return a.from.IsLoopback() || a.from == addr4(a.local)
 }
 
@@ -124,17 +124,17 @@ func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
 }
 
 var (
-	// errBusy: transfers of a higher rank are under way. The client gets no answer
-	// and asks again.
+	// errBusy means that transfers of a higher rank need the room. The client gets no
+	// answer and retries.
 	errBusy     = errors.New("too many transfers")
 	errBrokeOff = errors.New("the transfer broke off")
 )
 
-// errNoFile is what a client is sent, whatever the reason.
+// errNoFile is the error that a client gets, for any reason.
 var errNoFile = errors.New("file not found")
 
-// tftpPath splits a file name as firmware writes it, into the MAC that it may
-// begin with and a plain name.
+// tftpPath splits a file name as firmware writes it into an optional MAC and a plain
+// name.
 func tftpPath(name string) (mac, file string, ok bool) {
 	seg := split(name)
 	switch len(seg) {
@@ -165,7 +165,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	m, d := s.decided(lookup, req)
 	cancel()
-	if m == nil && mac == CheckMAC && file == autoexecName && ask.ourself() {
+	if m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost() {
 		if !ask.serve(rankOwn) {
 			return errBusy
 		}
@@ -195,7 +195,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 	}
 	rf.(tftp.OutgoingTransfer).SetSize(info.Size())
 	if _, err := rf.ReadFrom(f); err != nil {
-		// UEFI asks for the size first, aborts, and then downloads.
+		// UEFI requests the size, aborts, and then downloads.
 		s.log.Debug("TFTP transfer ended early", "machine", d.Machine, "file", file, "error", err)
 		return err
 	}

@@ -136,7 +136,7 @@ func TestTFTPForgetsLostRequests(t *testing.T) {
 func TestTFTPTransferReadsWhatItIsHanded(t *testing.T) {
 	peer := netip.MustParseAddrPort("192.0.2.1:1069")
 	oack, data := []byte{0, opOACK, 0, 0}, []byte{0, opData, 0, 1}
-	ended := func(c *tftpConn, b []byte) bool { _, _, err := c.leaves(peer, b); return err != nil }
+	ended := func(c *tftpConn, b []byte) bool { _, _, err := c.maySend(peer, b); return err != nil }
 	for name, hand := range map[string]func(c *tftpConn) bool{
 		"an ACK":                    func(c *tftpConn) bool { return c.acknowledged(peer, 0) },
 		"an error":                  func(c *tftpConn) bool { return c.ended(peer) },
@@ -148,7 +148,7 @@ func TestTFTPTransferReadsWhatItIsHanded(t *testing.T) {
 				t.Fatal("the transfer did not begin")
 			}
 			for n := range tftpRetries {
-				if _, send, err := c.leaves(peer, oack); send || err != nil {
+				if _, send, err := c.maySend(peer, oack); send || err != nil {
 					t.Fatalf("repeat %d: sent: %v, %v", n, send, err)
 				}
 			}

@@ -21,42 +21,41 @@ import (
 
 const (
 	tftpSessions  = 1024 // transfers at once
-	tftpUndecided = 256  // requests at once of which it is not known yet whether they are served
-	tftpCrowd     = 8    // of them, of addresses that have asked too often
-	tftpPerWindow = 100  // requests of one address in tftpWindow that it did not prove to be its own
+	tftpUndecided = 256  // requests at once that are not decided yet (rankUndecided)
+	tftpCrowd     = 8    // of tftpUndecided, for addresses with more than tftpPerWindow requests
+	tftpPerWindow = 100  // requests of one address in tftpWindow without an ACK, so they may be forged
 	tftpWindow    = 10 * time.Second
-	tftpSources   = 4096
-	tftpStalled   = 5 * time.Second // without an ACK that was waited for
-	tftpLost      = 3 * tftpStalled // undecided, or over: the library does not have it
+	tftpSources   = 4096            // addresses whose requests are counted
+	tftpStalled   = 5 * time.Second // without an expected ACK
+	tftpLost      = 3 * tftpStalled // undecided or over for longer: the library has no transfer
 	tftpBuffer    = 2 << 20         // bytes
-	maxTFTPError  = 128             // bytes of a client's error that the library is given
+	maxTFTPError  = 128             // bytes of a client's error that are passed to the library
 )
 
-// A tftpRank says who asks, as far as the inventory knows.
+// tftpRank is how important a request is, from the inventory.
 type tftpRank int
 
 const (
 	rankUndecided tftpRank = iota // not looked up yet
 	rankKnown                     // a file that is served to any client that names its machine
-	rankArmed                     // a file of a machine with an open window
-	rankOwn                       // as rankArmed, requested from the machine's reserved address
+	rankArmed                     // a file of a machine with an open netboot window
+	rankOwn                       // like rankArmed, requested from the machine's reserved address
 )
 
-// packets is how a tftpConn reads and writes: *ipv4.PacketConn.
+// packets is the socket of a tftpConn, an *ipv4.PacketConn.
 type packets interface {
 	ReadFrom(b []byte) (n int, cm *ipv4.ControlMessage, src net.Addr, err error)
 	WriteTo(b []byte, cm *ipv4.ControlMessage, dst net.Addr) (n int, err error)
 }
 
-// A tftpConn stands between the library and the socket. It gives the library
-// nothing but requests that readRequest wrote, the ACKs that are waited for and
-// short errors; answers from the address that was asked; and sends to a source
-// that has not answered yet no more packets than came from it, because the
-// source of a request is easily forged (security S34).
+// tftpConn is a filter between the library and the socket. It passes to the library
+// only requests that readRequest wrote, expected ACKs and short errors. It answers
+// from the address that the request was sent to. Because the source of a request is
+// easily forged, a source that has not sent an ACK gets at most as many packets as it
+// has sent (security S34).
 //
-// When there are more transfers than tftpSessions, the one of the lowest rank ends:
-// first one whose client has not answered, and last one for a machine with an open
-// window, from its own address.
+// If there are more transfers than tftpSessions, the least valuable one is ended: see
+// value.
 type tftpConn struct {
 	net.PacketConn
 	packets packets
@@ -64,30 +63,30 @@ type tftpConn struct {
 
 	mu        sync.Mutex
 	live      map[netip.AddrPort]*tftpSession
-	evicted   []netip.AddrPort // whose transfers the library is to end
-	serving   map[netip.Addr]int
-	transfers int // those in serving
+	evicted   []netip.AddrPort   // peers whose transfers the library must end
+	serving   map[netip.Addr]int // transfers by address
+	transfers int                // total of serving
 	undecided int
 	crowd     int
-	recent    map[netip.Addr]int // requests since
+	recent    map[netip.Addr]int // requests since the time since
 	since     time.Time
 	closed    bool
 }
 
-// A tftpSession is one transfer, from its request until the library has ended it.
+// tftpSession is one transfer, from its request until the library has ended it.
 type tftpSession struct {
 	peer    netip.AddrPort
 	local   net.IP
 	rank    tftpRank
-	crowded bool // its address has asked too often
+	crowded bool // its address has sent more than tftpPerWindow requests
 	last    time.Time
-	asked   int  // requests seen
+	asked   int  // requests received
 	sent    int  // packets sent before the first ACK
-	block   int  // that the library has sent last; 0: the OACK, -1: none yet
-	repeats int  // of it
-	waits   int  // for the ACK of this block, -1: for none
-	handed  bool // the library is handed a packet, and has sent nothing new since
-	proven  bool // it has acknowledged what was sent to it
+	block   int  // last block that the library sent; 0 = the OACK, -1 = none yet
+	repeats int  // of block
+	waits   int  // block whose ACK is expected; -1 = none
+	handed  bool // a packet was passed to the library, which has sent nothing new since
+	proven  bool // the client has sent an ACK, so its address is not forged
 	over    bool // evicted, or ended by its client: nothing more is sent
 }
 
@@ -95,8 +94,8 @@ func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, e
 	full := httpserve.WithHost(addr, self)
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
-			// Requests wait there while a burst of forged ones is looked at. Without
-			// CAP_NET_ADMIN it stays as long as the kernel has it.
+			// A large buffer keeps requests during a burst of forged ones. Without
+			// CAP_NET_ADMIN, the kernel's default size remains.
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, tftpBuffer)
 		})
 	}}
@@ -106,7 +105,7 @@ func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, e
 	}
 	p4 := ipv4.NewPacketConn(pc)
 	if err := p4.SetControlMessage(ipv4.FlagDst, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("asking for packet information: %w", err), pc.Close())
+		return nil, errors.Join(fmt.Errorf("enabling packet information: %w", err), pc.Close())
 	}
 	return newTFTPConn(pc, p4), nil
 }
@@ -118,8 +117,7 @@ func newTFTPConn(pc net.PacketConn, p packets) *tftpConn {
 	}
 }
 
-// ReadFrom returns the next packet that the library is to see. b is longer than
-// any of them.
+// ReadFrom returns the next packet for the library. b must be longer than any packet.
 func (c *tftpConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		if peer, ok := c.nextEvicted(); ok {
@@ -131,7 +129,7 @@ func (c *tftpConn) ReadFrom(b []byte) (int, net.Addr, error) {
 			closed := c.closed
 			c.mu.Unlock()
 			if closed {
-				time.Sleep(10 * time.Millisecond) // the library reads on until its transfers have ended
+				time.Sleep(10 * time.Millisecond) // the library keeps reading until its transfers have ended
 			}
 			return n, from, err
 		}
@@ -149,15 +147,15 @@ func (c *tftpConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// take returns the length of what the library is given of the n bytes that are
-// in b, which it rewrites; 0: nothing.
+// take handles the packet of n bytes in b. It replaces b by the packet for the library
+// and returns its length, or 0 if the library gets nothing.
 func (c *tftpConn) take(b []byte, n int, src *net.UDPAddr, local net.IP) int {
 	peer := peerOf(src)
 	switch b[1] {
 	case opWRQ:
 		if c.mayAsk(peer.Addr()) {
 			_, _ = c.packets.WriteTo([]byte("\x00\x05\x00\x02read-only\x00"), &ipv4.ControlMessage{Src: local},
-				src) // a lost error costs the client a time-out
+				src) // if the error is lost, the client times out
 		}
 	case opRRQ:
 		if request, ok := readRequest(b[:n]); ok && c.admit(peer, local) {
@@ -170,37 +168,38 @@ func (c *tftpConn) take(b []byte, n int, src *net.UDPAddr, local net.IP) int {
 	case opError:
 		if c.ended(peer) {
 			n = min(n, maxTFTPError)
-			b[n] = 0 // the library wants a message, and there is room: b is longer
+			b[n] = 0 // the library needs a terminated message; b has room for it
 			return n + 1
 		}
 	}
 	return 0
 }
 
-// WriteTo sends what the library has for a transfer. An error of it ends the
-// transfer, because it is not a net.Error.
+// WriteTo sends a packet of the library. An error ends the transfer in the library,
+// because it is not a net.Error.
 func (c *tftpConn) WriteTo(b []byte, to net.Addr) (n int, err error) {
 	defer c.guard.Recover("a TFTP answer")
 	dst, ok := to.(*net.UDPAddr)
 	if !ok || len(b) < 4 {
 		return 0, net.ErrClosed
 	}
-	local, send, err := c.leaves(peerOf(dst), b)
+	local, send, err := c.maySend(peerOf(dst), b)
 	if err != nil || !send {
 		return len(b), err
 	}
 	return c.packets.WriteTo(b, &ipv4.ControlMessage{Src: local}, to)
 }
 
-// leaves reports whether a packet is to be sent to peer, and from which address.
-func (c *tftpConn) leaves(peer netip.AddrPort, b []byte) (local net.IP, send bool, err error) {
+// maySend reports whether to send a packet to peer, and from which address. An error
+// ends the transfer.
+func (c *tftpConn) maySend(peer netip.AddrPort, b []byte) (local net.IP, send bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.live[peer]
 	if s == nil {
 		return nil, false, io.ErrClosedPipe
 	}
-	last := b[1] == opError // of every transfer that has one
+	last := b[1] == opError // an error packet is the last one of a transfer
 	if last {
 		defer c.forget(s)
 	}
@@ -233,8 +232,8 @@ func blockOf(b []byte) int {
 	return int(binary.BigEndian.Uint16(b[2:]))
 }
 
-// note takes notice of a packet that the library sends: the next block, or the
-// same once more because its wait has timed out.
+// note counts a packet that the library sends: the next block, or a repeated one after
+// a timeout.
 func (s *tftpSession) note(block int) {
 	if block == s.block {
 		s.repeats++
@@ -243,15 +242,15 @@ func (s *tftpSession) note(block int) {
 	s.block, s.repeats, s.handed = block, 0, false
 }
 
-// mayAsk counts a request of an address; false: too many.
+// mayAsk counts a request of an address and returns false if there were too many.
 func (c *tftpConn) mayAsk(a netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count(a, time.Now())
 }
 
-// count is mayAsk with the lock held. More addresses than it can remember begin
-// a new window: a forged one has no way to close it to others.
+// count is mayAsk with the lock held. If there are too many addresses to count, it
+// begins a new window, so that forged addresses cannot lock out others.
 func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
 	if now.Sub(c.since) > tftpWindow || len(c.recent) >= tftpSources {
 		c.recent, c.since = map[netip.Addr]int{}, now
@@ -260,8 +259,8 @@ func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
 	return c.recent[a] <= tftpPerWindow
 }
 
-// admit reports whether the library is to see a request. One that is repeated is
-// only counted: the library has it, and repeats its packet.
+// admit reports whether to pass a request to the library. A repeated request is only
+// counted: the library has it already, and repeats its own packet.
 func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,22 +292,22 @@ func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
 	return true
 }
 
-// lost reports whether the library has no transfer for s. It drops a request that
-// comes while it is just ending the transfer before, of the same port.
+// lost reports whether the library has no transfer for s. The library drops a request
+// while it is ending the previous transfer of the same port.
 func (s *tftpSession) lost(now time.Time) bool {
 	return (s.over || s.rank == rankUndecided) && now.Sub(s.last) > tftpLost
 }
 
-// session returns the transfer with peer; nil: it is over already.
+// session returns the transfer with peer, or nil if it is over already.
 func (c *tftpConn) session(peer netip.AddrPort) *tftpSession {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.live[peer]
 }
 
-// serve reports whether a request of that rank is to be served, and makes room
-// for it. An address that has asked too often is served if it is the machine's
-// own: others can forge requests in its name, and must not close TFTP to it.
+// serve reports whether to serve a request of that rank, and makes room for it. A
+// machine's reserved address is served even after too many requests, because others
+// may have forged them.
 func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -329,9 +328,9 @@ func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
 	return worst != s
 }
 
-// leastValuable returns the transfer that has to go: of those with the least
-// value one of the address with the most transfers, and of these the one that
-// has waited for an answer the longest. It may be the newest itself.
+// leastValuable returns the transfer to end: the one with the lowest value, then of
+// the address with the most transfers, then the one that has been idle longest. It
+// may be newest itself.
 func (c *tftpConn) leastValuable(newest *tftpSession, now time.Time) *tftpSession {
 	worst := newest
 	for _, s := range c.live {
@@ -345,6 +344,7 @@ func (c *tftpConn) leastValuable(newest *tftpSession, now time.Time) *tftpSessio
 	return worst
 }
 
+// before reports whether a should be ended before b.
 func (c *tftpConn) before(a, b *tftpSession, now time.Time) bool {
 	if v, w := a.value(now), b.value(now); v != w {
 		return v < w
@@ -355,7 +355,8 @@ func (c *tftpConn) before(a, b *tftpSession, now time.Time) bool {
 	return a.last.Before(b.last)
 }
 
-// value orders transfers by what would be lost with them.
+// value orders transfers by how much would be lost if they ended. It is highest for a
+// machine with an open window, from its own address, that is making progress.
 func (s *tftpSession) value(now time.Time) int {
 	goesOn := s.proven && now.Sub(s.last) < tftpStalled
 	switch {
@@ -371,8 +372,8 @@ func (s *tftpSession) value(now time.Time) int {
 	return 0
 }
 
-// acknowledged reports whether the transfer with peer waits for the ACK of that
-// block. Any other would restart the library's time-out.
+// acknowledged reports whether the transfer with peer expects the ACK of that block,
+// and notes it. Any other ACK is dropped: it would restart the library's timeout.
 func (c *tftpConn) acknowledged(peer netip.AddrPort, block int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -385,7 +386,8 @@ func (c *tftpConn) acknowledged(peer netip.AddrPort, block int) bool {
 	return true
 }
 
-// prove notes that s answers: its request counts no longer as one that may be forged.
+// prove notes that the client of s answers. Its request no longer counts as one that
+// may be forged.
 func (c *tftpConn) prove(s *tftpSession) {
 	if n := c.recent[s.peer.Addr()]; !s.proven && n > 0 {
 		c.recent[s.peer.Addr()] = n - 1
@@ -393,8 +395,8 @@ func (c *tftpConn) prove(s *tftpSession) {
 	s.proven = true
 }
 
-// ended reports whether the library has to hear that the client of a transfer has
-// ended it.
+// ended marks the transfer with peer as ended by its client, and reports whether the
+// library must get the client's error.
 func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -406,11 +408,12 @@ func (c *tftpConn) ended(peer netip.AddrPort) bool {
 	return c.finish(s)
 }
 
-// finish marks s as ended and reports whether the library is to be handed an error
-// from its client, because it is waiting for a packet. The library closes the
-// channel on which its loop hands packets over when a transfer ends, and sending on
-// a closed one panics. So a transfer that is handed a packet is not ended by WriteTo
-// before it has read it; one that is not learns from WriteTo that it is over.
+// finish marks s as ended and reports whether the library is waiting for a packet of
+// s, so that it must get an error packet. Otherwise, an error of WriteTo ends s.
+//
+// When a transfer ends, the library closes the channel that its loop sends the
+// transfer's packets on, and sending on a closed channel panics. Therefore WriteTo
+// does not end a transfer before it has read a packet that was passed to it.
 func (c *tftpConn) finish(s *tftpSession) (waits bool) {
 	c.uncount(s)
 	waits = s.waits >= 0
@@ -418,7 +421,7 @@ func (c *tftpConn) finish(s *tftpSession) (waits bool) {
 	return waits
 }
 
-// nextEvicted returns a transfer that was evicted, once.
+// nextEvicted returns the next evicted transfer that is still live.
 func (c *tftpConn) nextEvicted() (peer netip.AddrPort, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -441,11 +444,11 @@ func (c *tftpConn) forget(s *tftpSession) {
 	if c.live[s.peer] == s {
 		delete(c.live, s.peer)
 		c.uncount(s)
-		s.over = true // should the library have it all the same
+		s.over = true // in case the library still has the transfer
 	}
 }
 
-// uncount takes s out of the numbers.
+// uncount removes s from the counters.
 func (c *tftpConn) uncount(s *tftpSession) {
 	switch a := s.peer.Addr(); {
 	case s.over:
@@ -467,7 +470,7 @@ func peerOf(a *net.UDPAddr) netip.AddrPort {
 	return netip.AddrPortFrom(unmap(p.Addr()), p.Port())
 }
 
-// shut ends all transfers, and takes no more.
+// shut ends all transfers and rejects new ones.
 func (c *tftpConn) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

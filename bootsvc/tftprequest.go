@@ -9,13 +9,12 @@ import (
 const (
 	maxTFTPRequest = 512 // bytes (RFC 2347)
 	maxTFTPName    = 255
-	minTFTPBlock   = 512 // of the library; RFC 2348 allows 8
+	minTFTPBlock   = 512 // the library's minimum; RFC 2348 allows 8
 )
 
-// readRequest reads a read request and returns it as the library is given it:
-// file name and mode, of the options blksize and tsize alone, each once, with a
-// number of our own in place of the client's text. The library copies the text
-// of options into a buffer that is not made for it.
+// readRequest parses a read request and returns a new one for the library: file name,
+// mode, and at most one blksize and one tsize option, with numbers that Ingot wrote.
+// Option texts of the client could overflow the library's buffer.
 func readRequest(b []byte) (request []byte, ok bool) {
 	if len(b) < 4 || len(b) > maxTFTPRequest {
 		return nil, false

@@ -16,27 +16,27 @@ type Explanation struct {
 	MAC     string  `json:"mac"`
 	Machine string  `json:"machine,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// Address is what DHCP gives, "" = no answer.
+	// Address is the address that DHCP gives; "" = no answer.
 	Address string    `json:"address,omitempty"`
 	Run     string    `json:"run,omitempty"`
 	Epoch   int64     `json:"epoch,omitempty"`
 	Boot    int       `json:"boot,omitempty"`
 	Spent   bool      `json:"spent,omitempty"`
 	Until   time.Time `json:"until,omitzero"`
-	// Answers: what each kind of client would be given now.
+	// Answers are what each kind of client would get now.
 	Answers []Answer `json:"answers,omitempty"`
 	Reasons []string `json:"reasons"`
 }
 
-// Answer is what one kind of client is given.
+// Answer is what one kind of client gets.
 type Answer struct {
 	Client   string `json:"client"`
 	BootFile string `json:"bootFile"` // "" = none
 	Reason   string `json:"reason"`
 }
 
-// Why explains what a machine would be answered now. The MAC may have any of the
-// forms of ParseMAC, else ErrInvalid. An unknown MAC is explained as well.
+// Why explains what a machine would be answered now. It accepts the forms of ParseMAC
+// and otherwise returns inventory.ErrInvalid. An unknown MAC is not an error.
 func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	canonical, ok := ParseMAC(mac)
 	if !ok {
@@ -57,7 +57,7 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		return e, nil
 	}
 	if d.ServesLoader() {
-		e.Reasons = e.Reasons[:len(e.Reasons)-1] // "does not ask for a boot file" is true of this call only
+		e.Reasons = e.Reasons[:len(e.Reasons)-1] // drop "does not ask for a boot file", which is true only here
 	}
 	if d.Verdict == Installer {
 		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
@@ -89,7 +89,7 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	return e, nil
 }
 
-// relayReasons says which relays may ask for the reservation of i, unless every
+// relayReasons returns which relays may ask for the reservation of i, or nil if every
 // relay may.
 func (s *Server) relayReasons(i inventory.Interface) []string {
 	if len(s.cfg.Relays) == 0 {
@@ -115,15 +115,15 @@ func (s *Server) relayReasons(i inventory.Interface) []string {
 	return nil
 }
 
-// network returns where DHCP is answered.
+// network returns the networks in which DHCP is answered.
 func (s *Server) network() inventory.Network {
 	return inventory.Network{
 		Subnets: Subnets(s.cfg.Interfaces), Relays: s.cfg.Relays, On: len(s.cfg.Interfaces) > 0 || s.cfg.RelayOnly,
 	}
 }
 
-// Subnets returns the IPv4 subnets of interfaces. An interface that does not exist
-// has none.
+// Subnets returns the IPv4 subnets of the named interfaces. It skips an interface
+// that does not exist.
 func Subnets(interfaces []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, name := range interfaces {
