@@ -14,14 +14,14 @@ import (
 
 var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 
-// version reports whether s is a version of the EC2 tree: any date, latest or
-// 1.0; they all show the same.
+// version reports whether s is a version of the EC2 tree: any date, latest or 1.0. All
+// versions have the same content.
 func version(s string) bool { return s == "latest" || s == "1.0" || dated.MatchString(s) }
 
-// versions is what the root lists: those that known clients ask for.
+// versions is the list at the root: the versions that known clients ask for.
 const versions = "1.0\n2009-04-04\n2016-09-02\n2018-09-24\n2021-01-03\n2021-03-23\n2021-07-15\nlatest"
 
-// document returns what lies at a path below / or below a capability.
+// document returns the content of a path below / or below a capability.
 func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	switch {
 	case len(seg) == 0:
@@ -37,9 +37,8 @@ func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	return nil, false
 }
 
-// A tree is leaves by path. Its listings are made from its leaves, so that
-// nothing is listed that would answer 404: one such leaf makes cloud-init
-// drop the whole metadata.
+// tree is leaves by path. Its listings are derived from the leaves, so that each
+// listed name exists: cloud-init drops all metadata if one name answers 404.
 type tree map[string][]byte
 
 func (t tree) get(path string) ([]byte, bool) {
@@ -59,7 +58,7 @@ func (t tree) get(path string) ([]byte, bool) {
 		name, _, dir := strings.Cut(rest, "/")
 		switch {
 		case dir && strings.HasSuffix(prefix, "public-keys/"):
-			names[name+"=key"+name] = true // EC2's form: the key's number and name
+			names[name+"=key"+name] = true // EC2 lists keys as number=name
 		case dir:
 			names[name+"/"] = true
 		default:
@@ -72,7 +71,7 @@ func (t tree) get(path string) ([]byte, bool) {
 	return []byte(strings.Join(slices.Sorted(maps.Keys(names)), "\n")), true
 }
 
-// add puts a leaf that is not empty.
+// add adds a leaf unless it is empty.
 func (t tree) add(path, value string) {
 	if value != "" {
 		t[path] = []byte(value)
@@ -124,7 +123,7 @@ func identity(m inventory.Machine, i inventory.Interface, address string) string
 	return string(b)
 }
 
-// rootio returns the document that rootio's actions and Packet's clients read.
+// rootio returns the document for rootio's actions and Packet's clients.
 func rootio(m inventory.Machine) []byte {
 	type disk struct {
 		Device string `json:"device"`

@@ -27,13 +27,13 @@ const (
 //	/metadata                                 rootio's document, by source address
 //	/c/<machine>/<capability>/…               the same with the secrets of the run
 //	/c/<machine>/<capability>/nocloud/…       NoCloud seed
-//	/c/<machine>/<capability>/documents/<name>  what the run's installer or system reads
-//	POST /c/<machine>/<capability>/webhook/<event>  an installer reports its end
+//	/c/<machine>/<capability>/documents/<name>  document for the run's installer or system
+//	POST /c/<machine>/<capability>/webhook/<event>  report of an installer
 //	PUT /latest/api/token                     IMDSv2, supported and not required
-//	POST /phone-home/<machine>/<nonce>        a system that a run has written reports
+//	POST /phone-home/<machine>/<nonce>        report of a system that a run has installed
 //
-// A path with and without a slash at its end is the same. Everybody who is
-// refused, for whatever reason, gets the same 404.
+// A slash at the end of a path makes no difference. A refused request gets the same
+// 404 for any reason.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -90,7 +90,7 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 		var err error
 		if body, ok, err = s.runDocument(r.Context(), p, seg[1]); err != nil {
 			s.log.Error("reading a document", "machine", p.machine.Name, "document", seg[1], "error", err)
-			http.Error(w, "try again", http.StatusServiceUnavailable) // installers do
+			http.Error(w, "try again", http.StatusServiceUnavailable) // installers retry
 			return
 		}
 		p.document = seg[1]
@@ -106,13 +106,13 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 	if r.Method == http.MethodHead {
 		return
 	}
-	_, _ = w.Write(body) // a client that went away asks again
-	// The answer leaves before the event is written.
+	_, _ = w.Write(body) // a disconnected client asks again
+	// Send the answer before the event is written.
 	_ = http.NewResponseController(w).Flush()
 	s.record(r.Context(), p)
 }
 
-// tokenOK checks IMDSv2's token if one was sent. It is not demanded:
+// tokenOK checks the IMDSv2 token if one was sent. A token is optional because
 // cloud-init on bare metal sends none.
 func (s *Server) tokenOK(r *http.Request) bool {
 	t := r.Header.Get(tokenHeader)
@@ -128,8 +128,8 @@ func (s *Server) tokenOK(r *http.Request) bool {
 	return hmac.Equal(b, s.token(a, expiry)) && s.now().Unix() < expiry
 }
 
-// token is stateless, so that any instance accepts it: its expiry and a MAC
-// over it and the caller's address.
+// token returns an IMDSv2 token: its expiry, and a MAC over the expiry and the
+// caller's address. It is stateless, so any instance accepts it.
 func (s *Server) token(a netip.Addr, expiry int64) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(expiry))
 	m := hmac.New(sha256.New, s.cfg.Key)
@@ -157,10 +157,10 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", strconv.Itoa(ttl))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write([]byte(body)) // a client that went away asks again
+	_, _ = w.Write([]byte(body)) // a disconnected client asks again
 }
 
-// clean makes text that a machine supplies harmless, and short.
+// clean returns the printable ASCII of a machine's text, at most 253 characters.
 func clean(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {

@@ -14,16 +14,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Installers is what the metadata server knows of other installers.
+// Installers provides the documents of other installers and stores their reports.
 type Installers interface {
-	// Plan returns the plan of a run. Only its documents are read.
+	// Plan returns the plan of a run. Only its documents are used.
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	// InstallerReported stores the final report of the installer of o's present boot;
-	// the first one counts. inventory.ErrFenced: no installer of o is running.
+	// InstallerReported stores the final report of the installer of o's current boot.
+	// fresh means that it is the first report; later ones are ignored. The error is
+	// inventory.ErrFenced if no installer of o is running.
 	InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool, err error)
 }
 
-// runDocument returns a document of p's plan by name; false: it does not exist. p
+// runDocument returns a document of p's plan by name, or false if it does not exist. p
 // must be secret.
 func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
 	if s.cfg.Installers == nil || p.grant.Person() {
@@ -60,7 +61,7 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 	return nil, false, nil
 }
 
-// maxReport bounds the stored text of an installer, in bytes.
+// maxReport limits the stored text of an installer's report, in bytes.
 const maxReport = 512
 
 // Events that installers report, as Harvester names them.
@@ -70,9 +71,9 @@ const (
 	eventFailed    = "FAILED"
 )
 
-// serveWebhook stores an installer's report, and answers 200 only when it is
-// stored. It does not depend on the secrets window: it reveals nothing, and a report
-// still counts while an operator is being asked.
+// serveWebhook stores an installer's report, and answers 200 only after it is stored.
+// It does not depend on the secrets window: it reveals nothing, and a report still
+// counts while a question waits for the operator.
 func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, capability, event string) {
 	g, err := s.machines.Grant(r.Context(), machine)
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
+	_, _ = w.Write([]byte("ok\n")) // if it is lost, the installer retries
 }
 
 // report returns an installer's message as one line of printable ASCII: the field
@@ -125,8 +126,8 @@ func report(w http.ResponseWriter, r *http.Request) (message string, status int)
 		return "", http.StatusRequestEntityTooLarge
 	}
 	text := string(b)
-	// The content type is not believed: installers send JSON as text and forms
-	// without a type.
+	// Do not rely on the content type: installers send JSON as text, and forms without
+	// a type.
 	var body struct {
 		Message string `json:"message"`
 	}

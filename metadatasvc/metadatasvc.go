@@ -1,9 +1,10 @@
 // Package metadatasvc answers installed systems: an EC2-style tree and a
 // NoCloud seed for cloud-init, rootio's /metadata, and phone-home.
 //
-// A source address gets only the non-secret profile, because a neighbour can take
-// the address. Everything else is served under a path that only the run's machine
-// knows, and only while the run's secrets window is open.
+// A request that is identified by its source address gets only the non-secret
+// profile, because another host on the network could take that address. Everything
+// else is served under a path that only the run's machine knows, and only while the
+// run's secrets window is open.
 package metadatasvc
 
 import (
@@ -28,14 +29,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines is what the metadata server reads. inventory.ErrNotFound: the machine is
-// unknown. The grant of a machine that was never owned is ErrNotFound or the zero
-// Grant.
+// Machines is what the metadata server reads from the inventory. For an unknown
+// machine, it returns inventory.ErrNotFound. The grant of a machine that was never
+// owned is ErrNotFound or the zero Grant.
 type Machines interface {
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
-	// UserData returns the secrets that a machine carries for its system.
+	// UserData returns the machine's secret user data and vendor data.
 	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
 }
 
@@ -46,35 +47,33 @@ type Journal interface {
 
 // Config says what to serve and where.
 type Config struct {
-	// Address is this server's address as the machines see it, and Addrs the
-	// listeners, host:port or :port (then on Address). Empty: 7172 and 50061.
-	// Port 80 is the boot server's; it passes on what is not its own.
+	// Address is this server's address as the machines see it. Addrs are the
+	// listeners, host:port or :port (then on Address); empty = 7172 and 50061.
+	// Port 80 belongs to the boot server, which forwards other paths to this one.
 	Address netip.Addr
 	Addrs   []string
-	// URL is the base of the URLs that are handed out, without a slash at its
-	// end. Empty: http://Address:port of the first of Addrs.
+	// URL is the base of the URLs that are handed out, without a slash at the end.
+	// Empty = http://Address:port of the first of Addrs.
 	URL string
-	// Key derives capabilities, nonces and tokens, at least 16 bytes. Without
-	// one (a lost key file) only the non-secret profile is served.
+	// Key derives capabilities, nonces and tokens; it has at least 16 bytes. Without
+	// a key (the key file is lost) only the non-secret profile is served.
 	Key []byte
-	// Installers, if set, is where the documents of plans come from, and where
-	// installers' reports go.
+	// Installers, if set, provides the documents of plans and stores the reports of
+	// installers.
 	Installers Installers
-	// ImageURL returns where machines fetch images now, without a slash at its end:
-	// documents of a plan that was made before the site moved have the URL of that
-	// time. Nil leaves them as they are.
+	// ImageURL returns the current base URL of images, without a slash at the end. It
+	// replaces the old URL in documents of plans that were made before the site
+	// moved. If it is nil, documents are not changed.
 	ImageURL func() string
-	// Proxies lists the hosts whose X-Forwarded-For is believed.
+	// Proxies lists the proxies whose X-Forwarded-For is trusted.
 	Proxies []netip.Prefix
-	// Guard counts what panics while it handles input of the network; nil: one
-	// of this server's own.
+	// Guard counts panics while network input is handled; nil = a new one.
 	Guard *guard.Guard
 	Log   *slog.Logger
 	Now   func() time.Time
 }
 
-// A Server answers installed systems. New makes it; Handler may be used
-// without Run.
+// Server answers installed systems. New creates it. Handler may be used without Run.
 type Server struct {
 	cfg      Config
 	machines Machines
@@ -86,21 +85,21 @@ type Server struct {
 	fetched map[fetch]time.Time // when a fetch was last recorded
 }
 
-// fetch is what counts as the same when metadata fetches are recorded.
+// fetch identifies fetches of metadata that are recorded only once per recordEvery.
 type fetch struct {
 	machine, run string
 	epoch        int64
 	document     string
 }
 
-// New checks cfg and returns a server.
+// New checks cfg and returns a server. Its error is an inventory.Problems.
 func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	var p inventory.Problems
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Any host on the network can cause most of what is logged here.
+	// Any host on the network can cause most of these log records: limit their rate.
 	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
@@ -118,7 +117,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.HasSuffix(cfg.URL, "/") {
-		p.Add("url", "http://ADDRESS:7172", "%q cannot be the base of URLs", cfg.URL)
+		p.Add("url", "http://ADDRESS:7172", "invalid base URL %q", cfg.URL)
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -156,7 +155,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var errs []error
 	for range listeners {
 		errs = append(errs, <-ended)
-		cancel() // one that ends ends all
+		cancel() // when one listener ends, stop the others
 	}
 	return errors.Join(errs...)
 }
@@ -177,9 +176,9 @@ const (
 	awaitedLookup = 200 * time.Millisecond
 )
 
-// awaited reports whether an address is reserved for a machine that a run owns,
-// whose connections come before others. It is called when a connection was
-// accepted and all are in use.
+// awaited reports whether an address is reserved for a machine that a run owns, whose
+// connections have priority. It is called for a new connection while all connections
+// are in use.
 func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
 	defer s.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
@@ -188,17 +187,17 @@ func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
 	return err == nil && g.Run != ""
 }
 
-// profile is what one caller is shown.
+// profile is what one caller may see.
 type profile struct {
 	machine inventory.Machine
 	grant   inventory.Grant
 	secret  bool // user-data and vendor-data, which carries the nonce
-	// document is the name of the plan's document that was asked for, "" = none.
+	// document is the name of the requested document of the plan; "" = none.
 	document string
 }
 
-// phoneHome returns the URL of the profile's run, "" when it has none or the
-// caller may not know it.
+// phoneHome returns the phone-home URL of the profile's run, or "" if there is no run
+// or the caller may not know the URL.
 func (s *Server) phoneHome(p profile) string {
 	if !p.secret || p.grant.Run == "" {
 		return ""
@@ -220,8 +219,8 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	return profile{machine: m, grant: g}, m.Name != ""
 }
 
-// caller returns the address of the client: the peer's or, if that is a configured
-// proxy, the right-most hop that is not one.
+// caller returns the address of the client: that of the connection or, if it comes
+// from a configured proxy, the right-most hop that is not such a proxy.
 func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -248,9 +247,9 @@ func (s *Server) proxy(a netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// byCapability returns the whole profile of a machine if the capability is that of
-// its current run and the secrets window is open. An unknown machine, a closed
-// window and a wrong capability take the same steps.
+// byCapability returns the full profile of a machine if the capability is that of its
+// current run and the secrets window is open. It takes the same steps for an unknown
+// machine, a closed window and a wrong capability.
 func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
 	m, err := s.machines.Machine(ctx, name)
 	if err != nil {
@@ -276,11 +275,11 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 
 func (s *Server) logFailure(err error, what string) {
 	if !errors.Is(err, inventory.ErrNotFound) {
-		s.log.Error("metadata cannot be answered", "doing", what, "error", err)
+		s.log.Error("answering a metadata request", "doing", what, "error", err)
 	}
 }
 
-// recordEvery bounds how often a fetch of metadata is written.
+// recordEvery is the shortest time between two records of the same fetch.
 const recordEvery = time.Minute
 
 // record stores that p's machine fetched metadata, for display only.
@@ -319,7 +318,7 @@ func (s *Server) record(ctx context.Context, p profile) {
 	}
 }
 
-// boot returns the boot of g's run, 0 when there is no run.
+// boot returns the boot of g's run, or 0 without a run.
 func boot(g inventory.Grant) int {
 	if g.Run == "" {
 		return 0
@@ -327,5 +326,5 @@ func boot(g inventory.Grant) int {
 	return g.Boot
 }
 
-// hostname is what the tree calls the machine.
+// hostname returns the machine's name in the tree.
 func hostname(m inventory.Machine) string { return seed.FQDN(m) }

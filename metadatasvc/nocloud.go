@@ -2,7 +2,7 @@ package metadatasvc
 
 import "github.com/ingotmetal/ingot/internal/seed"
 
-// nocloud returns NoCloud's seed of p, which must be secret.
+// nocloud returns the NoCloud seed of p, which must be secret.
 func (s *Server) nocloud(p profile) tree {
 	return tree{
 		"meta-data":      seed.MetaData(p.machine, ""),

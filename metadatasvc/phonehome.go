@@ -10,18 +10,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A caller kind says what the nonce of a system that phones home proves.
+// callerKind is what the nonce of a phone-home proves about the system that sent it.
 type callerKind int
 
 const (
-	unknownSystem    callerKind = iota // wrong nonce, or no run waits for it
-	installedSystem                    // the system that the present run has installed
-	unfinishedSystem                   // a system that the present run has not finished
-	earlierSystem                      // the system of an earlier run, while a boot is allowed
+	unknownSystem    callerKind = iota // wrong nonce, or no run owns the machine
+	installedSystem                    // the system that the current run has installed
+	unfinishedSystem                   // a system that the current run has not finished
+	earlierSystem                      // the system of an earlier run, during an open netboot window
 )
 
-// kindOf returns which system knows nonce. m is zero for an unknown machine; the
-// steps are the same for known and unknown ones.
+// kindOf returns the kind of system that knows nonce. m is zero for an unknown machine.
+// It takes the same steps for known and unknown machines.
 func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, now time.Time) callerKind {
 	installation := inventory.Installation{}
 	if m.Installation != nil {
@@ -41,14 +41,14 @@ func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, no
 	return unknownSystem
 }
 
-// servePhoneHome records that a system reported: the nonce is the evidence, the
-// rest is for display. It answers 200 only when the event is stored, so that the
-// client tries again.
+// servePhoneHome records that a system reported. Its nonce is the evidence; the other
+// fields are for display. It answers 200 only after the event is stored, so that the
+// client otherwise retries.
 //
-// A system that calls while the run is in its actions was left by an agent that
-// died. That does not prove an installation, and the call is refused for now: the
-// run may be about to assign its last action. While a boot is allowed and not
-// claimed, any call means that the machine has booted its disk instead.
+// If a system phones home during the run's actions, the agent has died and left it
+// unfinished. That does not prove an installation. The answer is 503, because the run
+// may be about to assign its last action. During an open netboot window, any
+// phone-home means that the machine has booted its disk instead.
 func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine, nonce string) {
 	m, err := s.machines.Machine(r.Context(), machine)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		e.Message = "the installed system reported"
 	case g.NetbootOpen(s.now()):
 		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home: this boot was lost"
-	default: // like a request for network boot, it wakes the run and proves nothing
+	default: // it only wakes the run, like a request for network boot
 		e.Kind, e.Message = inventory.EventRebooted, "a system that is not finished phoned home: that does not count"
 	}
 	if !s.appendEvent(r.Context(), e) || kind == unfinishedSystem {
@@ -87,10 +87,10 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // a repeat changes nothing
+	_, _ = w.Write([]byte("ok\n")) // if it is lost, the client retries
 }
 
-// appendEvent stores an event; false: it failed.
+// appendEvent stores an event and returns false if that failed.
 func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	err := s.journal.AppendEvents(ctx, []inventory.Event{e})
 	if err != nil {
@@ -99,7 +99,8 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	return err == nil
 }
 
-// reported reads the form in which a system describes itself; false: it was refused.
+// reported returns the form fields in which a system describes itself. If the form is
+// invalid, it answers the request and returns false.
 func reported(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
 	if err := r.ParseForm(); err != nil {

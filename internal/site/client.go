@@ -19,47 +19,47 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// apiRoot is the path below which the peer API is.
+// apiRoot is the base path of the peer API.
 const apiRoot = "/site/v1/"
 
 // State describes a server to its peer.
 type State struct {
-	Program string `json:"program"`         // its version; both sides must be the same
+	Program string `json:"program"`         // version; both servers must have the same
 	Name    string `json:"name,omitempty"`  // of the server
 	Role    string `json:"role"`            // Active …
 	Epoch   int64  `json:"epoch,omitempty"` // site epoch that it owns or owned
-	// Prepared is the hand-over whose site was received, Activated the one that made
-	// the server the site.
+	// Prepared is the id of the hand-over whose site was received. Activated is the id
+	// of the hand-over that made the server the site.
 	Prepared  string `json:"prepared,omitempty"`
 	Activated string `json:"activated,omitempty"`
-	// Refused: the id that was asked for will never be activated.
+	// Refused means that the id in the request will never be activated.
 	Refused   bool            `json:"refused,omitempty"`
 	Successor *inventory.Peer `json:"successor,omitempty"`
 }
 
-// A Report is the check of a standby before anything is begun.
+// Report is the result of checking a standby before a migration.
 type Report struct {
 	State
-	Temporal string   `json:"temporal,omitempty"` // address of a cluster elsewhere
+	Temporal string   `json:"temporal,omitempty"` // address of an external cluster
 	Free     int64    `json:"free"`               // bytes for the databases
-	Problems []string `json:"problems"`           // why it could not take over
-	Notify   bool     `json:"notify,omitempty"`   // it sends notices when an operator is needed
+	Problems []string `json:"problems"`           // why it cannot take over
+	Notify   bool     `json:"notify,omitempty"`   // it sends notices if an operator is needed
 }
 
-// refusal is the body of every error of the peer API. Its code distinguishes the
-// answer of a peer from that of a proxy or another server.
+// refusal is the body of every error of the peer API. Its code distinguishes an answer
+// of a peer from one of a proxy or another server.
 type refusal struct {
 	Error string `json:"error"`
 	Code  string `json:"code"`
 }
 
-// codeInternal is that of an error which is not in refusals.
+// codeInternal is the code of an error that is not in refusals.
 const codeInternal = "ingot_internal"
 
-// ErrStranger is a peer that does not know this server: its token or its key.
+// ErrStranger means that the peer does not know this server's token or key.
 var ErrStranger = errors.New("the peer does not know this server")
 
-// refusals are the errors that a peer can tell apart.
+// refusals are the errors that have their own code.
 var refusals = []struct {
 	err    error
 	code   string
@@ -70,7 +70,7 @@ var refusals = []struct {
 	{inventory.ErrInvalid, "ingot_invalid", http.StatusBadRequest},
 }
 
-// refuse returns the answer to a request that failed, and its status.
+// refuse returns the answer to a request that failed with err, and its status.
 func refuse(err error) (refusal, int) {
 	for _, k := range refusals {
 		if errors.Is(err, k.err) {
@@ -80,9 +80,9 @@ func refuse(err error) (refusal, int) {
 	return refusal{err.Error(), codeInternal}, http.StatusInternalServerError
 }
 
-// A Client talks to a peer. No answer, or one that is not a peer's, is
-// inventory.ErrUnreachable: then nothing is known. inventory.ErrConflict and
-// inventory.ErrInvalid are answers of the peer.
+// Client talks to a peer. It returns inventory.ErrUnreachable if no answer comes, or
+// an answer that is not a peer's: the effect of the request is then unknown.
+// inventory.ErrConflict and inventory.ErrInvalid are answers of the peer.
 type Client struct {
 	peer  inventory.Peer
 	token string
@@ -90,7 +90,7 @@ type Client struct {
 }
 
 // NewClient returns a client of p. It shows cert and token, and accepts only the
-// pinned key of p. Tests wrap its transport; nil: not wrapped.
+// pinned key of p. wrap, if not nil, wraps its transport in tests.
 func NewClient(
 	p inventory.Peer, cert tls.Certificate, token string, wrap func(http.RoundTripper) http.RoundTripper,
 ) (*Client, error) {
@@ -99,8 +99,8 @@ func NewClient(
 	}
 
 	t := pinnedTransport(p, cert)
-	t.ResponseHeaderTimeout = 10 * time.Minute // a prepare proves databases
-	t.DisableKeepAlives = true                 // a connection that a cut link has left behind would be asked first
+	t.ResponseHeaderTimeout = 10 * time.Minute // prepare verifies databases
+	t.DisableKeepAlives = true                 // a stale connection of a broken link would be used first
 	var rt http.RoundTripper = t
 	if wrap != nil {
 		rt = wrap(rt)
@@ -113,12 +113,12 @@ func NewClient(
 func parseURL(p inventory.Peer) (*url.URL, error) {
 	u, err := url.Parse(p.URL)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("peer %q: invalid URL %q, want https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+		return nil, fmt.Errorf("peer %q: invalid URL %q; must be https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
 	}
 	return u, nil
 }
 
-// pinnedTransport connects to the key of p only, and shows cert.
+// pinnedTransport returns a transport that accepts only the key of p, and shows cert.
 func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:     PinnedTLS(p.Fingerprint, cert),
@@ -127,12 +127,12 @@ func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
 	}
 }
 
-// PinnedTLS is the client's side of a connection to the key with that
-// fingerprint.
+// PinnedTLS returns the configuration of a client that shows cert, and accepts only
+// the server's key with that fingerprint.
 func PinnedTLS(fingerprint string, cert tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
-		InsecureSkipVerify: true, //nolint:gosec // names and dates do not matter; the key does, below
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks the key; names and dates do not matter
 		VerifyConnection: func(st tls.ConnectionState) error {
 			if got := identity.Fingerprint(st.PeerCertificates[0]); subtle.ConstantTimeCompare([]byte(got), []byte(fingerprint)) != 1 {
 				return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", got)
@@ -142,8 +142,8 @@ func PinnedTLS(fingerprint string, cert tls.Certificate) *tls.Config {
 	}
 }
 
-// ServerTLS is the server's side: every client shows a key, and the handler
-// decides whose it is.
+// ServerTLS returns the server's configuration. Every client must show a key, which
+// the handler checks.
 func ServerTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert,
@@ -151,7 +151,7 @@ func ServerTLS(cert tls.Certificate) *tls.Config {
 	}
 }
 
-// shortTimeout is how long a small request may take.
+// shortTimeout limits a request without a body.
 const shortTimeout = 15 * time.Second
 
 // Pair makes this server the only source that the peer accepts.
@@ -159,17 +159,17 @@ func (c *Client) Pair(ctx context.Context, name string) (Report, error) {
 	return call[Report](ctx, c, request{method: http.MethodPost, path: "pair", query: url.Values{"name": {name}}})
 }
 
-// State asks what the peer is, and what became of the hand-over id.
+// State returns the state of the peer, and whether it has refused the hand-over id.
 func (c *Client) State(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{path: "state", query: url.Values{"id": {id}}})
 }
 
-// Check asks whether the peer could take over.
+// Check returns whether the peer can take over.
 func (c *Client) Check(ctx context.Context) (Report, error) {
 	return call[Report](ctx, c, request{path: "check"})
 }
 
-// Prepare sends the copy of the site. It may be repeated.
+// Prepare sends the copy of the site. It can be repeated.
 func (c *Client) Prepare(ctx context.Context, id string, epoch int64, site Copy) (State, error) {
 	r, err := site.Open()
 	if err != nil {
@@ -183,31 +183,31 @@ func (c *Client) Prepare(ctx context.Context, id string, epoch int64, site Copy)
 	})
 }
 
-// Activate makes the peer the site. It may be repeated.
+// Activate makes the peer the site. It can be repeated.
 func (c *Client) Activate(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/activate"})
 }
 
-// Refuse makes sure that the peer never activates the id; inventory.ErrConflict when
-// it has.
+// Refuse makes sure that the peer never activates the id. It returns
+// inventory.ErrConflict if the peer has activated it already.
 func (c *Client) Refuse(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/refuse"})
 }
 
-// An ImageState is how much of an image's file the peer has.
+// ImageState is how much of an image's file the peer has.
 type ImageState struct {
-	Size int64 `json:"size"`
-	Done bool  `json:"done"` // all of it, and its digest is right
+	Size int64 `json:"size"` // bytes
+	Done bool  `json:"done"` // the file is complete, with the right digest
 }
 
-// Image asks how much of an image's file the peer has.
+// Image returns how much of an image's file the peer has.
 func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, error) {
 	return call[ImageState](ctx, c, request{
 		path: "images/" + url.PathEscape(img.File), query: url.Values{"digest": {img.SHA256}}, within: 10 * time.Minute,
 	})
 }
 
-// SendImage sends the rest of a file, from offset to its end.
+// SendImage sends the rest of a file, from offset to the end.
 func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
 	return call[ImageState](ctx, c, request{
 		method: http.MethodPut, path: "images/" + url.PathEscape(img.File), body: r, size: img.Size - offset,
@@ -217,17 +217,17 @@ func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int6
 	})
 }
 
-// A request of the peer API.
+// request is a request of the peer API.
 type request struct {
-	method string // "": GET
+	method string // "" = GET
 	path   string // below the API's root
 	query  url.Values
-	body   io.Reader     // nil: none. A request with a body may take as long as it needs
+	body   io.Reader     // nil = none; a request with a body has no time limit
 	size   int64         // of body, bytes
-	within time.Duration // 0: shortTimeout
+	within time.Duration // time limit; 0 = shortTimeout
 }
 
-// maxAnswer limits the size of an answer, bytes.
+// maxAnswer limits the size of an answer, in bytes.
 const maxAnswer = 1 << 20
 
 func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
@@ -250,7 +250,7 @@ func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
 	return out, err
 }
 
-// do sends a request and returns the body of a good answer.
+// do sends a request and returns the body of an answer with status 200.
 func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, q.method, c.peer.URL+apiRoot+q.path+"?"+q.query.Encode(), q.body)
 	if err != nil {
@@ -280,11 +280,11 @@ func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
 	return nil, refusalOf(text, resp.Status)
 }
 
-// refusalOf is the error of an answer that is not OK.
+// refusalOf returns the error for an answer with another status than 200.
 func refusalOf(text []byte, status string) error {
 	var no refusal
 	if json.Unmarshal(text, &no) != nil {
-		return unreachable{errors.New("it answered " + status)}
+		return unreachable{errors.New("unexpected answer: " + status)}
 	}
 
 	for _, k := range refusals {
@@ -296,12 +296,12 @@ func refusalOf(text []byte, status string) error {
 	return unreachable{errors.New(no.Error + " (" + status + ")")}
 }
 
-// unreachable is err, and is inventory.ErrUnreachable.
+// unreachable is an error that is also an inventory.ErrUnreachable.
 type unreachable struct{ error }
 
 func (u unreachable) Unwrap() []error { return []error{u.error, inventory.ErrUnreachable} }
 
-// said is an error that the peer has answered.
+// said is an error in an answer of the peer.
 type said struct {
 	text string
 	kind error

@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Guard returns when this server may answer machines: every known peer has said that
-// it is not the site, or the operator has decided. When a peer is the site, this
-// server is retired, and the file says so.
+// Guard returns when this server may answer machines: every peer has answered that it
+// is not the site, or the operator has decided. If a peer is the site, Guard retires
+// this server; the file then has the role Retired.
 func (s *Source) Guard(ctx context.Context) error {
 	for {
 		x := s.File.Site()
@@ -45,8 +45,8 @@ type doubt struct {
 	about []inventory.Peer
 }
 
-// askPeers asks every peer. It is done when one of them is the site, whether or not
-// the others answer, or when all of them are standbys.
+// askPeers asks every peer. It is done if one of them is the site, even if others do
+// not answer, or if all of them are standbys.
 func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err error) {
 	var prepared, silent doubt
 	var reasons []string
@@ -72,7 +72,7 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 	}
 
 	if prepared.text != "" {
-		// Taking over then says that the silent peers are off, too.
+		// If the operator takes over, the silent peers must be off, too: name them.
 		prepared.text = strings.Join(append([]string{prepared.text}, reasons...), "; ")
 		return prepared, false, nil
 	}

@@ -20,26 +20,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An Instance is the site while this host runs it.
+// Instance is the site while this host runs it.
 type Instance interface {
 	// Run serves until ctx ends, or until a hand-over has ended.
 	Run(ctx context.Context) error
 	Close() error
 	Store() Store
-	// Metadata answers machines; nil when no interface is configured.
+	// Metadata returns the handler of the metadata server, or nil if no interface is
+	// configured.
 	Metadata() http.Handler
-	// OpenRuns are the runs of machines that have not ended.
+	// OpenRuns returns the runs of machines that have not ended.
 	OpenRuns(ctx context.Context) ([]string, error)
-	// BusyActivities are the activities under way.
+	// BusyActivities returns the running activities.
 	BusyActivities() []string
 	RotateKeys(ctx context.Context) (int, error)
-	// CopyDatabases adds both databases to an archive, with the copies in dir.
-	// Temporal ends after its copy; the inventory is closed. Nothing has them open
-	// after ended has returned, which it does at once after an error.
+	// CopyDatabases adds copies of both databases, made in dir, to an archive. It stops
+	// Temporal after its copy and closes the inventory. Both are closed when ended has
+	// returned; after an error, ended returns at once.
 	CopyDatabases(ctx context.Context, d *archive.Draft, dir string) (ended func() error, err error)
 }
 
-// Store is what this package needs of the inventory.
+// Store is the part of the inventory that this package needs.
 type Store interface {
 	SiteEpoch(ctx context.Context) (int64, error)
 	Owned(ctx context.Context, epoch int64) error
@@ -56,14 +57,14 @@ type Options struct {
 	Config  config.Config
 	Version string // of this program
 	Log     *slog.Logger
-	// Start makes the site run on this host.
+	// Start starts the site on this host.
 	Start func(ctx context.Context, h *Host) (Instance, error)
-	// Operators returns what answers operators while this host is not the site.
+	// Operators returns the operator API for a host that is not the site.
 	Operators func(h *Host) (http.Handler, error)
 }
 
-// A Host is one process of "ingot serve" in any role: the site, a standby that
-// waits for it, or a retired server. It changes with its role.
+// Host is one process of "ingot serve" in any role: the site, a standby or a retired
+// server. Its role can change while it runs.
 type Host struct {
 	cfg       config.Config
 	version   string
@@ -76,22 +77,22 @@ type Host struct {
 	tokens    *peerTokens
 	guard     *guard.Guard    // of all listeners
 	changed   chan struct{}   // has an element when the role may have changed
-	cert      tls.Certificate // by which peers know this server; see loadCertificate
+	cert      tls.Certificate // shown to peers; see loadCertificate
 
 	mu      sync.Mutex
-	current Instance     // while this host is the site
-	leaving Instance     // while the site is handed over
-	forward http.Handler // while it is retired: asks the metadata server of the new site
-	missing string       // what an activated site lacks
+	current Instance     // set while this host is the site
+	leaving Instance     // set while the site is handed over
+	forward http.Handler // set while this host is retired; forwards metadata requests
+	missing string       // why an activated site cannot be installed
 	since   time.Time    // of missing
 }
 
-// NewGuard returns a Guard whose log clients cannot fill.
+// NewGuard returns a Guard with a rate-limited log, which clients cannot fill.
 func NewGuard(log *slog.Logger) *guard.Guard {
 	return guard.New(slog.New(quiet.Handler(log.Handler(), time.Now)))
 }
 
-// NewHost reads what this server is.
+// NewHost returns a Host with the role in the data directory's file.
 func NewHost(o Options) (*Host, error) {
 	cfg := o.Config
 	h := &Host{
@@ -117,8 +118,8 @@ func NewHost(o Options) (*Host, error) {
 	return h, h.applyRetirementMarker()
 }
 
-// applyRetirementMarker retires any copy of the data directory that is beside the
-// marker of a retired site, however old the copy is.
+// applyRetirementMarker retires this server if its key file is the marker of a retired
+// site. The data directory may be an old copy in which the site is still active.
 func (h *Host) applyRetirementMarker() error {
 	m, marked, err := ReadMark(h.cfg.KeyFile)
 	if err != nil || !marked || h.file.Site().Role == Retired {
@@ -128,15 +129,15 @@ func (h *Host) applyRetirementMarker() error {
 		return err
 	}
 	_, err = h.file.Change(func(s *Site) error {
-		s.Role, s.Why = Retired, fmt.Sprintf("the marker in %s says so", h.cfg.KeyFile)
+		s.Role, s.Why = Retired, fmt.Sprintf("%s is the marker of a retired site", h.cfg.KeyFile)
 		s.Successor = &m.Retired.To
 		return nil
 	})
 	return err
 }
 
-// loadCertificate makes the key by which peers know this server, when there are
-// peers.
+// loadCertificate loads the certificate that this server shows to peers, and creates it
+// first if needed.
 func (h *Host) loadCertificate() error {
 	if h.cert.Certificate != nil {
 		return nil
@@ -146,7 +147,7 @@ func (h *Host) loadCertificate() error {
 	return err
 }
 
-// Guard is that of all listeners of this host.
+// Guard returns the guard of all listeners of this host.
 func (h *Host) Guard() *guard.Guard { return h.guard }
 
 func (h *Host) signalChange() {
@@ -156,7 +157,7 @@ func (h *Host) signalChange() {
 	}
 }
 
-// Run serves in one role after the other until ctx ends or one fails.
+// Run serves in the current role, and in each new one, until ctx ends or serving fails.
 func (h *Host) Run(ctx context.Context) error {
 	if s := h.file.Site(); s.Source != nil {
 		stop, err := h.listenToPeers(ctx)
@@ -175,7 +176,7 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveRole serves in the role of s until that changes.
+// serveRole serves in the role of s until it changes.
 func (h *Host) serveRole(ctx context.Context, s Site) error {
 	switch {
 	case s.Role == Standby:
@@ -186,7 +187,7 @@ func (h *Host) serveRole(ctx context.Context, s Site) error {
 		}
 		return h.serveRetired(ctx, s)
 	case s.Role == HandingOver:
-		return h.serveQuietly(ctx, "a hand-over was interrupted; its target is asked how it ended", h.source.Resume)
+		return h.serveQuietly(ctx, "a hand-over was interrupted; asking its target how it ended", h.source.Resume)
 	case s.Prepared != nil:
 		return h.installPrepared(ctx, *s.Prepared)
 	}
@@ -226,18 +227,18 @@ func (h *Host) serveSite(ctx context.Context) error {
 	return s.Run(ctx)
 }
 
-// instance is the running site; nil when this host is not the site.
+// instance returns the running site, or nil if this host is not the site.
 func (h *Host) instance() Instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.current
 }
 
-// installEvery is how often an incomplete site is tried again.
+// installEvery is the pause before the installation of an incomplete site is retried.
 const installEvery = time.Second
 
-// installPrepared puts a site in its place that was activated here. While a part
-// is missing, no machine is answered, and operators are told which.
+// installPrepared installs a site that was activated here. While a part is missing, it
+// retries, answers no machine, and reports the part to operators.
 func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	err := h.install(ctx, p)
 	if err == nil || ctx.Err() != nil {
@@ -253,14 +254,15 @@ func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	})
 }
 
-// reportMissing remembers for operators why the site is not installed; nil: it is.
+// reportMissing stores and returns why the site is not installed. With a nil err, it
+// clears that.
 func (h *Host) reportMissing(err error) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.missing = ""; err == nil {
 		return ""
 	}
-	h.missing = "the site that was handed over here cannot be put in its place: " + err.Error()
+	h.missing = "the site that was handed over here cannot be installed: " + err.Error()
 	if h.since.IsZero() {
 		h.since = time.Now()
 	}
@@ -268,7 +270,7 @@ func (h *Host) reportMissing(err error) string {
 	return h.missing
 }
 
-// pause waits; false when ctx has ended.
+// pause waits for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -307,8 +309,8 @@ func (h *Host) bind(s listener.Socket) (listener.Listener, error) {
 	return listener.Bind(s, h.guard, h.log)
 }
 
-// untilNot waits until the role is another one. The caller has read role before it
-// began to listen, so the change may have come by now.
+// untilNot returns a function that waits until the role differs from role. It checks
+// the role first, because it may have changed since the caller read it.
 func (h *Host) untilNot(role string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for h.file.Site().Role == role {
@@ -322,12 +324,13 @@ func (h *Host) untilNot(role string) func(context.Context) error {
 	}
 }
 
-// HandOverRequest ends the run of the site, so that it is handed over.
+// HandOverRequest is the error that ends the run of the site for a hand-over.
 type HandOverRequest struct{ row inventory.HandOver }
 
 func (r *HandOverRequest) Error() string { return "the site is handed over to " + r.row.Target }
 
-// HandOver moves the site. The caller has stopped everything but Temporal's child.
+// HandOver moves the site. Before, the caller must stop everything but Temporal's
+// process.
 func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) error {
 	peer, err := h.file.Site().Peer(r.row.Target)
 	if err != nil {
@@ -345,7 +348,7 @@ func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) err
 	return h.serveQuietly(ctx, "", func(ctx context.Context) error {
 		err := h.source.HandOver(ctx, r.row.ID, peer, epoch)
 		if errors.Is(err, inventory.ErrConflict) && h.file.Site().Role == Active {
-			return nil // withdrawn in the last moment
+			return nil // withdrawn at the last moment
 		}
 		return err
 	})

@@ -331,7 +331,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 		{"another version", "it is version other, and this is test", func(_, there *Host) { there.target.Program = "other" }},
 		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *Host) { there.target.Temporal = "192.0.2.1:7233" }},
 		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *Host) { here.cfg.MinFree = 1 << 30 }},
-		{"keys of a site", "keys.json is there already", func(_, there *Host) {
+		{"keys of a site", "keys.json exists already", func(_, there *Host) {
 			require.NoError(t, os.WriteFile(there.cfg.KeyFile, []byte("{}"), 0o600))
 		}},
 		{"a site", "it is active and owns site epoch 3: only a standby takes over", func(_, there *Host) {

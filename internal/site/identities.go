@@ -18,16 +18,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// standbyFiles are the files of a standby that a Kubernetes cluster starts: its
-// key, the token for this server, and its admin token. They are beside this
-// server's keys until it is paired with; the admin token stays.
+// standbyFiles are the files of a standby that a Kubernetes cluster starts: its key,
+// the token for this server, and its admin token. They are next to this server's keys.
 type standbyFiles struct{ dir, name string }
 
 func (h *Host) standbyFiles(name string) standbyFiles {
 	return standbyFiles{besideKeys(h.cfg, "standby-"+name), name}
 }
 
-// Further files of a standby, in its directory; the peer file is not in the Secret.
+// More files in the directory of a standby. The peer file is not in the Secret.
 const (
 	adminFileName = "token"
 	peerFileName  = "peer.json"
@@ -36,7 +35,8 @@ const (
 // secretName is the Kubernetes Secret of a standby.
 const secretName = "ingot-standby"
 
-// peer is where the standby will be; inventory.ErrNotFound when none was made.
+// peer returns the standby's address and its token for this server, or
+// inventory.ErrNotFound if its files were not made.
 func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	b, err := os.ReadFile(filepath.Join(f.dir, peerFileName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,8 +52,8 @@ func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	return p, token, err
 }
 
-// Known reports whether this server can hand over to the peer: it is paired with
-// it, or has made its files.
+// Known reports whether this server is paired with the peer, or has made its files so
+// that it can pair.
 func (h *Host) Known(_ context.Context, name string) (bool, error) {
 	if _, err := h.file.Site().Peer(name); err == nil {
 		return true, nil
@@ -65,8 +65,8 @@ func (h *Host) Known(_ context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Standby makes the files of a standby that answers at address (a host, or
-// host:port), once, and returns the Kubernetes Secret with them.
+// Standby makes the files of a standby with that address (a host, or host:port), unless
+// they exist, and returns the Kubernetes Secret with them.
 func (h *Host) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		_, port, err := net.SplitHostPort(config.Default().Site.Listen)
@@ -93,7 +93,7 @@ func (h *Host) Standby(_ context.Context, name, address string) (secret inventor
 	return f.secret()
 }
 
-// secret is the Kubernetes Secret of the standby, YAML.
+// secret returns the Kubernetes Secret of the standby, as YAML.
 func (f standbyFiles) secret() (inventory.Secret, error) {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: Secret\n")
@@ -109,13 +109,13 @@ func (f standbyFiles) secret() (inventory.Secret, error) {
 	return inventory.NewSecret(b.String()), nil
 }
 
-// Moved reports whether a run of Migrate has made this host the site: the ids of
-// its hand-overs begin with the run.
+// Moved reports whether a run of Migrate has made this host the site. The ids of a
+// run's hand-overs begin with the run's id.
 func (h *Host) Moved(_ context.Context, run string) (bool, error) {
 	return strings.HasPrefix(h.file.Site().Activated, run+"-"), nil
 }
 
-// Forget removes a peer to which nothing was handed over, and its files.
+// Forget removes a peer to which the site was not handed over, and its files.
 func (h *Host) Forget(ctx context.Context, name string) error {
 	if err := h.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
@@ -123,7 +123,8 @@ func (h *Host) Forget(ctx context.Context, name string) error {
 	return os.RemoveAll(h.standbyFiles(name).dir)
 }
 
-// paired returns the peer, after pairing with one whose files were made here.
+// paired returns the peer. If this server has made the peer's files and is not paired
+// with it, it pairs first.
 func (h *Host) paired(ctx context.Context, name string) (inventory.Peer, error) {
 	p, err := h.file.Site().Peer(name)
 	if !errors.Is(err, inventory.ErrNotFound) {

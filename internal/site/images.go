@@ -18,23 +18,23 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Image files go to the target before the site does, by digest. A transfer that
-// broke off continues where it ended.
+// Image files are sent to the target before the site. An interrupted transfer is
+// resumed.
 
-// imagePeer is where images are sent, by the names and digests of their files.
+// imagePeer is the peer that images are sent to.
 type imagePeer interface {
 	Image(ctx context.Context, img inventory.Image) (ImageState, error)
 	SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error)
 }
 
-// An imageSender sends image files from dir to a peer.
+// imageSender sends image files from dir to a peer.
 type imageSender struct {
 	peer     imagePeer
 	dir      string
 	progress func(text string)
 }
 
-// sendMissing sends the files that the peer lacks, and returns how many.
+// sendMissing sends the files that the peer does not have, and returns their number.
 func (s imageSender) sendMissing(ctx context.Context, images []inventory.Image) (sent int, err error) {
 	for i, img := range images {
 		s.progress(fmt.Sprintf("image %d of %d, %s", i+1, len(images), img.Name))
@@ -49,7 +49,7 @@ func (s imageSender) sendMissing(ctx context.Context, images []inventory.Image) 
 	return sent, nil
 }
 
-// send sends the file of an image; false: the peer had all of it.
+// send sends the file of an image. It returns false if the peer had the whole file.
 func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error) {
 	st, err := s.peer.Image(ctx, img)
 	if err != nil || st.Done {
@@ -63,8 +63,8 @@ func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error
 
 	err = s.sendFrom(ctx, img, from)
 	if from > 0 && errors.Is(err, inventory.ErrConflict) {
-		// The peer had the start of another file. If the file fails from its first
-		// byte on, too, then it is not what the inventory says.
+		// The peer may have the start of another file: send all of it. If that fails as
+		// well, the file here differs from the inventory.
 		err = s.sendFrom(ctx, img, 0)
 	}
 
@@ -82,7 +82,7 @@ func (s imageSender) sendFrom(ctx context.Context, img inventory.Image, from int
 		return err
 	}
 	if here.Size() != img.Size {
-		return fmt.Errorf("its file has %d bytes and the inventory says %d (ingot image verify %s): %w",
+		return fmt.Errorf("its file has %d bytes, but %d in the inventory (ingot image verify %s): %w",
 			here.Size(), img.Size, img.Name, inventory.ErrInvalid)
 	}
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
@@ -100,7 +100,7 @@ func (s imageSender) sendFrom(ctx context.Context, img inventory.Image, from int
 	return err
 }
 
-// progressReader reports what was read, at most once a second.
+// progressReader reports the number of bytes read, at most once a second.
 type progressReader struct {
 	r      io.Reader
 	done   int64
@@ -117,8 +117,8 @@ func (p *progressReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// imagesToMove returns the images that have a file, and the files that open runs
-// have planned and that no image has any more.
+// imagesToMove returns the images that have a file, and the files that open runs need
+// but that no image has any more.
 func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, error) {
 	all, err := s.Images(ctx)
 	if err != nil {
@@ -136,7 +136,7 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 		}
 		st, err := os.Stat(filepath.Join(h.cfg.ImageDir(), p.SHA256))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // its run will fail and say so
+			continue // the run will fail and report it
 		}
 		if err != nil {
 			return nil, err
@@ -147,16 +147,16 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 	return all, nil
 }
 
-// partialImage is where the file of an image is until it is whole. The digest is in
-// its name, so that a file starts again when its image changes.
+// partialImage returns the path of an image's file until it is complete. The path
+// contains the digest, so that the transfer starts over if the image changes.
 func (h receiver) partialImage(img inventory.Image) string {
 	return filepath.Join(h.cfg.ImageDir(), partialName(img.File, img.SHA256[:16]))
 }
 
 func partialName(file, digest string) string { return ".upload-peer-" + digest + "-" + file }
 
-// removePartialImages removes what was received of a file with other digests than
-// that in the path keep.
+// removePartialImages removes the partial files of file with other digests; keep is the
+// path of the current one.
 func (h receiver) removePartialImages(file, keep string) error {
 	all, err := os.ReadDir(h.cfg.ImageDir())
 	if err != nil {
@@ -179,8 +179,8 @@ func (h receiver) removePartialImages(file, keep string) error {
 	return nil
 }
 
-// Image reports how much of a file this host has; done only if its digest is right.
-// An earlier image of that name stays until the new one is proven.
+// Image returns how much of a file this host has. Done means that the digest is right.
+// An earlier image of that name is kept until the new one is verified.
 func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
 	whole := filepath.Join(h.cfg.ImageDir(), img.File)
 	sum, err := durable.Digest(ctx, whole)
@@ -196,8 +196,8 @@ func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState
 	return st, err
 }
 
-// SendImage appends to a file; offset 0 starts it again. With its last byte the
-// file is proven and gets its name.
+// SendImage appends to a file; offset 0 starts over. A complete file is verified and
+// then gets its final name.
 func (h receiver) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
 	dir := h.cfg.ImageDir()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -239,8 +239,8 @@ func (h receiver) SendImage(ctx context.Context, img inventory.Image, offset int
 	return ImageState{Size: img.Size, Done: true}, nil
 }
 
-// appendImage writes from offset on, which must be the end of the file, and returns
-// how many bytes it wrote.
+// appendImage writes at offset, which must be 0 or the end of the file, and returns how
+// many bytes it wrote.
 func appendImage(path string, img inventory.Image, offset int64, r io.Reader) (n int64, err error) {
 	flags := os.O_WRONLY | os.O_CREATE
 	if offset == 0 {
@@ -258,7 +258,7 @@ func appendImage(path string, img inventory.Image, offset int64, r io.Reader) (n
 		return 0, err
 	}
 	if st.Size() != offset {
-		return 0, fmt.Errorf("image file %q has %d bytes here, and offset %d was sent: %w",
+		return 0, fmt.Errorf("image file %q has %d bytes here, but the request's offset is %d: %w",
 			img.File, st.Size(), offset, inventory.ErrConflict)
 	}
 	if _, err := out.Seek(offset, io.SeekStart); err != nil {

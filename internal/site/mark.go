@@ -14,36 +14,36 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Mark is in the place of the key file of a retired site. No copy of the data
-// directory makes this host the site again.
+// Mark is the marker file that replaces the key file of a retired site. With it, no
+// copy of the data directory makes this host the site again.
 type Mark struct {
 	Retired struct {
-		To inventory.Peer `json:"to"` // zero: where the site is now is not known
+		To inventory.Peer `json:"to"` // zero = the new host is not known
 		ID string         `json:"id"` // of the hand-over
 		At time.Time      `json:"at"`
 	} `json:"retired"`
 }
 
-// ReadMark returns the mark in the place of the key file; false when there is none,
-// or no file at all.
+// ReadMark reads the marker in the place of the key file. It returns false if the file
+// does not exist or is not a marker.
 func ReadMark(keyFile string) (Mark, bool, error) {
 	b, err := os.ReadFile(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Mark{}, false, nil
 	}
 	if err != nil {
-		return Mark{}, false, fmt.Errorf("looking for a mark in the place of the keys: %w", err)
+		return Mark{}, false, fmt.Errorf("looking for a marker in the place of the keys: %w", err)
 	}
 	var m Mark
 	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To.Name == "" {
-		return Mark{}, false, nil // loading it as a key file reports what is wrong
+		return Mark{}, false, nil // loading the key file reports what is wrong with it
 	}
 
 	return m, true, nil
 }
 
-// DestroyKeys overwrites the key file, puts the mark in its place, and removes the
-// temporary key files that a crash has left beside it. It may be called again.
+// DestroyKeys overwrites the key file, replaces it by the marker, and removes temporary
+// key files that a crash has left next to it. It is idempotent.
 func DestroyKeys(keyFile string, m Mark) error {
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(keyFile), ".key-*"))
 	if err != nil {
@@ -71,7 +71,7 @@ func DestroyKeys(keyFile string, m Mark) error {
 	return durable.ReplaceJSON(keyFile, m)
 }
 
-// overwrite fills a file with zeros; the disk may still keep old blocks.
+// overwrite fills a file with zeros. The disk may still keep the old blocks.
 func overwrite(file string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,35 +17,33 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A retired source forwards what machines ask of a metadata server: those that were
-// installed before the migration know no other address. It has no answers of its own,
-// and refuses what it cannot forward.
+// A retired source forwards metadata requests of machines, because machines that were
+// installed before the migration know only its address. It answers nothing itself.
 
 // Headers of a forwarded request, and of its answer.
 const (
-	headerClient = "Ingot-Client"   // address of the machine that asks
-	headerPath   = "Ingot-Path"     // path and query as they came
-	headerServed = "Ingot-Metadata" // the metadata server has answered, whatever it said
+	headerClient = "Ingot-Client"   // address of the machine
+	headerPath   = "Ingot-Path"     // path and query as received
+	headerServed = "Ingot-Metadata" // set on every answer of the metadata server
 )
 
-// routeMetadata accepts every method; the metadata server decides which it allows.
+// routeMetadata accepts every method; the metadata server checks the method.
 const routeMetadata = apiRoot + "metadata"
 
 const (
-	// maxForwarded limits the body of a request, bytes, as that of a phone-home is.
+	// maxForwarded limits the body of a request, in bytes, as for a phone-home.
 	maxForwarded = 64 << 10
-	// connections limits those to the metadata server, because any machine may ask.
-	// Further requests wait.
+	// connections limits the connections to the metadata server, because any machine
+	// may send requests. Further requests wait.
 	connections = 64
-	// forwardWithin bounds a request with its answer, so that a slow client does not
-	// keep a connection from others.
+	// forwardWithin limits a request and its answer, so that a slow client does not
+	// block a connection.
 	forwardWithin = time.Minute
 )
 
-// Forward returns the handler by which a retired server forwards requests of machines
-// to p, the server that the site has moved to. It shows cert and token, and accepts
-// only the pinned key of p. Where p does not answer as a metadata server, machines get
-// 503 and ask again.
+// Forward returns the handler with which a retired server forwards requests of machines
+// to p, the new host of the site. It shows cert and token, and accepts only the pinned
+// key of p. If p does not answer as a metadata server, machines get 503 and retry.
 func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Logger) (http.Handler, error) {
 	base, err := parseURL(p)
 	if err != nil {
@@ -65,7 +63,7 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// "GET http:x" and "*" have no path to forward.
 		if !strings.HasPrefix(r.URL.Path, "/") {
-			http.Error(w, "ask for a path", http.StatusBadRequest)
+			http.Error(w, "the request has no path", http.StatusBadRequest)
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), forwardWithin)
@@ -73,14 +71,15 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
 			r.Body = http.MaxBytesReader(w, r.Body, maxForwarded)
-			// A writer without deadlines (a test's recorder) has none to set.
+			// An error means that the writer has no deadlines (in tests).
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(shortTimeout))
 		}
 		proxy.ServeHTTP(w, r)
 	}), nil
 }
 
-// newProxy forwards requests to the peer API at base, of the peer of that name.
+// newProxy returns a proxy to the metadata route of the peer API at base. name is the
+// peer's name for the log.
 func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -93,14 +92,14 @@ func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.Rev
 			r.Out.Header.Set("Authorization", "Bearer "+token)
 			r.Out.Header.Set(headerClient, client)
 			r.Out.Header.Set(headerPath, r.In.URL.RequestURI())
-			// The metadata server decides which proxies it believes.
+			// The metadata server decides which proxies to trust.
 			if x := r.In.Header.Values("X-Forwarded-For"); len(x) > 0 {
 				r.Out.Header["X-Forwarded-For"] = x
 			}
 		},
 		ModifyResponse: func(r *http.Response) error {
 			if r.Header.Get(headerServed) == "" {
-				return fmt.Errorf("it answers %s, but not as a metadata server", r.Status)
+				return fmt.Errorf("the answer (%s) is not from a metadata server", r.Status)
 			}
 			r.Header.Del(headerServed)
 			return nil
@@ -119,7 +118,8 @@ func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.Rev
 	}
 }
 
-// metadata answers what the retired source forwards, as if the machine had asked here.
+// metadata answers requests that the retired source forwards, as if the machine had
+// sent them to this server.
 func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 	var serve http.Handler
 	var client netip.Addr

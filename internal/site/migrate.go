@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// requestEvery is how often the inventory is asked for a requested hand-over.
+	// requestEvery is how often the inventory is checked for a requested hand-over.
 	requestEvery = 500 * time.Millisecond
-	// activitiesWithin is how long a hand-over waits for activities under way. No
-	// new ones start: no run of a machine is open.
+	// activitiesWithin is how long a hand-over waits for running activities.
 	activitiesWithin = time.Minute
 )
 
-// CheckTarget refuses a target that could not take over, before anything is done.
+// CheckTarget returns an error with all reasons why the target cannot take over. It
+// changes nothing.
 func (h *Host) CheckTarget(ctx context.Context, target string) error {
 	if _, err := h.requireInstance(); err != nil {
 		return err
@@ -48,7 +48,8 @@ func (h *Host) CheckTarget(ctx context.Context, target string) error {
 	return nil
 }
 
-// problemsOf compares a target's report with this site.
+// problemsOf returns the problems of a target's report, and its differences from this
+// site.
 func (h *Host) problemsOf(r Report) (problems []string, err error) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if r.Program != h.version {
@@ -59,8 +60,8 @@ func (h *Host) problemsOf(r Report) (problems []string, err error) {
 			cmp.Or(r.Temporal, "an embedded Temporal"), cmp.Or(here, "an embedded one"))
 	}
 	if h.cfg.Notify.URL != "" && !r.Notify {
-		add("operators would get no notices any more, and those that wait would never be sent: " +
-			"it has no notify.url, and this server has one (configure it there, or remove it here)")
+		add("it has no notify.url, and this server has one: operators would get no more notices, " +
+			"and waiting notices would never be sent (configure it there, or remove it here)")
 	}
 
 	size, err := archive.DatabaseSize(h.cfg)
@@ -68,7 +69,7 @@ func (h *Host) problemsOf(r Report) (problems []string, err error) {
 		return nil, err
 	}
 
-	// The databases are unpacked, proven and put in their place.
+	// The target needs room to unpack and verify the databases.
 	if need := 2*size + h.cfg.MinFree<<20; r.Role == Standby && r.Free < need {
 		add("%s are free there, and %s are needed", human.Size(r.Free), human.Size(need))
 	}
@@ -91,7 +92,8 @@ func (h *Host) pairedClient(ctx context.Context, target string) (*Client, error)
 	return h.client(p)
 }
 
-// SyncImages sends the image files that the target lacks.
+// SyncImages sends the image files that the target does not have, and returns their
+// number.
 func (h *Host) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
 	s, err := h.requireInstance()
 	if err != nil {
@@ -123,7 +125,7 @@ func (h *Host) HandOverState(_ context.Context, id string) (state, why string, e
 	return inventory.HandOverPending, "", nil
 }
 
-// WithdrawHandOver makes sure that a hand-over that was not begun never is.
+// WithdrawHandOver makes sure that a hand-over that has not begun never begins.
 func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 	if state, _, err := h.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
 		return err
@@ -136,7 +138,8 @@ func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 
 	row, err := s.Store().LastHandOver(ctx)
 	if errors.Is(err, inventory.ErrNotFound) || err == nil && row.ID != id {
-		// The request may still be on its way. When it comes, it has failed already.
+		// The request may not be in the inventory yet. Record its failure, so that it is
+		// ignored when it appears.
 		row, err = inventory.HandOver{ID: id, SiteEpoch: 1}, nil
 	}
 	if err != nil {
@@ -146,7 +149,7 @@ func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 	return h.failHandOver(row, errors.New("withdrawn"))
 }
 
-// failHandOver records that a hand-over was not begun and never will be.
+// failHandOver records that a hand-over has not begun and never will.
 func (h *Host) failHandOver(row inventory.HandOver, why error) error {
 	_, err := h.file.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -160,9 +163,9 @@ func (h *Host) failHandOver(row inventory.HandOver, why error) error {
 	return err
 }
 
-// AwaitHandOver returns a *HandOverRequest when the site is to be handed over,
-// nothing stands in the way, and the workers have stopped. Machines are answered
-// until then: activities under way may take seconds.
+// AwaitHandOver returns a *HandOverRequest when a hand-over was requested, its checks
+// have passed, and the workers have stopped. Machines are answered until then, because
+// running activities may take seconds.
 func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()) error {
 	for pause(ctx, requestEvery) {
 		row, err := s.Store().LastHandOver(ctx)
@@ -196,8 +199,8 @@ func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()
 	return nil
 }
 
-// checkHandOver repeats the checks of the workflow at the last moment, and waits
-// for activities under way.
+// checkHandOver repeats the checks of the workflow right before the hand-over, and
+// waits for running activities.
 func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.HandOver) error {
 	if err := h.CheckTarget(ctx, row.Target); err != nil {
 		return err
@@ -206,10 +209,10 @@ func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.Hand
 		return err
 	}
 	if err := archive.RequireRoom(h.cfg); err != nil {
-		return err // found while machines are still answered
+		return err // check this while machines are still answered
 	}
 
-	// It may have been withdrawn since, and the intake opened again.
+	// The hand-over may have been withdrawn during the checks, and the intake reopened.
 	if state, _, err := h.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
 		return fmt.Errorf("hand-over %s was withdrawn: %w", row.ID, errors.Join(err, inventory.ErrConflict))
 	}
@@ -225,7 +228,7 @@ func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.Hand
 		return err
 	}
 
-	// Images that came since the workflow had them copied.
+	// Send images that were added after the workflow copied them.
 	if _, err := h.SyncImages(ctx, row.Target, func(string) {}); err != nil {
 		return err
 	}
@@ -240,7 +243,8 @@ func waitForActivities(ctx context.Context, s Instance) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("activities are under way and do not end: %s: %w", strings.Join(busy, ", "), inventory.ErrConflict)
+			return fmt.Errorf("activities are still running after %s: %s: %w", activitiesWithin, strings.Join(busy, ", "),
+				inventory.ErrConflict)
 		}
 		if !pause(ctx, requestEvery/5) {
 			return ctx.Err()
@@ -248,8 +252,8 @@ func waitForActivities(ctx context.Context, s Instance) error {
 	}
 }
 
-// ReplaceKeys replaces the keys that came with the site, because another host has
-// known them.
+// ReplaceKeys replaces the keys that came with the site, because another host has had
+// them. It does nothing if they were replaced already.
 func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
 	if !h.file.Site().ReKey {
 		return nil

@@ -58,8 +58,8 @@ func (h *Host) SiteStatus(ctx context.Context) (inventory.SiteStatus, error) {
 	return out, err
 }
 
-// AddPeer pairs with a standby. From then on it is asked before the first packet
-// of each start.
+// AddPeer pairs with a standby. From then on, this server asks it at each start before
+// the first packet.
 func (h *Host) AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error) {
 	x := h.file.Site()
 	if err := x.require(Active); err != nil {
@@ -75,7 +75,7 @@ func (h *Host) AddPeer(ctx context.Context, p inventory.Peer, token inventory.Se
 		return p, err
 	}
 
-	// The token first: a peer without one could never be asked.
+	// Store the token first: a peer without a token cannot be asked.
 	if err := h.tokens.set(p.Name, token.Reveal()); err != nil {
 		return p, err
 	}
@@ -114,8 +114,7 @@ func (h *Host) pair(ctx context.Context, peer inventory.Peer, token string) erro
 	return nil
 }
 
-// explainStranger makes the refusal of a peer that does not know this server
-// inventory.ErrConflict.
+// explainStranger turns an ErrStranger into an inventory.ErrConflict with the cause.
 func explainStranger(err error) error {
 	if errors.Is(err, ErrStranger) {
 		return fmt.Errorf("%w: its token is another, or belongs to another server: %w", err, inventory.ErrConflict)
@@ -123,7 +122,7 @@ func explainStranger(err error) error {
 	return err
 }
 
-// RemovePeer forgets a peer.
+// RemovePeer removes a peer and its token.
 func (h *Host) RemovePeer(_ context.Context, name string) error {
 	_, err := h.file.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -142,7 +141,7 @@ func (h *Host) RemovePeer(_ context.Context, name string) error {
 	return err
 }
 
-// Decide passes on a decision of the operator: inventory.TakeOver or
+// Decide carries out a decision of the operator: inventory.TakeOver or
 // inventory.GiveUp. See [Source.Decide].
 func (h *Host) Decide(ctx context.Context, decision, peer string) error {
 	switch {

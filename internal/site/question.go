@@ -10,22 +10,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// decided is a decision, with the peer that it is about.
+// decided is a decision and the peer that it is about.
 type decided struct {
-	decision string // inventory.TakeOver or inventory.GiveUp; "": ask again
+	decision string // inventory.TakeOver or inventory.GiveUp; "" = ask again
 	peer     inventory.Peer
 }
 
 // question is what a source asks the operator.
 type question struct {
 	mu     sync.Mutex
-	why    string // this server answers nothing; "": nothing is asked
+	why    string // why this server does not answer machines; "" = no open question
 	since  time.Time
-	about  []inventory.Peer // that may be the site instead
+	about  []inventory.Peer // peers that may be the site
 	answer chan decided
 }
 
-// open asks; it reports whether nothing was asked before.
+// open opens or updates the question. isNew means that none was open before.
 func (q *question) open(why string, now time.Time, about []inventory.Peer) (answer <-chan decided, isNew bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -47,8 +47,8 @@ func (q *question) close() {
 	q.why, q.about, q.answer = "", nil, nil
 }
 
-// ask waits until the peers are to be asked again, or for a decision about one of
-// them. The zero decision means to ask again.
+// ask asks the operator and waits for a decision, for at most the pause until the peers
+// are asked again. It then returns the zero decision.
 func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (decided, error) {
 	answer, isNew := s.question.open(why, s.Now(), about)
 	if isNew {
@@ -67,17 +67,18 @@ func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (
 	}
 }
 
-// Waiting returns why this server answers no machine, and since when; "" when the
-// operator has nothing to decide.
+// Waiting returns why this server answers no machine, and since when. why is "" if no
+// question is open.
 func (s *Source) Waiting() (why string, since time.Time) {
 	s.question.mu.Lock()
 	defer s.question.mu.Unlock()
 	return s.question.why, s.question.since
 }
 
-// Decide passes on a decision. inventory.GiveUp names the peer that is the site, which may be
-// left out where only one can be: otherwise it is inventory.ErrInvalid. It is
-// inventory.ErrConflict when nothing is asked.
+// Decide answers the open question. With inventory.GiveUp, peer is the server that is
+// the site; it may be "" if the question is about one peer only. An error is
+// inventory.ErrConflict if no question is open, and inventory.ErrInvalid for a wrong
+// peer.
 func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q := &s.question
 	q.mu.Lock()
@@ -88,7 +89,7 @@ func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q.mu.Unlock()
 	switch {
 	case answer == nil:
-		return fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
+		return fmt.Errorf("no question is open: %w", inventory.ErrConflict)
 	case err != nil:
 		return err
 	}
@@ -103,7 +104,7 @@ func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	}
 }
 
-// findPeer is the peer of that name, or the only one there is.
+// findPeer returns the peer with that name. With the name "", it returns the only peer.
 func findPeer(peers []inventory.Peer, name string) (inventory.Peer, error) {
 	if name == "" && len(peers) == 1 {
 		return peers[0], nil
@@ -118,8 +119,8 @@ func findPeer(peers []inventory.Peer, name string) (inventory.Peer, error) {
 
 	all := strings.Join(names, ", ")
 	if name == "" {
-		return inventory.Peer{}, fmt.Errorf("say which peer is the site, with --peer: one of %s: %w", all, inventory.ErrInvalid)
+		return inventory.Peer{}, fmt.Errorf("name the peer that is the site, with --peer: one of %s: %w", all, inventory.ErrInvalid)
 	}
 
-	return inventory.Peer{}, fmt.Errorf("peer %q is not in question, %s is: %w", name, all, inventory.ErrInvalid)
+	return inventory.Peer{}, fmt.Errorf("the question is not about peer %q; must be one of %s: %w", name, all, inventory.ErrInvalid)
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// serveQuietly answers operators as a server that is not the site, until do ends.
+// serveQuietly answers only operators, as a server that is not the site, while do
+// runs. It returns the error of do or of the listener.
 func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Context) error) error {
 	if why != "" {
 		h.log.Warn("this server answers no machine", "why", why, "role", h.file.Site().Role)
@@ -54,8 +55,8 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 	return err
 }
 
-// serveRetired sends operators to the new address, tells agents to hold, and
-// forwards what machines ask of a metadata server. It answers nothing of its own.
+// serveRetired sends operators to the new address, tells agents to hold, and forwards
+// metadata requests of machines.
 func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	to := "elsewhere"
 	if s.Successor != nil {
@@ -73,9 +74,9 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	})
 }
 
-// listenRetired listens where machines and agents know this server. It forwards what
-// machines ask of a metadata server, and agents are told to hold, never that their run
-// has ended. A port that cannot be bound is left out.
+// listenRetired listens on the addresses that machines and agents know. Metadata
+// requests are forwarded. Agents are told to hold, never that their run has ended. A
+// port that cannot be bound is skipped with a warning.
 func (h *Host) listenRetired(s Site) (out []listener.Listener) {
 	n := h.cfg.Netboot
 	if !n.On() {
@@ -83,13 +84,14 @@ func (h *Host) listenRetired(s Site) (out []listener.Listener) {
 	}
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
-		h.log.Warn("machines and agents get no answers here", "error", err)
+		h.log.Warn("this retired server does not answer machines and agents", "error", err)
 		return nil
 	}
 
 	var sockets []listener.Socket
 	if forward, err := h.forwardToSuccessor(s); err != nil {
-		h.log.Warn("machines that were installed before the migration get no metadata here", "error", err)
+		h.log.Warn("metadata requests of machines that were installed before the migration are not forwarded",
+			"error", err)
 	} else {
 		ports := slices.Concat(n.HTTP, n.Metadata)
 		slices.Sort(ports)
@@ -119,10 +121,10 @@ func (h *Host) listenRetired(s Site) (out []listener.Listener) {
 	return out
 }
 
-// forwardToSuccessor returns the handler that asks the metadata server of the new site.
+// forwardToSuccessor returns a handler that forwards metadata requests to the new host.
 func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
 	if s.Successor == nil {
-		return nil, fmt.Errorf("where the site is now is not known: %w", inventory.ErrNotFound)
+		return nil, fmt.Errorf("the new host of the site is not known: %w", inventory.ErrNotFound)
 	}
 	if err := h.loadCertificate(); err != nil {
 		return nil, err
@@ -144,8 +146,8 @@ func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
 	return forward, nil
 }
 
-// metadata answers machines whose requests a retired peer forwards: the metadata
-// server of this site, or, where the site has moved on, of its new host.
+// metadata returns the handler for requests that a retired peer forwards: the metadata
+// server of this site or, if the site has moved on, the forwarding to its new host.
 func (h *Host) metadata() http.Handler {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -160,5 +162,5 @@ func (h *Host) metadata() http.Handler {
 func tellAgentToHold(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusUnauthorized)
-	_, _ = io.WriteString(w, `{"error":"the site has moved: hold","code":"unauthorized"}`) // the agent may have gone
+	_, _ = io.WriteString(w, `{"error":"the site has moved: hold","code":"unauthorized"}`) // the agent may have disconnected
 }

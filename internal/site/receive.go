@@ -18,14 +18,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// receiver is the target's side of this host.
+// receiver implements TargetSteps.
 type receiver struct{ *Host }
 
-// preparedKeys is where received keys are kept: beside the key file, and never in
+// preparedKeys returns the file of received keys. It is next to the key file, never in
 // the data directory.
 func (h *Host) preparedKeys() string { return h.cfg.KeyFile + ".prepared" }
 
-// Check looks at what would keep this host from being the site.
+// Check returns the free space in bytes, and what prevents this host from becoming
+// the site.
 func (h receiver) Check(context.Context) (free int64, problems []string) {
 	free, err := reserve.Free(h.cfg.DataDir)
 	if err != nil {
@@ -39,14 +40,14 @@ func (h receiver) Check(context.Context) (free int64, problems []string) {
 		case err != nil:
 			problems = append(problems, err.Error())
 		case there:
-			problems = append(problems, file+" is there already, where the site's belongs")
+			problems = append(problems, file+" exists already, where the site's file belongs")
 		}
 	}
 
 	return free, append(problems, h.portProblems()...)
 }
 
-// portProblems names the ports of the site that other programs have.
+// portProblems returns the ports of the site that cannot be bound.
 func (h receiver) portProblems() (problems []string) {
 	sockets, err := hostnet.Sockets(h.cfg)
 	if err != nil {
@@ -55,7 +56,7 @@ func (h receiver) portProblems() (problems []string) {
 
 	for _, s := range sockets {
 		if s.Key == "listen" {
-			continue // this server has it now
+			continue // this server has bound it
 		}
 		err := s.Try()
 		switch {
@@ -69,8 +70,8 @@ func (h receiver) portProblems() (problems []string) {
 	return problems
 }
 
-// Receive unpacks and proves a site, and makes it one of the epoch. An earlier one
-// is removed first.
+// Receive unpacks and verifies a site, and gives it the site epoch. It first removes a
+// site that was received before.
 func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
 	if err := h.unpack(ctx, id, epoch, r); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reade
 		return err
 	}
 
-	// The digest of the hand-over is that of all bytes sent.
+	// Read the rest: the digest of the hand-over covers all bytes.
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return err
 	}
@@ -131,13 +132,13 @@ func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reade
 func (h receiver) checkManifest(m archive.Manifest, id string) error {
 	switch {
 	case m.ID != id:
-		return fmt.Errorf("it is hand-over %q: %w", m.ID, inventory.ErrInvalid)
+		return fmt.Errorf("the archive is of hand-over %q: %w", m.ID, inventory.ErrInvalid)
 	case m.Version != h.version:
-		return fmt.Errorf("it comes from version %s, and this is %s: %w", m.Version, h.version, inventory.ErrConflict)
+		return fmt.Errorf("the archive is from version %s, and this is %s: %w", m.Version, h.version, inventory.ErrConflict)
 	case m.Key == nil:
-		return fmt.Errorf("the keys are not in it: %w", inventory.ErrInvalid)
+		return fmt.Errorf("the archive does not contain the keys: %w", inventory.ErrInvalid)
 	case m.External != h.cfg.Temporal.Address:
-		return fmt.Errorf("its runs live in %s, and the configuration of this host differs (temporal.address): %w",
+		return fmt.Errorf("the runs of the site are in %s, and the configuration of this host differs (temporal.address): %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrConflict)
 	}
 
@@ -155,7 +156,7 @@ func (h receiver) unpackKeys(u *archive.Unpacked) (*keyring.Ring, error) {
 	return keyring.Load(h.preparedKeys())
 }
 
-// claimEpoch makes the unpacked databases those of a site of that epoch.
+// claimEpoch sets the site epoch in the unpacked inventory.
 func claimEpoch(ctx context.Context, u *archive.Unpacked, ring *keyring.Ring, epoch int64) (err error) {
 	s, err := u.OpenInventory(ctx, ring)
 	if err != nil {
@@ -165,16 +166,16 @@ func claimEpoch(ctx context.Context, u *archive.Unpacked, ring *keyring.Ring, ep
 	return s.Owned(ctx, epoch)
 }
 
-// Discard removes what Receive has made.
+// Discard removes the files of Receive.
 func (h receiver) Discard(string) error {
 	return errors.Join(os.RemoveAll(h.preparedKeys()), os.RemoveAll(h.stagingDir()))
 }
 
-// A part is a file of a prepared site, with the place where it belongs.
+// part is a file of a prepared site, which install moves from from to to.
 type part struct{ name, from, to string }
 
-// parts are those of a site: the keys first, and the inventory, without which
-// nothing starts, last.
+// parts returns the parts of a site in the order of their installation. The inventory
+// is last: no server starts without it.
 func (h *Host) parts() []part {
 	dir := h.stagingDir()
 	return []part{
@@ -184,17 +185,17 @@ func (h *Host) parts() []part {
 	}
 }
 
-// install puts a prepared site that was activated in its place. It may be repeated
-// after a crash: a part that is in its place is recognised by its digest. A part
-// that is missing or different is an error, and then no file is moved: a server
-// must not start on half a site.
+// install moves the parts of an activated site to their places. It can be repeated
+// after a crash: a part in its place is recognized by its digest. If a part is missing
+// or different, install returns an error and moves no file: a server must not start on
+// an incomplete site.
 func (h *Host) install(ctx context.Context, p Prepared) error {
 	var left []part
 	for _, x := range h.parts() {
 		want, received := p.Files[x.name]
 		switch {
 		case !received && x.name == archive.TemporalName:
-			continue // its runs live elsewhere
+			continue // the site's Temporal is external
 		case !received:
 			return fmt.Errorf("%s was not received: %w", x.name, inventory.ErrNotFound)
 		}
@@ -231,8 +232,8 @@ func (h *Host) install(ctx context.Context, p Prepared) error {
 	return err
 }
 
-// inPlace reports whether a part is where it belongs; false: it is still staged.
-// want is the SHA-256 that it had when it was proven.
+// inPlace reports whether a part is in its place; false means that it is still staged.
+// want is the SHA-256 of the part when it was verified.
 func inPlace(ctx context.Context, x part, want string) (bool, error) {
 	for _, at := range []string{x.from, x.to} {
 		there, err := durable.Exists(at)
@@ -247,7 +248,7 @@ func inPlace(ctx context.Context, x part, want string) (bool, error) {
 			return false, err
 		}
 		if sum != want {
-			return false, fmt.Errorf("%s has the digest %.12s, and was proven with %.12s: %w", at, sum, want, inventory.ErrConflict)
+			return false, fmt.Errorf("%s has the digest %.12s; the verified file had %.12s: %w", at, sum, want, inventory.ErrConflict)
 		}
 		return at == x.to, nil
 	}

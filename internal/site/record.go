@@ -1,11 +1,10 @@
-// Package site is what a server is among its peers, and the move of a site from one
-// host to another. Its state machine runs outside Temporal, because it stops
-// Temporal.
+// Package site manages the role of a server among its peers, and moves a site from one
+// host to another. Its state machine runs outside Temporal, because it stops Temporal.
 //
-// The role of a server is in one file, which is read before any database is opened
-// and replaced as a whole. The source stops answering before the target may answer.
-// The site has moved when the target has written its activation to the disk. Before
-// that moment a hand-over can be undone; after it only another migration moves the
+// The role of a server is stored in one file, which is read before any database is
+// opened and is replaced atomically. The source stops answering before the target may
+// answer. The commit point is when the target has written its activation to the disk.
+// Until then a hand-over can be undone; afterwards only another migration moves the
 // site back.
 package site
 
@@ -24,17 +23,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// FileName is the name of the file in the data directory.
+// FileName is the name of the role's file in the data directory.
 const FileName = "site.json"
 
-// format is the version of the file.
+// format is the version of the file's format.
 const format = 1
 
 // Roles of a server.
 const (
 	Active      = "active"       // it is the site
-	Standby     = "standby"      // it waits for a site, and answers no machine
-	HandingOver = "handing-over" // it was the site; only the target knows whether it still is
+	Standby     = "standby"      // it waits for a site and answers no machine
+	HandingOver = "handing-over" // a hand-over has begun; only the target knows which server is the site
 	Retired     = "retired"      // the site has moved away
 )
 
@@ -42,10 +41,10 @@ const (
 const (
 	UnderWay = "under-way"
 	Moved    = "moved"
-	Failed   = "failed" // it was taken back, and the target will never activate it
+	Failed   = "failed" // it was undone, and the target will never activate it
 )
 
-// A HandOver is one attempt to move, as its source knows it.
+// HandOver is the source's record of one attempt to move the site.
 type HandOver struct {
 	ID    string    `json:"id"`
 	Peer  string    `json:"peer"`
@@ -55,52 +54,53 @@ type HandOver struct {
 	Since time.Time `json:"since"`
 }
 
-// A Prepared is a site that its target has received and proven.
+// Prepared is a site that the target has received and verified.
 type Prepared struct {
 	ID     string    `json:"id"`
-	Epoch  int64     `json:"epoch"`  // that the target will own
-	Digest string    `json:"digest"` // of the archive that was sent
+	Epoch  int64     `json:"epoch"`  // site epoch that the target will own
+	Digest string    `json:"digest"` // of the received archive
 	At     time.Time `json:"at"`
-	// Files are the parts, by name, with the SHA-256 (hex) of each. After a crash
-	// it tells a part that is in its place already from one that is missing.
+	// Files are the SHA-256 digests (hex) of the parts by name. They show after a
+	// crash which parts are in their places.
 	Files map[string]string `json:"files,omitempty"`
 }
 
-// A Giver is the server that may hand its site to this one.
+// Giver is the server that may hand its site over to this one.
 type Giver struct {
-	// TokenSHA256 is the hex digest of the token that was made for it.
+	// TokenSHA256 is the hex digest of its token.
 	TokenSHA256 string `json:"tokenSHA256"`
-	// Fingerprint is that of the first key that came with the token. From then on
+	// Fingerprint is that of the first key that was used with the token. From then on
 	// only that key is accepted.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Name        string `json:"name,omitempty"`
 }
 
-// A Site is what a server is. A server without the file is active and has no peers.
+// Site is the content of the role's file. A server without the file is active and has
+// no peers.
 type Site struct {
 	Format int    `json:"format"`
 	Name   string `json:"name,omitempty"`
 	Role   string `json:"role"`
-	// Epoch is the site epoch that this server owns or owned; 0: none, or the
-	// one of its inventory.
+	// Epoch is the site epoch that this server owns or owned; 0 = none, or the one in
+	// its inventory.
 	Epoch int64 `json:"epoch,omitempty"`
-	// Peers are asked before the first packet.
+	// Peers are asked at each start, before the first packet.
 	Peers    []inventory.Peer `json:"peers,omitempty"`
-	HandOver *HandOver        `json:"handOver,omitempty"` // as a source; the last one
+	HandOver *HandOver        `json:"handOver,omitempty"` // as a source: the last one
 
 	Source    *Giver    `json:"source,omitempty"` // as a target
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Activated string    `json:"activated,omitempty"` // id of the hand-over that made this server the site
 	Refused   []string  `json:"refused,omitempty"`   // ids of hand-overs that will never be activated
-	// ReKey: the keys came from the source and must be replaced.
+	// ReKey means that the keys came from the source and must be replaced.
 	ReKey bool `json:"reKey,omitempty"`
 
-	// Successor is where a retired site has moved.
+	// Successor is the server that a retired site has moved to.
 	Successor *inventory.Peer `json:"successor,omitempty"`
-	Why       string          `json:"why,omitempty"` // how it came to its role
+	Why       string          `json:"why,omitempty"` // reason for the role
 }
 
-// Peer returns the peer of that name; inventory.ErrNotFound.
+// Peer returns the peer with that name, or inventory.ErrNotFound.
 func (s Site) Peer(name string) (inventory.Peer, error) {
 	i := slices.IndexFunc(s.Peers, func(p inventory.Peer) bool { return p.Name == name })
 	if i < 0 {
@@ -109,7 +109,7 @@ func (s Site) Peer(name string) (inventory.Peer, error) {
 	return s.Peers[i], nil
 }
 
-// require refuses what only a server in that role may do: inventory.ErrConflict.
+// require returns inventory.ErrConflict if the server has another role.
 func (s Site) require(role string) error {
 	if s.Role != role {
 		return fmt.Errorf("this server is %s, not %s: %w", s.Role, role, inventory.ErrConflict)
@@ -117,16 +117,15 @@ func (s Site) require(role string) error {
 	return nil
 }
 
-// A File is the Site of a data directory. Its methods may be used at the same
-// time.
+// File is the Site of a data directory. Its methods may be called concurrently.
 type File struct {
 	path string
 	mu   sync.Mutex
 	site Site
 }
 
-// Open reads the file of a data directory. Without a file, the server is an active
-// site. A file that cannot be read is an error: no role is assumed.
+// Open reads the file of a data directory. If it does not exist, the server is an
+// active site. A file that cannot be read is an error: Open does not assume a role.
 func Open(dataDir string) (*File, error) {
 	f := &File{path: filepath.Join(dataDir, FileName), site: Site{Format: format, Role: Active}}
 	b, err := os.ReadFile(f.path)
@@ -137,7 +136,7 @@ func Open(dataDir string) (*File, error) {
 		f.site, err = parse(b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what this server is, %q: %w", f.path, err)
+		return nil, fmt.Errorf("reading this server's role, %q: %w", f.path, err)
 	}
 
 	return f, nil
@@ -161,7 +160,7 @@ func parse(b []byte) (s Site, err error) {
 	return s, nil
 }
 
-// Site returns what the file says.
+// Site returns a copy of the file's content.
 func (f *File) Site() Site {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +171,7 @@ func (f *File) Site() Site {
 func (s Site) clone() (out Site) {
 	b, err := json.Marshal(s)
 	if err == nil {
-		err = json.Unmarshal(b, &out) // into s it would write through its pointers
+		err = json.Unmarshal(b, &out) // a new Site: s would share its pointers
 	}
 	if err != nil {
 		panic(err) // every field has a JSON form
@@ -180,8 +179,8 @@ func (s Site) clone() (out Site) {
 	return out
 }
 
-// Change applies change and writes the result. When it returns nil, the result is on
-// the disk; after an error the file holds the old site or the new one.
+// Change applies change, writes the result and returns it. If it returns nil, the
+// result is on the disk. After an error, the file has the old content or the new one.
 func (f *File) Change(change func(s *Site) error) (Site, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +190,7 @@ func (f *File) Change(change func(s *Site) error) (Site, error) {
 	}
 
 	if err := durable.ReplaceJSON(f.path, s); err != nil {
-		return f.site.clone(), fmt.Errorf("writing what this server is: %w", err)
+		return f.site.clone(), fmt.Errorf("writing this server's role: %w", err)
 	}
 	f.site = s
 	return s.clone(), nil

@@ -18,26 +18,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// stagingDir is where a site is put together to be sent, or where a received one
-// is kept, below the data directory.
+// stagingDir is the directory, below the data directory, of a site that is about to be
+// sent or was received.
 const stagingDir = "handover.tmp"
 
 func (h *Host) stagingDir() string { return filepath.Join(h.cfg.DataDir, stagingDir) }
 
-// keysFile is the name of the key file in what is sent.
+// keysFile is the name of the key file in the archive.
 const keysFile = "keys.json"
 
-// sender is the source's side of this host.
+// sender implements SourceSteps.
 type sender struct{ *Host }
 
-// Copy makes one archive of the site: both databases, the keys, and the list of
-// the images.
+// Copy makes an archive of the site: both databases, the keys, and the list of images.
 func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	h.mu.Lock()
 	s := h.leaving
 	h.mu.Unlock()
 	if s == nil {
-		return Copy{}, errors.New("no site runs here that could be copied")
+		return Copy{}, errors.New("this server does not run the site that is to be copied")
 	}
 
 	dir := h.stagingDir()
@@ -49,7 +48,8 @@ func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	}
 
 	d := archive.NewDraft(id, h.version)
-	// Temporal takes a second to end. Machines should not wait for that.
+	// Temporal takes a second to stop. Do not wait for that while machines get no
+	// answers.
 	ended, err := s.CopyDatabases(ctx, d, dir)
 	defer func() { err = errors.Join(err, ended()) }()
 	if err != nil {
@@ -74,8 +74,8 @@ func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	}, err
 }
 
-// addKeys wraps the keys with the digest of the token, which source and target
-// both have. TLS protects them on the way; this protects them on the disk.
+// addKeys wraps the keys with the digest of the token, which source and target both
+// have. TLS protects the keys on the network; the wrapping protects them on the disk.
 func (h sender) addKeys(d *archive.Draft, file string) error {
 	token, ok := h.tokens.of(h.file.Site().HandOver.Peer)
 	if !ok {
@@ -93,17 +93,17 @@ func (h sender) addKeys(d *archive.Draft, file string) error {
 	return d.AddKeys(inventory.NewSecret(identity.Digest(token)), map[string][]byte{keysFile: b}, file)
 }
 
-// temporalFiles are Temporal's database and the files beside it.
+// temporalFiles returns Temporal's database and the files next to it.
 func (h sender) temporalFiles() []string {
 	file := archive.TemporalFile(h.cfg)
 	return []string{file, file + "-wal", file + "-shm"}
 }
 
-// setAsideSuffix ends the names of files that were handed over.
+// setAsideSuffix returns the suffix of Temporal's files after SetAside.
 func setAsideSuffix(id string) string { return ".handed-over-" + id }
 
-// SetAside renames Temporal's files, the database first: without it nothing starts
-// on the rest.
+// SetAside renames Temporal's files, the database first: Temporal does not start
+// without it.
 func (h sender) SetAside(id string) error {
 	for _, f := range h.temporalFiles() {
 		if err := os.Rename(f, f+setAsideSuffix(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -115,7 +115,7 @@ func (h sender) SetAside(id string) error {
 
 func (h sender) syncTemporal() error {
 	err := durable.SyncDir(filepath.Dir(archive.TemporalFile(h.cfg)))
-	if errors.Is(err, fs.ErrNotExist) { // the cluster is elsewhere
+	if errors.Is(err, fs.ErrNotExist) { // the cluster is external
 		return nil
 	}
 	return err
@@ -131,8 +131,7 @@ func (h sender) PutBack(id string) error {
 	return errors.Join(h.syncTemporal(), os.RemoveAll(h.stagingDir()))
 }
 
-// Retire destroys the keys. What the databases here still hold sealed is lost with
-// them.
+// Retire destroys the keys, and with them all sealed secrets in this host's databases.
 func (h sender) Retire(m Mark) error {
 	return errors.Join(DestroyKeys(h.cfg.KeyFile, m), os.RemoveAll(h.stagingDir()))
 }

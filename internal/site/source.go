@@ -12,28 +12,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SourceSteps are the effects of a source on its host. Each may be repeated after a
-// crash at any moment.
+// SourceSteps are the side effects of a source on its host. Each can be repeated after
+// a crash at any time.
 type SourceSteps interface {
-	// Copy makes and proves copies of both databases and of the keys, and stops
-	// Temporal after its copy. Nothing has them open any more when it returns.
+	// Copy makes and verifies copies of both databases and of the keys, and stops
+	// Temporal after its copy. Both databases are closed when it returns.
 	Copy(ctx context.Context, id string) (Copy, error)
-	// SetAside renames Temporal's file, so that no server runs on it; PutBack
-	// undoes that, and does nothing when there is nothing to undo.
+	// SetAside renames Temporal's files, so that no server runs on them. PutBack
+	// undoes that; it is a no-op if the files were not renamed.
 	SetAside(id string) error
 	PutBack(id string) error
-	// Retire destroys the keys and leaves the mark in their place.
+	// Retire destroys the keys and leaves the marker in their place.
 	Retire(m Mark) error
 }
 
-// A Copy is a site as it is sent.
+// Copy is a site as it is sent to the target.
 type Copy struct {
 	Digest string // SHA-256, hex
 	Size   int64
 	Open   func() (io.ReadCloser, error)
 }
 
-// TargetAPI is what a source asks of its target; *Client is one.
+// TargetAPI is what a source needs of its target. *Client implements it.
 type TargetAPI interface {
 	State(ctx context.Context, id string) (State, error)
 	Prepare(ctx context.Context, id string, epoch int64, c Copy) (State, error)
@@ -41,41 +41,41 @@ type TargetAPI interface {
 	Refuse(ctx context.Context, id string) (State, error)
 }
 
-// Steps of the source in their order, each named after what is done by then.
+// Steps of the source in order, each named after the state that it reaches.
 const (
-	StepSilent   = "silent" // handing-over is on the disk
+	StepSilent   = "silent" // the role handing-over is on the disk
 	StepCopied   = "copied"
 	StepPrepared = "prepared"
 	StepSetAside = "set-aside"
-	StepActive   = "activated" // the target said so
+	StepActive   = "activated" // the target has confirmed it
 	StepRetired  = "retired"
 )
 
-// A Source hands a site over. After a crash it finds out how that ended.
+// Source hands a site over. After a crash it finds out how the hand-over ended.
 type Source struct {
 	File  *File
 	Steps SourceSteps
-	// Dial returns the API of a peer; an error is as if it were unreachable.
+	// Dial returns the API of a peer. An error counts as an unreachable peer.
 	Dial func(p inventory.Peer) (TargetAPI, error)
 	Log  *slog.Logger
 	Now  func() time.Time
-	// Again is the pause before a peer is asked again, 2 s.
+	// Again is the pause before a peer is asked again; 0 = 2 s.
 	Again time.Duration
-	// Reached is called after each step; its error stops the hand-over there, as a
+	// Reached is called after each step. Its error stops the hand-over there, as a
 	// crash would. It is nil outside of tests.
 	Reached func(step string) error
 
 	question question
 }
 
-// tries is how often a request whose answer did not come is sent again.
+// tries is how often a request is sent if no answer comes.
 const tries = 3
 
-// HandOver moves the site to the peer. The caller has stopped this server: nothing
-// answers, nothing writes, no worker runs. When it returns nil, the file says what
-// this server is now: Retired, or Active again with the reason in HandOver.Why. Any
-// other error than that of ctx is one of this host. The server must not answer
-// then; Resume finds out how the hand-over ended.
+// HandOver moves the site to the peer. Before, the caller must stop this server: no
+// answers, no writes, no workers. If HandOver returns nil, the file has the new role:
+// Retired, or Active again with the reason in HandOver.Why. An error is ctx's or one
+// of this host. The server must not answer then; Resume finds out how the hand-over
+// ended.
 func (s *Source) HandOver(ctx context.Context, id string, peer inventory.Peer, epoch int64) error {
 	_, err := s.File.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -131,7 +131,7 @@ func (s *Source) reached(step string) error {
 	return s.Reached(step)
 }
 
-// repeat asks up to tries times, as long as no answer comes.
+// repeat calls ask until the peer answers, up to tries times.
 func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(TargetAPI) error) error {
 	for try := 1; ; try++ {
 		api, err := s.Dial(peer)
@@ -148,7 +148,7 @@ func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(Targe
 	}
 }
 
-// again is the pause before a peer is asked again.
+// again returns the pause before a peer is asked again.
 func (s *Source) again() time.Duration {
 	if s.Again <= 0 {
 		return 2 * time.Second
@@ -156,8 +156,8 @@ func (s *Source) again() time.Duration {
 	return s.Again
 }
 
-// activate asks for the commit. Without an answer it is unknown whether that
-// happened: the target is asked until it answers, or the operator decides.
+// activate asks the target to commit. Without an answer, the result is unknown: the
+// target is then asked until it answers, or the operator decides.
 func (s *Source) activate(ctx context.Context, id string, peer inventory.Peer) error {
 	err := s.repeat(ctx, peer, func(api TargetAPI) error {
 		_, err := api.Activate(ctx, id)
@@ -206,25 +206,26 @@ func (s *Source) EnsureRetired() error {
 	return s.Steps.Retire(s.markOf(id, to))
 }
 
-// unknownHandOver is the id of a hand-over that this server has not made itself.
+// unknownHandOver is the id of a hand-over that this server has no record of.
 const unknownHandOver = "unknown"
 
-// markOf is the mark of a site that has moved to a peer.
+// markOf returns the marker of a site that has moved to a peer.
 func (s *Source) markOf(id string, to inventory.Peer) (m Mark) {
 	m.Retired.To, m.Retired.ID, m.Retired.At = to, id, s.Now().UTC()
 	return m
 }
 
-// takeBack ends a hand-over that failed. First the target refuses it permanently.
+// takeBack ends a hand-over that failed. Unless the target has activated it after
+// all, the target refuses it permanently, and this server becomes the site again.
 func (s *Source) takeBack(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	if ctx.Err() != nil {
-		return ctx.Err() // this server stops; Resume goes on
+		return ctx.Err() // this server stops; Resume continues at the next start
 	}
 	s.Log.Error("the hand-over failed and is taken back", "handover", id, "error", why)
 	return s.resolve(ctx, id, peer, why)
 }
 
-// Resume finds out how a hand-over ended that was interrupted.
+// Resume finds out how an interrupted hand-over ended, and completes or undoes it.
 func (s *Source) Resume(ctx context.Context) error {
 	x := s.File.Site()
 	if x.Role != HandingOver || x.HandOver == nil {
@@ -234,11 +235,11 @@ func (s *Source) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("the server ended during it"))
+	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("this server stopped during the hand-over"))
 }
 
-// resolve asks the target how the hand-over ended until it answers, or the operator
-// decides.
+// resolve asks the target how the hand-over ended, until the target answers or the
+// operator decides. Then it retires this server or makes it the site again.
 func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	for {
 		over, err := s.refuse(ctx, id, peer)
@@ -263,8 +264,8 @@ func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, wh
 	}
 }
 
-// refuse reports whether the hand-over has happened, after the target has made sure
-// that it never will if it has not.
+// refuse reports whether the target has activated the hand-over. If over is false and
+// err is nil, the target has refused the hand-over permanently.
 func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (over bool, err error) {
 	api, err := s.Dial(peer)
 	if err != nil {
@@ -292,9 +293,9 @@ func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (ov
 	return false, err
 }
 
-// goOn makes this server the site again, in a site epoch that no target of this
-// hand-over can own. A peer that is off, as the operator said, is forgotten: else it
-// would be asked at the next start.
+// goOn makes this server the site again, with a site epoch that no target of this
+// hand-over can own. If the operator said that a peer is off, forget removes it:
+// otherwise it would be asked at the next start.
 func (s *Source) goOn(id, why string, forget *inventory.Peer) error {
 	if err := s.Steps.PutBack(id); err != nil {
 		return fmt.Errorf("putting Temporal's file back: %w", err)

@@ -18,27 +18,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// tokenFileName is the file of the token that a standby expects from its source.
+// tokenFileName is the name of the file with the token that a standby expects from its
+// source.
 const tokenFileName = "standby.token"
 
 func tokenFile(cfg config.Config) string { return besideKeys(cfg, tokenFileName) }
 
-// besideKeys is the path of a file beside the key file.
+// besideKeys returns the path of a file next to the key file.
 func besideKeys(cfg config.Config, name string) string {
 	return filepath.Join(filepath.Dir(cfg.KeyFile), name)
 }
 
-// CertificateFile holds the key by which peers know this server.
+// CertificateFile returns the path of the certificate that this server shows to peers.
 func CertificateFile(cfg config.Config) string { return besideKeys(cfg, identity.PeerFile) }
 
-// What MakeStandby did.
+// Outcomes of MakeStandby.
 const (
 	StandbyMade       = "made"
-	StandbyReassigned = "reassigned" // it was a standby; a new token is there, for another source
+	StandbyReassigned = "reassigned" // it was a standby, and now has the token of another source
 	StandbyUnchanged  = "unchanged"
 )
 
-// A StandbyResult describes a standby to its operator.
+// StandbyResult describes a standby to its operator.
 type StandbyResult struct {
 	Outcome     string // StandbyMade, StandbyReassigned or StandbyUnchanged
 	Role        string // no longer Standby once a site was moved here
@@ -48,9 +49,9 @@ type StandbyResult struct {
 	TokenFile   string // the source needs a copy
 }
 
-// MakeStandby makes the host of a configuration one to which a site can be moved.
-// It may be repeated. A host that is a site is inventory.ErrConflict. Name: "" is
-// that of the configuration.
+// MakeStandby makes the host of a configuration a standby that a site can be moved to.
+// It can be repeated. It returns inventory.ErrConflict for a host that is a site. If
+// name is "", the configured name is used.
 func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyResult, error) {
 	f, err := Open(cfg.DataDir)
 	if err != nil {
@@ -73,7 +74,7 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 		return describeStandby(cfg, s, StandbyUnchanged)
 	}
 
-	// A running server has read the file, and would overwrite this change.
+	// A running server has read the role's file before, and would overwrite this change.
 	if hostnet.ServerAnswers(ctx, cfg) {
 		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
 			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
@@ -121,9 +122,9 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 	})
 }
 
-// newSourceToken returns the token in the file of a standby, if it is another one
-// than that by which the standby knows its source; "" if not. A Genesis run whose
-// migration was undone leaves such a data directory.
+// newSourceToken returns the token in a standby's token file if it differs from its
+// source's token, and otherwise "". A Genesis run whose migration was undone leaves
+// such a data directory.
 func newSourceToken(cfg config.Config, s Site) (string, error) {
 	if s.Role != Standby {
 		return "", nil
@@ -135,8 +136,8 @@ func newSourceToken(cfg config.Config, s Site) (string, error) {
 	return token, err
 }
 
-// awaitSource makes a standby wait for the first source that has the token. A
-// standby with a prepared site belongs to the source that has sent it.
+// awaitSource makes a standby wait for the first source with the token. It returns
+// inventory.ErrConflict if the standby has a prepared site of another source.
 func awaitSource(f *File, token string) (Site, error) {
 	return f.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared != nil {
@@ -155,8 +156,8 @@ func describeStandby(cfg config.Config, s Site, outcome string) (StandbyResult, 
 	}, err
 }
 
-// MakeStandbyFiles makes the certificate and the token of a standby in dir, and
-// returns their paths and the fingerprint of the key.
+// MakeStandbyFiles makes the certificate and the token of a standby in dir, unless they
+// exist. It returns their paths and the fingerprint of the key.
 func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err error) {
 	certFile, token = filepath.Join(dir, identity.PeerFile), filepath.Join(dir, tokenFileName)
 	cert, err := identity.LoadCertificate(certFile)
@@ -170,7 +171,7 @@ func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err erro
 	return certFile, token, fingerprint, err
 }
 
-// ServerName is the name of a server among its peers.
+// ServerName returns the name of a server among its peers.
 func ServerName(cfg config.Config, s Site) string {
 	if cfg.Site.Name != "" {
 		return cfg.Site.Name
@@ -181,13 +182,13 @@ func ServerName(cfg config.Config, s Site) string {
 
 	name, err := os.Hostname()
 	if err != nil {
-		return "ingot" // it only informs the operator
+		return "ingot" // the name is only for display
 	}
 
 	return name
 }
 
-// peerURL is how peers reach this server, as far as this host can tell.
+// peerURL returns the configured URL of the peer API, or the most likely one.
 func peerURL(cfg config.Config) string {
 	if cfg.Site.URL != "" {
 		return strings.TrimSuffix(cfg.Site.URL, "/")

@@ -21,45 +21,45 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TargetSteps are the effects of a target on its host. Each may be repeated after a
-// crash at any moment.
+// TargetSteps are the side effects of a target on its host. Each can be repeated after
+// a crash at any time.
 type TargetSteps interface {
-	// Check returns how much room there is for databases, and everything that would
-	// keep this server from being the site.
+	// Check returns the free space for databases in bytes, and what prevents this
+	// server from becoming the site.
 	Check(ctx context.Context) (free int64, problems []string)
-	// Receive proves the archive in r and stages it as a site of that epoch, in the
-	// place of an earlier one. It returns Prepared.Files.
+	// Receive verifies the archive in r and stages it as a site with that epoch. It
+	// replaces a site that was received before. It returns Prepared.Files.
 	Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error)
-	// Discard removes what Receive has made.
+	// Discard removes the files of Receive.
 	Discard(id string) error
-	// Image returns how much of a file there is; SendImage appends to it, or starts
-	// it again at offset 0.
+	// Image returns how much of a file this host has. SendImage appends to the file, or
+	// starts over at offset 0.
 	Image(ctx context.Context, img inventory.Image) (ImageState, error)
 	SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error)
 }
 
-// A Target is the peer API of a server that was once made a standby. It goes
-// on answering when the server is the site, or was.
+// Target is the peer API of a server that was once made a standby. It keeps answering
+// after the server has become the site or has retired.
 type Target struct {
 	File     *File
 	Steps    TargetSteps
 	Program  string // version of the program
-	Temporal string // address of a cluster elsewhere; "": embedded
-	Notify   bool   // it would send notices when an operator is needed
-	// Log gets a line for each refusal. Unknown clients can cause refusals, so it
-	// should write a bounded number of lines.
+	Temporal string // address of an external cluster; "" = embedded
+	Notify   bool   // it sends notices if an operator is needed
+	// Log gets a record for each refused request. Unknown clients can cause them, so it
+	// should limit its rate.
 	Log *slog.Logger
 	Now func() time.Time
 	// Activated is called after the commit point.
 	Activated func()
 	// Metadata returns the handler for requests of machines that the retired source
-	// forwards; nil: there is none now.
+	// forwards, or nil if there is none now.
 	Metadata func() http.Handler
 
 	preparing sync.Mutex // one site is received at a time
 }
 
-// Handler returns the routes. They belong on a listener of ServerTLS.
+// Handler returns the handler of the peer API. Its listener must use ServerTLS.
 func (t *Target) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("POST "+apiRoot+"pair", answer(t, t.pair))
@@ -76,7 +76,7 @@ func (t *Target) Handler() http.Handler {
 
 type route func(r *http.Request) (any, error)
 
-// answer writes what a route returns.
+// answer returns a handler that writes the result of a route as JSON.
 func answer(t *Target, f route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
@@ -91,11 +91,12 @@ func answer(t *Target, f route) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		_, _ = w.Write(text) // the peer asks again
+		_, _ = w.Write(text) // if it is lost, the peer asks again
 	}
 }
 
-// checkToken returns the fingerprint of the peer's key, if its token is right.
+// checkToken returns the fingerprint of the peer's key, or ErrStranger if its token is
+// wrong.
 func (t *Target) checkToken(r *http.Request) (string, error) {
 	s := t.File.Site()
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -110,7 +111,7 @@ func (t *Target) checkToken(r *http.Request) (string, error) {
 	return identity.Fingerprint(r.TLS.PeerCertificates[0]), nil
 }
 
-// known accepts the paired source only.
+// known returns a route that accepts only the paired source.
 func (t *Target) known(f route) route {
 	return func(r *http.Request) (any, error) {
 		print, err := t.checkToken(r)
@@ -197,7 +198,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	}
 
 	t.Log.Info("a site is being received", "handover", id, "from", s.Source.Name)
-	// The record of an earlier site goes before its files do.
+	// Remove the record of an earlier site before its files.
 	if _, err := t.File.Change(func(s *Site) error { s.Prepared = nil; return nil }); err != nil {
 		return nil, err
 	}
@@ -226,10 +227,10 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// errBusy says nothing about the id: the source asks again.
+// errBusy is a temporary error: the source asks again.
 var errBusy = errors.New("not now")
 
-// activate is the commit point: this server is the site once the file is on the
+// activate is the commit point: this server is the site as soon as the file is on the
 // disk.
 func (t *Target) activate(r *http.Request) (any, error) {
 	id := r.PathValue("id")
@@ -256,7 +257,7 @@ func (t *Target) activate(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// becomeActive makes s the site that is prepared.
+// becomeActive makes the prepared site the active one.
 func becomeActive(s *Site, why string) {
 	s.Role, s.Why = Active, why
 	s.Epoch, s.Activated, s.ReKey = s.Prepared.Epoch, s.Prepared.ID, true
@@ -293,8 +294,8 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// TakeOver makes a standby the site without its source, after the operator has said
-// that the source is off. Without a prepared site: inventory.ErrConflict.
+// TakeOver makes a standby the site without its source, after the operator has stated
+// that the source is off. It returns inventory.ErrConflict without a prepared site.
 func (t *Target) TakeOver(by string) error {
 	_, err := t.File.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared == nil {
@@ -337,7 +338,7 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 	return t.Steps.SendImage(r.Context(), img, offset, r.Body)
 }
 
-// imageOf returns file and digest of the image that a request is about.
+// imageOf returns the file and digest of the image in a request.
 func imageOf(r *http.Request) (inventory.Image, error) {
 	img := inventory.Image{File: r.PathValue("file"), SHA256: r.URL.Query().Get("digest")}
 	if raw, err := hex.DecodeString(img.SHA256); err != nil || len(raw) != sha256.Size || !isFileName(img.File) {
@@ -346,7 +347,7 @@ func imageOf(r *http.Request) (inventory.Image, error) {
 	return img, nil
 }
 
-// isFileName reports whether s can be the name of a file.
+// isFileName reports whether s is a valid file name.
 func isFileName(s string) bool {
 	return s != "" && len(s) <= 200 && s[0] != '.' && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-+", r)

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/durable"
 )
 
-// peerTokens are the tokens by which peers know this server. They are beside its
-// keys and outside the data directory.
+// peerTokens are the tokens that this server shows to its peers. They are stored next
+// to its keys, outside the data directory.
 type peerTokens struct {
 	path string
 	mu   sync.Mutex
@@ -27,7 +27,7 @@ func readTokens(path string) (*peerTokens, error) {
 		return t, nil
 	}
 	if err == nil && json.Unmarshal(b, &t.all) != nil {
-		err = errors.New("it holds no tokens") // the decoder would quote one
+		err = errors.New("invalid JSON") // the decoder's error could contain a token
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the tokens of peers, %q: %w", path, err)
@@ -43,12 +43,12 @@ func (t *peerTokens) of(name string) (string, bool) {
 	return v, ok
 }
 
-// set stores the token of a peer; "" forgets it.
+// set stores the token of a peer; "" removes it.
 func (t *peerTokens) set(name, token string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	next := maps.Clone(t.all)
-	if next == nil { // the file held null
+	if next == nil { // the file contained null
 		next = map[string]string{}
 	}
 	if next[name] = token; token == "" {
