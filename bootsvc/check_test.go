@@ -28,8 +28,8 @@ func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *d
 	return p
 }
 
-// The MAC of checks is answered by every server, with nothing that anybody
-// could boot or use, and only where it asks as firmware does (S30).
+// Every server answers CheckMAC, but only to a DISCOVER like that of firmware. The
+// answer cannot be used to boot anything (S30).
 func TestCheckIsAnswered(t *testing.T) {
 	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, j := newServer(t, machines, nil)
@@ -53,8 +53,8 @@ func TestCheckIsAnswered(t *testing.T) {
 	if len(j.relays) != 0 {
 		t.Errorf("relays heard: %v", j.relays)
 	}
-	// S30: where no relay is listed, a giaddr that anybody may have written is
-	// answered in the network of a reservation and in the interface's own.
+	// S30: if no relay is listed, a giaddr may be forged. It is answered only in the
+	// network of a reservation or of the interface.
 	in := link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.99.0.2/24")}}
 	for range 100 {
 		for giaddr, want := range map[string]route{"192.0.2.1": routeNone, "10.10.21.1": routeNone, "8.8.8.8": routeNone, "10.10.20.1": routeRelay, "10.99.0.1": routeRelay} {
@@ -80,8 +80,8 @@ func TestCheckIsAnswered(t *testing.T) {
 	}
 }
 
-// A server of relays answers its own check alone beside what relays ask that
-// are listed, and a reply that comes back to its port is heard by the check that waits.
+// A relay-only server answers its own check besides listed relays. A reply to its own
+// port reaches the check that waits for it.
 func TestCheckThroughARelay(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, relayOnly)
 	in := (&dhcpConn{}).link()
@@ -112,12 +112,12 @@ func TestCheckThroughARelay(t *testing.T) {
 		t.Error("the reply was not heard")
 	}
 	end()
-	for range 100 { // nobody waits any more
+	for range 100 { // no check waits any more
 		s.answer(t.Context(), r.packet, in)
 	}
 }
 
-// judged is what is said of these answers.
+// judged returns the result of judge for these answers.
 func judged(self netip.Addr, found ...ForeignServer) (notes []string, err error) {
 	a := answered{self: self}
 	for _, f := range found {
@@ -153,8 +153,8 @@ func TestJudgeCheck(t *testing.T) {
 	}
 }
 
-// TestS48ForgedOffersAreBounded: who makes up OFFERs fills neither memory nor a
-// workflow's history, and hides neither this server nor another of Ingot.
+// TestS48ForgedOffersAreBounded: forged OFFERs cannot fill the memory or a workflow's
+// history, and cannot hide this server or another Ingot server.
 func TestS48ForgedOffersAreBounded(t *testing.T) {
 	self := netip.MustParseAddr("10.10.20.2")
 	me := ForeignServer{Server: self, BootFile: "http://10.10.20.2" + checkURL}
@@ -175,7 +175,8 @@ func TestS48ForgedOffersAreBounded(t *testing.T) {
 	}
 }
 
-// A client is told over real sockets, of this host alone.
+// A server with Listen cannot be checked from its own host. TestLabCheckClient uses
+// real sockets.
 func TestCheckClient(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, relayOnly)
 	s.cfg.Listen = netip.MustParseAddr("0.0.0.0")

@@ -30,7 +30,7 @@ func TestDecide(t *testing.T) {
 		address bool
 		loader  string
 		script  bool
-		reason  string // of the reasons, one contains it
+		reason  string // one of the reasons contains it
 	}{
 		{"unknown", inventory.Machine{}, inventory.Grant{}, pxe(0), Unknown, false, "", false, "no machine"},
 		{"never armed", machine(nil), inventory.Grant{}, pxe(0), Disk, true, "", false, "no run and no person"},
@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// No answer that leads to a write for a machine without an open window.
+// A machine without an open window never gets an answer that leads to a write.
 func TestNothingWithoutAWindow(t *testing.T) {
 	for _, class := range []Class{ClassNone, ClassPXE, ClassHTTP, ClassIPXE} {
 		for arch := -1; arch < 45; arch++ {
@@ -171,7 +171,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 	}
 }
 
-// Without its key a server gives addresses and nothing else.
+// A server without its key only gives addresses.
 func TestWithoutKey(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, func(c *Config) { c.ClaimKey = nil })

@@ -57,7 +57,7 @@ func readPcap(t testing.TB, file string) []captured {
 	return out
 }
 
-// lines describes a reply, one thing after the other, for golden files.
+// describe returns the text of a reply for golden files.
 func describe(r reply) string {
 	if r.route == routeNone {
 		return "silence"
@@ -100,8 +100,8 @@ func lastOption(b []byte) byte {
 	return last
 }
 
-// Every packet that real firmware, iPXE, relays and Linux sent gets a sane
-// answer, armed or not; the answers as a whole are a golden file.
+// Packets captured from real firmware, iPXE, relays and Linux get valid answers, armed
+// or not. All answers are in a golden file.
 func TestCaptures(t *testing.T) {
 	files, err := filepath.Glob("testdata/captures/*.pcap")
 	if err != nil || len(files) < 20 {
@@ -114,7 +114,7 @@ func TestCaptures(t *testing.T) {
 		if len(packets) == 0 {
 			t.Errorf("%s: no DHCP packet was found", file)
 		}
-		reserved := map[string]netip.Addr{} // what the server of the capture gave
+		reserved := map[string]netip.Addr{} // addresses from the server in the capture
 		for _, c := range packets {
 			p, err := dhcpv4.FromBytes(c.payload)
 			if err != nil {
@@ -263,7 +263,7 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address ne
 	}
 }
 
-// packet makes a request as a client of that kind sends it.
+// packet returns a request like that of a real client.
 func packet(t testing.TB, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
 	mac, err := net.ParseMAC(testMAC)
@@ -294,7 +294,7 @@ func pxeClient(arch byte) dhcpv4.Modifier {
 	}
 }
 
-// One golden packet for each architecture, each message and each rule.
+// The golden file has a packet for each architecture, message and rule.
 func TestAnswers(t *testing.T) {
 	wants := func(a string) dhcpv4.Modifier { return generic(50, net.ParseIP(a).To4()...) }
 	from := func(a string) dhcpv4.Modifier { return generic(54, net.ParseIP(a).To4()...) }
@@ -462,7 +462,7 @@ func TestRecorderKeepsWhatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// The frame of a raw reply is what a client's IP stack accepts.
+// The packet of a raw reply is valid for a client's IP stack.
 func TestIPPacket(t *testing.T) {
 	for _, size := range []int{300, 301} {
 		b := ipPacket(testSelf, netip.MustParseAddr(testAddr), bytes.Repeat([]byte{0xab}, size))
@@ -498,7 +498,7 @@ func FuzzDHCP(f *testing.F) {
 	s, _ := newServer(f, m, nil)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= 34 {
-			copy(b[28:], []byte{0x52, 0x54, 0, 0x20, 1, 1}) // the machine that is known
+			copy(b[28:], []byte{0x52, 0x54, 0, 0x20, 1, 1}) // the known machine
 		}
 		before := s.stats.dhcpMalformed.Load()
 		r := s.handlePacket(t.Context(), b, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})

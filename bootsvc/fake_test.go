@@ -34,7 +34,7 @@ type fakeMachines struct {
 	machines []inventory.Machine
 	grants   map[string]inventory.Grant
 	err      error
-	listed   int // how often all of them were asked for
+	listed   int // calls of Machines
 }
 
 func (f *fakeMachines) MachineByMAC(_ context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
@@ -79,12 +79,12 @@ func (f *fakeMachines) setGrant(g inventory.Grant) {
 	f.grants[g.Machine] = g
 }
 
-// fakeJournal keeps what was written.
+// fakeJournal keeps all records in memory.
 type fakeJournal struct {
 	mu     sync.Mutex
 	events []inventory.Event
 	seen   []inventory.Seen
-	relays []netip.Addr // each time that one was heard
+	relays []netip.Addr // one for each PutRelay
 	err    error
 	// stall, if set, is called while a relay is being recorded.
 	stall func(ctx context.Context, giaddr netip.Addr) error

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// acting is the grant of a run whose agent carries actions out.
+// acting returns the grant of a run whose agent is carrying out actions.
 func acting(edit func(*inventory.Grant)) inventory.Grant {
 	g := armed("node1")
 	g.Spent, g.Acting = true, true
@@ -20,8 +20,8 @@ func acting(edit func(*inventory.Grant)) inventory.Grant {
 	return g
 }
 
-// While a run is in its actions, what lies on the disk is half an installation:
-// the machine is not sent there, and the agent's boot is not repeated either.
+// During a run's actions, the system on the disk is incomplete: the machine is not sent
+// to its disk, and the agent is not booted again either.
 func TestDecideHoldsAMachineInItsActions(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -56,8 +56,8 @@ func TestDecideHoldsAMachineInItsActions(t *testing.T) {
 	}
 }
 
-// DHCP, TFTP, HTTP and why say the same of a machine that is held; nothing of
-// it carries a claim, and neither kernel nor initramfs is served.
+// DHCP, TFTP, HTTP and Why agree about a machine on hold. No answer contains a claim,
+// and neither kernel nor initramfs is served.
 func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 	for _, method := range []string{MethodDefault, MethodExit, Method404, MethodSanboot} {
 		f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.BootFromDisk = method })}}
@@ -92,8 +92,8 @@ func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 			t.Errorf("%q: %+v, %v", method, e, err)
 		}
 
-		// Once the run is over the script that the machine waits in ends, whatever
-		// the machine's method: 404 would leave it there.
+		// When the run is over, the hold script ends for every method. A 404 would keep
+		// the machine in it.
 		f.setGrant(acting(func(g *inventory.Grant) { g.Run = "" }))
 		if w := get(
 			t,
@@ -105,7 +105,7 @@ func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 			!strings.Contains(w.Body.String(), "exit") {
 			t.Errorf("%q: over: %d\n%s", method, w.Code, w.Body)
 		}
-		// And the next boot that is allowed is taken from there.
+		// When the next boot is allowed, the hold script leads to it.
 		f.setGrant(armed("node1"))
 		if w := get(
 			t,

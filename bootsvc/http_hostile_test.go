@@ -48,7 +48,7 @@ func dialFrom(t *testing.T, from, to string) net.Conn {
 	return c
 }
 
-// attack opens a connection, and keeps it if the server lets it.
+// attack opens a connection, sends request and keeps the connection open.
 func attack(t *testing.T, from, to, request string) {
 	t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp4", to)
@@ -59,9 +59,8 @@ func attack(t *testing.T, from, to, request string) {
 	_, _ = io.WriteString(c, request)
 }
 
-// TestHTTPIsNotStarved: connections that read nothing, or ask nothing, of a few
-// addresses do not close HTTP to a machine with an open window, nor to one that
-// asks for metadata (security S35).
+// TestHTTPIsNotStarved: idle connections from a few addresses cannot block HTTP for a
+// machine with an open window, or for other clients (security S35).
 func TestHTTPIsNotStarved(t *testing.T) {
 	image := filepath.Join(t.TempDir(), "big.raw")
 	write(t, image, "")
@@ -72,7 +71,7 @@ func TestHTTPIsNotStarved(t *testing.T) {
 		"ask nothing":  "",
 		"read nothing": "GET /images/big.raw HTTP/1.1\r\nHost: x\r\n\r\n",
 		"stay":         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-		// The MAC of a machine that boots is known to the whole segment.
+		// The MAC of a booting machine is known to the whole network.
 		"name the machine": "GET /ipxe/binary/" + testMAC + "/snponly.efi HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,8 +101,8 @@ func TestHTTPIsNotStarved(t *testing.T) {
 	}
 }
 
-// TestHTTPKeepsWhatIsProven: connections of an armed machine outlive a flood if
-// they come from its reserved address, or name its boot's token (security S35).
+// TestHTTPKeepsWhatIsProven: connections of an armed machine survive a flood if they
+// come from its reserved address or use its boot's token (security S35).
 func TestHTTPKeepsWhatIsProven(t *testing.T) {
 	const own, other = "127.0.0.1", "127.0.0.2"
 	g := armed("node1")
@@ -146,11 +145,11 @@ func TestHTTPKeepsWhatIsProven(t *testing.T) {
 			for n := range maxHTTPConns + 100 {
 				attack(t, fmt.Sprintf("127.1.%d.%d", 1+n/200, 1+n%200), addr, "")
 			}
-			// It is accepted after all others, and comes first.
+			// This connection is accepted last, and has priority.
 			if err := request(dialFrom(t, own, addr)); err != nil {
 				t.Fatal(err)
 			}
-			for _, conn := range conns[:2] { // any source may keep one, as the others do
+			for _, conn := range conns[:2] { // any source may keep one connection
 				if err := request(conn); (err == nil) != c.kept {
 					t.Errorf("kept: %v, want %v (%v)", err == nil, c.kept, err)
 				}
@@ -159,8 +158,8 @@ func TestHTTPKeepsWhatIsProven(t *testing.T) {
 	}
 }
 
-// TestNoSourceEndsTheProcess: the look-up of a source that connects may panic,
-// too (security S35).
+// TestNoSourceEndsTheProcess: a panic during the look-up of a connection's source is
+// recovered and counted (security S35).
 func TestNoSourceEndsTheProcess(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
 	s.machines = panicking{}
@@ -180,8 +179,8 @@ func (panicking) MachineByAddress(context.Context, netip.Addr) (inventory.Machin
 	panic("a test's")
 }
 
-// TestNoInputEndsTheProcess: a panic while input of DHCP, TFTP or HTTP is
-// handled costs that one packet or request, and is counted (security S35).
+// TestNoInputEndsTheProcess: a panic while DHCP, TFTP or HTTP input is handled affects
+// only that packet or request, and is counted (security S35).
 func TestNoInputEndsTheProcess(t *testing.T) {
 	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, known, nil)

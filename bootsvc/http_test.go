@@ -25,7 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// get asks the handler as if from source.
+// get sends a request to the handler, with source as the client's address.
 func get(t testing.TB, h http.Handler, method, url, source string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://10.10.20.2/", nil)
@@ -74,8 +74,8 @@ func tftpGet(t *testing.T, addr, name string) (string, error) {
 	return b.String(), err
 }
 
-// Every name and URL that DHCP and the scripts hand out resolves while the
-// machine is armed, and none of them once it is not.
+// Every name and URL from DHCP and the scripts resolves while the machine is armed, and
+// none of them afterwards.
 func TestEveryNameResolves(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
 		m.Interfaces = append(m.Interfaces, inventory.Interface{MAC: "52:54:00:20:01:02", Address: netip.MustParseAddr("127.0.0.1")})
@@ -85,7 +85,7 @@ func TestEveryNameResolves(t *testing.T) {
 	h := s.Handler()
 	addr := startTFTP(t, s)
 	served := int64(0)
-	var handedOut []string // to be refused afterwards
+	var handedOut []string // must be refused afterwards
 	resolve := func(name string) string {
 		t.Helper()
 		if name == "" {
@@ -144,7 +144,7 @@ func TestEveryNameResolves(t *testing.T) {
 		if got := resolve(name); !strings.HasPrefix(got, loader+"\n") {
 			t.Errorf("architecture %d: %q holds %.20q", arch, name, got)
 		}
-		// iPXE 2.0 asks for autoexec.ipxe beside its own file.
+		// iPXE 2.0 asks for autoexec.ipxe in the directory of its own file.
 		follow(resolve(strings.TrimSuffix(name, loader) + autoexecName))
 	}
 	follow(resolve(bootFile(pxeClient(0), generic(77, []byte("iPXE")...))))
@@ -250,7 +250,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// Boot tokens of other boots, epochs and machines open nothing.
+// Boot tokens of other boots, epochs and machines are refused.
 func TestBootURLsExpire(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, nil)
@@ -475,7 +475,7 @@ func FuzzHTTP(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, p string) {
 		w := get(t, h, http.MethodGet, "/"+p, testAddr)
-		// The machine is not armed: nothing but its disk script is ever served.
+		// The machine is not armed: only its disk script is served.
 		if w.Code == http.StatusOK && w.Body.String() != "#!ipxe\necho Ingot: not armed, booting from disk\n"+exitLines {
 			t.Fatalf("%q: %s", p, w.Body)
 		}

@@ -14,12 +14,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// fakeInstallers is a run's plan and what became of its boot.
+// fakeInstallers has a run's plan and records its spent boots.
 type fakeInstallers struct {
 	mu    sync.Mutex
 	plan  inventory.Plan
 	err   error
-	fails int // of SpendBoot
+	fails int // number of calls of SpendBoot that fail
 	spent []string
 	then  func()
 }
@@ -45,7 +45,7 @@ type imageFiles map[string]string
 
 func (f imageFiles) OpenImage(_ context.Context, name, sum string) (io.ReadSeekCloser, inventory.Image, error) {
 	if sum == strings.Repeat("ab", 32) {
-		sum = "" // what all of them are now
+		sum = "" // the digest of all current images
 	}
 	text, ok := f[name+sum]
 	if !ok {
@@ -58,7 +58,7 @@ type nopCloser struct{ *bytes.Reader }
 
 func (nopCloser) Close() error { return nil }
 
-// withInstaller is a server whose machine is armed for an installer's boot.
+// withInstaller returns a server whose machine is armed for an installer's boot.
 func withInstaller(t *testing.T) (*Server, *fakeInstallers) {
 	t.Helper()
 	f := &fakeInstallers{plan: inventory.Plan{Run: "run-7", Installer: &inventory.Installer{
@@ -125,7 +125,7 @@ func TestInstallerIsBootedAndSpent(t *testing.T) {
 	}
 }
 
-// A stream that breaks is no delivery; one that is resumed to its end is.
+// A broken stream does not spend the boot. A stream that was resumed to its end does.
 func TestPayloadInPieces(t *testing.T) {
 	s, f := withInstaller(t)
 	g := armed("node1")
@@ -150,9 +150,8 @@ func TestPayloadInPieces(t *testing.T) {
 	}
 }
 
-// A delivery that cannot be recorded holds up no request: the machine has gone,
-// and with it the request's context. It is recorded later, unless the server
-// ends.
+// If a delivery cannot be recorded, the request does not wait, because the machine may
+// disconnect. The record is retried until the server stops.
 func TestDeliveryThatIsRecordedLate(t *testing.T) {
 	s, f := withInstaller(t)
 	spent := make(chan struct{})
@@ -181,8 +180,8 @@ func TestDeliveryThatIsRecordedLate(t *testing.T) {
 	}
 }
 
-// What is served under the boot's address is what the plan named by digest,
-// whatever was stored under the same name since.
+// The boot's URLs serve the images by the digests in the plan, even if an image was
+// replaced since.
 func TestInstallerImagesArePinned(t *testing.T) {
 	s, f := withInstaller(t)
 	g := armed("node1")
@@ -224,7 +223,7 @@ func TestInstallerImagesArePinned(t *testing.T) {
 	}
 }
 
-// brokenPipe takes some bytes and then none.
+// brokenPipe accepts some bytes and then fails.
 type brokenPipe struct {
 	*httptest.ResponseRecorder
 	left int

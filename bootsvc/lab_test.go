@@ -28,9 +28,9 @@ const (
 	clientNS = "ingot-bootsvc-cli"
 )
 
-// inNamespaces reports whether the test runs inside a namespace with srv0,
-// 10.10.20.2/24; the other end of that wire is cli0 in a second namespace,
-// without an address. If not, it runs the calling test there.
+// inNamespaces reports whether the test runs inside a namespace with srv0, 10.10.20.2/24,
+// whose other end is cli0 in a second namespace, without an address. If not, it runs
+// the calling test there.
 func inNamespaces(t *testing.T) bool {
 	t.Helper()
 	const inside = "INGOT_BOOTSVC_LAB"
@@ -70,8 +70,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// atClient runs do in the client's namespace. Sockets that it opens stay
-// there; its thread is not used again.
+// atClient runs do in the client's namespace, on a thread that is not used again.
+// Sockets that do opens stay in that namespace.
 func atClient(t *testing.T, do func() error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -91,8 +91,8 @@ func atClient(t *testing.T, do func() error) {
 	}
 }
 
-// A client without an address gets its lease by raw unicast and by broadcast,
-// a relay by giaddr, and a probe finds the server only when it answers it.
+// A client without an address gets its lease by raw unicast and by broadcast, a relay at
+// giaddr. A probe finds a server that answers unknown MACs.
 func TestLabDHCP(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -154,8 +154,8 @@ func TestLabDHCP(t *testing.T) {
 	}
 }
 
-// relayed speaks as a relay: the answer comes to giaddr's port 67, from the
-// server's address, with option 82 at its end.
+// relayed sends a DISCOVER like a relay. The answer must come to port 67 of giaddr, from
+// the server's address, with option 82 at the end.
 func relayed(t *testing.T, cli *net.Interface) {
 	t.Helper()
 	ip(t, "-n", clientNS, "addr", "add", "10.10.20.1/24", "dev", "cli0")
@@ -190,7 +190,7 @@ func relayed(t *testing.T, cli *net.Interface) {
 	}
 }
 
-// probed lets ProbeDHCP find a server that answers everybody.
+// probed checks that ProbeDHCP finds a server that answers any client.
 func probed(t *testing.T) {
 	t.Helper()
 	var foreign *net.UDPConn
@@ -228,8 +228,8 @@ func probed(t *testing.T) {
 	}
 }
 
-// CheckClient over real sockets: this server alone, beside a home router, beside
-// another server of Ingot, and with nobody; and that of a server of relays.
+// CheckClient over real sockets: without a server, with this server alone, with another
+// Ingot server, and with a relay-only server.
 func TestLabCheckClient(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -265,7 +265,7 @@ func TestLabCheckClient(t *testing.T) {
 		t.Errorf("alone: %v %v", notes, err)
 	}
 
-	// Another one hears the same broadcast, as it would behind a relay.
+	// Another Ingot server receives the same broadcast, as it would behind a relay.
 	twin, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Address = netip.MustParseAddr("10.10.20.1") })
 	var at *dhcpConn
 	atClient(t, func() (err error) {

@@ -27,13 +27,13 @@ var (
 	relayAddrs = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")}
 )
 
-// relayOnly makes newServer's configuration that of a server behind relays.
+// relayOnly changes newServer's configuration to that of a relay-only server.
 func relayOnly(c *Config) {
 	c.Interfaces, c.RelayOnly, c.Address, c.Relays, c.HTTPAddr = nil, true, relaySelf, relayAddrs, nil
 }
 
-// TestS31RelayOnlyNeedsItsRelays: a server that cannot know whom to believe
-// does not start, and says everything that is wrong at once.
+// TestS31RelayOnlyNeedsItsRelays: a relay-only server without listed relays does not
+// start. Its error names all problems.
 func TestS31RelayOnlyNeedsItsRelays(t *testing.T) {
 	_, err := New(
 		Config{
@@ -56,9 +56,9 @@ func TestS31RelayOnlyNeedsItsRelays(t *testing.T) {
 	}
 }
 
-// TestS31RelayOnly: replies go to giaddr and nowhere else; what has no giaddr,
-// one that is not listed, or came too far, is dropped; option 82 is echoed
-// byte for byte and stands last.
+// TestS31RelayOnly: replies go only to giaddr. Packets without giaddr, with one that is
+// not listed, or with too many hops are dropped. Option 82 is echoed unchanged, as the
+// last option.
 func TestS31RelayOnly(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, relayOnly)
@@ -106,7 +106,7 @@ func TestS31RelayOnly(t *testing.T) {
 	if n := s.Stats().DHCPDirect; n != 2 {
 		t.Errorf("%d packets without giaddr were counted", n)
 	}
-	// Nothing but a relay's reply can leave by such a socket.
+	// Such a socket sends only replies to relays.
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestS31RelayOnly(t *testing.T) {
 	}
 }
 
-// ingot why names the relays that may ask, and says so if none can.
+// Why names the relays that may ask, and reports if none may.
 func TestWhyRelayOnly(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	for relays, want := range map[string]string{
@@ -145,11 +145,11 @@ func TestWhyRelayOnly(t *testing.T) {
 const (
 	relayServerNS = "ingot-relay-srv"
 	relayRouterNS = "ingot-relay-rtr"
-	relayClientNS = clientNS // atClient goes there
+	relayClientNS = clientNS // used by atClient
 )
 
-// The server of TestLabS31RealRelay, in a process of its own. Its standard
-// input ends it; then it writes its counters.
+// The server process of TestLabS31RealRelay. It stops at the end of its standard input,
+// and then writes its counters.
 func TestRelayServerProcess(t *testing.T) {
 	mac := os.Getenv("INGOT_RELAY_CLIENT")
 	if mac == "" {
@@ -171,11 +171,10 @@ func TestRelayServerProcess(t *testing.T) {
 	}
 }
 
-// TestLabS31RealRelay: ISC dhcrelay, as VyOS starts it, stands between a
-// client and a server that is an ordinary user with CAP_NET_BIND_SERVICE and
-// no other capability, in a network that rewrites the source of what reaches
-// it, as that of a container does. DHCP, TFTP and HTTP all go through the
-// router.
+// TestLabS31RealRelay runs ISC dhcrelay, with the options of VyOS, on a router between a
+// client and a server. The server is an unprivileged user with only
+// CAP_NET_BIND_SERVICE. Like in a container, its network rewrites source addresses.
+// DHCP, TFTP and HTTP all go through the router.
 func TestLabS31RealRelay(t *testing.T) {
 	if !*lab {
 		t.Skip("needs root and network namespaces: go test -lab")
@@ -298,7 +297,7 @@ func TestLabS31RealRelay(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The files are reached through the router, from the address just given.
+	// Fetch the files through the router, from the address of the lease.
 	ip(t, "-n", relayClientNS, "addr", "add", testAddr+"/24", "dev", "cli0")
 	ip(t, "-n", relayClientNS, "route", "add", "default", "via", "10.10.20.1")
 	if got := within(
@@ -330,7 +329,7 @@ func TestLabS31RealRelay(t *testing.T) {
 		t.Errorf("HTTP: %.40q", got)
 	}
 
-	// By hand: option 82 as it came, and what is no listed relay's gets nothing.
+	// Sent by this test: option 82 is echoed, and a relay that is not listed gets no answer.
 	from := func(giaddr string) *dhcpv4.DHCPv4 {
 		return packet(
 			t,
@@ -349,7 +348,7 @@ func TestLabS31RealRelay(t *testing.T) {
 		"10.10.20.1/32",
 		"dev",
 		"lo",
-	) // a host that lies about being the relay gets no answer either: it goes to the relay
+	) // a host that forges the relay's address gets no answer either: it is sent to the relay
 	var liar net.PacketConn
 	atClient(t, func() (err error) {
 		var lc net.ListenConfig
@@ -382,7 +381,7 @@ func TestLabS31RealRelay(t *testing.T) {
 	}
 }
 
-// start starts cmd and ends it with the test.
+// start starts cmd and stops it at the end of the test.
 func start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -391,12 +390,12 @@ func start(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Cancel() // it may have ended
+		_ = cmd.Cancel() // it may have exited already
 		_ = cmd.Wait()
 	})
 }
 
-// within runs a command in a namespace and returns what it wrote.
+// within runs a command in a namespace and returns its output.
 func within(t *testing.T, ns string, args ...string) string {
 	t.Helper()
 	var errs bytes.Buffer
@@ -409,10 +408,10 @@ func within(t *testing.T, ns string, args ...string) string {
 	return string(out)
 }
 
-// unprivileged copies this program where everybody may run it.
+// unprivileged copies this program to a directory where any user may run it.
 func unprivileged(t *testing.T) string {
 	t.Helper()
-	//nolint:usetesting // another user has to reach it
+	//nolint:usetesting // another user must have access
 	dir, err := os.MkdirTemp("", "ingot-relay-")
 	if err != nil {
 		t.Fatal(err)
@@ -426,7 +425,7 @@ func unprivileged(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { // also its own temporary files
+	if err := os.Chmod(dir, 0o777); err != nil { // for its temporary files
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "server.test")
@@ -436,7 +435,7 @@ func unprivileged(t *testing.T) string {
 	return file
 }
 
-// A server behind a relay hands out its own address, wherever it listens.
+// A relay-only server hands out Address, even if it listens on another one.
 func TestRelayOnlyListensElsewhere(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, func(c *Config) { relayOnly(c); c.Listen = netip.MustParseAddr("127.0.0.1") })

@@ -40,9 +40,9 @@ func TestRelayed(t *testing.T) {
 	}
 	ask("0.0.0.0")
 	ask("10.10.20.254")
-	heard(0) // a packet without giaddr, or of a relay that is not listed, proves nothing
+	heard(0) // a packet without giaddr, or from a relay that is not listed, is not recorded
 
-	// It stands in the journal when the answer is there, once for a while (S48).
+	// The record is written before the answer, once in hearAgain (S48).
 	for range 100 {
 		ask("10.10.20.1")
 		heard(1)
@@ -51,7 +51,7 @@ func TestRelayed(t *testing.T) {
 	ask("10.10.20.1")
 	heard(2)
 
-	// A journal that takes nothing keeps nobody from being answered, and is asked again.
+	// A failing journal does not prevent answers, and is retried.
 	now, j.err = now.Add(hearAgain), errors.New("the disk is full")
 	ask("10.10.20.1")
 	heard(2)
@@ -59,13 +59,13 @@ func TestRelayed(t *testing.T) {
 	ask("10.10.20.1")
 	heard(3)
 
-	// Of a clock that was set back as well.
+	// The relay is also recorded after the clock was set back.
 	now = now.Add(-time.Hour)
 	ask("10.10.20.1")
 	heard(4)
 
-	// S48: who makes up relays fills no memory, makes so many writes in a while,
-	// and keeps none from being recorded when the while is over.
+	// S48: forged relays use limited memory and cause a limited number of writes. A real
+	// relay is recorded again after hearAgain.
 	j.relays, j.stall = nil, func(context.Context, netip.Addr) error { now = now.Add(time.Millisecond); return nil }
 	for n := range 4 * maxRelays {
 		s.hear(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), s.log)
@@ -84,8 +84,8 @@ func TestRelayed(t *testing.T) {
 	}
 }
 
-// TestS48ForgedRelaysWriteNothing: where no relay is listed, a giaddr is
-// recorded that lies in the network of a reservation, for any client there.
+// TestS48ForgedRelaysWriteNothing: if no relay is listed, a giaddr is recorded only if it
+// is in the network of a reservation. The client may be unknown.
 func TestS48ForgedRelaysWriteNothing(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, j := newServer(t, f, nil)
@@ -109,7 +109,7 @@ func TestS48ForgedRelaysWriteNothing(t *testing.T) {
 	}
 }
 
-// Packets of a relay that is being recorded wait for that, and no others do.
+// While a relay is being recorded, only its own packets wait.
 func TestRelayedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, j := newServer(t, &fakeMachines{}, relayOnly)
@@ -140,21 +140,21 @@ func TestRelayedWaits(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		s.hear(ended, slow, s.log) // its server ends: it does not wait
+		s.hear(ended, slow, s.log) // its context has ended: it does not wait
 		close(release)
 		synctest.Wait()
 		if !slices.Equal(j.relays, []netip.Addr{other, slow}) || waiting.Load() != 0 {
 			t.Errorf("recorded: %v; %d wait", j.relays, waiting.Load())
 		}
 
-		// One that takes too long keeps nobody from being answered.
+		// A packet waits at most hearWait for a slow record.
 		s.now = func() time.Time { return testNow.Add(hearAgain) }
 		release = make(chan struct{})
 		go s.hear(t.Context(), slow, s.log)
 		synctest.Wait()
 		began := time.Now()
 		s.hear(t.Context(), slow, s.log)
-		if d := time.Since(began); d != hearWait { // of the clock in here
+		if d := time.Since(began); d != hearWait { // exact in the synctest bubble
 			t.Errorf("a packet waited %s", d)
 		}
 		close(release)

@@ -27,8 +27,8 @@ import (
 
 var onWire = link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
 
-// TestS4ForwardedForIsNotBelieved: a request that names no MAC is judged by
-// the socket's peer. A client that spoofs a header gets what its own address would get.
+// TestS4ForwardedForIsNotBelieved: for a request without a MAC, only the address of the
+// connection counts. A spoofed header makes no difference.
 func TestS4ForwardedForIsNotBelieved(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil), machine(func(m *inventory.Machine) {
 		m.Name, m.Interfaces[0].MAC, m.Interfaces[0].Address = "node2", "52:54:00:20:01:02", netip.MustParseAddr("10.10.20.12")
@@ -71,8 +71,8 @@ func TestS4ForwardedForIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestS6RoutesOfTheProvisioningListener: what operators and agents are served
-// is not there, and neither is anything but what the handlers document.
+// TestS6RoutesOfTheProvisioningListener: the listener serves only the documented routes,
+// and none of those for operators and agents.
 func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	meta, err := metadatasvc.New(metadatasvc.Config{URL: "http://10.10.20.2", Key: testKey}, noMachines{f}, &fakeJournal{})
@@ -110,7 +110,7 @@ func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 			t.Errorf("%s: %d %s", a, w.Code, w.Body)
 		}
 	}
-	// The golden list: path and method of everything that is answered.
+	// The golden list has the path and method of every route that is answered.
 	d := Decide(f.machines[0], armed("node1"), Request{MAC: testMAC, Class: ClassIPXE}, testNow)
 	base := "/boot/52-54-00-20-01-01/" + bootToken(testKey, d.Owner, d.Boot)
 	served := []string{
@@ -141,7 +141,7 @@ func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 	}
 }
 
-// noMachines adds to fakeMachines what the metadata server asks besides.
+// noMachines adds the methods for the metadata server to fakeMachines.
 type noMachines struct{ *fakeMachines }
 
 func (n noMachines) Machine(_ context.Context, name string) (inventory.Machine, error) {
@@ -158,13 +158,12 @@ func (n noMachines) UserData(context.Context, string) (user, vendor inventory.Se
 	return user, vendor, nil
 }
 
-// hex40 is what differs between two scripts because it is derived: claims and
-// the tokens of URLs.
+// hex40 matches the derived values that differ between two scripts: claims and the
+// tokens in URLs.
 var hex40 = regexp.MustCompile(`[0-9a-f]{40,64}`)
 
-// words takes a script apart as iPXE does: into lines, into commands at ||, &&
-// and ;, and into words. Settings are expanded before all that, so that each
-// stays a word of its own here.
+// words splits a script like iPXE: into lines, into commands at ||, && and ;, and into
+// words. iPXE expands settings first, so each setting is a separate word here.
 func words(script string) [][]string {
 	var out [][]string
 	for _, line := range regexp.MustCompile(`\r\n|\r|\n`).Split(script, -1) {
@@ -176,10 +175,9 @@ func words(script string) [][]string {
 	return out
 }
 
-// FuzzS14BootScript: whatever stands in the inventory, a boot script that is
-// rendered has the structure of every other, with the values as single words
-// in their places, or it is refused. What validation lets into the inventory
-// is not refused then.
+// FuzzS14BootScript: for any values in the inventory, a boot script either has the same
+// structure as every other, with the values as single words, or it is refused. Values
+// that pass validation are not refused.
 func FuzzS14BootScript(f *testing.F) {
 	for _, arg := range []string{
 		"nouveau.modeset=0", "console=ttyS1,115200n8", "ip=10.0.0.1::10.0.0.254:255.255.255.0:node1:eth0:off", "module_blacklist=a,b", "a@b%c+d",
@@ -231,7 +229,7 @@ func FuzzS14BootScript(f *testing.F) {
 	})
 }
 
-// scriptOf returns the script of an armed machine, "" when it was refused.
+// scriptOf returns the script of an armed machine, or "" if it was refused.
 func scriptOf(t testing.TB, f *fakeMachines, name string) string {
 	t.Helper()
 	s, _ := newServer(t, f, nil)
@@ -243,8 +241,8 @@ func scriptOf(t testing.TB, f *fakeMachines, name string) string {
 	return w.Body.String()
 }
 
-// TestS44NoSecretOnTheKernelCommandLine: a boot script, and every DHCP reply,
-// carries the claim and nothing else that is worth stealing.
+// TestS44NoSecretOnTheKernelCommandLine: the claim is the only secret in a boot script
+// and in DHCP replies.
 func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
 		m.UserData, m.VendorData = inventory.NewSecret("canary-user"), inventory.NewSecret("canary-vendor")
@@ -280,7 +278,7 @@ func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 			t.Errorf("%s is sent in plain text", what)
 		}
 	}
-	// The token of the URLs is another text than the claim: URLs end up in logs.
+	// The token in the URLs differs from the claim, because URLs end up in logs.
 	if strings.Count(script, claim) != 1 {
 		t.Error("the claim stands in a URL")
 	}
@@ -298,9 +296,9 @@ func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 	}
 }
 
-// TestS30MalformedPackets: captures of real clients, cut, extended and with
-// bits turned over, as a known machine and as strangers. Nothing of it ends
-// the server, is answered to strangers, amplifies, or fills log or inventory.
+// TestS30MalformedPackets sends captured packets that are cut, extended or have flipped
+// bits, from a known machine and from unknown clients. The server must not crash, answer
+// unknown clients, amplify, or fill the log or the inventory.
 func TestS30MalformedPackets(t *testing.T) {
 	files, err := filepath.Glob("testdata/captures/*.pcap")
 	if err != nil || len(files) < 10 {
@@ -332,7 +330,7 @@ func TestS30MalformedPackets(t *testing.T) {
 		if !known {
 			t.Fatalf("a stranger was answered: %x", b)
 		}
-		// k = 2, but for packets shorter than a BOOTP packet may be.
+		// A reply is at most twice as long as its request, or as a minimal BOOTP packet.
 		if len(wire) > 2*max(len(b), 300) {
 			t.Fatalf("%d bytes were answered by %d", len(b), len(wire))
 		}
@@ -372,14 +370,14 @@ func TestS30MalformedPackets(t *testing.T) {
 	if len(j.events) > 16 || len(j.seen) > maxSeenPerPort+maxSeenRelayed {
 		t.Errorf("%d events and %d unknown MACs were written", len(j.events), len(j.seen))
 	}
-	// Each of the few messages at most 60 times a minute, whatever came.
+	// Each of the few messages is logged at most 60 times a minute.
 	if n := strings.Count(log.String(), "\n"); n == 0 || n > 600 {
 		t.Errorf("%d lines of log for %d packets", n, sent)
 	}
 }
 
-// TestS30OnlyConfiguredInterfaces: without one nothing is bound, and a known
-// machine's reservation is not given into another subnet.
+// TestS30OnlyConfiguredInterfaces: without interfaces, no port is bound. A reservation is
+// not handed out in another subnet.
 func TestS30OnlyConfiguredInterfaces(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} })
@@ -389,7 +387,7 @@ func TestS30OnlyConfiguredInterfaces(t *testing.T) {
 			t.Errorf("through %s: %s", relay, r.route)
 		}
 	}
-	// Listed or not: where the reservation does not belong, it is of no use.
+	// Without listed relays, a relay of another subnet gets no answer either.
 	open, _ := newServer(t, f, nil)
 	p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP("192.0.2.1")))
 	if r := open.handlePacket(t.Context(), p.ToBytes(), onWire); r.route != routeNone {
@@ -401,14 +399,14 @@ func TestS30OnlyConfiguredInterfaces(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := none.Run(ctx); err != nil { // it would have had to bind ports
+	if err := none.Run(ctx); err != nil { // binding ports would fail
 		t.Error(err)
 	}
 }
 
-// TestS46S48FloodWritesBoundedRows sends forged packets of an armed machine
-// and of strangers, against a real inventory: one row and one signal per run,
-// boot and kind; a bounded number of strangers, a bounded file.
+// TestS46S48FloodWritesBoundedRows sends forged packets of an armed machine and of
+// unknown clients to a server with a real inventory. They write one row and one signal
+// per run, boot and kind, and a limited number of unknown MACs; the file stays small.
 func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 	const forged = 5000
 	path := filepath.Join(t.TempDir(), "ingot.db")
@@ -443,7 +441,7 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 		s.handlePacket(ctx, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(byte(n%20)), func(p *dhcpv4.DHCPv4) {
 			p.TransactionID = dhcpv4.TransactionID{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 			p.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient" + strings.Repeat("x", n%200)))
-			if n%3 == 0 { // relays that there are not
+			if n%3 == 0 { // relays that do not exist
 				p.GatewayIPAddr = net.IPv4(10, byte(n), byte(n>>8), 1)
 			}
 		}).ToBytes(), onWire)
@@ -502,7 +500,7 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 	if after, err := store.Grant(ctx, "node1"); err != nil || after != grantBefore {
 		t.Errorf("the grant was %+v and is %+v: %v", grantBefore, after, err)
 	}
-	if err := store.Backup(ctx, path+".copy"); err != nil { // without free pages and log
+	if err := store.Backup(ctx, path+".copy"); err != nil { // the copy has no free pages and no WAL
 		t.Fatal(err)
 	}
 	st, err := os.Stat(path + ".copy")
@@ -519,7 +517,8 @@ type noKeys struct{}
 func (noKeys) Seal(_, _ string, plain []byte) ([]byte, error)  { return plain, nil }
 func (noKeys) Open(_, _ string, sealed []byte) ([]byte, error) { return sealed, nil }
 
-// TestS48AFloodOfRelaysLeavesInterfacesTheirPlace: relays can be made up.
+// TestS48AFloodOfRelaysLeavesInterfacesTheirPlace: MACs from forged relays do not displace
+// those that were seen on an interface.
 func TestS48AFloodOfRelaysLeavesInterfacesTheirPlace(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, nil)
 	for n := range 4 * maxSeenRelayed {
@@ -540,8 +539,8 @@ func TestS48AFloodOfRelaysLeavesInterfacesTheirPlace(t *testing.T) {
 	}
 }
 
-// TestS3LookupsAreTheSame: what a stranger's name costs is what a known one
-// costs: one look-up, also when the answer is that nobody knows.
+// TestS3LookupsAreTheSame: known and unknown machines cost one look-up each, and a wrong
+// token gets the same answer for both.
 func TestS3LookupsAreTheSame(t *testing.T) {
 	f := &counting{fakeMachines: &fakeMachines{machines: []inventory.Machine{machine(nil)}}}
 	s, _ := newServer(t, f.fakeMachines, nil)
@@ -562,7 +561,7 @@ func TestS3LookupsAreTheSame(t *testing.T) {
 	}
 }
 
-// counting counts calls.
+// counting counts look-ups.
 type counting struct {
 	*fakeMachines
 	calls int

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Of the unknown MACs of a port the newest are told, now and an hour later.
+// If a port has too many unknown MACs, the newest ones are written, each time.
 func TestS48NewestUnknownMACsWin(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, nil)
 	for range 3 {
@@ -28,11 +28,11 @@ func TestS48NewestUnknownMACsWin(t *testing.T) {
 		j.seen = nil
 	}
 	if s.Stats().SeenDropped == 0 {
-		t.Error("nobody is told that there were more")
+		t.Error("dropped MACs are not counted")
 	}
 }
 
-// Why tells that a reservation lies where nobody is answered.
+// Why reports a reservation in a subnet where DHCP is not answered.
 func TestWhyNamesASubnetThatIsNotServed(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	reasons := func(edit func(*Config)) string {

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// fuzzTFTP returns a server with an armed machine, and its wire. Each use of
-// the returned address is another client of that machine.
+// fuzzTFTP returns a server with an armed machine, its wire, and a function that returns
+// the address of the next client.
 func fuzzTFTP(f *testing.F) (*Server, *fakeWire, func() netip.AddrPort) {
 	f.Helper()
 	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
@@ -23,11 +23,11 @@ func fuzzTFTP(f *testing.F) (*Server, *fakeWire, func() netip.AddrPort) {
 	}
 }
 
-// finish ends the transfer with peer as its client does, until the server has
-// ended it, and checks what was sent.
+// finish ends the transfer with an error from peer, waits until the server has ended it,
+// and checks the packets that were sent.
 func (w *fakeWire) finish(t *testing.T, s *Server, peer netip.AddrPort) {
 	t.Helper()
-	// That the second is taken says that the first was handled.
+	// When the second packet is taken, the first has been handled.
 	for range 2 {
 		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x05\x00\x00enough\x00")}
 	}
@@ -52,8 +52,8 @@ func (w *fakeWire) finish(t *testing.T, s *Server, peer netip.AddrPort) {
 	}
 }
 
-// FuzzTFTPOptions: whatever follows the mode of a request, the transfer begins,
-// with no more options than two of our own numbers, and ends (security S34).
+// FuzzTFTPOptions: with any bytes after the mode of a request, the transfer begins and
+// ends, and the answer has at most two options with numbers of the server (security S34).
 func FuzzTFTPOptions(f *testing.F) {
 	for _, options := range []string{
 		"", "blksize\x001428\x00tsize\x000\x00", "blksize\x00" + strings.Repeat("0", 470) + "512\x00", "BLKSIZE\x008\x00", "tsize\x00-1\x00windowsize\x0064\x00",
@@ -70,9 +70,9 @@ func FuzzTFTPOptions(f *testing.F) {
 	})
 }
 
-// FuzzTFTPTransfer: whatever packets a client sends in mid-transfer, the
-// transfer ends. Each is one byte of length, in units of six bytes, and that
-// many bytes (security S34).
+// FuzzTFTPTransfer: with any packets of a client during a transfer, the transfer ends.
+// The input is a list of packets, each after a byte with its length in units of six
+// bytes (security S34).
 func FuzzTFTPTransfer(f *testing.F) {
 	const oack = "\x01\x00\x04\x00\x00\x00\x00"
 	for _, packets := range []string{

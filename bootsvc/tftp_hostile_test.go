@@ -15,8 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestTFTPHostileOptions: no option of a request ends the server, and none is
-// repeated in an answer as it came (security S34).
+// TestTFTPHostileOptions: no option of a request stops the server (security S34).
 func TestTFTPHostileOptions(t *testing.T) {
 	_, f, _, addr := tftpServer(t)
 	f.setGrant(armed("node1"))
@@ -37,7 +36,7 @@ func TestTFTPHostileOptions(t *testing.T) {
 	}
 }
 
-// TestTFTPHostileTransfers: no packet in mid-transfer ends the server (security S34).
+// TestTFTPHostileTransfers: no packet during a transfer stops the server (security S34).
 func TestTFTPHostileTransfers(t *testing.T) {
 	_, f, _, addr := tftpServer(t)
 	f.setGrant(armed("node1"))
@@ -61,9 +60,8 @@ func TestTFTPHostileTransfers(t *testing.T) {
 	}
 }
 
-// TestTFTPIsNotStarved: requests from forged sources that never answer do not
-// close TFTP to an armed machine, whatever file they name, nor do those in its
-// own name (security S34).
+// TestTFTPIsNotStarved: requests with forged sources, for any file and even with the
+// machine's own address, do not block TFTP for an armed machine (security S34).
 func TestTFTPIsNotStarved(t *testing.T) {
 	forged := func(n int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}), 1069)
@@ -103,8 +101,8 @@ func TestTFTPIsNotStarved(t *testing.T) {
 	}
 }
 
-// TestTFTPForgetsLostRequests: requests that the library has dropped do not take
-// the place of others for good.
+// TestTFTPForgetsLostRequests: requests that the library has dropped do not count
+// permanently.
 func TestTFTPForgetsLostRequests(t *testing.T) {
 	c := newTFTPConn(nil, &fakeWire{})
 	peer := func(n int) netip.AddrPort {
@@ -130,9 +128,9 @@ func TestTFTPForgetsLostRequests(t *testing.T) {
 	}
 }
 
-// TestTFTPTransferReadsWhatItIsHanded: a transfer whose wait times out while a packet
-// is on its way to it is not ended before it has read that, because it would close the
-// channel under the library's loop. One that reads nothing is ended all the same.
+// TestTFTPTransferReadsWhatItIsHanded: if a transfer times out while a packet is being
+// passed to it, it is not ended before it has read the packet: it would close a channel
+// that the library's loop sends on. After tftpRetries it is ended in any case.
 func TestTFTPTransferReadsWhatItIsHanded(t *testing.T) {
 	peer := netip.MustParseAddrPort("192.0.2.1:1069")
 	oack, data := []byte{0, opOACK, 0, 0}, []byte{0, opData, 0, 1}
@@ -170,13 +168,13 @@ func TestTFTPTransferReadsWhatItIsHanded(t *testing.T) {
 	}
 }
 
-// A fakeWire is a tftpConn's socket in memory: it keeps what is sent, and
-// delivers what is put into in.
+// fakeWire is a tftpConn's socket in memory. It keeps the sent packets and delivers the
+// packets in the channel in.
 type fakeWire struct {
 	in     chan datagram
 	closed chan struct{}
 	once   sync.Once
-	conn   *tftpConn // over it
+	conn   *tftpConn // the one that uses this socket
 
 	mu   sync.Mutex
 	sent []datagram
@@ -204,8 +202,8 @@ func (w *fakeWire) WriteTo(b []byte, cm *ipv4.ControlMessage, to net.Addr) (int,
 	return len(b), nil
 }
 
-// fetch fetches a file as a client does that loses no packet and asks again when
-// it is not heard.
+// fetch fetches a file like a client that loses no packets and repeats a packet until it
+// is answered.
 func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body []byte) {
 	t.Helper()
 	packet := []byte("\x00\x01" + file + "\x00octet\x00blksize\x001428\x00")
@@ -233,7 +231,7 @@ func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body [
 	return body
 }
 
-// take returns what was sent since it was called last.
+// take returns the packets that were sent since its last call.
 func (w *fakeWire) take() []datagram {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,7 +240,7 @@ func (w *fakeWire) take() []datagram {
 	return out
 }
 
-// A fakeSocket is what else the library asks of a socket.
+// fakeSocket has the other methods of a socket that the library calls.
 type fakeSocket struct{ *fakeWire }
 
 func (s fakeSocket) ReadFrom([]byte) (int, net.Addr, error) { return 0, nil, net.ErrClosed }
@@ -273,8 +271,8 @@ func serveWire(t testing.TB, s *Server) *fakeWire {
 	return w
 }
 
-// TestTFTPSelfTestIsForThisHost: the one file that asks for no machine is no
-// answer to a forged source (security S34).
+// TestTFTPSelfTestIsForThisHost: the check's script, the only file without a machine, is
+// not sent to a forged source (security S34).
 func TestTFTPSelfTestIsForThisHost(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
 	w := serveWire(t, s)
@@ -285,6 +283,6 @@ func TestTFTPSelfTestIsForThisHost(t *testing.T) {
 		if !strings.HasPrefix(string(got[0].b), want) {
 			t.Errorf("%s is answered with %q", source, got[0].b)
 		}
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x05\x00\x00")} // enough
+		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x05\x00\x00")} // end the transfer
 	}
 }

@@ -29,7 +29,7 @@ func tftpServer(t *testing.T) (*Server, *fakeMachines, *fakeJournal, string) {
 	return s, f, j, startTFTP(t, s)
 }
 
-// dial returns a UDP socket for hand-made TFTP.
+// dial returns a UDP socket for TFTP packets of the test.
 func dial(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	var d net.Dialer
@@ -61,7 +61,7 @@ func receive(t *testing.T, c net.Conn) string {
 	return string(b[:n])
 }
 
-// UEFI asks for the size, aborts, and downloads from the same port.
+// UEFI requests the size, aborts, and downloads from the same port.
 func TestTFTPSizeProbe(t *testing.T) {
 	s, f, j, addr := tftpServer(t)
 	f.setGrant(armed("node1"))
@@ -78,14 +78,14 @@ func TestTFTPSizeProbe(t *testing.T) {
 	if body, err := tftpGet(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
-	// The client is content before the server has read the last ACK.
+	// The client is done before the server has read the last ACK.
 	waitFor(t, func() bool { return s.Stats().TFTPServed == 1 })
 	if kinds := j.kinds(t, s); kinds != inventory.EventLoader {
 		t.Errorf("events %q", kinds)
 	}
 }
 
-// waitFor waits until ok says so.
+// waitFor waits until ok returns true.
 func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -126,8 +126,8 @@ func TestTFTPRefusals(t *testing.T) {
 	}
 }
 
-// A client that never answers gets one packet for each of its own, and its address
-// has a limited number of requests (security S34).
+// A client that never answers gets one packet for each packet it sends, and the number
+// of requests of its address is limited (security S34).
 func TestTFTPDoesNotAmplify(t *testing.T) {
 	wire := &fakeWire{}
 	c := newTFTPConn(nil, wire)

@@ -17,8 +17,8 @@ func phone(t *testing.T, s *Server, o inventory.Owner) int {
 	return do(t, s, http.MethodPost, path, node1, "instance_id=i-node1", "Content-Type", "application/x-www-form-urlencoded").Code
 }
 
-// A system that was not finished speaks while the run is in its actions: that is
-// no evidence. cloud-init is told to ask again, for the answer may change.
+// A phone-home of an unfinished system during the run's actions is not evidence.
+// cloud-init must retry, because the answer may change.
 func TestPhoneHomeBeforeTheLastActionIsNoEvidence(t *testing.T) {
 	s, f, j := newServer(t)
 	g := f.grants["node1"]
@@ -31,7 +31,7 @@ func TestPhoneHomeBeforeTheLastActionIsNoEvidence(t *testing.T) {
 		!strings.Contains(j.events[0].Message, "phoned home") {
 		t.Fatalf("%+v", j.events)
 	}
-	// The next boot is allowed, and the same system speaks: that boot was lost.
+	// The next boot is allowed, and the same system phones home: that boot was lost.
 	g.Spent, g.Boot, g.NetbootUntil = false, 2, testNow.Add(time.Hour)
 	f.grants["node1"] = g
 	if code := phone(t, s, g.Owner); code != http.StatusServiceUnavailable {
@@ -40,7 +40,7 @@ func TestPhoneHomeBeforeTheLastActionIsNoEvidence(t *testing.T) {
 	if len(j.events) != 2 || j.events[1].Kind != inventory.EventBootLost || j.events[1].Boot != 2 {
 		t.Fatalf("%+v", j.events)
 	}
-	// From the last action on it counts.
+	// After the last action, the phone-home counts.
 	g.Acting, g.Spent = false, true
 	f.grants["node1"] = g
 	if code := phone(t, s, g.Owner); code != http.StatusOK || len(j.events) != 3 || j.events[2].Kind != inventory.EventPhoneHome {
@@ -48,8 +48,8 @@ func TestPhoneHomeBeforeTheLastActionIsNoEvidence(t *testing.T) {
 	}
 }
 
-// The system of an earlier run phones home on an armed boot: the boot was lost.
-// Everybody else, and that system at any other time, is not known.
+// If the system of an earlier run phones home during an armed boot, the boot was lost.
+// At any other time, and for any other nonce, the answer is 404.
 func TestPhoneHomeOfAnEarlierRun(t *testing.T) {
 	earlier := inventory.Owner{Machine: "node1", Run: "run-0", Epoch: 2}
 	for _, c := range []struct {
@@ -83,7 +83,7 @@ func TestPhoneHomeOfAnEarlierRun(t *testing.T) {
 				}
 				return
 			}
-			// It was heard, so that it does not go on calling.
+			// The answer is 200, so that the system does not retry.
 			if code != http.StatusOK || len(j.events) != 1 {
 				t.Fatalf("%d %+v", code, j.events)
 			}
@@ -94,8 +94,8 @@ func TestPhoneHomeOfAnEarlierRun(t *testing.T) {
 	}
 }
 
-// Until a run wrote the disk the system there keeps its instance id; then it is
-// that of the run and its boot, in every tree.
+// A system keeps its instance id until a run writes the disk. Then every tree has the
+// instance id of the run and its boot.
 func TestInstanceIDNamesRunAndBoot(t *testing.T) {
 	s, f, _ := newServer(t)
 	ids := func() []string {

@@ -12,15 +12,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// panicking is an inventory in which a look-up panics.
+// panicking is an inventory whose look-ups panic.
 type panicking struct{ Machines }
 
 func (panicking) MachineByAddress(context.Context, netip.Addr) (inventory.Machine, inventory.Grant, error) {
 	panic("a test's")
 }
 
-// TestNoRequestEndsTheProcess: a request that panics costs its connection, and
-// is counted (security S35).
+// TestNoRequestEndsTheProcess: a panic ends only the connection of its request, and is
+// counted (security S35).
 func TestNoRequestEndsTheProcess(t *testing.T) {
 	s, _, _ := newServer(t)
 	s.machines = panicking{s.machines}

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// fakeInstallers is a run's plan and what its installer said.
+// fakeInstallers has a run's plan and the reports of its installer.
 type fakeInstallers struct {
 	plan  inventory.Plan
 	err   error
@@ -35,7 +35,7 @@ func (f *fakeInstallers) InstallerReported(_ context.Context, o inventory.Owner,
 	return len(f.said) == 1, nil
 }
 
-// withInstaller is a server of which node1 boots an installer.
+// withInstaller returns a server whose machine node1 boots an installer.
 func withInstaller(t *testing.T) (*Server, *fakeMachines, *fakeJournal, *fakeInstallers) {
 	t.Helper()
 	s, f, j := newServer(t)
@@ -70,7 +70,7 @@ func TestDocumentsOfTheRun(t *testing.T) {
 	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDocument || j.events[0].Key != "config" || j.events[0].Boot != 1 {
 		t.Errorf("%+v", j.events)
 	}
-	// A plan that was made before the site moved: images lie elsewhere now.
+	// A plan from before the site moved has the old URL of images.
 	i.plan.ImagesURL = "http://192.0.2.1/images"
 	i.plan.Documents[0].Contents = "iso: http://192.0.2.1/images/x.iso\nbase: http://192.0.2.1/images\nother: http://192.0.2.1/images-of-others/x\n"
 	s.cfg.ImageURL = func() string { return "http://198.51.100.1:7080/images" }
@@ -96,7 +96,7 @@ func TestDocumentsOfTheRun(t *testing.T) {
 	}
 }
 
-// S5: a document is served while the secrets window is open, and no longer.
+// S5: a document is served only while the secrets window is open.
 func TestS5DocumentsAreServedInTheWindowAlone(t *testing.T) {
 	s, f, _, _ := withInstaller(t)
 	g := f.grants["node1"]
@@ -121,7 +121,7 @@ func TestS5DocumentsAreServedInTheWindowAlone(t *testing.T) {
 func TestWebhook(t *testing.T) {
 	s, f, j, i := withInstaller(t)
 	g := f.grants["node1"]
-	g.SecretsUntil = time.Time{} // a report is heard while a person is asked
+	g.SecretsUntil = time.Time{} // a report counts while the operator is asked
 	f.grants["node1"] = g
 	path := seed.WebhookURL("", testKey, g.Owner)
 	post := func(path, body string, header ...string) (int, string) {

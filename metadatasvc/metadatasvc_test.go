@@ -140,8 +140,8 @@ func seedPath(f *fakeMachines, machine string) string {
 	return strings.TrimSuffix(seed.URL("", testKey, f.grants[machine].Owner), "nocloud/")
 }
 
-// crawl fetches path and everything that its listing names, by the rules of
-// cloud-init: name/ is a directory, 0=key is 0/openssh-key, all else a leaf.
+// crawl fetches path and everything in its listing, by the rules of cloud-init: name/
+// is a directory, 0=key is 0/openssh-key, anything else is a leaf.
 func crawl(t *testing.T, s *Server, path, source string) (leaves []string) {
 	t.Helper()
 	w := get(t, s, path, source)
@@ -205,7 +205,7 @@ func TestNothingListedIsMissing(t *testing.T) {
 	}
 }
 
-// Everybody who may not know gets one and the same answer.
+// All unauthorized clients get the same answer.
 func TestS1SecretsOnlyInTheWindow(t *testing.T) {
 	s, f, _ := newServer(t)
 	right := seedPath(f, "node1")
@@ -252,7 +252,7 @@ func TestS1SecretsOnlyInTheWindow(t *testing.T) {
 			refused(name, right+file, node1)
 		}
 	}
-	// The capability of nobody's grant opens nothing, either.
+	// The capability of a grant without an owner does not open anything either.
 	f.grants["node1"] = inventory.Grant{}
 	refused("zero owner", "/c/node1/"+inventory.Capability(testKey, inventory.Owner{})+"/nocloud/user-data", node1)
 	f.grants["node1"] = open
@@ -316,7 +316,7 @@ func TestTokens(t *testing.T) {
 func TestPhoneHome(t *testing.T) {
 	s, f, j := newServer(t)
 	g := f.grants["node1"]
-	g.SecretsUntil = time.Time{} // the nonce alone counts
+	g.SecretsUntil = time.Time{} // only the nonce counts
 	f.grants["node1"] = g
 	u, err := url.Parse(seed.PhoneHomeURL("http://10.10.20.2:7172", testKey, g.Owner))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// counting writes down which questions are asked.
+// counting records the look-ups.
 type counting struct {
 	*fakeMachines
 	asked []string
@@ -34,7 +34,7 @@ func (c *counting) Grant(ctx context.Context, name string) (inventory.Grant, err
 	c.asked = append(c.asked, "grant")
 	g, err := c.fakeMachines.Grant(ctx, name)
 	if err == nil && g.Machine == "" {
-		err = fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound) // as the real store says
+		err = fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound) // like the real store
 	}
 	return g, err
 }
@@ -44,10 +44,9 @@ func (c *counting) UserData(ctx context.Context, name string) (user, vendor inve
 	return c.fakeMachines.UserData(ctx, name)
 }
 
-// TestS3UnknownClosedAndWrongAreTheSame: a client without a capability cannot
-// tell whether there is such a machine, whether a run holds it, or whether its
-// window is open: same status, headers and body, after the same questions to
-// the inventory, in the same order.
+// TestS3UnknownClosedAndWrongAreTheSame: a client without a capability cannot find out
+// whether a machine exists, whether a run owns it, or whether its window is open. The
+// status, headers, body and the look-ups in the inventory are the same.
 func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
 	s, f, _ := newServer(t)
 	c := &counting{fakeMachines: f}
@@ -94,7 +93,7 @@ func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
 			}
 		}
 	}
-	// What is closed is not even read.
+	// With a closed window, the secrets are not even read.
 	if got := look(
 		http.MethodGet,
 		fmt.Sprintf("/c/node2/%s/nocloud/user-data", inventory.Capability(testKey, closed.Owner)),
@@ -104,9 +103,9 @@ func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
 	}
 }
 
-// TestS4AddressesOpenNoSecret: neither an address nor a header that claims
-// one opens what a run's capability opens, and a header is believed from
-// listed proxies alone.
+// TestS4AddressesOpenNoSecret: secrets are served only for a run's capability, not for
+// an address or a header with an address. The header is trusted only from listed
+// proxies.
 func TestS4AddressesOpenNoSecret(t *testing.T) {
 	s, _, _ := newServer(t)
 	paths := []string{"/latest/user-data", "/2009-04-04/user-data", "/nocloud/user-data", "/latest/", "/metadata", "/"}
@@ -128,13 +127,13 @@ func TestS4AddressesOpenNoSecret(t *testing.T) {
 					}
 				}
 			}
-			// Through the proxy, too, an address is an address.
+			// Through the proxy, the address does not open secrets either.
 			if w := get(t, s, path, "10.10.20.3", "X-Forwarded-For", node1); strings.Contains(w.Body.String(), canary) {
 				t.Errorf("%s through the proxy", path)
 			}
 		}
 	}
-	// Several lines of the header are one list, of which the right-most counts.
+	// Several header lines form one list, whose right-most address counts.
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://10.10.20.2/latest/meta-data/hostname", nil)
 	r.RemoteAddr = "10.10.20.3:40000"
 	r.Header["X-Forwarded-For"] = []string{node1, node2}
@@ -143,15 +142,15 @@ func TestS4AddressesOpenNoSecret(t *testing.T) {
 	if w.Body.String() != "node2" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	// Without a configured proxy nobody is believed.
+	// Without a configured proxy, the header is never trusted.
 	s.cfg.Proxies = nil
 	if w := get(t, s, "/latest/meta-data/hostname", "10.10.20.3", "X-Forwarded-For", node1); w.Code != http.StatusNotFound {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
-// TestS48FetchesWriteBoundedRows: metadata that is fetched over and over, by
-// address, by capability and in wrong ways, is one row per run and minute.
+// TestS48FetchesWriteBoundedRows: repeated fetches of metadata, by address, by
+// capability and invalid ones, write one row per run and minute.
 func TestS48FetchesWriteBoundedRows(t *testing.T) {
 	s, f, j := newServer(t)
 	path := seed.URL("", testKey, f.grants["node1"].Owner) + "user-data"

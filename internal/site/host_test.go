@@ -22,8 +22,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A copy of a data directory that is older than every peer finds the marker in the
-// place of its keys, and retires.
+// An old copy of a data directory, without any peer, retires because of the marker in
+// the place of the keys.
 func TestMarkerRetiresEveryCopy(t *testing.T) {
 	cfg := ownDirs(t)
 	h, err := NewHost(testOptions(cfg))
@@ -45,10 +45,10 @@ func TestMarkerRetiresEveryCopy(t *testing.T) {
 	require.Equal(t, "um760", s.Successor.Name)
 	st, err := h.SiteStatus(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, st.Why, "the marker in "+cfg.KeyFile)
+	require.Contains(t, st.Why, cfg.KeyFile+" is the marker of a retired site")
 }
 
-// S48: clients of the peer API without a token do not fill the log.
+// S48: clients of the peer API without a token cannot fill the log.
 func TestStrangersAtThePeerAPI(t *testing.T) {
 	cfg := ownDirs(t)
 	require.NoError(t, made(MakeStandby(t.Context(), cfg, "um760")))
@@ -67,7 +67,7 @@ func TestStrangersAtThePeerAPI(t *testing.T) {
 	require.Less(t, strings.Count(out.String(), "\n"), 300)
 }
 
-// Image files arrive in pieces, are proven, and are there only then.
+// An image file arrives in pieces and gets its name only after it is verified.
 func TestImagesOfAPeer(t *testing.T) {
 	cfg := ownDirs(t)
 	cfg.MinFree = 1
@@ -108,8 +108,8 @@ func TestImagesOfAPeer(t *testing.T) {
 	require.Zero(t, st.Size, "a wrong file is not kept")
 }
 
-// An image that has become another one under the same name, or whose first
-// bytes at the peer are not its own, is sent again from its first byte.
+// An image is sent again from its first byte if it was replaced under the same name,
+// or if the peer has the start of another file.
 func TestImageThatHasChanged(t *testing.T) {
 	ctx, from := t.Context(), t.TempDir()
 	image := func(text string) inventory.Image {
@@ -140,20 +140,20 @@ func TestImageThatHasChanged(t *testing.T) {
 	}
 	const long, short = "a long image, of which half was sent", "another one"
 
-	// Half of the long one is there when the short one takes its name: the offset to
-	// continue from is beyond its end.
+	// The peer has half of a long file when a short file takes its name. The offset
+	// would be beyond the end.
 	r, img := peer(), image(long)
 	st, err := r.SendImage(ctx, img, 0, strings.NewReader(long[:20]))
 	require.NoError(t, err)
 	require.False(t, st.Done)
 	arrives(r, image(short), short)
 
-	// The whole of the long one was sent before.
+	// The peer has all of the long file.
 	r = peer()
 	arrives(r, image(long), long)
 	arrives(r, image(short), short)
 
-	// The partial file of the right name is longer than the file, or not its beginning.
+	// The partial file is longer than the file, or not its beginning.
 	for _, wrong := range []string{long, "anot", "xxxxxxxxxxx"} {
 		r = peer()
 		img = image(short)
@@ -161,12 +161,12 @@ func TestImageThatHasChanged(t *testing.T) {
 		arrives(r, img, short)
 	}
 
-	// A file that differs from the inventory is an error, and is not sent again and again.
+	// A file that differs from the inventory is an error, and is not sent repeatedly.
 	r, img = peer(), image(long)
 	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, "11 bytes and the inventory says 36")
+	require.ErrorContains(t, err, "11 bytes, but 36 in the inventory")
 	img.Size = int64(len(short))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")
@@ -191,12 +191,12 @@ func preparedHost(t *testing.T) (*Host, Prepared) {
 	return h, p
 }
 
-// A server that ends while it installs a site continues where it was. A part in its
-// place is known by its digest; a missing part is an error, and nothing starts
-// without it.
+// A server that stops while it installs a site resumes the installation. A part in its
+// place is recognized by its digest. A missing part is an error, and the site does not
+// start.
 func TestInstallContinues(t *testing.T) {
 	ctx := t.Context()
-	for cut := range 4 { // so many parts were put in their places
+	for cut := range 4 { // the number of parts in their places
 		h, p := preparedHost(t)
 		for _, x := range h.parts()[:cut] {
 			require.NoError(t, os.MkdirAll(filepath.Dir(x.to), 0o750))
@@ -227,7 +227,7 @@ func TestInstallContinues(t *testing.T) {
 		}
 		require.NoError(t, os.Remove(gone.from))
 		refused(inventory.ErrNotFound, gone.name+" is missing")
-		// Another file is in its place.
+		// Another file is in the place of a part.
 		require.NoError(t, os.MkdirAll(filepath.Dir(gone.to), 0o750))
 		require.NoError(t, os.WriteFile(gone.to, []byte("of another site"), 0o600))
 		refused(inventory.ErrConflict, "has the digest")
@@ -237,21 +237,21 @@ func TestInstallContinues(t *testing.T) {
 		require.NoError(t, os.WriteFile(gone.from, []byte("proven "+gone.name), 0o600))
 		require.NoError(t, h.install(ctx, p))
 	}
-	// Runs in another Temporal are not part of it.
+	// With an external Temporal, its database is not part of the site.
 	h, p := preparedHost(t)
 	temporal := h.parts()[1]
 	require.NoError(t, os.Remove(temporal.from))
 	delete(p.Files, temporal.name)
 	require.NoError(t, h.install(ctx, p))
 	require.NoFileExists(t, temporal.to)
-	// A site without the digests of its parts was never proven.
+	// A site without the digests of its parts was never verified.
 	h, p = preparedHost(t)
 	p.Files = nil
 	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
 }
 
-// While a part is missing, the host reports it to operators, and continues when the
-// part is there again.
+// While a part is missing, the host reports it to operators. It continues when the part
+// is back.
 func TestMissingPartIsReported(t *testing.T) {
 	h, p := preparedHost(t)
 	h.cfg.Listen = "127.0.0.1:0"
@@ -278,8 +278,7 @@ func TestMissingPartIsReported(t *testing.T) {
 	require.Empty(t, st.Silent)
 }
 
-// pairedHosts makes a standby that answers, and a server that has paired with it as
-// the peer um760.
+// pairedHosts returns a site and a standby that is paired with it as the peer um760.
 func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token inventory.Secret) {
 	t.Helper()
 	standby := ownDirs(t)
@@ -306,8 +305,8 @@ func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token in
 	return here, there, peer, token
 }
 
-// A site with notices does not move to a server without: notices that wait would
-// never be sent, and no operator would hear of the next question.
+// A site with notices does not move to a server without them: waiting notices would
+// never be sent, and operators would not get the next question.
 func TestMigrationKeepsNotices(t *testing.T) {
 	here, there, _, _ := pairedHosts(t)
 	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
@@ -315,14 +314,14 @@ func TestMigrationKeepsNotices(t *testing.T) {
 		if c.here {
 			here.cfg.Notify.URL = "https://example.com/x"
 		}
-		err := here.CheckTarget(t.Context(), "um760") // which may have something to say of this host's ports
+		err := here.CheckTarget(t.Context(), "um760") // ports of this host may be another problem
 		text := fmt.Sprint(err)
 		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
 		require.NotContains(t, text, "example.com")
 	}
 }
 
-// A target that could not be the site is refused before anything is done.
+// CheckTarget refuses a target that cannot take over, and changes nothing.
 func TestTargetsThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
@@ -341,7 +340,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			here, there, _, _ := pairedHosts(t)
-			// Ports of this host may be in use: that is another reason.
+			// There may be other problems: ports of this host may be in use.
 			require.NotContains(t, fmt.Sprint(here.CheckTarget(t.Context(), "um760")), c.says)
 			c.change(here, there)
 			err := here.CheckTarget(t.Context(), "um760")
@@ -372,8 +371,8 @@ func testOptions(cfg config.Config) Options {
 	}
 }
 
-// made drops the description of a standby.
+// made returns only the error of MakeStandby.
 func made(_ StandbyResult, err error) error { return err }
 
-// idle is a site that was not asked to do anything.
+// idle is a site whose methods are not called.
 type idle struct{ Instance }

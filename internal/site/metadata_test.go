@@ -18,8 +18,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestForward (S4): what machines ask a retired server is answered by the one that
-// the site has moved to, as if they had asked there, and by nobody else.
+// TestForward (S4): requests of machines to a retired server are answered by the site's
+// new host, as if they had been sent there, and by no other server.
 func TestForward(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -82,7 +82,7 @@ func TestForward(t *testing.T) {
 	}, asked)
 	require.Equal(t, http.StatusRequestEntityTooLarge, ask(f, http.MethodPost, "/phone-home/m1/abc", strings.Repeat("x", maxForwarded+1)).Code)
 
-	// What is no path is not worth a question.
+	// A request without a path is not forwarded.
 	for _, uri := range []string{"http:foo", "*"} {
 		n := len(asked)
 		bad := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
@@ -95,7 +95,7 @@ func TestForward(t *testing.T) {
 		require.Len(t, asked, n, uri)
 	}
 
-	// Nothing is answered by anybody but the pinned server to the known source.
+	// Only the pinned server answers, and only the known source.
 	stranger, err := Forward(w.peer, certificate(t), token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	wrong := w.peer
@@ -119,8 +119,8 @@ func TestForward(t *testing.T) {
 	require.ErrorContains(t, err, "its key is unknown")
 }
 
-// TestForwardHandshakes: anybody may ask a retired server, and each handshake
-// with its target costs both.
+// TestForwardHandshakes: many requests share few TLS connections to the target, because
+// any host may send requests to a retired server.
 func TestForwardHandshakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -54,8 +54,8 @@ func certificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// world is two hosts with a link between them. Everything that a host knows
-// after a kill is in its directory.
+// world has two hosts and a link between them. After a kill, a host has only the state
+// in its directory.
 type world struct {
 	t         *testing.T
 	src, dst  string // data directories
@@ -65,17 +65,17 @@ type world struct {
 	peer      inventory.Peer
 	speaking  speakers
 	mu        sync.Mutex
-	target    *Target // nil: its process is dead
+	target    *Target // nil = its process is dead
 	cut       bool
 	fault     func(r *http.Request) fault
 	requests  []string
 	reached   func(step string) error
-	source    *Source // of the life that was begun last
+	source    *Source // of the last life
 	copies    int
 	spoilOnce bool // the copy fails
 }
 
-// speakers records which servers answer machines, and that never both do.
+// speakers records which servers answer machines, and whether both ever do.
 type speakers struct {
 	mu  sync.Mutex
 	who map[string]bool
@@ -113,8 +113,8 @@ const (
 	loseRequest
 	loseAnswer
 	halfBody
-	killBefore // the target is killed before it does anything
-	killAfter  // the target is killed after the work and before the answer
+	killBefore // the target is killed before it handles the request
+	killAfter  // the target is killed after it has handled the request, before the answer
 )
 
 func newWorld(t *testing.T) *world {
@@ -156,7 +156,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startTarget begins a life of the target, from what lies on its disk.
+// startTarget begins a life of the target, with the state on its disk.
 func (w *world) startTarget() {
 	w.t.Helper()
 	f, err := Open(w.dst)
@@ -239,7 +239,7 @@ type roundTrip struct {
 	rt http.RoundTripper
 }
 
-// what names a request: state, prepare, activate, refuse.
+// what returns the name of a request: state, prepare, activate or refuse.
 func what(r *http.Request) string {
 	switch p := r.URL.Path; {
 	case strings.HasSuffix(p, "/activate"):
@@ -275,7 +275,7 @@ func (l roundTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || f == pass || f == halfBody {
 		return resp, err
 	}
-	_ = resp.Body.Close() // it is lost on its way
+	_ = resp.Body.Close() // the answer is lost
 	if f == killAfter {
 		l.killTarget()
 	}
@@ -286,8 +286,8 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, errCut }
 
-// life is one process of the source, from its start until it is killed, ctx
-// ends, or its role is settled. With id it hands over.
+// life runs one process of the source until it is killed, ctx ends, or its role is
+// settled. With an id, it hands the site over.
 func (w *world) life(ctx context.Context, id string) error {
 	f, err := Open(w.src)
 	if err != nil {
@@ -334,7 +334,7 @@ func (w *world) life(ctx context.Context, id string) error {
 	}
 }
 
-// waiting is a life of the source that goes on in the background.
+// waiting is a life of the source in the background.
 type waiting struct {
 	done   chan error
 	cancel context.CancelFunc
@@ -350,7 +350,7 @@ func (w *world) begin(id string) *waiting {
 	return x
 }
 
-// until waits for a condition that another goroutine causes.
+// until waits for a condition that another goroutine makes true.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -384,7 +384,7 @@ func (w *world) asks(x *waiting) string {
 	return why
 }
 
-// settled starts everything again and returns which server is the site.
+// settled restarts both servers and returns which one is the site.
 func (w *world) settled(name string) string {
 	w.t.Helper()
 	w.mu.Lock()
@@ -394,12 +394,12 @@ func (w *world) settled(name string) string {
 	if dead {
 		w.startTarget()
 	}
-	w.speaking.set("source", false) // its process was dead
+	w.speaking.set("source", false) // its process is dead
 	require.NoError(w.t, w.life(w.t.Context(), ""), name)
 	return w.judge(name)
 }
 
-// judge returns which server is the site, after checking that no file contradicts it.
+// judge returns which server is the site, after checking that all files agree.
 func (w *world) judge(name string) string {
 	w.t.Helper()
 	require.Empty(w.t, w.speaking.bad, name)
@@ -494,8 +494,8 @@ func TestKilledSource(t *testing.T) {
 	}
 }
 
-// TestFaultyLink loses each kind of request and of answer, once and until the
-// source asks the operator, with the target killed or not.
+// TestFaultyLink drops each kind of request and of answer, once or until the source
+// asks the operator, and kills the target or not.
 func TestFaultyLink(t *testing.T) {
 	t.Parallel()
 	for _, request := range []string{"prepare", "activate"} {
@@ -537,7 +537,7 @@ func faulty(t *testing.T, name, request string, f fault, times int) {
 	} else {
 		require.Empty(t, w.speaking.now())
 	}
-	// The source is killed, too, and everything starts again.
+	// The source is killed as well, and both servers restart.
 	x.cancel()
 	require.ErrorIs(t, <-x.done, context.Canceled)
 	want := "source"
@@ -547,7 +547,7 @@ func faulty(t *testing.T, name, request string, f fault, times int) {
 	require.Equal(t, want, w.settled(name))
 }
 
-// TestLinkComesBack: a source that is not killed asks until the target answers.
+// TestLinkComesBack: a source that is not killed keeps asking until the target answers.
 func TestLinkComesBack(t *testing.T) {
 	t.Parallel()
 	for _, f := range []fault{loseRequest, loseAnswer} {
@@ -574,8 +574,8 @@ func TestLinkComesBack(t *testing.T) {
 	}
 }
 
-// TestLateActivate: an activate that was under way when the hand-over was taken
-// back has no effect.
+// TestLateActivate: an activate request that arrives after the hand-over was taken back
+// has no effect.
 func TestLateActivate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -596,7 +596,7 @@ func TestLateActivate(t *testing.T) {
 	})
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.Equal(t, "source", w.judge("late"))
-	// A new one may succeed.
+	// A new hand-over can succeed.
 	require.NoError(t, w.life(t.Context(), "h2"))
 	require.Equal(t, "target", w.judge("second"))
 	g, err := Open(w.dst)
@@ -615,8 +615,8 @@ func TestCopyFails(t *testing.T) {
 	require.Contains(t, f.Site().HandOver.Why, "the disk is full")
 }
 
-// TestOperatorDecides: the operator's decision ends the silence of a source whose
-// target is gone.
+// TestOperatorDecides: if the target is gone, the operator's decision makes the source
+// answer again or retire.
 func TestOperatorDecides(t *testing.T) {
 	t.Parallel()
 	for _, word := range []string{inventory.TakeOver, inventory.GiveUp} {
@@ -649,8 +649,8 @@ func TestOperatorDecides(t *testing.T) {
 	}
 }
 
-// TestGiveUpNamesThePeer: a server with several peers retires in favour
-// of the one that is in question, and not of the first of the list.
+// TestGiveUpNamesThePeer: a server with several peers retires in favor of the peer that
+// the question is about, not of the first one in the list.
 func TestGiveUpNamesThePeer(t *testing.T) {
 	t.Parallel()
 	gone := func(name string) inventory.Peer {
@@ -679,12 +679,12 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	with(w, w.peer, gone("other"))
 	x := w.begin("")
 	require.Contains(t, w.asks(x), "peer other may be the site")
-	require.ErrorContains(t, w.source.Decide(t.Context(), inventory.GiveUp, "dst"), "not in question")
+	require.ErrorContains(t, w.source.Decide(t.Context(), inventory.GiveUp, "dst"), "is not about peer")
 	require.NoError(t, w.source.Decide(t.Context(), inventory.GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
-	// Neither answers: the operator has to name one.
+	// Neither answers: the operator must name one.
 	w = newWorld(t)
 	with(w, gone("first"), gone("other"))
 	x = w.begin("")
@@ -698,8 +698,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	require.NoError(t, <-x.done)
 	retired(w, "other")
 
-	// The first does not answer, and the second has prepared a hand-over of which
-	// this copy has no record: the second is in question.
+	// The first peer does not answer, and the second has prepared a hand-over that this
+	// copy has no record of. The question is about the second.
 	w = newWorld(t)
 	old := t.TempDir()
 	w.reached = func(s string) error {
@@ -721,8 +721,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	retired(w, "dst")
 }
 
-// TestPeerThatIsTheSiteIsBelieved: a peer that says that it is the site is believed,
-// although another one before it in the list does not answer.
+// TestPeerThatIsTheSiteIsBelieved: a server retires if a peer is the site, even if an
+// earlier peer in the list does not answer.
 func TestPeerThatIsTheSiteIsBelieved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -744,7 +744,7 @@ func TestPeerThatIsTheSiteIsBelieved(t *testing.T) {
 	require.Equal(t, "dst", f.Site().Successor.Name)
 }
 
-// TestTakeOverByTarget: the source is lost when everything is prepared.
+// TestTakeOverByTarget: the source fails after the site was prepared.
 func TestTakeOverByTarget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -758,7 +758,7 @@ func TestTakeOverByTarget(t *testing.T) {
 	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
 	require.NoError(t, w.target.TakeOver("anna"))
 	require.Equal(t, []string{"target"}, w.speaking.now())
-	// The source was not lost: it learns that it has retired.
+	// The source comes back: it finds out that the site has moved, and retires.
 	w.reached = nil
 	require.NoError(t, w.life(t.Context(), ""))
 	require.Equal(t, []string{"target"}, w.speaking.now())
@@ -767,8 +767,8 @@ func TestTakeOverByTarget(t *testing.T) {
 	require.Equal(t, Retired, f.Site().Role)
 }
 
-// TestStaleCopy starts a copy of the source's data directory that was made
-// before the migration: with the target unreachable, and then with it.
+// TestStaleCopy starts a copy of the source's data directory from before the migration,
+// first with an unreachable target and then with a reachable one.
 func TestStaleCopy(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"before", "prepared"} {
@@ -887,7 +887,7 @@ func TestMark(t *testing.T) {
 	require.Len(t, names, 1)
 }
 
-// A change that is refused changes nothing, not even what was read before.
+// A change that returns an error changes nothing, not even a Site that was read before.
 func TestRefusedChange(t *testing.T) {
 	t.Parallel()
 	f, err := Open(t.TempDir())

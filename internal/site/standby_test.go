@@ -29,7 +29,7 @@ func ownDirs(t *testing.T) config.Config {
 
 func TestStandby(t *testing.T) {
 	cfg := ownDirs(t)
-	cfg.Listen = "127.0.0.1:1" // nobody answers there
+	cfg.Listen = "127.0.0.1:1" // no server answers there
 	ctx := t.Context()
 	for _, file := range []string{filepath.Join(cfg.DataDir, "ingot.db"), cfg.KeyFile} {
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -53,7 +53,7 @@ func TestStandby(t *testing.T) {
 	require.Equal(t, hex.EncodeToString(sum[:]), f.Site().Source.TokenSHA256)
 	b, err := os.ReadFile(filepath.Join(cfg.DataDir, FileName))
 	require.NoError(t, err)
-	require.NotContains(t, string(b), text, "who copies the data does not take the token along")
+	require.NotContains(t, string(b), text, "the token is not in the data directory")
 
 	made, err = MakeStandby(ctx, cfg, "another")
 	require.NoError(t, err)
@@ -62,8 +62,8 @@ func TestStandby(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, f.Site(), again.Site())
 
-	// Made again, with the earlier data directory: it knows the new source alone,
-	// unless it holds the site of the old one ready.
+	// Made again with the earlier data directory: it accepts only the new source, unless
+	// it has a prepared site of the old one.
 	require.NoError(t, os.WriteFile(made.TokenFile, []byte(strings.Repeat("7", 64)+"\n"), 0o600))
 	held, err := again.Change(func(s *Site) error {
 		s.Source.Fingerprint, s.Source.Name, s.Prepared = "sha256:00", "nas", &Prepared{ID: "1"}
@@ -77,7 +77,7 @@ func TestStandby(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	// A server that runs would write what it knows over another's change.
+	// A running server would overwrite the change.
 	running, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer running.Close()
