@@ -211,7 +211,7 @@ func TestAMTBootDevice(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrUnsupported)
 }
 
-// TestAMTNoFalseSuccess: whatever goes wrong, no operation succeeds.
+// TestAMTNoFalseSuccess: with a fault, no operation succeeds falsely.
 func TestAMTNoFalseSuccess(t *testing.T) {
 	for name, c := range map[string]struct {
 		faults     vlab.AMTFaults

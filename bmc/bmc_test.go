@@ -382,8 +382,8 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestS25PasswordIsNowhere: a child's arguments and environment, our log and our
-// errors do not contain the password.
+// TestS25PasswordIsNowhere: the child's arguments and environment, the log and errors do
+// not contain the password.
 func TestS25PasswordIsNowhere(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))

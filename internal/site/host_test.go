@@ -63,7 +63,7 @@ func TestStrangersAtThePeerAPI(t *testing.T) {
 		peers.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/site/v1/state", nil))
 		require.Equal(t, http.StatusUnauthorized, rec.Code)
 	}
-	require.Contains(t, out.String(), "a peer is refused")
+	require.Contains(t, out.String(), "a peer's request is refused")
 	require.Less(t, strings.Count(out.String(), "\n"), 300)
 }
 

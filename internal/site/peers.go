@@ -117,7 +117,7 @@ func (h *Host) pair(ctx context.Context, peer inventory.Peer, token string) erro
 // explainStranger turns an ErrStranger into an inventory.ErrConflict with the cause.
 func explainStranger(err error) error {
 	if errors.Is(err, ErrStranger) {
-		return fmt.Errorf("%w: its token is another, or belongs to another server: %w", err, inventory.ErrConflict)
+		return fmt.Errorf("%w: the token is wrong, or belongs to another server: %w", err, inventory.ErrConflict)
 	}
 	return err
 }

@@ -82,7 +82,7 @@ func answer(t *Target, f route) http.HandlerFunc {
 		v, err := f(r)
 		status := http.StatusOK
 		if err != nil {
-			t.Log.Warn("a peer is refused", "route", r.Pattern, "remote", r.RemoteAddr, "error", err)
+			t.Log.Warn("a peer's request is refused", "route", r.Pattern, "remote", r.RemoteAddr, "error", err)
 			v, status = refuse(err)
 		}
 		text, err := json.Marshal(v)
@@ -133,7 +133,7 @@ func (t *Target) pair(r *http.Request) (any, error) {
 	}
 	_, err = t.File.Change(func(s *Site) error {
 		if s.Source.Fingerprint != "" && s.Source.Fingerprint != print {
-			return fmt.Errorf("the token belongs to %q, whose key is another: %w", s.Source.Name, ErrStranger)
+			return fmt.Errorf("the token belongs to %q, which has another key: %w", s.Source.Name, ErrStranger)
 		}
 		s.Source.Fingerprint, s.Source.Name = print, r.URL.Query().Get("name")
 		return nil
