@@ -127,7 +127,7 @@ func TestQuiet(t *testing.T) {
 		send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up", "peer": "um760"}, admin).Code,
 	)
 	require.Equal(t, []string{"give-up um760"}, p.words)
-	p.err = fmt.Errorf("nothing is to be decided: %w", inventory.ErrConflict)
+	p.err = fmt.Errorf("no question is open: %w", inventory.ErrConflict)
 	require.Equal(t, http.StatusConflict, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "take-over"}, admin).Code)
 
 	p.st = inventory.SiteStatus{
