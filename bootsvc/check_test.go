@@ -143,7 +143,7 @@ func TestJudgeCheck(t *testing.T) {
 		twin,
 		twin,
 	); !errors.Is(err, inventory.ErrConflict) ||
-		!strings.Contains(err.Error(), "too, 192.168.1.10: end") {
+		!strings.Contains(err.Error(), "too, 192.168.1.10: stop") {
 		t.Errorf("two of Ingot: %v", err)
 	}
 	for _, found := range [][]ForeignServer{nil, {router}} {
