@@ -71,20 +71,21 @@ var may = map[string]string{
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
 		"internal/human internal/identity internal/keyring internal/reserve internal/temporalchild " +
-		"internal/temporalserver golang.org/x/crypto",
+		"internal/temporalfile golang.org/x/crypto",
 	"internal/site": "inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
 		"internal/human internal/identity internal/keyring internal/listener internal/quiet " +
 		"internal/reserve golang.org/x/sync",
 
-	"internal/temporalserver": "internal/temporalchild internal/dbcopy go.temporal.io/server go.temporal.io/api " +
-		"github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
+	"internal/temporalfile": "internal/dbcopy internal/temporalchild modernc.org/sqlite",
+	"internal/temporalserver": "internal/dbcopy internal/temporalchild internal/temporalfile go.temporal.io/server " +
+		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/keyring " +
 		"internal/listener internal/notify internal/reserve internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
-		"internal/temporalserver go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
+		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc",
 
 	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
@@ -95,10 +96,10 @@ var may = map[string]string{
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
 		"internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
-		"internal/machinefile internal/server internal/site internal/strictyaml internal/temporalchild " +
+		"internal/machinefile internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/term",
 
-	"cmd/ingot":        "internal/cli",
+	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
 	"cmd/worker-agent": "action worker-agent github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
 

@@ -3,12 +3,25 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporalserver"
 )
 
 // version is set by -ldflags; see the Makefile.
 var version string
 
-func main() { os.Exit(cli.Main(version)) }
+func main() {
+	// The embedded Temporal is this program again, as a child of the server.
+	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
+		if err := temporalserver.ChildMain(os.Stdin, os.NewFile(temporalchild.ReadyFD, "ready"), os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, "ingot:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(cli.Main(version))
+}

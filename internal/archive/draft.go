@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/keyring"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -68,7 +68,7 @@ func (d *Draft) addPart(p Part, path string) {
 
 // AddTemporal adds a copy of Temporal's database, after reading it back.
 func (d *Draft) AddTemporal(ctx context.Context, path string) error {
-	c, err := temporalserver.ReadCopy(ctx, path)
+	c, err := temporalfile.ReadCopy(ctx, path)
 	if err != nil {
 		return err
 	}

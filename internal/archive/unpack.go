@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/keyring"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -38,7 +38,7 @@ func Verify(ctx context.Context, file string) (_ Manifest, err error) {
 type Unpacked struct {
 	Manifest
 	Dir      string
-	OpenRuns []temporalserver.OpenRun // set by CheckDatabases
+	OpenRuns []temporalfile.OpenRun // set by CheckDatabases
 
 	seal       Seal
 	sealedKeys []byte
@@ -102,7 +102,7 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 		return u.Judge(inv, nil)
 	}
 
-	c, err := temporalserver.ReadCopy(ctx, filepath.Join(u.Dir, TemporalName))
+	c, err := temporalfile.ReadCopy(ctx, filepath.Join(u.Dir, TemporalName))
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 // The caller closes the store.
 func (u *Unpacked) OpenInventory(ctx context.Context, ring *keyring.Ring) (*sqlite.Store, error) {
 	if u.Temporal != nil {
-		if err := temporalserver.Adopt(ctx, filepath.Join(u.Dir, TemporalName)); err != nil {
+		if err := temporalfile.Adopt(ctx, filepath.Join(u.Dir, TemporalName)); err != nil {
 			return nil, err
 		}
 	}

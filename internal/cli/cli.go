@@ -79,7 +79,7 @@ of it does not answer now.`,
 	completeWords(root, "output", "table", "json", "yaml")
 
 	root.AddCommand(
-		serveCommand(o), temporalChildCommand(o), initCommand(o), doctorCommand(o), statusCommand(o),
+		serveCommand(o), initCommand(o), doctorCommand(o), statusCommand(o),
 		machineCommand(o), templateCommand(o), imageCommand(o), workflowCommand(o), operationCommand(o),
 		genesisCommand(o), recoverCommand(o), bmcCommand(o), netbootCommand(o), whyCommand(o),
 		configCommand(o), secretCommand(o), notifyCommand(o), backupCommand(o), restoreCommand(o),

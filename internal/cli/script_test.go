@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,9 +28,19 @@ func TestMain(m *testing.M) {
 	// The server starts its Temporal by executing itself, under a name that testscript does
 	// not know.
 	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
-		os.Exit(Main("test"))
+		execProgram()
 	}
 	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(Main("test")) }})
+}
+
+// execProgram becomes bin/ingot, which has the embedded Temporal. The test binary has not: with the race detector the
+// Temporal server would have to be compiled a second time.
+func execProgram() {
+	_, here, _, _ := runtime.Caller(0)
+	program := filepath.Join(filepath.Dir(here), "../../bin/ingot")
+	err := syscall.Exec(program, append([]string{program}, os.Args[1:]...), os.Environ())
+	fmt.Fprintf(os.Stderr, "starting %s (make build makes it): %v\n", program, err)
+	os.Exit(1)
 }
 
 // The scripts are what an operator types, against a real server with its own

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/server"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
 func serveCommand(o *options) *cobra.Command {
@@ -39,11 +38,4 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 			Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: c.OutOrStdout(),
 		})
 	})
-}
-
-// temporalChildCommand runs the embedded Temporal as a child process of the server.
-func temporalChildCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
-		Use: temporalchild.Subcommand, Hidden: true, Args: cobra.NoArgs,
-	}, func(*call) error { return server.RunTemporalChild() })
 }

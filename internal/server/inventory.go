@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -129,7 +129,7 @@ func (s *server) refuseLost(ctx context.Context) error {
 	}
 
 	file := archive.TemporalFile(s.cfg)
-	n, err := temporalserver.Runs(ctx, file)
+	n, err := temporalfile.Runs(ctx, file)
 	if err != nil || n == 0 {
 		return err
 	}

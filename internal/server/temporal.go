@@ -21,16 +21,9 @@ import (
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
-
-// RunTemporalChild is the embedded Temporal server, which the server starts as a
-// process of its own under [temporalchild.Subcommand].
-func RunTemporalChild() error {
-	return temporalserver.ChildMain(os.Stdin, os.NewFile(temporalchild.ReadyFD, "ready"), os.Stderr)
-}
 
 // temporal keeps a client and workers on the site's Temporal server, while that server
 // is up and proven to be the site's own.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
 // TestBackupOfARunningServer copies the database while runs are started, and
@@ -62,7 +62,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 		t.Error("a server that is not running made a backup")
 	}
 
-	held, err := temporalserver.ReadCopy(testContext(t), to)
+	held, err := temporalfile.ReadCopy(testContext(t), to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 	}
 	found := false
 	for _, r := range held.Open {
-		found = found || r == temporalserver.OpenRun{Workflow: "machine/a", Run: open}
+		found = found || r == temporalfile.OpenRun{Workflow: "machine/a", Run: open}
 		if r.Workflow == "machine/b" {
 			t.Error("a run that is over is open in the copy")
 		}
@@ -80,10 +80,10 @@ func TestBackupOfARunningServer(t *testing.T) {
 		t.Errorf("the open run %s is not among %v", open, held.Open)
 	}
 
-	if err := temporalserver.Adopt(testContext(t), to); err != nil {
+	if err := temporalfile.Adopt(testContext(t), to); err != nil {
 		t.Fatal(err)
 	}
-	plain, err := temporalserver.ReadCopy(testContext(t), to)
+	plain, err := temporalfile.ReadCopy(testContext(t), to)
 	if err != nil || plain.ID != "" {
 		t.Errorf("after adoption: %q %v", plain.ID, err)
 	}
@@ -108,11 +108,11 @@ func TestReadCopyRefuses(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := temporalserver.ReadCopy(t.Context(), file); err == nil {
+	if _, err := temporalfile.ReadCopy(t.Context(), file); err == nil {
 		t.Error("an empty file passed")
 	}
 	newer(t, file)
-	_, err := temporalserver.ReadCopy(t.Context(), file)
+	_, err := temporalfile.ReadCopy(t.Context(), file)
 	var f *temporalchild.Failure
 	if !errors.As(err, &f) || f.Kind != temporalchild.KindSchema {
 		t.Errorf("a newer schema: %v", err)

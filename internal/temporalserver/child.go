@@ -11,10 +11,12 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
 // stopLimit ends a server that hangs in its stop; the parent would kill it two seconds later.
@@ -117,5 +119,49 @@ func describeFullDisk(err error, file string) error {
 		Kind:    temporalchild.KindSpace,
 		Message: fmt.Sprintf("the disk of %q is full: %v", file, err),
 		Remedy:  "make room (ingot image prune removes images that nothing uses); this is tried again until then",
+	}
+}
+
+// child is the server's process, as its parent sees it.
+type child struct {
+	cfg    temporalchild.Config
+	stdin  io.Reader
+	orders *json.Decoder // reads stdin
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	reports io.Writer // the pipe to the parent, on which whole lines are written
+}
+
+func (c *child) report(r temporalchild.Report) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return temporalchild.WriteReport(c.reports, r)
+}
+
+// carryOutOrders carries out what the parent orders until the pipe ends. Each order has its own goroutine, so that the end
+// of the pipe is noticed at once.
+func (c *child) carryOutOrders(ctx context.Context) {
+	for {
+		var o temporalchild.Order
+		if err := c.orders.Decode(&o); err != nil {
+			if !errors.Is(err, io.EOF) {
+				c.logger.Warn("an order of the parent cannot be read", "err", err)
+				_, _ = io.Copy(io.Discard, c.stdin) // the end of the pipe still counts
+			}
+			return
+		}
+		if o.Backup == nil {
+			continue
+		}
+		go func() {
+			done := temporalchild.BackupDone{ID: o.Backup.ID}
+			if err := temporalfile.TakeBackup(ctx, c.cfg.File, *o.Backup); err != nil {
+				done.Error = describeFullDisk(err, o.Backup.File).Error()
+			}
+			if err := c.report(temporalchild.Report{Backup: &done}); err != nil {
+				c.logger.Warn("a backup cannot be answered", "err", err)
+			}
+		}()
 	}
 }

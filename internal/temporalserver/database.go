@@ -15,9 +15,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
-// schemaFiles are the scripts that make the schema of schemaStamp.
+// schemaFiles are the scripts that make the schema of temporalfile.SchemaStamp.
 var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
 
 // failoverVersionIncrement is the distance between the failover versions of one cluster; the remainder identifies the
@@ -53,13 +54,13 @@ func prepareDatabase(
 ) (identity, error) {
 	// The stamp is read without the pragmas, which would change the file.
 	var stamp int
-	err := withDatabase(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
+	err := temporalfile.Use(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
 		var err error
-		stamp, err = checkStamp(ctx, db, cfg.File)
+		stamp, err = temporalfile.CheckStamp(ctx, db, cfg.File)
 		return err
 	})
-	if err == nil && stamp != 0 && stamp != schemaStamp {
-		busy(fmt.Sprintf("migrating %s from schema %d to %d", cfg.File, stamp, schemaStamp))
+	if err == nil && stamp != 0 && stamp != temporalfile.SchemaStamp {
+		busy(fmt.Sprintf("migrating %s from schema %d to %d", cfg.File, stamp, temporalfile.SchemaStamp))
 		err = migrateDatabase(ctx, cfg, stamp, logger)
 		busy("")
 	}
@@ -68,7 +69,7 @@ func prepareDatabase(
 	}
 
 	var id identity
-	err = withDatabase(dsn(cfg, "auto_vacuum", "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
+	err = temporalfile.Use(dsn(cfg, "auto_vacuum", "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
 		if stamp == 0 {
 			if err := createSchema(ctx, db); err != nil {
 				return fmt.Errorf("making the schema: %w", err)
@@ -90,34 +91,6 @@ func prepareDatabase(
 	}
 
 	return id, nil
-}
-
-// checkStamp returns the file's stamp, 0 for a new file, and a *Failure for a newer or foreign file.
-func checkStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err error) {
-	var tables int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&stamp); err != nil {
-		return 0, err
-	}
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
-		return 0, err
-	}
-
-	switch {
-	case stamp == 0 && tables > 0, stamp != 0 && stamp < 100:
-		return 0, &temporalchild.Failure{
-			Kind:    temporalchild.KindSchema,
-			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables, but not Ingot's stamp)", file),
-			Remedy:  "move the file away, or choose another data_dir",
-		}
-	case stamp > schemaStamp:
-		return 0, &temporalchild.Failure{
-			Kind:    temporalchild.KindSchema,
-			Message: fmt.Sprintf("the database %q has schema %d, and this Ingot knows schemas up to %d", file, stamp, schemaStamp),
-			Remedy:  "a newer Ingot has used it: run that one, or restore a backup made before",
-		}
-	}
-
-	return stamp, nil
 }
 
 // createSchema creates everything in one transaction, so that a kill leaves an empty file or a complete one.
@@ -144,7 +117,7 @@ func createSchema(ctx context.Context, db *sql.DB) error {
 		if err != nil {
 			return err
 		}
-		return writeStamp(ctx, tx)
+		return temporalfile.WriteStamp(ctx, tx)
 	})
 }
 

@@ -16,18 +16,8 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
-
-// temporalSchema is the newest of the server's versioned schemas (0.11). visibilitySchema counts the changes of its
-// visibility schema, which has no versions for SQLite. A test compares both with the server's scripts.
-const (
-	temporalSchema   = 11
-	visibilitySchema = 1
-)
-
-// schemaStamp is kept in the file's user_version. The server does not check the version of an SQLite file: it starts on
-// any file and fails later.
-const schemaStamp = temporalSchema*100 + visibilitySchema
 
 // versioned is the directory of the server's migrations.
 const versioned = "sqlite/v3/temporal/versioned"
@@ -38,7 +28,7 @@ const visibilityTable = "executions_visibility"
 // migrateDatabase brings a file of an earlier schema to the present one, because the server has no migration for SQLite.
 // A compared backup comes first; then everything is done in one transaction.
 func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, logger *slog.Logger) error {
-	return withDatabase(dsn(cfg, "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
+	return temporalfile.Use(dsn(cfg, "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
 		backup, err := makeBackup(ctx, cfg.File, stamp)
 		if err != nil {
 			return err
@@ -47,9 +37,9 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 		began := time.Now()
 		if err := inTransaction(ctx, db, func(tx *sql.Tx) error { return migrateTables(ctx, tx, stamp/100) }); err != nil {
 			return fmt.Errorf("migrating from schema %d to %d (nothing was changed; the backup is %q): %w",
-				stamp, schemaStamp, backup, err)
+				stamp, temporalfile.SchemaStamp, backup, err)
 		}
-		logger.Warn("the database of Temporal was migrated", "file", cfg.File, "from", stamp, "to", schemaStamp,
+		logger.Warn("the database of Temporal was migrated", "file", cfg.File, "from", stamp, "to", temporalfile.SchemaStamp,
 			"backup", backup, "took", time.Since(began).Round(time.Millisecond).String())
 		return nil
 	})
@@ -64,7 +54,7 @@ func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
 	}
 
 	backup := dbcopy.Name(file, stamp, time.Now())
-	if err := dbcopy.Make(ctx, openAgain, openAgain, file, backup); err != nil {
+	if err := dbcopy.Make(ctx, temporalfile.OpenAgain, temporalfile.OpenAgain, file, backup); err != nil {
 		return "", fmt.Errorf("backing up to %q before the schema changes: %w", backup, err)
 	}
 
@@ -78,7 +68,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 		return err
 	}
 
-	for v := from + 1; v <= temporalSchema; v++ {
+	for v := from + 1; v <= temporalfile.TemporalSchema; v++ {
 		if err := applyVersion(ctx, tx, v); err != nil {
 			return err
 		}
@@ -86,7 +76,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	if err := rebuildVisibility(ctx, tx); err != nil {
 		return fmt.Errorf("rebuilding visibility: %w", err)
 	}
-	if err := writeStamp(ctx, tx); err != nil {
+	if err := temporalfile.WriteStamp(ctx, tx); err != nil {
 		return err
 	}
 
@@ -150,7 +140,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	for _, name := range searchTables {
 		statements = append(statements, "DROP TABLE "+name)
 	}
-	if err := execAll(ctx, tx, statements...); err != nil {
+	if err := temporalfile.ExecAll(ctx, tx, statements...); err != nil {
 		return err
 	}
 	if err := runScript(ctx, tx, schemaFiles[1]); err != nil {
@@ -164,7 +154,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 
 	columns = slices.DeleteFunc(columns, func(c string) bool { return !slices.Contains(old, c) })
 	both := strings.Join(columns, ", ")
-	return execAll(ctx, tx,
+	return temporalfile.ExecAll(ctx, tx,
 		"INSERT INTO "+visibilityTable+" ("+both+") SELECT "+both+" FROM "+aside+" ORDER BY rowid",
 		"DROP TABLE "+aside)
 }
@@ -187,7 +177,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 	}
 
 	var want []string
-	err = withDatabase(":memory:", func(db *sql.DB) error {
+	err = temporalfile.Use(":memory:", func(db *sql.DB) error {
 		for _, name := range schemaFiles {
 			if err := runScript(ctx, db, name); err != nil {
 				return err
@@ -210,7 +200,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 }
 
 // describeSchema returns one text for each table, index and trigger, in which an altered table equals a created one.
-func describeSchema(ctx context.Context, db database) ([]string, error) {
+func describeSchema(ctx context.Context, db temporalfile.Database) ([]string, error) {
 	texts, err := dbcopy.ReadStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
 		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text
 			FROM pragma_table_xinfo(m.name) ORDER BY text)) ELSE sql END, '') FROM sqlite_master m`)

@@ -503,8 +503,8 @@ func TestForeignAndNewerFilesAreRefused(t *testing.T) {
 }
 
 // The server's SQLite schema has no version that is checked. This fails when an upgrade of the server
-// changes it: then raise temporalSchema or
-// visibilitySchema; migrations of the first are the server's own scripts.
+// changes it: then raise temporalfile.TemporalSchema or
+// temporalfile.VisibilitySchema; migrations of the first are the server's own scripts.
 func TestSchemaIsThatOfTheStamp(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()

@@ -1,4 +1,4 @@
-package temporalserver
+package temporalfile
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func Runs(ctx context.Context, path string) (n int, err error) {
 		return 0, nil
 	}
 
-	err = withDatabase("file:"+path+"?mode=ro", func(db *sql.DB) error {
+	err = Use("file:"+path+"?mode=ro", func(db *sql.DB) error {
 		var tables int
 		err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master
 			WHERE name IN ('current_executions', 'namespaces')`).Scan(&tables)
