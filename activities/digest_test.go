@@ -37,6 +37,7 @@ func (s *shelf) Images(context.Context) ([]inventory.Image, error) {
 	return []inventory.Image{
 		{Name: "declared", File: "declared.raw", SHA256: declaredDigest, Format: "raw"},
 		{Name: "seen", File: "seen.raw", SHA256: seenDigest, Format: "raw", FirstSeen: true},
+		{Name: "made", File: "made.zst", SHA256: madeDigest, Format: "zst", Source: &inventory.ImageSource{SHA256: declaredDigest}},
 	}, nil
 }
 
@@ -55,8 +56,8 @@ func (s *shelf) PutPlan(_ context.Context, p inventory.Plan) error {
 	return nil
 }
 
-// The digests of the two images of a shelf.
-var declaredDigest, seenDigest = strings.Repeat("d1", 32), strings.Repeat("5e", 32)
+// The digests of the images of a shelf.
+var declaredDigest, seenDigest, madeDigest = strings.Repeat("d1", 32), strings.Repeat("5e", 32), strings.Repeat("3a", 32)
 
 // TestS18DigestsAreDeclaredOrRecorded: every image that a plan writes has a digest. An
 // undeclared digest causes a warning and, with require_digest, an error, however the
@@ -84,6 +85,10 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 		{"the machine's, declared", head, "declared", declaredDigest, false},
 		{"the machine's, first seen", head, "seen", seenDigest, true},
 		{"by URL, declared", head + "      IMG_URL: " + url("declared") + "\n", "", declaredDigest, false},
+		{
+			"by URL, with the digest of the file that was given",
+			head + "      IMG_URL: " + url("made") + "\n      IMG_SHA256: " + declaredDigest + "\n", "", madeDigest, false,
+		},
 		{"by URL, first seen", head + "      IMG_URL: " + url("seen") + "\n", "", seenDigest, true},
 		{"by URL, first seen, on a machine whose own is declared", head + "      IMG_URL: " + url("seen") + "\n", "declared", seenDigest, true},
 	} {

@@ -340,9 +340,9 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 			case img.Use == inventory.UseInstaller:
 				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name,
 					cmp.Or(img.Contents, "stored with --installer"))
-			case want != "" && want != img.SHA256:
+			case want != "" && !img.HasDigest(want):
 				problems.Add(field+"IMG_SHA256", "correct it, or store that image again: ingot image add "+img.Name+" FILE",
-					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.SHA256)
+					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
 			}
 			actions[i].Environment["IMG_SHA256"] = img.SHA256
 		}

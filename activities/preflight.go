@@ -75,25 +75,20 @@ func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inven
 		return err
 	}
 
-	have := map[string]string{}
-	for _, i := range images {
-		have[i.Name] = i.SHA256
-	}
-
+	stored := inventory.ImagesByName(images)
 	for n, i := range lab.Images {
 		field := fmt.Sprintf("images[%d].", n)
-		switch got, ok := have[i.Name]; {
+		switch got, ok := stored[i.Name]; {
 		case !ok:
 			ps.Add(field+"name", strings.TrimSpace("ingot image add "+i.Name+" "+i.Source()), "the server has no image %q", i.Name)
-		case got != i.SHA256:
+		case !got.HasDigest(i.SHA256):
 			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest",
-				"the stored image %q has the digest %s", i.Name, got)
+				"the stored image %q has the digest %s", i.Name, got.Given().SHA256)
 		}
 	}
 
 	if a.Site.ProbeImage != nil {
-		*ps = append(*ps, lab.CheckSources(func(name string) string { return have[name] },
-			func(address string) error { return a.Site.ProbeImage(ctx, address) })...)
+		*ps = append(*ps, lab.CheckSources(stored, func(address string) error { return a.Site.ProbeImage(ctx, address) })...)
 	}
 	return nil
 }

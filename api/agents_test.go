@@ -426,7 +426,7 @@ func TestLogOfHeartbeatsAndReportIsOneText(t *testing.T) {
 func TestAgentImageIsResumedByItsDigest(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
-	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "0123456789").Code)
+	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12?asIs=true", "0123456789").Code)
 	w := s.welcome(s.Arm("m1", "r1"), nonceA)
 	require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil).Code)
 	whole := send(t, s.agent, http.MethodGet, "/agent/v1/images/debian-12", nil, bearer(w.Token))

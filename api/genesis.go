@@ -113,11 +113,7 @@ func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, 
 	if err != nil {
 		return p, err
 	}
-	sums := map[string]string{}
-	for _, i := range images {
-		sums[i.Name] = i.SHA256
-	}
-	stored := func(name string) string { return sums[name] }
+	stored := inventory.ImagesByName(images)
 	p.Problems = append(p.Problems, l.CheckImages(stored, nil)...)
 	p.Problems = append(p.Problems, l.CheckSources(stored, func(address string) error { return g.images.probe(ctx, address) })...)
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"sync/atomic"
@@ -14,52 +15,108 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// examine reads a complete upload, compares its digest and detects its format. For a file
-// that can never become an image the error is inventory.ErrInvalid.
-func (u upload) examine(ctx context.Context, dir *os.Root, checked *atomic.Int64) (i inventory.Image, err error) {
+// examine reads a complete upload to its end, compares its digest and detects its format. A disk image that is not
+// kept as it is is written to u.converted() in the form that agents get. For a file that can never become an image the
+// error is inventory.ErrInvalid.
+func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (i inventory.Image, err error) {
 	i = u.image
 	reading := fmt.Sprintf("reading the upload of %q", i.Name)
-	f, err := dir.Open(u.part())
+	src, err := openSource(dir, u, checked)
 	if err != nil {
 		return i, fmt.Errorf("%s: %w", reading, err)
 	}
-	defer f.Close()
-	sum := sha256.New()
-	in := io.TeeReader(f, io.MultiWriter(sum, counter{checked}))
-	d, refused := describe(ctx, in, i.Use)
+	defer src.file.Close()
+	if src.checked.passes == 2 {
+		if err := drain(ctx, src); err != nil {
+			return i, fmt.Errorf("%s: %w", reading, err)
+		}
+		if err := u.compare(src.digest()); err != nil {
+			return i, err
+		}
+	}
+
+	d, made, refused := s.describe(ctx, dir, u, src)
 	var refusal *diskimage.Refusal
 	if refused != nil && !errors.As(refused, &refusal) {
 		return i, fmt.Errorf("%s: %w", reading, refused)
 	}
-	if err := drain(ctx, in); err != nil {
+	if err := drain(ctx, src); err != nil {
 		return i, fmt.Errorf("%s: %w", reading, err)
 	}
-	got := hex.EncodeToString(sum.Sum(nil))
-	switch {
-	case i.SHA256 != "" && i.SHA256 != got:
-		return i, notDeclared(got, i.SHA256)
-	case u.content != "" && u.content != got:
-		return i, inventory.Invalid("content", "send the file again",
-			"the file's SHA-256 is %s and the sender's was %s: it was changed while it was sent; nothing was kept", got, u.content)
-	case refusal != nil:
+	if err := u.compare(src.digest()); err != nil {
+		return i, err
+	}
+	if refusal != nil {
 		return i, inventory.Invalid("image "+i.Name, refusal.Remedy, "%s; nothing was kept", refusal.What)
 	}
-	i.Size, i.FirstSeen, i.SHA256 = checked.Load(), i.SHA256 == "", got
-	i.Format, i.DiskSize, i.Contents, i.Warning = d.Format, d.Size, d.Contents, d.Warning
-	if d.Installer {
-		i.Use = inventory.UseInstaller
-		if i.DiskSize == 0 && i.Format == diskimage.Raw {
-			i.DiskSize = i.Size
-		}
+
+	i.FirstSeen = i.SHA256 == ""
+	i.Format, i.Size, i.SHA256 = d.Format, src.size, src.digest()
+	i.DiskSize, i.Contents, i.Warning = d.Size, d.Contents, d.Warning
+	if made != nil {
+		i.Source = &inventory.ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
+		i.Format, i.Size, i.SHA256 = diskimage.Zstd, made.size, hex.EncodeToString(made.sum.Sum(nil))
+	}
+	if !d.Installer {
+		i.ContentSHA256 = d.SHA256
+		return i, nil
+	}
+	i.Use = inventory.UseInstaller
+	if i.DiskSize == 0 && i.Format == diskimage.Raw {
+		i.DiskSize = i.Size
 	}
 	return i, nil
 }
 
-// describe returns the format of a file that is used for a disk or for an installer.
-func describe(ctx context.Context, r io.Reader, use string) (diskimage.Description, error) {
-	if use != inventory.UseInstaller {
-		return diskimage.Describe(ctx, r)
+// compare requires the digest that was declared and the sender's, if there are such.
+func (u upload) compare(got string) error {
+	switch {
+	case u.image.SHA256 != "" && u.image.SHA256 != got:
+		return notDeclared(got, u.image.SHA256)
+	case u.content != "" && u.content != got:
+		return inventory.Invalid("content", "send the file again",
+			"the file's SHA-256 is %s and the sender's was %s: it was changed while it was sent; nothing was kept", got, u.content)
 	}
+	return nil
+}
+
+// describe returns what a file is that is used for a disk or for an installer, and the file that was made of it, nil
+// if it is kept as it is.
+func (s *images) describe(ctx context.Context, dir *os.Root, u upload, src *source) (diskimage.Description, *conversion, error) {
+	var d diskimage.Description
+	if u.image.Use == inventory.UseInstaller {
+		d, err := describeInstaller(src)
+		return d, nil, err
+	}
+	if u.asIs && src.format == diskimage.Qcow2 {
+		return d, nil, &diskimage.Refusal{
+			What: "agents cannot read a qcow2 image as it is", Remedy: "store it without --as-is (asIs): the server converts it",
+		}
+	}
+
+	content, err := src.open()
+	if err != nil {
+		return d, nil, err
+	}
+	defer content.Close()
+	if u.asIs {
+		d, err = diskimage.Describe(ctx, content, nil)
+		return d, nil, err
+	}
+
+	made, err := newConversion(dir, u, s.space)
+	if err != nil {
+		return d, nil, err
+	}
+	defer made.file.Close()
+	d, err = diskimage.Describe(ctx, content, made.frames)
+	if err != nil || d.Installer {
+		return d, nil, err
+	}
+	return d, made, made.finish()
+}
+
+func describeInstaller(r io.Reader) (diskimage.Description, error) {
 	head, err := io.ReadAll(io.LimitReader(r, diskimage.HeadSize))
 	if err != nil {
 		return diskimage.Description{}, err
@@ -70,13 +127,105 @@ func describe(ctx context.Context, r io.Reader, use string) (diskimage.Descripti
 	return diskimage.DescribeInstaller(head)
 }
 
-// counter counts the bytes that are written to it.
-type counter struct{ n *atomic.Int64 }
-
-func (c counter) Write(p []byte) (int, error) {
-	c.n.Add(int64(len(p)))
-	return len(p), nil
+// A source is a complete upload. Reading it from its beginning to its end computes its digest.
+type source struct {
+	file    *os.File
+	size    int64
+	format  string
+	sum     hash.Hash
+	checked counter
 }
+
+func openSource(dir *os.Root, u upload, checked *atomic.Int64) (*source, error) {
+	f, err := dir.Open(u.part())
+	if err != nil {
+		return nil, err
+	}
+
+	head := make([]byte, 8)
+	n, err := f.ReadAt(head, 0)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	st, statErr := f.Stat()
+	if err := errors.Join(err, statErr); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+
+	src := &source{file: f, size: st.Size(), format: diskimage.Format(head[:n]), sum: sha256.New(), checked: counter{checked, 1}}
+	if src.format == diskimage.Qcow2 && u.image.Use != inventory.UseInstaller {
+		src.checked.passes = 2 // from its beginning to its end for the digest, and where its tables say
+	}
+	return src, nil
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.file.Read(p)
+	s.sum.Write(p[:n]) // a hash never returns an error
+	s.checked.add(n)
+	return n, err
+}
+
+// ReadAt implements io.ReaderAt. It does not change the digest.
+func (s *source) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := s.file.ReadAt(p, offset)
+	s.checked.add(n)
+	return n, err
+}
+
+func (s *source) digest() string { return hex.EncodeToString(s.sum.Sum(nil)) }
+
+// open begins to read the content.
+func (s *source) open() (*diskimage.Content, error) {
+	if s.format == diskimage.Qcow2 {
+		return diskimage.OpenQcow2(s, s.size)
+	}
+	return diskimage.Open(s)
+}
+
+// counter counts the bytes of a file that is read so many times.
+type counter struct {
+	n      *atomic.Int64
+	passes int64
+}
+
+func (c counter) add(n int) { c.n.Add(int64(n) / c.passes) }
+
+// A conversion is the file that is made of an upload and served to agents.
+type conversion struct {
+	frames *diskimage.FrameWriter
+	file   *os.File
+	room   *space
+	sum    hash.Hash
+	size   int64
+}
+
+func newConversion(dir *os.Root, u upload, room *space) (*conversion, error) {
+	f, err := dir.OpenFile(u.converted(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	c := &conversion{file: f, room: room, sum: sha256.New()}
+	if c.frames, err = diskimage.NewFrameWriter(c); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return c, nil
+}
+
+// Write implements io.Writer for the frames.
+func (c *conversion) Write(p []byte) (int, error) {
+	if _, err := c.room.spare(); err != nil {
+		return 0, err
+	}
+	n, err := c.file.Write(p)
+	c.size += int64(n)
+	c.sum.Write(p[:n]) // a hash never returns an error
+	return n, err
+}
+
+// finish returns when the whole file is on the disk.
+func (c *conversion) finish() error { return errors.Join(c.frames.Close(), c.file.Sync()) }
 
 // drain reads r to its end or until ctx ends.
 func drain(ctx context.Context, r io.Reader) error {

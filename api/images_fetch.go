@@ -23,6 +23,7 @@ type fetchImage struct {
 	URL    string `json:"url"`
 	SHA256 string `json:"sha256"`
 	Use    string `json:"use"`
+	AsIs   bool   `json:"asIs"`
 }
 
 // checkFetch returns the upload that the request starts.
@@ -41,7 +42,8 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 		return upload{}, problems
 	}
 
-	return upload{image: inventory.Image{Name: q.Name, URL: withoutCredentials(u), SHA256: sum, Use: q.Use}}, problems.Err()
+	image := inventory.Image{Name: q.Name, URL: withoutCredentials(u), SHA256: sum, Use: q.Use}
+	return upload{image: image, asIs: q.AsIs}, problems.Err()
 }
 
 // fetch fetches an image from a URL to this server.

@@ -71,9 +71,7 @@ func TestUploadGoesOnAfterALoss(t *testing.T) {
 		s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf(text)+"&offset="+at, text[5000:]),
 		http.StatusCreated,
 	)
-	require.Equal(t, sumOf(text), i.SHA256)
-	require.Equal(t, int64(len(text)), i.Size)
-	require.Equal(t, "gz", i.Format)
+	require.Equal(t, &inventory.ImageSource{Format: "gz", Size: int64(len(text)), SHA256: sumOf(text)}, i.Source)
 	require.False(t, i.FirstSeen)
 	require.Equal(t, []string{i.File}, s.files())
 	require.Equal(t, "0", s.do(http.MethodHead, "/v1/images/debian-12/upload?sha256="+sumOf(text), nil).Header().Get(uploadOffset))
@@ -85,7 +83,7 @@ func TestUploadGoesOnAfterALoss(t *testing.T) {
 		http.StatusCreated,
 	)
 	require.True(t, j.FirstSeen)
-	require.Equal(t, "raw", j.Format)
+	require.Equal(t, "raw", j.Source.Format)
 	require.Equal(t, int64(9), j.DiskSize)
 	require.Equal(t, []string{j.File}, s.files())
 

@@ -31,6 +31,8 @@ type upload struct {
 	// content is the digest of the sender's file; "" if unknown. It identifies the file:
 	// only with it can an upload be resumed.
 	content string
+	// asIs: a disk image is served to agents as it was given.
+	asIs bool
 }
 
 // newUpload parses the query of an upload.
@@ -49,7 +51,7 @@ func newUpload(c *gin.Context) (u upload, err error) {
 		return u, notDeclared(u.content, u.image.SHA256)
 	}
 	u.content = cmp.Or(u.content, u.image.SHA256)
-	u.image.Use = c.Query("use")
+	u.image.Use, u.asIs = c.Query("use"), c.Query("asIs") == "true"
 	return u, inventory.ValidateImageUse(u.image.Use).Err()
 }
 
@@ -69,6 +71,11 @@ func (u upload) part() string {
 	return uploadPrefix + u.content[:16] + "-" + u.image.Name
 }
 
+const convertedPrefix = ".converted-"
+
+// converted returns the name of the file that is made of the upload.
+func (u upload) converted() string { return convertedPrefix + u.image.Name }
+
 var partialUploadName = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
 
 // received returns how many bytes of an upload have been received.
@@ -84,8 +91,13 @@ func (u upload) received(dir *os.Root) (int64, error) {
 }
 
 // discard removes the received bytes.
-func (u upload) discard(dir *os.Root) error {
-	if err := dir.Remove(u.part()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (u upload) discard(dir *os.Root) error { return u.remove(dir, u.part()) }
+
+// discardConverted removes what was made of the upload.
+func (u upload) discardConverted(dir *os.Root) error { return u.remove(dir, u.converted()) }
+
+func (u upload) remove(dir *os.Root, file string) error {
+	if err := dir.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the upload of %q: %w", u.image.Name, err)
 	}
 	return nil
@@ -131,7 +143,7 @@ func (s *images) getUpload(c *gin.Context) {
 	c.Header("Content-Length", strconv.FormatInt(n, 10))
 	if busy, ok := s.uploads.Load(u.image.Name); ok {
 		if checked := busy.(*atomic.Int64).Load(); checked > 0 {
-			c.Header(uploadChecked, strconv.FormatInt(checked, 10))
+			c.Header(uploadChecked, strconv.FormatInt(min(checked, n), 10)) // tables are read more than once
 		}
 	}
 	c.Status(http.StatusOK)
@@ -342,20 +354,22 @@ func (i interrupted) Is(target error) bool {
 
 // keep turns a complete upload into the image.
 func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (inventory.Image, error) {
-	i, err := u.examine(ctx, dir, checked)
-	if err != nil {
-		if errors.Is(err, inventory.ErrInvalid) { // otherwise it may be examined again
-			err = errors.Join(err, u.discard(dir))
+	i, err := s.examine(ctx, dir, u, checked)
+	if err == nil {
+		i.File, i.Created = i.SHA256, s.now().UTC()
+		if err = s.publish(ctx, dir, u, i); err != nil {
+			err = fmt.Errorf("keeping image %q: %w", i.Name, err)
 		}
-		return i, err
 	}
-	i.File, i.Created = i.SHA256, s.now().UTC()
-	if err := s.publish(ctx, dir, u, i); err != nil {
-		return i, fmt.Errorf("keeping image %q: %w", i.Name, err)
-	}
-	s.removeUnused(ctx, dir)
 
-	return i, nil
+	err = errors.Join(err, u.discardConverted(dir)) // if it became the image, it has another name by now
+	if err == nil || errors.Is(err, inventory.ErrInvalid) || u.content == "" {
+		err = errors.Join(err, u.discard(dir)) // otherwise it may be examined again
+	}
+	if err == nil {
+		s.removeUnused(ctx, dir)
+	}
+	return i, err
 }
 
 // publish puts a verified file in place and stores its image, even if the client has
@@ -367,7 +381,11 @@ func (s *images) publish(ctx context.Context, dir *os.Root, u upload, i inventor
 	if err := s.store.ExpectImageFile(ctx, i.File); err != nil {
 		return err
 	}
-	if err := dir.Rename(u.part(), i.File); err != nil {
+	file := u.part()
+	if i.Source != nil {
+		file = u.converted()
+	}
+	if err := dir.Rename(file, i.File); err != nil {
 		return err
 	}
 	if err := syncDir(dir); err != nil {
@@ -416,6 +434,9 @@ func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	names, e := fileNames(dir)
 	err = errors.Join(err, e)
 	for _, name := range names {
+		if image, ok := strings.CutPrefix(name, convertedPrefix); ok {
+			err = errors.Join(err, s.removeConverted(dir, image))
+		}
 		if !strings.HasPrefix(name, removedPrefix) {
 			continue
 		}
@@ -426,4 +447,13 @@ func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	if err != nil {
 		s.log.Warn("removing unused image files", "error", err)
 	}
+}
+
+// removeConverted removes what an interrupted conversion has left, unless an upload of the image is under way.
+func (s *images) removeConverted(dir *os.Root, image string) error {
+	if _, busy := s.uploads.LoadOrStore(image, new(atomic.Int64)); busy {
+		return nil
+	}
+	defer s.uploads.Delete(image)
+	return upload{image: inventory.Image{Name: image}}.discardConverted(dir)
 }

@@ -41,7 +41,7 @@ if wants demo || wants test; then
   command -v git >/dev/null || packages+=(git)
 fi
 if wants test; then
-  packages+=(xfsprogs btrfs-progs chromium fonts-dejavu-core)
+  packages+=(xfsprogs btrfs-progs chromium fonts-dejavu-core qemu-utils)
   tools+=(temporal=github.com/temporalio/cli/cmd/temporal@v1.5.1)
 fi
 if wants lint; then

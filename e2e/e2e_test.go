@@ -353,7 +353,7 @@ func TestFlippedBit(t *testing.T) {
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
-	s.must(ctx, t, "image", "add", "mini", image.Raw, "--sha256", image.SHA256)
+	s.must(ctx, t, "image", "add", "mini", image.Raw, "--sha256", image.SHA256, "--as-is")
 	m, err := s.Add(ctx, lab.Spec{Name: "bios"}, func(doc map[string]any) { doc["image"] = "mini" })
 	require.NoError(t, err)
 
@@ -396,7 +396,7 @@ func TestKilledInMidWrite(t *testing.T) {
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
-	s.must(ctx, t, "image", "add", "mini", image.Raw, "--sha256", image.SHA256)
+	s.must(ctx, t, "image", "add", "mini", image.Raw, "--sha256", image.SHA256, "--as-is")
 	s.template(ctx, t, "write-only", `version: "0.1"
 name: write-only
 tasks:

@@ -51,18 +51,15 @@ func (f *file) hasImage(name string) bool {
 type Digester func(Image) (sha256 string, err error)
 
 // CheckImages returns the images that neither the server nor a file has, and those with
-// another digest, each with file, line and field. stored returns the digest of an image on
-// the server, or "". If file is nil, only the server counts.
-func (l Lab) CheckImages(stored func(name string) string, file Digester) inventory.Problems {
+// another digest, each with file, line and field. stored are the images of the server by name.
+// If file is nil, only the server counts.
+func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inventory.Problems {
 	var ps inventory.Problems
 	for n, i := range l.Images {
 		field := fmt.Sprintf("images[%d].", n)
-		have := ""
-		if stored != nil {
-			have = stored(i.Name)
-		}
+		have, isStored := stored[i.Name]
 		switch {
-		case have != "" && have == i.SHA256:
+		case isStored && have.HasDigest(i.SHA256):
 			continue
 		case i.File != "" && file != nil:
 			sum, err := file(i)
@@ -76,13 +73,13 @@ func (l Lab) CheckImages(stored func(name string) string, file Digester) invento
 				ps.Add(field+"sha256", "fetch the file again, or correct the digest", "%q has the digest %s", i.File, sum)
 			}
 			continue
-		case i.URL != "" && have == "":
+		case i.URL != "" && !isStored:
 			if file == nil {
 				ps.Add(field+"name", "ingot image add "+i.Name+" "+i.Source(), "the server does not have image %q", i.Name)
 			}
-		case have != "":
+		case isStored:
 			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest",
-				"the stored image %q has the digest %s", i.Name, have)
+				"the stored image %q has the digest %s", i.Name, have.Given().SHA256)
 		default:
 			ps.Add(field+"name", "ingot image add "+i.Name+" FILE", "the server does not have image %q", i.Name)
 		}
@@ -95,12 +92,12 @@ const askAtOnce = 8
 
 // CheckSources returns the images that the server neither has nor can fetch from their URLs.
 // It calls ask with a few URLs at a time; ask fetches nothing.
-func (l Lab) CheckSources(stored func(name string) string, ask func(address string) error) inventory.Problems {
+func (l Lab) CheckSources(stored map[string]inventory.Image, ask func(address string) error) inventory.Problems {
 	errs := make([]error, len(l.Images))
 	var asking sync.WaitGroup
 	free := make(chan struct{}, askAtOnce)
 	for n, i := range l.Images {
-		if i.URL != "" && stored(i.Name) == "" {
+		if _, isStored := stored[i.Name]; i.URL != "" && !isStored {
 			free <- struct{}{}
 			asking.Go(func() {
 				defer func() { <-free }()

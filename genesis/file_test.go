@@ -322,8 +322,11 @@ func TestNotALab(t *testing.T) {
 func TestCheckImages(t *testing.T) {
 	_, l := load(t, nil)
 	one, two := strings.Repeat("1", 64), strings.Repeat("2", 64)
-	stored := map[string]string{"vyos": one, "talos-initramfs": one}
-	ps := l.CheckImages(func(name string) string { return stored[name] }, func(i Image) (string, error) {
+	stored := map[string]inventory.Image{
+		"vyos":            {SHA256: two, Source: &inventory.ImageSource{SHA256: one}}, // converted
+		"talos-initramfs": {SHA256: one},
+	}
+	ps := l.CheckImages(stored, func(i Image) (string, error) {
 		switch i.Name {
 		case "talos-kernel":
 			return two, nil
@@ -349,7 +352,7 @@ func TestCheckImages(t *testing.T) {
 	}, got)
 
 	// On the server there are no files: images that it lacks are missing.
-	ps = l.CheckImages(func(name string) string { return stored[name] }, nil)
+	ps = l.CheckImages(stored, nil)
 	require.Len(t, ps, 6)
 	require.Equal(t, "images[1].name", ps[0].Field)
 	require.Contains(t, ps[0].Remedy, "ingot image add talos-kernel")
@@ -365,7 +368,7 @@ func TestS25SourceOfAnImage(t *testing.T) {
 		require.Equal(t, shown, Image{URL: address}.Source())
 	}
 	_, l := load(t, swap(t, "lab.yaml", "file: images/kernel-amd64", `url: "https://canary:canary@example.org/kernel?X-Signature=canary"`))
-	ps := l.CheckImages(func(string) string { return "" }, nil)
+	ps := l.CheckImages(nil, nil)
 	require.ErrorContains(t, ps.Err(), "ingot image add talos-kernel https://example.org/kernel")
 	require.NotContains(t, ps.Err().Error(), "canary")
 }
@@ -388,14 +391,14 @@ func TestCheckSources(t *testing.T) {
 		asked = append(asked, address)
 		return errors.New("the answer is 404 Not Found")
 	}
-	ps := l.CheckSources(func(name string) string { return map[string]string{"vyos": "aa"}[name] }, ask)
+	ps := l.CheckSources(map[string]inventory.Image{"vyos": {}}, ask)
 	require.Equal(t, []string{"https://factory.example.org/kernel-amd64"}, asked)
 	require.Len(t, ps, 1)
 	require.Equal(t, "images[1].url", ps[0].Field)
 	require.Equal(t, "lab.yaml", ps[0].File)
 	require.NotZero(t, ps[0].Line)
 	require.Equal(t, `image "talos-kernel" cannot be fetched: the answer is 404 Not Found`, ps[0].What)
-	require.Empty(t, l.CheckSources(func(string) string { return "" }, func(string) error { return nil }))
+	require.Empty(t, l.CheckSources(nil, func(string) error { return nil }))
 }
 
 // However many images a file names, few requests run at a time.
@@ -413,7 +416,7 @@ func TestCheckSourcesAFewAtATime(t *testing.T) {
 		most = max(most, open)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		require.Empty(t, l.CheckSources(func(string) string { return "" }, func(string) error {
+		require.Empty(t, l.CheckSources(nil, func(string) error {
 			count(1)
 			defer count(-1)
 			time.Sleep(time.Second) // of the test's clock: ends once all wait

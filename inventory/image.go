@@ -20,16 +20,47 @@ type Image struct {
 	URL    string `json:"url,omitempty"` // where it came from, or is fetched from by the agent when File is empty
 	Size   int64  `json:"size"`          // bytes of the file as served
 	SHA256 string `json:"sha256"`        // hex, of the file as served
-	// FirstSeen: the digest was computed by this server from its own copy and
+	// FirstSeen: the digest of the file that was given was computed by this server from its own copy and
 	// not declared (security S18).
 	FirstSeen bool   `json:"firstSeen,omitempty"`
-	Format    string `json:"format"`             // raw | gz | zst | xz | bz2, by magic bytes
+	Format    string `json:"format"`             // of the file as served: raw | gz | zst | xz | bz2, by magic bytes
 	DiskSize  int64  `json:"diskSize,omitempty"` // bytes when unpacked, if known
+	// ContentSHA256 is the digest of a disk image when unpacked; "" if it is not known.
+	ContentSHA256 string `json:"contentSHA256,omitempty"`
+	// Source is the file that was given, if another one was made of it to be served.
+	Source *ImageSource `json:"source,omitempty"`
 	// Contents says what was found in it when it was stored; "" for images that were stored before that was looked for.
 	Contents string    `json:"contents,omitempty"`
 	Warning  string    `json:"warning,omitempty"` // why a machine will hardly boot from it
 	Use      string    `json:"use,omitempty"`     // UseInstaller, or "" for a disk image
 	Created  time.Time `json:"created,omitzero"`
+}
+
+// An ImageSource is a file of which an image was made.
+type ImageSource struct {
+	Format string `json:"format"` // as of Image, or qcow2
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Given returns the file that was given: the source, or what is served.
+func (i Image) Given() ImageSource {
+	if i.Source != nil {
+		return *i.Source
+	}
+	return ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
+}
+
+// HasDigest reports whether sum is the SHA-256 of the file as it was given or as it is served.
+func (i Image) HasDigest(sum string) bool { return sum == i.SHA256 || sum == i.Given().SHA256 }
+
+// ImagesByName returns images by their names.
+func ImagesByName(all []Image) map[string]Image {
+	out := make(map[string]Image, len(all))
+	for _, i := range all {
+		out[i.Name] = i
+	}
+	return out
 }
 
 // UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.

@@ -389,6 +389,10 @@ func TestUploadGoesOn(t *testing.T) {
 			sum := sha256.Sum256(image)
 			content := hex.EncodeToString(sum[:])
 			o := fakeServer(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet {
+					noImage(w)
+					return
+				}
 				assert.Equal(t, content, r.URL.Query().Get("content"), "each request names the file")
 				assert.Empty(t, r.URL.Query().Get("sha256"), "nothing was declared")
 				mu.Lock()
@@ -425,6 +429,12 @@ func TestUploadGoesOn(t *testing.T) {
 	}
 }
 
+// noImage is the server's answer before the image is stored.
+func noImage(w http.ResponseWriter) {
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = io.WriteString(w, `{"error":"image \"i\": not found","code":"not_found"}`)
+}
+
 // The advice to repeat an upload is not given for a permanent refusal.
 func TestARefusedUploadIsNotRepeated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "image")
@@ -432,7 +442,11 @@ func TestARefusedUploadIsNotRepeated(t *testing.T) {
 	for status, again := range map[int]bool{http.StatusBadRequest: false, http.StatusForbidden: false, http.StatusInsufficientStorage: true, http.StatusServiceUnavailable: true} {
 		puts := 0
 		o := fakeServer(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodHead {
+			switch r.Method {
+			case http.MethodGet:
+				noImage(w)
+				return
+			case http.MethodHead:
 				return
 			}
 			puts++

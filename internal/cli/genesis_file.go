@@ -79,16 +79,10 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 		return nil, nil, err
 	}
 
-	stored := map[string]string{}
-	for _, i := range a.Value.Items {
-		stored[i.Name] = i.SHA256
-	}
-
-	ps = f.lab.CheckImages(
-		func(name string) string { return stored[name] },
-		func(i genesis.Image) (string, error) { return f.hashImage(c, i) })
+	stored := inventory.ImagesByName(a.Value.Items)
+	ps = f.lab.CheckImages(stored, func(i genesis.Image) (string, error) { return f.hashImage(c, i) })
 	for _, i := range f.lab.Images {
-		if stored[i.Name] != i.SHA256 {
+		if !stored[i.Name].HasDigest(i.SHA256) {
 			lacking = append(lacking, i)
 		}
 	}

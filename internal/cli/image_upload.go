@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ type upload struct {
 	name, use string
 	sha256    string // as declared, or ""
 	content   string // digest of the local file, or ""
+	asIs      bool   // agents get the file itself
 }
 
 // query returns the query of each request about the upload.
@@ -30,11 +32,43 @@ func (u upload) query() url.Values {
 			q.Set(k, v)
 		}
 	}
+	if u.asIs {
+		q.Set("asIs", "true")
+	}
 	return q
+}
+
+// findStored returns the image that u would make again: of the same file, in the same form, and unchanged since.
+func findStored(c *call, u upload) (a client.Answer[inventory.Image], isStored bool, err error) {
+	given := cmp.Or(u.content, u.sha256)
+	if given == "" {
+		return a, false, nil
+	}
+	a, err = get[inventory.Image](c, client.Path("images", u.name))
+	if errors.Is(err, inventory.ErrNotFound) {
+		return a, false, nil
+	}
+
+	i := a.Value
+	kept := u.asIs || u.use == inventory.UseInstaller
+	if err != nil || i.File == "" || i.Given().SHA256 != given || i.Use != u.use || kept != (i.Source == nil) ||
+		i.FirstSeen && u.sha256 != "" {
+		return a, false, err
+	}
+	check, err := post[imageCheck](c, client.Path("images", u.name, "verify"), nil)
+	if check.Value.OK {
+		c.note("the server has this file already")
+	}
+	return a, check.Value.OK, err
 }
 
 // fetchImage makes the server fetch an image, and shows the progress.
 func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image], error) {
+	a, isStored, err := findStored(c, u)
+	if err != nil || isStored {
+		return a, err
+	}
+
 	c.note("the server fetches %s", from)
 	p := newProgress(c, 0, "")
 	defer p.end()
@@ -42,7 +76,7 @@ func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image],
 	close(sent) // nothing is sent from here
 	defer watchUpload(c, upload{name: u.name}, p, sent)()
 
-	in := map[string]string{"name": u.name, "url": from, "sha256": u.sha256, "use": u.use}
+	in := map[string]any{"name": u.name, "url": from, "sha256": u.sha256, "use": u.use, "asIs": u.asIs}
 	return post[inventory.Image](c, client.Path("images"), in)
 }
 
@@ -74,6 +108,10 @@ func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.I
 			"correct --sha256, or get the file again", file, u.content, u.sha256)
 	}
 
+	a, isStored, err := findStored(c, u)
+	if err != nil || isStored {
+		return a, err
+	}
 	have, _, err := uploaded(c, u)
 	if err != nil {
 		return none, err

@@ -24,22 +24,29 @@ func imageCommand(o *options) *cobra.Command {
 func imageAddCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME {FILE | URL}", Short: "Store an image on the server", Args: cobra.ExactArgs(2),
-		Long: `Store an image on the server: a disk image as it is (raw), or compressed by gzip,
-zstd, xz or bzip2. The server reads it to its end, refuses one that is damaged or
-cannot be written to a disk, and shows what is in it.
+		Long: `Store an image on the server: a disk image, raw or compressed by gzip, zstd, xz or
+bzip2, or a qcow2 image. The server reads it to its end, refuses one that is damaged
+or cannot be written to a disk, and shows what is in it.
+
+A disk image is converted: agents get it as zstd in frames that they can decompress
+in parallel, with a digest of its own. With --as-is they get the file itself. A file
+for installers (--installer) is never changed.
 
 An image of that name is replaced when the new one is proven; runs that have
 planned the old one continue with it.
 
 A file is uploaded. An interrupted upload continues where it was when the command
-runs again with the same file. A URL is fetched by the server itself.`,
-		Example: "  ingot image add debian-12 debian-12.raw.zst\n" +
-			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…",
+runs again with the same file. A URL is fetched by the server itself. A file that is
+stored already is not sent or fetched again; of a URL that is known by its digest.`,
+		Example: "  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
+			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
+			"  ingot image add harvester-v1.4.0-amd64.iso harvester.iso --installer",
 	}
 
 	sum := cmd.Flags().String("sha256", "", "digest of the file as it is; anything else is refused")
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
+	asIs := cmd.Flags().Bool("as-is", false, "agents get the disk image as it is; not possible with qcow2")
 
 	return o.command(cmd, func(c *call) error {
 		// An invalid name in the path would reach another route.
@@ -47,7 +54,7 @@ runs again with the same file. A URL is fetched by the server itself.`,
 			return err
 		}
 
-		i := upload{name: c.args[0], sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:"))}
+		i := upload{name: c.args[0], sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:")), asIs: *asIs}
 		if *installer {
 			i.use = inventory.UseInstaller
 		}
@@ -56,7 +63,6 @@ runs again with the same file. A URL is fetched by the server itself.`,
 		if u, err := url.Parse(c.args[1]); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
 			store = fetchImage
 		}
-
 		a, err := store(c, i, c.args[1])
 		if err != nil {
 			return err
@@ -69,9 +75,13 @@ runs again with the same file. A URL is fetched by the server itself.`,
 // imageStored prints what was stored.
 func imageStored(i inventory.Image) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "image %s stored: %s, %s, sha256 %s", i.Name, i.Format, human.Size(i.Size), i.SHA256)
+	given := i.Given()
+	fmt.Fprintf(&b, "image %s stored: %s, %s, sha256 %s", i.Name, given.Format, human.Size(given.Size), given.SHA256)
 	if i.FirstSeen {
 		b.WriteString(" (computed by the server: none was declared)")
+	}
+	if i.Source != nil {
+		fmt.Fprintf(&b, "\nserved as: %s, %s, sha256 %s", i.Format, human.Size(i.Size), i.SHA256)
 	}
 
 	fmt.Fprintf(&b, "\ncontents: %s", cmp.Or(i.Contents, "not inspected"))
@@ -92,7 +102,7 @@ func imageListCommand(o *options) *cobra.Command {
 	return listCommand(o, listing[inventory.Image]{
 		cmd:   &cobra.Command{Short: "List images", Example: "  ingot image list"},
 		route: client.Path("images"), sort: "name", empty: "no images; add one: ingot image add NAME FILE",
-		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "ADDED", "FROM"},
+		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "MADE OF", "ADDED", "FROM"},
 		row: func(i inventory.Image) []any {
 			unpacked := ""
 			if i.DiskSize > 0 {
@@ -102,8 +112,12 @@ func imageListCommand(o *options) *cobra.Command {
 			if i.FirstSeen {
 				digest = "first seen"
 			}
+			source := ""
+			if i.Source != nil {
+				source = i.Source.Format + " " + shorten(i.Source.SHA256, 13)
+			}
 			return []any{
-				i.Name, i.Format, human.Size(i.Size), unpacked, i.Contents, shorten(i.SHA256, 13), digest,
+				i.Name, i.Format, human.Size(i.Size), unpacked, i.Contents, shorten(i.SHA256, 13), digest, source,
 				human.Time(i.Created), i.URL,
 			}
 		},

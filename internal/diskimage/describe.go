@@ -1,8 +1,11 @@
 package diskimage
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -13,8 +16,9 @@ import (
 // A Description says what a file is.
 type Description struct {
 	Format string
-	// Size is that of the content, in bytes.
-	Size int64
+	// Size and SHA256 are those of the content: bytes, and hex digits. DescribeInstaller computes neither.
+	Size   int64
+	SHA256 string
 	// Contents says what was found: "GPT, 2 partitions (FAT, ext4)". It is for operators.
 	Contents string
 	// Installer: the content is for an installer's boot, and not for a disk.
@@ -27,23 +31,19 @@ type Description struct {
 // some megabytes could otherwise stand for petabytes that are read to their end.
 const maxSize = 2 << 40
 
-// Describe reads a file to its end and says what it is. What is not whole, is larger than maxSize, or
+// Describe reads a content to its end and says what it is. What is not whole, is larger than maxSize, or
 // cannot be written to a disk, is a *Refusal. Kernels and the like that cannot be mistaken for
 // disk images are described as an installer's. An ISO is refused without --installer, because it
-// can be mistaken for a disk image.
-func Describe(ctx context.Context, file io.Reader) (Description, error) {
-	return describe(ctx, file, maxSize)
+// can be mistaken for a disk image. The content of a disk image is copied to the writer to, unless to is nil.
+func Describe(ctx context.Context, c *Content, to io.Writer) (Description, error) {
+	return describe(ctx, c, to, maxSize)
 }
 
-func describe(ctx context.Context, file io.Reader, most int64) (d Description, err error) {
-	c, err := Open(reader{ctx, file})
-	if err != nil {
-		return d, err
-	}
-	defer c.Close()
+func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Description, err error) {
 	d.Format = c.Format
+	in := reader{ctx, c}
 	head := make([]byte, HeadSize)
-	n, err := io.ReadFull(c, head)
+	n, err := io.ReadFull(in, head)
 	if head = head[:n]; err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return d, err
 	}
@@ -52,7 +52,8 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 	}
 
 	kind := Identify(head)
-	if d.Installer = kind.Installer && !strings.Contains(kind.Name, "ISO"); !d.Installer {
+	meantForDisk := strings.Contains(kind.Name, "ISO") || c.Format == Qcow2
+	if d.Installer = kind.Installer && !meantForDisk; !d.Installer {
 		if err := kind.Refusal(); err != nil {
 			return d, err
 		}
@@ -62,9 +63,16 @@ func describe(ctx context.Context, file io.Reader, most int64) (d Description, e
 	if !d.Installer {
 		t = readTable(head) // a disk may hold at its beginning what a file system begins with
 	}
-	if d.Size, err = t.look(head, c, most); err != nil {
+	sum := sha256.New()
+	copies := []io.Writer{sum}
+	if to != nil && !d.Installer {
+		copies = append(copies, to)
+	}
+	whole := io.MultiReader(bytes.NewReader(head), in)
+	if d.Size, err = t.look(io.TeeReader(whole, io.MultiWriter(copies...)), most); err != nil {
 		return d, err
 	}
+	d.SHA256 = hex.EncodeToString(sum.Sum(nil))
 
 	for i, p := range t.parts {
 		if p.end > d.Size {
@@ -98,7 +106,7 @@ func DescribeInstaller(head []byte) (Description, error) {
 	if kind.webPage {
 		return d, kind.Refusal()
 	}
-	if d.Format == Raw {
+	if d.Format == Raw || d.Format == Qcow2 {
 		d.Contents = kind.Name
 	}
 	return d, nil
@@ -137,10 +145,9 @@ func (t table) String() string {
 	return text
 }
 
-// look reads the rest of a content that begins with head, keeps what the
-// partitions begin with, and returns the content's size. A content of more than
-// most bytes is a *Refusal.
-func (t table) look(head []byte, rest io.Reader, most int64) (size int64, err error) {
+// look reads a content, keeps what the partitions begin with, and returns the
+// content's size. A content of more than most bytes is a *Refusal.
+func (t table) look(content io.Reader, most int64) (size int64, err error) {
 	keep := func(b []byte) {
 		for i := range t.parts {
 			p := &t.parts[i]
@@ -152,10 +159,9 @@ func (t table) look(head []byte, rest io.Reader, most int64) (size int64, err er
 		size += int64(len(b))
 	}
 
-	keep(head)
 	buf := make([]byte, 1<<20)
 	for {
-		n, err := rest.Read(buf)
+		n, err := content.Read(buf)
 		if keep(buf[:n]); size > most {
 			return size, refuse("store an image that grows to its disk when it first boots", "the image is larger than %d GiB",
 				most>>30)

@@ -3,7 +3,9 @@ package diskimage
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"hash/crc32"
 	"io"
@@ -33,6 +35,21 @@ func gpt(size, sector int) []byte {
 	copy(b[1<<20+0x52:], "FAT32   ")
 	copy(b[2<<20+0x438:], "\x53\xef")
 	return b
+}
+
+// describeFile describes a file that is read from its beginning on.
+func describeFile(ctx context.Context, file io.Reader, most int64) (d Description, err error) {
+	c, err := Open(file)
+	if err != nil {
+		return d, err
+	}
+	defer c.Close()
+	return describe(ctx, c, nil, most)
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 func TestDescribe(t *testing.T) {
@@ -74,7 +91,7 @@ func TestDescribe(t *testing.T) {
 					require.NoError(t, errors.Join(err, w.Close()))
 					file = out.Bytes()
 				}
-				d, err := Describe(t.Context(), bytes.NewReader(file))
+				d, err := describeFile(t.Context(), bytes.NewReader(file), maxSize)
 				if c.refused != "" {
 					var r *Refusal
 					require.ErrorAs(t, err, &r)
@@ -84,7 +101,7 @@ func TestDescribe(t *testing.T) {
 				}
 				require.NoError(t, err)
 				want := c.want
-				want.Format, want.Size = format, int64(len(c.content))
+				want.Format, want.Size, want.SHA256 = format, int64(len(c.content)), digest(c.content)
 				require.Equal(t, want, d)
 			}
 		})
@@ -107,7 +124,7 @@ func TestDescribeInstallerRefusesWebPagesAlone(t *testing.T) {
 		_, err := DescribeInstaller([]byte(file))
 		require.ErrorContains(t, err, "this is a web page", file)
 	}
-	_, err := Describe(t.Context(), strings.NewReader(declaration+"<Error/>"))
+	_, err := describeFile(t.Context(), strings.NewReader(declaration+"<Error/>"), maxSize)
 	require.ErrorContains(t, err, "this is an XML document")
 }
 
@@ -118,17 +135,17 @@ func TestALargeZstdSegmentIsNotCalledDamaged(t *testing.T) {
 		"window":  "\x00\x90",                             // of 256 MiB
 	} {
 		file := "\x28\xb5\x2f\xfd" + header + strings.Repeat("\x03\x00\x10\x00", 8)
-		_, err := Describe(t.Context(), strings.NewReader(file))
+		_, err := describeFile(t.Context(), strings.NewReader(file), maxSize)
 		require.ErrorContains(t, err, "needs more than 128 MiB of memory", name)
 	}
 }
 
 // A few bytes may stand for more than any disk holds.
-func TestAnImageLargerThanADiskIsRefused(t *testing.T) {
+func TestS20AnImageLargerThanADiskIsRefused(t *testing.T) {
 	image := gpt(4<<20, 512)
-	_, err := describe(t.Context(), bytes.NewReader(image), int64(len(image)))
+	_, err := describeFile(t.Context(), bytes.NewReader(image), int64(len(image)))
 	require.NoError(t, err)
-	_, err = describe(t.Context(), bytes.NewReader(image), int64(len(image))-1)
+	_, err = describeFile(t.Context(), bytes.NewReader(image), int64(len(image))-1)
 	var r *Refusal
 	require.ErrorAs(t, err, &r)
 	require.Contains(t, r.What, "larger than")
@@ -142,14 +159,14 @@ func TestAReadErrorIsNotARefusal(t *testing.T) {
 	require.NoError(t, errors.Join(err, w.Close()))
 	broken := errors.New("the disk is broken")
 	for _, file := range [][]byte{out.Bytes()[:out.Len()/2], gpt(4<<20, 512)[:3<<20]} {
-		_, err = Describe(t.Context(), io.MultiReader(bytes.NewReader(file), failing{broken}))
+		_, err = describeFile(t.Context(), io.MultiReader(bytes.NewReader(file), failing{broken}), maxSize)
 		require.ErrorIs(t, err, broken)
 		var r *Refusal
 		require.False(t, errors.As(err, &r), "%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = Describe(ctx, bytes.NewReader(out.Bytes()))
+	_, err = describeFile(ctx, bytes.NewReader(out.Bytes()), maxSize)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -180,7 +197,7 @@ func FuzzDescribe(f *testing.F) {
 			}
 		}
 		if c != nil && c.Format == Raw {
-			_, _ = Describe(t.Context(), bytes.NewReader(file))
+			_, _ = describeFile(t.Context(), bytes.NewReader(file), maxSize)
 		}
 	})
 }

@@ -30,6 +30,7 @@ func (k Kind) Refusal() error {
 }
 
 const (
+	qcow2Remedy     = "store the qcow2 file itself, not compressed: ingot image add NAME FILE; the server converts it"
 	convertRemedy   = "convert it first: qemu-img convert -O raw FILE disk.raw"
 	unpackRemedy    = "unpack it first, and store the disk image that is in it"
 	archiveRemedy   = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image"
@@ -55,7 +56,7 @@ func signatures() []signature {
 	installer := func(name string) Kind { return Kind{Name: name, Installer: true, Remedy: installerRemedy} }
 	return []signature{
 		{0x8001, "CD001", installer("an ISO 9660 image")},
-		{0, "QFI\xfb", convert("a qcow2 image")},
+		{0, qcow2Start, Kind{Name: "a qcow2 image", Remedy: qcow2Remedy}},
 		{0, "KDMV", convert("a VMDK image")},
 		{0, "# Disk DescriptorFile", convert("a VMDK descriptor")},
 		{0, "vhdxfile", convert("a VHDX image")},

@@ -1,0 +1,142 @@
+package diskimage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// FrameSize is how many bytes of content each frame of a FrameWriter has, but the last.
+const FrameSize = 16 << 20
+
+// maxEncoders bounds the frames that are compressed at a time. Each takes up to 64 MiB of memory.
+const maxEncoders = 8
+
+// Magic numbers of the zstd seekable format.
+const (
+	skippableMagic = 0x184d2a5e
+	seekableMagic  = 0x8f92eab1
+)
+
+// A FrameWriter compresses what is written to it in the zstd seekable format (contrib/seekable_format in zstd, version
+// 0.1.0): frames that do not need each other, which can be decompressed in parallel and from any of them on, and behind
+// them a table of their sizes in a frame that decompressors skip. The same content always gives the same bytes.
+type FrameWriter struct {
+	out     io.Writer
+	encoder *zstd.Encoder
+	decoder *zstd.Decoder
+
+	parallel int
+	next     *packing   // the one that is being filled
+	started  []*packing // in their order
+	table    []byte
+}
+
+// packing is a frame that is made, with its buffers, which are used again.
+type packing struct {
+	content, packed, proof []byte
+	done                   chan error // of pack
+}
+
+// NewFrameWriter compresses to out, which is written to by the goroutines that call Write and Close alone.
+func NewFrameWriter(out io.Writer) (*FrameWriter, error) {
+	f := &FrameWriter{out: out, parallel: min(runtime.GOMAXPROCS(0), maxEncoders), next: newPacking()}
+	var encoderErr, decoderErr error
+	f.encoder, encoderErr = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(f.parallel))
+	f.decoder, decoderErr = zstd.NewReader(nil, zstd.WithDecoderConcurrency(f.parallel))
+	return f, errors.Join(encoderErr, decoderErr)
+}
+
+func newPacking() *packing {
+	return &packing{content: make([]byte, 0, FrameSize), done: make(chan error, 1)}
+}
+
+// Write implements io.Writer. After an error nothing more may be written.
+func (f *FrameWriter) Write(p []byte) (n int, err error) {
+	for n < len(p) {
+		content := &f.next.content
+		k := min(FrameSize-len(*content), len(p)-n)
+		*content = append(*content, p[n:n+k]...)
+		n += k
+		if len(*content) < FrameSize {
+			continue
+		}
+		if err := f.start(); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// start begins to compress the frame that is full and makes another one the next.
+func (f *FrameWriter) start() (err error) {
+	full := f.next
+	go func() { full.done <- f.pack(full) }()
+	f.started = append(f.started, full)
+	if len(f.started) < f.parallel {
+		f.next = newPacking()
+		return nil
+	}
+	f.next, err = f.writeOldest()
+	return err
+}
+
+// pack compresses a frame, and decompresses it again to compare it.
+func (f *FrameWriter) pack(x *packing) (err error) {
+	x.packed = f.encoder.EncodeAll(x.content, x.packed[:0])
+	x.proof, err = f.decoder.DecodeAll(x.packed, x.proof[:0])
+	if err == nil && !bytes.Equal(x.proof, x.content) {
+		err = errors.New("the result differs: the memory of this host may be damaged")
+	}
+	if err != nil {
+		return fmt.Errorf("compressing an image: %w", err)
+	}
+	return nil
+}
+
+// writeOldest writes the frame that was started first, when it is compressed, and returns it empty.
+func (f *FrameWriter) writeOldest() (*packing, error) {
+	x := f.started[0]
+	f.started = f.started[1:]
+	if err := <-x.done; err != nil {
+		return nil, err
+	}
+	if _, err := f.out.Write(x.packed); err != nil {
+		return nil, err
+	}
+
+	f.table = binary.LittleEndian.AppendUint32(f.table, uint32(len(x.packed)))
+	f.table = binary.LittleEndian.AppendUint32(f.table, uint32(len(x.content)))
+	x.content = x.content[:0]
+	return x, nil
+}
+
+// Close writes what is left, and the table. It does not close the writer below.
+func (f *FrameWriter) Close() error {
+	if len(f.next.content) > 0 {
+		if err := f.start(); err != nil {
+			return err
+		}
+	}
+	for len(f.started) > 0 {
+		if _, err := f.writeOldest(); err != nil {
+			return err
+		}
+	}
+	f.decoder.Close()
+
+	frames := uint32(len(f.table) / 8)
+	b := binary.LittleEndian.AppendUint32(nil, skippableMagic)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.table)+9))
+	b = append(b, f.table...)
+	b = binary.LittleEndian.AppendUint32(b, frames)
+	b = append(b, 0) // no checksums: each frame has its own
+	b = binary.LittleEndian.AppendUint32(b, seekableMagic)
+	_, err := f.out.Write(b)
+	return errors.Join(err, f.encoder.Close())
+}
