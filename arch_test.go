@@ -31,6 +31,7 @@ var may = map[string]string{
 	"internal/reserve":     "golang.org/x/sys",
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
+	"internal/provenance":  "inventory aead.dev/minisign",
 	"internal/human":       "",
 	"internal/identity":    "inventory",
 	"internal/hostnet":     "internal/config",
@@ -96,7 +97,7 @@ var may = map[string]string{
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
 		"internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
-		"internal/machinefile internal/server internal/site internal/strictyaml " +
+		"internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",

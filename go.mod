@@ -76,6 +76,7 @@ require (
 )
 
 require (
+	aead.dev/minisign v0.3.0
 	cel.dev/expr v0.25.2 // indirect
 	cloud.google.com/go v0.123.0 // indirect
 	cloud.google.com/go/auth v0.20.0 // indirect

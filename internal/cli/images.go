@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,9 +36,14 @@ planned the old one continue with it.
 
 A file is uploaded. An interrupted upload continues where it was when the command
 runs again with the same file. A URL is fetched by the server itself. A file that is
-stored already is not sent or fetched again; of a URL that is known by its digest.`,
+stored already is not sent or fetched again; of a URL that is known by its digest.
+
+The digest may also be found in the publisher's list (--sums SHA256SUMS), by the name
+of the file. --signature verifies a minisign signature: of the list, or of FILE itself.`,
 		Example: "  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
+			"  ingot image add debian-12 https://images.example.com/12/disk.qcow2 --sums https://images.example.com/12/SHA256SUMS\n" +
+			"  ingot image add appliance disk.raw.zst --signature disk.raw.zst.minisig --public-key publisher.pub\n" +
 			"  ingot image add harvester-v1.4.0-amd64.iso harvester.iso --installer",
 	}
 
@@ -47,6 +51,11 @@ stored already is not sent or fetched again; of a URL that is known by its diges
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
 	asIs := cmd.Flags().Bool("as-is", false, "agents get the disk image as it is; not possible with qcow2")
+
+	var p proof
+	cmd.Flags().StringVar(&p.sums, "sums", "", "list of SHA-256 digests in which the file is found by its name: a file, or a URL")
+	cmd.Flags().StringVar(&p.signature, "signature", "", "minisign signature of the list or, without --sums, of FILE: a file, or a URL")
+	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign key: a file, or the key itself")
 
 	return o.command(cmd, func(c *call) error {
 		// An invalid name in the path would reach another route.
@@ -58,9 +67,20 @@ stored already is not sent or fetched again; of a URL that is known by its diges
 		if *installer {
 			i.use = inventory.UseInstaller
 		}
+		if err := p.check(c.args[1], i.sha256); err != nil {
+			return err
+		}
+		proven, err := p.digest(c, c.args[1])
+		if err != nil {
+			return err
+		}
+		if i.sha256 != "" && proven != "" && i.sha256 != proven {
+			return usage("%s has the SHA-256 %s, but %s was declared; nothing was sent", c.args[1], proven, i.sha256)
+		}
+		i.sha256 = cmp.Or(proven, i.sha256)
 
 		store := uploadImage
-		if u, err := url.Parse(c.args[1]); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+		if isURL(c.args[1]) {
 			store = fetchImage
 		}
 		a, err := store(c, i, c.args[1])

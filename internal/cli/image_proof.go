@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/provenance"
+)
+
+// proof is what the operator gives to have a file proven: each may be "".
+type proof struct {
+	sums      string // list of digests: a file or a URL
+	signature string // of the list or, without one, of the file: a file or a URL
+	key       string // that made the signature: its text or a file
+}
+
+// check refuses combinations that prove nothing. from is the image: a file or a URL.
+func (p proof) check(from, declared string) error {
+	switch {
+	case p.sums != "" && declared != "":
+		return usage("--sums and --sha256 both declare the digest: give one of them")
+	case (p.signature == "") != (p.key == ""):
+		return usage("--signature and --public-key belong together: give both")
+	case p.signature != "" && p.sums == "" && isURL(from):
+		return usage("the signature of a file at a URL can only be verified through a signed list: give --sums too, or fetch the file first")
+	}
+	if u, err := url.Parse(p.sums); err == nil && u.Scheme == "http" && p.signature == "" {
+		return usage("--sums: over http anyone on the way can change the list: use https, or give --signature and --public-key")
+	}
+	return nil
+}
+
+// digest returns the SHA-256 that the proof gives for the image, "" if there is none. What is signed was verified.
+func (p proof) digest(c *call, from string) (string, error) {
+	if p.sums == "" && p.signature == "" {
+		return "", nil
+	}
+	if p.sums == "" {
+		return p.verifyFile(c, from)
+	}
+
+	list, err := readSmall(c.Context(), p.sums)
+	if err != nil {
+		return "", err
+	}
+	if p.signature != "" {
+		if err := p.verify(c, bytes.NewReader(list)); err != nil {
+			return "", err
+		}
+		c.note("the signature of %s is right", shownSource(p.sums))
+	}
+	name := path.Base(from)
+	if u, err := url.Parse(from); err == nil && isURL(from) {
+		name = path.Base(u.Path)
+	}
+	return provenance.FindSum(shownSource(p.sums), list, name)
+}
+
+// verifyFile verifies the signature of a file and returns its digest, both of one reading.
+func (p proof) verifyFile(c *call, file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", usage("%v", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+
+	shown := newProgress(c, st.Size(), "verified ")
+	defer shown.end()
+	sum := sha256.New()
+	if err := p.verify(c, io.TeeReader(&countingReader{r: f, ctx: c.Context(), at: shown.at}, sum)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func (p proof) verify(c *call, content io.Reader) error {
+	signature, err := readSmall(c.Context(), p.signature)
+	if err != nil {
+		return err
+	}
+	key, err := os.ReadFile(p.key)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err = []byte(p.key), nil
+	}
+	if err != nil {
+		return usage("--public-key: %v", err)
+	}
+	return provenance.VerifyMinisign(content, signature, key)
+}
+
+func isURL(from string) bool {
+	u, err := url.Parse(from)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// shownSource returns a file or URL without what may be a credential.
+func shownSource(from string) string {
+	u, err := url.Parse(from)
+	if err != nil || !isURL(from) {
+		return from
+	}
+	shown := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
+	return shown.String()
+}
+
+// smallFetch limits how long a list or a signature is fetched.
+const smallFetch = time.Minute
+
+// readSmall reads a list or a signature from a file or a URL.
+func readSmall(ctx context.Context, from string) ([]byte, error) {
+	if !isURL(from) {
+		f, err := os.Open(from)
+		if err != nil {
+			return nil, usage("%v", err)
+		}
+		defer f.Close()
+		return readLimited(f, from)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, smallFetch)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, usage("invalid address %q", shownSource(from))
+	}
+	client := http.Client{CheckRedirect: checkRedirect}
+	resp, err := client.Do(req)
+	if err != nil {
+		var dialed *url.Error // its text repeats the whole URL
+		if errors.As(err, &dialed) {
+			err = dialed.Err
+		}
+		return nil, fmt.Errorf("fetching %s: %w", shownSource(from), err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("fetching %s: the answer is %s", shownSource(from), resp.Status)
+	}
+	return readLimited(resp.Body, shownSource(from))
+}
+
+// checkRedirect refuses to leave https, and long chains.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) > 5 {
+		return errors.New("more than five redirects")
+	}
+	if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
+		return errors.New("it redirects from https to http")
+	}
+	return nil
+}
+
+// readLimited reads all of r, which is called name, if it is not too long.
+func readLimited(r io.Reader, name string) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, provenance.MaxSums+1))
+	if err == nil && len(b) > provenance.MaxSums {
+		err = usage("%s has more than %d bytes: it is not a list of digests or a signature", name, provenance.MaxSums)
+	}
+	return b, err
+}

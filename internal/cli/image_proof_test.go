@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"aead.dev/minisign"
+	"github.com/stretchr/testify/require"
+)
+
+func TestS19ProofOfAnImage(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
+		return filepath.Join(dir, name)
+	}
+	public, private, err := minisign.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	sign := func(content []byte) []byte {
+		in := minisign.NewReader(bytes.NewReader(content))
+		_, err := io.Copy(io.Discard, in)
+		require.NoError(t, err)
+		return in.Sign(private)
+	}
+	keyText, err := public.MarshalText()
+	require.NoError(t, err)
+	key := write("publisher.pub", keyText)
+
+	const sum = "f2ca1bb6c7e907d06dafe4687e579fce76b37e4e93b7605022da52e6ccc26fd2" // of "test\n"
+	image := write("disk.raw", []byte("test\n"))
+	list := []byte(sum + "  disk.raw\n")
+	sums, sumsSignature := write("SHA256SUMS", list), write("SHA256SUMS.minisig", sign(list))
+	write("SHA256SUMS.changed", []byte(strings.Repeat("0", 64)+"  disk.raw\n"))
+	imageSignature := write("disk.raw.minisig", sign([]byte("test\n")))
+	publisher := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(publisher.Close)
+	at := publisher.URL + "/"
+
+	o := fakeServer(t, func(http.ResponseWriter, *http.Request) { t.Error("the server was asked") })
+	for name, c := range map[string]struct {
+		proof
+		from, says string
+	}{
+		"a list":                  {proof{sums: sums}, image, ""},
+		"a list for a URL":        {proof{sums: sums}, "https://example.org/12/disk.raw?token=s3cret", ""},
+		"a signed list":           {proof{sums, sumsSignature, key}, image, ""},
+		"a signed list at a URL":  {proof{at + "SHA256SUMS?a=b", at + "SHA256SUMS.minisig", public.String()}, at + "disk.raw", ""},
+		"a signed file":           {proof{"", imageSignature, key}, image, ""},
+		"a changed list":          {proof{filepath.Join(dir, "SHA256SUMS.changed"), sumsSignature, key}, image, "it is not of this file"},
+		"the other's signature":   {proof{"", sumsSignature, key}, image, "it is not of this file"},
+		"a list without the file": {proof{sums: sums}, "https://example.org/other.raw", `it does not list "other.raw"; it lists disk.raw`},
+		"no list":                 {proof{sums: image}, image, "there are no digests in it"},
+		"no such list":            {proof{sums: filepath.Join(dir, "none")}, image, "no such file"},
+		"no list at the URL":      {proof{at + "none?token=s3cret", sumsSignature, key}, image, "none: the answer is 404 Not Found"},
+		"no such image":           {proof{"", imageSignature, key}, filepath.Join(dir, "none"), "no such file"},
+		"a wrong key":             {proof{"", imageSignature, "RWnonsense"}, image, "public key: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, c.check(c.from, ""))
+			call, _, _ := newCall(t.Context(), o)
+			got, err := c.digest(call, c.from)
+			if c.says == "" {
+				require.NoError(t, err)
+				require.Equal(t, sum, got)
+				return
+			}
+			require.ErrorContains(t, err, c.says)
+			require.NotContains(t, err.Error(), "s3cret")
+		})
+	}
+
+	for _, c := range []struct {
+		proof
+		from, declared, says string
+	}{
+		{proof{sums: sums}, image, sum, "give one of them"},
+		{proof{signature: imageSignature}, image, "", "give both"},
+		{proof{key: key}, image, "", "give both"},
+		{proof{"", imageSignature, key}, at + "disk.raw", "", "give --sums too"},
+		{proof{sums: at + "SHA256SUMS"}, image, "", "use https"},
+	} {
+		require.ErrorContains(t, c.check(c.from, c.declared), c.says)
+	}
+	none, _, _ := newCall(t.Context(), o)
+	got, err := proof{}.digest(none, image)
+	require.NoError(t, err)
+	require.Empty(t, got)
+}
+
+func TestAListIsNotFetchedOverARedirectToHTTP(t *testing.T) {
+	from := httptest.NewRequest(http.MethodGet, "https://example.org/SHA256SUMS", nil)
+	to := httptest.NewRequest(http.MethodGet, "http://example.org/SHA256SUMS", nil)
+	require.Error(t, checkRedirect(to, []*http.Request{from}))
+	require.NoError(t, checkRedirect(from, []*http.Request{from}))
+}

@@ -1,0 +1,41 @@
+package provenance
+
+import (
+	"bytes"
+	"io"
+
+	"aead.dev/minisign"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// VerifyMinisign reads content to its end and requires that signature, the text of a .minisig file, is of that content
+// by key, the text of a .pub file or its last line. What does not fit is inventory.ErrInvalid.
+func VerifyMinisign(content io.Reader, signature, key []byte) error {
+	var public minisign.PublicKey
+	if err := public.UnmarshalText(bytes.TrimSpace(key)); err != nil {
+		return inventory.Invalid("public key", "give the publisher's minisign.pub, or the line that begins with RW", "%v", err)
+	}
+	var made minisign.Signature
+	if err := made.UnmarshalText(signature); err != nil {
+		return inventory.Invalid("signature", "give the .minisig file", "%v", err)
+	}
+	switch {
+	case made.KeyID != public.ID():
+		return inventory.Invalid("signature", "give the key that the publisher names for this release",
+			"it was made by the key %016X, and the given key is %016X", made.KeyID, public.ID())
+	case made.Algorithm != minisign.HashEdDSA:
+		return inventory.Invalid("signature", "it has to be made with minisign 0.10 or later, or with -H",
+			"it is of the old form, which needs the whole file in memory")
+	}
+
+	in := minisign.NewReader(content)
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return err
+	}
+	if !in.Verify(public, signature) {
+		return inventory.Invalid("signature", "get file and signature again; nothing was stored",
+			"it is not of this file: one of them was changed")
+	}
+	return nil
+}
