@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/binary"
 	"net/http"
 	"net/http/httptest"
@@ -167,4 +168,75 @@ func TestAnInterruptedConversionIsRemoved(t *testing.T) {
 	unlock()
 	s.api.RemoveUnusedImages(t.Context())
 	require.NoFileExists(t, left)
+}
+
+// killedStore is a server that is killed while it stores an image: nothing is cleaned up.
+type killedStore struct {
+	Store
+	expect, before, after bool
+}
+
+func (s killedStore) ExpectImageFile(ctx context.Context, digest string) error {
+	if s.expect {
+		panic("killed before the rename")
+	}
+	return s.Store.ExpectImageFile(ctx, digest)
+}
+
+func (s killedStore) PutImage(ctx context.Context, i inventory.Image, by string) error {
+	if s.before {
+		panic("killed after the rename")
+	}
+	err := s.Store.PutImage(ctx, i, by)
+	if s.after {
+		panic("killed after the commit")
+	}
+	return err
+}
+
+// After a kill at any moment there is the old image or the new one, whole, and the same command ends with the new one.
+func TestAKilledImportKeepsAWholeImage(t *testing.T) {
+	disk := string(bigDisk())
+	path := "/v1/images/x?content=" + sumOf(disk)
+	for name, c := range map[string]struct {
+		calls  int // of Reserve until the kill
+		store  killedStore
+		stored string
+	}{
+		"during the conversion": {calls: 3, stored: "an old image"},
+		"before the rename":     {calls: 99, store: killedStore{expect: true}, stored: "an old image"},
+		"after the rename":      {calls: 99, store: killedStore{before: true}, stored: "an old image"},
+		"after the commit":      {calls: 99, store: killedStore{after: true}, stored: disk},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/x", "an old image"), http.StatusCreated)
+			whole := s.cfg
+			calls := 0
+			s.restart(func(cfg *siteConfig) {
+				c.store.Store = s.Store
+				cfg.Store, cfg.DataDir = c.store, filepath.Dir(cfg.ImageDir)
+				cfg.Reserve = func() reserve.State {
+					if calls++; calls == c.calls {
+						panic("killed during the conversion")
+					}
+					return reserve.State{Size: 1, Held: true}
+				}
+			})
+			require.Equal(t, http.StatusInternalServerError, s.do(http.MethodPut, path, disk).Code)
+
+			s.restart(func(cfg *siteConfig) { *cfg = whole })
+			s.api.RemoveUnusedImages(t.Context())
+			i := decode[inventory.Image](t, s.do(http.MethodGet, "/v1/images/x", nil), http.StatusOK)
+			require.Equal(t, sumOf(c.stored), i.ContentSHA256)
+			require.True(t, decode[imageCheck](t, s.do(http.MethodPost, "/v1/images/x/verify", nil), http.StatusOK).OK)
+			require.NoFileExists(t, filepath.Join(s.cfg.ImageDir, upload{image: inventory.Image{Name: "x"}}.converted()))
+
+			at := s.do(http.MethodHead, "/v1/images/x/upload?content="+sumOf(disk), nil).Header().Get(uploadOffset)
+			require.Equal(t, "17825792", at, "nothing has to be sent again")
+			i = decode[inventory.Image](t, s.do(http.MethodPut, path+"&offset="+at+"&size="+at, nil), http.StatusCreated)
+			require.Equal(t, sumOf(disk), i.ContentSHA256)
+			require.Equal(t, []string{i.File}, s.files())
+		})
+	}
 }

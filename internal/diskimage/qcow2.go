@@ -42,6 +42,8 @@ const (
 const (
 	// maxL1 bounds the L1 table in bytes, as QEMU does.
 	maxL1 = 32 << 20
+	// maxClusterWindow bounds the memory that a compressed cluster may ask for: no window is larger than its cluster.
+	maxClusterWindow = 8 << 20
 	// maxClusters bounds the clusters of a file, each of which takes two bytes of memory while they are counted.
 	maxClusters = 64 << 20
 )
@@ -392,7 +394,7 @@ func (q *qcow2) decompressor(packed []byte) (in io.Reader, err error) {
 
 	if q.zstd == nil {
 		q.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(maxWindow))
+			zstd.WithDecoderMaxWindow(maxClusterWindow))
 		if err != nil {
 			return nil, err
 		}
