@@ -36,7 +36,7 @@ planned the old one continue with it.
 
 A file is uploaded. An interrupted upload continues where it was when the command
 runs again with the same file. A URL is fetched by the server itself. A file that is
-stored already is not sent or fetched again; of a URL that is known by its digest.
+stored already is not sent again, and not fetched again if its digest is given.
 
 The digest may also be found in the publisher's list (--sums SHA256SUMS), by the name
 of the file. --signature verifies a minisign signature: of the list, or of FILE itself.`,
