@@ -120,6 +120,9 @@ size: ## lines of code, comments and blanks per package; what is too long
 graph: ## draw the import graph into docs/architecture.md
 	@go test -count=1 -run '^TestImportGraph$$' . -args -graph
 
+docs: ## write the generated parts of docs/templates.md
+	@go test -count=1 -run '^TestTemplatesAreDocumented$$' ./docs -args -write
+
 clean: ## remove what was built, not what was downloaded
 	rm -rf bin web/dist/assets web/dist/index.html
 
@@ -130,5 +133,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-page check size graph clean help FORCE
+.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-page check size graph docs clean help FORCE
 FORCE:

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -23,11 +22,11 @@ type checkVariable func(env map[string]string, name string) error
 // to all of its actions. The plan and the agent both call Check. Errors show no
 // value that could be part of a secret.
 func Check(name string, env map[string]string) error {
-	variables := natives[name].variables
+	variables := slices.SortedFunc(slices.Values(natives[name].Variables), func(a, b Variable) int { return strings.Compare(a.Name, b.Name) })
 
 	var errs []error
-	for _, variable := range slices.Sorted(maps.Keys(variables)) {
-		errs = append(errs, variables[variable](env, variable))
+	for _, v := range variables {
+		errs = append(errs, v.Check(env))
 	}
 	return errors.Join(errs...)
 }

@@ -19,7 +19,7 @@ func TestNativesHoldTogether(t *testing.T) {
 	names := map[string]string{}
 	for _, name := range Natives() {
 		row := natives[name]
-		for _, n := range append([]string{name}, row.aliases...) {
+		for _, n := range append([]string{name}, row.Aliases...) {
 			require.Empty(t, names[n], "%s: two actions have the name %s", name, n)
 			names[n] = name
 			for _, image := range []string{n, "quay.io/tinkerbell/actions/" + n + ":latest", "embedded/" + n} {
@@ -31,20 +31,31 @@ func TestNativesHoldTogether(t *testing.T) {
 		_, ok := Native("example.org/other/" + name)
 		require.False(t, ok, name)
 
-		require.Equal(t, row.writes, row.disk != "", "%s: an action that writes names its disk, and no other does", name)
-		require.Equal(t, row.disk, DiskVariable(name), name)
-		require.Equal(t, row.leaves, Leaves(name), name)
-		require.Equal(t, row.writes, WritesAny(name), name)
-		require.Equal(t, row.writes, Writes(name, nil), name)
-		require.Equal(t, row.writes && !row.allDisks, Writes(name, map[string]string{AllDisksVariable: "true"}), name)
+		require.Equal(t, row.Writes, row.Disk != "", "%s: an action that writes names its disk, and no other does", name)
+		require.Equal(t, row.Disk, DiskVariable(name), name)
+		require.Equal(t, row.Leaves, Leaves(name), name)
+		require.Equal(t, row.Writes, WritesAny(name), name)
+		require.Equal(t, row.Writes, Writes(name, nil), name)
+		require.Equal(t, row.Writes && !row.AllDisks, Writes(name, map[string]string{AllDisksVariable: "true"}), name)
 
 		require.NoError(t, Check(name, required[name]), name)
 		for variable := range required[name] {
 			require.ErrorContains(t, Check(name, nil), variable, name)
 		}
-		for variable := range row.variables {
-			require.Equal(t, strings.ToUpper(variable), variable, name)
+		seen := map[string]bool{}
+		for _, v := range row.Variables {
+			require.Equal(t, strings.ToUpper(v.Name), v.Name, name)
+			require.NotEmpty(t, v.Text, "%s: %s", name, v.Name)
+			require.False(t, seen[v.Name], "%s: two rows for %s", name, v.Name)
+			seen[v.Name] = true
+			_, needed := required[name][v.Name]
+			require.Equal(t, needed, v.Required, "%s: %s", name, v.Name)
+			require.False(t, v.Required && v.Default != "", "%s: %s", name, v.Name)
 		}
+		require.True(t, row.Disk == "" || seen[row.Disk], name)
+		require.NotEmpty(t, row.Text, name)
+		require.NotEmpty(t, Rule("quay.io/tinkerbell/actions/"+name+":v1"), name)
+		require.Empty(t, Rule("example.org/other/"+name), name)
 	}
 	require.ElementsMatch(t, Names(), func() (all []string) {
 		for n := range names {

@@ -62,7 +62,8 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	case q.Selector != nil:
 		selector = q.Selector
 	case q.Disk != nil && (known || selector == nil):
-		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: q.Disk.Size, MaxSize: q.Disk.Size}
+		size := inventory.Size(q.Disk.Size)
+		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: size, MaxSize: size}
 	}
 
 	if n := agent.Facts.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
@@ -166,6 +167,6 @@ func matches(d action.Disk, s inventory.DiskSelector) bool {
 		(s.WWN == "" || strings.EqualFold(s.WWN, d.WWN)) &&
 		(s.ByID == "" || slices.Contains(d.ByID, strings.TrimPrefix(s.ByID, "/dev/disk/by-id/"))) &&
 		(s.Model == "" || s.Model == d.Model) &&
-		(s.MinSize == 0 || d.Size >= s.MinSize) &&
-		(s.MaxSize == 0 || d.Size <= s.MaxSize)
+		(s.MinSize == 0 || d.Size >= int64(s.MinSize)) &&
+		(s.MaxSize == 0 || d.Size <= int64(s.MaxSize))
 }

@@ -27,6 +27,8 @@ type Rendered struct {
 	Actions       []action.Action `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	DiskAlias     string          `json:"diskAlias,omitempty"`
+	// Explanation is there if the request asks for it.
+	Explanation *template.Explanation `json:"explanation,omitempty"`
 }
 
 type templates struct {
@@ -132,26 +134,24 @@ type renderTemplate struct {
 	Machine     string            `json:"machine"`
 	Image       string            `json:"image"`
 	HardwareMap map[string]string `json:"hardwareMap"`
+	// Source is rendered in place of the stored template; Name then stands in messages only.
+	Source  string `json:"source"`
+	Explain bool   `json:"explain"`
 }
 
 func (t *templates) render(ctx context.Context, q renderTemplate) (Rendered, error) {
-	found, err := t.find(ctx, q.Name)
-	if err != nil {
-		return Rendered{}, err
-	}
-	m, err := t.machines.find(ctx, q.Machine)
-	if err != nil {
-		return Rendered{}, err
-	}
-	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
-	if name := cmp.Or(q.Image, m.Image); name != "" {
-		i, err := t.images.find(ctx, name)
-		if err != nil {
+	found := inventory.Template{Name: q.Name, Source: q.Source}
+	if q.Source == "" {
+		var err error
+		if found, err = t.find(ctx, q.Name); err != nil {
 			return Rendered{}, err
 		}
-		d.Image, d.ImageURL = &i, t.images.url(i)
 	}
 
+	d, err := t.data(ctx, q)
+	if err != nil {
+		return Rendered{}, err
+	}
 	out, err := template.Render(ctx, found.Name, found.Source, d)
 	if err != nil && d.Image != nil && d.ImageURL == "" {
 		err = fmt.Errorf("rendering template %q: image %q has no address, because no interface is configured: "+
@@ -161,7 +161,29 @@ func (t *templates) render(ctx context.Context, q renderTemplate) (Rendered, err
 		return Rendered{}, err
 	}
 
-	return Rendered{
+	answer := Rendered{
 		Actions: httpapi.NewList(out.Actions).Items, GlobalTimeout: out.GlobalTimeout, DiskAlias: out.DiskAlias,
-	}, nil
+	}
+	if q.Explain {
+		answer.Explanation = &out.Explanation
+	}
+	return answer, nil
+}
+
+// data returns what the template is rendered with.
+func (t *templates) data(ctx context.Context, q renderTemplate) (template.Data, error) {
+	m, err := t.machines.find(ctx, q.Machine)
+	if err != nil {
+		return template.Data{}, err
+	}
+
+	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
+	if name := cmp.Or(q.Image, m.Image); name != "" {
+		i, err := t.images.find(ctx, name)
+		if err != nil {
+			return template.Data{}, err
+		}
+		d.Image, d.ImageURL = &i, t.images.url(i)
+	}
+	return d, nil
 }

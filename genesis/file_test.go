@@ -467,3 +467,15 @@ func FuzzLoad(f *testing.F) {
 		l.Steps() // even of a lab with mistakes
 	})
 }
+
+// Machines of a lab file have the forms of machine files, and so has its schema.
+func TestFormsOfMachineFiles(t *testing.T) {
+	ps, lab := load(t, swap(t, "lab.yaml",
+		"address: 192.168.1.2, netmask: 255.255.255.0,", "address: 192.168.1.2/24,",
+		"diskSelector: {serial: EXAMPLE-VP6630-0001}", "diskSelector: {serial: EXAMPLE-VP6630-0001, minSize: 100GB}"))
+	require.Empty(t, ps)
+	router, ok := lab.Machine("vp6630")
+	require.True(t, ok)
+	require.Equal(t, "255.255.255.0", router.Interfaces[0].Netmask)
+	require.EqualValues(t, 1e11, router.DiskSelector.MinSize)
+}

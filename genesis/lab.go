@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -33,6 +34,13 @@ type Lab struct {
 
 	doc      strictyaml.Document // for the lines of problems
 	warnings inventory.Problems
+}
+
+// Schema returns the JSON Schema of a lab file.
+func Schema() strictyaml.Schema {
+	rules := machinefile.Rules().Below("machines[]")
+	rules["network.vlan"] = strictyaml.Between(0, 4094)
+	return strictyaml.SchemaOf[Lab]("A lab file, as ingot genesis reads it", rules)
 }
 
 // A Seed is the host on which the first server runs (the NAS).

@@ -3,6 +3,7 @@ package inventory
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -142,6 +143,19 @@ type Interface struct {
 	Loader         string `json:"loader,omitempty"` // overrides the loader by architecture
 }
 
+// Split returns the fields that a file sets by writing text as key: an address with the
+// length of its prefix is an address and a netmask. It returns nil for any other text.
+func (Interface) Split(key, text string) map[string]string {
+	p, err := netip.ParsePrefix(text)
+	if key != "address" || err != nil {
+		return nil
+	}
+	if !p.Addr().Is4() {
+		return map[string]string{"address": p.Addr().String()}
+	}
+	return map[string]string{"address": p.Addr().String(), "netmask": net.IP(net.CIDRMask(p.Bits(), 32)).String()}
+}
+
 // Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a number
 // is read as seconds.
 type Lease time.Duration
@@ -193,8 +207,8 @@ type DiskSelector struct {
 	WWN     string `json:"wwn,omitempty"`
 	ByID    string `json:"byID,omitempty"`
 	Model   string `json:"model,omitempty"`
-	MinSize int64  `json:"minSize,omitempty"` // bytes
-	MaxSize int64  `json:"maxSize,omitempty"` // bytes
+	MinSize Size   `json:"minSize,omitempty"`
+	MaxSize Size   `json:"maxSize,omitempty"`
 }
 
 // Seen is an unknown MAC that asked for an address.

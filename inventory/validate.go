@@ -30,6 +30,18 @@ var (
 		`([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
 
+// architectures maps the names of architectures to those that the inventory stores.
+var architectures = map[string]string{
+	"x86_64": "x86_64", "amd64": "x86_64", "x86-64": "x86_64", "X86_64": "x86_64",
+	"aarch64": "aarch64", "arm64": "aarch64", "AARCH64": "aarch64",
+}
+
+// Architectures lists the names of architectures that Canonical knows, sorted.
+func Architectures() []string { return slices.Sorted(maps.Keys(architectures)) }
+
+// DiskBoots lists the values of Machine.BootFromDisk but for "".
+func DiskBoots() []string { return []string{"ipxe-exit", "http-404", "ipxe-sanboot"} }
+
 // ParseMAC returns the canonical form of an Ethernet address (lower case,
 // colons) that is written with colons, dashes, dots or bare:
 // aa:bb:cc:dd:ee:ff, aa-bb-cc-dd-ee-ff, aabb.ccdd.eeff, aabbccddeeff.
@@ -60,11 +72,8 @@ func Canonical(m Machine) Machine {
 		i.Hostname = strings.ToLower(strings.TrimSuffix(i.Hostname, "."))
 		i.Domain = strings.ToLower(strings.Trim(i.Domain, "."))
 
-		switch i.Arch {
-		case "amd64", "x86-64", "X86_64":
-			i.Arch = "x86_64"
-		case "arm64", "AARCH64":
-			i.Arch = "aarch64"
+		if arch, ok := architectures[i.Arch]; ok {
+			i.Arch = arch
 		}
 	}
 
@@ -158,9 +167,7 @@ func Validate(m Machine) Problems {
 
 // checkBoot checks how the machine boots from disk, and its kernel's arguments.
 func checkBoot(ps *Problems, m Machine) {
-	switch m.BootFromDisk {
-	case "", "ipxe-exit", "http-404", "ipxe-sanboot":
-	default:
+	if m.BootFromDisk != "" && !slices.Contains(DiskBoots(), m.BootFromDisk) {
 		ps.Add("bootFromDisk", "use ipxe-exit, http-404 or ipxe-sanboot, or leave it out",
 			"unknown way to boot from disk %q", m.BootFromDisk)
 	}
@@ -244,7 +251,7 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	if i.VLAN < 0 || i.VLAN > 4094 {
 		ps.Add(field+".vlan", "use 1–4094, or leave it out for untagged", "there is no VLAN %d", i.VLAN)
 	}
-	if i.Arch != "" && i.Arch != "x86_64" && i.Arch != "aarch64" {
+	if _, known := architectures[i.Arch]; i.Arch != "" && !known {
 		ps.Add(field+".arch", "use x86_64 or aarch64", "unknown architecture %q", i.Arch)
 	}
 	if i.Loader != "" && (!pathSafe.MatchString(i.Loader) || strings.Contains(i.Loader, "..")) {
@@ -326,7 +333,7 @@ func checkSelector(ps *Problems, d DiskSelector) {
 		}
 	}
 	if d.MinSize < 0 || d.MaxSize < 0 {
-		ps.Add("diskSelector.minSize", "give bytes", "a size cannot be negative")
+		ps.Add("diskSelector.minSize", "write for example 500GB, or a number of bytes", "a size cannot be negative")
 	}
 	if d.MaxSize > 0 && d.MinSize > d.MaxSize {
 		ps.Add("diskSelector.maxSize", "make it at least minSize", "no disk has at least %d and at most %d bytes", d.MinSize,

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -10,42 +11,80 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// A field is one value that templates read, with its name in Go and in JSON.
+type field[T any] struct {
+	goName, jsonName string
+	text             string // what it is, for docs/templates.md; "": what is in it is described
+	value            func(T) any
+}
+
+// top has a row for each name at the top of the data, but for device_1, device_2 ….
+var top = []field[Data]{
+	{"machine", "", "name of the machine", func(d Data) any { return d.Machine.Name }},
+	{"image", "", "", Data.image},
+	{"images_url", "", "where this server serves images; add / and the name of one", func(d Data) any { return d.ImagesURL }},
+	{
+		"boot_url", "", "where the images of this boot are served, for an installer's kernel parameters; ends with a slash",
+		constant(inventory.RefBootURL),
+	},
+	{"documents_url", "", "where the run's documents are served; ends with a slash", constant(inventory.RefDocumentsURL)},
+	{
+		"webhook_url", "", "where an installer reports its end; add SUCCEEDED or FAILED",
+		constant(inventory.RefWebhookURL),
+	},
+	{"metadata_url", "", "cloud-init's seedfrom for this run", constant(inventory.RefMetadataURL)},
+	{"phone_home_url", "", "where the installed system reports that it is up", constant(inventory.RefPhoneHomeURL)},
+	{"nonce", "", "what the installed system proves itself with when it phones home", constant(inventory.RefNonce)},
+	{"user_data", "", "the machine's user-data", constant(inventory.RefUserData)},
+	{"vendor_data", "", "the machine's vendor-data", constant(inventory.RefVendorData)},
+	{"Hardware", "", "", func(d Data) any { return d.hardware(true) }},
+	{"hardware", "", "", func(d Data) any { return d.hardware(false) }},
+}
+
+func constant(text string) func(Data) any { return func(Data) any { return text } }
+
+// imageFields are those of .image.
+var imageFields = []field[Data]{
+	{"name", "", "name of the image", func(d Data) any { return d.Image.Name }},
+	{"url", "", "where the agent fetches the image", func(d Data) any { return d.ImageURL }},
+	{"sha256", "", "digest of the file as it is served", func(d Data) any { return d.Image.SHA256 }},
+	{"format", "", "raw, gz, zst …", func(d Data) any { return d.Image.Format }},
+}
+
+// image returns .image, nil if the run has none.
+func (d Data) image() any {
+	if d.Image == nil {
+		return nil
+	}
+	return fill(true, imageFields, d)
+}
+
+// fill returns the fields of from, by their names.
+func fill[T any](n naming, rows []field[T], from T) map[string]any {
+	out := map[string]any{}
+	for _, f := range rows {
+		out[n.of(f.goName, f.jsonName)] = f.value(from)
+	}
+	return out
+}
+
 // values returns what the template sees. Maps and lists only: nothing that a
 // template could call. The names under Hardware and hardware are those of
 // Tinkerbell's Hardware (v1alpha1), in Go and in JSON.
 func (d Data) values() (map[string]any, error) {
-	m := d.Machine
-	v := map[string]any{
-		"machine":        m.Name,
-		"Hardware":       d.hardware(true),
-		"hardware":       d.hardware(false),
-		"phone_home_url": inventory.RefPhoneHomeURL,
-		"metadata_url":   inventory.RefMetadataURL,
-		"nonce":          inventory.RefNonce,
-		"user_data":      inventory.RefUserData,
-		"vendor_data":    inventory.RefVendorData,
-		"documents_url":  inventory.RefDocumentsURL,
-		"webhook_url":    inventory.RefWebhookURL,
-		"boot_url":       inventory.RefBootURL,
-		"images_url":     d.ImagesURL,
-	}
-
-	reserved := map[string]bool{"image": true, "references": true}
-	for k := range v {
-		reserved[k] = true
-	}
-	n := 0
-	for _, i := range m.Interfaces {
-		if !i.DisableNetboot {
-			n++
-			v[fmt.Sprintf("device_%d", n)] = i.MAC
+	v, reserved := map[string]any{}, map[string]bool{"references": true}
+	for _, f := range top {
+		reserved[f.goName] = true
+		if x := f.value(d); x != nil {
+			v[f.goName] = x
 		}
 	}
 
-	if d.Image != nil {
-		v["image"] = map[string]any{
-			"name": d.Image.Name, "url": d.ImageURL, "sha256": d.Image.SHA256,
-			"format": d.Image.Format,
+	n := 0
+	for _, i := range d.Machine.Interfaces {
+		if !i.DisableNetboot {
+			n++
+			v[fmt.Sprintf("device_%d", n)] = i.MAC
 		}
 	}
 
@@ -59,8 +98,8 @@ func (d Data) values() (map[string]any, error) {
 	}
 
 	for _, ref := range refs {
-		if strings.Contains(texts(m, d), ref) {
-			problems.Add("machine."+m.Name, "", "a value holds %q, which stands for a secret", ref)
+		if strings.Contains(texts(d.Machine, d), ref) {
+			problems.Add("machine."+d.Machine.Name, "", "a value holds %q, which stands for a secret", ref)
 		}
 	}
 	return v, problems.Err()
@@ -86,96 +125,112 @@ func (n naming) of(goName, jsonName string) string {
 	return jsonName
 }
 
-func (d Data) hardware(inGo bool) map[string]any {
-	m, n := d.Machine, naming(inGo)
-	disks := []any{}
-	for _, x := range m.Disks {
-		if inGo {
-			disks = append(disks, x.Device)
-		} else {
-			disks = append(disks, map[string]any{"device": x.Device})
-		}
-	}
+// A view is a machine that is seen with names in Go or in JSON.
+type view struct {
+	inventory.Machine
+	naming
+}
 
-	interfaces := []any{}
-	for _, i := range m.Interfaces {
-		interfaces = append(interfaces, hardwareInterface(i, n))
-	}
-	hostname := m.Name
-	if i, ok := m.Netboot(); ok && i.Hostname != "" {
-		hostname = i.Hostname
-	}
+// hardwareFields are those of .Hardware, and of .hardware.spec.
+var hardwareFields = []field[view]{
+	{"Disks", "disks", "disks that the machine declares; below .Hardware their paths", view.disks},
+	{"Interfaces", "interfaces", "", view.interfaces},
+	{"Metadata", "metadata", "", func(v view) any {
+		return map[string]any{v.of("Instance", "instance"): fill(v.naming, instanceFields, v.Machine)}
+	}},
+	{"UserData", "userData", "as .user_data", func(view) any { return inventory.RefUserData }},
+	{"VendorData", "vendorData", "as .vendor_data", func(view) any { return inventory.RefVendorData }},
+}
 
-	keys := []any{}
-	for _, k := range m.SSHKeys {
-		keys = append(keys, k)
-	}
+// instanceFields are those of .Hardware.Metadata.Instance.
+var instanceFields = []field[inventory.Machine]{
+	{"ID", "id", "name of the machine", func(m inventory.Machine) any { return m.Name }},
+	{"Hostname", "hostname", "host name of the first interface for netboot, else the name of the machine", hostname},
+	{"SSHKeys", "ssh_keys", "public SSH keys", func(m inventory.Machine) any { return list(m.SSHKeys, func(k string) any { return k }) }},
+}
+
+// dhcpFields are those of DHCP below an interface.
+var dhcpFields = []field[inventory.Interface]{
+	{"MAC", "mac", "MAC address, in lower case with colons", func(i inventory.Interface) any { return i.MAC }},
+	{"Hostname", "hostname", "host name", func(i inventory.Interface) any { return i.Hostname }},
+	{"DomainName", "domain_name", "domain", func(i inventory.Interface) any { return i.Domain }},
+	{"Arch", "arch", "x86_64 or aarch64", func(i inventory.Interface) any { return cmp.Or(i.Arch, "x86_64") }},
+	{"UEFI", "uefi", "the machine boots by UEFI", func(i inventory.Interface) any { return i.UEFI }},
+	{
+		"LeaseTime", "lease_time", "seconds; 0 means 7 days",
+		func(i inventory.Interface) any { return int64(time.Duration(i.LeaseTime).Seconds()) },
+	},
+	{"NameServers", "name_servers", "name servers", func(i inventory.Interface) any { return list(i.Nameservers, address) }},
+	{"TimeServers", "time_servers", "time servers", func(i inventory.Interface) any { return list(i.TimeServers, address) }},
+	{"VLANID", "vlan_id", "VLAN as text, empty for none", func(i inventory.Interface) any { return vlan(i.VLAN) }},
+}
+
+// ipFields are those of DHCP.IP.
+var ipFields = []field[inventory.Interface]{
+	{"Address", "address", "reserved address", func(i inventory.Interface) any { return address(i.Address) }},
+	{"Netmask", "netmask", "as 255.255.255.0", func(i inventory.Interface) any { return i.Netmask }},
+	{"Gateway", "gateway", "router", func(i inventory.Interface) any { return address(i.Gateway) }},
+}
+
+// hardware returns .Hardware, or .hardware.
+func (d Data) hardware(inGo naming) map[string]any {
+	v := view{d.Machine, inGo}
+	fields := fill(inGo, hardwareFields, v)
 	labels := map[string]any{}
-	for k, v := range m.Labels {
-		labels[k] = v
+	for k, x := range d.Machine.Labels {
+		labels[k] = x
 	}
-	instance := map[string]any{
-		n.of("ID", "id"): m.Name, n.of("Hostname", "hostname"): hostname, n.of("SSHKeys", "ssh_keys"): keys,
-	}
-	metadata := map[string]any{n.of("Instance", "instance"): instance}
-	fields := map[string]any{
-		n.of("Disks", "disks"):           disks,
-		n.of("Interfaces", "interfaces"): interfaces,
-		n.of("Metadata", "metadata"):     metadata,
-		n.of("UserData", "userData"):     inventory.RefUserData,
-		n.of("VendorData", "vendorData"): inventory.RefVendorData,
-	}
-
 	if inGo {
-		fields["Hostname"], fields["Labels"] = hostname, labels
+		fields["Hostname"], fields["Labels"] = hostname(d.Machine), labels
 		return fields
 	}
 
 	// .hardware is the whole object as JSON has it; disks, interfaces and
 	// hostname stand at its top, too, for short.
 	return map[string]any{
-		"metadata": map[string]any{"name": m.Name, "labels": labels},
-		"spec":     fields, "disks": disks, "interfaces": interfaces, "hostname": hostname, "labels": labels,
+		"metadata": map[string]any{"name": d.Machine.Name, "labels": labels}, "spec": fields,
+		"disks": v.disks(), "interfaces": v.interfaces(), "hostname": hostname(d.Machine), "labels": labels,
 	}
 }
 
-func hardwareInterface(i inventory.Interface, n naming) map[string]any {
-	arch := i.Arch
-	if arch == "" {
-		arch = "x86_64"
-	}
-	return map[string]any{
-		n.of("DHCP", "dhcp"): map[string]any{
-			n.of("MAC", "mac"):                  i.MAC,
-			n.of("Hostname", "hostname"):        i.Hostname,
-			n.of("DomainName", "domain_name"):   i.Domain,
-			n.of("Arch", "arch"):                arch,
-			n.of("UEFI", "uefi"):                i.UEFI,
-			n.of("LeaseTime", "lease_time"):     int64(time.Duration(i.LeaseTime).Seconds()),
-			n.of("NameServers", "name_servers"): addresses(i.Nameservers),
-			n.of("TimeServers", "time_servers"): addresses(i.TimeServers),
-			n.of("VLANID", "vlan_id"):           vlan(i.VLAN),
-			n.of("IP", "ip"): map[string]any{
-				n.of("Address", "address"): address(i.Address), n.of("Netmask", "netmask"): i.Netmask,
-				n.of("Gateway", "gateway"): address(i.Gateway),
-			},
-		},
-	}
+func (v view) disks() any {
+	return list(v.Machine.Disks, func(d inventory.DeclaredDisk) any {
+		if v.naming {
+			return d.Device
+		}
+		return map[string]any{"device": d.Device}
+	})
 }
 
-func address(a netip.Addr) string {
+func (v view) interfaces() any {
+	return list(v.Machine.Interfaces, func(i inventory.Interface) any {
+		dhcp := fill(v.naming, dhcpFields, i)
+		dhcp[v.of("IP", "ip")] = fill(v.naming, ipFields, i)
+		return map[string]any{v.of("DHCP", "dhcp"): dhcp}
+	})
+}
+
+func hostname(m inventory.Machine) any {
+	if i, ok := m.Netboot(); ok && i.Hostname != "" {
+		return i.Hostname
+	}
+	return m.Name
+}
+
+// list returns what each makes of the elements of from.
+func list[T any](from []T, each func(T) any) []any {
+	out := []any{}
+	for _, x := range from {
+		out = append(out, each(x))
+	}
+	return out
+}
+
+func address(a netip.Addr) any {
 	if !a.IsValid() {
 		return ""
 	}
 	return a.String()
-}
-
-func addresses(as []netip.Addr) []any {
-	out := []any{}
-	for _, a := range as {
-		out = append(out, a.String())
-	}
-	return out
 }
 
 func vlan(id int) string {

@@ -22,39 +22,39 @@ const (
 // document is format 0.1 as it is written.
 type document struct {
 	Version       string         `json:"version"`
-	Name          string         `json:"name"`
-	ID            string         `json:"id"`
-	GlobalTimeout action.Seconds `json:"global_timeout"`
-	Tasks         []task         `json:"tasks"`
+	Name          string         `json:"name,omitempty"`
+	ID            string         `json:"id,omitempty"`
+	GlobalTimeout action.Seconds `json:"global_timeout,omitempty"`
+	Tasks         []task         `json:"tasks,omitempty"`
 	// Documents and Installer are Ingot's own: see installer.go.
-	Documents []servedDocument `json:"documents"`
-	Installer *installer       `json:"installer"`
+	Documents []servedDocument `json:"documents,omitempty"`
+	Installer *installer       `json:"installer,omitempty"`
 }
 
 type task struct {
 	Name        string            `json:"name"`
-	Worker      string            `json:"worker"`
-	Volumes     []string          `json:"volumes"`
-	Environment map[string]string `json:"environment"`
+	Worker      string            `json:"worker,omitempty"`
+	Volumes     []string          `json:"volumes,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
 	Actions     []step            `json:"actions"`
 }
 
 type step struct {
 	Name        string            `json:"name"`
 	Image       string            `json:"image"`
-	Timeout     action.Seconds    `json:"timeout"`
-	Command     []string          `json:"command"`
-	OnTimeout   []string          `json:"on-timeout"`
-	OnFailure   []string          `json:"on-failure"`
-	Volumes     []string          `json:"volumes"`
-	Environment map[string]string `json:"environment"`
-	PID         string            `json:"pid"`
+	Timeout     action.Seconds    `json:"timeout,omitempty"`
+	Command     []string          `json:"command,omitempty"`
+	OnTimeout   []string          `json:"on-timeout,omitempty"`
+	OnFailure   []string          `json:"on-failure,omitempty"`
+	Volumes     []string          `json:"volumes,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+	PID         string            `json:"pid,omitempty"`
 	// Namespaces.Network has no meaning for actions that the agent carries
 	// out itself; it is read because Tinkerbell's templates have it.
 	Namespaces struct {
-		Network string `json:"network"`
-		PID     string `json:"pid"`
-	} `json:"namespaces"`
+		Network string `json:"network,omitempty"`
+		PID     string `json:"pid,omitempty"`
+	} `json:"namespaces,omitzero"`
 }
 
 // part is a thing of a document that data must not change.
@@ -102,6 +102,7 @@ type checker struct {
 	// said about it.
 	unknown  func(string) bool
 	problems inventory.Problems
+	why      Explanation // of what actions returns
 }
 
 func (c *checker) add(path, remedy, format string, args ...any) {
@@ -200,21 +201,24 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 }
 
 // actionsPage describes every native action's environment.
-const actionsPage = "docs/actions.md"
+const actionsPage = "docs/templates.md"
 
 func knownActions() string { return strings.Join(action.Names(), ", ") }
 
 // actions makes the actions of the run, and checks what the machine decides.
 func (c *checker) actions() Rendered {
 	r := Rendered{Name: c.doc.Name, GlobalTimeout: c.doc.GlobalTimeout}
+	c.why.GlobalTimeout = "the template"
 	if r.GlobalTimeout == 0 {
-		r.GlobalTimeout = DefaultGlobalTimeout
+		r.GlobalTimeout, c.why.GlobalTimeout = DefaultGlobalTimeout, "default"
 		if c.doc.Installer != nil {
 			r.GlobalTimeout += c.doc.Installer.timeout()
+			c.why.GlobalTimeout = "default, and the time of the installer"
 		}
 	}
 
 	r.DiskAlias = c.diskAlias()
+	c.why.Installer = c.doc.Installer.explain()
 	r.Documents, r.Installer = c.doc.documents(), c.doc.Installer.plan()
 	for i, t := range c.doc.Tasks {
 		c.worker(fmt.Sprintf("tasks[%d].worker", i), t.Worker)
@@ -222,23 +226,31 @@ func (c *checker) actions() Rendered {
 			r.Actions = append(r.Actions, c.action(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
 		}
 	}
-	if len(r.Actions) == 0 {
-		return r
-	}
 
-	last := r.Actions[len(r.Actions)-1]
-	if native, _ := action.Native(last.Image); !action.Leaves(native) {
-		name := action.Reboot
-		for taken(r.Actions, last.Task, name) {
-			name += "-at-the-end"
-		}
-		r.Actions = append(r.Actions, action.Action{
-			Name: name, Task: last.Task, Image: action.Reboot,
-			Timeout: DefaultActionTimeout,
-		})
+	if len(r.Actions) > 0 {
+		c.appendReboot(&r)
 	}
-
+	r.Explanation = c.why
 	return r
+}
+
+// appendReboot adds a reboot if the last action does not leave the agent.
+func (c *checker) appendReboot(r *Rendered) {
+	last := r.Actions[len(r.Actions)-1]
+	if native, _ := action.Native(last.Image); action.Leaves(native) {
+		return
+	}
+
+	name := action.Reboot
+	for taken(r.Actions, last.Task, name) {
+		name += "-at-the-end"
+	}
+	reboot := action.Action{Name: name, Task: last.Task, Image: action.Reboot, Timeout: DefaultActionTimeout}
+	r.Actions = append(r.Actions, reboot)
+
+	why := environmentOf(task{}, step{}).explain(reboot, 0)
+	why.Appended = "the last action of the template does not leave the agent"
+	c.why.Actions = append(c.why.Actions, why)
 }
 
 func taken(actions []action.Action, task, name string) bool {
@@ -272,52 +284,47 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 		a.Timeout = DefaultActionTimeout
 	}
 
-	env := map[string]string{}
-	maps.Copy(env, t.Environment)
-	maps.Copy(env, s.Environment)
+	env := environmentOf(t, s)
 	native, _ := action.Native(s.Image)
 	if native == action.Image2Disk {
 		c.image(path, env)
 	}
 	if variable := action.DiskVariable(native); variable != "" {
-		setDefault(env, variable, disk)
+		env.setDefault(variable, disk, "the run's disk")
 	}
-	if err := action.Check(native, env); err != nil {
+	if err := action.Check(native, env.values); err != nil {
 		c.add(path+".environment", "see "+actionsPage, "%v", err)
 	}
-	if len(env) > 0 {
-		a.Environment = env
+	if len(env.values) > 0 {
+		a.Environment = env.values
 	}
-	return a
-}
 
-func setDefault(env map[string]string, key, value string) {
-	if env[key] == "" {
-		env[key] = value
-	}
+	c.why.Actions = append(c.why.Actions, env.explain(a, s.Timeout))
+	return a
 }
 
 // image fills in what an image action writes: what it names, else the
 // machine's own image.
-func (c *checker) image(path string, env map[string]string) {
+func (c *checker) image(path string, env environment) {
 	d := c.data
-	if env["IMG_URL"] == "" {
+	if env.values["IMG_URL"] == "" {
 		if d.Image == nil {
 			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set IMG_URL",
 				d.Machine.Name),
 				"writes the machine's image, but machine %q has none", d.Machine.Name)
 			return
 		}
-		env["IMG_URL"] = d.ImageURL
+		env.setDefault("IMG_URL", d.ImageURL, "image "+d.Image.Name)
 	}
-	if d.Image != nil && env["IMG_URL"] == d.ImageURL && d.Image.SHA256 != "" {
-		setDefault(env, "IMG_SHA256", d.Image.SHA256)
+	given := env.values["IMG_URL"]
+	if d.Image != nil && given == d.ImageURL && d.Image.SHA256 != "" {
+		env.setDefault("IMG_SHA256", d.Image.SHA256, "image "+d.Image.Name)
 	}
 
-	u, err := url.Parse(env["IMG_URL"])
+	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		c.add(path+".environment.IMG_URL", "give a URL that starts with http:// or https://",
-			"%q is not a URL from which the agent can fetch an image", env["IMG_URL"])
+			"%q is not a URL from which the agent can fetch an image", given)
 	}
 }
 
@@ -343,7 +350,7 @@ func (c *checker) diskAlias() string {
 					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk",
 						"invalid path of a disk %q", value)
 				case alias == "":
-					alias = disk
+					alias, c.why.DiskAlias = disk, path
 				case alias != disk:
 					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk,
 						alias)
@@ -352,10 +359,10 @@ func (c *checker) diskAlias() string {
 		}
 	}
 	if alias == "" && len(c.data.Machine.Disks) > 0 {
-		alias = c.data.Machine.Disks[0].Device
+		alias, c.why.DiskAlias = c.data.Machine.Disks[0].Device, "the first disk that the machine declares"
 	}
 	if alias == "" {
-		alias = DefaultDisk
+		alias, c.why.DiskAlias = DefaultDisk, "default: neither template nor machine names one"
 	}
 	return alias
 }

@@ -24,18 +24,18 @@ const (
 // servedDocument is an entry of documents:, which Tinkerbell's format has not.
 type servedDocument struct {
 	Name     string `json:"name"`
-	Kind     string `json:"kind"`
-	Contents string `json:"contents"`
+	Kind     string `json:"kind,omitempty"`
+	Contents string `json:"contents,omitempty"`
 }
 
 // installer is installer:, which Tinkerbell's format has not.
 type installer struct {
 	Kernel     string         `json:"kernel"`
 	Initrd     []string       `json:"initrd"`
-	Payload    string         `json:"payload"`
-	Parameters []string       `json:"parameters"`
+	Payload    string         `json:"payload,omitempty"`
+	Parameters []string       `json:"parameters,omitempty"`
 	Complete   string         `json:"complete"`
-	Timeout    action.Seconds `json:"timeout"`
+	Timeout    action.Seconds `json:"timeout,omitempty"`
 }
 
 func (i *installer) timeout() action.Seconds {

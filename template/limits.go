@@ -12,6 +12,7 @@ import (
 	"text/template"
 	"text/template/parse"
 
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -196,6 +197,7 @@ var (
 	templateError = regexp.MustCompile(`(?s)^template: [^:]*:(\d+)(?::\d+)?: (.*)$`)
 	executing     = regexp.MustCompile(`(?s)^executing "[^"]*" at (<.*?>): (.*)$`)
 	noEntry       = regexp.MustCompile(`map has no entry for key "([^"]*)"`)
+	notDefined    = regexp.MustCompile(`function "([^"]*)" not defined`)
 )
 
 // templateProblem takes an error of text/template apart.
@@ -213,9 +215,11 @@ func templateProblem(file string, err error) inventory.Problem {
 	if x := executing.FindStringSubmatch(p.What); x != nil {
 		p.Field, p.What = "{{"+strings.Trim(x[1], "<>")+"}}", x[2]
 	}
-	if strings.Contains(p.What, "not defined") {
-		p.Remedy = "templates have the functions of sprig that reach nothing outside, and " +
-			"formatPartition, netmaskToPrefixLength, netmaskToCIDR, toYaml, fromYaml"
+	if m := notDefined.FindStringSubmatch(p.What); m != nil {
+		p.Remedy = "docs/templates.md lists the functions of templates"
+		if near := strictyaml.Nearest(m[1], functionNames()); near != "" {
+			p.Remedy = fmt.Sprintf("did you mean %q? ", near) + p.Remedy
+		}
 	}
 	return p
 }

@@ -50,6 +50,8 @@ type Template struct {
 	// Keys are the names of data that the template uses at its top level
 	// (device_1, Hardware …), sorted.
 	Keys []string
+	// Notes are about variables that are set and not read.
+	Notes inventory.Problems
 }
 
 // Data is what a template is rendered with.
@@ -79,11 +81,13 @@ type Rendered struct {
 	// Documents what it or the installed system reads.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
+	// Explanation says where all of this comes from.
+	Explanation Explanation `json:"-"`
 }
 
 // Parse reads a template and reports as inventory.Problems everything wrong
 // with it that can be told without data: syntax, keys, names, images,
-// time-outs, the order of actions. file stands in the messages alone.
+// environments, time-outs, the order of actions. file stands in the messages alone.
 func Parse(file string, src []byte) (*Template, error) {
 	t := &Template{File: file, Source: string(src)}
 	g := newGuard(context.Background())
@@ -92,7 +96,8 @@ func Parse(file string, src []byte) (*Template, error) {
 		return nil, err
 	}
 
-	keys := usedKeys(t.Source, treesOf(parsed))
+	trees := treesOf(parsed)
+	keys := usedKeys(t.Source, trees)
 	t.Keys = slices.Sorted(maps.Keys(keys))
 	var problems inventory.Problems
 	if line, ok := keys["references"]; ok {
@@ -132,6 +137,7 @@ func Parse(file string, src []byte) (*Template, error) {
 
 	c := checker{out: out, doc: doc, unknown: isPlaceholder}
 	c.structure()
+	t.Notes = c.environments(t.Source, trees)
 	problems = append(problems, c.problems...)
 	return t, problems.Err()
 }

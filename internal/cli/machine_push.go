@@ -38,9 +38,9 @@ Write a machine like this, with "---" between two:
   image: debian-12
   interfaces:
     - mac: "02:00:00:00:00:01"
-      address: 10.0.0.11
-      netmask: 255.255.255.0
+      address: 10.0.0.11/24
       gateway: 10.0.0.1
+  diskSelector: {minSize: 400GB, maxSize: 1TB}
   bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}
 
 Documents of Tinkerbell and CSV files of EKS Anywhere cannot be read by this

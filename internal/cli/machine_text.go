@@ -56,10 +56,10 @@ func selectorText(s inventory.DiskSelector) string {
 		}
 	}
 	if s.MinSize > 0 {
-		out = append(out, "at least "+human.Size(s.MinSize))
+		out = append(out, "at least "+human.Size(int64(s.MinSize)))
 	}
 	if s.MaxSize > 0 {
-		out = append(out, "at most "+human.Size(s.MaxSize))
+		out = append(out, "at most "+human.Size(int64(s.MaxSize)))
 	}
 
 	return strings.Join(out, ", ")

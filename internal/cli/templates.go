@@ -1,18 +1,13 @@
 package cli
 
 import (
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/machinefile"
@@ -22,9 +17,10 @@ import (
 
 func templateCommand(o *options) *cobra.Command {
 	return group("template", "Templates: the actions of an installation",
-		"  ingot template create --file my-template.yaml\n  ingot template render my-template --machine node-1",
+		"  ingot template lint my-template.yaml\n  ingot template create --file my-template.yaml\n"+
+			"  ingot template render my-template --machine node-1",
 		templateCreateCommand(o), templateListCommand(o), templateGetCommand(o), templateDeleteCommand(o),
-		templateRenderCommand(o))
+		templateLintCommand(o), templateRenderCommand(o))
 }
 
 func templateCreateCommand(o *options) *cobra.Command {
@@ -41,20 +37,13 @@ that they have.`,
 	requireFlags(cmd, "file")
 
 	return o.command(cmd, func(c *call) error {
-		from, b, err := readInput(c.Command, *file)
+		// The server also parses it, but does not know the file's name.
+		t, err := readTemplate(c, *file)
 		if err != nil {
 			return err
 		}
-		if err := machinefile.Foreign(from, b); err != nil {
-			return err
-		}
 
-		// The server also parses it, but does not know the file's name.
-		if _, err := template.Parse(from, b); err != nil {
-			return err
-		}
-
-		in := map[string]string{"name": *name, "source": string(b)}
+		in := map[string]string{"name": *name, "source": t.Source}
 		return postAndShow(c, client.Path("templates"), in, text(func(t inventory.Template) string {
 			return fmt.Sprintf("template %s stored\nnext: ingot template render %s --machine NAME", t.Name, t.Name)
 		}))
@@ -100,79 +89,65 @@ func templateDeleteCommand(o *options) *cobra.Command {
 	})
 }
 
-func templateRenderCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "render NAME --machine M", Short: "Show what a template would do to a machine; nothing is changed",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
-		Example: "  ingot template render image --machine node-1 --image debian-12",
-	}
+// A lintedTemplate is a template in which no problem was found.
+type lintedTemplate struct {
+	File  string              `json:"file"`
+	Name  string              `json:"name"` // "" where data decides
+	Keys  []string            `json:"keys"` // what it reads of the data
+	Notes []inventory.Problem `json:"notes"`
+}
 
-	var in struct {
-		Machine     string            `json:"machine"`
-		Image       string            `json:"image,omitempty"`
-		HardwareMap map[string]string `json:"hardwareMap,omitempty"`
-	}
+func templateLintCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "lint FILE…", Short: "Report everything that is wrong with templates; needs no server", Args: cobra.MinimumNArgs(1),
+		Long: `Report everything that is wrong with templates and can be told without a machine:
+syntax, unknown keys and functions, actions that do not exist, values of
+environments, time-outs, the order of actions. What depends on a machine shows
+"ingot template render FILE --machine M". Needs no server. "-" is standard input.
 
-	machine := cmd.Flags().String("machine", "", "machine, by name or MAC")
-	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
-	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
-		"further data for the template, key=value; repeatable")
-	requireFlags(cmd, "machine")
-	completeFlag(cmd, "machine", o.machines())
-	completeFlag(cmd, "image", o.images())
+A variable that its action does not read is a note, not a problem.
 
-	return o.command(cmd, func(c *call) error {
-		var err error
-		if in.Machine, err = findMachine(c, *machine); err != nil {
+Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
+		Example: "  ingot template lint my-template.yaml\n  ingot template lint templates/*.yaml --output json",
+	}, func(c *call) error {
+		var all inventory.Problems
+		linted := []lintedTemplate{}
+		for _, file := range c.args {
+			t, err := readTemplate(c, file)
+			var ps inventory.Problems
+			switch {
+			case errors.As(err, &ps):
+				all = append(all, ps...)
+			case err != nil:
+				all = append(all, inventory.Problem{File: file, What: err.Error()})
+			default:
+				linted = append(linted, lintedTemplate{t.File, t.Name, append([]string{}, t.Keys...), append([]inventory.Problem{}, t.Notes...)})
+			}
+		}
+		if err := all.Err(); err != nil {
 			return err
 		}
 
-		a, err := post[api.Rendered](c, client.Path("templates", c.args[0], "render"), in)
-		var e *client.Error
-		if errors.As(err, &e) && len(e.Problems) > 0 && e.Next == "" {
-			e.Next = "ingot template get " + c.args[0] // the problems name lines of its output
-		}
-		if err != nil {
-			return err
-		}
-
-		return show(c, a, printRendered)
+		return showValue(c, linted, func(w io.Writer) error {
+			for _, t := range linted {
+				for _, n := range t.Notes {
+					c.note("note: %s", inert(n.String()))
+				}
+				fmt.Fprintf(w, "%s is right\n", inert(t.File))
+			}
+			return nil
+		})
 	})
 }
 
-func printRendered(w io.Writer, r api.Rendered) error {
-	fmt.Fprintf(w, "global timeout: %s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"))
-	if r.DiskAlias != "" {
-		fmt.Fprintf(w, "disk:           the chosen one, for %s\n", inert(r.DiskAlias))
+// readTemplate reads and checks a template in a file.
+func readTemplate(c *call, file string) (*template.Template, error) {
+	from, b, err := readInput(c.Command, file)
+	if err != nil {
+		return nil, err
 	}
-
-	for i, a := range r.Actions {
-		fmt.Fprintf(w, "\n%d  %s  %s  (timeout %s)\n", i, inert(a.Name), inert(a.Image), secondsText(int64(a.Timeout)))
-		t := newTable(w)
-		for _, k := range slices.Sorted(maps.Keys(a.Environment)) {
-			t.row("   "+k, shorten(a.Environment[k], 120))
-		}
-		if len(a.Command) > 0 {
-			b, err := json.Marshal(a.Command)
-			if err != nil {
-				return err
-			}
-			t.row("   command", string(b))
-		}
-		if len(a.Volumes) > 0 {
-			t.row("   volumes", strings.Join(a.Volumes, ", "))
-		}
-		if err := t.flush(); err != nil {
-			return err
-		}
+	if err := machinefile.Foreign(from, b); err != nil {
+		return nil, err
 	}
-
-	return nil
-}
-
-func secondsText(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d s", n)
+	return template.Parse(from, b)
 }

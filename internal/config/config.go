@@ -239,6 +239,23 @@ func Default() Config {
 	}
 }
 
+// Schema returns the JSON Schema of the file.
+func Schema() strictyaml.Schema {
+	port := strictyaml.Between(1, 65535)
+	return strictyaml.SchemaOf[Config]("The configuration of ingot serve", strictyaml.Rules{
+		"notify.events[]":    strictyaml.OneOf(inventory.NoticeEvents()...),
+		"netboot.http[]":     port,
+		"netboot.tftp":       port,
+		"netboot.agent":      port,
+		"min_free_mib":       {"minimum": 0},
+		"reserve_mib":        {"minimum": 0},
+		"records.keep":       {"minimum": 1},
+		"temporal.port":      port,
+		"temporal.ui_port":   port,
+		"netboot.metadata[]": port,
+	})
+}
+
 // Load reads file over the defaults. A file that does not exist is the
 // defaults, unless it was named. Everything that is wrong comes back at once, as
 // inventory.Problems.

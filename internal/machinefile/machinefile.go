@@ -17,9 +17,29 @@ import (
 // its output can be pushed back.
 type document struct {
 	inventory.Machine
-	Netboot  *inventory.Netboot `json:"netboot"`
-	Workflow map[string]any     `json:"workflow"`
-	LastSeen time.Time          `json:"lastSeen"`
+	Netboot   *inventory.Netboot   `json:"netboot,omitempty"`
+	Workflow  map[string]any       `json:"workflow,omitempty"`
+	Installed *inventory.Installed `json:"installed,omitempty"`
+	LastSeen  time.Time            `json:"lastSeen,omitzero"`
+}
+
+// Rules are those of the schema of a machine in any file.
+func Rules() strictyaml.Rules {
+	return strictyaml.Rules{
+		"interfaces[].address": {"pattern": `^[0-9A-Fa-f:.]*(/[0-9]+)?$`},
+		"interfaces[].arch":    strictyaml.OneOf(inventory.Architectures()...),
+		"interfaces[].vlan":    strictyaml.Between(0, 4094),
+		"bootFromDisk":         strictyaml.OneOf(inventory.DiskBoots()...),
+		"bmc.driver":           strictyaml.OneOf(inventory.Drivers()...),
+		"bmc.port":             strictyaml.Between(0, 65535),
+	}
+}
+
+// Schema returns the JSON Schema of a machine in a file.
+func Schema() strictyaml.Schema {
+	rules := Rules()
+	rules["netboot"] = strictyaml.Schema{"required": []any{}} // it is not read
+	return strictyaml.SchemaOf[document]("A machine, as ingot machine push reads it", rules)
 }
 
 // Read decodes and checks all documents, one machine each. It returns every problem at once

@@ -305,7 +305,7 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 		return err
 	}
 
-	for _, p := range pairs {
+	for _, p := range w.split(v, pairs, path) {
 		index, ok := fields[p.key.Value]
 		if !ok {
 			w.add(p.key, join(path, p.key.Value), Suggest(p.key.Value, slices.Collect(maps.Keys(fields))), "unknown key")

@@ -1,0 +1,90 @@
+package action
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Natives lists the actions, sorted.
+func Natives() []string { return slices.Sorted(maps.Keys(natives)) }
+
+// Names lists the actions and their aliases, sorted: what a template may name,
+// without a repository.
+func Names() []string {
+	names := Natives()
+	for _, n := range natives {
+		names = append(names, n.Aliases...)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// prefixes are the repositories whose last element names a native action.
+var prefixes = []string{
+	"tinkerbell/actions/", "tinkerbell-actions/", "eks-anywhere/tinkerbell/hub/", "eks-anywhere/tinkerbell/actions/",
+	"embedded/",
+}
+
+// nameOf maps names and aliases to names. Workflows call Native, so it must not
+// iterate over natives.
+var nameOf = indexNames()
+
+func indexNames() map[string]string {
+	index := map[string]string{}
+	for name, n := range natives {
+		index[name] = name
+		for _, alias := range n.Aliases {
+			index[alias] = name
+		}
+	}
+	return index
+}
+
+// Native returns the native action that an image reference names, and whether
+// there is one. Registry host, tag and digest do not matter. A repository that
+// only ends in a known name is not an alias.
+func Native(image string) (string, bool) {
+	path, _ := splitImage(image)
+	name, ok := nameOf[path]
+	return name, ok
+}
+
+// Rule returns why Native finds an action for an image reference, "" if it finds none.
+func Rule(image string) string {
+	path, repository := splitImage(image)
+	name, ok := nameOf[path]
+	if !ok {
+		return ""
+	}
+
+	rule := "the name of the action"
+	if path != name {
+		rule = path + " is another name of " + name
+	}
+	if repository != "" {
+		rule += "; " + repository + " is a repository of native actions"
+	}
+	return rule
+}
+
+// splitImage returns the name in an image reference, and the one of prefixes before
+// it. Without one of these, a name with a folder stays whole.
+func splitImage(image string) (name, repository string) {
+	path, _, _ := strings.Cut(image, "@")
+	slash := strings.LastIndexByte(path, '/')
+	if colon := strings.LastIndexByte(path, ':'); colon > slash {
+		path = path[:colon]
+	}
+	if host, rest, ok := strings.Cut(path, "/"); ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		path = rest
+	}
+
+	for _, p := range prefixes {
+		// A mirror keeps the repository path and may put folders before it.
+		if i := strings.Index("/"+path, "/"+p); i >= 0 {
+			return path[i+len(p):], p
+		}
+	}
+	return path, ""
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// A namedSchema is a kind of file with its JSON Schema.
+type namedSchema struct {
+	Name   string `json:"name"`
+	Reads  string `json:"reads"` // what reads such files
+	schema func() strictyaml.Schema
+}
+
+func fileSchemas() []namedSchema {
+	return []namedSchema{
+		{"config", "ingot serve", config.Schema},
+		{"lab", "ingot genesis start", genesis.Schema},
+		{"machine", "ingot machine push", machinefile.Schema},
+		{"template", "ingot template create", template.Schema},
+	}
+}
+
+func schemaCommand(o *options) *cobra.Command {
+	var names []string
+	for _, s := range fileSchemas() {
+		names = append(names, s.Name)
+	}
+
+	return o.command(&cobra.Command{
+		Use: "schema [NAME]", Short: "Print the JSON Schema of a kind of file, for editors", Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: firstArg(cobra.FixedCompletions(names, noFiles)),
+		Long: `Print the JSON Schema of a kind of file: ` + strings.Join(names, ", ") + `. Without a name, list them.
+An editor with the YAML language server completes and checks a file that names its
+schema in its first line:
+
+  # yaml-language-server: $schema=ingot-machine.json
+
+Needs no server.`,
+		Example: "  ingot schema machine > ingot-machine.json\n  ingot schema",
+	}, func(c *call) error {
+		if len(c.args) == 0 {
+			return showSchemas(c)
+		}
+
+		for _, s := range fileSchemas() {
+			if s.Name != c.args[0] {
+				continue
+			}
+			raw, err := json.MarshalIndent(s.schema(), "", "  ")
+			if err != nil {
+				return err
+			}
+			return c.print(c.OutOrStdout(), raw, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, string(raw))
+				return err
+			})
+		}
+		return human.Advise(usage("unknown schema %q; must be one of %s", c.args[0], strings.Join(names, ", ")), "ingot schema")
+	})
+}
+
+func showSchemas(c *call) error {
+	all := fileSchemas()
+	return showValue(c, all, func(w io.Writer) error {
+		t := newTable(w, "NAME", "FILES OF")
+		for _, s := range all {
+			t.row(s.Name, s.Reads)
+		}
+		return t.flush()
+	})
+}

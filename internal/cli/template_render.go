@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// renderRequest is the body of a request to render a template.
+type renderRequest struct {
+	Machine     string            `json:"machine"`
+	Image       string            `json:"image,omitempty"`
+	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
+	Source      string            `json:"source,omitempty"`
+	Explain     bool              `json:"explain,omitempty"`
+}
+
+func templateRenderCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "render NAME|FILE --machine M", Short: "Show what a template would do to a machine; nothing is changed",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
+		Long: `Show the actions that a template makes for a machine. Nothing is stored and nothing
+is changed. An argument with a slash, with the ending .yaml or .yml, or "-", is a
+file; anything else is the name of a template on the server.
+
+--explain shows for each action which one of the agent's it is, and for each value
+where it comes from: the template, the machine, a default, or Ingot, which adds
+some. Secrets stay references.`,
+		Example: "  ingot template render image --machine node-1 --image debian-12\n" +
+			"  ingot template render my-template.yaml --machine node-1 --explain",
+	}
+
+	var in renderRequest
+	machine := cmd.Flags().String("machine", "", "machine, by name or MAC")
+	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
+	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
+		"further data for the template, key=value; repeatable")
+	cmd.Flags().BoolVar(&in.Explain, "explain", false, "show where everything comes from")
+	requireFlags(cmd, "machine")
+	completeFlag(cmd, "machine", o.machines())
+	completeFlag(cmd, "image", o.images())
+
+	return o.command(cmd, func(c *call) error {
+		a, err := renderTemplate(c, *machine, in)
+		if err != nil {
+			return err
+		}
+		return show(c, a, printRendered)
+	})
+}
+
+// renderTemplate renders the template that the argument names.
+func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[api.Rendered], err error) {
+	name, file := c.args[0], ""
+	if isTemplateFile(name) {
+		t, err := readTemplate(c, name)
+		if err != nil {
+			return a, err
+		}
+		file, in.Source = t.File, t.Source
+		name = cmp.Or(t.Name, "template")
+	}
+	if in.Machine, err = findMachine(c, machine); err != nil {
+		return a, err
+	}
+
+	a, err = post[api.Rendered](c, client.Path("templates", name, "render"), in)
+	var e *client.Error
+	if !errors.As(err, &e) || len(e.Problems) == 0 {
+		return a, err
+	}
+	switch {
+	case file != "":
+		for i := range e.Problems {
+			e.Problems[i].File = file
+		}
+	case e.Next == "":
+		e.Next = "ingot template get " + name // the problems name lines of its output
+	}
+	return a, err
+}
+
+// isTemplateFile reports whether an argument is a file and not the name of a template.
+func isTemplateFile(arg string) bool {
+	return arg == "-" || strings.ContainsRune(arg, '/') || slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
+}
+
+func printRendered(w io.Writer, r api.Rendered) error {
+	why := template.Explanation{Actions: make([]template.ActionExplanation, len(r.Actions))}
+	if r.Explanation != nil && len(r.Explanation.Actions) == len(r.Actions) {
+		why = *r.Explanation
+	}
+
+	fmt.Fprintf(w, "global timeout: %s%s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"), because(why.GlobalTimeout))
+	if r.DiskAlias != "" {
+		fmt.Fprintf(w, "disk:           the chosen one, for %s%s\n", inert(r.DiskAlias), because(why.DiskAlias))
+	}
+	if why.Installer != "" {
+		fmt.Fprintf(w, "installer:      %s\n", inert(why.Installer))
+	}
+
+	for i, a := range r.Actions {
+		fmt.Fprintf(w, "\n%d  %s  %s  (timeout %s%s)\n", i, inert(a.Name), inert(a.Image), secondsText(int64(a.Timeout)),
+			because(why.Actions[i].Timeout))
+		if err := printAction(w, a, why.Actions[i]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// printAction prints the details of an action; why is the zero value without --explain.
+func printAction(w io.Writer, a action.Action, why template.ActionExplanation) error {
+	t := newTable(w)
+	if why.Native != "" {
+		t.row("   action", why.Native+because(why.Rule))
+	}
+	for _, f := range [][2]string{{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yes(why.Writes)}, {"leaves", yes(why.Leaves)}} {
+		if f[1] != "" {
+			t.row("   "+f[0], f[1])
+		}
+	}
+
+	names := slices.Collect(maps.Keys(a.Environment))
+	names = append(names, slices.Collect(maps.Keys(why.Environment))...)
+	slices.Sort(names)
+	for _, k := range slices.Compact(names) {
+		t.row("   "+k, shorten(a.Environment[k], 120)+because(why.Environment[k]))
+	}
+
+	if len(a.Command) > 0 {
+		b, err := json.Marshal(a.Command)
+		if err != nil {
+			return err
+		}
+		t.row("   command", string(b))
+	}
+	if len(a.Volumes) > 0 {
+		t.row("   volumes", strings.Join(a.Volumes, ", "))
+	}
+	return t.flush()
+}
+
+// because formats where a value comes from.
+func because(from string) string {
+	if from == "" {
+		return ""
+	}
+	return "  ← " + inert(from)
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
+
+func secondsText(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d s", n)
+}

@@ -1,0 +1,57 @@
+package inventory
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"regexp"
+)
+
+// A Size is a number of bytes. JSON has it as a number; text with a unit is read, too.
+type Size int64
+
+// units of a Size: those of SI, and binary ones.
+var units = map[string]int64{
+	"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15,
+	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50,
+}
+
+var sizeText = regexp.MustCompile(`^([0-9]{1,19})(\.[0-9]{1,9})? ?([kKMGTP]?i?B)?$`)
+
+// ParseSize reads "500GB", "1.5TiB" or a whole number of bytes. Parts of a byte are left
+// out. Anything else is ErrInvalid.
+func ParseSize(s string) (Size, error) {
+	m := sizeText.FindStringSubmatch(s)
+	if m != nil {
+		unit, known := units[m[3]]
+		if m[3] == "" {
+			unit, known = 1, m[2] == ""
+		}
+		if n, ok := new(big.Rat).SetString(m[1] + m[2]); ok && known {
+			n.Mul(n, new(big.Rat).SetInt64(unit))
+			if bytes := new(big.Int).Quo(n.Num(), n.Denom()); bytes.IsInt64() {
+				return Size(bytes.Int64()), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("reading size %q: write for example 500GB or 1.5TiB, or a number of bytes: %w", s, ErrInvalid)
+}
+
+// UnmarshalJSON reads a number of bytes, or what ParseSize reads.
+func (s *Size) UnmarshalJSON(b []byte) error {
+	var n int64
+	if err := json.Unmarshal(b, &n); err == nil {
+		*s = Size(n)
+		return nil
+	}
+
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		text = string(b)
+	}
+	v, err := ParseSize(text)
+	if err == nil {
+		*s = v
+	}
+	return err
+}

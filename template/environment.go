@@ -1,0 +1,101 @@
+package template
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/template/parse"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// environments checks what can be told of the actions' environments without a machine,
+// and returns notes about variables that no action reads. Only values without data in them
+// are checked: src is the template as it is written.
+func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory.Problems) {
+	docs, err := strictyaml.Documents(c.out.file, []byte(src))
+	if err != nil || len(docs) != 1 {
+		return nil // without its data the template is not YAML
+	}
+
+	for i, t := range c.doc.Tasks {
+		for j, s := range t.Actions {
+			native, ok := action.Native(s.Image)
+			if !ok {
+				continue // reported, or not known without data
+			}
+			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
+			c.variables(at, native, environmentOf(t, s))
+			notes = append(notes, c.unread(at.step+".environment", native, s.Environment)...)
+		}
+	}
+	return notes
+}
+
+// A place is an action in the template as it is written.
+type place struct {
+	source     strictyaml.Document
+	task, step string
+	// conditions: what is missing here may be there for some machine.
+	conditions bool
+}
+
+// isLiteral reports whether a variable is written as value.
+func (p place) isLiteral(name, value string) bool {
+	for _, path := range []string{p.step, p.task} {
+		if path += ".environment." + name; p.source.Has(path) {
+			return p.source.Text(path) == value
+		}
+	}
+	return false
+}
+
+// variables checks the variables of one action.
+func (c *checker) variables(at place, native string, env environment) {
+	if native == action.Image2Disk { // the server knows the digests of its images
+		env.setDefault("IMG_SHA256", strings.Repeat("0", 64), "")
+	}
+
+	for _, v := range action.Describe(native).Variables {
+		value, set := env.values[v.Name]
+		if set && !at.isLiteral(v.Name, value) || !set && at.conditions {
+			continue
+		}
+		if err := v.Check(env.values); err != nil {
+			c.add(at.step+".environment."+v.Name, "see "+actionsPage, "%v", err)
+		}
+	}
+}
+
+// unread returns a note for each variable of an action that the action does not read.
+func (c *checker) unread(path, native string, env map[string]string) (notes inventory.Problems) {
+	var known []string
+	for _, v := range action.Describe(native).Variables {
+		known = append(known, v.Name)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if slices.Contains(known, name) || strings.Contains(env[action.FilesVariable], name) {
+			continue
+		}
+		note := inventory.Problem{
+			File: c.out.file, Line: c.out.line(path + "." + name), Field: path + "." + name, What: native + " does not read it",
+		}
+		if near := strictyaml.Nearest(name, known); near != "" {
+			note.Remedy = fmt.Sprintf("did you mean %q?", near)
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// hasConditions reports whether a template contains if, with or range.
+func hasConditions(trees []*parse.Tree) (found bool) {
+	for _, t := range trees {
+		walkNodes(t.Root, func(n parse.Node) { found = found || branchOf(n) != nil })
+	}
+	return found
+}

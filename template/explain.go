@@ -1,0 +1,114 @@
+package template
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// An Explanation says where everything in a rendered template comes from. It holds no
+// value of the environment.
+type Explanation struct {
+	DiskAlias     string              `json:"diskAlias"`
+	GlobalTimeout string              `json:"globalTimeout"`
+	Actions       []ActionExplanation `json:"actions"`
+	// Installer is what the machine boots after the actions; "" for nothing.
+	Installer string `json:"installer,omitempty"`
+}
+
+// An ActionExplanation is about the rendered action at the same place.
+type ActionExplanation struct {
+	Native string `json:"native"`
+	Rule   string `json:"rule"` // why the image names it
+	// Appended says why Ingot adds an action that is not in the template; "" for others.
+	Appended string `json:"appended,omitempty"`
+	Timeout  string `json:"timeout"`
+	Writes   bool   `json:"writes,omitempty"` // it needs the bound disk
+	Leaves   bool   `json:"leaves,omitempty"`
+	// Environment says by variable where its value comes from. Variables that are not
+	// set, but mean something, are here, too.
+	Environment map[string]string `json:"environment,omitempty"`
+	Adds        string            `json:"adds,omitempty"` // what Ingot adds later
+}
+
+// environment is the environment of an action with the origin of each variable.
+type environment struct{ values, from map[string]string }
+
+// environmentOf returns the environment of a step, which wins over that of its task.
+func environmentOf(t task, s step) environment {
+	e := environment{map[string]string{}, map[string]string{}}
+	for k, v := range t.Environment {
+		e.values[k], e.from[k] = v, "the task"
+	}
+	for k, v := range s.Environment {
+		e.values[k], e.from[k] = v, "the action"
+		if _, both := t.Environment[k]; both {
+			e.from[k] = "the action, in place of the task's"
+		}
+	}
+	return e
+}
+
+func (e environment) setDefault(key, value, from string) {
+	if e.values[key] == "" {
+		e.values[key], e.from[key] = value, from
+	}
+}
+
+// secretTexts says what the secret references of a value stand for.
+var secretTexts = map[string]string{
+	inventory.RefPhoneHomeURL: ".phone_home_url", inventory.RefMetadataURL: ".metadata_url", inventory.RefNonce: ".nonce",
+	inventory.RefUserData: ".user_data", inventory.RefVendorData: ".vendor_data", inventory.RefDocumentsURL: ".documents_url",
+	inventory.RefWebhookURL: ".webhook_url", inventory.RefBootURL: ".boot_url",
+}
+
+// explain says where the parts of a rendered action come from.
+func (e environment) explain(a action.Action, given action.Seconds) ActionExplanation {
+	native, _ := action.Native(a.Image)
+	row := action.Describe(native)
+	out := ActionExplanation{
+		Native: native, Rule: action.Rule(a.Image), Timeout: "the template", Environment: e.from, Adds: row.Adds,
+		Writes: action.Writes(native, e.values), Leaves: row.Leaves,
+	}
+	if given == 0 {
+		out.Timeout = "default of an action"
+	}
+
+	read := map[string]bool{}
+	for _, v := range row.Variables {
+		read[v.Name] = true
+		if _, set := e.values[v.Name]; !set && v.Default != "" {
+			e.from[v.Name] = "not set: " + v.Default
+		}
+	}
+
+	for k, v := range e.values {
+		if !read[k] {
+			e.from[k] += "; " + native + " does not read it"
+		}
+		for _, ref := range slices.Sorted(maps.Keys(secretTexts)) {
+			if inventory.Refers(v, ref) {
+				e.from[k] += "; " + secretTexts[ref] + " is filled in when the agent gets the action"
+			}
+		}
+	}
+	return out
+}
+
+// explainInstaller says what the machine boots after the actions, "" for nothing.
+func (i *installer) explain() string {
+	if i == nil {
+		return ""
+	}
+
+	timeout := "the template"
+	if i.Timeout == 0 {
+		timeout = "default of an installer"
+	}
+	return fmt.Sprintf("kernel %s, initrd %s; ends by %s, within %d s (%s)",
+		i.Kernel, strings.Join(i.Initrd, ", "), i.Complete, i.timeout(), timeout)
+}
