@@ -194,7 +194,7 @@ func (d Data) hardware(inGo naming) map[string]any {
 }
 
 func (v view) disks() any {
-	return list(v.Machine.Disks, func(d inventory.DeclaredDisk) any {
+	return list(v.Disks, func(d inventory.DeclaredDisk) any {
 		if v.naming {
 			return d.Device
 		}
@@ -203,7 +203,7 @@ func (v view) disks() any {
 }
 
 func (v view) interfaces() any {
-	return list(v.Machine.Interfaces, func(i inventory.Interface) any {
+	return list(v.Interfaces, func(i inventory.Interface) any {
 		dhcp := fill(v.naming, dhcpFields, i)
 		dhcp[v.of("IP", "ip")] = fill(v.naming, ipFields, i)
 		return map[string]any{v.of("DHCP", "dhcp"): dhcp}

@@ -38,7 +38,8 @@ func examples(t *testing.T) (all []example) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (slices.Contains([]string{"node_modules", "bin", "web"}, d.Name()) || path != root && d.Name()[0] == '.' && path != "..") {
+		if d.IsDir() &&
+			(slices.Contains([]string{"node_modules", "bin", "web"}, d.Name()) || path != root && d.Name()[0] == '.' && path != "..") {
 			return filepath.SkipDir
 		}
 		switch filepath.Ext(path) {

@@ -129,7 +129,9 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 	if why.Native != "" {
 		t.row("   action", why.Native+because(why.Rule))
 	}
-	for _, f := range [][2]string{{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yes(why.Writes)}, {"leaves", yes(why.Leaves)}} {
+	for _, f := range [][2]string{
+		{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yes(why.Writes)}, {"leaves", yes(why.Leaves)},
+	} {
 		if f[1] != "" {
 			t.row("   "+f[0], f[1])
 		}
