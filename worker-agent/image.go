@@ -3,9 +3,11 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"time"
 
@@ -56,30 +58,26 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	src, err := t.newSource(ctx, t.env["IMG_URL"], want != "")
+	img, err := t.openImage(ctx, t.env["IMG_URL"], want != "")
 	if err != nil {
 		return err
 	}
-	defer src.Close()
-	content, head, err := openImage(src)
-	if err != nil {
-		return fmt.Errorf("reading image %s: %w", src.shown, err)
-	}
-	defer content.Close()
+	defer img.close()
+	src := img.src
 
 	disk, dev, err := t.open(ctx, "DEST_DISK")
 	if err != nil {
 		return err
 	}
 	defer closeDisk(dev, disk.Path, &err)
-	if err := fits(src, content.Format, disk.Path, dev); err != nil {
+	if err := fits(src, img.content.Format, disk.Path, dev); err != nil {
 		return err
 	}
 
-	t.logf("%s: %s, %d bytes", src.shown, content.Format, src.total)
+	t.logf("%s: %s, %d bytes", src.shown, img.content.Format, src.total)
 
 	w := newImageWriter(dev)
-	if content.Format == diskimage.Raw {
+	if img.content.Format == diskimage.Raw {
 		w.sum = nil // what is written is what is served: one digest is enough
 	}
 
@@ -90,7 +88,7 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	}
 
 	t.track(max(src.total, 0), "writing", src.read.Load)
-	if err := w.copy(ctx, cancel, io.MultiReader(bytes.NewReader(head), content)); err != nil {
+	if err := w.copy(ctx, cancel, img); err != nil {
 		// A decompressor may report an end by order as a damaged image.
 		if asked.Err() != nil {
 			err = context.Cause(asked)
@@ -98,7 +96,7 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 		return fmt.Errorf("writing image %s to %s, at byte %d: %w", src.shown, disk.Path, w.off, err)
 	}
 
-	served, err := checkServed(src, want)
+	served, err := img.checkServed(want)
 	if err != nil {
 		return err
 	}
@@ -135,8 +133,8 @@ func fits(src *source, format, path string, dev Device) error {
 
 // checkServed returns the digest of the file as served, and refuses a file that was
 // cut short or is not the one that is wanted; want "" = any.
-func checkServed(src *source, want string) (string, error) {
-	served := hex.EncodeToString(src.sum.Sum(nil))
+func (i *imageStream) checkServed(want string) (string, error) {
+	src, served := i.src, hex.EncodeToString(i.sum.Sum(nil))
 	switch {
 	case src.total >= 0 && src.read.Load() != src.total:
 		return "", fmt.Errorf("reading image %s: %d bytes came, %d were announced", src.shown, src.read.Load(), src.total)
@@ -186,15 +184,44 @@ func (t *attempt) reportImage(w *imageWriter, path, served, written string, firs
 	t.progress(w.off, w.off, "written and read back")
 }
 
-// openImage begins to decompress an image, and refuses what is none before
-// the disk is touched. head is what was read of the content for that.
-func openImage(src io.Reader) (content *diskimage.Content, head []byte, err error) {
-	if content, err = diskimage.Open(src); err != nil {
-		return nil, nil, err
+// An imageStream is the content of an image, which is fetched, hashed and decompressed in goroutines of its own.
+type imageStream struct {
+	io.Reader // the content
+
+	src     *source
+	sum     hash.Hash // of the file as served; complete when the content was read to its end
+	served  *readAhead
+	content *diskimage.Content
+	cancel  func()
+}
+
+// openImage begins to read the image at address, and refuses what is not a disk image
+// before the disk is touched. The caller closes the image.
+func (t *attempt) openImage(ctx context.Context, address string, digested bool) (_ *imageStream, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	src, err := t.newSource(ctx, address, digested)
+	if err != nil {
+		cancel()
+		return nil, err
 	}
 
-	head = make([]byte, diskimage.HeadSize)
-	n, err := fill(content, head)
+	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
+	i.served = startReadAhead(src, i.sum, 3, mib)
+	if err := i.open(); err != nil {
+		i.close()
+		return nil, fmt.Errorf("reading image %s: %w", src.shown, err)
+	}
+	return i, nil
+}
+
+// open reads the beginning of the content.
+func (i *imageStream) open() (err error) {
+	if i.content, err = diskimage.Open(i.served); err != nil {
+		return err
+	}
+
+	head := make([]byte, diskimage.HeadSize)
+	n, err := fill(i.content, head)
 	if errors.Is(err, io.EOF) {
 		err = nil // a short image; the next read says so again
 	}
@@ -204,8 +231,16 @@ func openImage(src io.Reader) (content *diskimage.Content, head []byte, err erro
 	if err == nil {
 		err = diskimage.Identify(head).Refusal()
 	}
-	if err != nil {
-		return nil, nil, errors.Join(err, content.Close())
+	i.Reader = io.MultiReader(bytes.NewReader(head), i.content)
+	return err
+}
+
+// close ends the download and waits for the goroutines that read it.
+func (i *imageStream) close() {
+	i.cancel()
+	if i.content != nil {
+		_ = i.content.Close() // what it held was read or is not wanted
 	}
-	return content, head, nil
+	i.served.close()
+	i.src.Close()
 }

@@ -45,57 +45,28 @@ func (w *imageWriter) zeroEnds() error {
 	return w.dev.Sync()
 }
 
-// copy takes r to its end. Reading (and decompressing) and writing go on at
-// the same time; stop ends the reading when writing fails. When copy returns,
-// neither goes on.
+// copy takes r to its end. Reading (and decompressing), hashing and writing
+// run at the same time; stop ends the reading when writing fails. When copy
+// returns, none of them continues.
 func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error {
-	type piece struct {
-		data []byte
-		err  error
-	}
-	free, full := make(chan []byte, 3), make(chan piece, 3)
-	for range cap(free) {
-		free <- aligned(block)
-	}
-	go func() {
-		defer close(full)
-		defer func() {
-			if p := recover(); p != nil {
-				full <- piece{err: fmt.Errorf("decompressing: panic: %v", p)}
-			}
-		}()
+	content := startReadAhead(filling{r}, w.sum, 4, block)
+	defer content.close()
 
-		for buf := range free {
-			n, err := fill(r, buf)
-			full <- piece{buf[:n], err}
-			if err != nil {
-				return
-			}
+	for p := range content.ready {
+		err := w.take(ctx, p.data)
+		if err == nil && !errors.Is(p.err, io.EOF) {
+			err = p.err
 		}
-	}()
-
-	var failed error
-	for p := range full {
-		if failed != nil {
-			continue
+		if err != nil {
+			stop()
+			return err
 		}
-
-		failed = w.take(ctx, p.data)
-		switch {
-		case failed != nil || p.err != nil:
-			if failed == nil && !errors.Is(p.err, io.EOF) {
-				failed = p.err
-			}
-			if failed != nil {
-				stop()
-			}
-			close(free)
-		default:
-			free <- p.data[:block]
+		if p.err != nil {
+			break
 		}
+		content.release(p.data)
 	}
-
-	return failed
+	return nil
 }
 
 // take writes p, which goes to w.off, except for what is held back.
@@ -105,9 +76,6 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	}
 	if w.off+int64(len(p)) > w.dev.Size() {
 		return fmt.Errorf("the image is larger than the disk of %d bytes: use a smaller image or a larger disk", w.dev.Size())
-	}
-	if w.sum != nil {
-		w.sum.Write(p)
 	}
 
 	for len(p) > 0 {
@@ -132,32 +100,56 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 }
 
 // readBack returns the SHA-256 of the content as the disk gives it back, with
-// the ends that are still held in their places.
+// the ends that are still held in their places. Reading and hashing run at the same time.
 func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (string, error) {
 	sum := sha256.New()
 	sum.Write(w.head[:min(w.off, held)])
-	buf := aligned(block)
 
-	for at := int64(held); at < min(w.off, w.tailAt); {
+	at := int64(held)
+	content := startReadAhead(&deviceReader{dev: w.dev, at: at, end: min(w.off, w.tailAt)}, sum, 3, block)
+	defer content.close()
+
+	for p := range content.ready {
 		if err := context.Cause(ctx); err != nil {
 			return "", err
 		}
-
-		// Whole pages are read where the disk has them, so that direct I/O asks
-		// the disk and not the page cache.
-		n := min(int64(len(buf)), min(w.off, w.tailAt)-at)
-		ask := min((n+pageSize-1)&^(pageSize-1), w.dev.Size()-at)
-		if _, err := w.dev.ReadAt(buf[:ask], at); err != nil {
-			return "", fmt.Errorf("at byte %d: %w", at, err)
+		at += int64(len(p.data))
+		if errors.Is(p.err, io.EOF) {
+			break
 		}
-		sum.Write(buf[:n])
-		at += n
+		if p.err != nil {
+			return "", fmt.Errorf("at byte %d: %w", at, p.err)
+		}
 		progress(at)
+		content.release(p.data)
 	}
+
 	if w.off > w.tailAt {
 		sum.Write(w.tail[:w.off-w.tailAt])
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// A deviceReader reads the bytes from at to end. Its buffers begin at a page and hold whole pages, so that direct I/O
+// asks the disk and not the page cache.
+type deviceReader struct {
+	dev     Device
+	at, end int64
+}
+
+// Read implements io.Reader. It reads the whole of the last page where the disk has it.
+func (r *deviceReader) Read(p []byte) (int, error) {
+	n := min(int64(len(p)), r.end-r.at)
+	if n <= 0 {
+		return 0, io.EOF
+	}
+
+	ask := min((n+pageSize-1)&^(pageSize-1), r.dev.Size()-r.at)
+	if _, err := r.dev.ReadAt(p[:ask], r.at); err != nil {
+		return 0, err
+	}
+	r.at += n
+	return int(n), nil
 }
 
 // finish writes the held ends, the first MiB last, and reads them back.
@@ -180,3 +172,8 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 	}
 	return n, err
 }
+
+// filling is a reader whose reads are short at its end alone.
+type filling struct{ r io.Reader }
+
+func (f filling) Read(p []byte) (int, error) { return fill(f.r, p) }

@@ -2,11 +2,9 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net/http"
 	"net/url"
@@ -44,7 +42,6 @@ type source struct {
 	etag      string
 	total     int64 // -1 = unknown
 	read      atomic.Int64
-	sum       hash.Hash
 	err       error
 }
 
@@ -68,7 +65,7 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 
 	s := &source{
 		ctx: ctx, log: t.logf, url: address, shown: u.Scheme + "://" + u.Host + u.Path,
-		backoff: t.agent.cfg.Backoff, digested: digested, sum: sha256.New(), total: -1,
+		backoff: t.agent.cfg.Backoff, digested: digested, total: -1,
 		authorize: func(*http.Request) {},
 	}
 	if t.agent.api.owns(u) {
@@ -265,7 +262,6 @@ func (s *source) Read(p []byte) (int, error) {
 
 		n, err := s.watched().Read(p)
 		if n > 0 {
-			s.sum.Write(p[:n])
 			if at := s.read.Add(int64(n)); s.total >= 0 && at > s.total {
 				s.err = fmt.Errorf("getting %s: more bytes than the %d that were announced", s.shown, s.total)
 				return 0, s.err

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -78,7 +79,8 @@ type Content struct {
 }
 
 // Open begins to read a file from its beginning on. What can be told by the first bytes to be no disk image is a *Refusal.
-// Close the content to release its memory; the file stays the caller's.
+// Close the content to release its memory; the file stays the caller's. Goroutines may read the file ahead until the
+// content is closed; Close waits for a read that is under way.
 func Open(file io.Reader) (*Content, error) {
 	src := &source{r: file}
 	in := bufio.NewReaderSize(src, 256<<10)
@@ -101,13 +103,7 @@ func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 	case Gzip:
 		return gzip.NewReader(in)
 	case Zstd:
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(maxWindow))
-		if err != nil {
-			return nil, err
-		}
-		return z.IOReadCloser(), nil
-
+		return openZstd(in)
 	case XZ:
 		z, err := xz.NewReader(in, maxWindow)
 		return io.NopCloser(z), err
@@ -134,16 +130,17 @@ func (c *Content) Close() error { return c.open.Close() }
 // judge classifies err: damaged file (*Refusal), or failed read.
 func (c *Content) judge(err error) error {
 	var refusal *Refusal
+	end := c.file.err()
 	switch {
 	case errors.As(err, &refusal), c.Format == Raw, c.Format == Qcow2:
 		return err
-	case c.file.err != nil && !errors.Is(c.file.err, io.EOF):
-		return c.file.err
+	case end != nil && !errors.Is(end, io.EOF):
+		return end
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded),
 		errors.Is(err, xz.ErrMemlimit):
 		return refuse("compress it again with a smaller window, for example: zstd -19",
 			"the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
-	case c.file.err != nil: // the decompressor wanted more than there is
+	case end != nil: // the decompressor wanted more than there is
 		return refuse(againRemedy, "the %s data is cut short or damaged (%v)", c.Format, err)
 	}
 	return refuse(againRemedy, "the %s data is damaged (%v)", c.Format, err)
@@ -152,15 +149,23 @@ func (c *Content) judge(err error) error {
 // source remembers how the file itself ended.
 type source struct {
 	r   io.Reader
-	err error
+	end atomic.Pointer[error]
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	if err != nil {
-		s.err = err
+		s.end.Store(&err)
 	}
 	return n, err
+}
+
+// err returns what the file ended with, nil if it has not ended.
+func (s *source) err() error {
+	if end := s.end.Load(); end != nil {
+		return *end
+	}
+	return nil
 }
 
 // ended requires that nothing but zero padding follows the compressed data,
