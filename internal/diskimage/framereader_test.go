@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// frames returns content in zstd frames of size bytes each, with a skippable frame before the second.
-func frames(t testing.TB, content []byte, size int) []byte {
+// zstdFrames returns content in zstd frames of size bytes each, with a skippable frame before the second.
+func zstdFrames(t testing.TB, content []byte, size int) []byte {
 	t.Helper()
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
 	require.NoError(t, err)
@@ -59,15 +59,15 @@ func TestZstdFrames(t *testing.T) {
 
 	large := noise(FrameSize + 1)
 	for name, c := range map[string]struct{ file, want []byte }{
-		"small frames":           {frames(t, content, 1<<20), content},
-		"tiny frames":            {frames(t, content[:5000], 3), content[:5000]},
-		"one frame":              {frames(t, content, len(content)), content},
+		"small frames":           {zstdFrames(t, content, 1<<20), content},
+		"tiny frames":            {zstdFrames(t, content[:5000], 3), content[:5000]},
+		"one frame":              {zstdFrames(t, content, len(content)), content},
 		"no size in the header":  {stream.Bytes(), content},
-		"frames, then a stream":  {append(frames(t, content, 1<<20), stream.Bytes()...), append(bytes.Clone(content), content...)},
-		"stream, then frames":    {append(bytes.Clone(stream.Bytes()), frames(t, content, 1<<20)...), append(bytes.Clone(content), content...)},
-		"a frame that is larger": {frames(t, large, len(large)), large},
-		"an empty frame":         {append(frames(t, nil, 1), frames(t, content[:9], 9)...), content[:9]},
-		"skippable at the end":   {append(frames(t, content, 1<<20), "\x50\x2a\x4d\x18\x00\x00\x00\x00"...), content},
+		"frames, then a stream":  {append(zstdFrames(t, content, 1<<20), stream.Bytes()...), append(bytes.Clone(content), content...)},
+		"stream, then frames":    {append(bytes.Clone(stream.Bytes()), zstdFrames(t, content, 1<<20)...), append(bytes.Clone(content), content...)},
+		"a frame that is larger": {zstdFrames(t, large, len(large)), large},
+		"an empty frame":         {append(zstdFrames(t, nil, 1), zstdFrames(t, content[:9], 9)...), content[:9]},
+		"skippable at the end":   {append(zstdFrames(t, content, 1<<20), "\x50\x2a\x4d\x18\x00\x00\x00\x00"...), content},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c0, err := Open(bytes.NewReader(c.file))
@@ -90,7 +90,7 @@ func TestZstdFrames(t *testing.T) {
 func TestDamagedZstdFrames(t *testing.T) {
 	withProcessors(t, 4)
 	content := noise(3 << 10)
-	file := frames(t, content, 1<<10)
+	file := zstdFrames(t, content, 1<<10)
 	read := func(b []byte) ([]byte, error) {
 		c, err := Open(bytes.NewReader(b))
 		if err != nil {
@@ -140,7 +140,7 @@ func TestZstdFrameLargerThanItsContent(t *testing.T) {
 // A failed read of the file is reported as such, not as damage.
 func TestZstdFramesOfAFileThatCannotBeRead(t *testing.T) {
 	withProcessors(t, 2)
-	file := frames(t, noise(1<<20), 64<<10)
+	file := zstdFrames(t, noise(1<<20), 64<<10)
 	failed := errors.New("input/output error")
 	c, err := Open(io.MultiReader(bytes.NewReader(file[:len(file)/2]), failing{failed}))
 	require.NoError(t, err)
@@ -149,14 +149,10 @@ func TestZstdFramesOfAFileThatCannotBeRead(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
-
 // Close ends the goroutines of a content that was not read to its end.
 func TestCloseInMidZstdFrames(t *testing.T) {
 	withProcessors(t, 4)
-	file := frames(t, noise(8<<20), 256<<10)
+	file := zstdFrames(t, noise(8<<20), 256<<10)
 	for _, n := range []int64{0, 1, 300 << 10} {
 		c, err := Open(bytes.NewReader(file))
 		require.NoError(t, err)
