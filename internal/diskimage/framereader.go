@@ -123,13 +123,14 @@ func (f *frameReader) split() {
 	}
 }
 
-// pass queues a result. It reports false if the reader was closed.
-func (f *frameReader) pass(r frame) bool {
+// pass queues a result, unless the reader was closed.
+func (f *frameReader) pass(r frame) {
 	result := make(chan frame, 1)
 	result <- r
-	return f.enqueue(result)
+	f.enqueue(result)
 }
 
+// enqueue reports false if the reader was closed.
 func (f *frameReader) enqueue(result chan frame) bool {
 	select {
 	case f.queue <- result:
