@@ -127,6 +127,11 @@ func (c *Content) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (c *Content) Close() error { return c.open.Close() }
 
+// exceedsMemory reports whether a decompressor refused the data because it would need too much memory.
+func exceedsMemory(err error) bool {
+	return errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, xz.ErrMemlimit)
+}
+
 // judge classifies err: damaged file (*Refusal), or failed read.
 func (c *Content) judge(err error) error {
 	var refusal *Refusal
@@ -136,8 +141,7 @@ func (c *Content) judge(err error) error {
 		return err
 	case end != nil && !errors.Is(end, io.EOF):
 		return end
-	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded),
-		errors.Is(err, xz.ErrMemlimit):
+	case exceedsMemory(err):
 		return refuse("compress it again with a smaller window, for example: zstd -19",
 			"the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
 	case end != nil: // the decompressor wanted more than there is

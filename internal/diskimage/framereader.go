@@ -160,6 +160,10 @@ func (f *frameReader) decompress(b *frameBuffers, size int) bool {
 			b.content = make([]byte, 0, size)
 		}
 		b.content, r.err = f.dec.DecodeAll(b.packed, b.content[:0])
+		if r.err != nil && !exceedsMemory(r.err) {
+			// The frame was read whole, so it is not cut short, even if the file has ended since.
+			r.err = refuse(againRemedy, "the %s data is damaged (%v)", Zstd, r.err)
+		}
 	})
 	return true
 }
