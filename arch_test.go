@@ -32,6 +32,7 @@ var may = map[string]string{
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/provenance":  "inventory aead.dev/minisign",
+	"internal/catalog":     "inventory internal/provenance internal/strictyaml",
 	"internal/human":       "",
 	"internal/identity":    "inventory",
 	"internal/hostnet":     "internal/config",
@@ -64,8 +65,8 @@ var may = map[string]string{
 	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
 		"internal/quiet github.com/gin-gonic/gin",
-	"api": "action genesis internal/diskimage internal/engine internal/guard internal/httpapi " +
-		"internal/httpserve internal/quiet internal/reserve inventory template web workflows " +
+	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
+		"internal/httpserve internal/provenance internal/quiet internal/reserve inventory template web workflows " +
 		"github.com/gin-gonic/gin",
 	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
 
@@ -82,7 +83,7 @@ var may = map[string]string{
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
-		"internal/agentapi internal/archive internal/clock internal/config internal/endpoint " +
+		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/keyring " +
 		"internal/listener internal/notify internal/reserve internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
@@ -96,7 +97,7 @@ var may = map[string]string{
 		"golang.org/x/sys",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
-		"internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
+		"internal/catalog internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
 		"internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/term",
 

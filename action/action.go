@@ -1,8 +1,7 @@
-// Package action is the contract between a template, the workflow that runs
-// it, and the agent that carries it out on the machine.
+// Package action is the contract between a template, the workflow that runs it, and the agent that
+// carries out its actions on the machine.
 //
-// It imports the standard library only: the agent links nothing else of the
-// server.
+// It imports only the standard library, because the agent links no other part of the server.
 package action
 
 import (
@@ -11,18 +10,17 @@ import (
 	"time"
 )
 
-// Protocol is the version of the protocol between agent and server. Each speaks
-// this version only, and refuses any other. Both ignore fields that they do not
-// know, so that fields can be added without another version.
+// Protocol is the version of the protocol between agent and server. Each side refuses any other
+// version. Both ignore unknown fields, so fields can be added without a new version.
 const Protocol = 2
 
-// An Action is one step carried out on the machine, rendered and ready.
+// An Action is one rendered step of a template for the agent.
 type Action struct {
 	Name        string            `json:"name"`
 	Task        string            `json:"task,omitempty"`
-	Image       string            `json:"image"` // as the template names it; see Native
+	Image       string            `json:"image"` // as written in the template; see Native
 	Command     []string          `json:"command,omitempty"`
-	Environment map[string]string `json:"environment,omitempty"` // may hold secrets: never logged
+	Environment map[string]string `json:"environment,omitempty"` // may contain secrets: never logged
 	Volumes     []string          `json:"volumes,omitempty"`
 	PID         string            `json:"pid,omitempty"`
 	Timeout     Seconds           `json:"timeout"` // > 0
@@ -30,14 +28,14 @@ type Action struct {
 	OnFailure   []string          `json:"onFailure,omitempty"`
 }
 
-// Seconds is a duration that travels as a JSON number of seconds.
+// Seconds is a duration that is encoded in JSON as a number of seconds.
 type Seconds int64
 
 // Duration returns s as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Second }
 
-// A Key names one attempt at one action of one grant. Whatever speaks of an
-// action carries it, and what does not match is dropped.
+// A Key identifies one attempt at one action of one grant. Every message about an action contains
+// it; a message with another key is dropped.
 type Key struct {
 	Epoch   int64 `json:"epoch"`
 	Action  int   `json:"action"`  // index in the plan, from 0
@@ -46,35 +44,35 @@ type Key struct {
 
 func (k Key) String() string { return fmt.Sprintf("%d.%d.%d", k.Epoch, k.Action, k.Attempt) }
 
-// Disk is a disk that the agent sees, with what identifies it.
+// Disk is a disk that the agent has found, with the fields that identify it.
 type Disk struct {
-	Path       string   `json:"path"` // /dev/sda; no identity
+	Path       string   `json:"path"` // /dev/sda; does not identify the disk
 	Serial     string   `json:"serial,omitempty"`
 	WWN        string   `json:"wwn,omitempty"`
 	Model      string   `json:"model,omitempty"`
-	ByID       []string `json:"byID,omitempty"` // names under /dev/disk/by-id, as udev would make them
+	ByID       []string `json:"byID,omitempty"` // names under /dev/disk/by-id, as udev makes them
 	Size       int64    `json:"size"`           // bytes
 	Rotational bool     `json:"rotational,omitempty"`
 	Removable  bool     `json:"removable,omitempty"`
 	ReadOnly   bool     `json:"readOnly,omitempty"`
 	Transport  string   `json:"transport,omitempty"` // nvme, sata, usb, virtio …
 	Signatures []string `json:"signatures,omitempty"`
-	Written    string   `json:"written,omitempty"` // run that wrote it last, filled in by the server from its records
-	Blank      bool     `json:"blank,omitempty"`   // no signature, both ends zero
+	Written    string   `json:"written,omitempty"` // last run that wrote it; set by the server from its records
+	Blank      bool     `json:"blank,omitempty"`   // no signature, and both ends are zero
 }
 
-// DiskID names a disk by what stays the same wherever it is plugged in.
+// DiskID identifies a disk independently of its connector.
 type DiskID struct {
 	Serial string `json:"serial,omitempty"`
 	WWN    string `json:"wwn,omitempty"`
 }
 
-// Is reports whether d is the disk: one of the two is enough.
+// Is reports whether i identifies d: a matching serial number or a matching WWN is enough.
 func (i DiskID) Is(d Disk) bool {
 	return i.Serial != "" && i.Serial == d.Serial || i.WWN != "" && strings.EqualFold(i.WWN, d.WWN)
 }
 
-// NIC is a network interface that the agent sees.
+// NIC is a network interface that the agent has found.
 type NIC struct {
 	Name  string `json:"name"`
 	MAC   string `json:"mac"`
@@ -82,7 +80,7 @@ type NIC struct {
 	Up    bool   `json:"up,omitempty"`
 }
 
-// Facts is what the agent found on the machine.
+// Facts describes the machine on which the agent runs.
 type Facts struct {
 	Manufacturer string `json:"manufacturer,omitempty"`
 	Product      string `json:"product,omitempty"`
@@ -94,61 +92,59 @@ type Facts struct {
 	Memory       int64  `json:"memory,omitempty"` // bytes
 	Disks        []Disk `json:"disks,omitempty"`
 	NICs         []NIC  `json:"nics,omitempty"`
-	// Truncated says what was left out, because a hello has to stay small; ""
-	// when nothing was. DisksOmitted counts disks that are not in Disks.
+	// Truncated lists what was left out to keep a hello small; "" if nothing was. DisksOmitted
+	// counts the disks that are missing from Disks.
 	Truncated    string `json:"truncated,omitempty"`
 	DisksOmitted int    `json:"disksOmitted,omitempty"`
 }
 
-// MaxHello is how long the JSON of a Hello may be, in bytes. Its sender has proven
-// nothing yet.
+// MaxHello is the size limit for the JSON of a Hello, in bytes. It is small because the sender is
+// not authenticated yet.
 const MaxHello = 64 << 10
 
-// Hello is what the agent says first: it redeems its boot's claim.
-// POST /agent/v1/claim.
+// Hello is the agent's first message: it redeems the claim of its boot. POST /agent/v1/claim.
 type Hello struct {
 	Protocol int    `json:"protocol"`
-	Machine  string `json:"machine"` // as the boot script names it
+	Machine  string `json:"machine"` // as in the boot script
 	Claim    string `json:"claim"`   // from the boot script
-	Nonce    string `json:"nonce"`   // the agent's own, made once per boot, ≥ 128 bit hex
+	Nonce    string `json:"nonce"`   // generated by the agent once per boot, ≥ 128 bit hex
 	MAC      string `json:"mac"`
 	Facts    Facts  `json:"facts"`
 }
 
-// Welcome answers Hello. The same (claim, nonce) gets the same answer until
-// its token was first used.
+// Welcome answers Hello. The same claim and nonce get the same answer until the token is first
+// used.
 type Welcome struct {
-	Protocol  int       `json:"protocol"` // an agent refuses another than its own
-	Token     string    `json:"token"`    // bearer token of all further requests
+	Protocol  int       `json:"protocol"` // the agent refuses any version but its own
+	Token     string    `json:"token"`    // bearer token for all further requests
 	Run       string    `json:"run"`
 	Epoch     int64     `json:"epoch"`
 	Boot      int       `json:"boot"`
-	Heartbeat Seconds   `json:"heartbeat"` // how often to call
-	Time      time.Time `json:"time"`      // the server's clock: the agent sets its own
+	Heartbeat Seconds   `json:"heartbeat"` // interval of heartbeats
+	Time      time.Time `json:"time"`      // the server's clock, to which the agent sets its own
 }
 
-// Assignment is an action to carry out now. GET /agent/v1/next?wait=30 answers
-// it, or 204 when there is none yet.
+// Assignment is an action to carry out now. GET /agent/v1/next?wait=30 returns it, or 204 if there
+// is none yet.
 type Assignment struct {
 	Key    Key    `json:"key"`
 	Run    string `json:"run"`
 	Action Action `json:"action"`
-	// Disk is the disk that bind chose; nil before bind and for inspection.
-	// Paths in the environment that name DiskAlias or its partitions mean it.
+	// Disk is the disk that bind selected; nil before bind and for inspection. Paths in the
+	// environment that name DiskAlias or its partitions refer to this disk.
 	Disk      *Disk  `json:"disk,omitempty"`
 	DiskAlias string `json:"diskAlias,omitempty"`
-	// Protected are disks that the agent must neither write nor wipe, whatever
-	// the action says.
+	// Protected are disks that the agent must not write or wipe, whatever the action says.
 	Protected []DiskID `json:"protected,omitempty"`
-	// Leaving: the action takes the machine away from the agent (reboot,
-	// kexec, poweroff). The agent reports success before it leaves.
+	// Leaving means that the action takes the machine away from the agent (reboot, kexec,
+	// poweroff). The agent reports success before it leaves.
 	Leaving bool `json:"leaving,omitempty"`
-	// Signed holds all of the above as the server signed it. The agent carries out
-	// Signed alone.
+	// Signed contains the fields above with the server's signature. The agent carries out only what
+	// is in Signed.
 	Signed *Signed `json:"signed,omitempty"`
 }
 
-// State of an action attempt, in the words of Tinkerbell v0.25.
+// State is the state of an action attempt, with the values of Tinkerbell v0.25.
 type State string
 
 // The states of an action attempt.
@@ -158,25 +154,25 @@ const (
 	Success State = "SUCCESS"
 	Failed  State = "FAILED"
 	Timeout State = "TIMEOUT"
-	Stopped State = "STOPPED" // ended on order; its descriptors are closed
+	Stopped State = "STOPPED" // ended by an order to stop; its descriptors are closed
 )
 
-// Result is the agent's report on one attempt. POST /agent/v1/report; sent
-// again until acknowledged with 204. 410 means that the run is over.
+// Result is the agent's report on one attempt. POST /agent/v1/report. The agent sends it again
+// until the server acknowledges it with 204. 410 means that the run is over.
 type Result struct {
 	Key      Key       `json:"key"`
-	ID       string    `json:"id"` // report id, the agent's own, unique
+	ID       string    `json:"id"` // id of the report, unique, generated by the agent
 	State    State     `json:"state"`
 	ExitCode int       `json:"exitCode,omitempty"`
-	Message  string    `json:"message,omitempty"` // the real error text
+	Message  string    `json:"message,omitempty"` // the original error text
 	Log      string    `json:"log,omitempty"`     // tail, ≤ 16 KiB
 	Started  time.Time `json:"started"`
 	Ended    time.Time `json:"ended"`
-	// Output is what an action measured, by name: sha256, bytes, blank …
+	// Output has the values that the action reports, by name: sha256, bytes, blank …
 	Output map[string]string `json:"output,omitempty"`
 }
 
-// Progress is where a running attempt stands.
+// Progress is the progress of a running attempt.
 type Progress struct {
 	Key     Key    `json:"key"`
 	Done    int64  `json:"done"`            // bytes written
@@ -185,25 +181,23 @@ type Progress struct {
 	Log     string `json:"log,omitempty"` // new lines since the last heartbeat
 }
 
-// Heartbeat is sent every Welcome.Heartbeat, with or without work.
-// POST /agent/v1/heartbeat.
+// Heartbeat is sent every Welcome.Heartbeat, even if the agent is idle. POST /agent/v1/heartbeat.
 type Heartbeat struct {
 	Running *Progress `json:"running,omitempty"`
-	// Idle: polls and has nothing to do; with the keys that it has finished,
-	// so that the server sees a lost assignment.
+	// Idle means that the agent polls and runs no action. The heartbeat then has the keys of its
+	// finished actions, so that the server notices a lost assignment.
 	Idle  bool `json:"idle,omitempty"`
 	Wrote bool `json:"wrote,omitempty"` // this boot has written to a disk
 }
 
-// Orders answers Heartbeat.
+// Orders is the answer to Heartbeat.
 type Orders struct {
-	Stop []Key `json:"stop,omitempty"` // end these attempts, report Stopped
-	Hold bool  `json:"hold,omitempty"` // do nothing, keep asking
+	Stop []Key `json:"stop,omitempty"` // stop these attempts and report Stopped
+	Hold bool  `json:"hold,omitempty"` // carry out nothing and keep asking
 }
 
-// Farewell answers requests of an agent whose run is over, with status 410.
-// The agent stops what runs; then it reboots if this boot wrote nothing,
-// otherwise powers off.
+// Farewell is the body of 410, which answers all requests after the end of the run. The agent stops
+// the running action. It reboots if this boot wrote nothing, and otherwise powers off.
 type Farewell struct {
 	Reason string `json:"reason"`
 }

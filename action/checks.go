@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// FileSystems are those that the agent can mount: the values of FS_TYPE.
+// FileSystems are the file systems that the agent can mount: the values of FS_TYPE.
 var FileSystems = []string{"ext4", "xfs", "btrfs", "vfat"}
 
-// checkVariable returns what is wrong with the variable name of env.
+// checkVariable returns an error if the variable name of env is invalid.
 type checkVariable func(env map[string]string, name string) error
 
-// Check returns everything in a native action's environment that is wrong
-// whatever the machine is, joined and in the order of the variables' names. A
-// variable without a check may hold any text, because a task gives its environment
-// to all of its actions. The plan and the agent both call Check. Errors show no
-// value that could be part of a secret.
+// Check returns all errors in a native action's environment that do not depend on the machine,
+// joined and sorted by variable. Variables without a check may have any value, because a task gives
+// its environment to all of its actions. Both the plan and the agent call Check. The errors contain
+// no values that could be part of a secret.
 func Check(name string, env map[string]string) error {
 	variables := slices.SortedFunc(slices.Values(natives[name].Variables), func(a, b Variable) int { return strings.Compare(a.Name, b.Name) })
 
@@ -85,22 +84,6 @@ func filePath(env map[string]string, name string) error {
 	return nil
 }
 
-// contents refuses a missing CONTENTS. If the variables have another source of
-// the file, which EKS Anywhere's action reads, the error names it. Beside
-// CONTENTS these sources are ignored.
-func contents(env map[string]string, name string) error {
-	if _, ok := env[name]; ok {
-		return nil
-	}
-
-	for _, other := range []string{"BOOTCONFIG_CONTENTS", "HEGEL_URLS", "STATIC_NETPLAN", "STATIC_BOTTLEROCKET"} {
-		if env[other] != "" {
-			return unsupported(other, name)
-		}
-	}
-	return fmt.Errorf("reading %s: it is missing", name)
-}
-
 func oneOf(words ...string) checkVariable {
 	return func(env map[string]string, name string) error {
 		if v := env[name]; v != "" && !slices.Contains(words, v) {
@@ -110,7 +93,7 @@ func oneOf(words ...string) checkVariable {
 	}
 }
 
-// onlyBeside refuses a variable that does nothing without another one.
+// onlyBeside refuses a variable that has no effect without the variable other.
 func onlyBeside(other string) checkVariable {
 	return func(env map[string]string, name string) error {
 		if env[other] == "" && env[name] != "" {
@@ -131,15 +114,18 @@ func sha256Digest(env map[string]string, _ string) error {
 
 // ImageDigest returns IMG_SHA256, with or without the prefix "sha256:", as 64
 // lower-case hex digits; "" if it is not set.
-func ImageDigest(env map[string]string) (string, error) {
-	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env["IMG_SHA256"]), "sha256:"))
+func ImageDigest(env map[string]string) (string, error) { return sha256Of(env, "IMG_SHA256") }
+
+// sha256Of reads a variable that is a SHA-256, with or without the prefix "sha256:".
+func sha256Of(env map[string]string, name string) (string, error) {
+	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env[name]), "sha256:"))
 	if b, err := hex.DecodeString(s); s != "" && (err != nil || len(b) != 32) {
-		return "", fmt.Errorf("reading IMG_SHA256=%q: want 64 hex digits", env["IMG_SHA256"])
+		return "", fmt.Errorf("reading %s=%q: want 64 hex digits", name, env[name])
 	}
 	return s, nil
 }
 
-// Number reads a variable that is a number from 0 to 2^31-1; "" is 0.
+// Number parses a variable with a number from 0 to 2^31-1; "" is 0.
 func Number(env map[string]string, name string) (int, error) {
 	if env[name] == "" {
 		return 0, nil

@@ -7,20 +7,18 @@ import (
 	"strings"
 )
 
-// Variables of the environment of several native actions, or that a plan can
-// check.
+// Variables that several native actions read, or that a plan checks.
 const (
 	PartitionVariable = "PARTITION"   // see ParsePartition
 	ReserveVariable   = "RESERVE_MIB" // see MiB
 	WipeModeVariable  = "WIPE_MODE"   // one of WipeModes
-	AllDisksVariable  = "ALL_DISKS"   // true: a wipe is of every fixed disk
+	AllDisksVariable  = "ALL_DISKS"   // true: wipe every fixed disk
 )
 
-// WipeModes are the ways of a wipe, the default first.
+// WipeModes are the modes of a wipe, the default first.
 var WipeModes = [...]string{"metadata", "quick"}
 
-// Ways to say which partition of a disk is meant, in the words of fstab(5) and
-// blkid(8).
+// Ways to select a partition of a disk, in the notation of fstab(5) and blkid(8).
 const (
 	ByNumber = "NUMBER"
 	ByLabel  = "LABEL"     // of the file system
@@ -30,13 +28,13 @@ const (
 	ByType   = "PARTTYPE" // GUID, or 0x83 of an MBR
 )
 
-// Partition is one of these ways with its value; the zero value says nothing.
+// Partition selects a partition in one of these ways; the zero value selects none.
 type Partition struct{ By, Value string }
 
 func (p Partition) String() string { return p.By + "=" + p.Value }
 
-// ParsePartition reads a number from 1, or one of the words above, "=" and a
-// value. "" gives the zero value.
+// ParsePartition parses a number from 1, or one of the names above, "=" and a value. It returns the
+// zero value for "".
 func ParsePartition(text string) (Partition, error) {
 	if text == "" {
 		return Partition{}, nil
@@ -53,7 +51,7 @@ func ParsePartition(text string) (Partition, error) {
 	return Partition{by, value}, nil
 }
 
-// Bool reads a variable that is true or false; one that is empty is otherwise.
+// Bool parses a variable that is true or false; an empty one has the value otherwise.
 func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	if env[name] == "" {
 		return otherwise, nil
@@ -65,7 +63,7 @@ func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	return b, nil
 }
 
-// MiB reads a variable that is a number of MiB, and returns bytes.
+// MiB parses a variable that is a number of MiB, and returns it in bytes.
 func MiB(env map[string]string, name string) (int64, error) {
 	if env[name] == "" {
 		return 0, nil

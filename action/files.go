@@ -13,41 +13,40 @@ import (
 	"strings"
 )
 
-// File is a file or a directory that inject puts into a file system.
+// File is a file or a directory that inject writes to a file system.
 type File struct {
-	Path string `json:"path"` // absolute, in the file system
-	// What it holds: one of these, or none for an empty file. From names the
-	// variable of the environment that has it, so that long texts and secrets
-	// need no quoting.
+	Path string `json:"path"` // absolute path in the file system
+	// Contents, Base64 and From are the source of the contents: at most one is set, and none means
+	// an empty file. From names a variable of the environment, so that long texts and secrets need
+	// no quoting.
 	Contents string `json:"contents,omitempty"`
 	Base64   string `json:"base64,omitempty"`
 	From     string `json:"from,omitempty"`
-	// Directory: make a directory, or give the one that is there this owner and
-	// mode.
+	// Directory makes a directory, or sets owner and mode of an existing one.
 	Directory bool `json:"directory,omitempty"`
-	// Owner and Group are numbers, or names in the file system's own
-	// /etc/passwd and /etc/group; "" = 0.
+	// Owner and Group are numbers, or names in /etc/passwd and /etc/group of the file system; "" =
+	// 0.
 	Owner string `json:"owner,omitempty"`
 	Group string `json:"group,omitempty"`
-	Mode  string `json:"mode,omitempty"` // octal; "" = 0644, of a directory 0755
-	// DirMode is that of directories that have to be made on the way, octal;
-	// "" = 0755. They get the owner and group of the file.
+	Mode  string `json:"mode,omitempty"` // octal; "" = 0644, or 0755 for a directory
+	// DirMode is the octal mode of missing parent directories; "" = 0755. They get the owner and
+	// group of the file.
 	DirMode string `json:"dirMode,omitempty"`
 }
 
-// FilesVariable is the variable of inject's environment that lists its files,
-// as a JSON array of File.
+// FilesVariable is the variable of inject's environment that contains its files as a JSON array of
+// File.
 const FilesVariable = "FILES"
 
-// maxFiles bounds what one action writes.
+// maxFiles is how many files one action may write.
 const maxFiles = 256
 
-// accountName is what useradd takes for a name, and a number.
+// accountName matches the names that useradd accepts, and numbers.
 var accountName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`)
 
-// Files reads what inject's environment lists: in each result Contents holds
-// what the file holds, and Path is clean. All that is wrong is one error, entry
-// by entry, without any contents in it.
+// Files parses the files in inject's environment. In each result, Contents has the contents from
+// any source and Path is clean. All problems are joined in one error, entry by entry; it shows no
+// contents.
 func Files(env map[string]string) ([]File, error) {
 	if strings.TrimSpace(env[FilesVariable]) == "" {
 		return nil, fmt.Errorf("reading %s: it is missing: give a JSON array of {path, contents, owner, group, mode}",
@@ -97,8 +96,7 @@ func Files(env map[string]string) ([]File, error) {
 	return files, errors.Join(errs...)
 }
 
-// decodeFiles reads a JSON array strictly: unknown fields, and anything after the
-// array, are errors.
+// decodeFiles decodes a JSON array strictly: unknown fields and text after the array are errors.
 func decodeFiles(text string) ([]File, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
@@ -107,12 +105,12 @@ func decodeFiles(text string) ([]File, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the array")
+		return nil, errors.New("unexpected text after the array")
 	}
 	return files, nil
 }
 
-// fill puts into f.Contents what the file holds.
+// fill sets f.Contents from the source of the contents.
 func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	sources := 0
 	for _, s := range []string{f.Contents, f.Base64, f.From} {
@@ -144,7 +142,7 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	f.From, f.Base64 = "", ""
 }
 
-// Octal reads a file mode such as 0644 or 0o2775; "" is otherwise.
+// Octal parses a file mode such as 0644 or 0o2775; "" has the value otherwise.
 func Octal(s string, otherwise uint32) (uint32, error) {
 	if s == "" {
 		return otherwise, nil

@@ -16,11 +16,11 @@ func TestFiles(t *testing.T) {
 		!files[2].Directory {
 		t.Fatalf("%+v, %v", files, err)
 	}
-	// All that is wrong at once, with its place and without any contents.
+	// All problems are reported at once, with their positions and without contents.
 	env[FilesVariable] = `[{"path": "a", "from": "X", "mode": "8"}, {"path": "/b", "contents": "secret", "from": "X", "owner": "-1"}]`
 	_, err = Files(env)
 	if err == nil {
-		t.Fatal("taken")
+		t.Fatal("invalid files were accepted")
 	}
 	for _, want := range []string{"FILES[0] \"a\": path must be absolute", `mode "8"`, "FILES[1] \"/b\": give one of", `owner "-1"`} {
 		if !strings.Contains(err.Error(), want) {
@@ -32,7 +32,7 @@ func TestFiles(t *testing.T) {
 	}
 	env[FilesVariable] = "[" + strings.Repeat(`{"path": "/x"},`, maxFiles) + `{"path": "/y"}]`
 	if _, err := Files(env); err == nil {
-		t.Error("more files than are allowed")
+		t.Error("too many files were accepted")
 	}
 }
 
@@ -52,17 +52,17 @@ func TestNatives(t *testing.T) {
 	for _, name := range all {
 		native, ok := Native(name)
 		if !ok {
-			t.Errorf("%s is none", name)
+			t.Errorf("%s is not known", name)
 		}
-		if Leaves(native) != (native == Reboot || native == PowerOff || native == Kexec) {
+		if Leaves(native) != (native == Reboot || native == PowerOff || native == Kexec || native == WaitDaemon) {
 			t.Errorf("%s leaves: %v", name, Leaves(native))
 		}
 	}
 	if !Writes(Kexec, nil) || !Writes(Inject, nil) || !Writes(GrowPart, nil) || !Writes(Wipe, nil) || Writes(EFIBoot, nil) ||
 		Writes(Reboot, nil) {
-		t.Error("what needs the bound disk is wrong")
+		t.Error("Writes is wrong about the bound disk")
 	}
 	if Writes(Wipe, map[string]string{"ALL_DISKS": "true"}) || !Writes(Wipe, map[string]string{"ALL_DISKS": "maybe"}) {
-		t.Error("a wipe of all disks needs no bound one, and nothing else")
+		t.Error("only a wipe of all disks may run without a bound disk")
 	}
 }

@@ -9,8 +9,8 @@ import (
 // Natives lists the actions, sorted.
 func Natives() []string { return slices.Sorted(maps.Keys(natives)) }
 
-// Names lists the actions and their aliases, sorted: what a template may name,
-// without a repository.
+// Names returns the actions and their aliases, sorted. A template may use these names without a
+// repository.
 func Names() []string {
 	names := Natives()
 	for _, n := range natives {
@@ -20,14 +20,14 @@ func Names() []string {
 	return names
 }
 
-// prefixes are the repositories whose last element names a native action.
+// prefixes are the repositories in which the last path element is a native action.
 var prefixes = []string{
 	"tinkerbell/actions/", "tinkerbell-actions/", "eks-anywhere/tinkerbell/hub/", "eks-anywhere/tinkerbell/actions/",
 	"embedded/",
 }
 
-// nameOf maps names and aliases to names. Workflows call Native, so it must not
-// iterate over natives.
+// nameOf maps names and aliases to names. Workflows call Native, which must be deterministic: it
+// must not iterate over the map natives.
 var nameOf = indexNames()
 
 func indexNames() map[string]string {
@@ -41,16 +41,16 @@ func indexNames() map[string]string {
 	return index
 }
 
-// Native returns the native action that an image reference names, and whether
-// there is one. Registry host, tag and digest do not matter. A repository that
-// only ends in a known name is not an alias.
+// Native returns the native action of an image reference, and whether there is one. Registry host,
+// tag and digest are ignored. A repository that only ends in a known name is not an alias.
 func Native(image string) (string, bool) {
 	path, _ := splitImage(image)
 	name, ok := nameOf[path]
 	return name, ok
 }
 
-// Rule returns why Native finds an action for an image reference, "" if it finds none.
+// Rule returns the reason why Native finds an action for an image reference, or "" if it finds
+// none.
 func Rule(image string) string {
 	path, repository := splitImage(image)
 	name, ok := nameOf[path]
@@ -68,8 +68,8 @@ func Rule(image string) string {
 	return rule
 }
 
-// splitImage returns the name in an image reference, and the one of prefixes before
-// it. Without one of these, a name with a folder stays whole.
+// splitImage returns the name in an image reference, and the entry of prefixes before it. Without
+// such a prefix, the name includes its folders.
 func splitImage(image string) (name, repository string) {
 	path, _, _ := strings.Cut(image, "@")
 	slash := strings.LastIndexByte(path, '/')
@@ -80,8 +80,11 @@ func splitImage(image string) (name, repository string) {
 		path = rest
 	}
 
+	if strings.HasSuffix("/"+path, "/"+waitDaemonRepository+WaitDaemon) {
+		return WaitDaemon, waitDaemonRepository
+	}
 	for _, p := range prefixes {
-		// A mirror keeps the repository path and may put folders before it.
+		// A mirror keeps the repository path and may add folders in front.
 		if i := strings.Index("/"+path, "/"+p); i >= 0 {
 			return path[i+len(p):], p
 		}

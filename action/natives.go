@@ -6,43 +6,46 @@ import (
 	"strings"
 )
 
-// Names of the actions that the agent carries out itself, without a container.
+// Names of the native actions, which the agent carries out without a container.
 const (
-	Image2Disk  = "image2disk"
-	WriteFile   = "writefile"
-	Inject      = "inject" // several files, see Files
-	ConfigDrive = "configdrive"
-	GrowPart    = "growpart"
-	Wipe        = "wipe"
-	EFIBoot     = "efiboot"
-	Kexec       = "kexec"
-	Reboot      = "reboot"
-	PowerOff    = "poweroff"
-	Inspect     = "inspect"
-	Noop        = "noop" // does nothing, or what a test wants: see the agent
+	Image2Disk   = "image2disk"
+	Archive2Disk = "archive2disk"
+	WriteFile    = "writefile"
+	Inject       = "inject" // several files, see Files
+	ConfigDrive  = "configdrive"
+	GrowPart     = "growpart"
+	Wipe         = "wipe"
+	EFIBoot      = "efiboot"
+	Kexec        = "kexec"
+	WaitDaemon   = "waitdaemon"
+	Reboot       = "reboot"
+	PowerOff     = "poweroff"
+	Inspect      = "inspect"
+	Noop         = "noop" // does nothing, or what a test requests: see the agent
 )
 
-// A Description is what the plan, the inventory, the agent and docs/templates.md know
-// of a native action.
+// A Description describes a native action for the plan, the inventory, the agent and
+// docs/templates.md.
 type Description struct {
 	Text    string // what it does
 	Aliases []string
-	// Variables are those that the action reads. Other variables are ignored, because a
-	// task gives its environment to all of its actions.
+	// Variables are the variables that the action reads. Others are ignored, because a task gives
+	// its environment to all of its actions.
 	Variables []Variable
-	Output    []string // the names of what it reports
+	Output    []string // names of the values that it reports
 	Limits    string   // "" for none
-	// Adds says what the plan or the server adds without being asked; "" for nothing.
+	// Adds lists what the plan or the server adds automatically; "" for nothing.
 	Adds string
-	// Writes: the action changes disks or, like kexec, starts what is on them.
+	// Writes means that the action changes disks or, like kexec, starts a system from one.
 	Writes bool
-	// Disk is the variable that names the disk; left out, it means the run's disk.
+	// Disk is the variable that names the disk. If the variable is not set, the action uses the
+	// run's disk.
 	Disk string
-	// AllDisks: with AllDisksVariable the action is about every disk, and needs no
-	// bound one.
+	// AllDisks means that the action handles every disk if AllDisksVariable is true, and then needs
+	// no bound disk.
 	AllDisks bool
-	// Leaves: the action takes the machine away from the agent, so that what comes
-	// afterwards must prove its success. It can only be the last action.
+	// Leaves means that the action takes the machine away from the agent: the following phase must
+	// prove its success. It can only be the last action.
 	Leaves bool
 }
 
@@ -50,12 +53,12 @@ type Description struct {
 type Variable struct {
 	Name     string
 	Text     string
-	Default  string // what an empty or missing one means; "" for nothing
+	Default  string // meaning of an empty or missing variable; "" for nothing
 	Required bool
 	check    checkVariable // nil: any text
 }
 
-// Check returns what is wrong with the variable in env, whatever the machine is.
+// Check returns an error if the variable in env is invalid for every machine.
 func (v Variable) Check(env map[string]string) error {
 	if v.check == nil {
 		return nil
@@ -63,7 +66,7 @@ func (v Variable) Check(env map[string]string) error {
 	return v.check(env, v.Name)
 }
 
-// The variables that several actions have.
+// Variables that several actions read.
 var (
 	destination = Variable{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk}
 	fileSystem  = Variable{
@@ -94,18 +97,35 @@ var natives = map[string]Description{
 			},
 			{Name: "IMG_SHA512", Text: "not read; allowed beside IMG_SHA256", check: onlyBeside("IMG_SHA256")},
 			destination,
+			{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
+			{Name: "RETRY_ENABLED", Text: "not needed: a download that broke goes on at the same byte", check: boolean},
+			{Name: "RETRY_DURATION_MINUTES", Text: "not needed: the timeout of the action counts", check: number},
+			{Name: "PROGRESS_INTERVAL_SECONDS", Text: "not needed: every heartbeat has the progress", check: number},
+			{Name: "TEXT_LOGGING", Text: "not needed: the log is text", check: boolean},
 		},
 		Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
 		Limits: "A URL of another server needs IMG_SHA256.",
 		Adds: "IMG_SHA256 of a stored image. IMG_URL of a stored image names its digest in the plan, so that a run writes the file that " +
 			"was planned.",
 	},
+	Archive2Disk: archive2Disk,
 	WriteFile: {
 		Text:   "Writes one file into a file system on the disk.",
 		Writes: true, Disk: "DEST_DISK",
 		Variables: []Variable{
 			{Name: "DEST_PATH", Text: "absolute path of the file in the file system", Required: true, check: filePath},
-			{Name: "CONTENTS", Text: "what the file holds; may be empty", Required: true, check: contents},
+			{
+				Name: ContentsVariable, Text: "what the file holds, may be empty; or one of the next two in its place", Required: true,
+				check: contents,
+			},
+			{Name: BootConfigVariable, Text: "a kernel boot configuration, written as bootconfig -a does", check: bootConfig},
+			{
+				Name: HegelVariable, Text: "metadata services, separated by commas: the file holds the user-data of the first that has them",
+				check: hegelURLs,
+			},
+			{Name: "STATIC_NETPLAN", Text: "only false: give the configuration by CONTENTS", check: staticNetwork},
+			{Name: "STATIC_BOTTLEROCKET", Text: "only false: give the configuration by CONTENTS", check: staticNetwork},
+			{Name: "IFNAME", Text: "not read"},
 			{Name: "UID", Text: "owner, a number", Default: "0", check: number},
 			{Name: "GID", Text: "group, a number", Default: "0", check: number},
 			{Name: "MODE", Text: "octal", Default: "0644", check: octal},
@@ -198,9 +218,10 @@ var natives = map[string]Description{
 		Output: []string{"kernel", "leaving"},
 		Limits: "A kernel or initrd has at most 1 GiB.",
 	},
-	Reboot:   {Text: "Restarts the machine.", Leaves: true},
-	PowerOff: {Text: "Switches the machine off. The run ends without evidence of the installed system.", Leaves: true},
-	Inspect:  {Text: "Reports the hardware of the machine.", Output: []string{"facts", "disks"}},
+	WaitDaemon: waitDaemon,
+	Reboot:     {Text: "Restarts the machine.", Leaves: true},
+	PowerOff:   {Text: "Switches the machine off. The run ends without evidence of the installed system.", Leaves: true},
+	Inspect:    {Text: "Reports the hardware of the machine.", Output: []string{"facts", "disks"}},
 	Noop: {
 		Text: "Changes nothing: to try templates, time-outs and failures.",
 		Variables: []Variable{
@@ -212,15 +233,15 @@ var natives = map[string]Description{
 	},
 }
 
-// Describe returns the row of the native action; the zero Description if there is none.
+// Describe returns the description of a native action, or the zero Description if there is none.
 func Describe(name string) Description { return natives[name] }
 
-// Leaves reports whether the native action takes the machine away from the
-// agent, so that what comes afterwards must prove its success.
+// Leaves reports whether the native action takes the machine away from the agent. The following
+// phase must then prove its success.
 func Leaves(name string) bool { return natives[name].Leaves }
 
-// Writes reports whether the native action needs the bound disk: it writes to it
-// or, like kexec, starts what is on it. A wipe of all disks needs none.
+// Writes reports whether the native action needs the bound disk, because it writes to it or, like
+// kexec, starts a system from it. A wipe of all disks does not need it.
 func Writes(name string, env map[string]string) bool {
 	n := natives[name]
 	if !n.AllDisks {
@@ -230,15 +251,15 @@ func Writes(name string, env map[string]string) bool {
 	return n.Writes && (err != nil || !all)
 }
 
-// WritesAny reports whether the native action writes to disks, the bound one or
-// others, or starts what is on them.
+// WritesAny reports whether the native action writes to any disk, bound or not, or starts a system
+// from one.
 func WritesAny(name string) bool { return natives[name].Writes }
 
-// DiskVariable returns the variable of the native action's environment that
-// names the disk; "" if there is none. Left out, it means the run's disk.
+// DiskVariable returns the environment variable that names the native action's disk; "" if there is
+// none. If the variable is not set, the action uses the run's disk.
 func DiskVariable(name string) string { return natives[name].Disk }
 
-// DiskVariables lists the variables that name the disk of some action, sorted.
+// DiskVariables returns the sorted variables that name a disk in any action.
 func DiskVariables() []string {
 	var all []string
 	for _, n := range natives {

@@ -9,31 +9,29 @@ import (
 	"strings"
 )
 
-// Order is what the server signs before an agent carries an assignment out:
-// the assignment itself (key, action with its image's digest, disk identity)
-// and whom it is for. An agent acts on what was signed and on nothing else.
+// Order is what the server signs before an agent carries out an assignment: the assignment itself
+// (key, action with the digest of its image, identity of the disk) and its recipient. An agent
+// carries out only signed orders.
 type Order struct {
 	Machine string `json:"machine"`
-	// Boot is the boot whose agent may carry it out; 0 = any of the run.
+	// Boot is the boot whose agent may carry it out; 0 means any boot of the run.
 	Boot int `json:"boot,omitempty"`
-	// Plan is the digest of the run's plan, the same for all boots and actions
-	// of a run.
+	// Plan is the digest of the run's plan. It is the same for all boots and actions of a run.
 	Plan string `json:"plan"`
 	Assignment
 }
 
-// Signed is an Order as it travels: the very bytes that were signed, so that
-// neither side has to agree on how to write an Order twice, and an agent may
-// ignore fields that it does not know.
+// Signed is an Order in transit: it contains the exact bytes that were signed. The two sides
+// therefore need not encode an Order identically, and an agent may ignore unknown fields.
 type Signed struct {
 	Order     []byte `json:"order"`     // JSON of an Order
 	Signature []byte `json:"signature"` // Ed25519 (RFC 8032) over orderContext and Order
 }
 
-// orderContext keeps a signature from being taken for one over anything else.
+// orderContext separates these signatures from those for any other purpose.
 const orderContext = "ingot order 1\x00"
 
-// Sign returns o under key.
+// Sign signs o with key.
 func Sign(key ed25519.PrivateKey, o Order) (*Signed, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, errors.New("signing an order: there is no key")
@@ -46,35 +44,35 @@ func Sign(key ed25519.PrivateKey, o Order) (*Signed, error) {
 	return &Signed{Order: b, Signature: ed25519.Sign(key, append([]byte(orderContext), b...))}, nil
 }
 
-// Verify returns the order that was signed under key's other half.
+// Verify checks the signature with the public key and returns the order.
 func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	switch {
 	case len(key) != ed25519.PublicKeySize:
-		return Order{}, errors.New("there is no key to check a signature with")
+		return Order{}, errors.New("there is no key for checking a signature")
 	case s == nil:
 		return Order{}, errors.New("it is not signed")
 	case !ed25519.Verify(key, append([]byte(orderContext), s.Order...), s.Signature):
-		return Order{}, errors.New("its signature is not that of this site's key")
+		return Order{}, errors.New("it is not signed with this site's key")
 	}
 
 	var o Order
 	if err := json.Unmarshal(s.Order, &o); err != nil {
-		return Order{}, fmt.Errorf("decoding what was signed: %w", err)
+		return Order{}, fmt.Errorf("decoding the signed order: %w", err)
 	}
 	o.Signed = nil
 	return o, nil
 }
 
-// planKeyPrefix names the kind of key.
+// planKeyPrefix names the type of the key.
 const planKeyPrefix = "ed25519:"
 
-// FormatPlanKey returns the public key of orders as the boot script carries
-// it: 51 characters that need no quoting on a kernel command line.
+// FormatPlanKey formats the public key of orders for the boot script: 51 characters that need no
+// quoting on a kernel command line.
 func FormatPlanKey(key ed25519.PublicKey) string {
 	return planKeyPrefix + base64.RawURLEncoding.EncodeToString(key)
 }
 
-// ParsePlanKey reads what FormatPlanKey wrote.
+// ParsePlanKey parses the result of FormatPlanKey.
 func ParsePlanKey(s string) (ed25519.PublicKey, error) {
 	text, ok := strings.CutPrefix(s, planKeyPrefix)
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)

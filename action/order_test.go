@@ -24,7 +24,7 @@ func TestPlanKey(t *testing.T) {
 		FormatPlanKey(ed25519.PublicKey(private)),
 	} {
 		if _, err := ParsePlanKey(bad); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func TestSignAndVerify(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if _, err := Sign(nil, o); err == nil {
-		t.Error("signed with no key")
+		t.Error("signed without a key")
 	}
 	var none *Signed
 	for name, verify := range map[string]func() (Order, error){
@@ -60,7 +60,7 @@ func TestSignAndVerify(t *testing.T) {
 		},
 	} {
 		if _, err := verify(); err == nil {
-			t.Errorf("%s: it was taken", name)
+			t.Errorf("%s: it was accepted", name)
 		}
 	}
 }

@@ -72,6 +72,7 @@ type siteConfig struct {
 	Heartbeat         time.Duration
 	ImageDir, DataDir string
 	FetchHosts        []string
+	Catalog           string
 	Resolver          *net.Resolver
 	MinFree           int64
 	Reserve           func() reserve.State
@@ -140,7 +141,7 @@ func (s *site) apiConfig() Config {
 		},
 		Engine:  s.engine,
 		Access:  Access{TokenSHA256: sha256.Sum256([]byte(adminToken)), ClaimKey: c.ClaimKey, AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL},
-		Images:  ImageConfig{Dir: c.ImageDir, FetchHosts: c.FetchHosts, Resolver: c.Resolver},
+		Images:  ImageConfig{Dir: c.ImageDir, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
 		Space:   SpaceConfig{DataDir: c.DataDir, MinFree: c.MinFree, Reserve: c.Reserve},
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed},
 		BMC: BMC{

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -38,6 +39,8 @@ type ImageConfig struct {
 	// FetchHosts are hosts from which images may be fetched over plain http or from private
 	// address ranges.
 	FetchHosts []string
+	// Catalog is the file that lists what publishers offer; "" is the list of this version.
+	Catalog string
 	// Resolver looks up the hosts from which images are fetched; nil = the system's.
 	Resolver *net.Resolver
 	// URL returns where an agent fetches an image; nil means its source. It is for display:
@@ -64,6 +67,7 @@ func (s *images) routes() []httpapi.Route {
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/images", Handler: httpapi.Get(s.list)},
 		{Method: "POST", Path: "/v1/images", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.fetch)},
+		{Method: "GET", Path: "/v1/image-catalog", Handler: httpapi.Get(s.catalog)},
 		{Method: "GET", Path: one, Handler: httpapi.Get(s.get)},
 		{Method: "PUT", Path: one, Handler: s.upload},
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(s.delete)},
@@ -94,6 +98,11 @@ func (s *images) find(ctx context.Context, name string) (inventory.Image, error)
 		return i, hint(fmt.Errorf("image %q: %w", name, inventory.ErrNotFound), "ingot image list")
 	}
 	return i, err
+}
+
+// catalog reads the file at each request, so that a change needs no restart.
+func (s *images) catalog(context.Context, httpapi.Empty) (catalog.Catalog, error) {
+	return catalog.Read(s.Catalog)
 }
 
 func (s *images) url(i inventory.Image) string {

@@ -50,7 +50,7 @@ func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *a
 		return i, inventory.Invalid("image "+i.Name, refusal.Remedy, "%s; nothing was kept", refusal.What)
 	}
 
-	i.FirstSeen = i.SHA256 == ""
+	i.FirstSeen = i.SHA256 == "" && u.proof.isEmpty()
 	i.Format, i.Size, i.SHA256 = d.Format, src.size, src.digest()
 	i.DiskSize, i.Contents, i.Warning = d.Size, d.Contents, d.Warning
 	if made != nil {

@@ -24,6 +24,7 @@ type fetchImage struct {
 	SHA256 string `json:"sha256"`
 	Use    string `json:"use"`
 	AsIs   bool   `json:"asIs"`
+	proof
 }
 
 // checkFetch returns the upload that the request starts.
@@ -33,6 +34,7 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	if err != nil {
 		problems.Add("sha256", "64 hex digits", "invalid SHA-256 %q", q.SHA256)
 	}
+	problems = append(problems, q.check()...)
 	u, err := url.Parse(q.URL)
 	if err == nil {
 		err = s.checkURL(u)
@@ -43,7 +45,7 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	}
 
 	image := inventory.Image{Name: q.Name, URL: withoutCredentials(u), SHA256: sum, Use: q.Use}
-	return upload{image: image, asIs: q.AsIs}, problems.Err()
+	return upload{image: image, asIs: q.AsIs, proof: q.proof}, problems.Err()
 }
 
 // fetch fetches an image from a URL to this server.

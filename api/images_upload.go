@@ -33,6 +33,8 @@ type upload struct {
 	content string
 	// asIs: a disk image is served to agents as it was given.
 	asIs bool
+	// proof holds what the operator declared besides the SHA-256.
+	proof proof
 }
 
 // newUpload parses the query of an upload.
@@ -52,7 +54,8 @@ func newUpload(c *gin.Context) (u upload, err error) {
 	}
 	u.content = cmp.Or(u.content, u.image.SHA256)
 	u.image.Use, u.asIs = c.Query("use"), c.Query("asIs") == "true"
-	return u, inventory.ValidateImageUse(u.image.Use).Err()
+	u.proof.SHA512 = c.Query("sha512")
+	return u, append(u.proof.check(), inventory.ValidateImageUse(u.image.Use)...).Err()
 }
 
 func notDeclared(have, declared string) error {
@@ -354,7 +357,10 @@ func (i interrupted) Is(target error) bool {
 
 // keep turns a complete upload into the image.
 func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (inventory.Image, error) {
-	i, err := s.examine(ctx, dir, u, checked)
+	i, err := u.image, u.proof.verify(ctx, dir, u.part())
+	if err == nil {
+		i, err = s.examine(ctx, dir, u, checked)
+	}
 	if err == nil {
 		i.File, i.Created = i.SHA256, s.now().UTC()
 		if err = s.publish(ctx, dir, u, i); err != nil {

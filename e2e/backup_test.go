@@ -27,13 +27,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestBackupAndRestore backs a server up in the midst of installations, lets
-// them end, and restores the backup on another host: a network namespace, an
-// address and directories of its own, on another network even. Everything is
-// there again, and nothing of before goes on: no BMC is written to, no machine is
-// answered with anything but its disk, an agent of before is told to hold, and
-// the runs ask a person. Then the machines are installed again from there. They
-// are simulated: what boots them is no firmware, and the agent is the real one.
+// TestBackupAndRestore backs a server up during installations, lets them end, and restores the
+// backup on another host: a separate network namespace with another address, another network and
+// separate directories. All data is restored, and nothing from before the backup continues: no BMC
+// is written to, every machine is told to boot from its disk, earlier agents are told to hold, and
+// the runs ask an operator. Then the machines are installed again from the restored server. Their
+// firmware is simulated; the agent is the real one.
 func TestBackupAndRestore(t *testing.T) {
 	beside(t, 14, 6)
 	ctx := needLab(t)
@@ -49,8 +48,8 @@ func TestBackupAndRestore(t *testing.T) {
 	passphrase := filepath.Join(s.dir, "passphrase")
 	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
 
-	// One machine stands before its agent, with its window open; one before its
-	// installed system; and the agent of a third has an action to do.
+	// One machine is held before its agent, with its window open; one before its installed system;
+	// and the agent of a third one has an action to carry out.
 	machines, gates := map[string]*lab.Machine{}, map[string]*lab.Gate{}
 	for name, stage := range map[string]lab.Stage{"booting": lab.StageAgent, "leaving": lab.StageDisk} {
 		gates[name] = lab.NewGate(stage)
@@ -102,8 +101,8 @@ tasks:
 	out = s.must(ctx, t, "backup", "verify", first)
 	t.Log(out)
 
-	// The host is lost. The other one has a configuration of its own, and nothing
-	// else; the router's relay is told of it.
+	// The host is lost. The other one has only its own configuration; the router's relay is changed
+	// to it.
 	s.Stop()
 	require.NoError(t, s.SetRelays(lab.TargetAddress))
 	require.NotEqual(t, s.Address, o.Address)
@@ -158,7 +157,8 @@ tasks:
 		require.ErrorIs(t, err, ErrNotArmed, "%s is answered with more than its disk", name)
 		o.closed(ctx, t, name)
 	}
-	// The agent of before, if the address moves with the server: it knows the key.
+	// This is how the agent from before behaves if the address moves with the server: it knows the
+	// key.
 	agent = o.Simulate("acting", agent.MAC)
 	agent.meet(map[string]string{"server": "https://" + o.Address + ":7443", "pin": args["pin"]})
 	agent.Use(welcome.Token)
@@ -179,8 +179,8 @@ tasks:
 			"%s was touched", name)
 	}
 
-	// Who wrote to the one disk was known to the backup; of the other it is a
-	// stranger now, and is asked for.
+	// The backup knows which run wrote the first disk. The second disk was written after the
+	// backup, so the run asks about it.
 	for name := range machines {
 		o.must(ctx, t, "machine", "reprovision", name, "--yes")
 	}
@@ -200,7 +200,7 @@ tasks:
 	require.NotContains(t, o.must(ctx, t, "status"), "its run was under way")
 }
 
-// tree is what lies in the site's configuration and state, by digest.
+// tree returns the files of the site's configuration and state, with digests.
 func (s *Site) tree(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -230,7 +230,7 @@ func digestOf(t *testing.T, file string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// damaged is the archive with one bit of its middle changed.
+// damaged returns the archive with one flipped bit in its middle.
 func (s *Site) damaged(t *testing.T, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -250,7 +250,7 @@ func (s *Site) cut(t *testing.T, file string) string {
 	return to
 }
 
-// unpack returns what the archive says of itself, and its parts.
+// unpack returns the archive's manifest and its parts.
 func (s *Site) unpack(t *testing.T, file string) (archive.Manifest, map[string]string) {
 	t.Helper()
 	dir, paths := t.TempDir(), map[string]string{}
@@ -268,8 +268,8 @@ func (s *Site) unpack(t *testing.T, file string) (archive.Manifest, map[string]s
 	return m, paths
 }
 
-// mixed is the first archive with the other's Temporal, by someone who has
-// corrected every digest and has no key.
+// mixed returns the first archive with the other's Temporal database and corrected digests. It was
+// made without a key.
 func (s *Site) mixed(t *testing.T, first, second string) string {
 	t.Helper()
 	m, paths := s.unpack(t, first)
@@ -287,8 +287,8 @@ func (s *Site) mixed(t *testing.T, first, second string) string {
 	return to
 }
 
-// same requires that the restored databases hold what the backup says, but for
-// what the restore itself changes: no grant, no plan, and an event for each held run.
+// same requires that the restored databases have the contents of the backup, except for the changes
+// of the restore: no grant, no plan, and an event for each run on hold.
 func (s *Site) same(ctx context.Context, t *testing.T, file string) {
 	t.Helper()
 	m, _ := s.unpack(t, file)
@@ -316,7 +316,7 @@ func (s *Site) same(ctx context.Context, t *testing.T, file string) {
 	t.Logf("equal: %d tables of Temporal, %d of the inventory", len(m.Temporal.Tables), len(want))
 }
 
-// untouched requires that since then nothing was done to the machine.
+// untouched requires that nothing was done to the machine since then.
 func (s *Site) untouched(ctx context.Context, t *testing.T, machine string, since time.Time) {
 	t.Helper()
 	var events struct{ Items []inventory.Event }

@@ -31,28 +31,26 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// fleet is what a number of runs beside each other took.
+// fleet is the time and CPU time of a number of parallel runs.
 type fleet struct {
-	wall   time.Duration // from the first thing sent to the last run's end
-	acked  time.Duration // until the last report was acknowledged; 0: not known
+	wall   time.Duration // from the first request to the end of the last run
+	acked  time.Duration // until the last report was acknowledged; 0: unknown
 	waits  []time.Duration
 	events int64              // of all histories
 	cpu    map[string]float64 // seconds, by process
 }
 
-// benchFleet lets n agents carry out k empty actions each, all at once, and
-// puts the same histories on bare Temporal beside it.
+// benchFleet lets n agents carry out k empty actions each at the same time, and compares that with
+// the same histories on plain Temporal.
 //
-// Before the clock starts, all runs are planned and armed; n machines wait to
-// be switched on. It runs from the first fetch of a boot script, over n TLS
-// handshakes, claims, and k+1 assignments and reports each (the last is the
-// reboot), until the last run has ended as success. Agents, server, Temporal
-// and this test share the machine's cores.
+// Before the clock starts, all runs are planned and armed; n machines wait to be switched on. The
+// clock runs from the first fetch of a boot script until the last run has succeeded, over n TLS
+// handshakes and claims, and k+1 assignments and reports each (the last is the reboot). Agents,
+// server, Temporal and this test share the machine's cores.
 //
-// Bare Temporal is a workflow that does what the history of such a run says,
-// without content: its signals, one after another in answer to its local
-// activities, and as many activities, local activities, timers and upserts of
-// search attributes. Its clock starts when all wait for their first signal.
+// On plain Temporal, a workflow makes the same history without content: the same signals, one after
+// another in response to its local activities, and as many activities, local activities, timers and
+// upserts of search attributes. Its clock starts when all workflows wait for their first signal.
 func (s *Site) benchFleet(ctx context.Context, t *testing.T, n, k int) {
 	t.Helper()
 	ours, model := s.benchRuns(ctx, t, n, k)
@@ -108,7 +106,7 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 		}
 		return armed == n
 	})
-	require.Eventually(t, func() bool { // the record of the phase comes before the window
+	require.Eventually(t, func() bool { // the record of the phase is written before the window opens
 		var views struct{ Items []api.MachineView }
 		if err := s.REST(ctx, http.MethodGet, "/v1/machines", nil, &views); err != nil {
 			return false
@@ -167,10 +165,10 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 	out.wall = time.Since(began)
 	out.since(s.cpu(t), spent)
 
-	// Every run was right at all times, however long it had to wait for its turn.
+	// No run failed at any time, however long it had to wait.
 	require.Equal(t, repaired, s.repaired(ctx, t), "the reconcile loop has meddled with runs that were right")
 
-	// None was lost: one boot and one attempt of each action.
+	// Nothing was lost: there is one boot and one attempt of each action.
 	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal, Logger: silent()})
 	require.NoError(t, err)
 	defer c.Close()
@@ -188,20 +186,20 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 	return out, modelOf(ctx, t, c, workflows.MachineID(machines[n/2].Name), runs[n/2])
 }
 
-// repaired is what the reconcile loop has done to runs and their agents.
+// repaired counts the repairs of runs and agents by the reconcile loop.
 func (s *Site) repaired(ctx context.Context, t *testing.T) engine.Counts {
 	t.Helper()
 	var st api.Status
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &st))
 	c := st.Reconcile
-	c.ClockSteps = 0 // nobody's fault
+	c.ClockSteps = 0 // does not count
 	return c
 }
 
-// silent keeps Temporal's client from filling the output, which is its default.
+// silent disables the log output of Temporal's client.
 func silent() log.Logger { return log.NewStructuredLogger(slog.New(slog.DiscardHandler)) }
 
-// list asks for workflows, now and then, until they are as wanted.
+// list lists workflows repeatedly until the result is as wanted.
 func (s *Site) list(ctx context.Context, t *testing.T, query string, want func([]inventory.Workflow) bool) {
 	t.Helper()
 	for {
@@ -218,12 +216,12 @@ func (s *Site) list(ctx context.Context, t *testing.T, query string, want func([
 	}
 }
 
-// model is what a history consists of, in its order.
+// model is the ordered contents of a history.
 type model []string
 
 const (
 	doSignal   = "signal"
-	doReport   = "report" // a signal, too
+	doReport   = "report" // also a signal
 	doActivity = "activity"
 	doLocal    = "local"
 	doTimer    = "timer"
@@ -269,7 +267,7 @@ func modelOf(ctx context.Context, t *testing.T, c client.Client, id, run string)
 	return m
 }
 
-// benchBare runs n workflows that have the model's history.
+// benchBare runs n workflows with the model's history.
 func (s *Site) benchBare(ctx context.Context, t *testing.T, n int, m model) fleet {
 	t.Helper()
 	c, err := client.DialContext(ctx, client.Options{
@@ -281,7 +279,7 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, n int, m model) flee
 	w := worker.New(c, queue, worker.Options{ // as in ingot serve
 		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 8, StickyScheduleToStartTimeout: 10 * time.Second,
 	})
-	// told[i][j] is closed when run i has come as far as its signal j needs.
+	// told[i][j] is closed when run i is ready for its signal j.
 	told := make([][]func(), n)
 	wait := make([][]chan struct{}, n)
 	for i := range n {
@@ -290,8 +288,8 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, n int, m model) flee
 			wait[i], told[i] = append(wait[i], ch), append(told[i], sync.OnceFunc(func() { close(ch) }))
 		}
 	}
-	// The last local activity before a signal tells that it may come; a signal
-	// that has none before it comes together with the one before.
+	// The last local activity before a signal releases the signal. A signal without a local
+	// activity before it is sent together with the previous one.
 	tells, kinds, last, next := make([]int, len(m)), []string{}, -1, 0
 	for j, what := range m {
 		tells[j] = -1
@@ -409,7 +407,7 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, n int, m model) flee
 	return out
 }
 
-// cpu returns the seconds of processor time that the processes have used.
+// cpu returns the processor time of the processes in seconds.
 func (s *Site) cpu(t *testing.T) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}

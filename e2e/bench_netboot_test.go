@@ -40,9 +40,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// instantBMC answers at once, from memory: what is measured with it is what
-// Ingot itself takes. It does what the Driver promises: a write only where the
-// state differs, the fence before each, and a state that was read.
+// instantBMC answers immediately from memory, so that only Ingot's own time is measured. It
+// fulfills the contract of Driver: it writes only if the state differs, checks the fence before
+// each write, and returns states that it has read.
 type instantBMC struct {
 	mu     sync.Mutex
 	on     map[string]bool
@@ -97,16 +97,14 @@ func (i *instantBMC) ResetBMC(context.Context, inventory.BMC, inventory.Secret, 
 	return inventory.ErrUnsupported
 }
 
-// benchNetboot measures how long 30 machines take from "POST /v1/workflows" for
-// all of them at once until the last was seen off, has its boot device, an
-// open window, and was seen on.
+// benchNetboot measures the time from "POST /v1/workflows" for 30 machines until the last of them
+// was seen off, has its boot device and an open window, and was seen on.
 //
-// The BMCs answer at once: either inside the process, which leaves what Ingot
-// itself takes, or as ipmi_sim on loopback behind the real driver and the real
-// ipmitool, where starting processes on few cores is most of it. API, worker,
-// activities and store are those of ingot serve in this test's process, on a
-// database on the same disk; the workflows run on the site's Temporal in a
-// namespace of their own. All machines are on at first, so that each gets its
+// The BMCs answer immediately. They are either in this process, so that only Ingot's own time
+// counts, or ipmi_sim on loopback with the real driver and the real ipmitool, where most of the
+// time on few cores goes into starting processes. API, worker, activities and store are those of
+// ingot serve, in this test's process and with a database on the same disk. The workflows run on
+// the site's Temporal in a separate namespace. All machines are on at first, so that each needs
 // three writes.
 func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	t.Helper()
@@ -262,13 +260,13 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	if !sims {
 		require.Equal(t, 3*n, instant.writes, "off, boot device and on, once each")
 	}
-	delete(used.cpu, "ingot serve") // idle: this test is the server
+	delete(used.cpu, "ingot serve") // idle: the server is in this test's process
 	t.Logf("%-34s %7.2f s from the first POST (all accepted after %.2f s; goal: at most 1 s); BMC: %s; CPU s: %s",
 		fmt.Sprintf("%d machines armed, instant BMC", n), wall.Seconds(), accepted.Seconds(), kind, seconds(used.cpu))
 }
 
-// simulatedBMC starts an ipmi_sim on loopback, whose chassis is a file and is
-// on, and returns its port when it answers.
+// simulatedBMC starts an ipmi_sim on loopback, whose chassis state is a file with "on". It returns
+// the port after the simulator answers.
 func simulatedBMC(ctx context.Context, t *testing.T) int {
 	t.Helper()
 	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -329,7 +327,7 @@ func (s *Site) namespace(ctx context.Context, t *testing.T, name string) client.
 	for _, a := range []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster} {
 		attrs[a] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 	}
-	require.Eventually(t, func() bool { // until the frontend has heard of the namespace, and then of its attributes
+	require.Eventually(t, func() bool { // until the frontend knows the namespace, and then its attributes
 		_, err := c.OperatorService().
 			AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: name, SearchAttributes: attrs})
 		if err == nil {

@@ -33,14 +33,14 @@ var (
 	pageServer   = flag.String("server", "../bin/ingot", "the program that TestBenchPage measures")
 )
 
-// Lengths of what TestBenchPage measures, and how long it waits for a first row.
+// The durations of TestBenchPage's measurements, and the time limit for a first row.
 const (
 	pageMeasured = 20 * time.Second
 	pagePatience = 60 * time.Second
 )
 
-// TestBenchPage measures the page with many machines, in a headless browser against "ingot serve" on loopback with
-// DHCP off, and what a viewer costs the server. It asserts nothing about time.
+// TestBenchPage measures the page with many machines in a headless browser, with "ingot serve" on
+// loopback and DHCP off, and the load of a viewer on the server. It asserts nothing about time.
 func TestBenchPage(t *testing.T) {
 	if !*bench {
 		t.Skip("measures: make bench-page")
@@ -53,7 +53,7 @@ func TestBenchPage(t *testing.T) {
 	t.Logf("GET /v1/machines: %v; GET /v1/status: %v", s.timed(t, "/v1/machines"), s.timed(t, "/v1/status"))
 	for _, viewers := range []int{0, 1, 8} {
 		stop := s.view(t, viewers)
-		time.Sleep(2 * time.Second) // what each gets at first is not measured
+		time.Sleep(2 * time.Second) // the initial data is not measured
 		idle := s.cpuOver(t, pageMeasured, 0)
 		busy := s.cpuOver(t, pageMeasured, 20)
 		stop()
@@ -99,7 +99,7 @@ func TestBenchPage(t *testing.T) {
 		longest, after["JSHeapUsedSize"]/1e6)
 }
 
-// bareServer is "ingot serve" on loopback: DHCP off, and no Temporal.
+// bareServer is "ingot serve" on loopback without DHCP and Temporal.
 type bareServer struct {
 	program, dir, database, address, token string
 	cmd                                    *exec.Cmd
@@ -129,7 +129,7 @@ func (s *bareServer) env() []string {
 	return append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
 }
 
-// start starts the server and waits until it answers. It ends with the test.
+// start starts the server and waits until it answers. The server ends with the test.
 func (s *bareServer) start(t *testing.T) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(s.dir, "ingot.log"))
@@ -166,7 +166,7 @@ func (s *bareServer) ask(ctx context.Context, t *testing.T, method, path, body s
 	return res
 }
 
-// timed returns the best of five answers: how long it took, and its bytes.
+// timed returns the time and the size of the best of five answers.
 func (s *bareServer) timed(t *testing.T, path string) string {
 	t.Helper()
 	best, size := time.Hour, int64(0)
@@ -181,7 +181,7 @@ func (s *bareServer) timed(t *testing.T, path string) string {
 	return fmt.Sprintf("%v, %d bytes", best.Round(100*time.Microsecond), size)
 }
 
-// view opens event streams that are read, and returns what closes them.
+// view opens event streams and reads them. The returned function closes them.
 func (s *bareServer) view(t *testing.T, viewers int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -195,7 +195,8 @@ func (s *bareServer) view(t *testing.T, viewers int) (stop func()) {
 	return cancel
 }
 
-// change opens and closes netboot of machines in turn, so many times a second, and returns how often.
+// change opens and closes netboot of machines in turn, with a number of changes per second, and
+// returns the number of changes.
 func (s *bareServer) change(t *testing.T, d time.Duration, rate int) int {
 	t.Helper()
 	tick := time.NewTicker(time.Second / time.Duration(rate))
@@ -211,7 +212,8 @@ func (s *bareServer) change(t *testing.T, d time.Duration, rate int) int {
 	return n
 }
 
-// cpuOver returns the share of a core, in percent, that the server takes for d, at so many changes a second.
+// cpuOver returns the server's share of a core, in percent, over d with a number of changes per
+// second.
 func (s *bareServer) cpuOver(t *testing.T, d time.Duration, rate int) float64 {
 	t.Helper()
 	begun, before := time.Now(), s.cpu(t)
@@ -223,7 +225,7 @@ func (s *bareServer) cpuOver(t *testing.T, d time.Duration, rate int) float64 {
 	return float64(s.cpu(t)-before) / float64(time.Since(begun)) * 100
 }
 
-// cpu returns the processor time that the server has taken.
+// cpu returns the server's processor time.
 func (s *bareServer) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
@@ -236,7 +238,8 @@ func (s *bareServer) cpu(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // a clock tick, on Linux
 }
 
-// firstRow opens the page and returns after how many ms it shows a machine; negative: it does not.
+// firstRow opens the page and returns the time until it shows a machine, in ms; negative if it does
+// not.
 func (s *bareServer) firstRow(tab context.Context, t *testing.T) float64 {
 	t.Helper()
 	res := s.ask(t.Context(), t, http.MethodPost, "/v1/login-links", "")
@@ -272,8 +275,8 @@ func metrics(tab context.Context, t *testing.T) map[string]float64 {
 
 func machineName(n int) string { return fmt.Sprintf("node-%d", n) }
 
-// fillInventory stores machines as a site has them that has run for a while: most are installed, some are being
-// installed, wait or have failed.
+// fillInventory stores machines as on a site in use: most are installed, some are being installed,
+// wait or have failed.
 func fillInventory(t *testing.T, database string, machines int) {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), database, nil)
@@ -305,7 +308,8 @@ func fillInventory(t *testing.T, database string, machines int) {
 	}
 }
 
-// sampleRun is the record of a run; the first fifty are installed, so that they can be armed by hand.
+// sampleRun returns the record of a run; the first fifty are installed, so that they can be armed
+// by hand.
 func sampleRun(n int, machine string, now time.Time) inventory.Workflow {
 	w := inventory.Workflow{
 		Run:      fmt.Sprintf("00000000-0000-4000-8000-%012d", n),

@@ -30,11 +30,11 @@ import (
 
 var bench = flag.Bool("bench", false, "measure the README's figures (see make bench)")
 
-// fleetOnly leaves out what takes long and changes seldom.
+// fleetOnly skips the slow benchmarks whose results rarely change.
 var fleetOnly = flag.Bool("fleet", false, "of the figures, only those of many machines at once")
 
-// TestBench prints the figures of the README. It asserts nothing about time, but
-// that like is compared with like where it says so; see benchFleet.
+// TestBench prints the figures of the README. It asserts nothing about time, but it checks that
+// compared runs are equal where it says so; see benchFleet.
 func TestBench(t *testing.T) {
 	if !*bench {
 		t.Skip("measures: make bench")
@@ -82,9 +82,8 @@ func TestBench(t *testing.T) {
 	s.benchFleet(ctx, t, 200, 3)
 }
 
-// benchActions lets n simulated agents carry out k no-op actions each and
-// returns how long each waited from its report to its next assignment, and how
-// many events a run's history has.
+// benchActions lets n simulated agents carry out k no-op actions each. It returns the time that
+// each waited from its report to its next assignment, and the number of events in a run's history.
 func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) (waits []time.Duration, events float64) {
 	t.Helper()
 	var b strings.Builder
@@ -127,7 +126,7 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) (waits 
 				return err
 			}
 			var waits []time.Duration
-			var began time.Time // of the report before
+			var began time.Time // of the previous report
 			for i := 0; i <= k+1; {
 				a, err := m.Next(ctx)
 				if err != nil {
@@ -136,7 +135,7 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) (waits 
 				if a == nil {
 					continue
 				}
-				if i > 0 && i <= k { // the first waits for the boot, the last leaves
+				if i > 0 && i <= k { // the first one waits for the boot, the last one leaves
 					waits = append(waits, time.Since(began))
 				}
 				i++
@@ -164,8 +163,8 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) (waits 
 	return all, events
 }
 
-// benchAgent runs the real agent as an ordinary process, on a file as its
-// disk, and returns its memory while an action is under way.
+// benchAgent runs the real agent as an ordinary process with a file as its disk, and returns its
+// memory use during an action.
 func (s *Site) benchAgent(ctx context.Context, t *testing.T) (anon, rss float64) {
 	t.Helper()
 	m := s.Simulate("agent", "52:54:01:ff:00:01")
@@ -197,7 +196,7 @@ func (s *Site) benchAgent(ctx context.Context, t *testing.T) (anon, rss float64)
 	return anon, rss
 }
 
-// armed asks for the script until the run has armed the machine.
+// armed requests the script until the run has armed the machine.
 func (m *Simulated) armed(ctx context.Context) (map[string]string, error) {
 	for {
 		args, err := m.Arguments(ctx)
@@ -212,9 +211,9 @@ func (m *Simulated) armed(ctx context.Context) (map[string]string, error) {
 	}
 }
 
-// benchSignals measures the least that Temporal takes for the same: a signal
-// into a workflow and a local activity in answer, on the same server. It does
-// less than a run, whose history has more events; benchFleet compares equals.
+// benchSignals measures the minimum for Temporal: a signal to a workflow and a local activity in
+// response, on the same server. It does less than a run, whose history has more events; benchFleet
+// compares equal histories.
 func (s *Site) benchSignals(ctx context.Context, t *testing.T, n, k int) (waits []time.Duration, events float64) {
 	t.Helper()
 	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal, Logger: silent()})
@@ -279,7 +278,7 @@ func percentiles(d []time.Duration) (p50, p99 float64) {
 	return at(.5), at(.99)
 }
 
-// processes finds the server and its Temporal child.
+// processes returns the server and its Temporal child.
 func (s *Site) processes(t *testing.T) map[string]int {
 	t.Helper()
 	out := map[string]int{"ingot serve": s.Pid()}
@@ -288,7 +287,7 @@ func (s *Site) processes(t *testing.T) map[string]int {
 	for _, f := range dirs {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			continue // gone meanwhile
+			continue // ended in the meantime
 		}
 		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 		if len(fields) > 1 && fields[1] == strconv.Itoa(s.Pid()) {

@@ -13,16 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// core is the load of one processor that is fully busy.
+// core is the load of one fully used processor.
 const core = 10
 
-// besides are the tests that called beside.
+// besides are the tests that have called beside.
 var besides queue
 
-// A queue is where parallel tests wait for their turn. Go starts parallel tests in an order
-// of its choice. Here the largest start first, so that none is left over at the end, and as
-// many run at a time as the processors allow: a machine in QEMU keeps one busy, waiting for
-// a timeout does not. Smaller tests overtake a test for which there is no capacity yet.
+// A queue holds waiting parallel tests. Go starts parallel tests in an arbitrary order. Here the
+// largest start first, so that none is left over at the end, and as many run at a time as the
+// processors allow: a machine in QEMU uses one, a test that waits for a timeout uses none. Smaller
+// tests may start before a test for which there is no capacity yet.
 type queue struct {
 	mu      sync.Mutex
 	waiting []turn
@@ -36,15 +36,15 @@ type turn struct {
 	came    chan struct{}
 }
 
-// work returns the processor time that a test takes in all.
+// work returns the total processor time of a test.
 func (t turn) work() int64 { return int64(t.seconds) * t.load }
 
-// beside is t.Parallel for a test of the lab. On idle processors it takes about
-// so many seconds, and load on the average. Tests that do not call it run before
-// these, each alone: they measure, or look at all processes there are.
+// beside is t.Parallel for a test of the lab, with its duration in seconds on idle processors and
+// its average load. Tests that do not call it run before these, one at a time: they measure, or
+// check all processes.
 //
-// With -parallel below 64 it is t.Parallel and no more: the tests that wait here
-// could take all places from the one whose turn it is.
+// With -parallel below 64 it is only t.Parallel: otherwise the waiting tests could occupy all
+// places.
 func beside(t *testing.T, seconds int, load int64) {
 	t.Helper()
 	places, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
@@ -58,7 +58,7 @@ func beside(t *testing.T, seconds int, load int64) {
 	besides.mu.Lock()
 	besides.waiting = append(besides.waiting, mine)
 	besides.mu.Unlock()
-	t.Parallel() // returns when the tests that run alone are over, and all others stand in the queue
+	t.Parallel() // returns when the serial tests have ended and all others are in the queue
 	began := time.Now()
 	besides.begin.Do(func() { besides.release(carry) })
 	<-mine.came

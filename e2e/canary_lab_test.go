@@ -158,8 +158,8 @@ func canaryFiles(t *testing.T, router *lab.Machine, sha256 string, secret func(w
 	}
 }
 
-// beginGenesis stores a lab file and starts its Genesis; what the store answers
-// is a place. One with a password in an address is refused.
+// beginGenesis stores a lab file and starts its Genesis; the store's answer is a searched place. A
+// lab file with a password in an address is refused.
 func (s *Site) beginGenesis(ctx context.Context, t *testing.T, found places, files map[string]string, password string) {
 	t.Helper()
 	var plan map[string]any
@@ -174,8 +174,8 @@ func (s *Site) beginGenesis(ctx context.Context, t *testing.T, found places, fil
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/genesis/canary/start", nil, nil))
 }
 
-// endGenesis waits until the Genesis asks a person about the router, whose run
-// has failed, and ends it. It returns that run.
+// endGenesis waits until the Genesis asks about the router, whose run has failed, and ends it. It
+// returns that run.
 func (s *Site) endGenesis(ctx context.Context, t *testing.T) (run string) {
 	t.Helper()
 	status := func() (o inventory.Operation) {
@@ -264,7 +264,7 @@ func (s *Site) allHistories(ctx context.Context, t *testing.T, found places, whe
 	}
 }
 
-// backUp makes an archive under a passphrase, and collects the output.
+// backUp creates an archive with a passphrase and collects the output.
 func (s *Site) backUp(ctx context.Context, t *testing.T, found places, passphrase string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -80,11 +80,11 @@ type places map[string][]byte
 type processWatch struct {
 	stop func()
 	seen map[string][]byte // by program, all of its arguments and environments
-	ipmi int               // processes of ipmitool that were seen as such
-	envs int               // of them with their own environment
+	ipmi int               // ipmitool processes that were seen
+	envs int               // those with their own environment
 }
 
-// watchProcesses looks at all processes until stop is called.
+// watchProcesses reads all processes until stop is called.
 func watchProcesses(t *testing.T) *processWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -92,8 +92,8 @@ func watchProcesses(t *testing.T) *processWatch {
 	w := &processWatch{stop: func() { cancel(); <-done }, seen: map[string][]byte{}}
 	go func() {
 		defer close(done)
-		looks := map[string]int{}     // at a process, while it is young
-		contents := map[string]bool{} // that are kept already
+		looks := map[string]int{}     // reads of a process while it is new
+		contents := map[string]bool{} // contents that are already stored
 		counted := map[string]bool{}
 		tick := time.NewTicker(4 * time.Millisecond)
 		defer tick.Stop()
@@ -106,14 +106,14 @@ func watchProcesses(t *testing.T) *processWatch {
 				if _, err := strconv.Atoi(d.Name()); err != nil {
 					continue
 				}
-				// A process changes both when it becomes another program, soon
-				// after its birth; later a look now and then will do.
+				// A process changes both when it runs another program, soon after its start; later,
+				// an occasional read is enough.
 				if looks[d.Name()]++; looks[d.Name()] > 20 && n%250 != 0 {
 					continue
 				}
 				argv, err := os.ReadFile("/proc/" + d.Name() + "/cmdline")
 				if err != nil {
-					looks[d.Name()] = 0 // has ended; the number may be reused
+					looks[d.Name()] = 0 // ended; the id may be reused
 					continue
 				}
 				env, _ := os.ReadFile("/proc/" + d.Name() + "/environ") // may have ended
@@ -143,10 +143,10 @@ func watchProcesses(t *testing.T) *processWatch {
 	return w
 }
 
-// TestS10S25S44Canaries puts a text that exists nowhere else into every field
-// that may hold a secret, lets one run succeed, one fail, one find its BMC's
-// password refused and a Genesis fail at its first machine, pairs with a
-// standby, makes a backup, and looks for these texts in all that is left behind.
+// TestS10S25S44Canaries puts a unique text into every field that may contain a secret. It lets one
+// run succeed, one run fail, one run get a refused BMC password, and a Genesis fail at its first
+// machine. It pairs with a standby, makes a backup, and searches everything that remains for these
+// texts.
 func TestS10S25S44Canaries(t *testing.T) {
 	ctx, cancel := context.WithTimeout(needLab(t), 5*time.Minute)
 	defer cancel()
@@ -157,11 +157,11 @@ func TestS10S25S44Canaries(t *testing.T) {
 		"api.Passphrase", "archive.Passphrase", // backUp
 	}, secretFields(t, ".."), "a new secret field needs a canary here")
 	env := newCanary()
-	t.Setenv("INGOT_CANARY", env) // of every process of the site: the look into /proc works
+	t.Setenv("INGOT_CANARY", env) // in every process of the site: shows that reading /proc works
 	watch := watchProcesses(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	// A receiver outside gets notices; its URL holds a token.
+	// An external receiver gets notices; its URL contains a token.
 	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
 	secretFile := filepath.Join(t.TempDir(), "notify")
 	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
@@ -179,7 +179,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	secret := func(what string) string { secrets[what] = newCanary(); return secrets[what] }
 	label, literal := newCanary(), canary{what: "a template's environment", text: []byte(newCanary())}
 
-	// An image from a server that wants a password.
+	// An image on a server that requires a password.
 	fetch := secret("an image's address")
 	server := s.guarded(ctx, t, image.Zst, fetch)
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/images", map[string]any{"name": "sim", "url": server(fetch)}, nil))
@@ -251,7 +251,7 @@ tasks:
 	s.beginGenesis(ctx, t, found, canaryFiles(t, router, sim.SHA256, secret), secret("lab file: a password in an address"))
 	standby := s.pair(ctx, t, found, secret("a peer's token")+secret("the rest of a peer's token"))
 
-	// While the runs are under way.
+	// During the runs.
 	runs := map[string]string{}
 	for name, in := range map[string]workflows.ProvisionInput{"good": {}, "bad": {Template: "fails"}, "refused": {}} {
 		in.Machine = names[name]
@@ -287,7 +287,7 @@ tasks:
 	require.Contains(t, seed, secrets["user-data of good"], "the window is open: the machine's own system is told")
 	s.snapshot(ctx, t, found, "during", names, runs)
 	gate.Open()
-	// cloud-init would find the address in the seed's MIME parts; the lab's system reads none.
+	// cloud-init would read the address from the seed's MIME parts; the lab's system reads none.
 	s.phoneHome(
 		ctx,
 		t,
@@ -373,7 +373,7 @@ tasks:
 	for what, text := range secrets {
 		hunted = append(hunted, canary{what: what, text: []byte(text)})
 	}
-	// Templates are visible to people; secrets belong in user-data.
+	// Templates are visible to users; secrets belong in user-data.
 	literal.where = []string{
 		"dump/ingot.db/template", "vacuumed/ingot.db", "file/live/state/ingot/ingot.db", "file/stopped/state/ingot/ingot.db",
 		"backup.tar", "backup/inventory.db", "rest/during/templates", "rest/after/templates", "cli/during/template ", "cli/after/template ",
@@ -410,7 +410,7 @@ tasks:
 		len(hunted), len(found), total>>20, watch.ipmi, watch.envs, hits)
 }
 
-// agentToken is the token of an agent, as the server derives it.
+// agentToken returns the token of an agent, derived as in the server.
 func agentToken(key []byte, o inventory.Owner, boot int, nonce string) string {
 	m := hmac.New(sha256.New, key)
 	fmt.Fprintf(m, "token\x00%s\x00%s\x00%d\x00%d\x00%s", o.Machine, o.Run, o.Epoch, boot, nonce)
@@ -454,7 +454,7 @@ func (s *Site) siteSecrets(t *testing.T) (found []canary) {
 	return found
 }
 
-// privateKey is a part of the key in a file, that no certificate has.
+// privateKey returns a part of the key in a file that is not in the certificate.
 func privateKey(t *testing.T, file string) canary {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -469,8 +469,8 @@ func privateKey(t *testing.T, file string) canary {
 	return canary{}
 }
 
-// guarded serves a file to clients that know the password. The returned function
-// makes an address with a password in it.
+// guarded serves a file to clients with the password. The returned function puts a password into
+// its address.
 func (s *Site) guarded(ctx context.Context, t *testing.T, file, password string) func(password string) string {
 	t.Helper()
 	l, err := s.Listen(ctx, lab.Router, lab.DirectGateway+":0")
@@ -489,10 +489,10 @@ func (s *Site) guarded(ctx context.Context, t *testing.T, file, password string)
 	}
 }
 
-// toldAt is the URL of the notices.
+// toldAt is the URL for the notices.
 const toldAt = lab.DirectGateway + ":9099"
 
-// told receives notices.
+// told stores the received notices.
 type told struct {
 	secret, token string
 
@@ -502,7 +502,7 @@ type told struct {
 	bad    []error
 }
 
-// listenForNotices takes them, and refuses the first: it is sent again.
+// listenForNotices receives notices. It refuses the first, so that it is sent again.
 func (s *Site) listenForNotices(ctx context.Context, t *testing.T, x *told) {
 	t.Helper()
 	l, err := s.Listen(ctx, lab.Router, toldAt)
@@ -569,7 +569,7 @@ func (s *Site) get(ctx context.Context, t *testing.T, url string) string {
 	return string(b)
 }
 
-// phoneHome reports as an installed system does.
+// phoneHome sends the report of an installed system.
 func (s *Site) phoneHome(ctx context.Context, t *testing.T, url string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("hostname=installed"))
@@ -702,9 +702,8 @@ func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when st
 	}
 }
 
-// files takes in logs and databases as they lie on the disk: everything below
-// the site's directory that is no disk, no image, and none of the files in
-// which people and the lab keep secrets.
+// files adds logs and databases on the disk: everything in the site's directory except disks,
+// images, and the files in which users and the lab store secrets.
 func (s *Site) files(t *testing.T, found places, when string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
@@ -717,7 +716,7 @@ func (s *Site) files(t *testing.T, found places, when string) {
 		case !d.Type().IsRegular() || strings.HasSuffix(path, ".raw") || strings.HasSuffix(path, ".fd"):
 			return nil
 		case filepath.Dir(rel) == "." && (strings.HasSuffix(rel, ".json") || strings.HasSuffix(rel, ".yaml")):
-			return nil // what this test has pushed
+			return nil // pushed by this test
 		case rel == "serial.log" || d.Name() == "serial.log":
 			return nil // see serial/
 		}
@@ -789,8 +788,8 @@ func cells(t *testing.T, db *sql.DB, table string) []byte {
 	return b.Bytes()
 }
 
-// nonces are those of the agents, by run: with the key, which is elsewhere, a
-// token can be made of one.
+// nonces returns the nonces of the agents by run: together with the key, which is stored elsewhere,
+// a token can be derived from one.
 func (s *Site) nonces(t *testing.T) map[string]string {
 	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(s.dir, "state/ingot/ingot.db")+"?mode=ro")

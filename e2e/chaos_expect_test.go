@@ -17,7 +17,7 @@ import (
 // A strike is a fault of the matrix.
 type strike string
 
-// The faults. The first six hit a whole site, the others one machine.
+// The faults. The first six affect a whole site, the others one machine.
 const (
 	killServe    strike = "ingot serve"
 	killTemporal strike = "Temporal child"
@@ -30,7 +30,7 @@ const (
 	cutPower    strike = "agent's machine"
 	cutBMC      strike = "BMC unreachable"
 	cutLink     strike = "provisioning link"
-	frozenServe strike = "ingot serve frozen" // of a whole site again
+	frozenServe strike = "ingot serve frozen" // affects a whole site, too
 	frozenAgent strike = "agent frozen"
 	wakingAgent strike = "agent frozen, then awake"
 	lossyLink   strike = "link loses frames"
@@ -108,8 +108,8 @@ var about = map[strike]string{
 type expected struct {
 	// none: the fault cannot hit anything in this phase.
 	none string
-	// person is the choice with which a person answers the expected question; the run then
-	// reaches its expected end. "" means that no one is asked.
+	// person is the operator's answer to the expected question; the run then reaches its expected
+	// end. "" means that no question is asked.
 	person string
 	// powerOns is the maximum number of power-ons of the machine.
 	powerOns int
@@ -120,7 +120,7 @@ type expected struct {
 // and it is on.
 func right(powerOns int) expected { return expected{powerOns: powerOns} }
 
-// asked is the expected end after a person's answer.
+// asked is the expected end after an operator's answer.
 func asked(choice string, powerOns int) expected {
 	return expected{person: choice, powerOns: powerOns}
 }
@@ -164,7 +164,7 @@ var expectations = map[strike]row{
 	// A machine that lost its power is switched on once more.
 	cutPower: all(right(2)).but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower),
 	cutBMC:   all(right(1)),
-	// A boot that is lost costs a second one.
+	// A lost boot needs a second one.
 	cutLink: all(right(2)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 
 	// An agent that may still be writing is switched off before another one writes.
@@ -181,8 +181,8 @@ var expectations = map[strike]row{
 	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
 }
 
-// TestChaosNamesEveryPhase: every phase of the inventory that is not an end or a wait for a
-// person has faults, or is left out with a reason.
+// TestChaosNamesEveryPhase: every phase of the inventory that is not an end or a wait for an
+// operator has faults, or is left out with a reason.
 func TestChaosNamesEveryPhase(t *testing.T) {
 	source, err := os.ReadFile("../inventory/workflow.go")
 	if err != nil {

@@ -93,7 +93,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%.0f min", d.Minutes())
 }
 
-// chaosGroup is the steps of one site in order; the cells of a step run at once.
+// chaosGroup is the ordered steps of one site; the cells of a step run at the same time.
 type chaosGroup struct {
 	name  string
 	steps []func(context.Context, *chaos) []*cell
@@ -103,8 +103,8 @@ func wanted(s strike, phase string) bool {
 	return strings.Contains(string(s)+" × "+phase, *chaosOnly)
 }
 
-// wave strikes a site once, with a machine in each phase that lasts, and then
-// once more for each phase that does not.
+// wave causes faults of a whole site once with a machine in each long phase, and once more for each
+// short phase.
 func wave(s strike) []func(context.Context, *chaos) []*cell {
 	steps := []func(context.Context, *chaos) []*cell{func(ctx context.Context, c *chaos) []*cell {
 		var cells []*cell
@@ -131,13 +131,12 @@ func wave(s strike) []func(context.Context, *chaos) []*cell {
 	return steps
 }
 
-// machines strikes many machines of one site, each by itself. Those that take
-// longest come first.
+// machines causes a fault on each of many machines of one site. The longest cells start first.
 func machines(ctx context.Context, c *chaos) []*cell {
 	var cells []*cell
 	for _, s := range slices.Concat(machineStrikes, otherStrikes) {
 		if s == frozenServe {
-			continue // of a whole site
+			continue // for the whole site
 		}
 		for p, want := range expectations[s] {
 			if want.none == "" && wanted(s, p) {
@@ -152,7 +151,7 @@ func machines(ctx context.Context, c *chaos) []*cell {
 		return strings.Compare(a.String(), b.String())
 	})
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 6) // led to their phases at a time, in the order of the list
+	slots := make(chan struct{}, 6) // machines that are brought to their phases at a time, in the order of the list
 	for _, x := range cells {
 		slots <- struct{}{}
 		led := sync.OnceFunc(func() { <-slots })
@@ -166,7 +165,7 @@ func machines(ctx context.Context, c *chaos) []*cell {
 	return cells
 }
 
-// sample is the cells that the long form carries out with QEMU machines as well.
+// sample is the cells that the long form also runs with QEMU machines.
 var sample = []struct {
 	strike   strike
 	phase    string
@@ -183,7 +182,7 @@ var sample = []struct {
 	{cutLink, inventory.PhaseAction, lab.UEFI},
 }
 
-// sampled strikes QEMU machines, one after the other.
+// sampled runs cells with QEMU machines, one after another.
 func sampled(image lab.Image) []func(context.Context, *chaos) []*cell {
 	steps := []func(context.Context, *chaos) []*cell{func(ctx context.Context, c *chaos) []*cell {
 		c.must(ctx, c.t, "image", "add", "mini", image.Zst)
@@ -198,7 +197,7 @@ func sampled(image lab.Image) []func(context.Context, *chaos) []*cell {
 			x.qemu, x.image = s.firmware, image
 			c.strike(ctx, x)
 			if x.m != nil {
-				x.err = errors.Join(x.err, x.m.PowerOff(ctx)) // the cores are for the next one
+				x.err = errors.Join(x.err, x.m.PowerOff(ctx)) // free the processors for the next one
 			}
 			return []*cell{x}
 		})
@@ -206,13 +205,13 @@ func sampled(image lab.Image) []func(context.Context, *chaos) []*cell {
 	return steps
 }
 
-// long is about how many minutes a cell takes.
+// long returns the approximate duration of a cell in minutes.
 func (x *cell) long() int {
 	switch {
 	case x.strike == cutPower && after(x.phase, inventory.PhaseAction):
-		return 22 // waits for the installed system until the deadline once
+		return 22 // waits once for the installed system until the deadline
 	case (x.strike == cutLink || x.strike == cutPower) && !after(x.phase, inventory.PhaseAgent) && x.want.powerOns > 1:
-		return 13 // a lost boot
+		return 13 // one lost boot
 	}
 	return 1
 }

@@ -45,15 +45,15 @@ const (
 	agentPort = 7443
 )
 
-// A chaos is a site whose parts are broken, with everything that is needed to observe that.
+// A chaos is a site with broken parts, and everything that is needed to observe it.
 type chaos struct {
 	*Site
 	t     *testing.T
 	image lab.Image
 	ask   client.Client // the site's Temporal
 
-	// runUp limits how many machines are led to their phase at a time: there are more
-	// machines than cores.
+	// runUp limits how many machines are brought to their phase at a time: there are more machines
+	// than cores.
 	runUp chan struct{}
 	// still is held while Temporal is stopped, so that a phase of milliseconds can be hit.
 	still sync.Mutex
@@ -103,16 +103,16 @@ type cell struct {
 	c       *chaos
 	m       *lab.Machine
 	run     string
-	runs    int    // that were started until the phase was caught
-	asked   string // the question that a person was asked
-	was     string // where the run stood when it was struck
+	runs    int    // runs that were started until the phase was caught
+	asked   string // the question to the operator
+	was     string // the phase of the run at the fault
 	release func() error
-	led     func() // called when the cell was struck, may be nil
+	led     func() // called after the fault, may be nil
 	began   time.Time
 	struck  time.Time
-	felt    bool          // it was seen that the run, or what serves it, met the fault
-	took    time.Duration // from the strike to the end
-	ons     int           // power-ons since the run began
+	felt    bool          // the run, or a part that serves it, was affected by the fault
+	took    time.Duration // from the fault to the end
+	ons     int           // power-ons since the start of the run
 	final   inventory.Workflow
 	err     error
 	over    chan struct{}
@@ -132,11 +132,11 @@ func (c *chaos) cell(s strike, phase string) *cell {
 
 func (x *cell) String() string { return string(x.strike) + " × " + x.phase }
 
-// name is the machine's: as short as the serial number of its disk must be.
+// name returns the machine's name, which is as short as the serial number of its disk requires.
 func (x *cell) name() string { return shortly[x.strike] + "-" + x.phase }
 
-// add puts the cell's machine on the site. Machines are on when their run
-// begins, as those in a rack are, and find nothing to boot.
+// add adds the cell's machine to the site. The machine is on when its run begins, like those in a
+// rack, and finds nothing to boot.
 func (x *cell) add(ctx context.Context) (err error) {
 	if x.qemu != "" {
 		x.m, err = x.c.Add(ctx, lab.Spec{Name: x.name(), Firmware: x.qemu}, func(doc map[string]any) {
@@ -157,12 +157,12 @@ func (x *cell) add(ctx context.Context) (err error) {
 	return err
 }
 
-// see polls the record of the cell's run until see says that it has seen it.
-// What the server does not answer while it is away is no error.
+// see polls the record of the cell's run until see returns true. It ignores errors while the server
+// is away.
 func (x *cell) see(ctx context.Context, every time.Duration, see func(w inventory.Workflow) (bool, error)) error {
 	var last error
 	for {
-		var w inventory.Workflow // a new value each time: the answer leaves out what is empty
+		var w inventory.Workflow // a new value each time: empty fields are missing in the answer
 		if last = x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); last == nil {
 			if done, err := see(w); done || err != nil {
 				return err
@@ -176,8 +176,7 @@ func (x *cell) see(ctx context.Context, every time.Duration, see func(w inventor
 	}
 }
 
-// reaches waits until the run is in a phase, and fails when it has ended or
-// asks a person before.
+// reaches waits until the run is in a phase, and fails if the run ends or asks a question first.
 func (x *cell) reaches(ctx context.Context, phase string) error {
 	return x.see(ctx, 50*time.Millisecond, func(w inventory.Workflow) (bool, error) {
 		if w.Phase == phase {
@@ -207,13 +206,14 @@ func quick(phase string) bool {
 	return false
 }
 
-// quick also are cells whose fault takes the place of what would hold them.
+// quick reports whether the cell cannot be held in its phase: its phase is quick, or its fault replaces
+// the part that would hold it.
 func (x *cell) quick() bool {
 	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC}, x.strike)
 }
 
-// lead starts the run and brings it to the cell's phase, where it stays until
-// release. It is not for quick phases.
+// lead starts the run and brings it to the cell's phase, where it stays until release. It is not
+// for quick phases.
 func (x *cell) lead(ctx context.Context) error {
 	x.c.runUp <- struct{}{}
 	defer func() { <-x.c.runUp }()
@@ -245,7 +245,7 @@ func (x *cell) lead(ctx context.Context) error {
 			hold(lab.StageKernel)
 			break
 		}
-		// Its agent runs, and cannot say hello.
+		// Its agent runs, but its hello cannot arrive.
 		hold(lab.StageAgent)
 		reached = func() error {
 			if err := gate.Reached(ctx); err != nil {
@@ -260,7 +260,7 @@ func (x *cell) lead(ctx context.Context) error {
 			return waitFor(ctx, "the agent's process", func() (bool, error) { return x.m.Agent() != nil, nil })
 		}
 	case inventory.PhaseAction:
-		// A part of the image comes, then nothing.
+		// A part of the image arrives, then nothing.
 		hold(lab.StageAgent)
 		reached = func() error {
 			if err := gate.Reached(ctx); err != nil {
@@ -275,7 +275,7 @@ func (x *cell) lead(ctx context.Context) error {
 			return x.written(ctx, 20)
 		}
 	case inventory.PhaseReboot:
-		// The order is delayed, and its agent is stopped when the order is seen.
+		// The order is delayed, and the agent is stopped when the order arrives.
 		hold(lab.StageAgent)
 		reached = func() error {
 			if err := gate.Reached(ctx); err != nil {
@@ -331,7 +331,7 @@ func (x *cell) watch(ctx context.Context) error {
 	return x.reaches(ctx, x.phase)
 }
 
-// written waits until that many percent of the image were written.
+// written waits until a percentage of the image is written.
 func (x *cell) written(ctx context.Context, percent int64) error {
 	return x.see(ctx, 100*time.Millisecond, func(w inventory.Workflow) (bool, error) {
 		if inventory.Final(w.State) || w.Question != nil {
@@ -346,16 +346,15 @@ func (x *cell) written(ctx context.Context, percent int64) error {
 	})
 }
 
-// catches is how often a run is started to catch a phase of milliseconds.
+// catches is the maximum number of runs that are started to catch a phase of milliseconds.
 const catches = 8
 
 var errMissed = errors.New("missed")
 
-// catch starts the run and lets the Temporal server go on in small steps
-// (SIGCONT, some milliseconds, SIGSTOP) until the run is seen in the cell's
-// phase; then it calls hit and lets the server run: while that stood still, the
-// run could not leave its phase. A run that was quicker goes on to its end, and
-// another one is started.
+// catch starts the run and lets the Temporal server run in small steps (SIGCONT, a few
+// milliseconds, SIGSTOP) until the run is in the cell's phase. Then it calls hit and lets the
+// server run: while the server was stopped, the run could not leave its phase. If a run was too
+// fast, catch lets it end and starts another one.
 func (x *cell) catch(ctx context.Context, hit func() error) error {
 	x.c.runUp <- struct{}{}
 	defer func() { <-x.c.runUp }()
@@ -412,7 +411,7 @@ func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
 	return err == nil, errors.Join(err, thaw())
 }
 
-// step is less than a run needs to come through a phase.
+// step is shorter than the time that a run needs for a phase.
 const step = 3 * time.Millisecond
 
 // after reports whether phase a comes after phase b in a run.
@@ -438,7 +437,7 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		}
 		switch {
 		case x.asked == w.Question.ID:
-			return false, nil // the answer is on its way
+			return false, nil // the answer has been sent
 		case x.want.person == "" || x.asked != "":
 			return false, fmt.Errorf("%s: a person is asked: %s", x, w.Question.Text)
 		}
@@ -459,7 +458,7 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 	return x.check(ctx)
 }
 
-// check checks what must hold after each cell.
+// check checks the state that is required after each cell.
 func (x *cell) check(ctx context.Context) error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -468,12 +467,12 @@ func (x *cell) check(ctx context.Context) error {
 	w := x.final
 	if w.State != inventory.StateSuccess || w.Evidence != "phone-home" {
 		bad("the run ended as %s (evidence %q): %s", w.State, w.Evidence, w.Message)
-		return errors.Join(errs...) // nothing else can be as it should
+		return errors.Join(errs...) // the other checks would fail, too
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	// The installed system calls before the run ends; what the machine says of it
-	// on its console may come a moment later.
+	// The installed system calls before the run ends; its output on the machine's console may come
+	// a moment later.
 	if err := waitFor(ctx, "the installed system's call", func() (bool, error) {
 		text, err := x.m.Serial()
 		return strings.Count(text, "LAB-MINI-PHONED-HOME") >= x.runs, err
@@ -483,9 +482,9 @@ func (x *cell) check(ctx context.Context) error {
 	if w.Disk == nil || w.Disk.Serial != x.m.Spec().DiskSerial {
 		bad("the run wrote to %+v", w.Disk)
 	}
-	// Left out are the first and the last MiB of the image, which hold the
-	// partition tables: the configuration's partition is added to them, and the
-	// second table moves to the end of the disk.
+	// Exclude the first and the last MiB of the image, which contain the partition tables: the
+	// configuration's partition is added to them, and the second table moves to the end of the
+	// disk.
 	want, err := section(x.image.Raw, 1<<20, x.image.Size-2<<20)
 	if err != nil {
 		bad("%w", err)
@@ -499,7 +498,7 @@ func (x *cell) check(ctx context.Context) error {
 	if s := x.m.PowerState(); s != lab.On {
 		bad("the machine is %s", s)
 	}
-	// Each run that was not caught has switched it on once.
+	// Each run that was not caught has switched the machine on once.
 	x.ons = x.m.PowerOns() - x.runs // and it was on before its first run
 	if x.qemu != "" {
 		x.ons++ // it was off
@@ -544,7 +543,7 @@ func section(path string, from, size int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }
 
-// waitFor polls ready. ctx ends only what hangs.
+// waitFor polls ready. ctx only ends a wait that hangs.
 func waitFor(ctx context.Context, what string, ready func() (bool, error)) error {
 	for {
 		ok, err := ready()
@@ -559,8 +558,8 @@ func waitFor(ctx context.Context, what string, ready func() (bool, error)) error
 	}
 }
 
-// hit makes the fault of some cells, which are held in their phases, and
-// returns what waits until it was seen to work and takes it away.
+// hit causes the fault of some cells, which are held in their phases. It returns a function that
+// waits until the fault had an effect, and then removes it.
 func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err error) {
 	first := cells[0]
 	at := c.logSize()
@@ -577,8 +576,8 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		}
 	}
 	atOnce := func() error { felt(); return nil } // for faults that need no proof and no undo
-	// over is closed when all cells have ended: what was never seen then need not
-	// be waited for any more.
+	// over is closed when all cells have ended: then there is no need to wait for an effect any
+	// more.
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -586,8 +585,8 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 			<-x.over
 		}
 	}()
-	// seen waits until f has seen what the fault does. What all cells share (the
-	// worker, the database, the disk) need have been met by one of them.
+	// seen waits until f has seen an effect of the fault. For a part that all cells share (the
+	// worker, the database, the disk), an effect on one cell is enough.
 	seen := func(what string, undo lab.Undo, f func() (bool, error)) func() error {
 		return func() error {
 			err := waitFor(ctx, what, func() (bool, error) {
@@ -603,14 +602,14 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 					return true, err
 				}
 				if ended {
-					err = nil // no one is left to whom it could matter
+					err = nil // all cells have ended
 				}
 				return ended, err
 			})
 			return errors.Join(err, undo())
 		}
 	}
-	// untilOver leaves the fault to the end, and asks then whether it was met.
+	// untilOver keeps the fault until the end, and then checks whether it had an effect.
 	untilOver := func(undo lab.Undo, met func() (bool, error)) func() error {
 		return func() error {
 			select {
@@ -625,7 +624,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		}
 	}
 	always := func() (bool, error) { return true, nil }
-	// job asks whether the run had a BMC job of that kind.
+	// job reports whether the run had a BMC job of that kind.
 	job := func(is func(inventory.BMCJob) bool) func() (bool, error) {
 		return func() (bool, error) {
 			var jobs struct{ Items []inventory.BMCJob }
@@ -665,7 +664,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		return seen("a write that failed", undo, func() (bool, error) { return c.logged(at, `disk is full|no space left`) }), err
 	case cutImages:
 		var undos []lab.Undo
-		for _, x := range cells { // each machine by itself, so that its losses can be told
+		for _, x := range cells { // each machine separately, so that its losses can be counted
 			undo, e := c.Stall(x.m.Link(), imagePort, 0)
 			if e == nil {
 				undos = append(undos, undo)
@@ -721,7 +720,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		return untilOver(undo, func() (bool, error) { n, err := c.Lost(first.m.Link()); return n > 0, err }), err
 	case slowLink:
 		undo, err := c.Delay(first.m.Link(), 200*time.Millisecond)
-		return untilOver(undo, always), err // no frame is quicker
+		return untilOver(undo, always), err // nothing is faster
 	case slowBMC:
 		const slow = 3 * time.Second
 		undo, err := bmc.Slow(slow)
@@ -734,13 +733,13 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		return bmcFault(bmc.Broken())
 	case refusedBMC:
 		undo, err := bmc.Refuse(ctx)
-		return func() error { felt(); return undo() }, err // called when a person was asked
+		return func() error { felt(); return undo() }, err // called after the question was asked
 	}
 	return nil, fmt.Errorf("there is no fault %q", first.strike)
 }
 
-// starved gives the machines their image server back when ten frames to them
-// were lost, and says which of them have lost any.
+// starved reconnects the machines to their image server after ten frames to them were lost, and
+// returns which machines have lost any.
 func (c *chaos) starved(ctx context.Context, cells []*cell, over <-chan struct{}, undos []lab.Undo) func() error {
 	return func() error {
 		err := waitFor(ctx, "ten lost frames", func() (bool, error) {
@@ -767,7 +766,7 @@ func (c *chaos) starved(ctx context.Context, cells []*cell, over <-chan struct{}
 	}
 }
 
-// suffers reports whether a cut link has cost the machine or its run something.
+// suffers reports whether a cut link had an effect on the machine or its run.
 func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 	switch {
 	case !after(x.phase, inventory.PhaseAgent): // its firmware gives up
@@ -786,7 +785,7 @@ func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 	return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
 }
 
-// lost reports whether the run was told that its agent is lost.
+// lost reports whether the run knows that its agent is lost.
 func (x *cell) lost(ctx context.Context) (bool, error) {
 	var events struct{ Items []inventory.Event }
 	err := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run+"/events", nil, &events)
@@ -798,8 +797,8 @@ func (x *cell) lost(ctx context.Context) (bool, error) {
 	return false, err
 }
 
-// givenUp reports whether Temporal has noticed that the worker is gone: what
-// it was doing has timed out, or work lies there that nobody fetches.
+// givenUp reports whether Temporal has noticed the loss of the worker: its tasks have timed out, or
+// waiting tasks are not fetched.
 func (c *chaos) givenUp(ctx context.Context, cells []*cell) (bool, error) {
 	for _, x := range cells {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -808,7 +807,7 @@ func (c *chaos) givenUp(ctx context.Context, cells []*cell) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		lies := func(since time.Time) bool { return time.Since(since) > 10*time.Second } // a worker that lives has it at once
+		lies := func(since time.Time) bool { return time.Since(since) > 10*time.Second } // a running worker fetches it at once
 		if t := d.GetPendingWorkflowTask(); t.GetAttempt() > 1 ||
 			t.GetState() == enumspb.PENDING_WORKFLOW_TASK_STATE_SCHEDULED && lies(t.GetScheduledTime().AsTime()) {
 			return true, nil
@@ -830,7 +829,7 @@ func (c *chaos) logSize() int64 {
 	return st.Size()
 }
 
-// logged reports whether the server has said something since the log had size at.
+// logged reports whether the server has written a message since the log had size at.
 func (c *chaos) logged(at int64, pattern string) (bool, error) {
 	b, err := os.ReadFile(c.log.Name())
 	if err != nil {
@@ -878,7 +877,7 @@ func (c *chaos) together(ctx context.Context, cells ...*cell) {
 	c.ends(ctx, held, heal)
 }
 
-// alone catches a cell in a phase of milliseconds, and strikes.
+// alone catches a cell in a phase of milliseconds and causes its fault.
 func (c *chaos) alone(ctx context.Context, x *cell) {
 	var heal func() error
 	if x.err = x.add(ctx); x.err == nil {
@@ -894,7 +893,7 @@ func (c *chaos) alone(ctx context.Context, x *cell) {
 	c.ends(ctx, []*cell{x}, heal)
 }
 
-// ends heals and follows all cells to their end.
+// ends removes the fault and follows all cells to their end.
 func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
 	var wg sync.WaitGroup
 	var healed error

@@ -58,7 +58,7 @@ tasks:
 	_, err = s.Follow(ctx, "acting", func(w inventory.Workflow) bool { return len(w.Actions) > 2 && w.Actions[2].State == action.Running })
 	require.NoError(t, err)
 
-	// The holder of the lock keeps every new child from its database.
+	// The process with the lock keeps every new child from its database.
 	lock, err := os.OpenFile(filepath.Join(s.dir, "state/ingot/temporal/temporal.db.lock"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer lock.Close()
@@ -67,13 +67,13 @@ tasks:
 	until(ctx, t, "the lock is ours", func() bool { return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil })
 	gone := time.Now()
 	gate.Open()
-	// Both have said everything before their deadlines: one its report, the other its call.
+	// Both machines have reported before their deadlines: one by its report, the other by its call.
 	until(ctx, t, "the reports are in the inventory", func() bool {
 		return len(s.eventsOfKind(ctx, t, acting, inventory.EventActionDone)) == 3 &&
 			len(s.eventsOfKind(ctx, t, leaving, inventory.EventPhoneHome)) == 1
 	})
 	require.Less(t, time.Since(gone), timeout+30*time.Second, "the reports were late: nothing would be shown")
-	// The deadline passes: an action's own time and the half minute that it is given.
+	// The deadline passes: the action's time-out and the extra half minute.
 	passed := time.NewTimer(time.Until(gone.Add(timeout + 35*time.Second)))
 	defer passed.Stop()
 	select {
@@ -91,8 +91,8 @@ tasks:
 		require.Equal(t, 1, m.Writers())
 		s.closed(ctx, t, m.Name())
 	}
-	// Before it heard of the report, the run that waited for it was told by its
-	// timer that the time was up. (The call of the other has twenty minutes.)
+	// The timer of the run fires before the run receives the report. (The other run has a deadline
+	// of twenty minutes.)
 	c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
 	require.NoError(t, err)
 	defer c.Close()

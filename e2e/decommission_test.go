@@ -22,11 +22,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestDecommission installs two machines and decommissions them. On the first machine's disk
-// no tool recognizes anything any more, and its protected disk is unchanged. The second
-// machine's disk refuses writes at one sector: the machine is quarantined, and installed
-// again only when a person has released it. The short form installs only the first machine,
-// and ends with the release.
+// TestDecommission installs two machines and decommissions them. On the first machine's disk, no
+// tool recognizes anything any more, and its protected disk is unchanged. The second machine's disk
+// refuses writes at one sector: the machine is quarantined, and can be installed again only after
+// an operator has released it. The short form installs only the first machine, and ends with the
+// release.
 func TestDecommission(t *testing.T) {
 	beside(t, 120, 9)
 	ctx := needLab(t)
@@ -50,7 +50,7 @@ func TestDecommission(t *testing.T) {
 		machines[name] = m
 	}
 	whole, worn := machines["whole"], machines["worn"]
-	// What is on the protected disk belongs to somebody.
+	// The protected disk contains data that must not change.
 	mkfs(ctx, t, whole.DiskPathOf("KEEP-1"))
 	kept := sum(t, whole.DiskPathOf("KEEP-1"))
 	g, gctx := errgroup.WithContext(ctx)
@@ -71,7 +71,7 @@ func TestDecommission(t *testing.T) {
 	parts := partitions(t, whole.DiskPath())
 	require.NotEmpty(t, parts)
 
-	// As the installer of an operating system leaves one.
+	// A boot entry like that of an operating system's installer.
 	require.NoError(t, whole.PowerOff(ctx))
 	stale, err := whole.AddBootEntry("Lab OS")
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestDecommission(t *testing.T) {
 	w = s.ended(ctx, t, "worn", inventory.StateFailed)
 	t.Logf("worn: %s", w.Message)
 	require.Contains(t, w.Message, "quarantined")
-	require.Contains(t, w.Message, "sector 4096 refuses to be written")
+	require.Contains(t, w.Message, "sector 4096 cannot be written")
 	m = s.machine(ctx, t, "worn")
 	require.True(t, m.Quarantined())
 	require.False(t, m.HasUserData, "its secrets are purged all the same")
@@ -140,7 +140,7 @@ func TestDecommission(t *testing.T) {
 		see(`[data-panel="worn"] [data-choice="decommission"]`),
 	)
 
-	// A person has changed the disk.
+	// An operator has changed the disk.
 	require.NoError(t, undo())
 	s.must(ctx, t, "machine", "release", "worn", "--yes")
 	doc := s.machine(ctx, t, "worn")
@@ -191,7 +191,7 @@ func recognisedAt(ctx context.Context, t *testing.T, disk string, at int64) stri
 	return string(out)
 }
 
-// partitions lists where the partitions of a disk's GPT begin, in bytes.
+// partitions returns the offsets of the partitions in a disk's GPT, in bytes.
 func partitions(t *testing.T, disk string) (starts []int64) {
 	t.Helper()
 	f, err := os.Open(disk)

@@ -37,8 +37,7 @@ func needLab(t *testing.T) context.Context {
 	return ctx
 }
 
-// site starts Ingot in a lab of its own; what it leaves is kept when the test
-// fails.
+// site starts Ingot in a new lab. Its files are kept if the test fails.
 func site(ctx context.Context, t *testing.T) *Site {
 	t.Helper()
 	dir := keepDir(t)
@@ -80,7 +79,7 @@ func keepDir(t *testing.T) string {
 	return dir
 }
 
-// evidence writes what is needed to examine a failed test, beside the logs.
+// evidence writes files that are needed to examine a failed test, beside the logs.
 func (s *Site) evidence(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -152,7 +151,7 @@ func (s *Site) ended(ctx context.Context, t *testing.T, machine, state string) i
 	return w
 }
 
-// closed requires that the machine may not boot from the network.
+// closed requires that the machine is not allowed to boot from the network.
 func (s *Site) closed(ctx context.Context, t *testing.T, machine string) {
 	t.Helper()
 	var m struct{ Netboot inventory.Netboot }
@@ -161,9 +160,9 @@ func (s *Site) closed(ctx context.Context, t *testing.T, machine string) {
 	require.False(t, m.Netboot.AllowWorkflow, "a run still owns %s", machine)
 }
 
-// TestDemo is the demo's path: BIOS direct and UEFI behind a relay at once,
-// real Debian, both ways of configuring it, seen by the unmodified temporal
-// command and by a browser.
+// TestDemo runs the steps of the demo: a BIOS machine in the server's network and a UEFI machine
+// behind a relay at the same time, real Debian, both ways of configuring it, observed with the
+// unmodified temporal command and with a browser.
 func TestDemo(t *testing.T) {
 	beside(t, 150, 14)
 	ctx := needLab(t)
@@ -261,7 +260,7 @@ tasks:
 
 	_, err = s.FollowUntilButton(ctx, "nvme")
 	require.NoError(t, err)
-	// The image's file goes away after the plan was made: the agent's action fails.
+	// The image's file is deleted after the plan was made: the agent's action fails.
 	file := s.imageFile(ctx, t, "mini")
 	require.NoError(t, os.Rename(file, file+".away"))
 	m.SetNextBoot(lab.NextNetwork)
@@ -290,8 +289,8 @@ tasks:
 	s.closed(ctx, t, "nvme")
 }
 
-// TestCancelAndTerminate starts runs over REST, cancels one and terminates the
-// next from outside: network boot is closed both times.
+// TestCancelAndTerminate starts runs over REST, cancels one and terminates the next from outside:
+// network boot is closed both times.
 func TestCancelAndTerminate(t *testing.T) {
 	beside(t, 20, 6)
 	ctx := needLab(t)
@@ -334,7 +333,7 @@ tasks:
 	require.NoError(t, err)
 	s.closed(ctx, t, "relayed")
 
-	// What a person does with the same machine.
+	// An operator does the same to the machine.
 	s.must(ctx, t, "machine", "inspect", "relayed", "--wait")
 	require.Contains(t, s.must(ctx, t, "machine", "disks", "relayed"), "DISK-relayed")
 	require.Equal(t, lab.Off, m.PowerState(), "an inspection ends with the power off")
@@ -346,8 +345,8 @@ tasks:
 	s.closed(ctx, t, "relayed")
 }
 
-// TestFlippedBit serves an image with one wrong bit: the run fails, the disk
-// does not boot, and a start under a wrong workflow id touches nothing.
+// TestFlippedBit serves an image with one wrong bit: the run fails and the disk does not boot. A
+// start with a wrong workflow id does nothing.
 func TestFlippedBit(t *testing.T) {
 	beside(t, 25, 9)
 	ctx := needLab(t)
@@ -389,8 +388,8 @@ func TestFlippedBit(t *testing.T) {
 	require.Equal(t, make([]byte, 1<<20), first, "a half-written disk does not boot: its first MiB is zero")
 }
 
-// TestKilledInMidWrite kills the server while the image is being written and
-// starts it again: the installation ends right, and the decoy keeps its hash.
+// TestKilledInMidWrite kills the server while the image is being written and starts it again: the
+// installation succeeds, and the decoy disk does not change.
 func TestKilledInMidWrite(t *testing.T) {
 	beside(t, 65, 8)
 	ctx := needLab(t)
@@ -441,8 +440,8 @@ tasks:
 	s.closed(ctx, t, "vm")
 }
 
-// TestNetworkFirst power-cycles an installed machine whose firmware boots from
-// the network first, once with Ingot stopped: it boots its disk each time.
+// TestNetworkFirst power-cycles an installed machine whose firmware boots from the network first,
+// once while Ingot is stopped: it boots from its disk each time.
 func TestNetworkFirst(t *testing.T) {
 	beside(t, 100, 9)
 	firmwares, cycles := []lab.Firmware{lab.BIOS}, 2
@@ -508,7 +507,7 @@ func (s *Site) template(ctx context.Context, t *testing.T, name, source string) 
 	s.must(ctx, t, "template", "create", "--file", file)
 }
 
-// TestEveryPath installs over each firmware, path and disk (the long form).
+// TestEveryPath installs with each firmware, network path and disk (the long form).
 func TestEveryPath(t *testing.T) {
 	if !*full {
 		t.Skip("the long form: make e2e FULL=1")
@@ -520,7 +519,7 @@ func TestEveryPath(t *testing.T) {
 	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
 		for _, vlan := range []int{lab.DirectVLAN, lab.RelayedVLAN} {
 			for _, bus := range []lab.Bus{lab.Virtio, lab.NVMe, lab.AHCI} {
-				// "DISK-" and the name are the disk's serial, of 20 characters at most.
+				// "DISK-" and the name are the serial number of the disk, at most 20 characters.
 				name := fmt.Sprintf("%s-%d-%s", strings.TrimPrefix(string(firmware), "uefi-"), vlan, bus)
 				t.Run(name, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -30,8 +30,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestBetweenRuns is about what is left of an earlier run, or comes twice: it
-// harms nobody. Every part runs on a machine of its own, beside the others.
+// TestBetweenRuns covers effects of an earlier run and repeated requests: they must not harm the
+// next run. Every part runs on a separate machine, in parallel with the others.
 func TestBetweenRuns(t *testing.T) {
 	beside(t, 32, 7)
 	ctx := needLab(t)
@@ -82,8 +82,7 @@ tasks:
 	}
 }
 
-// bare puts a machine without a BMC into the inventory. n numbers its MAC and
-// its address.
+// bare adds a machine without a BMC to the inventory. n determines its MAC and its address.
 func (s *Site) bare(ctx context.Context, t *testing.T, name string, n int) *Simulated {
 	t.Helper()
 	m := s.Simulate(name, fmt.Sprintf("52:54:02:00:00:%02x", n))
@@ -94,7 +93,7 @@ func (s *Site) bare(ctx context.Context, t *testing.T, name string, n int) *Simu
 	return m
 }
 
-// begun starts a run and returns its id and what its boot script says.
+// begun starts a run and returns its id and the contents of its boot script.
 func (s *Site) begun(ctx context.Context, t *testing.T, m *Simulated, in workflows.ProvisionInput) (run string, args map[string]string) {
 	t.Helper()
 	in.Machine = m.Name
@@ -117,7 +116,7 @@ func (m *Simulated) assigned(ctx context.Context, t *testing.T) *action.Assignme
 	}
 }
 
-// obey carries out what is left of the run, without doing anything.
+// obey acknowledges the remaining actions of the run without carrying them out.
 func (m *Simulated) obey(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for {
@@ -129,7 +128,7 @@ func (m *Simulated) obey(ctx context.Context, t *testing.T) {
 	}
 }
 
-// of calls see with the record of one run at each change until it returns true.
+// of calls see with the record of a run at each change until see returns true.
 func (s *Site) of(ctx context.Context, t *testing.T, run string, see func(w inventory.Workflow) bool) inventory.Workflow {
 	t.Helper()
 	for {
@@ -151,7 +150,7 @@ func (s *Site) of(ctx context.Context, t *testing.T, run string, see func(w inve
 
 func final(w inventory.Workflow) bool { return inventory.Final(w.State) }
 
-// seen waits until an event of the run is stored, and returns all of its kind.
+// seen waits until an event of the run is stored, and returns all events of this kind.
 func (s *Site) seen(ctx context.Context, t *testing.T, run, kind string) []inventory.Event {
 	t.Helper()
 	for {
@@ -178,7 +177,7 @@ func (s *Site) eventsOfKind(ctx context.Context, t *testing.T, run, kind string)
 	return found
 }
 
-// historyEvent is what the tests read of "temporal workflow show".
+// historyEvent is the part of "temporal workflow show" that the tests read.
 type historyEvent struct {
 	ID       string `json:"eventId"`
 	Type     string `json:"eventType"`
@@ -187,7 +186,7 @@ type historyEvent struct {
 	} `json:"workflowExecutionSignaledEventAttributes"`
 }
 
-// shown is a run's history as the unmodified temporal command shows it.
+// shown returns a run's history as the unmodified temporal command shows it.
 func (s *Site) shown(ctx context.Context, t *testing.T, machine, run string) (events []historyEvent) {
 	t.Helper()
 	out, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", workflows.MachineID(machine), "--run-id", run, "-o", "json")
@@ -200,7 +199,7 @@ func (s *Site) shown(ctx context.Context, t *testing.T, machine, run string) (ev
 	return history.Events
 }
 
-// signals counts the signals of that name.
+// signals counts the signals with that name.
 func signals(events []historyEvent, name string) (n int) {
 	for _, e := range events {
 		if e.Signaled.Name == name {
@@ -210,8 +209,8 @@ func signals(events []historyEvent, name string) (n int) {
 	return n
 }
 
-// signal sends a signal as anybody with access to Temporal can: with the
-// workflow's id alone it reaches whichever run is there.
+// signal sends a signal like any client with access to Temporal: with the workflow's id alone, it
+// goes to the current run.
 func (s *Site) signal(ctx context.Context, t *testing.T, machine, name string, payload any) {
 	t.Helper()
 	b, err := json.Marshal(payload)
@@ -220,7 +219,7 @@ func (s *Site) signal(ctx context.Context, t *testing.T, machine, name string, p
 	require.NoError(t, err)
 }
 
-// decides answers a question as a person with the temporal command does.
+// decides answers a question with the temporal command.
 func (s *Site) decides(ctx context.Context, machine string, d workflows.Decision) error {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -231,7 +230,7 @@ func (s *Site) decides(ctx context.Context, machine string, d workflows.Decision
 	return err
 }
 
-// asks is the run's own answer: whatever was signalled before has been taken in.
+// asks returns the run's own answer: the run has then processed all earlier signals.
 func (s *Site) asks(ctx context.Context, t *testing.T, machine string) workflows.Status {
 	t.Helper()
 	out, err := s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.MachineID(machine), "--type",
@@ -256,7 +255,7 @@ func (s *Site) terminate(ctx context.Context, t *testing.T, machine, run string)
 	require.NoError(t, err)
 }
 
-// gone requires that a claim is refused like one that never was.
+// gone requires that a claim is refused like an unknown one.
 func (m *Simulated) gone(ctx context.Context, t *testing.T, args map[string]string, nonce string) {
 	t.Helper()
 	late, err := m.Redeem(ctx, args, nonce)
@@ -275,7 +274,7 @@ func reportThrice(ctx context.Context, t *testing.T, s *Site) {
 	a := m.assigned(ctx, t)
 	r := action.Result{Key: a.Key, ID: "the-report", State: action.Success, Message: "once", Started: time.Now(), Ended: time.Now()}
 	var all sync.WaitGroup
-	for range 2 { // two at once, and one after them
+	for range 2 { // two at the same time, and one after them
 		all.Go(func() { assert.NoError(t, m.Report(ctx, r)) })
 	}
 	all.Wait()
@@ -313,7 +312,7 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 	w, err := answer.Welcome()
 	require.NoError(t, err)
 	m.Use(w.Token)
-	held := m.assigned(ctx, t) // its report is on its way for a long time
+	held := m.assigned(ctx, t) // its report is delayed for a long time
 	s.terminate(ctx, t, m.Name, first)
 	second, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: "two-empty"})
 	require.NoError(t, err)
@@ -394,7 +393,7 @@ func lostAnswer(ctx context.Context, t *testing.T, s *Site) {
 	drop, err := m.RedeemUnheard(ctx, args, nonce)
 	require.NoError(t, err)
 	require.Len(t, s.seen(ctx, t, run, inventory.EventHello), 1)
-	require.NoError(t, drop()) // the server has answered, and nobody has heard it
+	require.NoError(t, drop()) // the server has answered, and the answer is lost
 	tokens := map[string]bool{}
 	for range 2 {
 		answer, err := m.Redeem(ctx, args, nonce)
@@ -448,7 +447,7 @@ func secondClaimant(ctx context.Context, t *testing.T, s *Site) {
 	require.Len(t, s.eventsOfKind(ctx, t, run, inventory.EventArmed), 2)
 }
 
-// oldDecisions answers questions about the disk, of which the machine has two.
+// oldDecisions answers questions about the disk; the machine has two.
 func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "undecided", 9)
 	m.Facts.Disks = []action.Disk{
@@ -480,7 +479,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	}
 	asks("1.bind.1")
 	refuse(`invalid choice \"continue\"`, "1.bind.1", workflows.Continue)
-	// By an update, and again in each way, also to another end.
+	// By an update, and again in each way, also with another choice.
 	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.bind.1", Choice: workflows.Retry}))
 	asks("1.bind.2")
 	refuse(`the decision is for question \"1.bind.1\", the run asks \"1.bind.2\"`, "1.bind.1", workflows.Retry)
@@ -554,11 +553,11 @@ func startersAtOnce(ctx context.Context, t *testing.T, s *Site) {
 	s.closed(ctx, t, m.Name)
 }
 
-// sinceOver is the time that S12 names.
+// sinceOver is the time limit in S12.
 const sinceOver = 30 * time.Second
 
-// shut waits until the machine may no longer boot from the network and no run
-// owns it, for as long as S12 allows, and returns how long it took.
+// shut waits until the machine may not boot from the network and no run owns it, up to the limit of
+// S12, and returns how long it took.
 func (s *Site) shut(ctx context.Context, t *testing.T, m *Simulated, from time.Time) time.Duration {
 	t.Helper()
 	for {
@@ -600,8 +599,8 @@ func cancelledWhileOpen(ctx context.Context, t *testing.T, s *Site) {
 	m.gone(ctx, t, args, Nonce())
 }
 
-// cancelledInAction cancels while the agent works: it is told to stop, and
-// says that it has.
+// cancelledInAction cancels while the agent works: the agent is ordered to stop, and reports that
+// it has stopped.
 func cancelledInAction(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "busy", 11)
 	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
@@ -614,7 +613,7 @@ func cancelledInAction(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, <-over)
 }
 
-// stopped waits until the agent is ordered to stop an attempt, and obeys.
+// stopped waits until the agent is ordered to stop an attempt, and stops.
 func (m *Simulated) stopped(ctx context.Context, a *action.Assignment) error {
 	for {
 		o, err := m.Heartbeat(ctx, action.Heartbeat{})
@@ -644,7 +643,7 @@ func (s *Site) cancelled(ctx context.Context, t *testing.T, m *Simulated, run st
 	t.Logf("cancelled: network boot was closed after %.1f s", took.Seconds())
 }
 
-// drip serves one image of random content, slowly until it is let go.
+// drip serves one image of random content, slowly until letGo.
 type drip struct {
 	url, sum string
 	size     int64
@@ -652,7 +651,7 @@ type drip struct {
 	once     sync.Once
 }
 
-// letGo lets the rest of the image, and every later one, come at full speed.
+// letGo sends the rest of the image and all later requests at full speed.
 func (d *drip) letGo() { d.once.Do(func() { close(d.fast) }) }
 
 // drip listens beside the server. perChunk is the pause after each 64 KiB.
@@ -678,7 +677,7 @@ func (s *Site) drip(ctx context.Context, t *testing.T, size int64, perChunk time
 	return d
 }
 
-// slowly is a reader that takes its time.
+// slowly is a reader with pauses.
 type slowly struct {
 	*bytes.Reader
 	ctx   context.Context
@@ -696,7 +695,7 @@ func (r *slowly) Read(p []byte) (int, error) {
 	return r.Reader.Read(p[:min(len(p), 64<<10)])
 }
 
-// WriteTo hides that of bytes.Reader, which would give all at once.
+// WriteTo replaces that of bytes.Reader, which would write everything at once.
 func (r *slowly) WriteTo(w io.Writer) (n int64, err error) {
 	b := make([]byte, 64<<10)
 	for {
@@ -717,7 +716,7 @@ func (r *slowly) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// writers watches who holds a file open for writing.
+// writers records which processes have a file open for writing.
 type writers struct {
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -727,7 +726,7 @@ type writers struct {
 	last    map[int]time.Time
 }
 
-// watchWriters looks at the descriptors of all processes until end is called.
+// watchWriters reads the descriptors of all processes until end is called.
 func watchWriters(t *testing.T, file string) *writers {
 	t.Helper()
 	file, err := filepath.EvalSymlinks(file)
@@ -760,8 +759,7 @@ func watchWriters(t *testing.T, file string) *writers {
 	return w
 }
 
-// end stops watching and requires that there was one writer at a time, first
-// before second.
+// end stops watching and requires that there was only one writer at a time, first before second.
 func (w *writers) end(t *testing.T, first, second int) {
 	t.Helper()
 	w.stop()
@@ -775,7 +773,7 @@ func (w *writers) end(t *testing.T, first, second int) {
 		w.samples, w.most, w.first[second].Sub(w.last[first]).Seconds())
 }
 
-// holders returns the processes that hold file open for writing.
+// holders returns the processes that have file open for writing.
 func holders(file string) (pids []int) {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -814,7 +812,7 @@ func openForWriting(fdinfo string) bool {
 	return false
 }
 
-// boots runs the real agent for a boot of the machine, on file as its disk.
+// boots runs the real agent for a boot of the machine, with file as its disk.
 func (s *Site) boots(ctx context.Context, t *testing.T, m *Simulated, args map[string]string, file string) *lab.Cmd {
 	t.Helper()
 	c := s.Command(ctx, lab.Server, filepath.Join(s.root, "bin/worker-agent"), append(agentFlags(args),
@@ -835,7 +833,7 @@ func (s *Site) blank(t *testing.T, name string, size int64) string {
 	return file
 }
 
-// midWrite is a run whose agent is writing an image, slowly.
+// midWrite is a run whose agent is slowly writing an image.
 type midWrite struct {
 	m      *Simulated
 	run    string
@@ -847,8 +845,8 @@ type midWrite struct {
 	slow   *drip
 }
 
-// inMidWrite begins a run on a machine without a BMC, whose processes nobody
-// but itself ends, and waits until a third of the image is written.
+// inMidWrite starts a run on a machine without a BMC, so that nothing else ends its processes, and
+// waits until a third of the image is written.
 func (s *Site) inMidWrite(ctx context.Context, t *testing.T, name string, n int) midWrite {
 	t.Helper()
 	w := midWrite{m: s.bare(ctx, t, name, n), file: s.blank(t, name, 64<<20)}
@@ -874,8 +872,8 @@ func (d *drip) input() workflows.ProvisionInput {
 	return workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"url": d.url, "sum": d.sum}}
 }
 
-// again lets the next run install, which begins when the agent of the first
-// has ended by itself, and requires that its disk is right.
+// again lets the next run install after the agent of the first run has ended on its own, and
+// requires that its disk is correct.
 func (w midWrite) again(ctx context.Context, t *testing.T, s *Site, run string, args map[string]string, over time.Time) {
 	t.Helper()
 	require.NotEqual(t, w.args["claim"], args["claim"])
@@ -906,7 +904,7 @@ func terminatedInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 	w := s.inMidWrite(ctx, t, "ended", 6)
 	over := time.Now()
 	s.terminate(ctx, t, w.m.Name, w.run)
-	run, args := s.begun(ctx, t, w.m, w.second.input()) // at once: the window that opens is the new run's
+	run, args := s.begun(ctx, t, w.m, w.second.input()) // at once: the window that opens belongs to the new run
 	t.Logf("run 2 was armed %.1f s after the end of run 1, whose window was closed by then", time.Since(over).Seconds())
 	w.again(ctx, t, s, run, args, over)
 	require.Equal(t, inventory.StateFailed, s.of(ctx, t, w.run, final).State)
@@ -914,8 +912,8 @@ func terminatedInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 
 func resetInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 	w := s.inMidWrite(ctx, t, "reset", 7)
-	// The workflow task that handed the write to the agent: what it did is
-	// recorded as markers of local activities behind it.
+	// The workflow task that assigned the write to the agent: its effects are recorded as markers
+	// of local activities after it.
 	var point string
 	events := s.shown(ctx, t, w.m.Name, w.run)
 	for i, e := range events {
@@ -945,7 +943,7 @@ func resetInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 	w.again(ctx, t, s, run, args, over)
 }
 
-// controller is the process that plays a machine's BMC.
+// controller is the process that simulates a machine's BMC.
 func (s *Site) controller(t *testing.T, m *lab.Machine) int {
 	t.Helper()
 	pids, err := s.Processes("ipmi_sim")
@@ -960,7 +958,7 @@ func (s *Site) controller(t *testing.T, m *lab.Machine) int {
 	return 0
 }
 
-// until polls what is seen, often, until it is so.
+// until polls seen frequently until it returns true.
 func until(ctx context.Context, t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for !so() {
@@ -972,7 +970,7 @@ func until(ctx context.Context, t *testing.T, what string, so func() bool) {
 	}
 }
 
-// talking tells whether an ipmitool is at work on that BMC.
+// talking reports whether an ipmitool process is using that BMC.
 func (s *Site) talking(t *testing.T, address string) bool {
 	t.Helper()
 	pids, err := s.Processes("ipmitool")
@@ -1004,9 +1002,8 @@ func (s *Site) jobEnd(ctx context.Context, t *testing.T, machine, name string) i
 	return j
 }
 
-// latePowerOff freezes the BMC under run 1, which is about to switch a machine
-// off that is on. By the time the BMC thaws, run 2 has the machine: it is switched
-// off and on for run 2, and stays on.
+// latePowerOff freezes the BMC of run 1, which is about to switch off a machine. When the BMC
+// continues, run 2 has the machine: it is switched off and on for run 2, and stays on.
 func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	gate := lab.NewGate(lab.StageDHCP)
 	m, err := s.Add(ctx,
@@ -1029,7 +1026,7 @@ func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	require.Contains(t, late.Message, "fenced", "run 1's power-off was refused before the BMC heard of it")
 	own := s.jobEnd(ctx, t, m.Name(), "netboot-2-1")
 	require.Equal(t, inventory.StateSuccess, own.State, own.Message)
-	// Run 2 is past its power-on, and waits for a machine that does not come yet.
+	// Run 2 has switched the machine on, and waits for its agent.
 	s.of(ctx, t, second, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseDHCP })
 	require.Empty(t, s.eventsOfKind(ctx, t, run, inventory.EventPower))
 	for range 30 {
@@ -1045,8 +1042,8 @@ func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, m.PowerOff(ctx))
 }
 
-// latePowerOn freezes the BMC when run 1 has chosen the boot device and is
-// about to switch on. By the time it thaws, run 2 is at work on the same BMC.
+// latePowerOn freezes the BMC after run 1 has set the boot device, just before it switches the
+// machine on. When the BMC continues, run 2 is using the same BMC.
 func latePowerOn(ctx context.Context, t *testing.T, s *Site) {
 	m, err := s.Add(ctx, lab.Spec{Name: "one-start"}, nil)
 	require.NoError(t, err)

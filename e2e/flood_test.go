@@ -26,15 +26,14 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestS46S48FloodOfDiscovers sends forged DISCOVERs of an armed machine, and
-// of machines that do not exist, while its run is under way. A machine beside
-// it, of which one packet comes where the other has thousands, says what a run
-// costs: the flooded run has the same signals, the same rows and the same end.
+// TestS46S48FloodOfDiscovers sends forged DISCOVERs of an armed machine and of unknown machines
+// during its run. A second machine, with one packet in place of thousands, shows the normal cost of
+// a run: the flooded run has the same signals, the same rows and the same end.
 func TestS46S48FloodOfDiscovers(t *testing.T) {
 	const (
 		armed     = 20_000 // forged while the run waits for its machine
-		spent     = 2_000  // forged in mid-action, when the boot is spent
-		strangers = 3_000  // forged in names that nobody knows
+		spent     = 2_000  // forged during an action, when the boot is spent
+		strangers = 3_000  // forged with MACs of unknown machines
 	)
 	ctx := needLab(t)
 	s := site(ctx, t)
@@ -62,7 +61,7 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 	require.Equal(t, inventory.StateSuccess, flooded.state)
 
 	for table, n := range after.rows {
-		limit := before.rows[table] * 2 // the second machine's own
+		limit := before.rows[table] * 2 // for the second machine
 		if table == "seen" {
 			limit = 256 // security S48: per port and hour
 		}
@@ -75,7 +74,7 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 	require.Less(t, after.bytes["temporal/temporal.db"]-before.bytes["temporal/temporal.db"], int64(2<<20))
 }
 
-// A flooded run is what is left of one.
+// A floodedRun is the recorded cost of a run.
 type floodedRun struct {
 	state   string
 	history int            // events of the workflow
@@ -84,8 +83,8 @@ type floodedRun struct {
 	heard   map[string]int64
 }
 
-// floodRun provisions a simulated machine and calls whileArmed when its boot
-// is open, whileBusy in its first action.
+// floodRun provisions a simulated machine. It calls whileArmed when its boot is allowed, and
+// whileBusy during its first action.
 func (s *Site) floodRun(
 	ctx context.Context,
 	t *testing.T,
@@ -111,7 +110,7 @@ func (s *Site) floodRun(
 	s.heard(ctx, t, run, inventory.EventDHCP, armed)
 	_, err = m.Boot(ctx)
 	require.NoError(t, err)
-	for done := 0; done < 3; { // the two of the template, and leaving
+	for done := 0; done < 3; { // two of the template and the one that leaves
 		a, err := m.Next(ctx)
 		require.NoError(t, err)
 		if a == nil {
@@ -128,7 +127,7 @@ func (s *Site) floodRun(
 	require.NoError(t, err)
 	out := floodedRun{state: w.State}
 	out.rows, out.heard = s.eventsOf(ctx, t, run)
-	// How often the script was asked for before the boot opened is a matter of time.
+	// The number of requests for the script before the boot opened depends on timing.
 	maps.DeleteFunc(out.rows, func(kind string, _ int) bool { return kind == inventory.EventDisk })
 
 	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal})
@@ -145,8 +144,7 @@ func (s *Site) floodRun(
 	return out
 }
 
-// heard waits until n packets of a kind are written: what is heard is written
-// in batches.
+// heard waits until n packets of a kind are stored: packets are stored in batches.
 func (s *Site) heard(ctx context.Context, t *testing.T, run, kind string, n int) {
 	t.Helper()
 	for {
@@ -162,7 +160,7 @@ func (s *Site) heard(ctx context.Context, t *testing.T, run, kind string, n int)
 	}
 }
 
-// eventsOf counts a run's rows by kind, and what they stand for.
+// eventsOf counts a run's rows by kind, and the events in them.
 func (s *Site) eventsOf(ctx context.Context, t *testing.T, run string) (rows map[string]int, heard map[string]int64) {
 	t.Helper()
 	var events struct{ Items []inventory.Event }
@@ -175,7 +173,7 @@ func (s *Site) eventsOf(ctx context.Context, t *testing.T, run string) (rows map
 	return rows, heard
 }
 
-// usage is what a site has written.
+// usage is the amount of data that a site has written.
 type usage struct {
 	rows  map[string]int   // of the inventory, by table
 	bytes map[string]int64 // by file
@@ -207,7 +205,7 @@ func (s *Site) usage(t *testing.T) usage {
 	return u
 }
 
-// A forger sends Ethernet frames from a port of the machines' network.
+// A forger sends Ethernet frames through a port of the machines' network.
 type forger struct {
 	fd   int
 	xid  uint32
@@ -223,7 +221,7 @@ func newForger(_ context.Context, t *testing.T, l *lab.Lab) *forger {
 			return err
 		}
 		f.self = i.HardwareAddr
-		// Only IPv4, and a time-out for replies that were dropped.
+		// Only IPv4, with a time-out in case replies were dropped.
 		f.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_IP)))
 		if err != nil {
 			return err
@@ -242,8 +240,8 @@ func newForger(_ context.Context, t *testing.T, l *lab.Lab) *forger {
 
 func htons(v uint16) uint16 { return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)) }
 
-// discover sends forged DISCOVERs of mac until n of them were answered. What
-// is seen sets its pace: a burst, then the answers to it.
+// discover sends forged DISCOVERs of mac until n of them are answered. The answers set its pace:
+// after each burst, it waits for them.
 func (f *forger) discover(ctx context.Context, t *testing.T, mac net.HardwareAddr, n int) {
 	t.Helper()
 	buf := make([]byte, 2048)
@@ -256,13 +254,13 @@ func (f *forger) discover(ctx context.Context, t *testing.T, mac net.HardwareAdd
 		for got := 0; got < burst; {
 			size, _, err := unix.Recvfrom(f.fd, buf, 0)
 			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EWOULDBLOCK) {
-				break // some were dropped on the way: the next burst makes up for them
+				break // some were dropped: the next burst replaces them
 			}
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
 			require.NoError(t, err)
-			// A reply to that MAC: op 2 behind Ethernet, IP and UDP.
+			// A reply to that MAC has op 2 after the headers of Ethernet, IP and UDP.
 			if size > 42+34 && buf[42] == 2 && string(buf[42+28:42+34]) == string(mac) {
 				got++
 				answered++
@@ -271,7 +269,7 @@ func (f *forger) discover(ctx context.Context, t *testing.T, mac net.HardwareAdd
 	}
 }
 
-// strangers sends n DISCOVERs, each of another MAC, as fast as it can.
+// strangers sends n DISCOVERs, each with a new MAC, as fast as possible.
 func (f *forger) strangers(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
@@ -280,8 +278,8 @@ func (f *forger) strangers(t *testing.T, n int) {
 	}
 }
 
-// send sends one DISCOVER of PXE class. Each has another id and, in turn,
-// another architecture, or is iPXE's.
+// send sends one DISCOVER of PXE class. Each has a new id and, in turn, another architecture or the
+// class of iPXE.
 func (f *forger) send(t *testing.T, from, mac net.HardwareAddr) {
 	t.Helper()
 	f.xid++

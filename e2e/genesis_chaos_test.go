@@ -24,27 +24,26 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// A wrecked evening is one in which the server is killed, or something fails, in
-// the steps of the table.
+// A wrecked is a Genesis run during which the server is killed or steps of the table fail.
 type wrecked struct {
-	*evening
-	target *Site // to which the lab migrates; nil: it does not
+	*genesisRun
+	target *Site // the server to which the lab migrates; nil: no migration
 	run    string
-	steps  []inventory.OperationStep // the table, as the server tells it
+	steps  []inventory.OperationStep // the table, as the server reports it
 	kills  []kill
-	failed []string    // steps in which something failed on purpose
+	failed []string    // steps that failed on purpose
 	served [][2]string // Secret of the standby, before and after a kill
 }
 
-// A kill of the server while an activity of Genesis was under way.
+// A kill of the server during an activity of Genesis.
 type kill struct {
 	step, run, activity, id string
-	attempt                 int32 // of the activity, when Temporal stood still
+	attempt                 int32 // of the activity, when Temporal was frozen
 }
 
 func newWrecked(ctx context.Context, t *testing.T, migrates bool, budgets map[string]time.Duration) *wrecked {
 	t.Helper()
-	w := &wrecked{evening: newEvening(ctx, t, quickProbes)}
+	w := &wrecked{genesisRun: newGenesisRun(ctx, t, quickProbes)}
 	if migrates {
 		w.migrates()
 		var err error
@@ -67,7 +66,7 @@ func newWrecked(ctx context.Context, t *testing.T, migrates bool, budgets map[st
 	return w
 }
 
-// quickProbes: what is installed is asked more often than real machines would be.
+// quickProbes probes installed systems more frequently than on real machines.
 const quickProbes = "probe_every: 1s\n"
 
 // begin starts the Genesis and reads the table.
@@ -80,7 +79,7 @@ func (w *wrecked) begin(ctx context.Context) {
 	})
 }
 
-// kindOf is the kind of a step, by its name.
+// kindOf returns the kind of a step from its name.
 func kindOf(step string) string {
 	if strings.HasPrefix(step, genesis.StepJoin+"-") {
 		return genesis.StepJoin
@@ -88,7 +87,7 @@ func kindOf(step string) string {
 	return step
 }
 
-// record is the operation as the inventory has it, which needs no Temporal.
+// record returns the operation from the inventory, without Temporal.
 func (w *wrecked) record(ctx context.Context) (inventory.Operation, error) {
 	var o inventory.Operation
 	return o, w.REST(ctx, http.MethodGet, "/v1/operations/"+w.run, nil, &o)
@@ -103,8 +102,8 @@ func rowOf(o inventory.Operation, step string) inventory.OperationStep {
 	return inventory.OperationStep{}
 }
 
-// logged tells whether the server has written a line with all these words since
-// the log had this size.
+// logged reports whether the server has written a line with all these words since the log had this
+// size.
 func (w *wrecked) logged(from int64, words ...string) bool {
 	b, err := os.ReadFile(w.log.Name())
 	if err != nil || int64(len(b)) < from {
@@ -122,8 +121,7 @@ func (w *wrecked) logged(from int64, words ...string) bool {
 	return false
 }
 
-// mend tells a guest that runs, and all later ones of its machine, to fail no
-// more.
+// mend makes a running guest, and all later guests of its machine, stop failing.
 func (w *wrecked) mend(ctx context.Context, machine string) {
 	w.t.Helper()
 	w.machines[machine].SetFailures()
@@ -131,14 +129,14 @@ func (w *wrecked) mend(ctx context.Context, machine string) {
 	require.NoError(w.t, err)
 }
 
-// address is the machine's in the lab file.
+// address returns the machine's address in the lab file.
 func address(machine string) string {
 	return map[string]string{
 		"vp6630": lab.RouterHomeAddress, "um760": platformAddress, "ms-02-a": "10.10.20.23", "ms-02-b": "10.10.20.24", "ms-02-c": "10.10.20.25",
 	}[machine]
 }
 
-// press starts a machine from the network, as a person does.
+// press starts a machine from the network, like an operator.
 func (w *wrecked) press(ctx context.Context, machine string) {
 	w.t.Helper()
 	m := w.machines[machine]
@@ -146,33 +144,32 @@ func (w *wrecked) press(ctx context.Context, machine string) {
 	require.NoError(w.t, m.PowerCycle(ctx))
 }
 
-// A sideEffect is the effect of a step, as it is seen from outside.
+// A sideEffect is the external effect of a step.
 type sideEffect struct {
-	// activity of Genesis in which it is done, or waited for.
+	// activity is the activity of Genesis that causes the effect or waits for it.
 	activity string
-	// done tells that the effect is there at the far side, so that nothing but the
-	// record of it is missing: that it is recorded needs Temporal, which is stopped
-	// then.
+	// done reports that the effect has happened, so that only its record is missing: the record
+	// needs Temporal, which is frozen then.
 	done func() bool
-	// let lets an effect happen that is held back until Temporal stands still.
+	// let allows an effect that is held back until Temporal is frozen.
 	let func()
 }
 
-// agrees tells whether a probe has agreed from now on.
+// agrees reports whether a probe has succeeded from now on.
 func (w *wrecked) agrees(activity string) func() bool {
 	st, err := os.Stat(w.log.Name())
 	require.NoError(w.t, err)
 	return func() bool { return w.logged(st.Size(), "waiting ended with success", "activity="+activity) }
 }
 
-// sideEffectOf returns the effect of a step: every kind has one. That of the migration is its beginning,
-// see migrated for its end.
+// sideEffectOf returns the effect of a step: every kind has one. That of the migration is its
+// beginning; see migrated for its end.
 func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) sideEffect {
 	st, err := os.Stat(w.log.Name())
 	require.NoError(w.t, err)
 	switch kindOf(s.Name) {
 	case genesis.StepPreflight:
-		// It knocks at addresses for a while, and stores the machines in the end.
+		// It tries addresses for a while, and stores the machines at the end.
 		return sideEffect{activity: "Preflight", let: func() {}, done: func() bool {
 			var list struct{ Items []inventory.Machine }
 			return w.REST(ctx, http.MethodGet, "/v1/machines", nil, &list) == nil && len(list.Items) == len(w.machines)
@@ -185,12 +182,12 @@ func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) s
 				return e.Kind == inventory.EventPhoneHome || e.Kind == inventory.EventInstalled
 			})
 		}}
-	case genesis.StepPlatform: // nothing but its API tells that it is installed
+	case genesis.StepPlatform: // only its API shows that it is installed
 		return sideEffect{activity: "AwaitRun", done: func() bool {
 			text, err := w.guest(ctx, http.MethodGet, platformAddress, "/")
 			return err == nil && strings.Contains(text, `"stage":"running"`)
 		}}
-	case genesis.StepRelay: // the one DISCOVER: nobody presses again
+	case genesis.StepRelay: // the only DISCOVER: the button is not pressed again
 		return sideEffect{
 			activity: "RelayProven",
 			let:      func() { w.press(ctx, "um760") },
@@ -209,7 +206,7 @@ func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) s
 	return sideEffect{}
 }
 
-// bootstraps counts how often etcd was bootstrapped.
+// bootstraps returns how many times etcd was bootstrapped.
 func (w *wrecked) bootstraps() (n int) {
 	text, err := w.machines["um760"].Serial()
 	require.NoError(w.t, err)
@@ -221,7 +218,7 @@ func (w *wrecked) bootstraps() (n int) {
 	return n
 }
 
-// applied are the objects of the standby that the platform has.
+// applied returns the objects of the standby on the platform.
 func (w *wrecked) applied(ctx context.Context) (out []applied) {
 	var now struct{ Objects []applied }
 	text, err := w.guest(ctx, http.MethodGet, platformAddress, "/applied")
@@ -236,7 +233,7 @@ func (w *wrecked) applied(ctx context.Context) (out []applied) {
 	return out
 }
 
-// secret is the standby's identity, "" as long as not all of it is there.
+// secret returns the standby's identity, or "" while it is incomplete.
 func (w *wrecked) secret(ctx context.Context) (text string) {
 	deployed := false
 	for _, o := range w.applied(ctx) {
@@ -251,7 +248,7 @@ func (w *wrecked) secret(ctx context.Context) (text string) {
 	return text
 }
 
-// underway finds the activity that Genesis waits for in the step.
+// underway returns the activity for which Genesis waits in the step.
 func (w *wrecked) underway(ctx context.Context, ask client.Client, step, activity string) (kill, bool) {
 	o, err := w.record(ctx)
 	if err != nil {
@@ -259,8 +256,7 @@ func (w *wrecked) underway(ctx context.Context, ask client.Client, step, activit
 	}
 	require.False(w.t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
 	require.NotEqual(w.t, inventory.StepDone, rowOf(o, step).State, "step %s was over before the server could be killed", step)
-	// While it waits for a person, the activity under way is one that ends when
-	// the person has done something.
+	// While it waits for an operator, the running activity ends after the operator's action.
 	if rowOf(o, step).State != inventory.StepRunning {
 		return kill{}, false
 	}
@@ -276,9 +272,8 @@ func (w *wrecked) underway(ctx context.Context, ask client.Client, step, activit
 	return kill{}, false
 }
 
-// kill kills the server in a step, after the step's effect and before its
-// record: Temporal stands still from before the one until the server is dead.
-// Whether it was so is seen in the history, see recorded.
+// kill kills the server in a step, after the step's effect and before its record: Temporal is
+// frozen from before the effect until the server is dead. recorded checks that in the history.
 func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d sideEffect) {
 	w.t.Helper()
 	ask, err := client.NewLazyClient(client.Options{HostPort: w.Temporal, Logger: quiet{}})
@@ -311,15 +306,15 @@ func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d sideEff
 	require.NoError(w.t, err)
 	require.NotEqual(w.t, inventory.StepDone, rowOf(o, s.Name).State, "step %s: the effect was recorded", s.Name)
 	w.Kill()
-	lab.Kill(temporal) // let run on, it would write down what it was sent before it sees that its parent has died
+	lab.Kill(temporal) // if it continued, it would record its received requests before it notices that its parent has died
 	require.NoError(w.t, undo())
 	w.t.Logf("%s: killed in %s, attempt %d", s.Name, k.activity, k.attempt)
 	require.NoError(w.t, w.Start(ctx))
 	w.kills = append(w.kills, k)
 }
 
-// killMigration kills the server twice in the step that moves it: here, when the
-// standby was deployed, and at the target, when the migration is over.
+// killMigration kills the server twice in the step that moves it: here after the standby was
+// deployed, and at the target when the migration is complete.
 func (w *wrecked) killMigration(ctx context.Context, s inventory.OperationStep) {
 	w.t.Helper()
 	w.relays(ctx, noServer, true)
@@ -338,13 +333,13 @@ func (w *wrecked) killMigration(ctx context.Context, s inventory.OperationStep) 
 	w.kill(ctx, s, w.migrated(ctx))
 }
 
-// migrated is the effect of the migration as a whole: the site is at the target
-// and its workflow is over, but the relay lists one server too many.
+// migrated is the effect of the whole migration: the site is at the target and its workflow has
+// ended, but the relay still lists one server too many.
 func (w *wrecked) migrated(ctx context.Context) sideEffect {
 	return sideEffect{activity: "Migrated", let: func() { w.relays(ctx, noServer, false) }, done: w.agrees("Migrated")}
 }
 
-// noServer is an address that nobody has.
+// noServer is an unused address.
 const noServer = "10.10.20.99"
 
 // relays adds a server to the router's relay, or removes it.
@@ -356,7 +351,7 @@ func (w *wrecked) relays(ctx context.Context, server string, listed bool) {
 	require.NoError(w.t, vyos.Client{}.SetRelayServer(ctx, router, inventory.NewSecret(genesisKey), server, listed))
 }
 
-// moves runs the standby, waits until the site is there, and goes on there.
+// moves runs the standby, waits until the site is there, and continues there.
 func (w *wrecked) moves(ctx context.Context) {
 	w.t.Helper()
 	w.runs(ctx, w.target)
@@ -364,11 +359,11 @@ func (w *wrecked) moves(ctx context.Context) {
 		return w.target.is().Role == handover.Active && w.is().Role == handover.Retired
 	})
 	require.NoError(w.t, w.target.WaitReady(ctx))
-	w.evening = &evening{Site: w.target, t: w.t, machines: w.machines, file: w.file}
+	w.genesisRun = &genesisRun{Site: w.target, t: w.t, machines: w.machines, file: w.file}
 }
 
-// recorded checks by the histories that each kill was one between the effect
-// and its record: the activity was started again.
+// recorded checks in the histories that each kill was between the effect and its record: the
+// activity was started again.
 func (w *wrecked) recorded(ctx context.Context) {
 	w.t.Helper()
 	ask, err := client.NewLazyClient(client.Options{HostPort: w.Temporal, Logger: quiet{}})
@@ -392,7 +387,7 @@ func (w *wrecked) recorded(ctx context.Context) {
 	}
 }
 
-// once checks that nothing was done twice that would do harm.
+// once checks that no harmful action was repeated.
 func (w *wrecked) once(ctx context.Context, again ...string) {
 	w.t.Helper()
 	var list struct{ Items []inventory.Workflow }
@@ -419,14 +414,14 @@ func (w *wrecked) once(ctx context.Context, again ...string) {
 	}
 }
 
-// A failure is what goes wrong in a step, until it is mended.
+// A failure is a fault in a step, until it is removed.
 type failure struct {
 	says   string // in the question
-	undone func() // checks, at the far side, that the step was taken back
+	undone func() // checks that the effect of the step was undone
 	mend   func()
 }
 
-// undo is what the table says of the undo of the step that installs a machine.
+// undo returns the table's text for the undo of the step that installs a machine.
 func (w *wrecked) undo(machine string) string {
 	for _, s := range w.steps {
 		if s.Machine == machine && !strings.HasPrefix(s.Undo, "none: ") {
@@ -436,7 +431,7 @@ func (w *wrecked) undo(machine string) string {
 	return ""
 }
 
-// breaks prepares what fails in each step, before anything begins.
+// breaks prepares the failures of each step before the Genesis starts.
 func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 	t := w.t
 	off := func(machine string) func() {
@@ -446,7 +441,7 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 			require.Equal(t, lab.Off, w.machines[machine].PowerState(), "the power of %s", machine)
 		}
 	}
-	disarmed := func(machine string) func() { // nothing can switch it off
+	disarmed := func(machine string) func() { // a machine without a BMC that could switch it off
 		return func() {
 			w.closed(ctx, t, machine)
 			require.Contains(t, w.undo(machine), "disarmed; a person switches it off")
@@ -456,7 +451,7 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 		out, err := w.Command(ctx, ns, "ip", args...).Output()
 		require.NoError(t, err, "%s", out)
 	}
-	guests := map[string][]string{ // what each machine's guests fail at, one after another
+	guests := map[string][]string{ // failures of each machine's guests, one after another
 		"vp6630": {
 			"phone-home",
 		},
@@ -494,7 +489,7 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 	return all
 }
 
-// occupied is a target one of whose ports somebody else has.
+// occupied is a target with a port that another process uses.
 func (w *wrecked) occupied(ctx context.Context) failure {
 	var other net.Listener
 	require.NoError(w.t, w.InNamespace(lab.Target, func() (err error) {
@@ -507,13 +502,13 @@ func (w *wrecked) occupied(ctx context.Context) failure {
 		undone: func() {
 			require.Empty(w.t, w.applied(ctx), "what the platform runs")
 			require.NotContains(w.t, w.must(ctx, w.t, "peer", "list"), "platform")
-			target.Stop() // as the platform does with what was deleted
+			target.Stop() // as the platform does with a deleted object
 		},
 		mend: func() { require.NoError(w.t, other.Close()) },
 	}
 }
 
-// prepare lets the failures of these steps happen.
+// prepare enables the failures of these steps.
 func (w *wrecked) prepare(ctx context.Context, all map[string]failure) {
 	w.t.Helper()
 	for step := range all {
@@ -537,8 +532,8 @@ func (w *wrecked) prepare(ctx context.Context, all map[string]failure) {
 	}
 }
 
-// asks waits until Genesis asks about the step, and returns its record. A budget
-// that a busy host has overrun is given once more.
+// asks waits until Genesis asks about the step, and returns its record. If a busy host has exceeded
+// a budget, it is granted once more.
 func (w *wrecked) asks(ctx context.Context, step string, says string) inventory.Operation {
 	w.t.Helper()
 	for unasked := 0; ; {
@@ -562,7 +557,7 @@ func (w *wrecked) asks(ctx context.Context, step string, says string) inventory.
 	}
 }
 
-// decide answers the question, and returns when the answer was taken.
+// decide answers the question, and returns when the answer is accepted.
 func (w *wrecked) decide(ctx context.Context, o inventory.Operation, choice string) {
 	w.t.Helper()
 	w.must(ctx, w.t, "operation", "decide", o.ID, "--question", o.Question.ID, "--choice", choice)
@@ -572,8 +567,8 @@ func (w *wrecked) decide(ctx context.Context, o inventory.Operation, choice stri
 	})
 }
 
-// fails lets a step fail, has it taken back where that can be, gives the whole
-// up, mends what is broken and resumes.
+// fails makes a step fail, has it undone if possible, aborts the Genesis, removes the fault and
+// resumes.
 func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failure) {
 	w.t.Helper()
 	if s.Name == genesis.StepMigrate {
@@ -612,10 +607,9 @@ func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failur
 	})
 }
 
-// TestGenesisKilled kills the server in every step of the table, between the
-// step's effect and its record, and in the migration's once at either end: the
-// loop takes the steps from the table itself. What must not be done twice is done once, and
-// no person is needed.
+// TestGenesisKilled kills the server in every step of the table, between the step's effect and its
+// record, and in the migration's step at either end. The steps come from the table itself. Actions
+// that must not be repeated happen once, and no operator is needed.
 func TestGenesisKilled(t *testing.T) {
 	beside(t, 230, 10)
 	ctx := needLab(t)
@@ -638,7 +632,7 @@ func TestGenesisKilled(t *testing.T) {
 	require.Len(t, w.kills, len(w.steps)+1)
 }
 
-// shortBudgets are enough for simulated machines.
+// shortBudgets are long enough for simulated machines.
 func shortBudgets() map[string]time.Duration {
 	return map[string]time.Duration{
 		genesis.StepRouter:          25 * time.Second,
@@ -651,9 +645,9 @@ func shortBudgets() map[string]time.Duration {
 	}
 }
 
-// TestGenesisFails lets something fail in every step of the table: the step is
-// taken back, which is seen at the far side, or the table gives the reason why
-// it cannot be; then the Genesis is given up, and resumed, eleven times.
+// TestGenesisFails makes every step of the table fail: the step is undone, which is checked
+// externally, or the table has the reason why it cannot be undone. Then the Genesis is aborted and
+// resumed, eleven times.
 func TestGenesisFails(t *testing.T) {
 	beside(t, 300, 10)
 	ctx := needLab(t)
@@ -674,9 +668,9 @@ func TestGenesisFails(t *testing.T) {
 	w.once(ctx, "vp6630", "um760", "ms-02-a", "ms-02-b", "ms-02-c")
 }
 
-// TestGenesisChaos is the short form of both: the server is killed in a step
-// that only listens, in one that is done once, and in one that installs; two
-// steps fail, one that has no undo and one that has.
+// TestGenesisChaos is the short form of both: the server is killed in a step that only listens, in
+// one that happens once, and in one that installs. Two steps fail, one without an undo and one with
+// it.
 func TestGenesisChaos(t *testing.T) {
 	beside(t, 95, 10)
 	ctx := needLab(t)

@@ -22,12 +22,12 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// platformAddress is the node's own address, that of um760 in the lab file.
+// platformAddress is the node's own address, which is that of um760 in the lab file.
 const platformAddress = "10.10.20.11"
 
-// migrates adds the migration to the lab file: from then on the cluster fetches
-// its image from where the server has moved to.
-func (e *evening) migrates() {
+// migrates adds the migration to the lab file: afterwards, the cluster fetches its image from the
+// new server.
+func (e *genesisRun) migrates() {
 	e.t.Helper()
 	edit := func(file string, change func(text string) string) {
 		path := filepath.Join(filepath.Dir(e.file), file)
@@ -50,15 +50,15 @@ func (e *evening) migrates() {
 	}
 }
 
-// An applied object is what the platform was told to run.
+// An applied object is an object that the platform should run.
 type applied struct {
 	Kind     string
 	Metadata struct{ Name, Namespace string }
 	Data     map[string]string
 }
 
-// guest asks the lab's port of a machine.
-func (e *evening) guest(ctx context.Context, method, address, path string) (string, error) {
+// guest sends a request to the lab's port of a machine.
+func (e *genesisRun) guest(ctx context.Context, method, address, path string) (string, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -81,10 +81,9 @@ func (e *evening) guest(ctx context.Context, method, address, path string) (stri
 	return string(b), err
 }
 
-// runs is the container runtime of the platform: it waits for the Deployment
-// and its Secret, and starts what they say, on the host that is the target. It
-// returns what the Secret holds.
-func (e *evening) runs(ctx context.Context, target *Site) (secrets []string) {
+// runs simulates the container runtime of the platform: it waits for the Deployment and its Secret,
+// and starts the described program on the target host. It returns the contents of the Secret.
+func (e *genesisRun) runs(ctx context.Context, target *Site) (secrets []string) {
 	e.t.Helper()
 	var secret applied
 	eventually(ctx, e.t, "the Secret and the Deployment of the standby", func() bool {
@@ -122,10 +121,10 @@ func (e *evening) runs(ctx context.Context, target *Site) (secrets []string) {
 	return secrets
 }
 
-// injected checks what a real router's disk has of the configuration: owner and
-// mode, the bit with them that gives new files the group of their directory. The
-// router has saved its configuration since: as a new file.
-func (e *evening) injected(ctx context.Context) {
+// injected checks the configuration on a real router's disk: owner and mode, including the bit that
+// gives new files the group of their directory. The router has saved its configuration since, as a
+// new file.
+func (e *genesisRun) injected(ctx context.Context) {
 	e.t.Helper()
 	m := e.machines["vp6630"]
 	require.NoError(e.t, m.PowerOff(ctx))
@@ -142,17 +141,15 @@ func (e *evening) injected(ctx context.Context) {
 	}
 }
 
-// TestGenesisMigrates is TestGenesis with the migration: the server on the NAS
-// installs the router and the platform, has the standby run there, moves to it,
-// and the Genesis that began on the NAS ends at the target, which installs the
-// cluster. The node that plays the target is a host beside the Talos node, with
-// the lab's address of the target. With -qemu all machines are real ones, and
-// both servers run in the container image; with INGOT_PICTURE it leaves a picture
-// of the page.
+// TestGenesisMigrates is TestGenesis with the migration: the server on the NAS installs the router
+// and the platform, runs the standby there and moves to it. The Genesis that began on the NAS ends
+// at the target, which installs the cluster. The target is a separate host with the lab's address
+// of the target, beside the Talos node. With -qemu, all machines are real ones and both servers run
+// in the container image. With INGOT_PICTURE, it saves a picture of the page.
 func TestGenesisMigrates(t *testing.T) {
 	beside(t, 76, 8)
-	ctx := needEvening(t)
-	e := newEvening(ctx, t)
+	ctx := needGenesisRun(t)
+	e := newGenesisRun(ctx, t)
 	e.migrates()
 	target, err := NewSite(ctx,
 		Options{Root: "..", Programs: programs(), Lab: e.Lab, Name: "target", NoStart: true, Image: e.image, Top: "site: {name: platform}\n"})
@@ -176,8 +173,8 @@ func TestGenesisMigrates(t *testing.T) {
 	})
 	require.NoError(t, target.WaitReady(ctx))
 
-	// The rest is told by the target alone.
-	at := &evening{Site: target, t: t, machines: e.machines, file: e.file}
+	// Only the target knows the rest.
+	at := &genesisRun{Site: target, t: t, machines: e.machines, file: e.file}
 	if file := os.Getenv("INGOT_PICTURE"); file != "" {
 		at.picture(ctx, file)
 	}
@@ -213,7 +210,7 @@ func TestGenesisMigrates(t *testing.T) {
 		}
 	}
 
-	// It is the target that has served them, and the source says where it is.
+	// The target has served them, and the source reports where it is.
 	asked, err := os.ReadFile(filepath.Join(target.dir, "ingot.log"))
 	require.NoError(t, err)
 	before, err := os.ReadFile(filepath.Join(e.dir, "ingot.log"))

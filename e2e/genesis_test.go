@@ -27,8 +27,8 @@ import (
 
 var realFirmware = flag.Bool("qemu", false, "the machines of a Genesis are real ones, under QEMU (make genesis)")
 
-// needEvening is needLab with the time that real machines take.
-func needEvening(t *testing.T) context.Context {
+// needGenesisRun is needLab with the time limit for real machines.
+func needGenesisRun(t *testing.T) context.Context {
 	t.Helper()
 	ctx := needLab(t)
 	if !*realFirmware {
@@ -39,11 +39,11 @@ func needEvening(t *testing.T) context.Context {
 	return ctx
 }
 
-// genesisKey is that of the router's API.
+// genesisKey is the key of the router's API.
 const genesisKey = "e2e-router-key-7f3a91"
 
-// genesisLab is the lab file of the test: the example of deploy/genesis, with
-// the hardware of the virtual lab.
+// genesisLab is the lab file of the test: the example in deploy/genesis with the hardware of the
+// virtual lab.
 const genesisLab = `name: home
 seed: {address: 192.168.1.10, segment: 192.168.1.0/24}
 network: {prefix: 10.10.20.0/24, gateway: 10.10.20.1}
@@ -89,19 +89,19 @@ install:
 %s  iso_url: http://192.168.1.10:7080/images/harvester-iso
 `
 
-// An evening is a Genesis in the lab: the server on the NAS, five machines, and
-// the person who stands beside those that have no BMC.
-type evening struct {
+// A genesisRun is a Genesis run in the lab: the server on the NAS, five machines, and a simulated
+// operator at the machines without a BMC.
+type genesisRun struct {
 	*Site
 	t        *testing.T
-	image    string // root filesystem in which the servers run; empty: in this host's
+	image    string // root file system in which the servers run; empty: that of this host
 	machines map[string]*lab.Machine
 	file     string      // the lab file
-	absent   atomic.Bool // nobody makes a machine ask for an address to prove the relay
+	absent   atomic.Bool // no machine requests an address to prove the relay
 }
 
-// newEvening prepares one; config is added to the server's configuration.
-func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
+// newGenesisRun prepares a Genesis run; config is added to the server's configuration.
+func newGenesisRun(ctx context.Context, t *testing.T, config ...string) *genesisRun {
 	t.Helper()
 	root := ""
 	if *realFirmware {
@@ -112,7 +112,7 @@ func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
 		Options{Root: "..", Dir: dir, Programs: programs(), Home: true, Namespace: lab.Seed, Image: root, Top: strings.Join(config, "")})
 	require.NoError(t, err)
 	s.keep(t)
-	e := &evening{Site: s, t: t, image: root, machines: map[string]*lab.Machine{}}
+	e := &genesisRun{Site: s, t: t, image: root, machines: map[string]*lab.Machine{}}
 	guest, err := lab.GuestProgram(ctx, t.TempDir())
 	require.NoError(t, err)
 	agent := filepath.Join(s.bin, "worker-agent")
@@ -174,8 +174,8 @@ func newEvening(ctx context.Context, t *testing.T, config ...string) *evening {
 	return e
 }
 
-// write writes the lab file and all that it names.
-func (e *evening) write(ctx context.Context) {
+// write writes the lab file and all files that it names.
+func (e *genesisRun) write(ctx context.Context) {
 	e.t.Helper()
 	dir := e.t.TempDir()
 	put := func(name, text string) {
@@ -232,16 +232,16 @@ func (e *evening) write(ctx context.Context) {
 	e.file = filepath.Join(dir, "lab.yaml")
 }
 
-// uefi tells whether a machine's firmware is UEFI.
-func (e *evening) uefi(machine string) bool {
+// uefi reports whether a machine's firmware is UEFI.
+func (e *genesisRun) uefi(machine string) bool {
 	f := e.machines[machine].Spec().Firmware
 	return f == lab.UEFI || f == lab.UEFIHTTP
 }
 
-// vyosTemplate is the built-in one. The agent of a simulated machine takes a
-// file system apart and puts it together again, and on that way directories
-// lose the bit that gives their files their group: there it is not asked for.
-func (e *evening) vyosTemplate(ctx context.Context) string {
+// vyosTemplate is the built-in template. The agent of a simulated machine extracts and rebuilds
+// file systems, and directories then lose the bit that gives new files their group: for such
+// machines, the template does not request it.
+func (e *genesisRun) vyosTemplate(ctx context.Context) string {
 	if *realFirmware {
 		return "vyos"
 	}
@@ -256,16 +256,15 @@ func (e *evening) vyosTemplate(ctx context.Context) string {
 	return "vyos-lab"
 }
 
-// now is the operation as the server tells.
-func (e *evening) now(ctx context.Context) (inventory.Operation, error) {
+// now returns the operation from the server.
+func (e *genesisRun) now(ctx context.Context) (inventory.Operation, error) {
 	var o inventory.Operation
 	err := e.REST(ctx, http.MethodGet, "/v1/genesis/home/status", nil, &o)
 	return o, err
 }
 
-// person presses the buttons of machines that have no BMC when the server says
-// that it waits for that.
-func (e *evening) person(ctx context.Context) {
+// person presses the buttons of machines without a BMC when the server waits for that.
+func (e *genesisRun) person(ctx context.Context) {
 	pressed := map[string]bool{}
 	press := func(key, machine string) {
 		if pressed[key] {
@@ -289,12 +288,12 @@ func (e *evening) person(ctx context.Context) {
 		}
 		for _, s := range o.Steps {
 			switch {
-			// What is on starts its installer by itself: who pressed the button then
-			// would take it from what it does.
+			// A machine that is on starts its installer itself: pressing the button would interrupt
+			// it.
 			case s.State == inventory.StepWaiting && strings.Contains(s.Message, "(boot 1)") && (s.Machine == "vp6630" || s.Machine == "um760"):
 				press(s.Run+s.Message, s.Machine)
 			case s.Name == "relay" && s.State == inventory.StepRunning && !e.absent.Load():
-				// It asks for an address, and is told to boot from its disk.
+				// It requests an address, and is told to boot from its disk.
 				press(o.Run+s.Since.String(), "um760")
 			}
 		}
@@ -302,7 +301,7 @@ func (e *evening) person(ctx context.Context) {
 }
 
 // ends waits for the end of the operation.
-func (e *evening) ends(ctx context.Context) inventory.Operation {
+func (e *genesisRun) ends(ctx context.Context) inventory.Operation {
 	e.t.Helper()
 	var o inventory.Operation
 	var err error
@@ -324,7 +323,7 @@ func (e *evening) ends(ctx context.Context) inventory.Operation {
 }
 
 // whole checks that everything runs.
-func (e *evening) whole(ctx context.Context, o inventory.Operation) {
+func (e *genesisRun) whole(ctx context.Context, o inventory.Operation) {
 	e.t.Helper()
 	for _, s := range o.Steps {
 		e.t.Logf("%-14s %-8s %6.1f s  %s", s.Name, s.State, s.Ended.Sub(s.Since).Seconds(), s.Message)
@@ -355,16 +354,16 @@ func (e *evening) whole(ctx context.Context, o inventory.Operation) {
 	require.NoError(e.t, err)
 	e.without("the server's log", string(log))
 	e.sealed()
-	for name, m := range e.machines { // the kernel's command line is the first that a console shows
+	for name, m := range e.machines { // the kernel's command line is the first one on a console
 		console, err := m.Serial()
 		require.NoError(e.t, err)
 		e.without("console of "+name, console)
 	}
 }
 
-// sealed checks that no secret of the lab file, and none that was found out on
-// the way (the kubeconfig's key), stands in a database in clear.
-func (e *evening) sealed() {
+// sealed checks that no secret of the lab file, and none found during the run (the kubeconfig's
+// key), is in a database in plain text.
+func (e *genesisRun) sealed() {
 	e.t.Helper()
 	secrets := []canary{{text: []byte("PRIVATE KEY")}}
 	for _, s := range genesisSecrets {
@@ -386,11 +385,10 @@ func (e *evening) sealed() {
 	}
 }
 
-// genesisSecrets stand in the files that the lab file names.
+// genesisSecrets are in the files that the lab file names.
 var genesisSecrets = []string{genesisKey, "e2e-cluster-token", "e2e-password"}
 
-// readable adds to a history what its payloads hold, which Temporal shows in
-// base64.
+// readable adds the decoded payloads to a history; Temporal shows them in base64.
 func readable(t *testing.T, history string) string {
 	t.Helper()
 	all := regexp.MustCompile(`"data": *"([^"]+)"`).FindAllStringSubmatch(history, -1)
@@ -404,7 +402,7 @@ func readable(t *testing.T, history string) string {
 }
 
 // without checks that no secret of the lab file is in text.
-func (e *evening) without(what, text string) {
+func (e *genesisRun) without(what, text string) {
 	e.t.Helper()
 	talos, err := os.ReadFile(filepath.Join(filepath.Dir(e.file), "talos.yaml"))
 	require.NoError(e.t, err)
@@ -419,19 +417,19 @@ func (e *evening) without(what, text string) {
 	}
 }
 
-// TestGenesis builds the lab of the example, but for the migration, from
-// nothing to a cluster of three, on simulated machines with stand-in guests. Then
-// it is proven again by Temporal's own command alone.
+// TestGenesis builds the lab of the example, except for the migration, from nothing to a cluster of
+// three, with simulated machines and stand-in guests. Then it is verified again with Temporal's own
+// command alone.
 func TestGenesis(t *testing.T) {
 	beside(t, 57, 7)
-	ctx := needEvening(t)
-	e := newEvening(ctx, t)
+	ctx := needGenesisRun(t)
+	e := newGenesisRun(ctx, t)
 	plan := e.must(ctx, t, "genesis", "plan", e.file)
 	require.Contains(t, plan, "DISK-ms-02-c")
 	e.must(ctx, t, "genesis", "start", e.file, "--yes")
 	e.whole(ctx, e.ends(ctx))
 
-	// What is done is neither resumed nor done again by mistake.
+	// Finished work is neither resumed nor repeated by mistake.
 	out, err := e.CLI(ctx, "genesis", "resume", "home")
 	require.ErrorContains(t, err, "genesis/home is done", "%s", out)
 	e.must(ctx, t, "genesis", "start", "home", "--yes")
@@ -441,7 +439,7 @@ func TestGenesis(t *testing.T) {
 	})
 	require.Equal(t, 1, e.machines["ms-02-a"].PowerOns())
 
-	// Temporal's own command starts one that resumes, asks it, and answers it.
+	// Temporal's own command starts a run that resumes, queries it, and answers it.
 	e.absent.Store(true)
 	e.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{OtherPassword: true})
 	_, err = e.TemporalCLI(
@@ -480,8 +478,8 @@ func TestGenesis(t *testing.T) {
 	require.Equal(t, 1, e.machines["ms-02-a"].PowerOns())
 }
 
-// until waits until a step is as cond wants it.
-func (e *evening) until(ctx context.Context, step string, cond func(o inventory.Operation, row inventory.OperationStep) bool) {
+// until waits until cond returns true for a step.
+func (e *genesisRun) until(ctx context.Context, step string, cond func(o inventory.Operation, row inventory.OperationStep) bool) {
 	e.t.Helper()
 	for {
 		if o, err := e.now(ctx); err == nil {
@@ -499,8 +497,8 @@ func (e *evening) until(ctx context.Context, step string, cond func(o inventory.
 	}
 }
 
-// runOf is the record of a machine's run.
-func (e *evening) runOf(ctx context.Context, run string) (inventory.Workflow, error) {
+// runOf returns the record of a machine's run.
+func (e *genesisRun) runOf(ctx context.Context, run string) (inventory.Workflow, error) {
 	var w inventory.Workflow
 	return w, e.REST(ctx, "GET", "/v1/workflows/"+run, nil, &w)
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// programs is where the tests find ingot; empty: bin of the repository.
+// programs is the directory in which the tests find ingot; empty: bin of the repository.
 func programs() string { return os.Getenv("INGOT_E2E_PROGRAMS") }
 
-// TestSeed installs from a host that is on the home network alone: by itself
-// on that network, beside a home router whose DHCP answers everybody; and
-// through the relay, as an ordinary process that answers relays alone.
+// TestSeed installs from a host that is only on the home network: directly on that network, beside
+// a home router whose DHCP answers every client; and through the relay, as an unprivileged process
+// that answers only relays.
 func TestSeed(t *testing.T) {
 	beside(t, 16, 6)
 	ctx := needLab(t)
@@ -57,7 +57,7 @@ func TestSeed(t *testing.T) {
 			if c.relayOnly {
 				require.Contains(t, why, "through a relay alone: "+lab.DirectGateway)
 				require.Contains(t, s.must(ctx, t, "status"), "through the relays "+lab.DirectGateway)
-				out, _ := s.CLI(ctx, "doctor") // it ends with 1 here: nobody keeps the lab's clock
+				out, _ := s.CLI(ctx, "doctor") // it exits with 1 here: the lab's clock is not synchronized
 				require.Contains(t, out, "replies to relay "+lab.DirectGateway+" have a route")
 			} else {
 				t.Logf("the home router gave %v", s.HomeLeases())
@@ -66,9 +66,8 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestTwoSites: two installations in one lab, each in its namespace with a
-// data directory of its own, and a relay that is switched from one to the
-// other.
+// TestTwoSites: two installations in one lab, each in its own namespace and data directory, and a
+// relay that is switched from one to the other.
 func TestTwoSites(t *testing.T) {
 	beside(t, 14, 5)
 	ctx := needLab(t)
@@ -85,7 +84,7 @@ func TestTwoSites(t *testing.T) {
 	m, err := seed.Add(ctx, lab.Spec{Name: "one", Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
 		func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
 	require.NoError(t, err)
-	require.NoError(t, target.Start(ctx)) // it knows nobody, and is silent
+	require.NoError(t, target.Start(ctx)) // it knows no machines and does not answer
 	seed.must(ctx, t, "image", "add", "sim", image.Zst)
 	_, err = seed.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)
@@ -97,9 +96,8 @@ func TestTwoSites(t *testing.T) {
 	require.Equal(t, []string{lab.TargetAddress}, seed.Relays())
 }
 
-// TestSeedFirmware is step 0 with real firmware: SeaBIOS with iPXE and OVMF
-// have the offers of two servers before them, and follow the one with a boot
-// file.
+// TestSeedFirmware is step 0 with real firmware: SeaBIOS with iPXE and OVMF get the offers of two
+// servers and choose the one with a boot file.
 func TestSeedFirmware(t *testing.T) {
 	beside(t, 300, 10)
 	ctx := needLab(t)

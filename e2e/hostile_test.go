@@ -20,15 +20,14 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// hostile is what a machine could say of itself to make a browser or a
-// terminal obey it. %s is a mark by which the text is found.
+// hostile is a text from a machine that tries to control a browser or a terminal. %s is a unique
+// text for finding it.
 const hostile = `%s<img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload="window.pwned=1"></svg>` +
 	`<a href="javascript:window.pwned=1">x</a><iframe srcdoc="<script>parent.pwned=1</script>"></iframe>"'>{{7*7}}${7*7}` +
 	"\x1b[2J\x1b]0;title\x07\u202egpj.exe\x00end"
 
-// TestS47HostileMachineInTheBrowser lets a machine say such things wherever it
-// may speak (facts, messages, logs, DHCP), and opens the page in a real browser
-// and the command line on the same.
+// TestS47HostileMachineInTheBrowser lets a machine send such texts everywhere (facts, messages,
+// logs, DHCP). It opens the page in a real browser and uses the command line with the same data.
 func TestS47HostileMachineInTheBrowser(t *testing.T) {
 	beside(t, 7, 6)
 	ctx := needLab(t)
@@ -123,15 +122,15 @@ func TestS47HostileMachineInTheBrowser(t *testing.T) {
 	require.Contains(t, s.must(ctx, t, "workflow", "logs", "tells"), "logged<img src=x", "the text is there, as text")
 }
 
-// made counts what could only have been made of a machine's text: an element
-// that would fetch, or whose attributes or script would be carried out.
+// made counts elements that could only come from a machine's text: an element that would fetch
+// something, or that has attributes or a script that would run.
 const made = "[...document.querySelectorAll('*')].filter(e => e.getAttribute('src') === 'x' || e.localName === 'iframe' ||" +
 	" (e.localName === 'script' && e.textContent.includes('pwned')) ||" +
 	" [...e.attributes].some(a => (a.name.startsWith('on') || ['href', 'src', 'srcdoc', 'style', " +
 	"'action'].includes(a.name)) && a.value.includes('pwned'))).length"
 
-// browse opens the panels of machines and waits until the page shows the
-// marks; then nothing may have become of the text but text.
+// browse opens the panels of machines and waits until the page shows the unique texts. The texts
+// must have become nothing but text.
 func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]string) {
 	t.Helper()
 	runtime.LockOSThread() // as in watchPage
@@ -187,8 +186,8 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 		require.NotContains(t, text, "\u202e", "text that runs backwards")
 		require.Contains(t, text, "{{7*7}}${7*7}")
 	}
-	// Had there been one, it would have been seen; and the page's policy refuses
-	// text as a handler or as markup.
+	// The check would find such elements, and the page's policy refuses text as a handler or as
+	// markup.
 	const planted = `const a = document.createElement('a'); a.setAttribute('href', 'javascript:window.pwned=1'); document.body.append(a)`
 	const refused = `[
 		() => document.body.setAttribute('onclick', 'window.pwned=1'),

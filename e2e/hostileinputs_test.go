@@ -29,9 +29,9 @@ import (
 
 var hostileFor = flag.Duration("hostile", 0, "TestHostileInputs: for how long (30 s in the long form)")
 
-// TestHostileInputs sends everything hostile at once, from forged addresses and
-// from a few real ones, and an armed machine boots meanwhile, again and again.
-// It takes no more than twice its usual time, and the server is the same process (security S34).
+// TestHostileInputs sends all hostile inputs at the same time, from forged addresses and from a few
+// real ones, while an armed machine boots repeatedly. A boot may take at most twice its usual time,
+// and the server must be the same process (security S34).
 func TestHostileInputs(t *testing.T) {
 	ctx := needLab(t)
 	lasts := *hostileFor
@@ -56,7 +56,7 @@ func TestHostileInputs(t *testing.T) {
 	flooding, stop := context.WithTimeout(ctx, lasts)
 	defer stop()
 	ended := flood.start(flooding, t)
-	time.Sleep(3 * time.Second) // until the connections stand
+	time.Sleep(3 * time.Second) // until the connections are open
 	var under []time.Duration
 	for flooding.Err() == nil {
 		d, err := b.boot(ctx)
@@ -86,8 +86,8 @@ func TestHostileInputs(t *testing.T) {
 	require.Zero(t, status.Panics)
 }
 
-// A booter is an armed machine in the namespace of clients: it asks for its
-// address, its loader and its script.
+// A booter is an armed machine in the namespace of clients: it requests its address, its loader and
+// its script.
 type booter struct {
 	s   *Site
 	mac net.HardwareAddr
@@ -103,7 +103,7 @@ func newBooter(ctx context.Context, t *testing.T, s *Site) *booter {
 		}
 		return err
 	}))
-	// 10.10.20.201 is the machine's, the others are the attacker's.
+	// 10.10.20.201 is the machine's address, the others are the attacker's.
 	for _, a := range []string{"201", "241", "242", "243"} {
 		out, err := exec.CommandContext(ctx, "ip", "-n", s.NamespaceName(lab.Client), "addr", "add", "10.10.20."+a+"/24", "dev", "eth0").
 			CombinedOutput()
@@ -118,7 +118,7 @@ func newBooter(ctx context.Context, t *testing.T, s *Site) *booter {
 	return b
 }
 
-// boot asks as firmware and loader do, and returns how long the answers took.
+// boot makes the requests of firmware and loader, and returns how long the answers took.
 func (b *booter) boot(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -175,17 +175,17 @@ func (b *booter) script(ctx context.Context) error {
 	return err
 }
 
-// hostility is all that is hostile, and how often it was sent.
+// hostility is all hostile inputs and the number of times that each was sent.
 type hostility struct {
 	s      *Site
 	b      *booter
 	forger *forger
 	sent   map[string]*atomic.Int64
-	frames sync.Mutex  // of the forger
-	dials  chan func() // carried out in the namespace of clients
+	frames sync.Mutex  // guards the forger
+	dials  chan func() // run in the namespace of clients
 }
 
-// start sends until ctx ends; the returned function waits for the end of it.
+// start sends until ctx ends; the returned function waits until it has stopped.
 func (h *hostility) start(ctx context.Context, t *testing.T) (wait func()) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -217,7 +217,7 @@ func (h *hostility) start(ctx context.Context, t *testing.T) (wait func()) {
 
 	for range 8 {
 		wg.Go(func() {
-			_ = h.s.InNamespace(lab.Client, func() error { // which was entered before
+			_ = h.s.InNamespace(lab.Client, func() error { // the namespace was entered before
 				for {
 					select {
 					case <-ctx.Done():
@@ -280,8 +280,8 @@ func (h *hostility) dial(ctx context.Context, n int, to string) (c net.Conn, err
 	return c, err
 }
 
-// hold keeps a connection that has asked and reads nothing, and opens another
-// when it was closed.
+// hold opens a connection, sends a request and reads nothing. It opens another one when the server
+// closes it.
 func (h *hostility) hold(ctx context.Context, count *atomic.Int64, dial func() (net.Conn, error), request string) {
 	for ctx.Err() == nil {
 		if c, err := dial(); err == nil {
@@ -300,7 +300,7 @@ func (h *hostility) hold(ctx context.Context, count *atomic.Int64, dial func() (
 	}
 }
 
-// udp sends a packet to the TFTP port, from any address.
+// udp sends a packet from any address to the TFTP port.
 func (h *hostility) udp(from netip.Addr, port uint16, payload []byte) error {
 	h.frames.Lock()
 	defer h.frames.Unlock()

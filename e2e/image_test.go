@@ -16,8 +16,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// imageRoot makes the container image, with no network but for a loopback that
-// is down, and unpacks its root filesystem.
+// imageRoot builds the container image with only a loopback interface that is down, and unpacks its
+// root file system.
 func imageRoot(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,9 +33,8 @@ func imageRoot(t *testing.T) string {
 	return filepath.Join(dir, "root")
 }
 
-// TestImage installs a machine behind the relay by a server that runs from
-// the container image as it would on a NAS: a read-only root, one capability,
-// and nothing of this host but the kernel.
+// TestImage installs a machine behind the relay with a server in the container image, as on a NAS:
+// with a read-only root, one capability, and only the kernel of this host.
 func TestImage(t *testing.T) {
 	beside(t, 40, 4)
 	ctx := needLab(t)

@@ -59,7 +59,7 @@ installer:
   complete: webhook
 `
 
-// impatient asks a person about its installer at once.
+// impatient makes the run ask about its installer at once.
 const impatient = `version: "0.1"
 name: impatient
 documents:
@@ -73,9 +73,9 @@ installer:
   timeout: 1
 `
 
-// TestInstaller has machines installed by another installer than the agent: a
-// stand-in that follows Harvester's kernel arguments, configuration and
-// webhooks. The server is killed while one of them writes.
+// TestInstaller installs machines with an installer other than the agent: a stand-in that uses
+// Harvester's kernel arguments, configuration and webhooks. The server is killed while one of them
+// writes.
 func TestInstaller(t *testing.T) {
 	beside(t, 64, 2)
 	ctx := needLab(t)
@@ -115,7 +115,7 @@ func TestInstaller(t *testing.T) {
 	t.Run("with a BMC, the server killed while it writes", func(t *testing.T) {
 		gate := lab.NewGate(lab.StageWrite)
 		m := add(t, lab.Spec{Name: "create", Stage: gate.Stage}, "DISK-create")
-		require.NoError(t, m.PowerOn(ctx)) // something to switch off
+		require.NoError(t, m.PowerOn(ctx)) // the run has to switch it off
 		provision(t, workflows.ProvisionInput{Machine: "create", Template: "harvester-create", HardwareMap: images})
 		require.NoError(t, gate.Reached(ctx))
 		_, err := s.Follow(ctx, "create", func(w inventory.Workflow) bool {

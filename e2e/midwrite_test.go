@@ -12,9 +12,9 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// terminatedUnderBMC terminates a run whose agent is writing, on a machine with a
-// BMC, and provisions the machine again at once. The agent knows of nothing and
-// writes on, until the power goes; before that no other boot may be allowed.
+// terminatedUnderBMC terminates a run whose agent is writing, on a machine with a BMC, and
+// provisions the machine again at once. The agent does not notice and continues to write until its
+// power is cut; before that, no other boot may be allowed.
 func terminatedUnderBMC(ctx context.Context, t *testing.T, s *Site) {
 	m, err := s.Add(ctx, lab.Spec{Name: "switched", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}, nil)
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func terminatedUnderBMC(ctx context.Context, t *testing.T, s *Site) {
 	require.NotNil(t, writing)
 	require.Equal(t, []int{writing.Pid()}, holders(m.DiskPath()))
 
-	gate := lab.NewGate(lab.StageAgent) // nobody but the first agent can be seen at the disk yet
+	gate := lab.NewGate(lab.StageAgent) // only the first agent can use the disk yet
 	m.SetStage(gate.Stage)
 	s.terminate(ctx, t, m.Name(), first)
 	second := provision(fast)

@@ -32,15 +32,15 @@ const (
 	linkPort = 9444
 )
 
-// A house is two hosts: the site is on the first, and moves to the second. What
-// they say to one another goes through link.
-type house struct {
+// A hostPair is two hosts: the site is on the first, and moves to the second. Their connections go
+// through link.
+type hostPair struct {
 	seed, target *Site
 	link         *peerLink
 }
 
-// newHouse makes both in l, or in a lab of its own, and pairs them.
-func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house {
+// newHostPair creates both in l, or in a new lab, and pairs them.
+func newHostPair(ctx context.Context, t *testing.T, l *lab.Lab, name string) *hostPair {
 	t.Helper()
 	o := Options{
 		Root:      "..",
@@ -63,7 +63,7 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 		Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
 	require.NoError(t, err)
 	target.keep(t)
-	h := &house{seed: seed, target: target}
+	h := &hostPair{seed: seed, target: target}
 	if h.link, err = newPeerLink(ctx, h); err != nil {
 		require.NoError(t, err)
 	}
@@ -83,7 +83,7 @@ func newHouse(ctx context.Context, t *testing.T, l *lab.Lab, name string) *house
 	return h
 }
 
-// eventually waits for what another process brings about.
+// eventually waits for an effect of another process.
 func eventually(ctx context.Context, t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -97,10 +97,10 @@ func eventually(ctx context.Context, t *testing.T, what string, cond func() bool
 	}
 }
 
-// data is the data directory of a site.
+// data returns the data directory of a site.
 func (s *Site) data() string { return filepath.Join(s.dir, "state/ingot") }
 
-// is what the site's file says that it is.
+// is returns the state in the site's file.
 func (s *Site) is() handover.Site {
 	f, err := handover.Open(s.data())
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Site) is() handover.Site {
 	return f.Site()
 }
 
-// quiet is what a server tells of itself that may not be the site.
+// quiet is what a server reports while it may not be the site.
 func (s *Site) quiet(ctx context.Context) (st struct {
 	Role, Silent, Why string
 	Successor         *struct{ Name, URL string }
@@ -122,7 +122,7 @@ func (s *Site) quiet(ctx context.Context) (st struct {
 	return st, err
 }
 
-// moves returns the newest migration by the record of a server.
+// moves returns the newest migration in the records of a server.
 func (s *Site) moves(ctx context.Context) (inventory.Operation, error) {
 	var o inventory.Operation
 	out, err := s.CLI(ctx, "migrate", "status", "target", "-o", "json")
@@ -132,21 +132,21 @@ func (s *Site) moves(ctx context.Context) (inventory.Operation, error) {
 	return o, err
 }
 
-// A peerLink is the way from source to target: one connection is one request.
+// A peerLink is the connection from source to target: one connection is one request.
 type peerLink struct {
-	house    *house
+	hostPair *hostPair
 	listener net.Listener
 	mu       sync.Mutex
 	cut      bool
-	// before is asked about a connection before the target hears of it; lost
-	// tells when the answer of a connection must not come back any more.
+	// before is called for a connection before the target receives it; lost reports that the answer
+	// to a connection must not arrive.
 	before func(stage string) (refuse bool)
 	lost   func(stage string) bool
 	seen   []string
 }
 
-func newPeerLink(ctx context.Context, h *house) (*peerLink, error) {
-	p := &peerLink{house: h}
+func newPeerLink(ctx context.Context, h *hostPair) (*peerLink, error) {
+	p := &peerLink{hostPair: h}
 	var err error
 	p.listener, err = h.seed.Listen(ctx, lab.Seed, fmt.Sprintf("127.0.0.1:%d", linkPort))
 	if err != nil {
@@ -166,13 +166,12 @@ func newPeerLink(ctx context.Context, h *house) (*peerLink, error) {
 
 func (p *peerLink) close() { _ = p.listener.Close() } // it may be closed already
 
-// stage is what a connection is about: the source asks for one thing after the
-// other.
+// stage is the purpose of a connection: the source makes one request after another.
 func (p *peerLink) stage() string {
-	if p.house.seed.is().Role != handover.HandingOver {
+	if p.hostPair.seed.is().Role != handover.HandingOver {
 		return "other"
 	}
-	if p.house.target.is().Prepared == nil {
+	if p.hostPair.target.is().Prepared == nil {
 		return "prepare"
 	}
 	return "activate"
@@ -188,8 +187,8 @@ func (p *peerLink) carry(in net.Conn) {
 	if cut || before != nil && before(stage) {
 		return
 	}
-	// What connects in the namespace of the seed goes through its routes.
-	out, err := p.house.seed.DialContext(context.Background(), lab.Seed, "tcp", fmt.Sprintf("%s:%d", lab.TargetAddress, peerPort))
+	// Connections from the namespace of the seed use its routes.
+	out, err := p.hostPair.seed.DialContext(context.Background(), lab.Seed, "tcp", fmt.Sprintf("%s:%d", lab.TargetAddress, peerPort))
 	if err != nil {
 		return
 	}
@@ -220,16 +219,16 @@ func (p *peerLink) set(f func()) {
 	f()
 }
 
-func needIngot(t *testing.T, h *house, image string) {
+func needIngot(t *testing.T, h *hostPair, image string) {
 	t.Helper()
 	h.seed.must(t.Context(), t, "image", "add", "sim", image)
 }
 
-// copyTree copies a directory as it lies there.
+// copyTree copies a directory unchanged.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
-	// CopyFS gives everything the same mode; keys are for their owner alone.
+	// CopyFS gives all files the same mode; keys may be readable only by their owner.
 	require.NoError(t, filepath.WalkDir(to, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -238,7 +237,7 @@ func copyTree(t *testing.T, from, to string) {
 	}))
 }
 
-// tables reads what a database holds.
+// tables reads the contents of a database.
 func tables(ctx context.Context, t *testing.T, file string) dbcopy.Content {
 	t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+file+"?mode=ro")
@@ -249,16 +248,15 @@ func tables(ctx context.Context, t *testing.T, file string) dbcopy.Content {
 	return c
 }
 
-// TestMigrate moves a site with a run that waits for somebody, while machines
-// behind the relay ask both servers for addresses. The run goes on where the
-// site has moved to, and so does the migration itself. The old server is then
-// started again in all the ways in which that happens by mistake.
+// TestMigrate moves a site with a run that waits for an operator, while machines behind the relay
+// request addresses from both servers. The run and the migration itself continue at the target.
+// Then the old server is started again in all the ways in which that could happen by mistake.
 func TestMigrate(t *testing.T) {
 	beside(t, 32, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	h := newHouse(ctx, t, nil, "")
+	h := newHostPair(ctx, t, nil, "")
 	seed, target := h.seed, h.target
 	needIngot(t, h, image.Zst)
 	require.NoError(t, seed.addLoad(ctx))
@@ -267,11 +265,11 @@ func TestMigrate(t *testing.T) {
 		lab.Spec{Name: "one", VLAN: lab.DirectVLAN, Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
 		func(doc map[string]any) {
 			doc["image"], doc["template"] = "sim", "image-metadata"
-			delete(doc, "bmc") // a person presses its button
+			delete(doc, "bmc") // an operator presses its button
 		},
 	)
 	require.NoError(t, err)
-	// One that was installed long ago and knows the seed's metadata server alone.
+	// This machine was installed long ago and knows only the seed's metadata server.
 	require.NoError(t, seed.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{
 		map[string]any{
 			"name":       "of-before",
@@ -280,14 +278,14 @@ func TestMigrate(t *testing.T) {
 	}}, nil))
 	require.NoError(t, seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
 
-	// A standby answers nobody and does nothing.
+	// A standby answers no machine and does nothing.
 	_, err = target.CLI(ctx, "machine", "list")
 	require.ErrorContains(t, err, "is standby and answers no requests")
 	st, err := target.quiet(ctx)
 	require.NoError(t, err)
 	require.Equal(t, handover.Standby, st.Role)
 
-	// What can be refused is refused before anything is done.
+	// Invalid requests are refused before anything is done.
 	_, err = seed.CLI(ctx, "migrate", "start", "nobody")
 	require.ErrorContains(t, err, "there is no peer")
 	taken, err := seed.Listen(ctx, lab.Target, "127.0.0.1:7235")
@@ -303,7 +301,7 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, taken.Close())
 	require.Equal(t, handover.Active, seed.is().Role)
 
-	// A run that waits for a person at the power button.
+	// A run that waits for the operator at the power button.
 	w, err := seed.Provision(ctx, workflows.ProvisionInput{Machine: "one"})
 	require.NoError(t, err)
 	_, err = seed.FollowUntilButton(ctx, "one")
@@ -361,7 +359,7 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, history, "WORKFLOW_EXECUTION_STATUS_COMPLETED")
 
-	// Nothing got lost. The keys are others by now, so what they seal differs.
+	// No data was lost. The keys are new, so sealed values differ.
 	was, is := tables(ctx, t, filepath.Join(seed.data(), "ingot.db")), tables(ctx, t, filepath.Join(target.data(), "ingot.db"))
 	require.NotZero(t, was["image"].Rows)
 	require.Equal(t, was["image"], is["image"], "content")
@@ -374,7 +372,7 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, marked, "the source's keys are destroyed")
 
-	// The run goes on: somebody presses the button.
+	// The run continues after the button is pressed.
 	x, err := target.Workflow(ctx, "one")
 	require.NoError(t, err)
 	require.Equal(t, w, x.Run)
@@ -387,7 +385,7 @@ func TestMigrate(t *testing.T) {
 	require.Equal(t, inventory.StateSuccess, x.State, x.Message)
 	require.Equal(t, w, x.Run)
 
-	// The source again, as it is.
+	// The source again, unchanged.
 	seed.Stop()
 	require.NoError(t, seed.Launch(ctx))
 	h.retired(ctx, t, "as it is")
@@ -406,7 +404,7 @@ func TestMigrate(t *testing.T) {
 	require.Equal(t, http.StatusGone, res.StatusCode)
 	require.Contains(t, string(body), "has moved to target")
 
-	// From a copy of its data directory of before, the target unreachable.
+	// From an earlier copy of its data directory, with an unreachable target.
 	target.Stop()
 	h.link.set(func() { h.link.cut = true })
 	seed.Stop()
@@ -417,7 +415,7 @@ func TestMigrate(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, status, "it has nothing of its own to answer with")
 	require.NotContains(t, told, "of-before")
 
-	// And from a copy of everything, its keys, too.
+	// And from a copy of everything, including its keys.
 	seed.Stop()
 	h.replace(t, filepath.Join(keep, "state"), filepath.Join(keep, "etc"))
 	require.NoError(t, seed.Launch(ctx))
@@ -433,7 +431,7 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(log), "answers no machine until its peer answers")
 
-	// When the target is back, the copy finds out.
+	// When the target is reachable again, the copy notices the move.
 	require.NoError(t, target.Launch(ctx))
 	h.link.set(func() { h.link.cut = false })
 	eventually(ctx, t, "the copy retires", func() bool { return seed.is().Role == handover.Retired })
@@ -441,9 +439,8 @@ func TestMigrate(t *testing.T) {
 	h.retired(ctx, t, "the copy, which was told")
 }
 
-// replace puts a copy in the place of the seed's data directory, and of its
-// configuration's.
-func (h *house) replace(t *testing.T, state, etc string) {
+// replace replaces the seed's data directory and its configuration with a copy.
+func (h *hostPair) replace(t *testing.T, state, etc string) {
 	t.Helper()
 	require.NoError(t, os.RemoveAll(h.seed.data()))
 	copyTree(t, state, h.seed.data())
@@ -454,8 +451,8 @@ func (h *house) replace(t *testing.T, state, etc string) {
 	}
 }
 
-// retired expects that the seed says where the site is and answers nobody.
-func (h *house) retired(ctx context.Context, t *testing.T, what string) {
+// retired requires that the seed reports where the site is and answers no machine.
+func (h *hostPair) retired(ctx context.Context, t *testing.T, what string) {
 	t.Helper()
 	eventually(ctx, t, what+" is retired", func() bool {
 		st, err := h.seed.quiet(ctx)
@@ -464,8 +461,8 @@ func (h *house) retired(ctx context.Context, t *testing.T, what string) {
 	h.silent(ctx, t, what)
 }
 
-// silent expects no DHCP, no script, and no power from the seed.
-func (h *house) silent(ctx context.Context, t *testing.T, what string) {
+// silent requires that the seed sends no DHCP answer, no script and no power command.
+func (h *hostPair) silent(ctx context.Context, t *testing.T, what string) {
 	t.Helper()
 	relays := h.seed.Relays()
 	require.NoError(t, h.seed.SetRelays(lab.SeedAddress))
@@ -477,7 +474,7 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 	require.Positive(t, v.Discovers, what)
 	require.Zero(t, v.By[lab.SeedAddress], what)
 	for _, port := range []int{80, 7080, 7172} {
-		if h.seed.is().Role == handover.Retired { // it hands on what is the metadata server's
+		if h.seed.is().Role == handover.Retired { // it forwards requests to the metadata server
 			for _, path := range []string{
 				"/ipxe/script/" + loadMAC(1).String() + "/auto.ipxe", "/ipxe/script/" + bootsvc.CheckMAC + "/auto.ipxe",
 				"/images/sim",
@@ -489,7 +486,7 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 		}
 		c, err := h.seed.DialContext(ctx, lab.Seed, "tcp", fmt.Sprintf("%s:%d", lab.SeedAddress, port))
 		if err == nil {
-			_ = c.Close() // it should not be there at all
+			_ = c.Close() // there should be no connection
 		}
 		require.Error(t, err, "%s: port %d answers", what, port)
 	}
@@ -497,8 +494,8 @@ func (h *house) silent(ctx context.Context, t *testing.T, what string) {
 	require.NoError(t, h.seed.SetRelays(relays...))
 }
 
-// asks asks the seed for something, with the router's address.
-func (h *house) asks(ctx context.Context, t *testing.T, port int, path string) (status int, body string) {
+// asks sends a request to the seed with the router's address.
+func (h *hostPair) asks(ctx context.Context, t *testing.T, port int, path string) (status int, body string) {
 	t.Helper()
 	client := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -517,8 +514,7 @@ func (h *house) asks(ctx context.Context, t *testing.T, port int, path string) (
 // temporalOf counts the Temporal children of a site's server.
 func temporalOf(s *Site) int { return len(s.temporals()) }
 
-// temporals are the Temporal servers that the server has started, by whichever
-// of its threads.
+// temporals returns the Temporal servers that the server has started, from any of its threads.
 func (s *Site) temporals() (pids []int) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.Pid()))
 	if err != nil {
@@ -540,10 +536,10 @@ func (s *Site) temporals() (pids []int) {
 	return pids
 }
 
-// TestMigrateKilled kills each side, and cuts the link, at each step of the
-// hand-over. In the end exactly one side is the site; where neither may be,
-// neither side answers machines, and an operator is asked. Then the migration is
-// tried again, and succeeds. The short form does one of the three at each step.
+// TestMigrateKilled kills each side, and cuts the link, at each step of the hand-over. In the end
+// exactly one side is the site. Where neither may be the site, neither answers machines, and an
+// operator is asked. Then the migration is repeated and succeeds. The short form does one of the
+// three at each step.
 func TestMigrateKilled(t *testing.T) {
 	kinds := []string{"kill source", "kill target", "cut link"}
 	if *full {
@@ -565,7 +561,7 @@ func TestMigrateKilled(t *testing.T) {
 			}
 			name := fmt.Sprintf("%s: %s", moment, kind)
 			t.Run(name, func(t *testing.T) {
-				h := newHouse(ctx, t, l, fmt.Sprintf("%d-%s-", i, strings.ReplaceAll(kind, " ", "-")))
+				h := newHostPair(ctx, t, l, fmt.Sprintf("%d-%s-", i, strings.ReplaceAll(kind, " ", "-")))
 				h.disturbed(ctx, t, moment, kind)
 			})
 		}
@@ -575,7 +571,7 @@ func TestMigrateKilled(t *testing.T) {
 // moments of a hand-over.
 var moments = []string{"silent", "prepare", "prepared", "activate", "activated", "retired"}
 
-func (h *house) disturbed(ctx context.Context, t *testing.T, moment, kind string) {
+func (h *hostPair) disturbed(ctx context.Context, t *testing.T, moment, kind string) {
 	require.NoError(t, h.seed.addLoad(ctx))
 	load, err := startLoad(ctx, h.seed.Lab, "disturbed")
 	require.NoError(t, err)
@@ -634,8 +630,8 @@ func (h *house) disturbed(ctx context.Context, t *testing.T, moment, kind string
 		eventually(ctx, t, "the moment", over)
 	}
 
-	// Who was killed is started again; a source that cannot know is silent, and
-	// asks a person.
+	// A killed side is started again. A source that cannot know the result does not answer, and
+	// asks an operator.
 	switch kind {
 	case "kill source":
 		require.NoError(t, h.seed.Launch(ctx))

@@ -18,10 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKilledServerLeavesNoOrphan kills "ingot serve" of an unprivileged user
-// with SIGKILL: its Temporal child must end by itself, with file capabilities
-// on the program (with which the kernel's parent-death signal is lost) and
-// without them, ready or still starting.
+// TestKilledServerLeavesNoOrphan kills "ingot serve" of an unprivileged user with SIGKILL. Its
+// Temporal child must end on its own, ready or still starting, with and without file capabilities
+// on the program. With file capabilities, the kernel's parent-death signal is lost.
 func TestKilledServerLeavesNoOrphan(t *testing.T) {
 	ctx := needLab(t)
 	for name, capabilities := range map[string]uint32{
@@ -41,7 +40,7 @@ func TestKilledServerLeavesNoOrphan(t *testing.T) {
 				until(ctx, t, "no process is left", func() bool { return len(u.processes(t)) == 0 })
 				t.Logf("killed when the log said %q: no process is left", when)
 			}
-			// And the next one has the data to itself at once.
+			// The next server can use the data at once.
 			serve := u.serve(ctx, t)
 			until(ctx, t, "the next one is ready", func() bool { return strings.Contains(u.said(t), "Temporal is ready") })
 			require.NoError(t, serve.Process.Signal(syscall.SIGTERM))
@@ -51,13 +50,12 @@ func TestKilledServerLeavesNoOrphan(t *testing.T) {
 	}
 }
 
-// user is somebody without privileges who has an installation of his own on
-// loopback.
+// user is an unprivileged user with a separate installation on loopback.
 type user struct {
 	dir, program string
 }
 
-// nobody is that user's number.
+// nobody is the id of that user.
 const nobody = 65534
 
 func unprivileged(t *testing.T, capabilities uint32) user {
@@ -66,7 +64,7 @@ func unprivileged(t *testing.T, capabilities uint32) user {
 	u.program = filepath.Join(u.dir, "ingot")
 	copyFile(t, filepath.Join("../bin/ingot"), u.program)
 	if capabilities != 0 {
-		// As setcap does: linux/capability.h, vfs_cap_data of revision 2, effective.
+		// Like setcap: linux/capability.h, vfs_cap_data of revision 2, effective.
 		var v []byte
 		for _, n := range []uint32{0x02000001, capabilities, 0, 0, 0} {
 			v = binary.LittleEndian.AppendUint32(v, n)
@@ -87,7 +85,7 @@ func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	in, err := os.Open(from)
 	require.NoError(t, err)
-	defer func() { _ = in.Close() }() // only read
+	defer func() { _ = in.Close() }() // opened only for reading
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	require.NoError(t, err)
 	_, err = io.Copy(out, in)
@@ -95,8 +93,8 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, out.Close())
 }
 
-// freePorts returns the first of n ports in a row that nobody has now, below
-// those that the kernel gives to clients.
+// freePorts returns the first of n consecutive free ports, below the range from which the kernel
+// gives ports to clients.
 func freePorts(t *testing.T, n int) int {
 	t.Helper()
 	for first := 11000; first < 30000; first += n {
@@ -138,7 +136,7 @@ func (u user) serve(ctx context.Context, t *testing.T) *exec.Cmd {
 	require.NoError(t, log.Close()) // the process has its own descriptor
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		for _, pid := range u.processes(t) { // of a test that failed
+		for _, pid := range u.processes(t) { // the rest of a failed test
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	})
@@ -152,13 +150,13 @@ func (u user) said(t *testing.T) string {
 	return string(b)
 }
 
-// processes are those that execute this user's program.
+// processes returns the processes that run this user's program.
 func (u user) processes(t *testing.T) (pids []int) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
 	require.NoError(t, err)
 	for _, l := range links {
-		// A zombie has no program any more, and one that has just ended no link.
+		// A zombie has no program, and a process that has just ended has no link.
 		if to, err := os.Readlink(l); err == nil && to == u.program {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(l)))
 			require.NoError(t, err)
@@ -168,7 +166,7 @@ func (u user) processes(t *testing.T) (pids []int) {
 	return pids
 }
 
-// effective are the capabilities that a process has.
+// effective returns the effective capabilities of a process.
 func effective(t *testing.T, pid int) uint32 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -19,14 +19,14 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// TestPageShowsGenesis walks through a Genesis as a person does who has the page
-// alone: what it asks, what it waits for, and the buttons that answer.
+// TestPageShowsGenesis uses only the page to operate a Genesis: its questions, what it waits for,
+// and the buttons for the answers.
 func TestPageShowsGenesis(t *testing.T) {
 	beside(t, 25, 6)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	file, router := s.exampleLab(t)
-	// Somebody has the address that the file gives to the router.
+	// Another host uses the address that the file gives to the router.
 	setRouterAddress := func(verb string) {
 		t.Helper()
 		require.NoError(t, s.Command(ctx, lab.Router, "ip", "addr", verb, router+"/24", "dev", "eth20").Run())
@@ -51,7 +51,7 @@ func TestPageShowsGenesis(t *testing.T) {
 	)
 	require.Equal(t, 11, rows)
 
-	// Preflight asks, and nothing was powered on.
+	// Preflight asks a question, and no machine was powered on.
 	var question, title string
 	do(
 		"the question",
@@ -62,7 +62,7 @@ func TestPageShowsGenesis(t *testing.T) {
 	require.Contains(t, question, "answers already at "+router+", which is for machine vp6630")
 	require.Contains(t, title, "(1) waiting")
 	setRouterAddress("del")
-	// The host remembers for a while who had an address.
+	// The host remembers the owner of an address for a while.
 	require.NoError(t, s.Command(ctx, s.Namespace, "ip", "neigh", "flush", "all").Run())
 	do(
 		"trying again",
@@ -70,7 +70,7 @@ func TestPageShowsGenesis(t *testing.T) {
 		see(`[data-operation-step="preflight"][data-step-state="done"]`),
 	)
 
-	// A machine without a BMC waits for a person, who says so here.
+	// A machine without a BMC waits for an operator, who confirms here.
 	var row string
 	do(
 		"the router's power",
@@ -94,9 +94,8 @@ func TestPageShowsGenesis(t *testing.T) {
 	s.closed(ctx, t, "vp6630")
 }
 
-// picture leaves a picture of the page while the cluster's first node is being
-// installed.
-func (e *evening) picture(ctx context.Context, file string) {
+// picture saves a picture of the page while the cluster's first node is being installed.
+func (e *genesisRun) picture(ctx context.Context, file string) {
 	e.t.Helper()
 	e.until(ctx, "create", func(o inventory.Operation, row inventory.OperationStep) bool {
 		require.False(e.t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
@@ -120,8 +119,8 @@ func (e *evening) picture(ctx context.Context, file string) {
 
 var imageOf = regexp.MustCompile(`(file: (images/[^,]+), sha256: )[0-9a-f]{64}`)
 
-// exampleLab writes the example lab, moved into the lab's own network and with
-// images that exist, and returns its file and the address of its router.
+// exampleLab writes the example lab, changed to the lab's own network and existing images. It
+// returns its file and the address of its router.
 func (s *Site) exampleLab(t *testing.T) (file, router string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "lab")

@@ -33,14 +33,14 @@ import (
 
 const pageToken = "the-token-of-the-test-of-the-page-0123456789"
 
-// pageSite is an API with the page, over a real store and a Temporal that only notes what it is asked.
+// pageSite is an API with the page, a real store, and a Temporal that only records requests.
 type pageSite struct {
 	*httptest.Server
 	store    *sqlite.Store
 	temporal *notingTemporal
 }
 
-// notingTemporal notes which runs are started and signalled.
+// notingTemporal records which runs are started and signalled.
 type notingTemporal struct {
 	client.Client
 	mu      sync.Mutex
@@ -120,7 +120,7 @@ func pageRetrying(run string) []string {
 	return nil
 }
 
-// operatorAPI is the API of a server that has this store and this Temporal.
+// operatorAPI returns the API of a server with this store and this Temporal.
 func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namespace string, change func(*api.Config)) *api.API {
 	t.Helper()
 	cfg := api.Config{
@@ -142,7 +142,7 @@ func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namesp
 	return a
 }
 
-// addSpecial adds the machines that the test speaks of.
+// addSpecial adds the machines that the test refers to.
 func (s *pageSite) addSpecial(t *testing.T) {
 	t.Helper()
 	now := time.Now()
@@ -183,8 +183,9 @@ func (s *pageSite) addSpecial(t *testing.T) {
 	require.NoError(t, s.store.PutTemplate(t.Context(), inventory.Template{Name: "image", Source: "name: image", Builtin: true}, "test"))
 }
 
-// TestPageWithManyMachines walks through the table as an operator does: logs in with the token, finds who waits, and
-// acts on machines from there. Nothing on the way may be hard to use for people with disabilities, as far as axe tells.
+// TestPageWithManyMachines uses the table like an operator: it logs in with the token, finds
+// waiting machines, and acts on machines from there. axe must find no accessibility problems on the
+// way.
 func TestPageWithManyMachines(t *testing.T) {
 	beside(t, 40, 8)
 	s := newPageSite(t)
@@ -227,7 +228,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	do("the order", ask(tones, &order))
 	require.Equal(t, []string{"waiting", "retrying", "failed", "working"}, order[:4])
 
-	// An unreachable BMC does not look calm, in the table and in the panel.
+	// An unreachable BMC is clearly visible in the table and in the panel.
 	var text string
 	do("the unreachable BMC", click(`[data-machine="unreachable"]`), see(`[data-panel="unreachable"] [data-retrying]`),
 		chromedp.Text(`[data-machine="unreachable"]`, &text, chromedp.ByQuery))
@@ -236,7 +237,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	require.Contains(t, text, "PowerOff failed 2 times")
 	check("a run that tries again")
 
-	// The panel stays in view, however far down the table is scrolled, and not all rows are in the document.
+	// The panel stays visible when the table is scrolled, and not all rows are in the document.
 	var rows int
 	var top float64
 	do(
@@ -281,7 +282,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	_, signals := s.temporal.noted()
 	require.Equal(t, []string{"run-hand-1 powered-on", "run-hand-3 powered-on"}, signals)
 
-	// The first installation begins here.
+	// The first installation starts here.
 	do("a new machine", chromedp.Navigate(s.URL+"/#/machines/new"), see(`[data-install="new"]`))
 	check("a machine that was never installed")
 	do(
@@ -294,7 +295,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	require.Len(t, started, 1)
 	require.Equal(t, "debian-12", started[0].(workflows.ProvisionInput).Image)
 
-	// What is installed is given up by name.
+	// Installed machines are decommissioned by name.
 	var off bool
 	do(
 		"an installed machine",
@@ -344,7 +345,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	check("phone, panel")
 	do("back", click(`.back`), see(`[data-machine="node-69"]`))
 
-	// Nothing that was true before the connection went looks as if it were.
+	// Data from before the connection was lost is marked as old.
 	do(
 		"the desktop again",
 		chromedp.EmulateViewport(1440, 900),
@@ -365,5 +366,5 @@ func TestPageWithManyMachines(t *testing.T) {
 	check("the lost connection")
 }
 
-// awaited makes an evaluation wait for the promise that it returns.
+// awaited makes an evaluation wait for the returned promise.
 func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }

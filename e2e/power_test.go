@@ -13,7 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// ipmiScript is an administrator's power command: another way to a BMC that Ingot could speak to itself.
+// ipmiScript is an operator's power command: another way to use a BMC that Ingot could also use
+// directly.
 const ipmiScript = `#!/bin/sh
 set -e
 read -r password
@@ -25,8 +26,8 @@ out=$(ipmitool -I lanplus -C 3 -H "$2" -U admin -f "$file" chassis power "$1")
 case $1 in status) echo "${out##* }" ;; esac
 `
 
-// TestEveryPower installs machines that are switched by Intel AMT, by AMT over TLS, by a command and by wake-on-LAN, all at
-// once.
+// TestEveryPower installs machines that are switched by Intel AMT, by AMT over TLS, by a command
+// and by wake-on-LAN, all at the same time.
 func TestEveryPower(t *testing.T) {
 	beside(t, 7, 9)
 	ctx := needLab(t)
@@ -66,7 +67,7 @@ func TestEveryPower(t *testing.T) {
 		b["driver"], b["command"], b["host"], b["password"] = "exec", "script", address, secret
 	})
 	add("wol", lab.Spec{NoBMC: true, WakeOnLAN: true, Order: lab.NetworkFirst}, nil)
-	// AMT and the command have something to switch off first.
+	// AMT and the command first have to switch the machine off.
 	for _, name := range []string{"amt", "command"} {
 		require.NoError(t, machines[name].PowerOn(ctx))
 	}
@@ -85,13 +86,14 @@ func TestEveryPower(t *testing.T) {
 	require.Equal(t, 1, machines["wol"].PowerOns(), "nobody pressed a button")
 	require.Equal(t, 2, machines["amt"].PowerOns(), "off, then on")
 
-	// What each of them can, and says.
+	// The features that each driver supports and reports.
 	for _, name := range []string{"amt", "amt-tls", "command"} {
 		require.Contains(t, s.must(ctx, t, "bmc", "check", name), "power is on")
 		s.must(ctx, t, "machine", "power", "off", name)
 		require.Equal(t, lab.Off, machines[name].PowerState(), name)
 	}
-	// Who is refused asks a person, after one log-in; the run goes on when it is put right.
+	// With a refused password, the run asks after one log-in; it continues after the password is
+	// corrected.
 	amt := machines["amt"].AMT()
 	amt.Pretend(lab.AMTFaults{OtherPassword: true})
 	amt.Refused()

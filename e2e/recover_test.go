@@ -17,9 +17,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestRecover wipes and installs three machines at once, one of which has a BMC
-// that is dead: two are installed again, and the recovery waits for the operator
-// of the third. Another recovery is started by Temporal's own command.
+// TestRecover wipes and installs three machines at the same time, one of which has a dead BMC: two
+// are installed again, and the recovery waits for the operator of the third. Another recovery is
+// started with Temporal's own command.
 func TestRecover(t *testing.T) {
 	beside(t, 350, 1)
 	ctx := needLab(t)
@@ -77,7 +77,7 @@ func TestRecover(t *testing.T) {
 	require.Contains(t, status, "two waits for the operator")
 	t.Log(status)
 
-	// The page has the same in its table, and the question in the machine's panel.
+	// The page shows the same in its table, and the question in the machine's panel.
 	s.walkPage(
 		ctx,
 		t,
@@ -105,8 +105,8 @@ func TestRecover(t *testing.T) {
 		require.Equal(t, "wipe", v.Workflow.Actions[0].Name)
 	}
 
-	// The operator has slept; the machine of the dead BMC goes on when it is
-	// answered, and its recovery with it.
+	// The operator answers late; the machine with the dead BMC continues after the answer, and the
+	// recovery continues with it.
 	require.NoError(t, plug())
 	s.must(ctx, t, "workflow", "decide", "two", "--choice", "retry")
 	s.ended(ctx, t, "two", inventory.StateSuccess)
@@ -128,7 +128,7 @@ func TestRecover(t *testing.T) {
 		s.closed(ctx, t, name)
 	}
 
-	// By Temporal's own command, and one machine at a time.
+	// With Temporal's own command, and one machine at a time.
 	input := `{"name":"again","machines":["one","three"],"order":[["three"]],"concurrency":1}`
 	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.RecoverType, "--task-queue",
 		workflows.TaskQueue, "--workflow-id", workflows.RecoverID("again"), "--input", input)
@@ -146,7 +146,7 @@ func (s *Site) operationEnds(ctx context.Context, t *testing.T, id string) inven
 	return s.operationIs(ctx, t, id, func(o inventory.Operation) bool { return inventory.Final(o.State) })
 }
 
-// operationIs follows an operation until is says so.
+// operationIs follows an operation until is returns true.
 func (s *Site) operationIs(ctx context.Context, t *testing.T, id string, is func(o inventory.Operation) bool) inventory.Operation {
 	t.Helper()
 	var o inventory.Operation
@@ -167,7 +167,7 @@ func states(o inventory.Operation) map[string]string {
 	return all
 }
 
-// recovered is what Temporal says is the result of a recovery.
+// recovered is the result of a recovery in Temporal.
 func (s *Site) recovered(ctx context.Context, t *testing.T, name string) workflows.Recovered {
 	t.Helper()
 	out, err := s.TemporalCLI(ctx, "workflow", "result", "--workflow-id", workflows.RecoverID(name), "-o", "json")

@@ -24,9 +24,8 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// A relayLoad is machines on VLAN 20 that ask for an address all the time,
-// each time with a transaction id of its own, and a capture of both sides of
-// the relay by which their answers are judged.
+// A relayLoad is machines on VLAN 20 that continuously request an address, each time with a new
+// transaction id. The packets on both sides of the relay are captured to check the answers.
 type relayLoad struct {
 	cancel context.CancelFunc
 	done   chan error
@@ -41,7 +40,7 @@ const (
 
 func loadMAC(n int) net.HardwareAddr { return net.HardwareAddr{0x02, 0x4c, 0x4f, 0x41, 0x44, byte(n)} }
 
-// addLoad makes the machines of the load known to s.
+// addLoad adds the machines of the load to s.
 func (s *Site) addLoad(ctx context.Context) error {
 	var machines []any
 	for n := range loadMachines {
@@ -55,8 +54,8 @@ func (s *Site) addLoad(ctx context.Context) error {
 	return s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": machines}, nil)
 }
 
-// startLoad captures at the router, on the side of the relay's servers and on
-// that of its clients, and lets the machines of addLoad ask until stop.
+// startLoad captures packets on both sides of the relay and makes the machines of addLoad send
+// requests until stop.
 func startLoad(ctx context.Context, l *lab.Lab, name string) (*relayLoad, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &relayLoad{cancel: cancel, done: make(chan error, 1)}
@@ -77,7 +76,7 @@ func startLoad(ctx context.Context, l *lab.Lab, name string) (*relayLoad, error)
 			return err
 		}
 		index = i.Index
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // only sends
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // only for sending
 		return err
 	})
 	if err != nil {
@@ -112,12 +111,12 @@ func discover(ctx context.Context, fd, index int) error {
 	}
 }
 
-// frame puts Ethernet, IPv4 and UDP 68 to 67 around a broadcast.
+// frame adds Ethernet, IPv4 and UDP 68 to 67 headers for a broadcast.
 func frame(from net.HardwareAddr, payload []byte) []byte {
 	return udpFrame(from, netip.MustParseAddrPort("0.0.0.0:68"), netip.MustParseAddrPort("255.255.255.255:67"), payload)
 }
 
-// udpFrame puts Ethernet, as a broadcast, IPv4 and UDP around payload.
+// udpFrame adds Ethernet broadcast, IPv4 and UDP headers to payload.
 func udpFrame(mac net.HardwareAddr, from, to netip.AddrPort, payload []byte) []byte {
 	b := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, mac, []byte{8, 0}, make([]byte, 28), payload)
 	ip := b[14:34]
@@ -140,7 +139,7 @@ func udpFrame(mac net.HardwareAddr, from, to netip.AddrPort, payload []byte) []b
 	return b
 }
 
-// stop ends the load and judges what was captured.
+// stop ends the load and checks the captured packets.
 func (r *relayLoad) stop() (relayVerdict, error) {
 	r.cancel()
 	err := <-r.done
@@ -177,7 +176,7 @@ func readDHCP(file string) ([]dhcpSeen, error) {
 		at := time.Unix(int64(binary.LittleEndian.Uint32(b)), int64(binary.LittleEndian.Uint32(b[4:]))*1000)
 		n := int(binary.LittleEndian.Uint32(b[8:]))
 		if 16+n > len(b) {
-			break // the capture was ended in the middle of it
+			break // the capture ended within a packet
 		}
 		f := b[16 : 16+n]
 		b = b[16+n:]
@@ -193,14 +192,14 @@ func readDHCP(file string) ([]dhcpSeen, error) {
 	return out, nil
 }
 
-// relayVerdict is what clients got.
+// relayVerdict is the result of judgeRelay.
 type relayVerdict struct {
 	Discovers, Answered int
 	PerSecond           float64
-	By                  map[string]int // transactions that each server answered
-	Twice               []string       // transactions that more than one answered
-	// Gap is the longest time between the first answers of two transactions
-	// that follow each other, and Lost the most DISCOVERs in a row without one.
+	By                  map[string]int // number of transactions that each server answered
+	Twice               []string       // transactions with answers from more than one server
+	// Gap is the longest time between the first answers of two consecutive transactions. Lost is
+	// the largest number of consecutive DISCOVERs without an answer.
 	Gap  time.Duration
 	Lost int
 }
@@ -215,9 +214,8 @@ func (v relayVerdict) String() string {
 		v.Discovers, v.PerSecond, v.Answered, strings.Join(by, ", "), len(v.Twice), v.Gap.Round(time.Millisecond), v.Lost)
 }
 
-// judgeRelay says who answered what. A packet that was captured more than
-// once, on its way through the relay, counts once; a server is known by its
-// identifier.
+// judgeRelay determines which server answered which request. A packet that was captured more than
+// once, on its way through the relay, counts once. A server is identified by its server identifier.
 func judgeRelay(packets []dhcpSeen) relayVerdict {
 	type transaction struct {
 		asked, answered time.Time
@@ -292,7 +290,7 @@ func TestJudgeRelay(t *testing.T) {
 		seen(0, 1, ask, ""), seen(1, 1, ask, ""), seen(2, 1, offer, "192.0.2.1"), seen(3, 1, offer, "192.0.2.1"), // both sides of the relay
 		seen(100, 2, ask, ""), seen(200, 3, ask, ""),
 		seen(300, 4, ask, ""), seen(302, 4, offer, "192.0.2.2"),
-		seen(310, 9, offer, "192.0.2.3"), // nobody asked for that one
+		seen(310, 9, offer, "192.0.2.3"), // an answer without a request
 	}
 	v := judgeRelay(packets)
 	require.Equal(
@@ -311,9 +309,9 @@ func TestJudgeRelay(t *testing.T) {
 	require.Equal(t, []string{"0x00000004 by 192.0.2.1 and 192.0.2.2"}, v.Twice)
 }
 
-// TestRelayLoad: both servers are listed at the relay, one of them silent, and
-// then the other: nobody gets two answers. That the judge would see it is
-// shown last, with two servers that both know the machines.
+// TestRelayLoad: the relay sends to both servers, and first one and then the other is silent. No
+// client gets two answers. At the end, two servers that both know the machines show that two
+// answers would be detected.
 func TestRelayLoad(t *testing.T) {
 	beside(t, 25, 3)
 	ctx := needLab(t)
@@ -350,7 +348,7 @@ func TestRelayLoad(t *testing.T) {
 	require.NotEmpty(t, v.Twice)
 }
 
-// pause lets the load go on for a while; the judge looks at what happened.
+// pause lets the load continue for a while; stop checks the packets.
 func pause(ctx context.Context, t *testing.T, d time.Duration) {
 	t.Helper()
 	select {

@@ -21,14 +21,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// replay replays what the runs of this site have left, those that are still
-// open as well, and fails the test where the workflows of this build decide
-// otherwise: then a server could not have been restarted there, whatever else
-// the test has shown. With INGOT_HISTORIES it also leaves the histories in that
-// folder; workflows/testdata holds what was recorded so.
+// replay replays the histories of this site's runs, including open ones, and fails the test if the
+// workflows of this build decide differently: then the server could not have been restarted,
+// whatever else the test has shown. With INGOT_HISTORIES set, it also saves the histories in that
+// folder; those in workflows/testdata were recorded this way.
 //
-// A site whose server was stopped has nobody to ask, and one that has moved has
-// taken its runs along.
+// A site whose server was stopped cannot be asked, and a site that has moved has no runs any more.
 func (s *Site) replay(t *testing.T) {
 	t.Helper()
 	if role := s.is().Role; !s.serves() || role != handover.Active {
@@ -54,7 +52,7 @@ func (s *Site) replay(t *testing.T) {
 			s.leave(ctx, t, dir, first.GetWorkflowType().GetName(), run)
 		}
 		if len(h.Events) < 3 {
-			continue // no worker has seen it
+			continue // no worker has processed it
 		}
 		one := time.Now()
 		err := r.ReplayWorkflowHistoryWithOptions(silent(), h, worker.ReplayWorkflowHistoryOptions{
@@ -69,13 +67,13 @@ func (s *Site) replay(t *testing.T) {
 		time.Since(began).Seconds(), slowest.Milliseconds())
 }
 
-// runs are all that Temporal knows of Ingot's workflows, open and closed.
+// runs returns all of Ingot's workflows in Temporal, open and closed.
 func (s *Site) runs(ctx context.Context, t *testing.T, c client.Client) (runs []workflow.Execution) {
 	t.Helper()
 	req := &workflowservice.ListWorkflowExecutionsRequest{Query: fmt.Sprintf("TaskQueue = '%s'", workflows.TaskQueue), PageSize: 1000}
 	for {
 		page, err := c.ListWorkflow(ctx, req)
-		if err != nil && ctx.Err() == nil { // it has been killed a moment ago, perhaps
+		if err != nil && ctx.Err() == nil { // the server may have been killed just now
 			pause(ctx, t, time.Second)
 			continue
 		}
@@ -101,12 +99,12 @@ func historyOf(ctx context.Context, t *testing.T, c client.Client, id, run strin
 	return h
 }
 
-// leave writes a history as the unmodified temporal command shows it.
+// leave saves a history in the format of the unmodified temporal command.
 func (s *Site) leave(ctx context.Context, t *testing.T, dir, typ string, run workflow.Execution) {
 	t.Helper()
 	out, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", run.ID, "--run-id", run.RunID, "-o", "json")
 	require.NoError(t, err)
 	_, name, _ := strings.Cut(run.ID, "/")
-	name = fmt.Sprintf("%s-%s-%s-%s.json", t.Name(), typ, name, run.RunID[len(run.RunID)-6:]) // ids begin with the time
+	name = fmt.Sprintf("%s-%s-%s-%s.json", t.Name(), typ, name, run.RunID[len(run.RunID)-6:]) // run ids begin with the time
 	require.NoError(t, os.WriteFile(filepath.Join(dir, strings.NewReplacer("/", "-", " ", "-").Replace(name)), []byte(out), 0o644))
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestResetLeavesTheMachineAlone resets a run that has installed a machine to
-// each of its workflow tasks after the plan was made, with the unmodified
-// temporal command: no command reaches the BMC, the disk stays as it is, and the
-// machine can be provisioned afterwards.
+// TestResetLeavesTheMachineAlone resets a run that has installed a machine to each of its workflow
+// tasks after the plan was made, with the unmodified temporal command: the BMC gets no command, the
+// disk does not change, and the machine can be provisioned afterwards.
 func TestResetLeavesTheMachineAlone(t *testing.T) {
 	beside(t, 15, 5)
 	ctx := needLab(t)

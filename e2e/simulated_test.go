@@ -27,9 +27,9 @@ import (
 
 var simulatedMachines = flag.Int("machines", 4, "how many machines TestSimulatedMachine installs at once")
 
-// TestSimulatedMachine installs on machines without QEMU, half of them behind
-// the relay, with both ways of configuring the system. All else is real, from
-// IPMI to the call of the installed system.
+// TestSimulatedMachine installs machines without QEMU, half of them behind the relay, with both
+// ways of configuring the system. Everything else is real, from IPMI to the phone-home of the
+// installed system.
 func TestSimulatedMachine(t *testing.T) {
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
@@ -63,9 +63,9 @@ func TestSimulatedMachine(t *testing.T) {
 				return err
 			}
 			t.Logf("%s: %.1f s", m.Name(), time.Since(began).Seconds())
-			from := int64(1 << 20) // both partitions are as in the image
+			from := int64(1 << 20) // both partitions are the same as in the image
 			if i/2%2 == 1 {
-				from = 3 << 20 // the first holds the metadata's URL now
+				from = 3 << 20 // the first partition contains the metadata's URL now
 			}
 			return s.installed(gctx, m, w, image, from)
 		})
@@ -77,8 +77,8 @@ func TestSimulatedMachine(t *testing.T) {
 	}
 }
 
-// installed compares a simulated machine with what its run says. From byte
-// from on, its disk must be as the image until both tables begin.
+// installed compares a simulated machine with its run. From byte from on, its disk must equal the
+// image up to the place where the second partition table begins.
 func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workflow, image lab.Image, from int64) error {
 	if _, err := m.WaitSerial(ctx, "LAB-MINI-PHONED-HOME"); err != nil {
 		return err
@@ -125,8 +125,8 @@ func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workfl
 	return nil
 }
 
-// cpuTime is what the server, its Temporal and this program with everything that
-// it started have used so far.
+// cpuTime returns the processor time of the server, its Temporal, and this program with all
+// processes that it has started.
 func (s *Site) cpuTime(t *testing.T) time.Duration {
 	t.Helper()
 	var own, children syscall.Rusage

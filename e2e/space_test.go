@@ -24,10 +24,10 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestFullDisk fills the disk of the data directory up while two machines are
-// being installed: first all but the reserve, on which the first installation
-// ends, over a kill of the server; then the reserve, too. When there is room
-// again the second one ends, and nothing was lost.
+// TestFullDisk fills the disk of the data directory while two machines are being installed: first
+// everything except the reserve, with which the first installation completes although the server is
+// killed; then the reserve, too. When space is available again, the second installation completes,
+// and nothing was lost.
 func TestFullDisk(t *testing.T) {
 	beside(t, 29, 4)
 	ctx := needLab(t)
@@ -71,7 +71,8 @@ func TestFullDisk(t *testing.T) {
 
 	all, err := s.Fill(filepath.Join(data, "temporal"), 0)
 	require.NoError(t, err)
-	// Writes go on for a while in room that the write-ahead logs have already: until both databases refuse.
+	// Writes first use the space in the existing write-ahead logs: wait until both databases
+	// refuse.
 	s.exhaust(ctx, t)
 	_, err = late.Arguments(ctx)
 	require.ErrorIs(t, err, ErrNotArmed, "machines are answered all the same")
@@ -115,7 +116,7 @@ tasks:
   - {name: "off", image: poweroff, timeout: 60}
 `
 
-// smallSite is a site whose state lies on a disk of its own, of size bytes.
+// smallSite returns a site whose state is on a separate disk of size bytes.
 func smallSite(ctx context.Context, t *testing.T, size int64, top string) *Site {
 	t.Helper()
 	dir := keepDir(t)
@@ -129,7 +130,7 @@ func smallSite(ctx context.Context, t *testing.T, size int64, top string) *Site 
 	return s
 }
 
-// space is what the server says of the disk of its data.
+// space returns what the server reports about the disk of its data.
 func (s *Site) space(ctx context.Context, t *testing.T) api.SpaceStatus {
 	t.Helper()
 	var st api.Status
@@ -144,7 +145,7 @@ func (s *Site) awaitSpace(ctx context.Context, t *testing.T, what string, so fun
 	until(ctx, t, what, func() bool { return so(s.space(ctx, t)) })
 }
 
-// said is the server's log so far.
+// said returns the server's log so far.
 func (s *Site) said(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(s.log.Name())
@@ -152,7 +153,7 @@ func (s *Site) said(t *testing.T) string {
 	return string(b)
 }
 
-// installation is a run whose agent, an ordinary process, is writing slowly.
+// installation is a run whose agent, an ordinary process, writes slowly.
 type installation struct {
 	m     *Simulated
 	run   string
@@ -160,7 +161,7 @@ type installation struct {
 	image *drip
 }
 
-// writing begins a run and waits until its agent writes.
+// writing starts a run and waits until its agent writes.
 func (s *Site) writing(ctx context.Context, t *testing.T, name string, n int) installation {
 	t.Helper()
 	i := installation{m: s.bare(ctx, t, name, n), file: s.blank(t, name, 64<<20), image: s.drip(ctx, t, 16<<20, time.Second)}
@@ -171,14 +172,14 @@ func (s *Site) writing(ctx context.Context, t *testing.T, name string, n int) in
 	return i
 }
 
-// input installs the same image on another machine.
+// input returns the input for installing the same image on another machine.
 func (i installation) input(machine string) workflows.ProvisionInput {
 	in := i.image.input()
 	in.Machine = machine
 	return in
 }
 
-// log is what the agent wrote.
+// log returns the agent's log.
 func (i installation) log(t *testing.T, s *Site) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(s.dir, i.m.Name+"-agent.log"))
@@ -186,8 +187,7 @@ func (i installation) log(t *testing.T, s *Site) string {
 	return string(b)
 }
 
-// right waits for the run's end and requires that everything is as it should
-// be: the disk, and one report of each action.
+// right waits for the run's end and checks everything: the disk, and one report of each action.
 func (i installation) right(ctx context.Context, t *testing.T, s *Site) {
 	t.Helper()
 	end := s.of(ctx, t, i.run, final)
@@ -200,7 +200,7 @@ func (i installation) right(ctx context.Context, t *testing.T, s *Site) {
 	s.closed(ctx, t, i.m.Name)
 }
 
-// exhaust writes until neither the inventory nor Temporal takes any more.
+// exhaust writes until both the inventory and Temporal refuse writes.
 func (s *Site) exhaust(ctx context.Context, t *testing.T) {
 	t.Helper()
 	c, err := client.DialContext(ctx, client.Options{HostPort: s.Temporal})

@@ -16,11 +16,10 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestUpgradeUnderLoad starts runs on the build of the baseline commit, which the
-// file e2e/baseline names (make previous), one in each kind of wait, and finishes
-// them on this build: the workflows replay, the baseline's agents are served on,
-// and the database of the baseline is read. TestReplay in workflows replays
-// recorded histories (security S13).
+// TestUpgradeUnderLoad starts runs with the build of the baseline commit, which is named in the
+// file e2e/baseline (make previous), one in each kind of wait. It finishes them with this build:
+// the workflows replay, this server serves the baseline's agents, and it reads the baseline's
+// database. TestReplay in workflows replays recorded histories (security S13).
 func TestUpgradeUnderLoad(t *testing.T) {
 	beside(t, 19, 3)
 	ctx := needLab(t)
@@ -82,7 +81,7 @@ tasks:
 	off := machine(1, "off")
 	start("off", "step", phase(inventory.PhasePower))
 
-	// Has an assignment in its hands.
+	// This run has assigned an action.
 	busy := machine(2, "busy")
 	start("busy", "step", phase(inventory.PhasePower))
 	_, err = busy.armed(ctx)
@@ -91,7 +90,7 @@ tasks:
 	require.NoError(t, err)
 	first := busy.assigned(ctx, t)
 
-	// Asks a person which of two disks it is.
+	// This run asks which of two disks to use.
 	asks := machine(3, "asks")
 	asks.Facts = action.Facts{Disks: []action.Disk{
 		{Path: "/dev/vda", Serial: "A", Size: 1 << 30, Blank: true}, {Path: "/dev/vdb", Serial: "B", Size: 1 << 30, Blank: true},
@@ -104,7 +103,7 @@ tasks:
 	w, err := s.Follow(ctx, "asks", func(w inventory.Workflow) bool { return w.Question != nil })
 	require.NoError(t, err)
 
-	// The old build's own agent is in the middle of an action.
+	// The agent of the old build is carrying out an action.
 	old := machine(4, "old")
 	start("old", "sleep", phase(inventory.PhasePower))
 	agent := s.agent(ctx, t, old, filepath.Join(previous, "worker-agent"))
@@ -141,8 +140,7 @@ tasks:
 	}
 }
 
-// agent runs the given agent program for a machine that has been armed, on a
-// file of 1 GiB as its only disk.
+// agent runs the given agent program for an armed machine, with a file of 1 GiB as its only disk.
 func (s *Site) agent(ctx context.Context, t *testing.T, m *Simulated, program string) *lab.Cmd {
 	t.Helper()
 	args, err := m.armed(ctx)

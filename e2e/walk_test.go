@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openPage starts a headless browser and opens the page in it, as the one-time
-// login link lets it. It ends with the test.
+// openPage starts a headless browser and opens the page with the one-time login link. The browser
+// ends with the test.
 func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context) {
 	t.Helper()
 	tab = browser(ctx, t)
@@ -23,10 +23,10 @@ func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context)
 	return tab
 }
 
-// browser starts a headless browser. It ends with the test.
+// browser starts a headless browser, which ends with the test.
 func browser(ctx context.Context, t *testing.T) (tab context.Context) {
 	t.Helper()
-	runtime.LockOSThread() // as in watchPage; clean-up is on this thread, too
+	runtime.LockOSThread() // as in watchPage; the clean-up is also on this thread
 	t.Cleanup(runtime.UnlockOSThread)
 	chromium, err := exec.LookPath("chromium")
 	require.NoError(t, err, "make deps installs it")
@@ -36,13 +36,12 @@ func browser(ctx context.Context, t *testing.T) (tab context.Context) {
 	t.Cleanup(cancelAlloc)
 	tab, cancelTab := chromedp.NewContext(alloc)
 	t.Cleanup(cancelTab)
-	// The first command starts the browser, which would end with a time-out of that command alone.
+	// The first command starts the browser, so it must not have a time-out of its own.
 	require.NoError(t, chromedp.Run(tab))
 	return tab
 }
 
-// onPage carries out steps on the page; what says which, when they do not come
-// to an end.
+// onPage runs steps on the page; what describes the steps in the error of a time-out.
 func onPage(tab context.Context, t *testing.T, what string, steps ...chromedp.Action) {
 	t.Helper()
 	within, cancel := context.WithTimeout(tab, 2*time.Minute)
@@ -54,8 +53,7 @@ func onPage(tab context.Context, t *testing.T, what string, steps ...chromedp.Ac
 	}
 }
 
-// walkPage opens the page as a person who was given a link does, and carries out
-// steps there.
+// walkPage opens the page with a login link and runs steps there.
 func (s *Site) walkPage(ctx context.Context, t *testing.T, steps ...chromedp.Action) {
 	t.Helper()
 	tab := s.openPage(ctx, t)
@@ -63,8 +61,8 @@ func (s *Site) walkPage(ctx context.Context, t *testing.T, steps ...chromedp.Act
 	require.NoError(t, chromedp.Cancel(tab), "closing the browser")
 }
 
-// see waits until the page shows what selector names.
+// see waits until the page shows an element that matches selector.
 func see(selector string) chromedp.Action { return chromedp.WaitVisible(selector, chromedp.ByQuery) }
 
-// click clicks there.
+// click clicks on that element.
 func click(selector string) chromedp.Action { return chromedp.Click(selector, chromedp.ByQuery) }

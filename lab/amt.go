@@ -56,21 +56,22 @@ type Chassis interface {
 type AMTFaults struct {
 	OtherPassword bool          // it has another password than AMT.Password
 	Refuse        bool          // power requests answer with return value 2 and do nothing
-	Idle          bool          // power requests answer with success and do nothing
+	Idle          bool          // power requests answer with success and have no effect
 	Forget        bool          // boot sources are accepted and forgotten
-	Lie           PowerState    // the power state that it tells, whatever is so; "" = the truth
-	Drop          bool          // requests find a connection that is closed without an answer
-	Delay         time.Duration // every answer takes that much longer
-	ClientControl bool          // client control mode: boot sources are accepted and do nothing
-	Blind         bool          // it has no class that tells which boot source is chosen
-	NoEmptyOrder  bool          // it refuses to take a boot source back
-	ListsAll      bool          // it lists every boot source as ordered
-	ShortNonce    bool          // a log-in's nonce is good for three requests
-	Graceful      bool          // it offers to ask the system to switch off, which never does
+	Lie           PowerState    // the power state that it always reports; "" means the real one
+	Drop          bool          // the connection is closed without an answer
+	Delay         time.Duration // added to the time of every answer
+	ClientControl bool          // client control mode: boot sources are accepted and have no effect
+	Blind         bool          // it has no class that reports the selected boot source
+	NoEmptyOrder  bool          // it refuses to remove a boot source
+	ListsAll      bool          // it reports every boot source as selected
+	ShortNonce    bool          // a log-in's nonce is valid for three requests
+	Graceful      bool          // it offers a graceful power-off, which never completes
 }
 
-// AMT simulates Intel's Active Management Technology as far as power and boot source go: WS-Management with digest
-// authentication, as an http.Handler. A boot source holds for one start, and is lost when the machine is switched off.
+// AMT simulates the power and boot source functions of Intel's Active Management Technology:
+// WS-Management with digest authentication, as an http.Handler. A boot source is used for one
+// start, and is lost when the machine is switched off.
 type AMT struct {
 	Address     string // in a lab; on AMTPort, and by TLS on AMTTLSPort
 	User        string
@@ -80,20 +81,20 @@ type AMT struct {
 	chassis Chassis
 	machine *Machine
 
-	mu       sync.Mutex // one request at a time, as on the real thing
+	mu       sync.Mutex // one request at a time, as on real hardware
 	faults   AMTFaults
 	realm    string
-	nonces   map[string]int // how often each was used
+	nonces   map[string]int // number of uses of each nonce
 	pulls    map[string][]string
 	made     int
 	settings map[string]string // AMT_BootSettingData
 	source   string            // chosen by ChangeBootOrder
-	single   bool              // SetBootConfigRole: next, for once
+	single   bool              // SetBootConfigRole: used for the next start only
 	calls    []string
 	refused  int
 }
 
-// NewAMT returns an AMT that switches c. In a lab, Spec.Controller makes one.
+// NewAMT returns an AMT that controls c. In a lab, Spec.Controller creates it.
 func NewAMT(c Chassis, user, password string) *AMT {
 	return &AMT{
 		User: user, Password: password, chassis: c, realm: "Digest:" + random(16), nonces: map[string]int{}, pulls: map[string][]string{},
@@ -108,7 +109,8 @@ func (a *AMT) Pretend(f AMTFaults) {
 	a.faults = f
 }
 
-// Calls are the requests of those who could log in, since the last call: "Enumerate CIM_…", "RequestPowerStateChange 2".
+// Calls returns the authenticated requests since the last call: "Enumerate CIM_…",
+// "RequestPowerStateChange 2".
 func (a *AMT) Calls() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,7 +119,7 @@ func (a *AMT) Calls() []string {
 	return out
 }
 
-// Refused counts the log-ins that were refused since the last call.
+// Refused returns the number of log-ins that were refused since the last call.
 func (a *AMT) Refused() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,12 +135,12 @@ func (a *AMT) Settings() map[string]string {
 	return maps.Clone(a.settings)
 }
 
-// Unplug takes the AMT's address off the lab's network, Plug puts it back.
+// Unplug removes the AMT's address from the lab's network; Plug adds it again.
 func (a *AMT) Unplug(ctx context.Context) error {
 	return a.machine.lab.ipBatch(ctx, BMCs, "addr del "+a.Address+"/24 dev eth0")
 }
 
-// Plug puts the AMT's address on the network.
+// Plug adds the AMT's address to the network.
 func (a *AMT) Plug(ctx context.Context) error {
 	return a.machine.lab.ipBatch(ctx, BMCs, "addr replace "+a.Address+"/24 dev eth0")
 }
@@ -175,7 +177,8 @@ func (a *AMT) install(ctx context.Context) error {
 	return nil
 }
 
-// selfSigned makes a certificate as AMT has one, and the fingerprint of its key.
+// selfSigned creates a self-signed certificate like that of a real AMT, and the fingerprint of its
+// key.
 func selfSigned(address string) (tls.Certificate, string, error) {
 	fail := func(err error) (tls.Certificate, string, error) {
 		return tls.Certificate{}, "", fmt.Errorf("making the certificate of %s: %w", address, err)
@@ -202,7 +205,7 @@ func selfSigned(address string) (tls.Certificate, string, error) {
 
 func random(n int) string {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // never returns an error, says its documentation
+	_, _ = rand.Read(b) // never returns an error, according to its documentation
 	return strings.ToUpper(hex.EncodeToString(b))
 }
 
@@ -220,14 +223,14 @@ const (
 	amtBootConfig = "Intel(r) AMT: Boot Configuration 0"
 )
 
-// amtSources are AMT's boot sources and what they mean here.
+// amtSources maps AMT's boot sources to those of the lab.
 var amtSources = map[string]NextBoot{
 	"Intel(r) AMT: Force PXE Boot":        NextNetwork,
 	"Intel(r) AMT: Force Hard-drive Boot": NextDisk,
 	"Intel(r) AMT: Force CD/DVD Boot":     NextDefault,
 }
 
-// amtRequest holds the parts of a request that are read.
+// amtRequest has the parts of a request that are read.
 type amtRequest struct {
 	Header struct {
 		Action      string
@@ -324,7 +327,8 @@ func md5Of(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// authorized checks a log-in (RFC 2617). Each nonce is counted: a request that is repeated is refused.
+// authorized checks a log-in (RFC 2617). It counts the uses of each nonce and refuses a repeated
+// request.
 func (a *AMT) authorized(r *http.Request) bool {
 	header, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Digest ")
 	if !ok {
@@ -354,7 +358,7 @@ func (a *AMT) authorized(r *http.Request) bool {
 	return true
 }
 
-// answer does what is asked and returns the body, or the code of a fault.
+// answer carries out a request and returns the body, or the code of a fault.
 func (a *AMT) answer(ctx context.Context, q *amtRequest) (body, fault string) {
 	resource := q.Header.ResourceURI
 	switch q.Header.Action {
@@ -414,7 +418,7 @@ func (a *AMT) answer(ctx context.Context, q *amtRequest) (body, fault string) {
 	return "", "ActionNotSupported"
 }
 
-// later keeps the items of an enumeration for who pulls them.
+// later stores the items of an enumeration for a later pull.
 func (a *AMT) later(items []string) string {
 	if len(a.pulls) > 64 {
 		clear(a.pulls)
@@ -434,7 +438,7 @@ func returns(q *amtRequest, n int) string {
 	)
 }
 
-// value returns the text of the first element of that name.
+// value returns the text of the first element with that name.
 func value(body []byte, name string) string {
 	d := xml.NewDecoder(strings.NewReader("<x>" + string(body) + "</x>"))
 	d.Strict = false
@@ -460,7 +464,7 @@ func (a *AMT) on() bool {
 	return a.chassis.PowerState() == On
 }
 
-// amtReference is a reference to an instance.
+// amtReference returns a reference to an instance.
 func amtReference(tag, class string, selectors ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(
@@ -476,7 +480,7 @@ func amtReference(tag, class string, selectors ...string) string {
 	return b.String() + fmt.Sprintf("</c:SelectorSet></b:ReferenceParameters></%s>", tag)
 }
 
-// items are the instances of a class, or the references to them.
+// items returns the instances of a class, or references to them.
 func (a *AMT) items(resource string, references bool) ([]string, bool) {
 	class := strings.TrimPrefix(resource, amtCIM)
 	wrap := func(format string, args ...any) string {
@@ -579,7 +583,7 @@ func (a *AMT) get(resource string) (body, fault string) {
 	return "", "DestinationUnreachable"
 }
 
-// put stores AMT_BootSettingData. What only AMT writes must not be in it.
+// put stores AMT_BootSettingData. The data must not contain properties that only AMT may write.
 func (a *AMT) put(body []byte) (answer, fault string) {
 	var data struct {
 		Settings []struct {
@@ -588,7 +592,7 @@ func (a *AMT) put(body []byte) (answer, fault string) {
 		} `xml:",any"`
 	}
 	d := xml.NewDecoder(strings.NewReader(string(body)))
-	d.Strict = false // prefixes were declared outside
+	d.Strict = false // prefixes were declared outside the fragment
 	if err := d.Decode(&data); err != nil || len(data.Settings) == 0 {
 		return "", "SchemaValidationError"
 	}
@@ -601,7 +605,7 @@ func (a *AMT) put(body []byte) (answer, fault string) {
 	return a.get(amtAMT + "AMT_BootSettingData")
 }
 
-// change does a RequestPowerStateChange and returns its value.
+// change carries out a RequestPowerStateChange and returns its value.
 func (a *AMT) change(ctx context.Context, state int) int {
 	switch {
 	case a.faults.Refuse:

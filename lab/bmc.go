@@ -18,11 +18,13 @@ import (
 	"time"
 )
 
-// BMCCipher is the only cipher suite of IPMI 2.0 that ipmi_sim offers: give it to ipmitool with -C, or each command takes 10 s.
+// BMCCipher is the only cipher suite of IPMI 2.0 that ipmi_sim offers. Pass it to ipmitool with -C:
+// otherwise each command takes 10 s.
 const BMCCipher = 3
 
-// BMC is a machine's management controller: OpenIPMI's ipmi_sim, speaking IPMI 2.0 (RMCP+) on UDP port 623 of Address, on the
-// BMC network. It remembers the boot device, but neither its EFI nor its persistent flag.
+// BMC is a machine's management controller: OpenIPMI's ipmi_sim with IPMI 2.0 (RMCP+) on UDP port
+// 623 of Address, in the BMC network. It stores the boot device, but neither its EFI flag nor its
+// persistent flag.
 type BMC struct {
 	Address  string
 	User     string
@@ -34,15 +36,17 @@ type BMC struct {
 	told    []string
 }
 
-// Told is all that the BMC was ever told to change of power and boot device, in ipmi_sim's words ("power 1", "boot pxe"): also
-// what changed nothing, such as a power-on of a machine that is on.
+// Told returns all orders about power and boot device that the BMC has received, in ipmi_sim's
+// notation ("power 1", "boot pxe"). It includes orders without an effect, such as power-on while
+// the machine is on.
 func (b *BMC) Told() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.told)
 }
 
-// chassisScript is called by ipmi_sim for everything about power and boot device. ipmi_sim waits for its end.
+// chassisScript is called by ipmi_sim for everything about power and boot device. ipmi_sim waits
+// until it ends.
 const chassisScript = `#!/bin/sh
 # $1 is the address of the management controller, then: get|set NAME [VALUE]...
 shift
@@ -75,7 +79,8 @@ mc_enable 0x20
 
 func (b *BMC) dir() string { return b.machine.path("bmc") }
 
-// install writes the simulator's files, gives the BMC network its address, and starts it.
+// install writes the simulator's files, adds the BMC's address to the network, and starts the
+// simulator.
 func (b *BMC) install(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(b.dir(), "state"), 0o755); err != nil {
 		return err
@@ -106,7 +111,7 @@ func (b *BMC) install(ctx context.Context) error {
 	return b.Start(ctx)
 }
 
-// Start starts the BMC and waits until it answers. A BMC that runs is left alone.
+// Start starts the BMC and waits until it answers. It does nothing if the BMC is running.
 func (b *BMC) Start(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +163,7 @@ func (b *BMC) answers(ctx context.Context) bool {
 	}
 	defer c.Close() // a UDP socket
 	buf := make([]byte, 256)
-	_ = c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // a fresh socket takes it
+	_ = c.SetDeadline(time.Now().Add(200 * time.Millisecond)) // cannot fail on a new socket
 	if _, err := c.Write([]byte(authCapabilities)); err != nil {
 		return false
 	}
@@ -166,7 +171,7 @@ func (b *BMC) answers(ctx context.Context) bool {
 	return err == nil && n > 4
 }
 
-// Stop kills the BMC: it refuses connections until Start. The machine stays as it is.
+// Stop kills the BMC: it refuses connections until Start. The machine's power does not change.
 func (b *BMC) Stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +181,7 @@ func (b *BMC) Stop() {
 	}
 }
 
-// Unplug takes the BMC's address off the network: requests vanish without an answer until Plug.
+// Unplug removes the BMC's address from the network: requests get no answer until Plug.
 func (b *BMC) Unplug(ctx context.Context) error {
 	return b.machine.lab.ipBatch(ctx, BMCs, "addr del "+b.Address+"/24 dev eth0")
 }
@@ -186,7 +191,7 @@ func (b *BMC) Plug(ctx context.Context) error {
 	return b.machine.lab.ipBatch(ctx, BMCs, "addr replace "+b.Address+"/24 dev eth0")
 }
 
-// IPMITool is ipmitool with the arguments that reach this BMC, to be run in namespace Server.
+// IPMITool returns ipmitool with the arguments for this BMC, to be run in namespace Server.
 func (b *BMC) IPMITool(ctx context.Context, args ...string) *Cmd {
 	a := append([]string{"-I", "lanplus", "-C", fmt.Sprint(BMCCipher), "-H", b.Address, "-U", b.User, "-E"}, args...)
 	c := b.machine.lab.Command(ctx, Server, "ipmitool", a...)
@@ -220,7 +225,7 @@ func (l *Lab) serveChassis() error {
 				http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 				return
 			}
-			_, _ = io.WriteString(w, out) // a script that has gone needs no answer
+			_, _ = io.WriteString(w, out) // a script that has ended needs no answer
 		}),
 	}
 	l.onClose(l.chassis.Close)
@@ -232,8 +237,8 @@ func (l *Lab) serveChassis() error {
 	return nil
 }
 
-// chassis does what ipmi_sim asks: "get power boot", "set power 1", "set boot pxe" and the like. The answer to get is one line
-// "name:value" for each name.
+// chassis carries out a command of ipmi_sim such as "get power boot", "set power 1" or "set boot
+// pxe". The answer to get has one line "name:value" for each name.
 func (m *Machine) chassis(ctx context.Context, args []string) (string, error) {
 	if len(args) < 2 {
 		return "", fmt.Errorf("unknown operation %q", args)
@@ -267,7 +272,7 @@ func (m *Machine) chassis(ctx context.Context, args []string) (string, error) {
 				return "", err
 			}
 			if args[i] == "identify" {
-				i++ // has two values
+				i++ // boot has two values
 			}
 		}
 		return "", nil

@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Undo takes a fault away. Only the first call does anything; later ones return the same. Close of the lab calls it for every
-// fault that is still there, the latest one first.
+// Undo removes a fault. Only the first call has an effect; later calls return the same error.
+// Closing the lab calls it for every remaining fault, the latest one first.
 type Undo func() error
 
-// undoable makes an Undo of f. A fault that was made while the lab was being closed is undone at once.
+// undoable makes an Undo of f. A fault that is made while the lab is being closed is undone at
+// once.
 func (l *Lab) undoable(what string, f func() error) (Undo, error) {
 	undo := Undo(sync.OnceValue(func() error {
 		if err := f(); err != nil {
@@ -35,8 +36,9 @@ func (l *Lab) undoable(what string, f func() error) (Undo, error) {
 	return undo, nil
 }
 
-// outside runs a program in the network namespace ns alone. Unlike Command it works while the lab is being closed, and unlike
-// `ip netns exec` it leaves /sys as it is, where control groups are.
+// outside runs a program in the network namespace ns only. Unlike Command, it works while the lab
+// is being closed. Unlike `ip netns exec`, it does not change /sys, which contains the control
+// groups.
 func (l *Lab) outside(ns Namespace, stdin string, args ...string) (string, error) {
 	c := exec.Command("nsenter", append([]string{"--net=" + filepath.Join(netnsDir, l.NamespaceName(ns)), "--"}, args...)...)
 	c.Stdin = strings.NewReader(stdin)
@@ -47,8 +49,8 @@ func (l *Lab) outside(ns Namespace, stdin string, args ...string) (string, error
 	return string(out), nil
 }
 
-// SmallDisk mounts an empty filesystem of the given size in bytes and returns its folder: for a data directory that can be
-// filled up. It goes when the lab is closed.
+// SmallDisk mounts an empty file system of the given size in bytes and returns its folder, for a
+// data directory that can become full. Closing the lab removes it.
 func (l *Lab) SmallDisk(size int64) (string, error) {
 	parent := filepath.Join(l.run, "disks")
 	if err := os.MkdirAll(parent, 0o700); err != nil {
@@ -61,7 +63,7 @@ func (l *Lab) SmallDisk(size int64) (string, error) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0750", size)); err != nil {
 		return "", fmt.Errorf("mounting a small disk: %w", err)
 	}
-	// Detached: processes in other namespaces may still hold it; what they hold goes with them.
+	// Detach it: processes in other namespaces may still use it until they end.
 	_, err = l.undoable("a small disk", func() error { return unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir, err
 }
@@ -74,7 +76,7 @@ func unmountBelow(dir string) error {
 	}
 	var points []string
 	for line := range strings.Lines(string(b)) {
-		// Field 5 is the mount point. The lab's own folders hold nothing that is written as an escape there.
+		// Field 5 is the mount point. The paths of the lab's own folders need no escapes there.
 		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
 			points = append(points, f[4])
 		}
@@ -87,11 +89,12 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// filler is the file with which Fill uses up the space.
+// filler is the file that Fill uses to occupy the space.
 const filler = "lab-filler"
 
-// Fill takes all room on the filesystem of dir but about leave bytes: writes beyond fail with ENOSPC. It refuses a filesystem
-// that has more than 1 GiB free, because that is not one of SmallDisk's. Undo frees the room.
+// Fill occupies all space on the file system of dir except about leave bytes: further writes fail
+// with ENOSPC. It refuses a file system with more than 1 GiB of free space, because SmallDisk does
+// not create such large ones. Undo frees the space.
 func (l *Lab) Fill(dir string, leave int64) (Undo, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -106,7 +109,8 @@ func (l *Lab) Fill(dir string, leave int64) (Undo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("filling the disk of %q: %w", dir, err)
 	}
-	// Others write at the same time, so that what was free a moment ago may be too much by now: a page at a time at the end.
+	// Others write at the same time, so the space that was free a moment ago may be too much now:
+	// at the end, add one page at a time.
 	for step := max(free, 0); step >= st.Bsize; {
 		at, err := f.Seek(0, 1)
 		if err == nil {
@@ -121,21 +125,22 @@ func (l *Lab) Fill(dir string, leave int64) (Undo, error) {
 		case err != nil:
 			return nil, errors.Join(fmt.Errorf("filling the disk of %q: %w", dir, err), f.Close(), os.Remove(name))
 		case leave > 0:
-			step = 0 // as much as was asked for
+			step = 0 // as much as was requested
 		}
 	}
 	if err := f.Close(); err != nil {
 		return nil, errors.Join(err, os.Remove(name))
 	}
 	return l.undoable("a full disk", func() error {
-		if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) { // its filesystem is unmounted
+		if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) { // its file system may be unmounted
 			return err
 		}
 		return nil
 	})
 }
 
-// KeepFull is Fill that takes what others free, too, within moments: a reserve that is given up is gone as well.
+// KeepFull is Fill that also occupies, within moments, the space that others free: releasing a
+// reserve then does not help.
 func (l *Lab) KeepFull(dir string) (Undo, error) {
 	empty, err := l.Fill(dir, 0)
 	if err != nil {
@@ -173,7 +178,8 @@ func (l *Lab) KeepFull(dir string) (Undo, error) {
 	})
 }
 
-// takeAll takes what a disk has free, if it is more than some pages, with a file of that name.
+// takeAll occupies the free space of a disk with a file of that name, if it is more than a few
+// pages.
 func takeAll(name string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(name), &st); err != nil || st.Bavail < 4 {
@@ -185,7 +191,7 @@ func takeAll(name string) error {
 	}
 	err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize)
 	if errors.Is(err, unix.ENOSPC) {
-		err = nil // somebody was quicker; the next try takes what is left
+		err = nil // another writer was faster; the next attempt takes the rest
 	}
 	return errors.Join(err, f.Close())
 }
@@ -194,15 +200,15 @@ func takeAll(name string) error {
 // the file format, "WAL-Index Locks").
 const writeLock = 120
 
-// LockDatabase holds the write lock of a SQLite database in WAL mode, as another program does in BEGIN IMMEDIATE: a client that wants
-// to write waits, and gives up after its busy timeout; readers go on. The database must be open in some other process. It waits
-// for the transaction that runs.
+// LockDatabase holds the write lock of a SQLite database in WAL mode, like another program in BEGIN
+// IMMEDIATE: a client that writes waits and fails after its busy timeout; readers continue. The
+// database must be open in another process. LockDatabase waits for a running transaction.
 func (l *Lab) LockDatabase(path string) (Undo, error) {
 	f, err := os.OpenFile(path+"-shm", os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("locking database %q: %w", path, err)
 	}
-	// A lock of the open file, not of this process: it ends with this descriptor and with nothing else.
+	// Lock the open file and not the process: the lock ends only with this descriptor.
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: writeLock, Len: 1}
 	for {
 		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLKW, &lock)

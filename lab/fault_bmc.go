@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// The faults of a BMC that answers. ipmi_sim asks the chassis script for everything about power and boot device, and waits for
-// its end; a fault is another script in its place, with the real one beside it as $real.
+// Faults of a BMC that answers. ipmi_sim calls the chassis script for everything about power and
+// boot device, and waits until it ends. A fault replaces it with another script, which can call the
+// real one as $real.
 
-// Unreachable takes the BMC off the network: requests vanish without an answer.
+// Unreachable removes the BMC from the network: requests get no answer.
 func (b *BMC) Unreachable(ctx context.Context) (Undo, error) {
 	if err := b.Unplug(ctx); err != nil {
 		return nil, fmt.Errorf("unplugging the BMC of %q: %w", b.machine.spec.Name, err)
@@ -22,12 +23,13 @@ func (b *BMC) Unreachable(ctx context.Context) (Undo, error) {
 	return b.machine.lab.undoable("BMC of "+b.machine.spec.Name+" unplugged", func() error { return b.Plug(context.Background()) })
 }
 
-// Slow makes every question and every order about power and boot device take d longer.
+// Slow delays every question and every order about power and boot device by d.
 func (b *BMC) Slow(d time.Duration) (Undo, error) {
 	return b.pretend("slow", fmt.Sprintf("sleep %.3f\nexec \"$real\" \"$@\"", d.Seconds()))
 }
 
-// Hold makes every question and every order about power and boot device wait until it is undone; then they are carried out.
+// Hold makes every question and every order about power and boot device wait for Undo; then they
+// are carried out.
 func (b *BMC) Hold() (Undo, error) {
 	gate := filepath.Join(b.dir(), "held")
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
@@ -41,7 +43,7 @@ func (b *BMC) Hold() (Undo, error) {
 		return nil, errors.Join(err, os.Remove(gate))
 	}
 	return func() error {
-		// The fault first: who is let go must find the real script.
+		// Remove the fault first: released scripts must find the real script.
 		err := undo()
 		if e := os.Remove(gate); !errors.Is(e, os.ErrNotExist) {
 			err = errors.Join(err, e)
@@ -50,12 +52,13 @@ func (b *BMC) Hold() (Undo, error) {
 	}, nil
 }
 
-// Idle makes it answer success to orders and carry out none of them. What it says about its state stays true.
+// Idle makes the BMC answer orders with success without carrying them out. Its answers about its
+// state stay true.
 func (b *BMC) Idle() (Undo, error) {
 	return b.pretend("idle", `[ "$2" = set ] && exit 0`+"\nexec \"$real\" \"$@\"")
 }
 
-// Lie makes it say that the power is in the given state, whatever it is. Orders are carried out.
+// Lie makes the BMC report the given power state, whatever the real one is. Orders are carried out.
 func (b *BMC) Lie(state PowerState) (Undo, error) {
 	n := 0
 	if state == On {
@@ -64,10 +67,11 @@ func (b *BMC) Lie(state PowerState) (Undo, error) {
 	return b.pretend("lying", fmt.Sprintf(`"$real" "$@" | sed 's/^power:.*/power:%d/'`, n))
 }
 
-// Broken makes it answer every question and every order with an error.
+// Broken makes the BMC answer every question and every order with an error.
 func (b *BMC) Broken() (Undo, error) { return b.pretend("broken", "exit 1") }
 
-// Refuse gives it another password: it refuses clients that use the earlier one. It is restarted, as after a factory reset.
+// Refuse changes the BMC's password: it refuses clients that use the earlier one. The BMC is
+// restarted, as after a factory reset.
 func (b *BMC) Refuse(ctx context.Context) (Undo, error) {
 	file := filepath.Join(b.dir(), "lan.conf")
 	conf, err := os.ReadFile(file)
@@ -85,7 +89,7 @@ func (b *BMC) Refuse(ctx context.Context) (Undo, error) {
 		}
 		err := b.Start(context.Background())
 		if errors.Is(err, ErrClosed) {
-			return nil // nobody will ask it again
+			return nil // it is not called any more
 		}
 		return err
 	}
@@ -105,7 +109,8 @@ func (b *BMC) pretend(what, body string) (Undo, error) {
 	if err != nil {
 		return fail(fmt.Errorf("it has a fault already: %w", err))
 	}
-	// The real one keeps its second name for ever: a script of an undone fault may still run and come to it.
+	// The real script keeps its second name: a script of an undone fault may still be running and
+	// call it.
 	err = f.Close()
 	if e := os.Link(script, real); !errors.Is(e, os.ErrExist) {
 		err = errors.Join(err, e)
@@ -114,7 +119,7 @@ func (b *BMC) pretend(what, body string) (Undo, error) {
 	if err == nil {
 		err = os.WriteFile(script+".fault", []byte(text), 0o755)
 	}
-	if err == nil { // a script that runs is never written to: another takes its name
+	if err == nil { // replace the file instead of writing to it: the script may be running
 		err = os.Rename(script+".fault", script)
 	}
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Delay makes every frame on a link take d longer, both ways; the order is kept. This kernel has no netem: the port is taken
-// from its bridge, and this program carries the frames between it and a device of its own there. Frames that are on their way
-// when it is undone are lost.
+// Delay delays every frame on a link by d in both directions; the order is kept. This kernel has no
+// netem: the port is removed from its bridge, and this program copies the frames between it and a
+// new device there. Frames in transit when Delay is undone are lost.
 func (l *Lab) Delay(link Link, d time.Duration) (Undo, error) {
 	fail := func(err error) (Undo, error) { return nil, fmt.Errorf("delaying link %q: %w", link, err) }
 	bridge, err := l.bridgeOf(link)
@@ -36,9 +36,9 @@ func (l *Lab) Delay(link Link, d time.Duration) (Undo, error) {
 		return fail(err)
 	}
 	undo, err := l.undoable(fmt.Sprintf("link %s delayed by %s", link, d), func() error {
-		err := errors.Join(port.Close(), tap.Close()) // with its descriptor the tap goes
+		err := errors.Join(port.Close(), tap.Close()) // closing its descriptor removes the tap
 		if _, e := l.outside(Switch, "", "ip", "link", "show", "dev", string(link)); e != nil {
-			return err //nolint:nilerr // the machine has gone, and its port with it
+			return err //nolint:nilerr // the machine's port no longer exists
 		}
 		_, e := l.outside(Switch, "", "ip", "link", "set", string(link), "master", bridge)
 		return errors.Join(err, e)
@@ -58,7 +58,7 @@ func (l *Lab) Delay(link Link, d time.Duration) (Undo, error) {
 
 var masterOf = regexp.MustCompile(` master (\S+) `)
 
-// bridgeOf is the bridge that a port belongs to.
+// bridgeOf returns the bridge of a port.
 func (l *Lab) bridgeOf(link Link) (string, error) {
 	out, err := l.outside(Switch, "", "ip", "-o", "link", "show", "dev", string(link))
 	if err != nil {
@@ -71,17 +71,18 @@ func (l *Lab) bridgeOf(link Link) (string, error) {
 	return m[1], nil
 }
 
-// frame is one Ethernet frame with its virtio-net header (checksum and segmentation left to the last sender), and when
-// it is due.
+// frame is one Ethernet frame with its virtio-net header (the last sender has to do checksums and
+// segmentation), and the time at which it is due.
 type frame struct {
 	data []byte
 	due  time.Time
 }
 
-// held is how many frames may be on their way in one direction; what comes on top is lost, as in a full queue.
+// held is how many frames may be in transit in one direction; further frames are lost, as in a full
+// queue.
 const held = 4096
 
-// carry hands frames from one device to another, each d after it came, until one of them is closed.
+// carry copies frames from one device to another with a delay of d, until one of them is closed.
 func carry(from, to *os.File, d time.Duration) {
 	queue := make(chan frame, held)
 	go func() {
@@ -93,7 +94,7 @@ func carry(from, to *os.File, d time.Duration) {
 				return
 			}
 			if err != nil {
-				continue // the other end went down for a moment
+				continue // the other end is down for a moment
 			}
 			select {
 			case queue <- frame{buf[:n:n], time.Now().Add(d)}:
@@ -107,14 +108,15 @@ func carry(from, to *os.File, d time.Duration) {
 			break
 		}
 	}
-	for range queue { // until the reader has noticed, too
+	for range queue { // until the reader has noticed it
 	}
 }
 
 // virtioHeader is the length of struct virtio_net_hdr, which both devices put before a frame.
 const virtioHeader = 10
 
-// openPort opens a packet socket on a device of the calling thread's namespace: all frames that come in there, none that go out.
+// openPort opens a packet socket on a device of the calling thread's namespace. It receives all
+// incoming frames, and no outgoing ones.
 func openPort(name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: nothing before bind
 	if err != nil {
@@ -142,10 +144,11 @@ func openPort(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// htons is v in the byte order of the network, held in the order of this machine.
+// htons converts v to network byte order.
 func htons(v uint16) uint16 { return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)}) }
 
-// openTap makes a device of the calling thread's namespace that lives as long as the file.
+// openTap creates a device in the calling thread's namespace that exists as long as the file is
+// open.
 func openTap(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"os"
 )
 
-// RefuseWrites makes a sector of 512 bytes of a disk refuse to be written, from the machine's next power-on on; reading it
-// works. It is for QEMU machines, whose disk is then behind QEMU's blkdebug.
+// RefuseWrites makes writes to one 512-byte sector of a disk fail, starting at the machine's next
+// power-on; reads still work. It is for QEMU machines, whose disk then goes through QEMU's
+// blkdebug.
 func (m *Machine) RefuseWrites(serial string, sector int64) (Undo, error) {
 	if m.sim != nil {
 		return nil, fmt.Errorf("wearing out disk %q of %q: simulated machines have none that refuse", serial, m.spec.Name)
@@ -30,7 +31,7 @@ func (m *Machine) RefuseWrites(serial string, sector int64) (Undo, error) {
 
 func (m *Machine) rules(serial string) string { return m.path("disk-" + serial + ".blkdebug") }
 
-// worn is the disk's file, behind blkdebug where something was broken.
+// worn returns the disk's file, with blkdebug if a sector is broken.
 func (m *Machine) worn(serial string) string {
 	if _, err := os.Stat(m.rules(serial)); errors.Is(err, fs.ErrNotExist) {
 		return m.DiskPathOf(serial)

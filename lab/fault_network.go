@@ -9,22 +9,23 @@ import (
 	"strings"
 )
 
-// Link is one port of the lab's switch, and so the cable of the host that is plugged in there.
+// Link is one port of the lab's switch, and therefore the cable of the host at that port.
 type Link string
 
-// The links that every lab has. Machine.Link is that of a machine.
+// The links that every lab has. Machine.Link returns that of a machine.
 const (
-	ServerLink    Link = "p-srv-eth0"  // of the server's provisioning interface
-	ServerBMCLink Link = "p-srv-eth10" // of the server's way to the BMCs
+	ServerLink    Link = "p-srv-eth0"  // the server's provisioning interface
+	ServerBMCLink Link = "p-srv-eth10" // the server's interface to the BMCs
 )
 
 // Link is the machine's cable on its VLAN.
 func (m *Machine) Link() Link { return Link(m.Port()) }
 
-// faultName names a table or a device of one fault, so that each is taken away alone.
+// faultName returns a unique name for the table or device of a fault, so that each can be removed
+// separately.
 func (l *Lab) faultName() string { return "fault" + strconv.FormatInt(l.faults.Add(1), 10) }
 
-// nft makes a table with one filter chain of the given rules.
+// nft creates a table with one filter chain of the given rules.
 func (l *Lab) nft(ns Namespace, family, table, hook string, rules ...string) error {
 	script := fmt.Sprintf("table %s %s {\n chain c {\n type filter hook %s priority 0\n %s\n }\n}\n", family, table,
 		hook, strings.Join(rules, "\n "))
@@ -41,7 +42,7 @@ func (l *Lab) dropTable(ns Namespace, family, table string) error {
 	return err
 }
 
-// onSwitch puts rules between the ports of the switch.
+// onSwitch adds rules between the ports of the switch.
 func (l *Lab) onSwitch(what string, rules ...string) (Undo, error) {
 	table := l.faultName()
 	if err := l.nft(Switch, "bridge", table, "forward", rules...); err != nil {
@@ -50,21 +51,23 @@ func (l *Lab) onSwitch(what string, rules ...string) (Undo, error) {
 	return l.undoable(what, func() error { return l.dropTable(Switch, "bridge", table) })
 }
 
-// Cut loses every frame on a link, both ways. Both ends still see a carrier, as behind a switch that has failed.
+// Cut drops every frame on a link in both directions. Both ends still have a carrier, as with a
+// failed switch.
 func (l *Lab) Cut(link Link) (Undo, error) {
 	return l.onSwitch("link "+string(link)+" cut", fmt.Sprintf("iifname %q counter drop", link),
 		fmt.Sprintf("oifname %q counter drop", link))
 }
 
-// Lose loses that many percent of the frames on a link, at random, both ways.
+// Lose drops that many percent of the frames on a link, at random, in both directions.
 func (l *Lab) Lose(link Link, percent int) (Undo, error) {
 	return l.onSwitch(fmt.Sprintf("loss of %d %% on link %s", percent, link),
 		fmt.Sprintf("iifname %q numgen random mod 100 < %d counter drop", link, percent),
 		fmt.Sprintf("oifname %q numgen random mod 100 < %d counter drop", link, percent))
 }
 
-// Stall lets the server send after bytes more from TCP port to the other end of a link, then loses all that it sends from there,
-// while its connections stay; only resets pass, see ResetTransfers. With ServerLink it holds for all machines together.
+// Stall lets the server send after bytes more from TCP port to the other end of a link. Then it
+// drops everything that the server sends from that port, while the connections stay open; only
+// resets pass, see ResetTransfers. With ServerLink the limit is for all machines together.
 func (l *Lab) Stall(link Link, port int, after int64) (Undo, error) {
 	dir := "oifname"
 	if link == ServerLink {
@@ -79,8 +82,8 @@ func (l *Lab) Stall(link Link, port int, after int64) (Undo, error) {
 
 var counted = regexp.MustCompile(`counter packets (\d+)`)
 
-// Lost is how many frames the faults that there are now on the switch have lost so far; of links alone when some are given, for
-// faults that were made on these.
+// Lost returns how many frames the current faults on the switch have dropped so far. If links are
+// given, only faults on these count.
 func (l *Lab) Lost(links ...Link) (int, error) {
 	out, err := l.outside(Switch, "", "nft", "list", "ruleset", "bridge")
 	sum := 0
@@ -97,8 +100,9 @@ func (l *Lab) Lost(links ...Link) (int, error) {
 	return sum, err
 }
 
-// ResetTransfers is of one moment and needs no undo: it resets the TCP connections that the server has accepted on port from the address
-// of a machine, in mid-transfer. An empty address means all. It returns how many there were.
+// ResetTransfers resets the TCP connections that the server has accepted on port from the address
+// of a machine, during their transfers. An empty address means all machines. It returns the number
+// of connections. It has no lasting effect and needs no undo.
 func (l *Lab) ResetTransfers(port int, address string) (int, error) {
 	filter := "sport = :" + strconv.Itoa(port)
 	if address != "" {

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Role is what a process of Ingot does in the lab.
+// Role is the function of an Ingot process in the lab.
 type Role string
 
 // The roles.
 const (
 	RoleServe    Role = "ingot serve"
 	RoleTemporal Role = "ingot temporal-child" // the Temporal server, a child of RoleServe
-	RoleAgent    Role = "worker-agent"         // of simulated machines; in QEMU it is inside the guest
+	RoleAgent    Role = "worker-agent"         // of simulated machines; in QEMU it runs inside the guest
 )
 
 // matches compares a role with an argument list.
@@ -30,8 +30,8 @@ func (r Role) matches(argv []string) bool {
 	return len(argv) > 0 && filepath.Base(argv[0]) == program && (sub == "" || len(argv) > 1 && argv[1] == sub)
 }
 
-// Processes returns the ids of the lab's processes of a role, in whichever of its namespaces they are. A process that has ended
-// and was not waited for is none.
+// Processes returns the ids of the lab's processes with a role, in any of its namespaces. It leaves
+// out zombies.
 func (l *Lab) Processes(role Role) ([]int, error) {
 	spaces, err := l.inodes()
 	if err != nil {
@@ -45,7 +45,7 @@ func (l *Lab) Processes(role Role) ([]int, error) {
 	for _, dir := range dirs {
 		argv, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil || !role.matches(strings.Split(string(bytes.TrimRight(argv, "\x00")), "\x00")) {
-			continue // has ended meanwhile, or is another program
+			continue // it has ended, or is another program
 		}
 		var st unix.Stat_t
 		if unix.Stat(filepath.Join(dir, "ns/net"), &st) != nil || !spaces[st.Ino] {
@@ -58,7 +58,8 @@ func (l *Lab) Processes(role Role) ([]int, error) {
 	return pids, nil
 }
 
-// inodes are what the kernel knows the lab's network namespaces by. The namespaces of single machines belong to it, too.
+// inodes returns the inodes by which the kernel identifies the lab's network namespaces, including
+// those of single machines.
 func (l *Lab) inodes() (map[uint64]bool, error) {
 	paths, err := filepath.Glob(filepath.Join(netnsDir, l.name+"-*"))
 	if err != nil {
@@ -75,8 +76,9 @@ func (l *Lab) inodes() (map[uint64]bool, error) {
 	return found, nil
 }
 
-// KillRole kills all processes of a role with SIGKILL, each with its process group, and returns how many there were. It is no
-// error if there are none. Nothing undoes it: who starts the process again depends on the role.
+// KillRole kills all processes of a role with SIGKILL, each with its process group, and returns
+// their number. It is not an error if there are none. It has no undo: the role determines what
+// starts the process again.
 func (l *Lab) KillRole(role Role) (int, error) {
 	pids, err := l.Processes(role)
 	for _, pid := range pids {
@@ -86,7 +88,8 @@ func (l *Lab) KillRole(role Role) (int, error) {
 	return len(pids), err
 }
 
-// Kill ends a process with SIGKILL, and its process group if it leads one. A process that has ended is no error.
+// Kill ends a process with SIGKILL, and its process group if it leads one. It is not an error if
+// the process has ended.
 func Kill(pid int) {
 	if pgid, err := syscall.Getpgid(pid); err == nil && pgid == pid {
 		_ = syscall.Kill(-pid, syscall.SIGKILL) // ESRCH: it has just ended
@@ -94,9 +97,9 @@ func Kill(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// Freeze stops a process, and its process group if it leads one, with SIGSTOP, and returns when it stands still: it keeps its
-// memory, files and connections, and its peers hear nothing. Undo lets it run on; a process that was killed meanwhile is no
-// error.
+// Freeze stops a process, and its process group if it leads one, with SIGSTOP, and waits until all
+// threads are stopped. The process keeps its memory, files and connections, and does not answer its
+// peers. Undo continues it; it is not an error if the process was killed in the meantime.
 func (l *Lab) Freeze(ctx context.Context, pid int) (Undo, error) {
 	target := pid
 	if pgid, err := syscall.Getpgid(pid); err != nil {
@@ -113,7 +116,7 @@ func (l *Lab) Freeze(ctx context.Context, pid int) (Undo, error) {
 	}
 	undo, err := l.undoable(fmt.Sprintf("process %d frozen", pid), func() error {
 		if now, err := startTime(pid); err != nil || now != born {
-			return nil //nolint:nilerr // it has ended, and its number may be somebody else's
+			return nil //nolint:nilerr // it has ended, and its id may belong to another process
 		}
 		if err := syscall.Kill(target, syscall.SIGCONT); !errors.Is(err, syscall.ESRCH) {
 			return err
@@ -150,14 +153,15 @@ func standsStill(pid int) (bool, error) {
 	return true, nil
 }
 
-// Sever takes the TCP connections that process pid has made to a port of its own host, and lets it make no new ones: it is
-// refused. All other processes reach the port as before.
+// Sever closes the TCP connections of process pid to a port of its own host and refuses new ones.
+// All other processes can still use the port.
 //
-// This is how a worker dies alone. Ingot's worker is no process: it is a part of `ingot serve` that polls Temporal and holds
-// nothing but what it was given by the polls. Severed from Temporal's frontend it is gone as far as Temporal can see: its tasks
-// run out, and what its activities still do may be given to its successor meanwhile. DHCP, boot files, the agents' and the
-// operators' API, and the Temporal server live on. With the worker, whatever else the process wants from Temporal goes: its event
-// pump waits. Undo lets it connect again.
+// This simulates the loss of a worker alone. Ingot's worker is not a process but a part of `ingot
+// serve`, which polls Temporal and holds only the tasks from its polls. Without a connection to
+// Temporal's frontend it is lost as far as Temporal can see: its tasks time out, and Temporal may
+// give activities that it is still running to its successor. DHCP, boot files, the APIs of agents
+// and operators, and the Temporal server continue. Everything else that the process needs from
+// Temporal stops, too: its event pump waits. Undo lets it connect again.
 func (l *Lab) Sever(ns Namespace, pid, port int) (Undo, error) {
 	root, err := cgroupRoot()
 	if err != nil {
@@ -178,13 +182,13 @@ func (l *Lab) Sever(ns Namespace, pid, port int) (Undo, error) {
 	table := fmt.Sprintf("sever_%d_%d", pid, port)
 	undo, err := l.undoable(fmt.Sprintf("process %d severed from port %d", pid, port), func() error {
 		err := l.dropTable(ns, "inet", table)
-		// What the process has started since is in the group as well.
+		// The group includes processes that the process has started since.
 		return errors.Join(err, emptyCgroup(root, dir))
 	})
 	if err != nil {
 		return fail(err)
 	}
-	// A socket belongs to the group that its process was in when it made the socket: those of before are destroyed.
+	// A socket belongs to the group of its process when it was created: destroy the earlier ones.
 	err = os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 	if err == nil {
 		err = l.nft(ns, "inet", table, "output",
@@ -199,7 +203,8 @@ func (l *Lab) Sever(ns Namespace, pid, port int) (Undo, error) {
 	return undo, nil
 }
 
-// cgroupRoot is where the unified hierarchy of control groups is mounted. nft looks for groups below /sys/fs/cgroup only.
+// cgroupRoot is the mount point of the unified control group hierarchy. nft searches for groups
+// only below /sys/fs/cgroup.
 func cgroupRoot() (string, error) {
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
@@ -211,9 +216,9 @@ func cgroupRoot() (string, error) {
 	return "", errors.New("there is no control group hierarchy of version 2 below /sys/fs/cgroup: mount one")
 }
 
-// emptyCgroup puts the processes of a group back into the root and removes it.
+// emptyCgroup moves the processes of a group back into the root and removes the group.
 func emptyCgroup(root, dir string) error {
-	for range 100 { // a process that forks may leave another one behind
+	for range 100 { // a process that forks may leave another one in the group
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -238,7 +243,7 @@ func emptyCgroup(root, dir string) error {
 func removeGroups(name string) error {
 	root, err := cgroupRoot()
 	if err != nil {
-		return nil //nolint:nilerr // then there are none
+		return nil //nolint:nilerr // the lab has no groups
 	}
 	dirs, err := filepath.Glob(filepath.Join(root, name+"-*"))
 	errs := []error{err}

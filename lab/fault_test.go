@@ -135,7 +135,7 @@ func TestLabFreezeAndKill(t *testing.T) {
 	undo(t, thaw)
 	expect(t, out, "heard")
 
-	// Frozen and killed: it ends nevertheless, and thawing is no error.
+	// A frozen process can be killed, and Undo is not an error afterwards.
 	thaw, err = l.Freeze(ctx, c.Pid())
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestLabFreezeAndKill(t *testing.T) {
 	Kill(c.Pid())
 }
 
-// TestLabRoles finds programs by what they were started as, and in this lab only.
+// TestLabRoles finds programs by their command line, and only in this lab.
 func TestLabRoles(t *testing.T) {
 	l, other := newLab(t), newLab(t)
 	ctx := deadline(t, time.Minute)
@@ -193,7 +193,7 @@ func TestLabRoles(t *testing.T) {
 	}
 }
 
-// ear receives datagrams in a namespace, mouth sends some to it.
+// ear receives datagrams in a namespace; mouth sends some to it.
 func ear(t *testing.T, l *Lab, ns Namespace, addr string) net.PacketConn {
 	t.Helper()
 	var c net.PacketConn
@@ -232,7 +232,7 @@ func hear(t *testing.T, c net.PacketConn) string {
 	return string(buf[:n])
 }
 
-// lost waits until the faults of the switch have lost at least n frames.
+// lost waits until the faults of the switch have dropped at least n frames.
 func lost(t *testing.T, l *Lab, n int) {
 	t.Helper()
 	err := poll(deadline(t, time.Minute), func() (bool, error) {
@@ -244,14 +244,14 @@ func lost(t *testing.T, l *Lab, n int) {
 	}
 }
 
-// links of the router on VLAN 20, which stands for a machine in the tests of the network's faults.
+// routerLink is the router's link on VLAN 20, which replaces a machine in tests of network faults.
 const routerLink Link = "p-rtr-eth20"
 
 func TestLabCutAndLose(t *testing.T) {
 	l := newLab(t)
 	server, router := ear(t, l, Server, ServerAddress+":9"), ear(t, l, Router, DirectGateway+":9")
 	up, down := mouth(t, l, Router, ServerAddress+":9"), mouth(t, l, Server, DirectGateway+":9")
-	say(t, up, "0") // and the addresses are resolved
+	say(t, up, "0") // and resolve the addresses
 	say(t, down, "0")
 	if got := hear(t, server) + hear(t, router); got != "0\n0\n" {
 		t.Fatalf("heard %q", got)
@@ -317,7 +317,8 @@ func TestLabDelay(t *testing.T) {
 	if got, took := hear(t, server), time.Since(begin); got != "1\n" || took < d {
 		t.Errorf("heard %q after %s", got, took)
 	}
-	// Segments that the kernel has left to the network card to cut and to sum up must come right as well.
+	// Segments whose splitting and checksums the kernel has left to the network card must arrive
+	// intact, too.
 	transfer(t, l, 1<<20)
 	undo(t, delay)
 	say(t, up, "2")
@@ -426,7 +427,7 @@ func TestLabStallAndReset(t *testing.T) {
 	}
 }
 
-// TestLabSever cuts one process off from a port that everybody else reaches.
+// TestLabSever cuts one process off from a port that all others can reach.
 func TestLabSever(t *testing.T) {
 	l := newLab(t)
 	ctx := deadline(t, time.Minute)
@@ -549,7 +550,8 @@ func TestLabSmallDisk(t *testing.T) {
 	undo(t, fill)
 }
 
-// TestDatabaseWriter is no test: TestLabLockDatabase runs it as the other program that has the database open.
+// TestDatabaseWriter is not a test: TestLabLockDatabase runs it as the other program that has the
+// database open.
 func TestDatabaseWriter(t *testing.T) {
 	path := os.Getenv("LAB_TEST_DATABASE")
 	if path == "" {
@@ -695,7 +697,7 @@ func TestLabBMCLies(t *testing.T) {
 	}
 }
 
-// chassisCalled reports whether the chassis script of a BMC that is held was called.
+// chassisCalled reports whether the chassis script of a BMC on hold was called.
 func chassisCalled(b *BMC) (bool, error) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, line := range lines {

@@ -15,21 +15,20 @@ import (
 	"time"
 )
 
-// GuestSpec says what a Guest runs.
+// GuestSpec configures a Guest.
 type GuestSpec struct {
-	// Command is run by /bin/sh, with this machine's file system as its own.
+	// Command is run by /bin/sh; the guest's file system is that of this machine.
 	Command string
-	// Writable is a folder of this machine that the guest may write. Volatile is
-	// a folder whose content is the guest's own and goes with it: databases,
-	// which a shared folder cannot hold.
+	// Writable is a folder of this machine that the guest may write. Volatile is a folder whose
+	// content belongs to the guest and is deleted with it: it is for databases, which do not work
+	// in a shared folder.
 	Writable, Volatile string
 	MemoryMB           int // default 2048
 }
 
-// Guest is a small Linux in place of the namespace Server: it has Server's
-// addresses on both networks and runs one program. It exists for its clock:
-// no namespace has a wall clock of its own (time namespaces leave
-// CLOCK_REALTIME alone).
+// Guest is a small Linux system in place of the namespace Server: it has Server's addresses on both
+// networks and runs one program. It is needed for tests of the wall clock, because a namespace
+// cannot have its own (time namespaces do not change CLOCK_REALTIME).
 type Guest struct {
 	lab  *Lab
 	cmd  *Cmd
@@ -38,9 +37,8 @@ type Guest struct {
 	in   *bufio.Reader
 }
 
-// ServerGuest starts the guest and takes Server's addresses away from the
-// namespace. It returns when the guest runs its command; Stop, or the lab's
-// Close, ends it.
+// ServerGuest starts the guest and removes Server's addresses from the namespace. It returns when
+// the guest runs its command. Stop or closing the lab ends the guest.
 func (l *Lab) ServerGuest(ctx context.Context, spec GuestSpec) (*Guest, error) {
 	if spec.MemoryMB == 0 {
 		spec.MemoryMB = 2048
@@ -116,8 +114,8 @@ func (l *Lab) ServerGuest(ctx context.Context, spec GuestSpec) (*Guest, error) {
 	return g, nil
 }
 
-// guestInitrd builds the initramfs: the recipe's, and a second archive with
-// what this guest runs.
+// guestInitrd builds the initramfs: the standard one and a second archive with the command of this
+// guest.
 func (l *Lab) guestInitrd(ctx context.Context, dir string, spec GuestSpec) (string, error) {
 	recipe, err := recipes.ReadFile("images/guest.sh")
 	if err != nil {
@@ -150,11 +148,11 @@ func (g *Guest) Stop() {
 	}
 }
 
-// Done is closed when the guest's power is gone.
+// Done is closed when the guest has ended.
 func (g *Guest) Done() <-chan struct{} { return g.cmd.Done() }
 
-// Shell runs one line in the guest's own shell (busybox, not the program's
-// root) and returns what it printed; a status other than 0 is an error.
+// Shell runs one line in the guest's own shell (busybox, outside the program's root) and returns
+// its output. A status other than 0 is an error.
 func (g *Guest) Shell(ctx context.Context, line string) (string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -183,7 +181,7 @@ func (g *Guest) Shell(ctx context.Context, line string) (string, error) {
 	}
 }
 
-// SetClock sets the guest's wall clock; its monotonic clock goes on.
+// SetClock sets the guest's wall clock; its monotonic clock does not change.
 func (g *Guest) SetClock(ctx context.Context, t time.Time) error {
 	_, err := g.Shell(ctx, fmt.Sprintf("/bin/busybox date -s @%d", t.Unix()))
 	return err

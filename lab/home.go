@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The namespaces of a lab with Options.Home. Router is then the only way between the home network and the others, and its
-// relay is what brings DHCP of VLAN 20 to Seed.
+// The namespaces of a lab with Options.Home. Router is then the only connection between the home
+// network and the others, and its relay forwards DHCP from VLAN 20 to Seed.
 const (
-	Seed       Namespace = "nas"  // a second host for Ingot, on the home network alone
-	HomeRouter Namespace = "home" // gives addresses of the home network to everybody who asks
-	Target               = Server // the host of the provisioning network: where Ingot moves to
+	Seed       Namespace = "nas"  // a second host for Ingot, only on the home network
+	HomeRouter Namespace = "home" // gives addresses of the home network to every client
+	Target               = Server // the host on the provisioning network, to which Ingot moves
 )
 
 // Addresses of the home network.
@@ -32,20 +32,20 @@ const (
 	SeedAddress       = "192.168.1.10" // eth0 of Seed
 	SeedInterface     = "eth0"
 	TargetAddress     = ServerAddress
-	HomeGateway       = "192.168.1.1" // HomeRouter: it leads nowhere
+	HomeGateway       = "192.168.1.1" // HomeRouter: it has no uplink
 	RouterHomeAddress = "192.168.1.2" // eth1 of Router
 )
 
 // SeedLink is the cable of Seed.
 const SeedLink Link = "p-nas-eth0"
 
-// What HomeRouter gives: 192.168.1.100 to .199, for an hour.
+// Addresses given by HomeRouter: 192.168.1.100 to .199, for an hour.
 var (
 	homeFirst = netip.MustParseAddr("192.168.1.100")
 	homePool  = 100
 )
 
-// buildHome adds the home network to a lab that has the others.
+// buildHome adds the home network to an existing lab.
 func (l *Lab) buildHome(ctx context.Context) error {
 	for _, ns := range []Namespace{Seed, HomeRouter} {
 		if err := l.addNamespace(ctx, ns); err != nil {
@@ -92,8 +92,9 @@ func (l *Lab) buildHome(ctx context.Context) error {
 	return h.start(ctx)
 }
 
-// SetRelays makes the router's DHCP relay send to these servers, none for no relay at all. The relay is started again, as VyOS
-// does it at a commit. A lab with Options.Home relays what comes from VLAN 20, any other what comes from VLAN 30.
+// SetRelays makes the router's DHCP relay send to these servers; without servers there is no relay.
+// It restarts the relay, as VyOS does on a commit. A lab with Options.Home relays requests from
+// VLAN 20, any other lab those from VLAN 30.
 func (l *Lab) SetRelays(servers ...string) error {
 	l.StopRelay()
 	l.mu.Lock()
@@ -105,14 +106,15 @@ func (l *Lab) SetRelays(servers ...string) error {
 	return l.StartRelay()
 }
 
-// Relays are the servers that the relay sends to, running or not.
+// Relays returns the servers that the relay is configured for, whether or not it is running.
 func (l *Lab) Relays() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.relays)
 }
 
-// HomeLeases are the addresses that the home router has given, by MAC. It knows nothing of Ingot and answers everybody.
+// HomeLeases returns the addresses that the home router has given, by MAC. The home router answers
+// every client and knows nothing of Ingot.
 func (l *Lab) HomeLeases() map[string]netip.Addr {
 	if l.home == nil {
 		return nil
@@ -126,7 +128,7 @@ func (l *Lab) HomeLeases() map[string]netip.Addr {
 	return out
 }
 
-// homeDHCP is the DHCP server of a home router: an address for everybody, no boot file.
+// homeDHCP is the DHCP server of a home router: it gives every client an address, and no boot file.
 type homeDHCP struct {
 	lab    *Lab
 	mu     sync.Mutex
@@ -174,7 +176,7 @@ func (h *homeDHCP) start(ctx context.Context) error {
 			if r == nil {
 				continue
 			}
-			// All answers are broadcast: a client that asks has no address yet.
+			// All answers are broadcast: the client has no address yet.
 			if _, err := c.WriteTo(r.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}); err != nil {
 				h.lab.log.Warn("answering DHCP at home", "error", err)
 			}
@@ -183,7 +185,7 @@ func (h *homeDHCP) start(ctx context.Context) error {
 	return nil
 }
 
-// answer returns the reply to a packet, nil for none.
+// answer returns the reply to a packet, or nil for none.
 func (h *homeDHCP) answer(b []byte) *dhcpv4.DHCPv4 {
 	p, err := dhcpv4.FromBytes(b)
 	if err != nil || p.OpCode != dhcpv4.OpcodeBootRequest || !p.GatewayIPAddr.IsUnspecified() {
@@ -194,7 +196,7 @@ func (h *homeDHCP) answer(b []byte) *dhcpv4.DHCPv4 {
 	case dhcpv4.MessageTypeDiscover:
 	case dhcpv4.MessageTypeRequest:
 		if id := p.ServerIdentifier(); id != nil && id.String() != HomeGateway {
-			return nil // it chose another server
+			return nil // the client chose another server
 		}
 		kind = dhcpv4.MessageTypeAck
 	default:
@@ -210,7 +212,7 @@ func (h *homeDHCP) answer(b []byte) *dhcpv4.DHCPv4 {
 			wanted = p.ClientIPAddr
 		}
 		if p.ServerIdentifier() == nil && wanted.String() != a.String() {
-			return nil // somebody else's client that comes back
+			return nil // the returning client of another server
 		}
 	}
 	gateway := net.ParseIP(HomeGateway)
@@ -233,7 +235,7 @@ func (h *homeDHCP) answer(b []byte) *dhcpv4.DHCPv4 {
 	return r
 }
 
-// lease returns the address of a MAC; ok is false when the pool is empty.
+// lease returns the address for a MAC; ok is false if no address is left.
 func (h *homeDHCP) lease(mac string) (_ netip.Addr, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -249,7 +251,7 @@ func (h *homeDHCP) lease(mac string) (_ netip.Addr, ok bool) {
 	return h.leases[mac], true
 }
 
-// startRelay starts ISC dhcrelay on the router with the flags that VyOS gives it, option 82 added.
+// startRelay starts ISC dhcrelay on the router with the flags of VyOS and option 82.
 func (l *Lab) startRelay(flags, servers []string) (*Cmd, error) {
 	log, err := os.OpenFile(filepath.Join(l.dir, "dhcrelay.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -262,8 +264,8 @@ func (l *Lab) startRelay(flags, servers []string) (*Cmd, error) {
 	return c, c.Start()
 }
 
-// RemoveRouter stops the relay and pulls all cables of Router: a machine of the lab that is a router takes its place, with its
-// addresses. What goes through Router's namespace (DirectGateway, RelayedGateway) ends with it.
+// RemoveRouter stops the relay and unplugs Router, so that a machine of the lab can be the router
+// with its addresses. Connections through Router's namespace (DirectGateway, RelayedGateway) end.
 func (l *Lab) RemoveRouter(ctx context.Context) error {
 	l.StopRelay()
 	out, err := l.Command(ctx, Router, "ip", "-o", "-4", "addr", "show").Output()

@@ -31,8 +31,9 @@ type Image struct {
 	Size   int64  // of Raw, in bytes
 }
 
-// MiniImage is the small operating system, which boots in a few seconds; see images/mini.sh for what it says on the serial
-// console. It is built when the cache does not have it (10 s); what the build prints goes to log, which may be nil.
+// MiniImage is a small operating system that boots in a few seconds; see images/mini.sh for its
+// output on the serial console. It is built if the cache does not have it (10 s). The output of the
+// build goes to log, which may be nil.
 func MiniImage(ctx context.Context, log io.Writer) (Image, error) {
 	// The unpacked packages are part of the recipe.
 	key, err := packageKey("kernel", "busybox")
@@ -42,8 +43,9 @@ func MiniImage(ctx context.Context, log io.Writer) (Image, error) {
 	return buildImage(ctx, "mini", key, log)
 }
 
-// DebianImage is a real Debian 12 with cloud-init; see images/debian.sh. It is built when the cache does not have it (one to
-// two minutes, from Debian's mirror); what the build prints goes to log, which may be nil.
+// DebianImage is a real Debian 12 with cloud-init; see images/debian.sh. It is built if the cache
+// does not have it (one to two minutes, from Debian's mirror). The output of the build goes to log,
+// which may be nil.
 func DebianImage(ctx context.Context, log io.Writer) (Image, error) {
 	return buildImage(ctx, "debian", "", log)
 }
@@ -60,8 +62,9 @@ func packageKey(names ...string) (string, error) {
 	return key.String(), nil
 }
 
-// buildImage returns the image of recipe name out of the cache, building it first if need be. Two builders, also of two
-// programs, do not collide: the second waits and then finds it.
+// buildImage returns the image of recipe name from the cache, and builds it first if necessary. If
+// two builds run at the same time, even in two programs, the second waits and uses the result of
+// the first.
 func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, error) {
 	if log == nil {
 		log = io.Discard
@@ -84,8 +87,9 @@ func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, er
 	return img, err
 }
 
-// inCache makes sure that folder dir of the cache is there: when open cannot read it, build fills the folder out, with a folder
-// work of its own, and out becomes dir when all is done. Two builders, also of two programs, do not collide.
+// inCache ensures that the cache has folder dir. If open cannot read it, build fills the folder
+// out, using the temporary folder work; out becomes dir when everything is complete. Two builds at
+// the same time, even in two programs, do not conflict.
 func inCache(ctx context.Context, name, dir string, open func() error, build func(work, out string) error) error {
 	if open() == nil {
 		return nil
@@ -98,7 +102,7 @@ func inCache(ctx context.Context, name, dir string, open func() error, build fun
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // gives the lock free, and nothing was written
+	defer lock.Close() // releases the lock; nothing was written
 	err = poll(ctx, func() (bool, error) {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
@@ -118,14 +122,14 @@ func inCache(ctx context.Context, name, dir string, open func() error, build fun
 	return open()
 }
 
-// buildInto runs build in a folder of its own that has the recipes. The caller holds the lock.
+// buildInto runs build in a new folder with the recipes. The caller holds the lock.
 func buildInto(name, dir string, build func(work, out string) error) error {
 	root := filepath.Dir(dir)
 	left, err := filepath.Glob(filepath.Join(root, ".build-"+name+"-*"))
 	if err != nil {
 		return err
 	}
-	for _, d := range left { // of a builder that was killed: it would hold the lock otherwise
+	for _, d := range left { // from a build that was killed: a running one would hold the lock
 		if err := os.RemoveAll(d); err != nil {
 			return err
 		}
@@ -134,7 +138,7 @@ func buildInto(name, dir string, build func(work, out string) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work) // the next build of it tries again
+	defer os.RemoveAll(work) // on an error, the next build removes it
 	out := filepath.Join(work, "out")
 	if err := errors.Join(os.Chmod(work, 0o755), os.Mkdir(out, 0o755), os.CopyFS(work, recipes)); err != nil {
 		return err
@@ -154,7 +158,7 @@ func buildInto(name, dir string, build func(work, out string) error) error {
 	return os.Rename(out, dir)
 }
 
-// openImage reads what makeImage left.
+// openImage reads the result of makeImage.
 func openImage(name, dir string) (Image, error) {
 	img := Image{Name: name, Raw: filepath.Join(dir, name+".raw"), Zst: filepath.Join(dir, name+".raw.zst")}
 	sum, err := os.ReadFile(filepath.Join(dir, "sha256"))
@@ -178,7 +182,7 @@ func makeImage(ctx context.Context, name, work, out string, log io.Writer) error
 	return finishImage(ctx, raw, log)
 }
 
-// finishImage packs an image and writes its digest beside it.
+// finishImage compresses an image and writes its digest beside it.
 func finishImage(ctx context.Context, raw string, log io.Writer) error {
 	if err := runBuild(ctx, log, "zstd", "-q", "-3", "-f", raw, "-o", raw+".zst"); err != nil {
 		return err

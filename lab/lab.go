@@ -28,14 +28,14 @@ const (
 	Server Namespace = "srv" // where Ingot runs
 	Router Namespace = "rtr" // routes between the VLANs and relays DHCP
 	BMCs   Namespace = "bmc" // the IPMI simulators
-	Client Namespace = "cli" // a port on VLAN 20 without an address, for packets made by hand
+	Client Namespace = "cli" // a port on VLAN 20 without an address, for hand-made packets
 )
 
-// Addresses that every lab has, each in its own namespaces.
+// Addresses that every lab has, each in a separate namespace.
 const (
 	ServerAddress   = "10.10.20.2"      // eth0 of Server, VLAN 20
 	ServerInterface = "eth0"            // the interface of ServerAddress
-	ServerBMCAddr   = "10.10.10.2"      // eth10 of Server, VLAN 10: from here the BMCs are reached
+	ServerBMCAddr   = "10.10.10.2"      // eth10 of Server, VLAN 10: the source address for connections to the BMCs
 	MetadataAddress = "169.254.169.254" // also on eth0 of Server; Router knows the way
 	DirectGateway   = "10.10.20.1"      // Router on VLAN 20
 	RelayedGateway  = "10.10.30.1"      // Router on VLAN 30, the giaddr of relayed requests
@@ -44,22 +44,24 @@ const (
 	BMCVLAN         = 10
 )
 
-// stateRoot holds one lock and one folder per lab name. It is short, because sockets lie in it (108 bytes at most).
+// stateRoot has one lock and one folder per lab name. Its path is short, because the paths of
+// sockets in it are limited to 108 bytes.
 const stateRoot = "/run/ingot-lab"
 
-// maxLabs bounds how many labs one host has at a time.
+// maxLabs is how many labs one host can have at a time.
 const maxLabs = 32
 
 // Options of a lab. The zero value is usable.
 type Options struct {
-	// Dir is where disks and logs go. It is kept by Close. Empty means a temporary folder, which Close removes.
+	// Dir is the folder for disks and logs. Close keeps it. Empty means a temporary folder, which
+	// Close removes.
 	Dir string
-	// Logger gets what happens in the lab; nil discards it.
+	// Logger receives log messages about the lab; nil discards them.
 	Logger *slog.Logger
-	// NoRelay leaves the DHCP relay off; StartRelay starts it later.
+	// NoRelay disables the DHCP relay; StartRelay starts it later.
 	NoRelay bool
-	// Home adds a second place for Ingot: a home network with Seed and a home router, behind Router. The relay then sends what
-	// comes from VLAN 20 to Seed; SetRelays changes that.
+	// Home adds a second location for Ingot: a home network with Seed and a home router, connected
+	// through Router. The relay then sends requests from VLAN 20 to Seed; SetRelays changes that.
 	Home bool
 }
 
@@ -90,8 +92,9 @@ type Lab struct {
 	closed             bool
 }
 
-// New builds the network of a lab, after removing what labs of programs that died have left. It needs what Requirements
-// checks, and returns its error when something is missing. ctx bounds the building only.
+// New builds the network of a lab, after removing the remains of labs whose programs have died. It
+// needs everything that Requirements checks, and returns its error if something is missing. ctx
+// limits only the time to build the lab.
 func New(ctx context.Context, opt Options) (*Lab, error) {
 	if err := Requirements(); err != nil {
 		return nil, err
@@ -117,7 +120,7 @@ func New(ctx context.Context, opt Options) (*Lab, error) {
 	return l, nil
 }
 
-// build makes folders, network, chassis socket and relay.
+// build creates folders, network, chassis socket and relay.
 func (l *Lab) build(ctx context.Context, opt Options) error {
 	if err := os.MkdirAll(l.run, 0o700); err != nil {
 		return err
@@ -157,17 +160,17 @@ func (l *Lab) build(ctx context.Context, opt Options) error {
 	return l.StartRelay()
 }
 
-// Name is the prefix of the lab's namespaces, at most eight characters.
+// Name returns the prefix of the lab's namespaces, at most eight characters.
 func (l *Lab) Name() string { return l.name }
 
-// Dir is the folder of disks and logs.
+// Dir returns the folder of disks and logs.
 func (l *Lab) Dir() string { return l.dir }
 
-// NamespaceName is the name of a namespace as `ip netns` knows it.
+// NamespaceName returns the name of a namespace in `ip netns`.
 func (l *Lab) NamespaceName(ns Namespace) string { return l.name + "-" + string(ns) }
 
-// Close ends every process of the lab, removes its namespaces and its temporary folder, and gives its name free. It may be
-// called more than once; later calls do nothing.
+// Close ends every process of the lab, removes its namespaces and its temporary folder, and
+// releases its name. Later calls have no effect.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -198,11 +201,12 @@ func (l *Lab) Close() error {
 	if l.ownDir {
 		errs = append(errs, os.RemoveAll(l.dir))
 	}
-	errs = append(errs, l.lock.Close()) // and with it the lock
+	errs = append(errs, l.lock.Close()) // releases the lock
 	return errors.Join(errs...)
 }
 
-// onClose registers f to be called by Close, last one first. It reports whether the lab is still open.
+// onClose registers f to be called by Close, last one first. It reports whether the lab is still
+// open.
 func (l *Lab) onClose(f func() error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,7 +217,7 @@ func (l *Lab) onClose(f func() error) bool {
 	return true
 }
 
-// takeName locks a free name. Every name that is not locked by a living program is cleared on the way.
+// takeName locks a free name. It clears every name on the way that no living program has locked.
 func takeName(ctx context.Context, log *slog.Logger) (string, *os.File, error) {
 	if err := os.MkdirAll(stateRoot, 0o700); err != nil {
 		return "", nil, fmt.Errorf("making the lab's state folder: %w", err)
@@ -227,14 +231,14 @@ func takeName(ctx context.Context, log *slog.Logger) (string, *os.File, error) {
 		n := "ilab" + strconv.Itoa(i)
 		path := filepath.Join(stateRoot, n+".lock")
 		if _, err := os.Stat(path); lock != nil && errors.Is(err, fs.ErrNotExist) {
-			break // names are taken from the lowest on: behind the first unused one there is nothing to clear
+			break // the lowest free names are used first, so there is nothing to clear after the first unused one
 		}
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
 			return "", nil, fmt.Errorf("locking lab name %q: %w", n, err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			_ = f.Close() // somebody's living lab
+			_ = f.Close() // in use by another lab
 			continue
 		}
 		if err := removeRemains(n); err != nil {
@@ -260,7 +264,8 @@ func takeName(ctx context.Context, log *slog.Logger) (string, *os.File, error) {
 	return name, lock, nil
 }
 
-// removeRemains ends the processes of lab name and removes its namespaces and folders. The caller holds the name's lock.
+// removeRemains ends the processes of lab name and removes its namespaces and folders. The caller
+// holds the lock of the name.
 func removeRemains(name string) error {
 	run := filepath.Join(stateRoot, name)
 	killRecorded(filepath.Join(run, "pids"))
@@ -275,7 +280,7 @@ func removeRemains(name string) error {
 	return errors.Join(append(errs, os.RemoveAll(run))...)
 }
 
-// poll calls ready every 20 ms until it reports true or an error, or ctx ends.
+// poll calls ready every 20 ms until it returns true or an error, or ctx ends.
 func poll(ctx context.Context, ready func() (bool, error)) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()

@@ -28,7 +28,7 @@ var (
 	debian  = flag.Bool("debian", false, "with -lab: boot the Debian image as well (three minutes)")
 )
 
-// TestMain lets a test start this test binary again as a program of its own that holds a lab and is killed.
+// TestMain lets a test start this test binary as a separate program that owns a lab and is killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LAB_TEST_VICTIM"); dir != "" {
 		victim(dir)
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newLab is a lab that ends with the test.
+// newLab returns a lab that ends with the test.
 func newLab(t *testing.T) *Lab {
 	t.Helper()
 	if !*realLab {
@@ -67,7 +67,7 @@ func newLab(t *testing.T) *Lab {
 	return l
 }
 
-// deadline bounds a wait: it ends a test that hangs, and is no measure of speed.
+// deadline limits a wait, to end a test that hangs. It does not measure speed.
 func deadline(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -94,7 +94,7 @@ func ipmi(t *testing.T, m *Machine, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// dhcpServerSocket receives what arrives at UDP port 67 of the server.
+// dhcpServerSocket receives packets for UDP port 67 of the server.
 func dhcpServerSocket(t *testing.T, l *Lab) <-chan *dhcpv4.DHCPv4 {
 	t.Helper()
 	var c net.PacketConn
@@ -127,8 +127,8 @@ func dhcpServerSocket(t *testing.T, l *Lab) <-chan *dhcpv4.DHCPv4 {
 	return packets
 }
 
-// TestDiscover switches machines on over IPMI with a one-time network boot: the firmware's DISCOVER of PXE class arrives at the
-// server, from BIOS and UEFI, directly and through the relay.
+// TestDiscover switches machines on over IPMI with a one-time network boot. The firmware's DISCOVER
+// with the PXE class arrives at the server, from BIOS and UEFI, directly and through the relay.
 func TestDiscover(t *testing.T) {
 	l := newLab(t)
 	packets := dhcpServerSocket(t, l)
@@ -198,14 +198,14 @@ func awaitDiscover(t *testing.T, packets <-chan *dhcpv4.DHCPv4, m *Machine) *dhc
 	}
 }
 
-// writeDisk copies an image onto a machine's disk, as an installation would.
+// writeDisk copies an image to a machine's disk, like an installation.
 func writeDisk(t *testing.T, img Image, disk string) {
 	t.Helper()
 	st, err := os.Stat(disk)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// dd skips what is zero in the image, so the disk must be zero before.
+	// dd skips zeros in the image, so the disk must be zero before.
 	if err := errors.Join(os.Truncate(disk, 0), os.Truncate(disk, st.Size())); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,8 @@ func addCIDATA(t *testing.T, disk string, files map[string]string) {
 	run("dd", "if="+fat, "of="+disk, "bs=512", "seek="+strconv.FormatInt(start, 10), "conv=notrunc", "status=none")
 }
 
-// startPhone listens on the server for an installed system's phone-home; each body is sent on the channel.
+// startPhone receives phone-home requests of an installed system on the server; each body is sent
+// on the channel.
 func startPhone(t *testing.T, l *Lab, addr string) <-chan string {
 	t.Helper()
 	s, err := l.Listen(t.Context(), Server, addr)
@@ -278,8 +279,8 @@ func startPhone(t *testing.T, l *Lab, addr string) <-chan string {
 	return calls
 }
 
-// TestMiniBoots boots the small system from disk on every firmware and bus. The address is a static stand-in: no DHCP server
-// runs, so it cannot phone home, but it must come up all the same.
+// TestMiniBoots boots the small system from disk with every firmware and bus. It has a static
+// address and no DHCP server: it cannot phone home, but it must boot.
 func TestMiniBoots(t *testing.T) {
 	l := newLab(t)
 	img, err := MiniImage(t.Context(), t.Output())
@@ -322,7 +323,8 @@ func TestMiniBoots(t *testing.T) {
 	}
 }
 
-// TestDecoys swaps the order of two disks of equal size: the machine still boots the disk that was installed.
+// TestDecoys swaps the order of two disks of equal size: the machine still boots from the installed
+// disk.
 func TestDecoys(t *testing.T) {
 	l := newLab(t)
 	img, err := MiniImage(t.Context(), t.Output())
@@ -359,7 +361,8 @@ func TestDecoys(t *testing.T) {
 	}
 }
 
-// dhcpServer answers one machine, which is all that the phone-home tests need of Ingot. options are what a request gets besides.
+// dhcpServer answers one machine, which is all that the phone-home tests need from Ingot. options
+// are additional options for a request.
 func dhcpServer(t *testing.T, l *Lab, m *Machine, addr string, options ...func(req *dhcpv4.DHCPv4) dhcpv4.Modifier) {
 	t.Helper()
 	var c net.PacketConn
@@ -410,8 +413,8 @@ func dhcpServer(t *testing.T, l *Lab, m *Machine, addr string, options ...func(r
 const phoneVendorData = "#cloud-config\nphone_home:\n  url: \"http://" + ServerAddress + ":7080/phone-home/abc\"\n" +
 	"  post: [instance_id, hostname]\n  tries: 10\n"
 
-// TestMiniPhonesHome: the small system takes its seed from a CIDATA volume, and from a metadata URL that was written into its
-// root, and calls the URL of its vendor-data.
+// TestMiniPhonesHome: the small system takes its seed from a CIDATA volume or from a metadata URL
+// in its root, and calls the URL in its vendor-data.
 func TestMiniPhonesHome(t *testing.T) {
 	l := newLab(t)
 	img, err := MiniImage(t.Context(), t.Output())
@@ -479,7 +482,7 @@ func TestMiniPhonesHome(t *testing.T) {
 	}
 }
 
-// writeIntoRoot writes a file into the root filesystem of an image on a disk, without mounting it.
+// writeIntoRoot writes a file into the root file system of an image on a disk, without mounting it.
 func writeIntoRoot(t *testing.T, disk, path, text string) {
 	t.Helper()
 	src := filepath.Join(t.TempDir(), "file")
@@ -503,7 +506,7 @@ func writeIntoRoot(t *testing.T, disk, path, text string) {
 	}
 }
 
-// serveFiles is a web server of fixed answers on the server.
+// serveFiles is a web server with fixed answers on the server.
 func serveFiles(t *testing.T, l *Lab, addr string, files map[string]string) {
 	t.Helper()
 	s, err := l.Listen(t.Context(), Server, addr)
@@ -523,8 +526,8 @@ func serveFiles(t *testing.T, l *Lab, addr string, files map[string]string) {
 	}()
 }
 
-// TestDebian: the real Debian configures itself from a CIDATA volume, or from a metadata URL that was written into its root,
-// and calls the URL of its vendor-data.
+// TestDebian: the real Debian configures itself from a CIDATA volume or from a metadata URL in its
+// root, and calls the URL in its vendor-data.
 func TestDebian(t *testing.T) {
 	l := newLab(t)
 	if !*debian {
@@ -587,8 +590,8 @@ func TestDebian(t *testing.T) {
 	}
 }
 
-// TestNetwork: the server reaches the relayed network through the router, the host reaches the server by a forwarded port, and
-// the limit of the server's link comes and goes.
+// TestNetwork: the server reaches the relayed network through the router, the host reaches the
+// server through a forwarded port, and the limit of the server's link can be set and removed.
 func TestNetwork(t *testing.T) {
 	l := newLab(t)
 	serveFiles(t, l, "127.0.0.1:8080", map[string]string{"/": "hello"})
@@ -653,7 +656,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestLabBMCFaults: a stopped BMC and an unplugged one do not answer, and do again afterwards.
+// TestLabBMCFaults: a stopped BMC and an unplugged one do not answer until they are started and
+// plugged in again.
 func TestLabBMCFaults(t *testing.T) {
 	l := newLab(t)
 	m := newMachine(t, l, Spec{Name: "faulty"})
@@ -689,7 +693,7 @@ func TestLabBMCFaults(t *testing.T) {
 	}
 }
 
-// victim is a program that holds a lab with a running machine until it is killed.
+// victim is a program that owns a lab with a running machine until it is killed.
 func victim(dir string) {
 	ctx := context.Background()
 	l, err := New(ctx, Options{})
@@ -716,8 +720,8 @@ func victim(dir string) {
 	select {}
 }
 
-// TestLabKilledOwner: when the program that owns a lab is killed with -9, its machines and simulators end with it, and the next lab
-// removes the rest.
+// TestLabKilledOwner: if the program that owns a lab is killed with -9, its machines and simulators
+// end with it, and the next lab removes the remains.
 func TestLabKilledOwner(t *testing.T) {
 	if !*realLab {
 		t.Skip("a lab is made only with -lab")

@@ -22,12 +22,13 @@ const (
 	BIOS     Firmware = "bios"      // SeaBIOS; the network card has iPXE 2.0 in its ROM
 	UEFI     Firmware = "uefi"      // OVMF; PXE over IPv4
 	UEFIHTTP Firmware = "uefi-http" // OVMF; HTTP boot over IPv4, no PXE
-	// Simulated is no QEMU: this program does in the lab's network what a BIOS machine's firmware, iPXE and installed system do,
-	// and runs the real agent as a process. It boots in a fraction of a second. See Spec.Agent.
+	// Simulated is not a QEMU machine: in the lab's network, this program simulates the firmware,
+	// iPXE and installed system of a BIOS machine, and runs the real agent as a process. It boots
+	// in a fraction of a second. See Spec.Agent.
 	Simulated Firmware = "simulated"
 )
 
-// Bus is how a disk is attached.
+// Bus is the bus of a disk.
 type Bus string
 
 // The kinds of disk.
@@ -37,7 +38,7 @@ const (
 	AHCI   Bus = "ahci"   // /dev/sda
 )
 
-// BootOrder is what the firmware tries first.
+// BootOrder is the device that the firmware tries first.
 type BootOrder string
 
 // The boot orders.
@@ -49,71 +50,77 @@ const (
 // PowerState of a machine.
 type PowerState string
 
-// The power states. A machine whose system switched itself off is Off.
+// The power states. A machine whose system has switched it off is Off.
 const (
 	On  PowerState = "on"
 	Off PowerState = "off"
 )
 
-// NextBoot is a one-time override of the boot order: it holds for the next power-on or reset only, as with a real BMC.
+// NextBoot is a one-time override of the boot order: as with a real BMC, it is used only for the
+// next power-on or reset.
 type NextBoot string
 
-// The overrides, in ipmi_sim's words.
+// The overrides, in the notation of ipmi_sim.
 const (
-	NextDefault NextBoot = "none"    // none: the boot order decides
+	NextDefault NextBoot = "none"    // no override: the boot order decides
 	NextNetwork NextBoot = "pxe"     // network once
 	NextDisk    NextBoot = "default" // disk once ("boot device: disk" of ipmitool)
 )
 
-// Spec describes a machine. Only Name is needed; Machine fills in the rest.
+// Spec describes a machine. Only Name is required; Machine sets the defaults.
 type Spec struct {
 	Name       string    // letters, digits and dashes
 	VLAN       int       // DirectVLAN (default) or RelayedVLAN; HomeVLAN in a lab with Options.Home
 	MAC        string    // default 52:54:00:<vlan>:00:<number>
-	Cards      []Card    // further network cards, which nothing boots from
+	Cards      []Card    // additional network cards, never used for booting
 	Firmware   Firmware  // default BIOS
 	Bus        Bus       // default Virtio; for the disk and the decoys
 	DiskSize   int64     // bytes, default 4 GiB; the file is sparse
 	DiskSerial string    // default "DISK-<name>"; at most 20 characters
-	Decoys     []string  // serials of further disks of the same size, which must never be written
+	Decoys     []string  // serial numbers of further disks of the same size, which must never be written
 	Order      BootOrder // default DiskFirst
 	MemoryMB   int       // default 512
 	Serial     string    // SMBIOS system serial number, default "SN-<name>"
 	UUID       string    // SMBIOS system UUID, default derived from the MAC
-	// BMC: the machine's BMC is named by default <name>, address 10.10.10.<10+number>, user "admin", password "password".
+	// BMC defaults: the BMC has the name <name>, address 10.10.10.<10+number>, user "admin" and
+	// password "password".
 	BMCAddress  string
 	BMCUser     string
 	BMCPassword string // at most 20 characters
-	NoBMC       bool   // a machine without a BMC: only PowerOn and the like switch it
-	// Controller is the kind of its BMC, default ControllerIPMI. An AMT has the same defaults.
+	NoBMC       bool   // a machine without a BMC: only PowerOn and similar methods switch it
+	// Controller is the type of its BMC, default ControllerIPMI. The defaults of an AMT are the
+	// same.
 	Controller Controller
-	// WakeOnLAN switches the machine on when a magic packet for its MAC comes by on its VLAN.
+	// WakeOnLAN switches the machine on when a magic packet for its MAC arrives on its VLAN.
 	WakeOnLAN bool
 
-	// The rest is for Firmware Simulated, whose DiskSize is 64 MiB by default.
+	// The following fields are for Firmware Simulated, whose default DiskSize is 64 MiB.
 
-	// Agent is the path of the worker-agent, which runs when the kernel would: as an ordinary process on the disk files.
+	// Agent is the path of the worker-agent. It runs in place of the kernel, as an ordinary process
+	// with the disk files.
 	Agent string
-	// Stage is called before each step; the machine goes on when it returns, or when the power is cut, which ends ctx. It may
-	// switch the machine itself. See Gate and Machine.SetStage.
+	// Stage is called before each step. The machine continues when it returns, or when the power is
+	// cut, which ends ctx. It may switch the machine itself. See Gate and Machine.SetStage.
 	Stage func(ctx context.Context, stage Stage)
-	// Guest is the path of the stand-in guests' program (see GuestProgram): it runs when the kernel that the machine booted from
-	// the network is of Talos or Harvester, and when one of them or VyOS is on the disk.
+	// Guest is the path of the stand-in guests' program (see GuestProgram). It runs if the machine
+	// has booted a kernel of Talos or Harvester from the network, or has Talos, Harvester or VyOS
+	// on its disk.
 	Guest string
-	// Installs is the raw image that an installer which the machine boots writes to the disk; see runInstaller.
+	// Installs is the raw image that an installer on the machine writes to the disk; see
+	// runInstaller.
 	Installs string
-	// Panic is how long the machine stays dead after its agent has died; then it boots again. 0: as the kernel command line
-	// says (panic=). Below 0: until somebody switches it.
+	// Panic is the pause before the machine boots again after its agent has died. 0 uses the kernel
+	// command line (panic=). With a negative value, the machine stays dead until it is switched.
 	Panic time.Duration
 }
 
-// Card is a network card beside the one that a machine boots from.
+// Card is an additional network card of a machine.
 type Card struct {
 	VLAN int
 	MAC  string // default 52:54:00:<vlan>:<number of the card, from 1>:<number of the machine>
 }
 
-// Machine is a computer of the lab. It is off at first. Its methods may be called from several goroutines.
+// Machine is a computer in the lab. It is off at first. Its methods may be called concurrently.
 type Machine struct {
 	lab  *Lab
 	spec Spec
@@ -121,10 +128,10 @@ type Machine struct {
 	num  int
 	bmc  *BMC
 	amt  *AMT
-	sim  *simulation // nil: QEMU
+	sim  *simulation // nil means QEMU
 
-	mu          sync.Mutex // one change of power at a time
-	state       sync.Mutex // guards what follows; never held while waiting
+	mu          sync.Mutex // serializes changes of power
+	state       sync.Mutex // guards the following fields; never held while waiting
 	next        NextBoot
 	order       BootOrder
 	decoysFirst bool
@@ -133,14 +140,14 @@ type Machine struct {
 	qmp         *qmp
 	powerOns    int
 	resets      int
-	mark        int64   // where WaitSerial begins to read
-	failures    *string // what its guests are told to fail at; nil: nothing was said
+	mark        int64   // offset at which WaitSerial starts to read
+	failures    *string // failures requested from its guests; nil: no request
 }
 
 var machineName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,30}$`)
 
-// Machine puts a machine into the lab: a port on its VLAN, blank disks (a disk file that exists already is kept), a running
-// BMC. The machine is off.
+// Machine adds a machine to the lab: a port on its VLAN, blank disks (an existing disk file is
+// kept) and a running BMC. The machine is off.
 func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 	l.mu.Lock()
 	num := l.taken + 1
@@ -219,7 +226,7 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 	return m, nil
 }
 
-// complete fills in the defaults of the num-th machine and checks the rest.
+// complete sets the defaults of the num-th machine and checks the other fields.
 func (s Spec) complete(num int) (Spec, error) {
 	def := func(p *string, v string) {
 		if *p == "" {
@@ -306,36 +313,37 @@ func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
 func (m *Machine) tap() string             { return "tap" + strconv.Itoa(m.num) }
 func (m *Machine) cardTap(i int) string    { return m.tap() + "-" + strconv.Itoa(i+1) }
 
-// serials of all disks, the disk of the installation first.
+// serials returns the serial numbers of all disks, beginning with the disk for the installation.
 func (m *Machine) serials() []string { return append([]string{m.spec.DiskSerial}, m.spec.Decoys...) }
 
-// Name is the machine's name.
+// Name returns the machine's name.
 func (m *Machine) Name() string { return m.spec.Name }
 
-// Spec is the machine's description with all defaults filled in.
+// Spec returns the machine's description with all defaults.
 func (m *Machine) Spec() Spec { return m.spec }
 
-// BMC is the machine's BMC, nil with Spec.NoBMC and with another controller.
+// BMC returns the machine's BMC, or nil with Spec.NoBMC or another controller.
 func (m *Machine) BMC() *BMC { return m.bmc }
 
-// AMT is the machine's Intel AMT, nil unless Spec.Controller says so.
+// AMT returns the machine's Intel AMT, or nil unless Spec.Controller requests one.
 func (m *Machine) AMT() *AMT { return m.amt }
 
-// DiskPath is the file of the disk that an installation is meant for. Change it only while the machine is off.
+// DiskPath returns the file of the disk for the installation. Change the file only while the
+// machine is off.
 func (m *Machine) DiskPath() string { return m.DiskPathOf(m.spec.DiskSerial) }
 
-// DiskPathOf is the file of the disk with the given serial, a decoy for example.
+// DiskPathOf returns the file of the disk with the given serial number, such as a decoy.
 func (m *Machine) DiskPathOf(serial string) string { return m.path("disk-" + serial + ".raw") }
 
-// SetOrder changes the firmware's boot order, from the next power-on or reset on.
+// SetOrder changes the firmware's boot order for the next power-on or reset and all later ones.
 func (m *Machine) SetOrder(o BootOrder) {
 	m.state.Lock()
 	defer m.state.Unlock()
 	m.order = o
 }
 
-// SetDecoysFirst says whether the decoy disks come before the real one on the bus from the next power-on on, so that /dev/vda
-// becomes another disk. The boot order still names the real one.
+// SetDecoysFirst sets whether the decoy disks come before the real one on the bus, starting at the
+// next power-on. /dev/vda is then another disk. The boot order still refers to the real one.
 func (m *Machine) SetDecoysFirst(first bool) {
 	m.state.Lock()
 	defer m.state.Unlock()
@@ -349,14 +357,14 @@ func (m *Machine) SetNextBoot(n NextBoot) {
 	m.next = n
 }
 
-// NextBoot is the override that the next power-on or reset will use up.
+// NextBoot returns the override for the next power-on or reset.
 func (m *Machine) NextBoot() NextBoot {
 	m.state.Lock()
 	defer m.state.Unlock()
 	return m.next
 }
 
-// PowerState tells whether the machine is on.
+// PowerState returns whether the machine is on.
 func (m *Machine) PowerState() PowerState {
 	if m.on() {
 		return On
@@ -364,21 +372,22 @@ func (m *Machine) PowerState() PowerState {
 	return Off
 }
 
-// PowerOns counts how often the machine was switched on.
+// PowerOns returns how many times the machine was switched on.
 func (m *Machine) PowerOns() int {
 	m.state.Lock()
 	defer m.state.Unlock()
 	return m.powerOns
 }
 
-// Resets counts the resets while on: by the BMC, and reboots of the machine's own system.
+// Resets returns the number of resets while the machine was on, by the BMC or by a reboot of its
+// own system.
 func (m *Machine) Resets() int {
 	m.state.Lock()
 	defer m.state.Unlock()
 	return m.resets
 }
 
-// on tells whether the machine has power.
+// on reports whether the machine has power.
 func (m *Machine) on() bool {
 	if m.sim != nil {
 		return m.sim.running() != nil
@@ -386,7 +395,7 @@ func (m *Machine) on() bool {
 	return m.running() != nil
 }
 
-// running is the machine's process, nil when it is off.
+// running returns the machine's process, or nil when it is off.
 func (m *Machine) running() *Cmd {
 	m.state.Lock()
 	c := m.qemu
@@ -410,7 +419,7 @@ func (m *Machine) WaitPower(ctx context.Context, want PowerState) error {
 	return nil
 }
 
-// PowerOn switches the machine on. On a machine that is on it does nothing.
+// PowerOn switches the machine on. It does nothing if the machine is on.
 func (m *Machine) PowerOn(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -431,7 +440,7 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	return nil
 }
 
-// first is what the coming start tries first. The caller holds m.state.
+// first returns the device that the next start tries first. The caller holds m.state.
 func (m *Machine) first() BootOrder {
 	switch m.next {
 	case NextNetwork:
@@ -442,7 +451,7 @@ func (m *Machine) first() BootOrder {
 	return m.order
 }
 
-// start runs QEMU, then puts the boot order for the resets to come.
+// start runs QEMU, and then sets the boot order for later resets.
 func (m *Machine) start(ctx context.Context, first BootOrder) error {
 	log, err := os.OpenFile(m.path("qemu.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -486,7 +495,8 @@ func (m *Machine) start(ctx context.Context, first BootOrder) error {
 	return nil
 }
 
-// PowerOff cuts the power. On a machine that is off it does nothing. What the machine wrote before is on its disk.
+// PowerOff cuts the power. It does nothing if the machine is off. Data that the machine has written
+// before is on its disk.
 func (m *Machine) PowerOff(context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -518,19 +528,20 @@ func (m *Machine) PowerCycle(ctx context.Context) error {
 	return m.PowerOn(ctx)
 }
 
-// PressPower presses the power button for a moment: the system may switch itself off, or not. It does nothing on a machine
-// that is off.
+// PressPower presses the power button briefly: the system decides whether it switches itself off.
+// It does nothing if the machine is off.
 func (m *Machine) PressPower(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running() == nil { // what a simulated machine runs does not listen to its button
+	if m.running() == nil { // a simulated machine ignores its power button
 		return nil
 	}
 	_, err := m.qmp.call(ctx, "system_powerdown", nil)
 	return err
 }
 
-// Reset resets a machine that is on, without cutting its power. Like most BMCs it does nothing on one that is off.
+// Reset resets a machine that is on, without cutting its power. Like most BMCs, it does nothing if
+// the machine is off.
 func (m *Machine) Reset(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -550,7 +561,8 @@ func (m *Machine) Reset(ctx context.Context) error {
 	if _, err := q.call(ctx, "system_reset", nil); err != nil {
 		return fmt.Errorf("resetting %q: %w", m.spec.Name, err)
 	}
-	// The firmware is handed the boot order at the moment of the reset; only then may it be put back.
+	// The firmware receives the boot order at the moment of the reset; only then can the order be
+	// restored.
 	if err := poll(ctx, func() (bool, error) { return m.Resets() > before || m.running() == nil, nil }); err != nil {
 		return fmt.Errorf("resetting %q: %w", m.spec.Name, err)
 	}
@@ -559,7 +571,7 @@ func (m *Machine) Reset(ctx context.Context) error {
 	return m.setBootIndexes(ctx, q)
 }
 
-// setBootIndexes tells QEMU the boot order that holds from the next reset on.
+// setBootIndexes sets QEMU's boot order for the next reset and all later ones.
 func (m *Machine) setBootIndexes(ctx context.Context, q *qmp) error {
 	m.state.Lock()
 	order := m.order
@@ -567,11 +579,11 @@ func (m *Machine) setBootIndexes(ctx context.Context, q *qmp) error {
 	return q.setBootOrder(ctx, order)
 }
 
-// processor has all that QEMU emulates but AVX: Go's SHA-256 takes twice as long with
+// processor has all features that QEMU emulates except AVX: Go's SHA-256 takes twice as long with
 // emulated AVX2 instructions as without them.
 const processor = "max,-avx,-avx2"
 
-// qemuArgs is the command line of the machine's process.
+// qemuArgs returns the command line of the machine's process.
 func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	s := m.spec
 	net, disk := bootIndexes(first)
@@ -631,10 +643,10 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	return a
 }
 
-// SerialPath is the file that everything on the machine's serial console is appended to.
+// SerialPath returns the file with the output of the machine's serial console.
 func (m *Machine) SerialPath() string { return m.path("serial.log") }
 
-// Serial is what the serial console has said since the machine was made.
+// Serial returns the output of the serial console since the machine was created.
 func (m *Machine) Serial() (string, error) {
 	b, err := os.ReadFile(m.SerialPath())
 	if errors.Is(err, os.ErrNotExist) {
@@ -643,8 +655,8 @@ func (m *Machine) Serial() (string, error) {
 	return string(b), err
 }
 
-// MarkSerial makes WaitSerial look only at what is said from now on. Power-on and Reset set the mark as well; a reboot by the
-// machine's own system does not.
+// MarkSerial makes WaitSerial read only output from now on. Power-on and Reset set the mark as
+// well; a reboot by the machine's own system does not.
 func (m *Machine) MarkSerial() {
 	m.state.Lock()
 	defer m.state.Unlock()
@@ -687,12 +699,12 @@ var (
 	controls = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f]`)
 )
 
-// cleanLine takes terminal sequences and control characters out of a line.
+// cleanLine removes terminal sequences and control characters from a line.
 func cleanLine(s string) string {
 	return strings.TrimSpace(controls.ReplaceAllString(escapes.ReplaceAllString(s, ""), ""))
 }
 
-// findLine finds the first complete line that matches. The last line may be half-written, so it does not count before its end.
+// findLine finds the first complete line that matches. It ignores an incomplete last line.
 func findLine(text string, re *regexp.Regexp) (string, bool) {
 	for line := range strings.Lines(text) {
 		if !strings.HasSuffix(line, "\n") {
@@ -705,7 +717,7 @@ func findLine(text string, re *regexp.Regexp) (string, bool) {
 	return "", false
 }
 
-// tail is the last n lines that are not empty.
+// tail returns the last n lines that are not empty.
 func tail(text string, n int) []string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -719,7 +731,7 @@ func tail(text string, n int) []string {
 func fileSize(path string) int64 {
 	st, err := os.Stat(path)
 	if err != nil {
-		return 0 // there is none yet
+		return 0 // the file does not exist yet
 	}
 	return st.Size()
 }

@@ -19,8 +19,8 @@ import (
 
 const netnsDir = "/run/netns"
 
-// buildNetwork makes namespaces, bridges, ports and addresses. The VLANs are separate bridges, because 802.1Q is not in every
-// kernel, and untagged ports are what bare metal sees anyway.
+// buildNetwork creates namespaces, bridges, ports and addresses. The VLANs are separate bridges,
+// because not every kernel has 802.1Q, and bare metal normally has untagged ports anyway.
 func (l *Lab) buildNetwork(ctx context.Context) error {
 	for _, ns := range []Namespace{Switch, Server, Router, BMCs, Client} {
 		if err := l.addNamespace(ctx, ns); err != nil {
@@ -69,23 +69,24 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 	return l.InNamespace(Router, func() error { return sysctl("ipv4/ip_forward", "1") })
 }
 
-// A port is an interface of a namespace and the VLAN that it is plugged in.
+// A port is an interface of a namespace, connected to a VLAN.
 type port struct {
 	ns   Namespace
 	name string
 	vlan int
 }
 
-// bridge makes the switch of a VLAN.
+// bridge creates the switch of a VLAN.
 func bridge(vlan int) []string {
-	// Without forward_delay 0 a port would drop a machine's first DHCP packets for 15 s.
+	// Without forward_delay 0, a port would drop packets for 15 s, including a machine's first DHCP
+	// packets.
 	return []string{
 		fmt.Sprintf("link add br%d type bridge stp_state 0 forward_delay 0 mcast_snooping 0", vlan),
 		fmt.Sprintf("link set br%d up", vlan),
 	}
 }
 
-// plug makes the cable of a port.
+// plug creates the cable of a port.
 func (l *Lab) plug(p port) []string {
 	peer := fmt.Sprintf("p-%s-%s", p.ns, p.name)
 	return []string{
@@ -94,7 +95,7 @@ func (l *Lab) plug(p port) []string {
 	}
 }
 
-// addNamespace makes a namespace with nothing but its loopback.
+// addNamespace creates a namespace that has only a loopback interface.
 func (l *Lab) addNamespace(ctx context.Context, ns Namespace) error {
 	if err := ip(ctx, "netns", "add", l.NamespaceName(ns)); err != nil {
 		return err
@@ -109,7 +110,8 @@ func (l *Lab) addNamespace(ctx context.Context, ns Namespace) error {
 	return l.ipBatch(ctx, ns, "link set lo up")
 }
 
-// StartRelay starts the router's DHCP relay unless it runs: from VLAN 30 to the server, or as SetRelays has said.
+// StartRelay starts the router's DHCP relay if it is not running: from VLAN 30 to the server, or as
+// set by SetRelays.
 func (l *Lab) StartRelay() error {
 	l.mu.Lock()
 	running, flags, servers := l.relay, l.relayFlags, l.relays
@@ -134,7 +136,7 @@ func (l *Lab) StartRelay() error {
 	return nil
 }
 
-// StopRelay kills the DHCP relay: machines on VLAN 30 get no answer any more. Routing goes on.
+// StopRelay kills the DHCP relay: machines on VLAN 30 get no more answers. Routing continues.
 func (l *Lab) StopRelay() {
 	l.mu.Lock()
 	c := l.relay
@@ -145,15 +147,16 @@ func (l *Lab) StopRelay() {
 	}
 }
 
-// SlowServer limits what the server sends on VLAN 20 (and through the router) to rate, in the words of tc: "40mbit". It is how
-// an installation is made slow enough to be interrupted in the middle. UnslowServer takes the limit away.
+// SlowServer limits what the server sends on VLAN 20 (and through the router) to rate, in the
+// notation of tc: "40mbit". It slows down an installation so that it can be interrupted in the
+// middle. UnslowServer removes the limit.
 func (l *Lab) SlowServer(ctx context.Context, rate string) error {
 	_, err := l.Command(ctx, Server, "tc", "qdisc", "replace", "dev", ServerInterface, "root",
 		"tbf", "rate", rate, "burst", "64kb", "latency", "200ms").Output()
 	return err
 }
 
-// UnslowServer takes away the limit of SlowServer, if there is one.
+// UnslowServer removes the limit of SlowServer, if there is one.
 func (l *Lab) UnslowServer(ctx context.Context) error {
 	out, err := l.Command(ctx, Server, "tc", "qdisc", "show", "dev", ServerInterface).Output()
 	if err != nil || !strings.Contains(string(out), "tbf") {
@@ -163,12 +166,13 @@ func (l *Lab) UnslowServer(ctx context.Context) error {
 	return err
 }
 
-// Capture writes the packets of an interface to a pcap file in Dir until the returned function is called, or the lab closed.
-// filter is a pcap filter, or empty. It returns when the capture has begun.
+// Capture writes the packets of an interface to a pcap file in Dir until the returned function is
+// called or the lab is closed. filter is a pcap filter, or empty. Capture returns after the capture
+// has begun.
 func (l *Lab) Capture(ctx context.Context, ns Namespace, iface, file, filter string) (stop func(), err error) {
 	started := &notifyWriter{want: "listening on", seen: make(chan struct{})}
-	// -Z root: giving up privileges would clear the parent-death signal. Immediate mode: otherwise a packet is seen up to a
-	// second late, and never when the capture is stopped before that.
+	// -Z root: dropping privileges would clear the parent-death signal. Immediate mode: otherwise
+	// packets arrive up to a second late, and the last ones never.
 	args := []string{"-Z", "root", "--immediate-mode", "-i", iface, "-U", "-n", "-w", filepath.Join(l.dir, file)}
 	if filter != "" {
 		args = append(args, filter)
@@ -187,13 +191,13 @@ func (l *Lab) Capture(ctx context.Context, ns Namespace, iface, file, filter str
 		return nil, ctx.Err()
 	}
 	return func() {
-		_ = c.Signal(syscall.SIGINT) // so that it writes what it holds; an error means that it has ended
+		_ = c.Signal(syscall.SIGINT) // makes it write its buffer; an error means that it has ended
 		<-c.Done()
 	}, nil
 }
 
-// InNamespace calls f on a thread that is in namespace ns. Sockets that f opens stay in that namespace wherever they are used
-// later; goroutines that f starts are not in it.
+// InNamespace calls f on a thread in namespace ns. Sockets that f opens stay in that namespace,
+// even if they are used elsewhere. Goroutines that f starts are not in it.
 func (l *Lab) InNamespace(ns Namespace, f func() error) error {
 	if ns == Host {
 		return f()
@@ -239,9 +243,10 @@ func (l *Lab) Listen(ctx context.Context, ns Namespace, addr string) (net.Listen
 	return s, err
 }
 
-// Forward accepts TCP connections on listen, an address of the host's loopback ("127.0.0.1:0" for any free port), and connects
-// each to target inside namespace ns, until the lab is closed. It returns the address that it listens on. Browsers and command
-// line tools reach a server in the lab this way.
+// Forward accepts TCP connections on listen, an address of the host's loopback ("127.0.0.1:0" for
+// any free port), and connects each to target inside namespace ns, until the lab is closed. It
+// returns the address on which it listens. Browsers and command-line tools use it to reach a server
+// in the lab.
 func (l *Lab) Forward(ctx context.Context, listen string, ns Namespace, target string) (string, error) {
 	var lc net.ListenConfig
 	s, err := lc.Listen(ctx, "tcp", listen)
@@ -264,7 +269,7 @@ func (l *Lab) Forward(ctx context.Context, listen string, ns Namespace, target s
 	return s.Addr().String(), nil
 }
 
-// forwardOne copies both ways until both ends are done, or the lab is closed.
+// forwardOne copies in both directions until both have ended or the lab is closed.
 func (l *Lab) forwardOne(in net.Conn, ns Namespace, target string) {
 	defer in.Close() // nothing more is written
 	out, err := l.DialContext(l.ctx, ns, "tcp", target)
@@ -287,7 +292,7 @@ func (l *Lab) forwardOne(in net.Conn, ns Namespace, target string) {
 	<-done
 }
 
-// copyHalf copies one direction and hands its end on. An error is the end of that direction, too.
+// copyHalf copies one direction and closes it at the end. An error also ends the direction.
 func copyHalf(dst, src net.Conn) {
 	_, _ = io.Copy(dst, src)
 	if t, ok := dst.(*net.TCPConn); ok {
@@ -295,7 +300,7 @@ func copyHalf(dst, src net.Conn) {
 	}
 }
 
-// ipBatch runs lines of `ip` commands in a namespace, ending at the first that does not work.
+// ipBatch runs lines of `ip` commands in a namespace, and stops at the first error.
 func (l *Lab) ipBatch(ctx context.Context, ns Namespace, lines ...string) error {
 	c := exec.CommandContext(ctx, "ip", "-n", l.NamespaceName(ns), "-batch", "-")
 	c.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
@@ -312,17 +317,18 @@ func ip(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// sysctl writes a setting of the network namespace that the calling thread is in.
+// sysctl writes a setting of the calling thread's network namespace.
 func sysctl(name, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0o644)
 }
 
-// removeNamespace kills what runs in a namespace and removes it. A namespace that does not exist is no error.
+// removeNamespace kills the processes in a namespace and removes it. It is not an error if the
+// namespace does not exist.
 func removeNamespace(name string) error {
 	if _, err := os.Stat(filepath.Join(netnsDir, name)); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	ctx := context.Background() // cleaning up is not to be cut short
+	ctx := context.Background() // the cleanup must not be interrupted
 	if out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output(); err == nil {
 		for _, f := range strings.Fields(string(out)) {
 			if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {

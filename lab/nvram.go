@@ -10,30 +10,32 @@ import (
 	"unicode/utf16"
 )
 
-// EDK II's store of variables, behind the header of its firmware volume: a header of its own, then one variable after the other.
+// EDK II's variable store follows the header of its firmware volume: first the store's header, then
+// the variables.
 const (
 	nvStoreGUID = "\x78\x2c\xf3\xaa\x7b\x94\x9a\x43\xa1\x80\x2e\x14\x4e\xc3\x77\x92" // authenticated variables
-	nvStore     = 28                                                                 // bytes of the store's header
-	nvVariable  = 60                                                                 // bytes of a variable's
+	nvStore     = 28                                                                 // bytes in the store's header
+	nvVariable  = 60                                                                 // bytes in the header of a variable
 	nvStart     = 0x55aa
-	nvAdded     = 0x3f // whole and valid; further bits are cleared when it is replaced or deleted
+	nvAdded     = 0x3f // complete and valid; further bits are cleared when it is replaced or deleted
 	nvDeleted   = 0x3d
-	nvMoving    = 0x3e // is being replaced: it is valid until the other is
+	nvMoving    = 0x3e // being replaced: it is valid until the new one is
 	// nonvolatile, at boot and at run time
 	nvAttributes = 7
 )
 
-// efiGlobal is the vendor of boot entries: 8be4df61-93ca-11d2-aa0d-00e098032b8c.
+// efiGlobal is the vendor GUID of boot entries: 8be4df61-93ca-11d2-aa0d-00e098032b8c.
 const efiGlobal = "\x61\xdf\xe4\x8b\xca\x93\xd2\x11\xaa\x0d\x00\xe0\x98\x03\x2b\x8c"
 
-// nvVar is a valid variable of the store.
+// nvVar is a valid variable in the store.
 type nvVar struct {
-	at    int // of its header
+	at    int // offset of its header
 	name  string
 	value []byte
 }
 
-// nvram reads the firmware's memory of a machine with UEFI: the whole file, its variables, and where the next one belongs.
+// nvram reads the firmware's variable store of a UEFI machine. It returns the whole file, its
+// variables, and the offset for a new one.
 func (m *Machine) nvram() (all []byte, vars []nvVar, end int, err error) {
 	if all, err = os.ReadFile(m.path("vars.fd")); err != nil {
 		return nil, nil, 0, err
@@ -63,8 +65,8 @@ func (m *Machine) nvram() (all []byte, vars []nvVar, end int, err error) {
 
 var bootEntry = regexp.MustCompile(`^Boot[0-9A-F]{4}$`)
 
-// BootEntries are the boot entries that the firmware of a machine with UEFI remembers: what each is called, by its variable,
-// such as Boot0003.
+// BootEntries returns the names of the boot entries in the firmware of a UEFI machine, by their
+// variable, such as Boot0003.
 func (m *Machine) BootEntries() (map[string]string, error) {
 	_, vars, _, err := m.nvram()
 	entries := map[string]string{}
@@ -76,8 +78,9 @@ func (m *Machine) BootEntries() (map[string]string, error) {
 	return entries, err
 }
 
-// AddBootEntry makes the firmware of a machine with UEFI remember a boot entry for the first partition of its disk, the last of
-// its boot order, as the installer of an operating system does. It returns the entry's variable. The machine is off.
+// AddBootEntry adds a boot entry for the first partition of the disk to the firmware of a UEFI
+// machine, at the end of its boot order, like the installer of an operating system. It returns the
+// variable of the entry. The machine must be off.
 func (m *Machine) AddBootEntry(label string) (string, error) {
 	if m.on() {
 		return "", fmt.Errorf("adding a boot entry to %q: it is on", m.spec.Name)
@@ -124,7 +127,7 @@ func (m *Machine) AddBootEntry(label string) (string, error) {
 	return name, os.WriteFile(m.path("vars.fd"), all, 0o644)
 }
 
-// bytes is the variable as it stands in the store.
+// bytes encodes the variable for the store.
 func (v nvVar) bytes() []byte {
 	name := toUTF16(v.name)
 	b := make([]byte, nvVariable)
@@ -137,14 +140,15 @@ func (v nvVar) bytes() []byte {
 	return append(append(b, name...), v.value...)
 }
 
-// firstPartition is the device path of the first partition in the disk's GPT (UEFI specification, hard drive media).
+// firstPartition returns the device path of the first partition in the disk's GPT (UEFI
+// specification, hard drive media).
 func (m *Machine) firstPartition() ([]byte, error) {
 	const sector = 512
 	f, err := os.Open(m.DiskPath())
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // opened only for reading
 	b := make([]byte, 2*sector)
 	if _, err := f.ReadAt(b, sector); err != nil {
 		return nil, err
@@ -161,7 +165,7 @@ func (m *Machine) firstPartition() ([]byte, error) {
 	return append(node, 2, 2), nil   // of a GPT, by its GUID
 }
 
-// toUTF16 is text as UEFI writes it, with a zero at its end.
+// toUTF16 encodes text as UEFI does, with a zero at its end.
 func toUTF16(text string) []byte {
 	var b []byte
 	for _, u := range utf16.Encode([]rune(text + "\x00")) {
@@ -170,7 +174,7 @@ func toUTF16(text string) []byte {
 	return b
 }
 
-// fromUTF16 reads text to its zero.
+// fromUTF16 decodes text up to its zero.
 func fromUTF16(b []byte) string {
 	var text []uint16
 	for ; len(b) >= 2 && (b[0] != 0 || b[1] != 0); b = b[2:] {

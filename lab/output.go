@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// tailWriter hands everything on to w and remembers the last 2,000 bytes for an error message.
+// tailWriter passes everything on to w and keeps the last 2,000 bytes for an error message.
 type tailWriter struct {
 	w    io.Writer
 	mu   sync.Mutex
@@ -28,7 +28,7 @@ func (t *tailWriter) text() string {
 	return strings.TrimSpace(string(t.last))
 }
 
-// notifyWriter closes seen when want has been written.
+// notifyWriter closes seen after want was written.
 type notifyWriter struct {
 	want string
 	seen chan struct{}

@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// ErrClosed is returned by whatever is asked of a lab after Close.
+// ErrClosed is returned by all calls after Close.
 var ErrClosed = errors.New("the lab is closed")
 
-// Cmd is a process of the lab, like exec.Cmd: set the fields, then Start. It is killed, with its process group, when its
-// context ends, when the lab is closed, and when the program that owns the lab dies in whatever way. It is always waited for,
-// so it never stays as a zombie.
+// Cmd is a process of the lab, like exec.Cmd: set the fields, then call Start. It is killed with
+// its process group when its context ends, when the lab is closed, and when the program that owns
+// the lab dies for any reason. Its end is always awaited, so it never stays as a zombie.
 type Cmd struct {
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -37,7 +37,7 @@ type Cmd struct {
 	err  error // valid when done is closed
 }
 
-// Command prepares a process in namespace ns. Nothing happens before Start, Run, Output or CombinedOutput.
+// Command prepares a process in namespace ns. It starts with Start, Run, Output or CombinedOutput.
 func (l *Lab) Command(ctx context.Context, ns Namespace, name string, args ...string) *Cmd {
 	argv := append([]string{name}, args...)
 	if ns != Host {
@@ -61,7 +61,7 @@ func (c *Cmd) Start() error {
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.Env, c.cmd.Dir = c.Stdin, c.Stdout, c.Stderr, c.Env, c.Dir
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
-	c.cmd.WaitDelay = 5 * time.Second // of a grandchild that holds the output open
+	c.cmd.WaitDelay = 5 * time.Second // limits the wait for a grandchild that keeps the output open
 
 	l := c.lab
 	l.mu.Lock()
@@ -137,13 +137,13 @@ func (c *Cmd) Signal(sig os.Signal) error { return c.cmd.Process.Signal(sig) }
 // Kill ends a started process and its process group with SIGKILL. It does not wait; see Wait and Done.
 func (c *Cmd) Kill() {
 	select {
-	case <-c.done: // its number may be somebody else's by now
+	case <-c.done: // its id may belong to another process now
 	default:
 		_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // ESRCH: it has just ended
 	}
 }
 
-// record notes a process, so that a later program can end it should this one be unable to.
+// record stores the id of a process, so that a later program can end it if this one cannot.
 func record(path string, pid int, args []string) error {
 	start, err := startTime(pid)
 	if err != nil {
@@ -161,7 +161,8 @@ func record(path string, pid int, args []string) error {
 	return errors.Join(err, f.Close())
 }
 
-// killRecorded kills the processes of a record that are still the same ones: same number, same start, same program.
+// killRecorded kills the processes of a record that are still the same: same id, same start time,
+// same program.
 func killRecorded(path string) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -184,19 +185,19 @@ func killRecorded(path string) {
 		if err != nil || !strings.Contains(string(cmdline), f[2]) {
 			continue
 		}
-		_ = syscall.Kill(-pid, syscall.SIGKILL) // each was the leader of a group of its own
+		_ = syscall.Kill(-pid, syscall.SIGKILL) // each was the leader of its process group
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
-// startTime is field 22 of /proc/PID/stat, the start of the process in clock ticks after boot. An error means that there is no
-// such process.
+// startTime returns field 22 of /proc/PID/stat, the start of the process in clock ticks after boot.
+// An error means that the process does not exist.
 func startTime(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
 	}
-	// The second field is the program's name in parentheses, and may hold anything.
+	// The second field is the program's name in parentheses, and may contain any character.
 	_, rest, ok := strings.Cut(string(b[max(0, bytes.LastIndexByte(b, ')')):]), " ")
 	f := strings.Fields(rest)
 	if !ok || len(f) < 20 {

@@ -18,7 +18,7 @@ const (
 	diskDevice = "blk0"
 )
 
-// bootIndexes are the firmware's places of network card and disk.
+// bootIndexes are the boot indexes of network card and disk for the firmware.
 func bootIndexes(first BootOrder) (network, disk int) {
 	if first == NetworkFirst {
 		return 1, 2
@@ -26,10 +26,10 @@ func bootIndexes(first BootOrder) (network, disk int) {
 	return 2, 1
 }
 
-// qmp is a connection to QEMU's monitor. It lives as long as the process.
+// qmp is a connection to QEMU's monitor. It stays open until the process ends.
 type qmp struct {
 	conn    net.Conn
-	mu      sync.Mutex // one command at a time
+	mu      sync.Mutex // serializes commands
 	answers chan qmpAnswer
 	closed  chan struct{}
 }
@@ -40,8 +40,8 @@ type qmpAnswer struct {
 	Event  string
 }
 
-// dialQMP connects to the monitor socket as soon as QEMU listens, and gives up when QEMU ends (exited is closed). onEvent is
-// called from one goroutine, in order.
+// dialQMP connects to the monitor socket as soon as QEMU listens. It gives up when QEMU ends
+// (exited is closed). onEvent is called from a single goroutine, in order.
 func dialQMP(ctx context.Context, socket string, exited <-chan struct{}, onEvent func(string)) (*qmp, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -55,7 +55,7 @@ func dialQMP(ctx context.Context, socket string, exited <-chan struct{}, onEvent
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "unix", socket)
 		if err != nil {
-			return false, nil //nolint:nilerr // not there yet
+			return false, nil //nolint:nilerr // the socket does not exist yet
 		}
 		q.conn = c
 		return true, nil
@@ -72,7 +72,7 @@ func dialQMP(ctx context.Context, socket string, exited <-chan struct{}, onEvent
 	return q, err
 }
 
-// read hands answers to call and events to onEvent until the connection ends.
+// read passes answers to call and events to onEvent until the connection ends.
 func (q *qmp) read(onEvent func(string)) {
 	defer close(q.closed)
 	r := bufio.NewReader(q.conn)
@@ -83,7 +83,7 @@ func (q *qmp) read(onEvent func(string)) {
 		}
 		var a qmpAnswer
 		if json.Unmarshal(line, &a) != nil {
-			continue // the monitor says nothing else
+			continue // the monitor sends no other messages
 		}
 		switch {
 		case a.Event != "":
@@ -91,7 +91,7 @@ func (q *qmp) read(onEvent func(string)) {
 		case a.Return != nil || a.Error != nil:
 			select {
 			case q.answers <- a:
-			case <-time.After(5 * time.Second): // its asker has gone
+			case <-time.After(5 * time.Second): // the caller no longer waits
 			}
 		}
 	}
@@ -127,8 +127,9 @@ func (q *qmp) call(ctx context.Context, cmd string, args map[string]any) (json.R
 	}
 }
 
-// setBootOrder sets what the firmware is told at the next reset. No two devices may have the same index, not even between two
-// commands, and setting the index that a device has already is refused.
+// setBootOrder sets the boot order that the firmware receives at the next reset. Two devices can
+// never have the same index, not even between two commands, and setting a device's present index
+// again is refused.
 func (q *qmp) setBootOrder(ctx context.Context, first BootOrder) error {
 	n, d := bootIndexes(first)
 	for _, s := range []struct {

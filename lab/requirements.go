@@ -15,7 +15,8 @@ const (
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// CacheDir is where packages are unpacked and images are built: ${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab.
+// CacheDir returns the folder for unpacked packages and built images:
+// ${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab.
 func CacheDir() string {
 	base := os.Getenv("XDG_CACHE_HOME")
 	if base == "" {
@@ -24,12 +25,12 @@ func CacheDir() string {
 	return filepath.Join(base, "ingot-lab")
 }
 
-// PackageDir is the folder of packages that `make deps` unpacked there instead of installing them: "ipxe", "kernel",
-// "busybox", "relay" or "openipmi".
+// PackageDir returns the folder of a package that `make deps` has unpacked instead of installing
+// it: "ipxe", "kernel", "busybox", "relay" or "openipmi".
 func PackageDir(name string) string { return filepath.Join(CacheDir(), "pkg", name) }
 
-// Requirements checks that this program can run a lab here, and names everything that is missing with its remedy. Tests that
-// need the lab fail with this error; they do not skip.
+// Requirements checks that this program can run a lab here, and returns everything that is missing
+// with its remedy. Tests that need the lab fail with this error; they are not skipped.
 func Requirements() error {
 	return requirements(os.Geteuid(), exec.LookPath, func(path string) error {
 		_, err := os.Stat(path)

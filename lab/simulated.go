@@ -12,11 +12,12 @@ import (
 	"time"
 )
 
-// Stage is a step of a simulated machine's boot. A boot from the network takes them in this order; one from the disk begins at
-// StageDisk.
+// Stage is a step of a simulated machine's boot. A network boot has the steps in this order; a boot
+// from disk begins at StageDisk.
 type Stage string
 
-// The stages. Each is announced before its step, so nothing of the step has happened while Spec.Stage holds the machine.
+// The stages. Each is announced before its step: while Spec.Stage holds the machine, nothing of the
+// step has happened.
 const (
 	StageDHCP      Stage = "dhcp"       // the firmware's DHCP, of PXE class
 	StageLoader    Stage = "loader"     // the loader by TFTP
@@ -25,19 +26,19 @@ const (
 	StageKernel    Stage = "kernel"     // the kernel by HTTP
 	StageInitrd    Stage = "initrd"     // the initramfs by HTTP
 	StageAgent     Stage = "agent"      // the agent's DHCP and process
-	StageInstaller Stage = "installer"  // an installer's DHCP, and what it fetches
+	StageInstaller Stage = "installer"  // an installer's DHCP and downloads
 	StageWrite     Stage = "write"      // an installer writes the disk
 	StageDisk      Stage = "disk"       // the boot sector
-	StagePhoneHome Stage = "phone-home" // the installed system's call, after it has its address and its seed
+	StagePhoneHome Stage = "phone-home" // the installed system's call, after it has an address and its seed
 )
 
-// simInterface is the network card of a simulated machine, in a namespace of its own.
+// simInterface is the network card of a simulated machine, in a separate namespace.
 const simInterface = "eth0"
 
-// errPower ends what a simulated machine does when its power is cut.
+// errPower ends the programs of a simulated machine when its power is cut.
 var errPower = errors.New("the power was cut")
 
-// simulation is what a simulated machine has instead of QEMU.
+// simulation is the part of a simulated machine that replaces QEMU.
 type simulation struct {
 	m      *Machine
 	opened *diskWatch
@@ -48,19 +49,19 @@ type simulation struct {
 	panics  time.Duration
 }
 
-// life is a time between power-on or reset and the next of them, or power-off.
+// life is the time from a power-on or reset to the next one, or to the power-off.
 type life struct {
 	sim    *simulation
 	ctx    context.Context // ends when the power is cut
 	cancel context.CancelFunc
-	done   chan struct{} // closed when nothing of it runs any more: the machine is off, unless another life follows
+	done   chan struct{} // closed when all programs of this life have ended: the machine is off, unless another life follows
 
 	mu      sync.Mutex
 	agent   *Cmd
 	console *os.File
 }
 
-// simulate gives a machine its namespace; the caller plugs in the cable.
+// simulate creates the namespace of a machine; the caller connects the cable.
 func (m *Machine) simulate(ctx context.Context) (*simulation, error) {
 	for _, program := range []string{m.spec.Agent, m.spec.Guest} {
 		if program == "" {
@@ -84,22 +85,22 @@ func (m *Machine) simulate(ctx context.Context) (*simulation, error) {
 	return s, nil
 }
 
-// Namespace is where a simulated machine is in the network: its card is eth0 there, with an address while it has one. Other
-// machines have no namespace, only a port of the Switch.
+// Namespace returns the namespace of a simulated machine. Its card is eth0 there, with an address
+// while it has one. Other machines have no namespace, only a port of the Switch.
 func (m *Machine) Namespace() Namespace { return Namespace("m" + strconv.Itoa(m.num)) }
 
-// Port is the interface of the Switch that the machine's cable leads to.
+// Port returns the interface of the Switch that is connected to the machine.
 func (m *Machine) Port() string { return m.tap() }
 
-// SetStage replaces Spec.Stage of a simulated machine; nil: it never waits.
+// SetStage replaces Spec.Stage of a simulated machine; with nil, the machine never waits.
 func (m *Machine) SetStage(f func(ctx context.Context, stage Stage)) {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
 	m.sim.stage = f
 }
 
-// Agent is the agent that runs on a simulated machine, nil when none does. It may be signalled and killed: an agent that died
-// is a kernel panic; see Spec.Panic.
+// Agent returns the process of the agent on a simulated machine, or nil if none is running. It may
+// be signalled and killed: the death of the agent is a kernel panic, see Spec.Panic.
 func (m *Machine) Agent() *Cmd {
 	l := m.sim.running()
 	if l == nil {
@@ -118,11 +119,12 @@ func (m *Machine) Agent() *Cmd {
 	}
 }
 
-// Writers is the largest number of processes that ever had the disk of a simulated machine open for writing at one time since
-// the machine was made. Every open of the disk is held until it was counted, so none is missed.
+// Writers returns the largest number of processes that have had the disk of a simulated machine
+// open for writing at the same time since the machine was created. Every open of the disk waits
+// until it is counted, so none is missed.
 func (m *Machine) Writers() int { return m.sim.opened.most() }
 
-// running is the current life, nil when the machine is off.
+// running returns the current life, or nil when the machine is off.
 func (s *simulation) running() *life {
 	s.mu.Lock()
 	l := s.current
@@ -138,7 +140,7 @@ func (s *simulation) running() *life {
 	}
 }
 
-// powerOn begins a life. The caller holds m.mu and knows that the machine is off.
+// powerOn starts a life. The caller holds m.mu and has checked that the machine is off.
 func (s *simulation) powerOn(_ context.Context, first BootOrder) error {
 	mark := fileSize(s.m.SerialPath())
 	l, err := s.begin()
@@ -154,7 +156,7 @@ func (s *simulation) powerOn(_ context.Context, first BootOrder) error {
 	return nil
 }
 
-// begin makes a life that runs nothing yet.
+// begin creates a life that does not run anything yet.
 func (s *simulation) begin() (*life, error) {
 	console, err := os.OpenFile(s.m.SerialPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -171,8 +173,8 @@ func (s *simulation) begin() (*life, error) {
 	return l, nil
 }
 
-// cut takes the power away and reports whether there was any. When it returns, no process of the machine is left and the card
-// is dead.
+// cut cuts the power and reports whether it was on. When it returns, all processes of the machine
+// have ended and its card is down.
 func (s *simulation) cut() bool {
 	l := s.running()
 	if l == nil {
@@ -183,7 +185,7 @@ func (s *simulation) cut() bool {
 	return true
 }
 
-// reset cuts a life off and begins the next. The caller holds m.mu.
+// reset ends a life and starts the next. The caller holds m.mu.
 func (s *simulation) reset() error {
 	mark := fileSize(s.m.SerialPath())
 	if !s.cut() {
@@ -202,7 +204,7 @@ func (s *simulation) reset() error {
 	return nil
 }
 
-// restart counts a reset and uses up the override, as firmware does whenever it starts.
+// restart counts a reset and consumes the override, as firmware does at every start.
 func (m *Machine) restart() BootOrder {
 	m.state.Lock()
 	defer m.state.Unlock()
@@ -212,7 +214,7 @@ func (m *Machine) restart() BootOrder {
 	return first
 }
 
-// What ends a system.
+// Ways in which a system ends.
 type ending int
 
 const (
@@ -221,7 +223,7 @@ const (
 	switchedOff
 )
 
-// run boots again and again until the power goes.
+// run boots repeatedly until the power is cut.
 func (l *life) run(first BootOrder) {
 	defer func() {
 		l.cancel()
@@ -265,7 +267,7 @@ func (l *life) run(first BootOrder) {
 	}
 }
 
-// noBoot: the firmware goes on to the next device.
+// noBoot makes the firmware try the next device.
 const noBoot ending = -1
 
 // stage announces a step and waits until the machine may take it.
@@ -275,7 +277,8 @@ func (l *life) stage(stage Stage) error {
 	f := l.sim.stage
 	l.sim.mu.Unlock()
 	if f != nil {
-		// In a goroutine: what cuts the power from inside the hook must not wait for the hook.
+		// Call the hook in a goroutine: if the hook cuts the power, that must not wait for the
+		// hook.
 		passed := make(chan struct{})
 		go func() { defer close(passed); f(l.ctx, stage) }()
 		select {
@@ -289,13 +292,14 @@ func (l *life) stage(stage Stage) error {
 	return nil
 }
 
-// say writes a line on the serial console.
+// say writes a line to the serial console.
 func (l *life) say(format string, args ...any) {
-	// One write per line, so that lines of the agent do not come in between. A full disk is seen by who waits for the line.
+	// Write each line with one call, so that lines of the agent do not mix with it. If the disk is
+	// full, the test that waits for the line notices.
 	_, _ = l.console.WriteString(fmt.Sprintf(format, args...) + "\n")
 }
 
-// sleep waits for d and reports whether there still is power.
+// sleep waits for d and reports whether the power is still on.
 func (l *life) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -307,7 +311,7 @@ func (l *life) sleep(d time.Duration) bool {
 	}
 }
 
-// bootNetwork is the firmware's network boot and everything that comes out of it.
+// bootNetwork simulates the firmware's network boot and the system that it starts.
 func (l *life) bootNetwork() ending {
 	cmdline, err := l.netboot()
 	switch {
@@ -331,13 +335,13 @@ func (l *life) bootNetwork() ending {
 	return l.runAgent(cmdline)
 }
 
-// runAgent is the agent OS with that kernel command line: cmd/worker-agent as PID 1.
+// runAgent simulates the agent OS with that kernel command line: cmd/worker-agent as PID 1.
 func (l *life) runAgent(cmdline string) ending {
 	if l.stage(StageAgent) != nil {
 		return cutOff
 	}
 	if err := l.lease(l.ctx, 2*time.Second, -1); err != nil {
-		return cutOff // it asks for ever
+		return cutOff // it asks until the power is cut
 	}
 	args := append(agentFlags(cmdline), "-serial="+l.sim.m.spec.Serial)
 	for path, serial := range l.sim.m.devices() {
@@ -354,7 +358,7 @@ func (l *life) runAgent(cmdline string) ending {
 	l.mu.Lock()
 	l.agent = c
 	l.mu.Unlock()
-	err := c.Wait() // it is killed with the power
+	err := c.Wait() // it is killed when the power is cut
 	if l.ctx.Err() != nil {
 		return cutOff
 	}
@@ -367,7 +371,8 @@ func (l *life) runAgent(cmdline string) ending {
 	return l.panic(cmdline, err)
 }
 
-// agentFlags are the flags of the agent as an ordinary process, which are called as its words of the kernel command line.
+// agentFlags returns the flags of the agent as an ordinary process. They have the names of its
+// parameters on the kernel command line.
 func agentFlags(cmdline string) []string {
 	var flags []string
 	for _, word := range strings.Fields(cmdline) {
@@ -378,7 +383,7 @@ func agentFlags(cmdline string) []string {
 	return flags
 }
 
-// panic is what follows the death of PID 1.
+// panic simulates the effect of PID 1's death.
 func (l *life) panic(cmdline string, cause error) ending {
 	pause := l.sim.panics
 	if pause == 0 {
@@ -396,7 +401,8 @@ func (l *life) panic(cmdline string, cause error) ending {
 	return rebooted
 }
 
-// panicPause reads panic= as the kernel does: seconds, 0 for ever (here -1), below 0 at once (here 0).
+// panicPause parses panic= like the kernel: seconds, 0 for ever (here -1), below 0 at once (here
+// 0).
 func panicPause(cmdline string) time.Duration {
 	pause := time.Duration(-1)
 	for _, word := range strings.Fields(cmdline) {
@@ -415,7 +421,7 @@ func panicPause(cmdline string) time.Duration {
 	return pause
 }
 
-// devices yields the names and serials of all disks, in the order of the bus.
+// devices yields the names and serial numbers of all disks, in the order of the bus.
 func (m *Machine) devices() func(yield func(path, serial string) bool) {
 	serials := m.serials()
 	m.state.Lock()
@@ -439,8 +445,8 @@ func (m *Machine) devices() func(yield func(path, serial string) bool) {
 	}
 }
 
-// agentOutput copies what the agent says to the console, and hears from it how the machine is to go: as an ordinary process
-// the agent only says so and ends.
+// agentOutput copies the agent's output to the console and reads from it how the machine leaves: as
+// an ordinary process, the agent only logs that and exits.
 type agentOutput struct {
 	console io.Writer
 	mu      sync.Mutex
@@ -462,14 +468,14 @@ func (o *agentOutput) Write(p []byte) (int, error) {
 	return o.console.Write(p)
 }
 
-// hear knows the two lines of agent.Run that come before it calls Host.
+// hear recognizes the two lines that agent.Run logs before it calls Host.
 func (o *agentOutput) hear(line string) {
 	switch {
 	case strings.Contains(line, " msg=leaving action=poweroff"):
 		o.end = "poweroff"
 	case strings.Contains(line, " msg=leaving action=reboot"):
 		o.end = "reboot"
-	case strings.Contains(line, ` msg="the server says farewell" `):
+	case strings.Contains(line, ` msg="the server ended this boot" `):
 		o.end = "reboot"
 		if strings.HasSuffix(line, " wrote=true") {
 			o.end = "poweroff"
@@ -483,8 +489,8 @@ func (o *agentOutput) ending() string {
 	return o.end
 }
 
-// Gate is a Spec.Stage that holds a machine the first time it comes to a stage: a test waits for that with Reached, does what
-// it wants to the world, and then calls Open.
+// Gate is a Spec.Stage that holds a machine the first time it reaches a stage. A test waits for
+// that with Reached, makes its changes, and then calls Open.
 type Gate struct {
 	stage   Stage
 	once    sync.Once
@@ -498,7 +504,7 @@ func NewGate(stage Stage) *Gate {
 	return &Gate{stage: stage, reached: make(chan struct{}), open: make(chan struct{})}
 }
 
-// Stage is to be given to Spec.Stage or Machine.SetStage.
+// Stage is the value for Spec.Stage or Machine.SetStage.
 func (g *Gate) Stage(ctx context.Context, stage Stage) {
 	if stage != g.stage {
 		return
@@ -510,7 +516,7 @@ func (g *Gate) Stage(ctx context.Context, stage Stage) {
 	}
 }
 
-// Reached waits until a machine stands before the gate, or has come to it before.
+// Reached waits until a machine is at the gate or has been there.
 func (g *Gate) Reached(ctx context.Context) error {
 	select {
 	case <-g.reached:
@@ -520,5 +526,5 @@ func (g *Gate) Reached(ctx context.Context) error {
 	}
 }
 
-// Open lets the machine pass, now and from then on.
+// Open lets the machine continue, now and in the future.
 func (g *Gate) Open() { g.opens.Do(func() { close(g.open) }) }

@@ -14,7 +14,7 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/ext4"
 )
 
-// productOf tells by a kernel command line whose kernel it is: talos, harvester or "".
+// productOf returns the product of a kernel, according to its command line: talos, harvester or "".
 func productOf(cmdline string) string {
 	switch {
 	case strings.Contains(cmdline, "talos.platform="):
@@ -25,13 +25,14 @@ func productOf(cmdline string) string {
 	return ""
 }
 
-// productOn tells what is installed on a disk, and with which kernel command line its loader starts it.
+// productOn returns the product that is installed on a disk, and the kernel command line in its
+// boot loader.
 func productOn(path string) (product, cmdline string) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", ""
 	}
-	defer f.Close() // only read from
+	defer f.Close() // opened only for reading
 	parts, err := partitions(f)
 	if err != nil {
 		return "", ""
@@ -53,8 +54,8 @@ func productOn(path string) (product, cmdline string) {
 	return "", ""
 }
 
-// SetFailures tells the guests of a simulated machine what to fail at, from its next boot on: the words of POST /fail, in place
-// of those that they have kept.
+// SetFailures sets the failures that the guests of a simulated machine simulate from the next boot
+// on: the words of POST /fail. They replace earlier ones.
 func (m *Machine) SetFailures(words ...string) {
 	m.state.Lock()
 	defer m.state.Unlock()
@@ -62,7 +63,8 @@ func (m *Machine) SetFailures(words ...string) {
 	m.failures = &all
 }
 
-// runGuest runs a stand-in guest as a process on the machine's disks: the same program that is PID 1 of real ones.
+// runGuest runs a stand-in guest as a process with the machine's disks. It is the same program that
+// is PID 1 in QEMU machines.
 func (l *life) runGuest(product, cmdline string) ending {
 	m := l.sim.m
 	m.state.Lock()
@@ -90,7 +92,7 @@ func (l *life) runGuest(product, cmdline string) ending {
 		<-l.ctx.Done()
 		return cutOff
 	}
-	err := c.Wait() // it is killed with the power
+	err := c.Wait() // it is killed when the power is cut
 	if l.ctx.Err() != nil {
 		return cutOff
 	}
@@ -105,8 +107,9 @@ func (l *life) runGuest(product, cmdline string) ending {
 	return cutOff
 }
 
-// vyosRoot is the folder that plays the root file system of a simulated router. It is made again when the configuration that
-// was injected into the disk is another than before; what the router saved since then is in the folder alone.
+// vyosRoot returns the folder that is the root file system of a simulated router. It is created
+// again if the configuration injected into the disk has changed; configuration saved by the router
+// itself is only in the folder.
 func (m *Machine) vyosRoot() (string, error) {
 	const etc = "opt/vyatta/etc/config"
 	from := "boot/" + VyOSVersion + "/rw/" + etc + "/"
@@ -115,7 +118,7 @@ func (m *Machine) vyosRoot() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // opened only for reading
 	parts, err := partitions(f)
 	if err != nil {
 		return "", err

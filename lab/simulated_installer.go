@@ -13,10 +13,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// runInstaller is what runs on a simulated machine when the kernel is not the agent's: a stand-in that does what Harvester's
-// installer does with its kernel arguments, its configuration and its webhooks, on a small scale. It fetches what root=live:
-// names, asks for harvester.install.config_url= up to 30 times, writes Spec.Installs to the disk if install.device names it by
-// its serial, calls the webhooks, and restarts the machine.
+// runInstaller runs on a simulated machine if the kernel is not the agent's. It is a small stand-in
+// for Harvester's installer with the same kernel arguments, configuration and webhooks. It fetches
+// the URL of root=live:, requests harvester.install.config_url= up to 30 times, writes
+// Spec.Installs to the disk if install.device names it by its serial number, calls the webhooks,
+// and restarts the machine.
 func (l *life) runInstaller(cmdline string) ending {
 	if l.stage(StageInstaller) != nil {
 		return cutOff
@@ -38,7 +39,7 @@ func (l *life) runInstaller(cmdline string) ending {
 				break
 			}
 			if try == 10 || !l.sleep(2*time.Second) {
-				return l.stuck(err) // dracut drops into its shell
+				return l.stuck(err) // dracut starts its shell
 			}
 		}
 	}
@@ -63,14 +64,14 @@ func (l *life) runInstaller(cmdline string) ending {
 	return rebooted
 }
 
-// stuck is an installer that waits for somebody at its console.
+// stuck is an installer that waits for input at its console.
 func (l *life) stuck(err error) ending {
 	l.say("LAB-SIM installer: stuck: %v", err)
 	<-l.ctx.Done()
 	return cutOff
 }
 
-// installerConfig is what of Harvester's configuration the stand-in follows.
+// installerConfig is the part of Harvester's configuration that the stand-in uses.
 type installerConfig struct {
 	Install struct {
 		Device   string `yaml:"device"`
@@ -107,7 +108,7 @@ func (l *life) install(cfg installerConfig) error {
 	if err != nil {
 		return err
 	}
-	defer src.Close() // only read from
+	defer src.Close() // opened only for reading
 	dst, err := os.OpenFile(l.sim.m.DiskPath(), os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func (l *life) install(cfg installerConfig) error {
 	return errors.Join(err, dst.Close())
 }
 
-// hook calls the webhooks of an event, each until it is answered, 60 times at most.
+// hook calls the webhooks of an event, each until it is answered, at most 60 times.
 func (l *life) hook(cfg installerConfig, event string, failure error) {
 	client := l.http()
 	defer client.CloseIdleConnections()

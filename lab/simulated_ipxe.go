@@ -8,26 +8,28 @@ import (
 	"time"
 )
 
-// ipxe carries a script out with the meaning that iPXE gives it: what stands between || and && is done or not as the step
-// before went, and a line that fails ends the script. It knows the commands that boot scripts are made of.
+// ipxe runs a script like iPXE: the command after || or && runs depending on the result of the
+// command before it, and a line that fails ends the script. It supports the commands that boot
+// scripts use.
 type ipxe struct {
 	vars  map[string]string
 	say   func(text string)
-	pause func(d time.Duration) bool       // false: the power is gone
+	pause func(d time.Duration) bool       // false if the power was cut
 	fetch func(kind, url string) error     // kind: "kernel" or "initrd"
 	load  func(url string) (string, error) // a script
-	steps int                              // carried out so far
-	next  string                           // script that takes this one's place
-	label string                           // where goto leads to
-	ended bool                             // exit
+	steps int                              // number of commands so far
+	next  string                           // script that replaces this one
+	label string                           // target of goto
+	ended bool                             // set by exit
 	image string                           // the kernel's command line
 	boots bool
 }
 
-// maxSteps ends a script that goes round in circles.
+// maxSteps ends a script with an endless loop.
 const maxSteps = 10_000
 
-// run returns the command line of the kernel that the script boots, or "" when it goes on to the disk.
+// run returns the command line of the kernel that the script boots, or "" if it continues with the
+// disk.
 func (x *ipxe) run(script string) (cmdline string, err error) {
 	lines := strings.Split(script, "\n")
 	if strings.TrimSpace(lines[0]) != "#!ipxe" {
@@ -68,7 +70,7 @@ func label(lines []string, name string) int {
 	return -1
 }
 
-// line carries out the commands of one line. Its error is that of the last one that was carried out.
+// line runs the commands of one line. It returns the error of the last command that ran.
 func (x *ipxe) line(words []string) error {
 	var err error
 	operator := ""
@@ -111,10 +113,10 @@ func (x *ipxe) command(words []string) error {
 	case "echo":
 		x.say(strings.Join(args, " "))
 	case "set":
-		name, _, _ := strings.Cut(arg(0), ":") // the type says only how it is shown
+		name, _, _ := strings.Cut(arg(0), ":") // the type only affects the display
 		x.vars[name] = strings.Join(args[min(1, len(args)):], " ")
 	case "inc":
-		n, _ := strconv.Atoi(x.vars[arg(0)]) // what is no number counts as 0
+		n, _ := strconv.Atoi(x.vars[arg(0)]) // an invalid number counts as 0
 		x.vars[arg(0)] = strconv.Itoa(n + 1)
 	case "iseq":
 		if arg(0) != arg(1) {
@@ -168,16 +170,16 @@ func (x *ipxe) command(words []string) error {
 		if !x.pause(time.Duration(seconds) * time.Second) {
 			return errPower
 		}
-	case "exit", "sanboot": // on a BIOS machine, both are the next device: its disk
+	case "exit", "sanboot": // on a BIOS machine, both continue with the next device: its disk
 		x.ended = true
-	case "dhcp", "ifopen": // the interface is up
+	case "dhcp", "ifopen": // the interface is already up
 	default:
 		return fmt.Errorf("there is no command %q", words[0])
 	}
 	return nil
 }
 
-// expand puts settings in the place of ${name}.
+// expand replaces ${name} with settings.
 func (x *ipxe) expand(s string) string {
 	for {
 		begin := strings.Index(s, "${")

@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// link switches the machine's cards on and off. A dead card has no address.
+// link sets the machine's cards up or down. A card that is down has no address.
 func (s *simulation) link(up bool) error {
 	return s.m.lab.InNamespace(s.m.Namespace(), func() error {
 		for i := range len(s.m.spec.Cards) + 1 {
@@ -39,7 +39,7 @@ func (s *simulation) link(up bool) error {
 	})
 }
 
-// flush takes all addresses off, and with them the routes.
+// flush removes all addresses, and with them the routes.
 func flush(eth netlink.Link) error {
 	have, err := netlink.AddrList(eth, netlink.FAMILY_V4)
 	if err != nil {
@@ -51,18 +51,18 @@ func flush(eth netlink.Link) error {
 	return err
 }
 
-// unplugged is the card after a reset: up, without an address.
+// unplugged resets the card: it is up and has no address.
 func (l *life) unplugged() error {
 	return errors.Join(l.sim.link(false), l.sim.link(true))
 }
 
-// The classes of DHCP clients; the empty one is an operating system.
+// The vendor classes of DHCP clients; the empty one is an operating system.
 const (
 	classPXE  = "PXEClient:Arch:00000:UNDI:002001"
 	classIPXE = "iPXE"
 )
 
-// request are the options of a class.
+// request returns the options of a class.
 func (l *life) request(class string) []dhcpv4.Modifier {
 	mods := []dhcpv4.Modifier{dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
 		dhcpv4.OptionHostName, dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute)}
@@ -71,7 +71,7 @@ func (l *life) request(class string) []dhcpv4.Modifier {
 	}
 	id, err := hex.DecodeString(strings.ReplaceAll(l.sim.m.spec.UUID, "-", ""))
 	if err != nil || len(id) != 16 {
-		id = make([]byte, 16) // a caller's own UUID of no such form: firmware without one sends zeros
+		id = make([]byte, 16) // the UUID has another form: send zeros, as firmware without a UUID does
 	}
 	mods = append(mods,
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionVendorSpecificInformation, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName),
@@ -85,8 +85,8 @@ func (l *life) request(class string) []dhcpv4.Modifier {
 	return append(mods, dhcpv4.WithBroadcast(true))
 }
 
-// dhcp goes through DISCOVER, OFFER, REQUEST and ACK, and gives the card what it got. Each message is sent up to tries times,
-// the first again after wait, then after twice as long each time.
+// dhcp runs DISCOVER, OFFER, REQUEST and ACK, and configures the card with the result. Each message
+// is sent up to tries times; the first pause is wait, and each further one is twice as long.
 func (l *life) dhcp(ctx context.Context, class string, wait time.Duration, tries int) (*dhcpv4.DHCPv4, error) {
 	var c *nclient4.Client
 	err := l.sim.m.lab.InNamespace(l.sim.m.Namespace(), func() (err error) {
@@ -96,7 +96,7 @@ func (l *life) dhcp(ctx context.Context, class string, wait time.Duration, tries
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket for DHCP: %w", err)
 	}
-	defer func() { _ = c.Close() }() // nothing is lost with it
+	defer func() { _ = c.Close() }() // an error does not matter
 	offer, err := l.offer(ctx, c, class)
 	if err != nil {
 		return nil, fmt.Errorf("asking for an address: %w", err)
@@ -108,10 +108,11 @@ func (l *life) dhcp(ctx context.Context, class string, wait time.Duration, tries
 	return lease.ACK, l.configure(lease.ACK)
 }
 
-// moreOffers is how long firmware waits for another offer than the first.
+// moreOffers is how long firmware waits for further offers after the first.
 const moreOffers = 2 * time.Second
 
-// offer takes the first offer; firmware beside a home router the first one with a boot file, as EDK2 and iPXE prefer it.
+// offer returns the first offer. Firmware on the network of a home router prefers the first offer
+// with a boot file, like EDK2 and iPXE.
 func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dhcpv4.DHCPv4, error) {
 	if class == "" || l.sim.m.spec.VLAN != HomeVLAN {
 		return c.DiscoverOffer(ctx, l.request(class)...)
@@ -147,19 +148,20 @@ func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dh
 	}
 }
 
-// lease is the DHCP of an operating system, again and again until it has an address, at most rounds times if that is not below 0.
+// lease runs the DHCP of an operating system until it has an address, at most rounds times unless
+// rounds is negative.
 func (l *life) lease(ctx context.Context, wait time.Duration, rounds int) error {
 	var err error
 	for n := 0; n != rounds; n++ {
 		if _, err = l.dhcp(ctx, "", wait, 1); err == nil || ctx.Err() != nil {
 			return err
 		}
-		l.sleep(100 * time.Millisecond) // an error that comes at once must not spin
+		l.sleep(100 * time.Millisecond) // an immediate error must not cause a busy loop
 	}
 	return err
 }
 
-// configure gives the card its address and the system its routes.
+// configure sets the card's address and the system's routes.
 func (l *life) configure(ack *dhcpv4.DHCPv4) error {
 	return l.sim.m.lab.InNamespace(l.sim.m.Namespace(), func() error {
 		eth, err := netlink.LinkByName(simInterface)
@@ -183,7 +185,7 @@ func (l *life) configure(ack *dhcpv4.DHCPv4) error {
 			}
 			return netlink.RouteReplace(r)
 		}
-		// RFC 3442: who sends classless routes means the router to be ignored.
+		// RFC 3442: a client ignores the router option if there are classless routes.
 		if routes := ack.ClasslessStaticRoute(); len(routes) > 0 {
 			for _, r := range routes {
 				err = errors.Join(err, route(r.Dest, r.Router))
@@ -195,13 +197,14 @@ func (l *life) configure(ack *dhcpv4.DHCPv4) error {
 	})
 }
 
-// netboot is the firmware's PXE boot, iPXE and its script. It returns the command line of the kernel that was loaded, or ""
-// when the script sends the machine to its disk. An error means the same, for a worse reason.
+// netboot simulates the firmware's PXE boot, iPXE and its script. It returns the command line of
+// the loaded kernel, or "" if the script sends the machine to its disk. After an error, the machine
+// also continues with its disk.
 func (l *life) netboot() (cmdline string, err error) {
 	if err := l.stage(StageDHCP); err != nil {
 		return "", err
 	}
-	ack, err := l.dhcp(l.ctx, classPXE, time.Second, 6) // 63 s in all
+	ack, err := l.dhcp(l.ctx, classPXE, time.Second, 6) // 63 s in total
 	if err != nil {
 		return "", err
 	}
@@ -270,7 +273,7 @@ func (l *life) netboot() (cmdline string, err error) {
 	return x.run(script)
 }
 
-// bootFile is option 67, or the header's field.
+// bootFile returns option 67, or else the header's field.
 func bootFile(p *dhcpv4.DHCPv4) string {
 	if f := p.BootFileNameOption(); f != "" {
 		return strings.TrimRight(f, "\x00")
@@ -278,10 +281,11 @@ func bootFile(p *dhcpv4.DHCPv4) string {
 	return p.BootFileName
 }
 
-// stall is how long a transfer may stand still before iPXE gives it up.
+// stall is how long iPXE waits for data before it gives up a transfer.
 const stall = time.Minute
 
-// get fetches url as iPXE does, from the machine's own address, and returns how many bytes came. What is cut short is an error.
+// get fetches url like iPXE, from the machine's own address, and returns the number of bytes. An
+// incomplete transfer is an error.
 func (l *life) get(url string, to io.Writer) (int64, error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
@@ -298,7 +302,7 @@ func (l *life) get(url string, to io.Writer) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("fetching: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	defer res.Body.Close() // only read from
+	defer res.Body.Close() // opened only for reading
 	if res.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("fetching %q: status %d", url, res.StatusCode)
 	}
@@ -321,14 +325,15 @@ func (l *life) get(url string, to io.Writer) (int64, error) {
 	}
 }
 
-// http is a client in the machine's place in the network.
+// http returns a client with the machine's position in the network.
 func (l *life) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return l.sim.m.lab.DialContext(ctx, l.sim.m.Namespace(), network, addr)
 	}}}
 }
 
-// tftp reads a file to its end as firmware does (RFC 1350, with the block size of RFC 2348) and returns its length.
+// tftp reads a file like firmware (RFC 1350, with the block size of RFC 2348) and returns its
+// length.
 func (l *life) tftp(server, name string) (int64, error) {
 	var c *net.UDPConn
 	err := l.sim.m.lab.InNamespace(l.sim.m.Namespace(), func() (err error) {
@@ -383,7 +388,7 @@ func tftpRead(c *net.UDPConn, to *net.UDPAddr, name string) (int64, error) {
 		case data:
 			to = from
 			if block != expect {
-				continue // an old one again: so is the answer
+				continue // a repeated block: repeat the answer
 			}
 			tries, total = 0, total+int64(n-4)
 			send = []byte{0, ack, buf[2], buf[3]}

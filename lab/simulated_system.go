@@ -22,14 +22,15 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/fat16"
 )
 
-// SimImage is a tiny disk image for simulated machines, of 12 MiB that hardly compress, so that writing it takes a while when
-// the network is slow. It holds what the product's templates want to find (GPT, a root file system with /etc/os-release) and a
-// boot sector. It is built when the cache does not have it (a second); what the build prints goes to log, which may be nil.
+// SimImage is a small disk image for simulated machines. Its 12 MiB hardly compress, so that
+// writing it takes some time in a slow network. It has everything that the product's templates look
+// for (GPT, a root file system with /etc/os-release) and a boot sector. It is built if the cache
+// does not have it (a second). The output of the build goes to log, which may be nil.
 func SimImage(ctx context.Context, log io.Writer) (Image, error) {
 	return buildImage(ctx, "sim", "", log)
 }
 
-// bootDisk is the firmware's boot from the disk, and the system that is installed there.
+// bootDisk simulates the firmware's boot from disk and the installed system.
 func (l *life) bootDisk() ending {
 	if l.stage(StageDisk) != nil {
 		return cutOff
@@ -42,7 +43,7 @@ func (l *life) bootDisk() ending {
 		l.say("LAB-SIM disk: %v", err)
 		return noBoot
 	}
-	// As images/mini.sh: -t 5 -T 1.
+	// The same limits as -t 5 -T 1 in images/mini.sh.
 	if err := l.lease(l.ctx, time.Second, 5); err != nil {
 		l.say("LAB-SIM system: %v", err)
 	}
@@ -59,7 +60,7 @@ func (l *life) bootDisk() ending {
 	return cutOff
 }
 
-// address is the card's, with the length of its prefix, or "".
+// address returns the card's address with its prefix length, or "".
 func (l *life) address() (addr string) {
 	err := l.sim.m.lab.InNamespace(l.sim.m.Namespace(), func() error {
 		eth, err := net.InterfaceByName(simInterface)
@@ -78,27 +79,27 @@ func (l *life) address() (addr string) {
 	return addr
 }
 
-// system is what lies on a disk, as images/mini.sh sees it.
+// system is the system on a disk, as images/mini.sh reads it.
 type system struct {
-	root     string            // where the root file system is
-	origin   string            // of the seed: cidata, url, ec2, none
+	root     string            // path of the root file system
+	origin   string            // origin of the seed: cidata, url, ec2, none
 	seed     map[string]string // files by name
 	instance string
 	hostname string
-	metadata string // URL that was written into the root file system
+	metadata string // URL in a file of the root file system
 }
 
-// seedNames are the files of a NoCloud seed that matter here.
+// seedNames are the files of a NoCloud seed that are used here.
 var seedNames = [...]string{"meta-data", "user-data", "vendor-data"}
 
-// readSystem reads a disk, which must have a boot sector, a GPT and a root file system: what an installation that was cut short
-// leaves has none of them.
+// readSystem reads the system from a disk, which must have a boot sector, a GPT and a root file
+// system. An incomplete installation has none of them.
 func readSystem(path string) (*system, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // opened only for reading
 	sector := make([]byte, 512)
 	if _, err := f.ReadAt(sector, 0); err != nil {
 		return nil, err
@@ -148,7 +149,8 @@ type partition struct {
 	start, size int64
 }
 
-// partitions reads the GPT at the beginning of a disk of 512-byte sectors (UEFI specification §5.3).
+// partitions reads the GPT at the beginning of a disk with 512-byte sectors (UEFI specification
+// §5.3).
 func partitions(f io.ReaderAt) ([]partition, error) {
 	head := make([]byte, 92)
 	if _, err := f.ReadAt(head, 512); err != nil {
@@ -182,7 +184,7 @@ func partitions(f io.ReaderAt) ([]partition, error) {
 	return parts, nil
 }
 
-// fetchSeed completes the seed from the network, as images/mini.sh does.
+// fetchSeed gets the rest of the seed from the network, like images/mini.sh.
 func (s *system) fetchSeed(l *life) {
 	client := l.http()
 	defer client.CloseIdleConnections()
@@ -217,7 +219,7 @@ func (s *system) fetchSeed(l *life) {
 	}
 }
 
-// field reads a value of meta-data, which is YAML or JSON.
+// field returns a value from meta-data, which is YAML or JSON.
 func field(text, name string) string {
 	m := regexp.MustCompile(`(?m)(?:^|[\s{,"])` + name + `"?\s*:\s*"?([^",}\s]+)`).FindStringSubmatch(text)
 	if m == nil {
@@ -231,7 +233,7 @@ var (
 	httpURL   = regexp.MustCompile(`http://[^"' ,}\s]*`)
 )
 
-// phoneURL is where to call, "" = nowhere: the first URL after the word phone_home.
+// phoneURL returns the URL for the phone-home, or "": the first URL after the word phone_home.
 func (s *system) phoneURL() string {
 	for _, name := range []string{"vendor-data", "user-data"} {
 		if u := httpURL.FindString(phoneHome.FindString(s.seed[name])); u != "" {
@@ -241,7 +243,7 @@ func (s *system) phoneURL() string {
 	return ""
 }
 
-// phone calls until it is answered, 150 times at most.
+// phone repeats the call until it is answered, at most 150 times.
 func (s *system) phone(l *life, to string) {
 	client := l.http()
 	defer client.CloseIdleConnections()
@@ -273,7 +275,7 @@ func (s *system) phone(l *life, to string) {
 	}
 }
 
-// ask sends a request and returns the answer's body and status, 0 when there was none within 10 s.
+// ask sends a request and returns the body and status of the answer; 0 means no answer within 10 s.
 func ask(ctx context.Context, client *http.Client, method, to, body string) (string, int) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -289,7 +291,7 @@ func ask(ctx context.Context, client *http.Client, method, to, body string) (str
 	if err != nil {
 		return "", 0
 	}
-	defer res.Body.Close() // only read from
+	defer res.Body.Close() // opened only for reading
 	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	if err != nil {
 		return "", 0

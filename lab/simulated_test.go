@@ -38,11 +38,11 @@ sleep 2
 iseq ${platform} efi && exit 1 || exit 0
 `
 
-// TestIPXE: the boot script is obeyed as iPXE would, with the tries that it asks for.
+// TestIPXE: boot scripts run as in iPXE, with the number of attempts that they request.
 func TestIPXE(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
-		failing      int // of the fetches, the first ones
+		failing      int // number of fetches that fail first
 		cmdline, err string
 		fetched      []string
 		said         string
@@ -121,14 +121,14 @@ func TestPanicPause(t *testing.T) {
 	}
 }
 
-// TestAgentOutput: the agent's own lines say how the machine goes.
+// TestAgentOutput: the agent's log lines say how the machine leaves.
 func TestAgentOutput(t *testing.T) {
 	for line, want := range map[string]string{
-		`time=2026-01-01T00:00:00Z level=INFO msg=leaving action=reboot`:                                       "reboot",
-		`time=2026-01-01T00:00:00Z level=INFO msg=leaving action=poweroff`:                                     "poweroff",
-		`time=2026-01-01T00:00:00Z level=WARN msg="the server says farewell" reason="it is over" wrote=true`:   "poweroff",
-		`time=2026-01-01T00:00:00Z level=WARN msg="the server says farewell" reason="it is over" wrote=false`:  "reboot",
-		`time=2026-01-01T00:00:00Z level=INFO msg=action key=1 line="msg=\"leaving action=reboot\" is a line"`: "",
+		`time=2026-01-01T00:00:00Z level=INFO msg=leaving action=reboot`:                                        "reboot",
+		`time=2026-01-01T00:00:00Z level=INFO msg=leaving action=poweroff`:                                      "poweroff",
+		`time=2026-01-01T00:00:00Z level=WARN msg="the server ended this boot" reason="it is over" wrote=true`:  "poweroff",
+		`time=2026-01-01T00:00:00Z level=WARN msg="the server ended this boot" reason="it is over" wrote=false`: "reboot",
+		`time=2026-01-01T00:00:00Z level=INFO msg=action key=1 line="msg=\"leaving action=reboot\" is a line"`:  "",
 	} {
 		var console strings.Builder
 		o := &agentOutput{console: &console}
@@ -167,7 +167,7 @@ func TestSeedFields(t *testing.T) {
 	}
 }
 
-// simAgent is a script in the agent's place: what it is called with is what it does.
+// simAgent is a script that replaces the agent; its arguments are its actions.
 func simAgent(t *testing.T, script string) string {
 	t.Helper()
 	path := t.TempDir() + "/agent"
@@ -177,8 +177,9 @@ func simAgent(t *testing.T, script string) string {
 	return path
 }
 
-// TestSimulatedDisk: without anything on its disk a machine hangs; with the image it takes its seed from a CIDATA volume and
-// phones home, from its own address. Reset, the override and IPMI work as with QEMU.
+// TestSimulatedDisk: with a blank disk, a machine hangs. With the image, it takes its seed from a
+// CIDATA volume and phones home from its own address. Reset, the override and IPMI work as with
+// QEMU.
 func TestSimulatedDisk(t *testing.T) {
 	l := newLab(t)
 	img, err := SimImage(t.Context(), t.Output())
@@ -239,7 +240,7 @@ func TestSimulatedDisk(t *testing.T) {
 	if err := m.Reset(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The server gives an address and no boot file: the firmware goes on to the disk.
+	// The server gives an address without a boot file: the firmware continues with the disk.
 	for _, want := range []string{`first network`, `boot file ""`, `LAB-MINI-PHONED-HOME`} {
 		if _, err := m.WaitSerial(deadline(t, time.Minute), want); err != nil {
 			t.Fatal(err)
@@ -253,7 +254,7 @@ func TestSimulatedDisk(t *testing.T) {
 	}
 }
 
-// bootServer lets a machine boot its agent with that kernel command line.
+// bootServer makes a machine boot its agent with that kernel command line.
 func bootServer(t *testing.T, l *Lab, m *Machine, cmdline string) {
 	t.Helper()
 	base := "http://" + ServerAddress + ":7080"
@@ -289,7 +290,7 @@ func bootServer(t *testing.T, l *Lab, m *Machine, cmdline string) {
 		_, err := rf.ReadFrom(strings.NewReader(strings.Repeat("x", 5000)))
 		return err
 	}, nil)
-	srv.EnableSinglePort() // another would be opened outside of the namespace
+	srv.EnableSinglePort() // another port would be opened outside the namespace
 	t.Cleanup(srv.Shutdown)
 	go func() {
 		if err := srv.Serve(c.(*net.UDPConn)); err != nil {
@@ -298,8 +299,8 @@ func bootServer(t *testing.T, l *Lab, m *Machine, cmdline string) {
 	}()
 }
 
-// TestSimulatedAgent boots the agent from the network. What follows is up to how it ends: reboot, power off, its death; and no
-// process of the machine outlives its power.
+// TestSimulatedAgent boots the agent from the network. The agent's end decides what follows: a
+// reboot, a power-off, or a panic. No process of the machine runs after its power was cut.
 func TestSimulatedAgent(t *testing.T) {
 	l := newLab(t)
 	agent := simAgent(t, `echo "flags: $*"
@@ -431,7 +432,7 @@ func TestWriters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The watch of another disk counts nothing of this one.
+	// The watch of another disk does not count opens of this one.
 	other := t.TempDir() + "/disk"
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -469,7 +470,8 @@ func TestWriters(t *testing.T) {
 	}
 }
 
-// shell runs a script that says one line and then reads its input to the end; the returned function ends it.
+// shell runs a script that prints one line and then reads its input to the end; the returned
+// function ends it.
 func shell(t *testing.T, script string) (stop func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)

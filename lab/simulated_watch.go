@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchGroup asks the kernel to be asked before each open of some files (fanotify(7)), and lets nobody pass until it has been
-// looked who has the file open by then. The kernel has few groups (128 for all programs of a user), so a lab has one.
+// watchGroup uses fanotify(7) to intercept each open of some files. An open waits until the
+// processes that have the file open are counted. The kernel allows few groups (128 for all programs
+// of a user), so a lab has only one.
 type watchGroup struct {
 	file  *os.File // the fanotify descriptor
 	ended chan struct{}
@@ -24,10 +25,10 @@ type watchGroup struct {
 	disks map[inode]*diskWatch
 }
 
-// inode names a file whatever its path is.
+// inode identifies a file independently of its path.
 type inode struct{ dev, ino uint64 }
 
-// diskWatch counts who has a file open for writing.
+// diskWatch counts the processes that have a file open for writing.
 type diskWatch struct {
 	inode
 	name string
@@ -63,7 +64,7 @@ func (l *Lab) watchDisk(path string) (*diskWatch, error) {
 		g = l.watches
 		l.mu.Unlock()
 		switch {
-		case g != fresh: // another machine was quicker
+		case g != fresh: // another machine was faster
 			if err := fresh.close(); err != nil {
 				return nil, err
 			}
@@ -74,7 +75,7 @@ func (l *Lab) watchDisk(path string) (*diskWatch, error) {
 	return g.watch(path)
 }
 
-// watch begins to count who opens a file.
+// watch starts counting the processes that open a file.
 func (g *watchGroup) watch(path string) (*diskWatch, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -95,7 +96,7 @@ func (g *watchGroup) watch(path string) (*diskWatch, error) {
 	return w, nil
 }
 
-// control calls f with the descriptor of a file, which is not closed meanwhile.
+// control calls f with the descriptor of a file, and keeps the file open during the call.
 func control(file *os.File, f func(fd int)) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -104,14 +105,14 @@ func control(file *os.File, f func(fd int)) error {
 	return raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
-// most is the largest number of writers so far.
+// most returns the largest number of writers so far.
 func (w *diskWatch) most() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.max
 }
 
-// close ends all watches; who waits for an open gets it.
+// close ends all watches; waiting opens succeed.
 func (g *watchGroup) close() error {
 	err := g.file.Close()
 	<-g.ended
@@ -144,13 +145,13 @@ func (g *watchGroup) serve() {
 			var answer [8]byte // struct fanotify_response
 			binary.NativeEndian.PutUint32(answer[:], uint32(fd))
 			binary.NativeEndian.PutUint32(answer[4:], unix.FAN_ALLOW)
-			_, _ = g.file.Write(answer[:]) // closed meanwhile: the kernel allows it then
-			_ = unix.Close(int(fd))        // only there to name the file
+			_, _ = g.file.Write(answer[:]) // after the group was closed, the kernel allows the open
+			_ = unix.Close(int(fd))        // the descriptor only identifies the file
 		}
 	}
 }
 
-// of is the watch of the file that a descriptor is of.
+// of returns the watch of the file with that descriptor.
 func (g *watchGroup) of(fd int) *diskWatch {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
@@ -161,7 +162,8 @@ func (g *watchGroup) of(fd int) *diskWatch {
 	return g.disks[inode{st.Dev, st.Ino}]
 }
 
-// count looks at the processes that have the file open for writing, while the thread tid waits for opening it.
+// count counts the processes that have the file open for writing, while the thread tid waits for
+// its open.
 func (w *diskWatch) count(tid int) {
 	if !opensForWriting(tid) {
 		return
@@ -172,7 +174,7 @@ func (w *diskWatch) count(tid int) {
 	w.mu.Unlock()
 }
 
-// holders counts the processes that have the file open for writing, except some.
+// holders counts the processes that have the file open for writing, with exceptions.
 func (w *diskWatch) holders(except ...int) int {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -187,7 +189,7 @@ func (w *diskWatch) holders(except ...int) int {
 	return n
 }
 
-// holds tells whether a process has the file open for writing.
+// holds reports whether a process has the file open for writing.
 func (w *diskWatch) holds(pid int) bool {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	fds, err := os.ReadDir(dir)
@@ -218,7 +220,8 @@ func (w *diskWatch) holds(pid int) bool {
 	return false
 }
 
-// opensForWriting reads, out of the system call that a waiting thread is in, how it opens. What cannot be told counts as writing.
+// opensForWriting reads from the system call of a waiting thread how it opens the file. An unknown
+// mode counts as writing.
 func opensForWriting(tid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", tid))
 	f := strings.Fields(string(b))
@@ -238,7 +241,7 @@ func opensForWriting(tid int) bool {
 	return err != nil || flags&unix.O_ACCMODE != unix.O_RDONLY
 }
 
-// threadGroup is the process that a thread belongs to.
+// threadGroup returns the process of a thread.
 func threadGroup(tid int) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {

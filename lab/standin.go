@@ -17,19 +17,20 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/squashfs"
 )
 
-// GuestHealthPort is where every stand-in guest (VyOS, Talos, Harvester) says what it does: GET / answers with JSON, POST
-// /fail?what=WORD,WORD makes it fail from then on, also after a reboot, POST /reboot boots it again. See lab/guestos.
+// GuestHealthPort is the port on which every stand-in guest (VyOS, Talos, Harvester) reports its
+// state: GET / returns JSON, POST /fail?what=WORD,WORD makes it fail from then on, also after a
+// reboot, and POST /reboot reboots it. See lab/guestos.
 const GuestHealthPort = 8099
 
-// Talos are the files of the stand-in for Talos, in the cache.
+// Talos has the paths of the stand-in for Talos in the cache.
 type Talos struct {
 	Kernel    string // boots with Initramfs and talos.platform=metal talos.config=URL: path A
 	Initramfs string
 	Image     Image // raw image of path B: reads the volume CIDATA
 }
 
-// TalosFiles builds the stand-in for Talos when the cache does not have it (half a minute); what the build prints goes to log,
-// which may be nil.
+// TalosFiles builds the stand-in for Talos if the cache does not have it (half a minute). The
+// output of the build goes to log, which may be nil.
 func TalosFiles(ctx context.Context, log io.Writer) (Talos, error) {
 	dir, err := standin(ctx, "talos", log, func(_, out, _ string) error {
 		return finishImage(ctx, filepath.Join(out, "talos.raw"), discard(log))
@@ -41,7 +42,7 @@ func TalosFiles(ctx context.Context, log io.Writer) (Talos, error) {
 	return Talos{Kernel: filepath.Join(dir, "vmlinuz"), Initramfs: filepath.Join(dir, "initramfs"), Image: img}, err
 }
 
-// Harvester are the files of the stand-in for Harvester's network installation, in the cache.
+// Harvester has the paths of the stand-in for Harvester's network installation in the cache.
 type Harvester struct {
 	Kernel string // boots with Initrd and the command line of Harvester's documentation
 	Initrd string
@@ -49,8 +50,8 @@ type Harvester struct {
 	ISO    string // install.iso_url
 }
 
-// HarvesterFiles builds the stand-in for Harvester when the cache does not have it (half a minute); what the build prints goes
-// to log, which may be nil.
+// HarvesterFiles builds the stand-in for Harvester if the cache does not have it (half a minute).
+// The output of the build goes to log, which may be nil.
 func HarvesterFiles(ctx context.Context, log io.Writer) (Harvester, error) {
 	dir, err := standin(ctx, "harvester", log, func(work, out, program string) error {
 		root := filepath.Join(work, "root")
@@ -77,10 +78,11 @@ func HarvesterFiles(ctx context.Context, log io.Writer) (Harvester, error) {
 	}, err
 }
 
-// VyOSVersion is the version of the stand-in for VyOS: the folder below /boot of its image.
+// VyOSVersion is the version of the stand-in for VyOS: the name of the folder in /boot of its
+// image.
 const VyOSVersion = "1.5-lab"
 
-// VyOSPersistence is where the partition persistence begins on a disk that holds the image, in bytes.
+// VyOSPersistence is the offset of the partition persistence on a disk with the image, in bytes.
 const VyOSPersistence = 50 << 20
 
 // VyOSFooter ends every configuration of that version; a config.boot that ends otherwise is taken for one of another version.
@@ -150,7 +152,7 @@ system {
 
 `
 
-// vyosDefault is the configuration of an image that nobody has configured.
+// vyosDefault is the configuration of an image before its first configuration.
 const vyosDefault = `system {
     host-name "vyos"
 }
@@ -158,8 +160,9 @@ const vyosDefault = `system {
 
 ` + VyOSFooter
 
-// VyOSImage is the raw image of the stand-in for VyOS, with VyOS's partitions. It is built when the cache does not have it (half
-// a minute); what the build prints goes to log, which may be nil. Its relay is ISC's; it needs 512 MB of memory.
+// VyOSImage is the raw image of the stand-in for VyOS, with VyOS's partitions. It is built if the
+// cache does not have it (half a minute). The output of the build goes to log, which may be nil.
+// Its relay is ISC's; it needs 512 MB of memory.
 func VyOSImage(ctx context.Context, log io.Writer) (Image, error) {
 	dir, err := standin(ctx, "vyos", log,
 		func(_, out, _ string) error { return finishImage(ctx, filepath.Join(out, "vyos.raw"), discard(log)) })
@@ -169,7 +172,8 @@ func VyOSImage(ctx context.Context, log io.Writer) (Image, error) {
 	return openImage("vyos", dir)
 }
 
-// vyosRoot packs the root file system of VyOS into the folder where the recipe of the image looks for it.
+// vyosRoot packs the root file system of VyOS into the folder in which the recipe of the image
+// expects it.
 func vyosRoot(ctx context.Context, work, out, program string, log io.Writer) error {
 	root := filepath.Join(work, "root")
 	if err := liveRoot(
@@ -186,7 +190,7 @@ func vyosRoot(ctx context.Context, work, out, program string, log io.Writer) err
 	return makeSquashFS(root, filepath.Join(out, "vyos.squashfs"))
 }
 
-// liveRoot makes the root file system of a guest's second stage.
+// liveRoot creates the root file system of a guest's second stage.
 func liveRoot(root, product, program string, files map[string]string) error {
 	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "mnt", "sbin", "etc"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -212,9 +216,9 @@ func liveRoot(root, product, program string, files map[string]string) error {
 	return nil
 }
 
-// makeSquashFS packs a folder; everything in it belongs to root.
+// makeSquashFS packs a folder; root owns all files in it.
 func makeSquashFS(root, out string) error {
-	b, err := file.CreateFromPath(out, 1<<30) // cut to its size below
+	b, err := file.CreateFromPath(out, 1<<30) // truncated to its size below
 	if err != nil {
 		return err
 	}
@@ -231,7 +235,7 @@ func makeSquashFS(root, out string) error {
 	if err := errors.Join(err, b.Close()); err != nil {
 		return fmt.Errorf("making a squashfs: %w", err)
 	}
-	// Its length stands in the superblock, at 40, and it is padded to 4 KiB.
+	// The length is at offset 40 of the superblock, and is padded to 4 KiB.
 	f, err := os.OpenFile(out, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -262,7 +266,7 @@ func makeISO(root, out, label string) error {
 	if err := errors.Join(err, b.Close()); err != nil {
 		return fmt.Errorf("making an ISO image: %w", err)
 	}
-	// The number of its blocks stands in the primary volume descriptor, at 80.
+	// The number of blocks is at offset 80 of the primary volume descriptor.
 	f, err := os.OpenFile(out, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -290,17 +294,18 @@ func discard(log io.Writer) io.Writer {
 	return log
 }
 
-// GuestProgram builds lab/guestos into a folder and returns its path. It needs the go command, in the module's folder.
+// GuestProgram builds lab/guestos into a folder and returns its path. It needs the go command and
+// must run in the module's folder.
 func GuestProgram(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "guestos")
-	// The environment's own settings stand, except cgo: the guest has no libraries.
+	// Use the settings of the environment except cgo: the guest has no libraries.
 	err := runBuild(ctx, io.Discard, "env", "CGO_ENABLED=0", "go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o",
 		path, "github.com/ingotmetal/ingot/lab/guestos")
 	return path, err
 }
 
-// standin builds the files of a product. Before they count as built, more is called with a folder to work in, the folder of
-// the files, and the path of the guest's program.
+// standin builds the files of a product. Before the files count as complete, it calls more with a
+// temporary folder, the folder of the files, and the path of the guest's program.
 func standin(ctx context.Context, product string, log io.Writer, more func(work, out, program string) error) (string, error) {
 	tmp, err := os.MkdirTemp("", "ingot-lab-guestos-")
 	if err != nil {
@@ -320,7 +325,7 @@ func standin(ctx context.Context, product string, log io.Writer, more func(work,
 	if err != nil {
 		return "", err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // opened only for reading
 	if _, err := io.Copy(h, f); err != nil {
 		return "", err
 	}
@@ -331,7 +336,7 @@ func standin(ctx context.Context, product string, log io.Writer, more func(work,
 		}
 		h.Write(b)
 	}
-	fmt.Fprint(h, key, vyosDefault, standinRecipe) // a hash takes all
+	fmt.Fprint(h, key, vyosDefault, standinRecipe) // writing to a hash never fails
 	dir := filepath.Join(CacheDir(), "images", product+"-"+hex.EncodeToString(h.Sum(nil))[:16])
 	err = inCache(ctx, product, dir, func() error {
 		_, err := os.Stat(dir)
@@ -351,5 +356,5 @@ func standin(ctx context.Context, product string, log io.Writer, more func(work,
 	return dir, err
 }
 
-// standinRecipe counts changes of what is built here in Go.
+// standinRecipe is a version number; increase it when the Go code that builds the files changes.
 const standinRecipe = 1

@@ -46,7 +46,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// standinServer is a DHCP and HTTP server in the lab's Server: firmware with iPXE is sent to /script, other clients get addresses.
+// standinServer is a DHCP and HTTP server in the lab's Server. It sends iPXE to /script and gives
+// addresses to other clients.
 type standinServer struct {
 	mu     sync.Mutex
 	script string
@@ -90,7 +91,7 @@ func newStandinServer(t *testing.T, l *Lab) *standinServer {
 		_, err := rf.ReadFrom(strings.NewReader("loader"))
 		return err
 	}, nil)
-	loader.EnableSinglePort() // another would be opened outside of the namespace
+	loader.EnableSinglePort() // another port would be opened outside the namespace
 	t.Cleanup(loader.Shutdown)
 	go func() { _ = loader.Serve(c.(*net.UDPConn)) }()
 	var d *server4.Server
@@ -144,7 +145,7 @@ func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) 
 	switch {
 	case p.Options.Get(dhcpv4.OptionUserClassInformation) != nil:
 		reply.BootFileName = "http://" + ServerAddress + "/script"
-	case strings.HasPrefix(p.ClassIdentifier(), "PXEClient"): // of a simulated machine: the others have iPXE in their cards
+	case strings.HasPrefix(p.ClassIdentifier(), "PXEClient"): // a simulated machine; the others have iPXE in their cards
 		reply.BootFileName = "loader"
 	case strings.HasPrefix(p.ClassIdentifier(), "HTTPClient"):
 		reply.BootFileName = "http://" + ServerAddress + "/ipxe.efi"
@@ -162,7 +163,7 @@ func (b *standinServer) dhcp(c net.PacketConn, from net.Addr, p *dhcpv4.DHCPv4) 
 	_, _ = c.WriteTo(reply.ToBytes(), from)
 }
 
-// pair is a CA in the form of machine configurations.
+// pair is a CA in the format of machine configurations.
 type pair struct{ crt, key string }
 
 func (p pair) sign(t *testing.T, org string) tls.Certificate {
@@ -233,7 +234,7 @@ func newPair(t *testing.T, kind string) pair {
 	return pair{enc("CERTIFICATE", der), enc(kind, kb)}
 }
 
-// inLab is an HTTP client in a namespace of the lab.
+// inLab returns an HTTP client in a namespace of the lab.
 func inLab(l *Lab, ns Namespace, conf *tls.Config) *http.Client {
 	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: conf,
@@ -243,7 +244,7 @@ func inLab(l *Lab, ns Namespace, conf *tls.Config) *http.Client {
 	}}
 }
 
-// get asks until the answer is of the wanted status and contains want.
+// get repeats a request until the answer has the wanted status and contains want.
 func get(t *testing.T, c *http.Client, at, want string) string {
 	t.Helper()
 	ctx := deadline(t, 2*time.Minute)
@@ -269,7 +270,7 @@ func get(t *testing.T, c *http.Client, at, want string) string {
 	return last
 }
 
-// guestProgram is the program that plays the guests of simulated machines.
+// guestProgram is the program that simulates the guests of simulated machines.
 func guestProgram(t *testing.T) string {
 	t.Helper()
 	path, err := GuestProgram(deadline(t, 2*time.Minute), t.TempDir())
@@ -289,8 +290,8 @@ func console(t *testing.T, m *Machine) {
 	})
 }
 
-// TestTalosStandin boots the stand-in for Talos from the network of a BIOS and of a UEFI machine, lets it install, and drives
-// the installed node with Talos's own client up to an applied manifest.
+// TestTalosStandin boots the stand-in for Talos from the network on a BIOS and a UEFI machine, lets
+// it install, and controls the installed node with Talos's own client up to an applied manifest.
 func TestTalosStandin(t *testing.T) {
 	l := newLab(t)
 	files, err := TalosFiles(deadline(t, 5*time.Minute), t.Output())
@@ -363,7 +364,7 @@ cluster:
 				ownClients(t, l, machineCA, c.ip)
 				bootstraps = `"bootstraps":3`
 			}
-			// It keeps what it is, also when it is booted from the network again.
+			// It keeps its state, even when it boots from the network again.
 			m.SetNextBoot(NextNetwork)
 			if err := m.PowerCycle(deadline(t, time.Minute)); err != nil {
 				t.Fatal(err)
@@ -375,8 +376,8 @@ cluster:
 	}
 }
 
-// TestHarvesterStandin installs two machines by Harvester's command line, one that creates the cluster and one that joins it,
-// first with a wrong token.
+// TestHarvesterStandin installs two machines with Harvester's command line, one that creates the
+// cluster and one that joins it, first with a wrong token.
 func TestHarvesterStandin(t *testing.T) {
 	t.Run("real", func(t *testing.T) { harvesterCluster(t, BIOS, UEFIHTTP) })
 	t.Run("simulated", func(t *testing.T) { harvesterCluster(t, Simulated, Simulated) })
@@ -489,7 +490,7 @@ install:
 		t.Fatal(err)
 	}
 	wait(machines[1], "stage running joined")
-	if firmware[0] == Simulated { // what follows is proven once
+	if firmware[0] == Simulated { // the following steps are tested only once
 		b.setScript(strings.Replace(script, "ingotlab.fail=", "ingotlab.fail=install", 1))
 		m := newMachine(t, l,
 			Spec{Name: "node3", Firmware: Simulated, Bus: NVMe, NoBMC: true, Guest: guestProgram(t), MAC: "52:54:00:20:00:03"})
@@ -527,8 +528,8 @@ install:
 	get(t, c, "https://10.10.20.62/ping", "pong")
 }
 
-// TestTalosImageStandin boots the raw image (path B): its configuration lies on a CIDATA volume at the end of the disk, and it
-// makes its own partitions in the space before that.
+// TestTalosImageStandin boots the raw image (path B). Its configuration is on a CIDATA volume at
+// the end of the disk, and it creates its own partitions before that.
 func TestTalosImageStandin(t *testing.T) {
 	for _, firmware := range []Firmware{UEFI, Simulated} {
 		t.Run(string(firmware), func(t *testing.T) {
@@ -571,7 +572,7 @@ hostname: um760
 	}
 }
 
-// forward makes an address of the lab one of this host.
+// forward makes an address of the lab available on this host.
 func forward(t *testing.T, l *Lab, ns Namespace, target string) string {
 	t.Helper()
 	addr, err := l.Forward(t.Context(), "127.0.0.1:0", ns, target)
@@ -581,7 +582,7 @@ func forward(t *testing.T, l *Lab, ns Namespace, target string) string {
 	return addr
 }
 
-// ownClients drives an installed node by the product's own clients.
+// ownClients controls an installed node with the product's own clients.
 func ownClients(t *testing.T, l *Lab, ca pair, ip string) {
 	t.Helper()
 	admin := ca.sign(t, "os:admin")
@@ -628,7 +629,7 @@ func ownClients(t *testing.T, l *Lab, ca pair, ip string) {
 	}
 }
 
-// talosNode drives an installed node.
+// talosNode controls an installed node.
 func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -749,8 +750,9 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	}
 }
 
-// TestVyOSStandin puts the image of the stand-in for VyOS and a configuration on the disks of a BIOS and a UEFI machine with
-// cards on three networks, in the place of the lab's router: it routes, relays DHCP, and its API changes the relay.
+// TestVyOSStandin writes the image of the stand-in for VyOS and a configuration to the disks of a
+// BIOS and a UEFI machine with cards on three networks, which replaces the lab's router. It routes,
+// relays DHCP, and its API changes the relay.
 func TestVyOSStandin(t *testing.T) {
 	img, err := func() (Image, error) {
 		if !*realLab {
@@ -877,7 +879,7 @@ func vyosRouter(t *testing.T, l *Lab, img Image, firmware Firmware) {
 	has(api("/retrieve", "the-key", `{"op":"showConfig","path":[]}`, 200), `"host-name":"vp6630"`)
 	has(api("/retrieve", "the-key", `{"op":"showConfig","path":["service","dns"]}`, 400), "path is empty")
 
-	// What a machine on VLAN 20 asks comes to the seed through the relay.
+	// Requests of a machine on VLAN 20 reach the seed through the relay.
 	var seed net.PacketConn
 	err = l.InNamespace(Seed, func() (err error) {
 		var lc net.ListenConfig

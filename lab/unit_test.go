@@ -45,7 +45,7 @@ func TestSpecRefused(t *testing.T) {
 	}
 }
 
-// args are the values of all options of that name.
+// args returns the values of all options with that name.
 func args(all []string, option string) []string {
 	var found []string
 	for i, a := range all[:len(all)-1] {
@@ -178,7 +178,8 @@ func TestRequirementsNamed(t *testing.T) {
 	}
 }
 
-// TestKillRecorded: what the record names is compared with what runs; a number that was given to another process is left alone.
+// TestKillRecorded: a recorded process is killed only if it is still the same; an id that belongs
+// to another process now is skipped.
 func TestKillRecorded(t *testing.T) {
 	start, err := startTime(os.Getpid())
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleep makes the machine listen for its magic packet, on the bridge of its VLAN, until the lab is closed: the card of a
-// machine that is off has its link down here.
+// sleep makes the machine listen for its magic packet until the lab is closed. It listens on the
+// bridge of its VLAN, because the link of a machine that is off is down here.
 func (m *Machine) sleep() error {
 	hw, err := net.ParseMAC(m.spec.MAC)
 	if err != nil {
@@ -59,7 +59,7 @@ func (m *Machine) sleep() error {
 	return nil
 }
 
-// Woken counts the magic packets that came for the machine.
+// Woken returns the number of magic packets for the machine.
 func (m *Machine) Woken() int {
 	m.state.Lock()
 	defer m.state.Unlock()

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,8 +30,7 @@ tasks:
       - {name: start, image: quay.io/tinkerbell/actions/kexec:latest}
 `
 
-// The actions get the run's disk, kexec may be the last one, and nothing is
-// added behind it.
+// The actions get the run's disk. kexec may be the last action, and no reboot is added after it.
 func TestNativeActionsAreRendered(t *testing.T) {
 	r, err := Render(t.Context(), "router", genesisActions, data())
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestNativeActionsAreRendered(t *testing.T) {
 			require.Equal(t, r.DiskAlias, r.Actions[i].Environment[want], r.Actions[i].Name)
 		}
 	}
-	// A secret in a variable of its own needs no quoting in the list of files.
+	// A secret in a separate variable needs no quoting in the list of files.
 	resolved, err := Resolve(r.Actions[2], func(string) (string, error) { return "a\"b\nc", nil })
 	require.NoError(t, err)
 	files, err := action.Files(resolved.Environment)
@@ -48,32 +48,43 @@ func TestNativeActionsAreRendered(t *testing.T) {
 	require.Equal(t, "call \"a\"b\nc\"\n", files[0].Contents)
 }
 
-// What can be seen to be wrong ends in plan, with its place.
-func TestNativeActionsAreCheckedBeforeTheMachineIsTouched(t *testing.T) {
+// Errors that are visible in the template end the run in plan, with their position.
+func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 	for env, want := range map[string]string{
 		`image: inject`: "FILES: it is missing",
-		`image: inject, environment: {FILES: '[{"path": "x"}]'}`:                                           "path must be absolute",
-		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                             `"Y", which the environment does not have`,
-		`image: inject, environment: {FILES: '[{"path": "/x"}]', PARTITION: root}`:                         "want a number from 1",
-		`image: growpart, environment: {RESERVE_MIB: some}`:                                                "number of MiB",
-		`image: growpart, environment: {FILESYSTEM: some}`:                                                 "true or false",
-		`image: wipe, environment: {ALL_DISKS: "all"}`:                                                     "true or false",
-		`image: wipe, environment: {WIPE_MODE: secure}`:                                                    "one of metadata, quick",
-		`image: efiboot, environment: {REQUIRED: x}`:                                                       "true or false",
-		"image: kexec}\n      - {name: b, image: reboot":                                                   "only be the last action",
-		`image: writefile, environment: {PARTITION: "LABEL=", DEST_PATH: /x, CONTENTS: "", MODE: x}`:       "want a number from 1",
-		`image: writefile, environment: {DEST_PATH: x, CONTENTS: ""}`:                                      "absolute path of a file",
-		`image: writefile, environment: {DEST_PATH: /x}`:                                                   "CONTENTS: it is missing",
-		`image: writefile, environment: {DEST_PATH: /etc/netplan/config.yaml, STATIC_NETPLAN: "true"}`:     "STATIC_NETPLAN: it is not supported",
-		`image: writefile, environment: {DEST_PATH: /bootconfig.data, BOOTCONFIG_CONTENTS: "kernel {}"}`:   "BOOTCONFIG_CONTENTS: it is not supported",
-		`image: writefile, environment: {DEST_PATH: /user-data.toml, HEGEL_URLS: "http://10.0.0.1:50061"}`: "HEGEL_URLS: it is not supported",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", UID: root}`:                          "UID=",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", DIRMODE: "9"}`:                       "DIRMODE",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", FS_TYPE: ntfs}`:                      "one of ext4, xfs, btrfs, vfat",
-		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA256: abc}`:                         "64 hex digits",
-		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA512: abc}`:                         "IMG_SHA512: it is not supported",
-		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                    "more than one line",
-		`image: noop, environment: {SLEEP: long}`:                                                          "want seconds",
+		`image: inject, environment: {FILES: '[{"path": "x"}]'}`:                                       "path must be absolute",
+		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                         `"Y", which the environment does not have`,
+		`image: inject, environment: {FILES: '[{"path": "/x"}]', PARTITION: root}`:                     "want a number from 1",
+		`image: growpart, environment: {RESERVE_MIB: some}`:                                            "number of MiB",
+		`image: growpart, environment: {FILESYSTEM: some}`:                                             "true or false",
+		`image: wipe, environment: {ALL_DISKS: "all"}`:                                                 "true or false",
+		`image: wipe, environment: {WIPE_MODE: secure}`:                                                "one of metadata, quick",
+		`image: efiboot, environment: {REQUIRED: x}`:                                                   "true or false",
+		"image: kexec}\n      - {name: b, image: reboot":                                               "only be the last action",
+		`image: writefile, environment: {PARTITION: "LABEL=", DEST_PATH: /x, CONTENTS: "", MODE: x}`:   "want a number from 1",
+		`image: writefile, environment: {DEST_PATH: x, CONTENTS: ""}`:                                  "absolute path of a file",
+		`image: writefile, environment: {DEST_PATH: /x}`:                                               "CONTENTS: it is missing",
+		`image: writefile, environment: {DEST_PATH: /etc/netplan/config.yaml, STATIC_NETPLAN: "true"}`: "CONTENTS: it is missing",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", STATIC_NETPLAN: "true"}`:         "give it by CONTENTS",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", HEGEL_URLS: "http://x"}`:         "give only one of them",
+		`image: writefile, environment: {DEST_PATH: /x, HEGEL_URLS: "x"}`:                              "address 1 is invalid",
+		`image: image2disk, environment: {IMG_URL: "http://x/y", COMPRESSED: gz}`:                      "COMPRESSED=\"gz\": want true or false",
+		`image: jacobweinstock/waitdaemon`:                                                             "IMAGE: it is missing",
+		`image: waitdaemon, environment: {IMAGE: alpine}`:                                              "an action that leaves the agent",
+		`image: waitdaemon, environment: {IMAGE: "example.org/x/kexec"}`:                               "an action that leaves the agent",
+		`image: waitdaemon, environment: {IMAGE: kexec, CMD_LINE: "a\nb"}`:                             "more than one line",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", UID: root}`:                      "UID=",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", DIRMODE: "9"}`:                   "DIRMODE",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", FS_TYPE: ntfs}`:                  "one of ext4, xfs, btrfs, vfat",
+		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA256: abc}`:                     "64 hex digits",
+		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA512: abc}`:                     "IMG_SHA512: it is not supported",
+		`image: archive2disk, environment: {ARCHIVE_URL: "http://x/y"}`:                                "TARFILE_CHECKSUM: it is missing",
+		`image: archive2disk, environment: {ARCHIVE_URL: y, TARFILE_CHECKSUM: "00"}`:                   "ARCHIVE_URL: want http",
+		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give TARFILE_CHECKSUM",
+		`image: archive2disk, environment: {DEST_PATH: opt}`:                                           "absolute path of a folder",
+		`image: archive2disk, environment: {ARCHIVE_TYPE: zip}`:                                        "one of tar, targz",
+		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                "more than one line",
+		`image: noop, environment: {SLEEP: long}`:                                                      "want seconds",
 	} {
 		_, err := Render(t.Context(), "t", "version: \"0.1\"\nname: t\ntasks:\n  - name: t\n    actions:\n      - {name: a, "+env+"}\n", data())
 		require.ErrorContains(t, err, want, env)
@@ -81,12 +92,47 @@ func TestNativeActionsAreCheckedBeforeTheMachineIsTouched(t *testing.T) {
 	}
 }
 
-// A checksum that the agent does not know is accepted where the catalogue has one that it knows.
-func TestOtherChecksumBesideTheCatalogues(t *testing.T) {
+// A checksum of a kind that the agent does not support is accepted if the catalogue has a supported
+// one.
+func TestUnsupportedChecksumWithCatalogueDigest(t *testing.T) {
 	const text = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
 		"  - {name: write, image: image2disk, environment: {IMG_SHA512: abc}}\n"
 	d := data()
 	r, err := Render(t.Context(), "t", text, d)
 	require.NoError(t, err)
 	require.Equal(t, d.Image.SHA256, r.Actions[0].Environment["IMG_SHA256"])
+}
+
+// In the plan the action that a waitdaemon starts stands in its place, with the time-out and
+// the environment of the waitdaemon.
+func TestWaitDaemonIsUnwrapped(t *testing.T) {
+	const text = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
+		"  - name: kexec\n    image: ghcr.io/jacobweinstock/waitdaemon:0.2.1\n    timeout: 90\n    environment:\n" +
+		"      {BLOCK_DEVICE: /dev/sda1, FS_TYPE: ext4, IMAGE: \"quay.io/tinkerbell/actions/kexec:v1\", WAIT_SECONDS: 5}\n"
+	parsed, err := Parse("t", []byte(text))
+	require.NoError(t, err)
+	require.Empty(t, parsed.Notes)
+
+	r, err := Render(t.Context(), "t", text, data())
+	require.NoError(t, err)
+	require.Len(t, r.Actions, 1, "nothing is appended")
+	require.Equal(t, "quay.io/tinkerbell/actions/kexec:v1", r.Actions[0].Image)
+	require.Equal(t, map[string]string{"BLOCK_DEVICE": "/dev/sda1", "FS_TYPE": "ext4"}, r.Actions[0].Environment)
+	require.EqualValues(t, 90, r.Actions[0].Timeout)
+
+	why := r.Explanation.Actions[0]
+	require.Equal(t, action.Kexec, why.Native)
+	require.Contains(t, why.Rule, "ghcr.io/jacobweinstock/waitdaemon:0.2.1 starts it; ")
+}
+
+// A template of EKS Anywhere, and the one of older Tinkerbell, have no variable of an
+// action that the action does not read.
+func TestForeignTemplatesLintWithoutNotes(t *testing.T) {
+	for _, name := range []string{"eks-a-ubuntu", "eks-a-bottlerocket", "basic-provision"} {
+		src, err := os.ReadFile("testdata/" + name + ".yaml")
+		require.NoError(t, err)
+		parsed, err := Parse(name, src)
+		require.NoError(t, err)
+		require.Empty(t, parsed.Notes, name)
+	}
 }

@@ -12,8 +12,8 @@ import (
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
-// Names of the templates that need no file. What those of installers need is
-// told at the top of each; the machine's user-data is their document.
+// Names of the built-in templates. The comment at the top of each installer's template lists what
+// it needs; the machine's user-data is its document.
 const (
 	BuiltinImage           = "image"            // writes the image; cloud-init reads a CIDATA partition
 	BuiltinImageMetadata   = "image-metadata"   // writes the image; cloud-init reads the metadata server
@@ -24,18 +24,18 @@ const (
 	BuiltinHarvesterJoin   = "harvester-join"   // boots Harvester's installer: further nodes
 )
 
-// Builtins returns the templates that need no file, by name.
+// Builtins returns the built-in templates, by name.
 func Builtins() []inventory.Template {
 	var out []inventory.Template
 	entries, err := builtin.ReadDir("builtin")
 	if err != nil {
-		panic(err) // embedded at build time: cannot be absent
+		panic(err) // embedded at build time: cannot fail
 	}
 
 	for _, e := range entries {
 		b, err := builtin.ReadFile(path.Join("builtin", e.Name()))
 		if err != nil {
-			panic(err) // as above
+			panic(err) // cannot fail either
 		}
 		out = append(out, inventory.Template{Name: strings.TrimSuffix(e.Name(), ".yaml"), Source: string(b), Builtin: true})
 	}

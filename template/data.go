@@ -11,14 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A field is one value that templates read, with its name in Go and in JSON.
+// A field is one value that templates can read, with its name in Go and in JSON.
 type field[T any] struct {
 	goName, jsonName string
-	text             string // what it is, for docs/templates.md; "": what is in it is described
+	text             string // description for docs/templates.md; "" if the values in it are described instead
 	value            func(T) any
 }
 
-// top has a row for each name at the top of the data, but for device_1, device_2 ….
+// top has a row for each name at the top of the data, except device_1, device_2 ….
 var top = []field[Data]{
 	{"machine", "", "name of the machine", func(d Data) any { return d.Machine.Name }},
 	{"image", "", "", Data.image},
@@ -43,7 +43,7 @@ var top = []field[Data]{
 
 func constant(text string) func(Data) any { return func(Data) any { return text } }
 
-// imageFields are those of .image.
+// imageFields are the fields of .image.
 var imageFields = []field[Data]{
 	{"name", "", "name of the image", func(d Data) any { return d.Image.Name }},
 	{"url", "", "where the agent fetches the image", func(d Data) any { return d.ImageURL }},
@@ -51,7 +51,7 @@ var imageFields = []field[Data]{
 	{"format", "", "raw, gz, zst …", func(d Data) any { return d.Image.Format }},
 }
 
-// image returns .image, nil if the run has none.
+// image returns .image, or nil if the run has none.
 func (d Data) image() any {
 	if d.Image == nil {
 		return nil
@@ -59,7 +59,7 @@ func (d Data) image() any {
 	return fill(true, imageFields, d)
 }
 
-// fill returns the fields of from, by their names.
+// fill returns the fields of from by name.
 func fill[T any](n naming, rows []field[T], from T) map[string]any {
 	out := map[string]any{}
 	for _, f := range rows {
@@ -68,9 +68,9 @@ func fill[T any](n naming, rows []field[T], from T) map[string]any {
 	return out
 }
 
-// values returns what the template sees. Maps and lists only: nothing that a
-// template could call. The names under Hardware and hardware are those of
-// Tinkerbell's Hardware (v1alpha1), in Go and in JSON.
+// values returns the data of the template. It contains only maps and lists: the template cannot
+// call methods. The names under Hardware and hardware are those of Tinkerbell's Hardware
+// (v1alpha1), in Go and in JSON.
 func (d Data) values() (map[string]any, error) {
 	v, reserved := map[string]any{}, map[string]bool{"references": true}
 	for _, f := range top {
@@ -105,7 +105,7 @@ func (d Data) values() (map[string]any, error) {
 	return v, problems.Err()
 }
 
-// texts joins everything that people wrote about the machine.
+// texts joins all texts about the machine that an operator wrote.
 func texts(m inventory.Machine, d Data) string {
 	m.UserData, m.VendorData = inventory.Secret{}, inventory.Secret{}
 	b, err := json.Marshal([]any{m, d.Image, d.ImageURL, d.ImagesURL, d.HardwareMap})
@@ -115,7 +115,7 @@ func texts(m inventory.Machine, d Data) string {
 	return string(b)
 }
 
-// naming chooses between the Go and the JSON name of a field.
+// naming selects the Go or the JSON name of a field.
 type naming bool
 
 func (n naming) of(goName, jsonName string) string {
@@ -125,13 +125,13 @@ func (n naming) of(goName, jsonName string) string {
 	return jsonName
 }
 
-// A view is a machine that is seen with names in Go or in JSON.
+// A view is a machine with the names of Go or of JSON.
 type view struct {
 	inventory.Machine
 	naming
 }
 
-// hardwareFields are those of .Hardware, and of .hardware.spec.
+// hardwareFields are the fields of .Hardware and of .hardware.spec.
 var hardwareFields = []field[view]{
 	{"Disks", "disks", "disks that the machine declares; below .Hardware their paths", view.disks},
 	{"Interfaces", "interfaces", "", view.interfaces},
@@ -142,14 +142,14 @@ var hardwareFields = []field[view]{
 	{"VendorData", "vendorData", "as .vendor_data", func(view) any { return inventory.RefVendorData }},
 }
 
-// instanceFields are those of .Hardware.Metadata.Instance.
+// instanceFields are the fields of .Hardware.Metadata.Instance.
 var instanceFields = []field[inventory.Machine]{
 	{"ID", "id", "name of the machine", func(m inventory.Machine) any { return m.Name }},
 	{"Hostname", "hostname", "host name of the first interface for netboot, else the name of the machine", hostname},
 	{"SSHKeys", "ssh_keys", "public SSH keys", func(m inventory.Machine) any { return list(m.SSHKeys, func(k string) any { return k }) }},
 }
 
-// dhcpFields are those of DHCP below an interface.
+// dhcpFields are the fields of DHCP in an interface.
 var dhcpFields = []field[inventory.Interface]{
 	{"MAC", "mac", "MAC address, in lower case with colons", func(i inventory.Interface) any { return i.MAC }},
 	{"Hostname", "hostname", "host name", func(i inventory.Interface) any { return i.Hostname }},
@@ -165,14 +165,14 @@ var dhcpFields = []field[inventory.Interface]{
 	{"VLANID", "vlan_id", "VLAN as text, empty for none", func(i inventory.Interface) any { return vlan(i.VLAN) }},
 }
 
-// ipFields are those of DHCP.IP.
+// ipFields are the fields of DHCP.IP.
 var ipFields = []field[inventory.Interface]{
 	{"Address", "address", "reserved address", func(i inventory.Interface) any { return address(i.Address) }},
 	{"Netmask", "netmask", "as 255.255.255.0", func(i inventory.Interface) any { return i.Netmask }},
 	{"Gateway", "gateway", "router", func(i inventory.Interface) any { return address(i.Gateway) }},
 }
 
-// hardware returns .Hardware, or .hardware.
+// hardware returns .Hardware or .hardware.
 func (d Data) hardware(inGo naming) map[string]any {
 	v := view{d.Machine, inGo}
 	fields := fill(inGo, hardwareFields, v)
@@ -185,8 +185,8 @@ func (d Data) hardware(inGo naming) map[string]any {
 		return fields
 	}
 
-	// .hardware is the whole object as JSON has it; disks, interfaces and
-	// hostname stand at its top, too, for short.
+	// .hardware is the whole object as in JSON. For short, it also has disks, interfaces and
+	// hostname at the top.
 	return map[string]any{
 		"metadata": map[string]any{"name": d.Machine.Name, "labels": labels}, "spec": fields,
 		"disks": v.disks(), "interfaces": v.interfaces(), "hostname": hostname(d.Machine), "labels": labels,
@@ -217,7 +217,7 @@ func hostname(m inventory.Machine) any {
 	return m.Name
 }
 
-// list returns what each makes of the elements of from.
+// list returns the results of each for the elements of from.
 func list[T any](from []T, each func(T) any) []any {
 	out := []any{}
 	for _, x := range from {
@@ -240,8 +240,8 @@ func vlan(id int) string {
 	return fmt.Sprint(id)
 }
 
-// harmless replaces in place all that YAML could read as more than text, and
-// reports whether there was anything.
+// harmless replaces all characters in v that YAML might not read as plain text, in place. It
+// reports whether it changed anything.
 func harmless(v map[string]any) bool {
 	changed := false
 	var walk func(any) any
@@ -269,8 +269,8 @@ func harmless(v map[string]any) bool {
 	return changed
 }
 
-// harmlessText keeps letters, digits and the marks that mean nothing to YAML
-// inside a word; everything else becomes an x, byte for byte.
+// harmlessText keeps letters, digits and the characters that have no meaning to YAML inside a word.
+// It replaces every other byte with x.
 func harmlessText(s string) string {
 	const alnum = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	b := []byte(s)
@@ -290,10 +290,10 @@ func harmlessText(s string) string {
 	return string(b)
 }
 
-// placeholders returns data for a template about which nothing is known, with
-// a text for every key that it uses, and tells which texts hold one.
+// placeholders returns data for checking a template without a machine: a text for every key that
+// the template uses. The function reports whether a text contains a placeholder.
 func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
-	const mark = "734000" // such texts can stand for a number, too
+	const mark = "734000" // digits, so that a placeholder can replace a number, too
 	m := inventory.Machine{Name: mark + "1", SSHKeys: []string{mark + "2"}}
 	for range 8 {
 		m.Interfaces = append(m.Interfaces, inventory.Interface{

@@ -19,14 +19,14 @@ const (
 	maxActions = 256
 )
 
-// document is format 0.1 as it is written.
+// document is a document of format 0.1.
 type document struct {
 	Version       string         `json:"version"`
 	Name          string         `json:"name,omitempty"`
 	ID            string         `json:"id,omitempty"`
 	GlobalTimeout action.Seconds `json:"global_timeout,omitempty"`
 	Tasks         []task         `json:"tasks,omitempty"`
-	// Documents and Installer are Ingot's own: see installer.go.
+	// Documents and Installer are extensions of Ingot: see installer.go.
 	Documents []servedDocument `json:"documents,omitempty"`
 	Installer *installer       `json:"installer,omitempty"`
 }
@@ -49,19 +49,19 @@ type step struct {
 	Volumes     []string          `json:"volumes,omitempty"`
 	Environment map[string]string `json:"environment,omitempty"`
 	PID         string            `json:"pid,omitempty"`
-	// Namespaces.Network has no meaning for actions that the agent carries
-	// out itself; it is read because Tinkerbell's templates have it.
+	// Namespaces.Network has no effect on native actions. It is accepted because Tinkerbell's
+	// templates contain it.
 	Namespaces struct {
 		Network string `json:"network,omitempty"`
 		PID     string `json:"pid,omitempty"`
 	} `json:"namespaces,omitzero"`
 }
 
-// part is a thing of a document that data must not change.
+// part is a part of a document that data must not change.
 type part struct{ path, what string }
 
-// shape lists the structure of a document: its tasks, their actions, images,
-// the names of what is set, and how many of the rest there are.
+// shape lists the structure of a document: its tasks, their actions and images, the names of the
+// variables that are set, and the number of other elements.
 func (d document) shape() []part {
 	s := []part{
 		{"version", d.Version},
@@ -93,16 +93,16 @@ func (d document) shape() []part {
 	return append(s, d.installerShape()...)
 }
 
-// checker finds what is wrong with a document, and makes actions of it.
+// checker collects the problems of a document and creates its actions.
 type checker struct {
 	out  output
 	doc  document
-	data *Data // nil: only what can be told without
-	// unknown reports whether a text holds a placeholder, so that nothing can be
-	// said about it.
+	data *Data // nil: check only what needs no data
+	// unknown reports whether a text contains a placeholder, so that its value cannot be checked.
 	unknown  func(string) bool
 	problems inventory.Problems
-	why      Explanation // of what actions returns
+	why      Explanation       // explains the result of actions
+	wrapped  map[string]string // see unwrap
 }
 
 func (c *checker) add(path, remedy, format string, args ...any) {
@@ -113,7 +113,7 @@ func (c *checker) add(path, remedy, format string, args ...any) {
 
 func (c *checker) open(s string) bool { return c.unknown != nil && c.unknown(s) }
 
-// structure checks what needs no machine.
+// structure checks everything that does not depend on the machine.
 func (c *checker) structure() {
 	d := c.doc
 	if d.Version != version && !c.open(d.Version) {
@@ -166,7 +166,7 @@ func (c *checker) name(path, name, of string, seen map[string]bool) {
 	case strings.ContainsFunc(name, unicode.IsControl):
 		c.add(path, "", "holds a control character")
 	case seen[name]:
-		c.add(path, "give each a name of its own", "is the second %s named %q", of, name)
+		c.add(path, "give each a different name", "is the second %s named %q", of, name)
 	}
 	seen[name] = true
 }
@@ -200,12 +200,12 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 	}
 }
 
-// actionsPage describes every native action's environment.
+// actionsPage documents the environment of every native action.
 const actionsPage = "docs/templates.md"
 
 func knownActions() string { return strings.Join(action.Names(), ", ") }
 
-// actions makes the actions of the run, and checks what the machine decides.
+// actions creates the actions of the run and checks what depends on the machine.
 func (c *checker) actions() Rendered {
 	r := Rendered{Name: c.doc.Name, GlobalTimeout: c.doc.GlobalTimeout}
 	c.why.GlobalTimeout = "the template"
@@ -234,7 +234,7 @@ func (c *checker) actions() Rendered {
 	return r
 }
 
-// appendReboot adds a reboot if the last action does not leave the agent.
+// appendReboot adds a reboot unless the last action leaves the agent.
 func (c *checker) appendReboot(r *Rendered) {
 	last := r.Actions[len(r.Actions)-1]
 	if native, _ := action.Native(last.Image); action.Leaves(native) {
@@ -257,7 +257,7 @@ func taken(actions []action.Action, task, name string) bool {
 	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
 }
 
-// worker checks that a task is for this machine: a run owns one machine.
+// worker checks that a task is for this machine: a run has exactly one machine.
 func (c *checker) worker(path, worker string) {
 	m := c.data.Machine
 	if worker == "" || worker == m.Name {
@@ -299,12 +299,13 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 		a.Environment = env.values
 	}
 
-	c.why.Actions = append(c.why.Actions, env.explain(a, s.Timeout))
+	why := env.explain(a, s.Timeout)
+	c.explainWrapped(path, &why)
+	c.why.Actions = append(c.why.Actions, why)
 	return a
 }
 
-// image fills in what an image action writes: what it names, else the
-// machine's own image.
+// image sets the image of an image action: the one in its environment, or else the machine's image.
 func (c *checker) image(path string, env environment) {
 	d := c.data
 	if env.values["IMG_URL"] == "" {
@@ -328,8 +329,8 @@ func (c *checker) image(path string, env environment) {
 	}
 }
 
-// diskAlias is the one disk that the template names, else the first that the
-// machine declares.
+// diskAlias returns the disk that the template names, or else the first disk that the machine
+// declares.
 func (c *checker) diskAlias() string {
 	alias := ""
 	for i, t := range c.doc.Tasks {
@@ -373,8 +374,7 @@ var partitions = []*regexp.Regexp{
 	regexp.MustCompile(`^(/dev/(?:sd|vd|xvd|hd)[a-z]+)\d+$`),
 }
 
-// wholeDisk returns the disk of a partition's path: the opposite of
-// formatPartition.
+// wholeDisk returns the disk of a partition's path. It is the reverse of formatPartition.
 func wholeDisk(path string) string {
 	for _, r := range partitions {
 		if m := r.FindStringSubmatch(path); m != nil {

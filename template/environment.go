@@ -12,20 +12,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// environments checks what can be told of the actions' environments without a machine,
-// and returns notes about variables that no action reads. Only values without data in them
-// are checked: src is the template as it is written.
+// environments checks the actions' environments as far as possible without a machine. It returns
+// notes about variables that no action reads. It checks only values that are literal in src, the
+// unrendered template.
 func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory.Problems) {
 	docs, err := strictyaml.Documents(c.out.file, []byte(src))
 	if err != nil || len(docs) != 1 {
-		return nil // without its data the template is not YAML
+		return nil // without data, the template may not be valid YAML
 	}
 
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
 			if !ok {
-				continue // reported, or not known without data
+				continue // already reported, or unknown without data
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			c.variables(at, native, environmentOf(t, s))
@@ -35,15 +35,16 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 	return notes
 }
 
-// A place is an action in the template as it is written.
+// A place is an action in the unrendered template.
 type place struct {
 	source     strictyaml.Document
 	task, step string
-	// conditions: what is missing here may be there for some machine.
+	// conditions means that the template has conditions, so a missing variable may exist for some
+	// machines.
 	conditions bool
 }
 
-// isLiteral reports whether a variable is written as value.
+// isLiteral reports whether the unrendered template sets the variable to this value.
 func (p place) isLiteral(name, value string) bool {
 	for _, path := range []string{p.step, p.task} {
 		if path += ".environment." + name; p.source.Has(path) {
@@ -55,7 +56,7 @@ func (p place) isLiteral(name, value string) bool {
 
 // variables checks the variables of one action.
 func (c *checker) variables(at place, native string, env environment) {
-	if native == action.Image2Disk { // the server knows the digests of its images
+	if native == action.Image2Disk { // the server knows the digests of its own images
 		env.setDefault("IMG_SHA256", strings.Repeat("0", 64), "")
 	}
 
@@ -70,7 +71,7 @@ func (c *checker) variables(at place, native string, env environment) {
 	}
 }
 
-// unread returns a note for each variable of an action that the action does not read.
+// unread returns a note for each variable that the action does not read.
 func (c *checker) unread(path, native string, env map[string]string) (notes inventory.Problems) {
 	var known []string
 	for _, v := range action.Describe(native).Variables {

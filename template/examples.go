@@ -2,14 +2,14 @@ package template
 
 import "strings"
 
-// A functionGroup is a section of the functions' reference, with one example of each.
+// A functionGroup is a section of the function reference, with an example of each function.
 type functionGroup struct {
 	title    string
-	examples []string // each begins with the name of its function
+	examples []string // each starts with the name of its function
 }
 
-// functionGroups has an example of every function that templates may call; a test
-// compares them. Functions of sprig whose name begins with must are described together.
+// functionGroups has an example of every function that templates can call; a test compares them.
+// The must variants of sprig's functions are described together.
 var functionGroups = []functionGroup{
 	{"Of machines", []string{
 		`formatPartition "/dev/nvme0n1" 2`,
@@ -67,7 +67,7 @@ var functionGroups = []functionGroup{
 	}},
 }
 
-// functionNames returns the names of the functions that have an example.
+// functionNames returns the functions that have an example.
 func functionNames() (names []string) {
 	for _, g := range functionGroups {
 		for _, call := range g.examples {

@@ -10,27 +10,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An Explanation says where everything in a rendered template comes from. It holds no
-// value of the environment.
+// An Explanation describes the origin of every part of a rendered template. It contains no values
+// of the environment.
 type Explanation struct {
 	DiskAlias     string              `json:"diskAlias"`
 	GlobalTimeout string              `json:"globalTimeout"`
 	Actions       []ActionExplanation `json:"actions"`
-	// Installer is what the machine boots after the actions; "" for nothing.
+	// Installer is the system that the machine boots after the actions; "" for none.
 	Installer string `json:"installer,omitempty"`
 }
 
-// An ActionExplanation is about the rendered action at the same place.
+// An ActionExplanation explains the rendered action with the same index.
 type ActionExplanation struct {
 	Native string `json:"native"`
-	Rule   string `json:"rule"` // why the image names it
-	// Appended says why Ingot adds an action that is not in the template; "" for others.
+	Rule   string `json:"rule"` // why the image selects this action
+	// Appended is the reason for an action that Ingot adds to the template's; "" for the template's
+	// actions.
 	Appended string `json:"appended,omitempty"`
 	Timeout  string `json:"timeout"`
 	Writes   bool   `json:"writes,omitempty"` // it needs the bound disk
 	Leaves   bool   `json:"leaves,omitempty"`
-	// Environment says by variable where its value comes from. Variables that are not
-	// set, but mean something, are here, too.
+	// Environment has the origin of each variable's value. It includes variables that are not set
+	// but have a default.
 	Environment map[string]string `json:"environment,omitempty"`
 	Adds        string            `json:"adds,omitempty"` // what Ingot adds later
 }
@@ -38,7 +39,7 @@ type ActionExplanation struct {
 // environment is the environment of an action with the origin of each variable.
 type environment struct{ values, from map[string]string }
 
-// environmentOf returns the environment of a step, which wins over that of its task.
+// environmentOf merges the environment of a step into that of its task; the step has priority.
 func environmentOf(t task, s step) environment {
 	e := environment{map[string]string{}, map[string]string{}}
 	for k, v := range t.Environment {
@@ -59,14 +60,14 @@ func (e environment) setDefault(key, value, from string) {
 	}
 }
 
-// secretTexts says what the secret references of a value stand for.
+// secretTexts describes the value of each secret reference.
 var secretTexts = map[string]string{
 	inventory.RefPhoneHomeURL: ".phone_home_url", inventory.RefMetadataURL: ".metadata_url", inventory.RefNonce: ".nonce",
 	inventory.RefUserData: ".user_data", inventory.RefVendorData: ".vendor_data", inventory.RefDocumentsURL: ".documents_url",
 	inventory.RefWebhookURL: ".webhook_url", inventory.RefBootURL: ".boot_url",
 }
 
-// explain says where the parts of a rendered action come from.
+// explain describes the origin of the parts of a rendered action.
 func (e environment) explain(a action.Action, given action.Seconds) ActionExplanation {
 	native, _ := action.Native(a.Image)
 	row := action.Describe(native)
@@ -99,7 +100,7 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 	return out
 }
 
-// explainInstaller says what the machine boots after the actions, "" for nothing.
+// explain describes the system that the machine boots after the actions; "" for none.
 func (i *installer) explain() string {
 	if i == nil {
 		return ""

@@ -59,7 +59,7 @@ func TestExplanation(t *testing.T) {
 
 	b, err := json.Marshal(e)
 	require.NoError(t, err)
-	require.NotContains(t, string(b), "hunter2", "it holds no value")
+	require.NotContains(t, string(b), "hunter2", "it contains no value")
 	for _, ref := range refs {
 		require.NotEmpty(t, secretTexts[ref])
 	}
@@ -72,7 +72,7 @@ func TestExplanationOfAnInstaller(t *testing.T) {
 	require.Contains(t, r.Explanation.Installer, "ends by webhook")
 }
 
-// What is wrong whatever the machine is, Parse reports; what data decide, it does not.
+// Parse reports errors that do not depend on the machine, and no errors that depend on data.
 func TestParseChecksEnvironments(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  environment: {MODE: \"9\"}\n  actions:\n"
 	_, err := Parse("f", []byte(head+`  - {name: a, image: writefile, environment: {DEST_PATH: x, UID: root}}

@@ -15,23 +15,23 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// denied are functions of sprig's hermetic set that templates do not have.
+// denied are functions of sprig's hermetic set that templates cannot use.
 var denied = []string{
-	// make much out of little
+	// create large values from small ones
 	"until", "untilStep", "seq", "repeat",
-	// make keys and passwords, slowly or differently each time
+	// create keys and passwords slowly, or differently each time
 	"derivePassword", "bcrypt", "htpasswd", "encryptAES", "decryptAES", "genPrivateKey", "buildCustomCert",
 	"genCA", "genCAWithKey", "genSelfSignedCert", "genSelfSignedCertWithKey", "genSignedCert", "genSignedCertWithKey",
-	// say something else each time, or in each time zone
+	// depend on randomness, the time or the time zone
 	"randInt", "shuffle", "ago", "durationRound", "toDate", "mustToDate", "must_date_modify", "mustDateModify",
 	"unixEpoch",
 }
 
-// functions returns what templates may call: sprig's hermetic functions less
-// those denied, with the ones of Tinkerbell, all bounded by g.
+// functions returns the functions that templates can call: sprig's hermetic functions except
+// denied, and Tinkerbell's, all bounded by g.
 //
-// contains, hasPrefix and hasSuffix take the part before the whole, as sprig's
-// do ({{ .x | contains "y" }}).
+// contains, hasPrefix and hasSuffix take the part before the whole, like sprig's ({{ .x | contains
+// "y" }}).
 func functions(g *guard) template.FuncMap {
 	all := sprig.HermeticTxtFuncMap()
 	for _, name := range denied {
@@ -43,7 +43,7 @@ func functions(g *guard) template.FuncMap {
 		"netmaskToCIDR":         netmaskToPrefixLength,
 		"toYaml":                toYAML,
 		"fromYaml":              fromYAML,
-		// Those of the standard library, to bound them like the others.
+		// Functions of the standard library, to bound them like the others.
 		"printf":   fmt.Sprintf,
 		"print":    fmt.Sprint,
 		"println":  fmt.Sprintln,
@@ -58,11 +58,11 @@ func functions(g *guard) template.FuncMap {
 	return all
 }
 
-// A check refuses arguments from which a function would make a value that is too
-// large, or take too long, before the size of its result can be checked.
+// A check refuses arguments for which a function would return a value that is too large, or would
+// take too long. The result's size can be checked only after the call.
 type check func(args []reflect.Value) error
 
-// checksOf returns the checks of the function of that name.
+// checksOf returns the checks of the function with that name.
 func checksOf(name string) (out []check) {
 	name = strings.ToLower(strings.TrimPrefix(name, "must"))
 	if strings.HasPrefix(name, "regex") && name != "regexquotemeta" {
@@ -77,8 +77,8 @@ func checksOf(name string) (out []check) {
 	return out
 }
 
-// sizes return the largest possible size of a function's result, by the function's
-// name in lower case, without "must".
+// sizes are functions that return the largest possible size of a function's result, by the name in
+// lower case and without "must".
 var sizes = map[string]func(args []reflect.Value) int{
 	"indent":  sizeIndented,
 	"nindent": sizeIndented,
@@ -97,11 +97,11 @@ func sizeIndented(a []reflect.Value) int {
 	return (strings.Count(a[1].String(), "\n")+1)*min(int(a[0].Int()), maxWeight+1) + a[1].Len()
 }
 
-// sizeReplaced counts as many matches as the text has characters, each replaced by a
-// text that may itself hold all of a match. Four times as much as elsewhere is allowed.
+// sizeReplaced assumes one match per character of the text, each replaced with a text that may
+// itself contain the whole match. It allows four times the usual size.
 func sizeReplaced(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }
 
-// sized is the check of a function whose result has at most size bytes.
+// sized returns a check that the result has an allowed size.
 func sized(size func(args []reflect.Value) int) check {
 	return func(args []reflect.Value) error {
 		if size(args) > maxWeight {
@@ -111,8 +111,8 @@ func sized(size func(args []reflect.Value) int) check {
 	}
 }
 
-// checkRegex bounds the product of an expression and the text that it runs
-// over: RE2's time is linear in both.
+// checkRegex bounds the product of the lengths of an expression and its text: RE2's time is linear
+// in both.
 func checkRegex(args []reflect.Value) error {
 	const maxRegex, maxText = 256, 16 << 10
 	if args[0].Len() > maxRegex || args[1].Len() > maxText {
@@ -124,8 +124,7 @@ func checkRegex(args []reflect.Value) error {
 
 var widths = regexp.MustCompile(`%[^a-zA-Z%]*`)
 
-// checkFormat refuses the forms of printf that repeat arguments, or that fill up
-// with blanks by the megabyte.
+// checkFormat refuses verbs of printf that repeat arguments or add megabytes of blanks.
 func checkFormat(args []reflect.Value) error {
 	format := args[0].String()
 	if len(format) > 64<<10 {

@@ -10,25 +10,24 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// DefaultInstallerTimeout is how long an installer may take when its template
-// does not say.
+// DefaultInstallerTimeout is the time-out of an installer if its template has none.
 const DefaultInstallerTimeout action.Seconds = 5400
 
 const (
 	maxDocuments  = 16
-	maxDocument   = 256 << 10 // bytes of a document's own text
+	maxDocument   = 256 << 10 // bytes of a document's text
 	maxInitrds    = 8
 	maxParameters = 64
 )
 
-// servedDocument is an entry of documents:, which Tinkerbell's format has not.
+// servedDocument is an entry of documents:, an extension of Tinkerbell's format.
 type servedDocument struct {
 	Name     string `json:"name"`
 	Kind     string `json:"kind,omitempty"`
 	Contents string `json:"contents,omitempty"`
 }
 
-// installer is installer:, which Tinkerbell's format has not.
+// installer is the value of installer:, an extension of Tinkerbell's format.
 type installer struct {
 	Kernel     string         `json:"kernel"`
 	Initrd     []string       `json:"initrd"`
@@ -45,7 +44,7 @@ func (i *installer) timeout() action.Seconds {
 	return i.Timeout
 }
 
-// plan returns the installer of the plan, nil for none.
+// plan returns the installer for the plan, or nil if there is none.
 func (i *installer) plan() *inventory.Installer {
 	if i == nil {
 		return nil
@@ -61,8 +60,8 @@ func (i *installer) plan() *inventory.Installer {
 	return out
 }
 
-// documents returns the documents of the plan: one without contents is the
-// machine's user-data.
+// documents returns the documents of the plan. A document without contents is the machine's
+// user-data.
 func (d document) documents() []inventory.Document {
 	var out []inventory.Document
 	for _, x := range d.Documents {
@@ -78,7 +77,7 @@ func (d document) documents() []inventory.Document {
 	return out
 }
 
-// installerShape is what shape says of documents and installer.
+// installerShape lists the documents and the installer for shape.
 func (d document) installerShape() []part {
 	s := []part{{"documents", fmt.Sprint(len(d.Documents))}}
 	for n, x := range d.Documents {
@@ -101,7 +100,7 @@ var (
 
 func (c *checker) documents() {
 	if len(c.doc.Documents) > maxDocuments {
-		c.add("documents", "", "are %d; %d are the most", len(c.doc.Documents), maxDocuments)
+		c.add("documents", "", "are %d; at most %d are allowed", len(c.doc.Documents), maxDocuments)
 		return
 	}
 	names := map[string]bool{}
@@ -113,7 +112,7 @@ func (c *checker) documents() {
 			c.add(p+".name", "letters, digits, dot, dash and underscore, at most 64", "%q cannot be the last element of a URL",
 				x.Name)
 		case names[x.Name]:
-			c.add(p+".name", "give each a name of its own", "is the second document named %q", x.Name)
+			c.add(p+".name", "give each a different name", "is the second document named %q", x.Name)
 		}
 
 		names[x.Name] = true
@@ -137,7 +136,7 @@ func (c *checker) installer() {
 
 	c.imageName("installer.kernel", i.Kernel)
 	if len(i.Initrd) == 0 || len(i.Initrd) > maxInitrds {
-		c.add("installer.initrd", "name the initramfs, an image of the inventory", "has %d entries, 1 to %d are possible",
+		c.add("installer.initrd", "name the initramfs, an image of the inventory", "has %d entries; 1 to %d are allowed",
 			len(i.Initrd), maxInitrds)
 	}
 
@@ -158,7 +157,7 @@ func (c *checker) installer() {
 		}
 	}
 	if len(i.Parameters) > maxParameters {
-		c.add("installer.parameters", "", "are %d; %d are the most", len(i.Parameters), maxParameters)
+		c.add("installer.parameters", "", "are %d; at most %d are allowed", len(i.Parameters), maxParameters)
 	}
 
 	for n, a := range i.Parameters {
@@ -169,13 +168,13 @@ func (c *checker) installer() {
 		c.add("installer.timeout", "give seconds, or leave it out", "is negative")
 	}
 	if c.doc.GlobalTimeout > 0 && c.doc.GlobalTimeout <= i.timeout() {
-		c.add("global_timeout", "make it longer, or leave it out", "is over before installer.timeout of %d s is", i.timeout())
+		c.add("global_timeout", "make it longer, or leave it out", "ends before installer.timeout of %d s", i.timeout())
 	}
 
-	c.before()
+	c.leaving()
 }
 
-// completion checks by what the end of the installer is known.
+// completion checks how the end of the installer is detected.
 func (c *checker) completion(complete string) {
 	known := inventory.Completions()
 	if !c.open(complete) && !slices.Contains(known, complete) {
@@ -195,8 +194,8 @@ func (c *checker) completion(complete string) {
 	}
 }
 
-// before checks that the agent's actions leave the machine to the installer.
-func (c *checker) before() {
+// leaving checks that the last action lets the machine boot the installer.
+func (c *checker) leaving() {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
@@ -214,8 +213,8 @@ func (c *checker) imageName(path, name string) {
 	}
 }
 
-// secretElsewhere are references that never stand on a kernel command line,
-// which every process can read (security S44).
+// secretElsewhere are references that may not appear on a kernel command line, because every
+// process can read it (security S44).
 var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, inventory.RefUserData, inventory.RefVendorData}
 
 func (c *checker) parameter(path, a string) {

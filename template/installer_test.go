@@ -69,7 +69,7 @@ func TestPayloadIsTheLastInitrd(t *testing.T) {
 	require.Equal(t, []string{"vmlinuz-x", "initrd-x", "more", "more"}, r.Installer.Images())
 }
 
-func TestInstallerProblemsAllAtOnce(t *testing.T) {
+func TestInstallerProblemsAreReportedTogether(t *testing.T) {
 	for name, x := range map[string]struct{ old, new, want string }{
 		"no kernel":             {"kernel: vmlinuz-x", "kernel: ''", "installer.kernel"},
 		"path for a name":       {"kernel: vmlinuz-x", "kernel: ../etc/passwd", "invalid image name"},
@@ -79,7 +79,7 @@ func TestInstallerProblemsAllAtOnce(t *testing.T) {
 		"completion":            {"complete: webhook", "complete: hope", "invalid sign of an installer's end"},
 		"talos without config":  {"complete: webhook", "complete: talos", "0 documents of that kind"},
 		"negative time":         {"complete: webhook", "complete: webhook\n  timeout: -1", "is negative"},
-		"global time":           {"complete: webhook", "complete: webhook\nglobal_timeout: 60", "is over before installer.timeout"},
+		"global time":           {"complete: webhook", "complete: webhook\nglobal_timeout: 60", "ends before installer.timeout"},
 		"kind":                  {"kind: harvester", "kind: rancher", "unknown kind of document"},
 		"name of a document":    {"name: config", "name: a/b", "last element of a URL"},
 		"two of one name":       {"name: note.txt", "name: config", "second document"},
@@ -104,7 +104,7 @@ func TestInstallerProblemsAllAtOnce(t *testing.T) {
 	}
 }
 
-// Data must not add a document or a parameter.
+// Data cannot add a document or a parameter.
 func TestDataCannotChangeTheInstaller(t *testing.T) {
 	d := data()
 	d.HardwareMap = map[string]string{"mode": "x\", \"init_on_alloc=1"}

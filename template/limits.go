@@ -16,20 +16,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Bounds of a rendering. Together they bound its time: a step looks at the
-// deadline, and no single step can take long because no value is large.
+// Limits of a rendering. Together they bound its time: each step checks the deadline, and no step
+// can take long because no value is large.
 const (
 	maxSource = 256 << 10 // bytes of a template
 	maxOutput = 256 << 10 // bytes of a rendered document
-	maxSteps  = 100_000   // passes of loops, pieces of text and calls of functions
-	maxCalls  = 1_000     // calls of named templates: each deepens the stack
-	maxWeight = 512 << 10 // bytes and elements of a value
-	maxLength = 4_096     // elements of one list or map: some functions are quadratic
-	maxNested = 64        // lists and maps in each other
+	maxSteps  = 100_000   // passes of loops, pieces of text and function calls
+	maxCalls  = 1_000     // calls of named templates: each uses more stack
+	maxWeight = 512 << 10 // bytes and elements in a value
+	maxLength = 4_096     // elements in one list or map: some functions are quadratic
+	maxNested = 64        // depth of nested lists and maps
 	maxArgs   = 1_000     // arguments of one call
 )
 
-// errLimit is what a template runs into that does not end, or grows too far.
+// errLimit means that a template exceeds a limit of its time or size.
 var errLimit = errors.New("limit of templates")
 
 type limitError string
@@ -39,32 +39,31 @@ func (e limitError) Is(target error) bool { return target == errLimit }
 
 const errLarge = limitError("makes a value that is too large")
 
-// limitProblems are Problems that are an errLimit, too.
+// limitProblems are Problems that match errLimit.
 type limitProblems struct{ inventory.Problems }
 
 func (p limitProblems) Is(target error) bool { return target == errLimit }
 func (p limitProblems) Unwrap() error        { return p.Problems }
 
-// guard counts what one rendering does. Nothing else may hold it.
+// guard counts the work of one rendering. It must not be shared.
 type guard struct {
 	ctx    context.Context
 	steps  int
 	calls  int
-	line   int // of the source, where the rendering is
+	line   int // line of the source that is being rendered
 	marks  []mark
 	out    strings.Builder
 	outRow int // lines written so far
 	err    error
 }
 
-// mark says that from line out of the output on, text comes from line src of
-// the source.
+// mark means that the output from line out onward comes from line src of the source.
 type mark struct{ out, src int }
 
 func newGuard(ctx context.Context) *guard { return &guard{ctx: ctx} }
 
-// stop ends the rendering. The first reason is kept: text/template wraps it in
-// words that mean nothing to the template's author.
+// stop ends the rendering and returns its first reason. The reason is kept because text/template
+// wraps it in text that means nothing to the template's author.
 func (g *guard) stop(format string, args ...any) error {
 	if g.err == nil {
 		g.err = limitError(fmt.Sprintf(format, args...))
@@ -85,7 +84,7 @@ func (g *guard) step() error {
 	return nil
 }
 
-// Write is where the document goes.
+// Write implements io.Writer for the rendered document.
 func (g *guard) Write(p []byte) (int, error) {
 	if g.out.Len()+len(p) > maxOutput {
 		return 0, g.stop("renders to more than %d KiB", maxOutput>>10)
@@ -94,7 +93,7 @@ func (g *guard) Write(p []byte) (int, error) {
 	return g.out.Write(p)
 }
 
-// Names of the functions that are put into the template between its parts.
+// Names of the functions that are inserted between the parts of the template.
 const (
 	hookAt   = "ingotAt"   // a piece of text or an action of a source line starts
 	hookCall = "ingotCall" // a named template starts
@@ -140,14 +139,14 @@ func treesOf(t *template.Template) (trees []*parse.Tree) {
 	return trees
 }
 
-// output is a rendered text with the way back to its source.
+// output is a rendered text with its relation to the source.
 type output struct {
 	file  string
 	text  string
 	marks []mark
 }
 
-// sourceLine returns the line of the source that line n of the text came from.
+// sourceLine returns the source line of line n of the text.
 func (o output) sourceLine(n int) int {
 	src := n
 	for _, m := range o.marks {
@@ -159,8 +158,8 @@ func (o output) sourceLine(n int) int {
 	return src
 }
 
-// execute renders src. Its error is an inventory.Problems, and an errLimit
-// too when a limit was met.
+// execute renders src. Its error is an inventory.Problems, which also matches errLimit if a limit
+// was exceeded.
 func execute(ctx context.Context, file, src string, data map[string]any) (output, error) {
 	g := newGuard(ctx)
 	t, err := prepare(file, src, g)
@@ -200,7 +199,7 @@ var (
 	notDefined    = regexp.MustCompile(`function "([^"]*)" not defined`)
 )
 
-// templateProblem takes an error of text/template apart.
+// templateProblem converts an error of text/template.
 func templateProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
 	m := templateError.FindStringSubmatch(err.Error())
@@ -224,7 +223,7 @@ func templateProblem(file string, err error) inventory.Problem {
 	return p
 }
 
-// missing names what there is instead of a key that there is not.
+// missing returns the names that exist in place of a missing key.
 func missing(what string, data map[string]any) string {
 	m := noEntry.FindStringSubmatch(what)
 	if m == nil {
@@ -235,7 +234,7 @@ func missing(what string, data map[string]any) string {
 	case key == "image":
 		return "the machine has no image: give it one, or name one when provisioning"
 	case key == "references":
-		return "references are not supported: give the value by the hardware map"
+		return "references are not supported: give the value in the hardware map"
 	case strings.HasPrefix(key, "device_"):
 		return "the machine has fewer interfaces for netboot"
 	}
@@ -261,7 +260,7 @@ func newLines(src string) lines {
 	return l
 }
 
-// of returns the line of n, from 1.
+// of returns the line of n, starting at 1.
 func (l lines) of(n parse.Node) int {
 	i, found := slices.BinarySearch(l, int(n.Position()))
 	if found {
@@ -270,8 +269,8 @@ func (l lines) of(n parse.Node) int {
 	return i
 }
 
-// instrument puts the hooks into a template: at its start, at the start of
-// each branch and each pass of a loop, and before everything that prints.
+// instrument inserts hooks into a template: at its start, at the start of each branch and of each
+// loop pass, and before everything that prints.
 func instrument(t *parse.Tree, at lines) {
 	marked := func(n parse.Node) parse.Node {
 		return hook(hookAt, &parse.NumberNode{NodeType: parse.NodeNumber, IsInt: true, Int64: int64(at.of(n))})
@@ -299,7 +298,7 @@ func instrument(t *parse.Tree, at lines) {
 	t.Root.Nodes = slices.Insert(t.Root.Nodes, 0, hook(hookCall))
 }
 
-// hook returns the node of a call of one of the hooks.
+// hook returns a node that calls a hook.
 func hook(name string, args ...parse.Node) parse.Node {
 	call := &parse.CommandNode{NodeType: parse.NodeCommand, Args: append([]parse.Node{parse.NewIdentifier(name)}, args...)}
 	return &parse.ActionNode{
@@ -308,7 +307,7 @@ func hook(name string, args ...parse.Node) parse.Node {
 	}
 }
 
-// branchOf returns the branches of an if, range or with, and nil of another node.
+// branchOf returns the branches of an if, range or with, and nil for other nodes.
 func branchOf(n parse.Node) *parse.BranchNode {
 	switch n := n.(type) {
 	case *parse.IfNode:
@@ -356,7 +355,7 @@ func walkNodes(n parse.Node, f func(parse.Node)) {
 	}
 }
 
-// weigh refuses a value that is too large; a value that contains itself is.
+// weigh returns an error for a value that is too large, or that contains itself.
 func weigh(v reflect.Value) error {
 	if !v.IsValid() {
 		return nil
@@ -365,7 +364,7 @@ func weigh(v reflect.Value) error {
 	return weighPart(v, 0, &left)
 }
 
-// weighPart takes the weight of v from what is left.
+// weighPart subtracts the weight of v from left.
 func weighPart(v reflect.Value, depth int, left *int) error {
 	*left--
 	if depth > maxNested {
@@ -413,8 +412,8 @@ func weighPart(v reflect.Value, depth int, left *int) error {
 
 var errorType = reflect.TypeFor[error]()
 
-// bounded wraps a function of a template: each call is a step, its arguments pass
-// the checks, and neither they nor its result may be too large.
+// bounded wraps a function of a template: each call is a step, its arguments have to pass the
+// checks, and the size of the arguments and of the result is limited.
 func (g *guard) bounded(f any, checks []check) any {
 	fn := reflect.ValueOf(f)
 	t := fn.Type()
@@ -436,7 +435,7 @@ func (g *guard) bounded(f any, checks []check) any {
 	}).Interface()
 }
 
-// call calls a function within the limits of its arguments and its result.
+// call calls a function with the limits on its arguments and its result.
 func (g *guard) call(fn reflect.Value, args []reflect.Value, checks []check) (result reflect.Value, err error) {
 	if err := g.step(); err != nil {
 		return result, err

@@ -13,15 +13,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Datum is one value that templates read.
+// A Datum is one value that templates can read.
 type Datum struct {
-	Go, JSON string // expressions; JSON is "" at the top of the data
+	Go, JSON string // expressions; JSON is "" at the top level of the data
 	Type     string
 	Text     string
-	Example  any // of ExampleData; of Go if the two differ
+	Example  any // value in ExampleData; that of Go if the two differ
 }
 
-// ExampleData are the data of the examples in docs/templates.md.
+// ExampleData returns the data for the examples in docs/templates.md.
 func ExampleData() Data {
 	m := inventory.Machine{
 		Name: "node-1", Labels: map[string]string{"rack": "a1"}, SSHKeys: []string{"ssh-ed25519 AAAA… me"},
@@ -39,7 +39,7 @@ func ExampleData() Data {
 	}
 }
 
-// DataReference returns everything that templates read, but for the hardware map.
+// DataReference returns everything that templates can read, except the hardware map.
 func DataReference() []Datum {
 	d := ExampleData()
 	m, nic := d.Machine, d.Machine.Interfaces[0]
@@ -64,7 +64,7 @@ func DataReference() []Datum {
 	return out
 }
 
-// describe returns the rows that hold a value and not further rows.
+// describe returns the rows that have a value, and not those that only contain other rows.
 func describe[T any](inGo, inJSON string, rows []field[T], from T) (out []Datum) {
 	for _, f := range rows {
 		if f.text == "" {
@@ -91,13 +91,13 @@ func typeName(v any) string {
 	return "text"
 }
 
-// A FunctionExample is a function of templates with a call of it and the result.
+// A FunctionExample is a function of templates with an example call and its result.
 type FunctionExample struct {
 	Group, Name, Call string
 	Result            string
 }
 
-// FunctionReference returns an example of every function that templates may call.
+// FunctionReference returns an example of every function that templates can call.
 func FunctionReference(ctx context.Context) ([]FunctionExample, error) {
 	var out []FunctionExample
 	for _, g := range functionGroups {
@@ -120,7 +120,8 @@ func FunctionReference(ctx context.Context) ([]FunctionExample, error) {
 	return out, nil
 }
 
-// MustFunctions lists the functions that fail where the one without must returns nothing.
+// MustFunctions returns the functions that fail where the variant without must returns an empty
+// value.
 func MustFunctions() (names []string) {
 	for name := range functions(newGuard(context.Background())) {
 		if strings.HasPrefix(name, "must") {

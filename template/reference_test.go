@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every function that a template may call has an example that runs, and no other has one.
+// Every function that a template can call has an example that runs, and there are no other
+// examples.
 func TestEveryFunctionHasAnExample(t *testing.T) {
 	examples, err := FunctionReference(t.Context())
 	require.NoError(t, err)
@@ -37,7 +38,7 @@ func TestEveryFunctionHasAnExample(t *testing.T) {
 	require.True(t, slices.IsSorted(MustFunctions()))
 }
 
-// Every name in the data is described, and each expression of the description gives its example.
+// Every name in the data is described, and each described expression gives its example.
 func TestEveryDatumIsDescribed(t *testing.T) {
 	d := ExampleData()
 	values, err := d.values()
@@ -53,7 +54,7 @@ func TestEveryDatumIsDescribed(t *testing.T) {
 			require.NoError(t, err, expression)
 			want, err := execute(t.Context(), "t", "{{ .x | toJson }}", map[string]any{"x": x.Example})
 			require.NoError(t, err)
-			if expression != ".hardware.spec.disks" { // there each disk is a mapping
+			if expression != ".hardware.spec.disks" { // each disk is a mapping there
 				require.Equal(t, want.text, out.text, expression)
 			}
 			described[strings.NewReplacer("(index ", "", " 0)", "").Replace(expression)] = true
@@ -75,7 +76,7 @@ func TestEveryDatumIsDescribed(t *testing.T) {
 		}
 		return []string{path}
 	}
-	short := strings.NewReplacer( // the same values at other places of .hardware
+	short := strings.NewReplacer( // the same values at other places in .hardware
 		".hardware.metadata.labels", ".hardware.labels", ".hardware.spec.interfaces", ".hardware.interfaces",
 		".hardware.disks", ".hardware.spec.disks", ".hardware.metadata.name", ".machine")
 	for _, path := range leaves("", values) {

@@ -8,8 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Schema returns the JSON Schema of a template as it is written: YAML in which data stand in
-// quoted texts.
+// Schema returns the JSON Schema of an unrendered template, which is YAML with data in quoted
+// texts.
 func Schema() strictyaml.Schema {
 	variables := strictyaml.Schema{}
 	for _, name := range action.Natives() {
@@ -34,10 +34,10 @@ func Schema() strictyaml.Schema {
 	})
 }
 
-// madeOfData is the rule of a text that is made of data.
+// madeOfData is the rule for a text that contains data.
 var madeOfData = strictyaml.Schema{"pattern": `\{\{`}
 
-// orData is the rule of a text that is one of words, or is made of data.
+// orData is the rule for a text that is one of words or contains data.
 func orData(words ...string) strictyaml.Schema {
 	return strictyaml.Schema{"anyOf": []any{strictyaml.OneOf(words...), madeOfData}}
 }

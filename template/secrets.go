@@ -10,18 +10,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// refs are the secret references. A template's .nonce and so on render to these
-// markers; they stay in the plan, and Resolve replaces them when the action is
-// assigned to the agent. They are plain words to YAML wherever they stand.
+// refs are the secret references. A template's .nonce and the like are rendered to these markers.
+// The markers stay in the plan; Resolve replaces them when the action is assigned to the agent. To
+// YAML, they are plain words everywhere.
 var refs = []string{
 	inventory.RefPhoneHomeURL, inventory.RefMetadataURL, inventory.RefNonce, inventory.RefUserData,
 	inventory.RefVendorData, inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefBootURL,
 }
 
-// Resolve returns a with every secret reference in its environment and its
-// command replaced by what lookup says; lookup is given the whole marker (one
-// of the Ref constants), each once. a itself stays as it is. The error of
-// lookup comes back wrapped, with the reference and never with its value.
+// Resolve returns a copy of a in which lookup has replaced every secret reference in the
+// environment and the command. It calls lookup once per reference with the whole marker, one of the
+// Ref constants. An error of lookup is wrapped with the reference, never with its value.
 func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.Action, error) {
 	known := map[string]string{}
 	var failed error
@@ -60,7 +59,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 	return a, nil
 }
 
-// Refers reports whether a carries the secret reference ref.
+// Refers reports whether a contains the secret reference ref.
 func Refers(a action.Action, ref string) bool {
 	found := false
 	_, err := Resolve(a, func(r string) (string, error) {

@@ -12,10 +12,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// FuzzS14TemplateValues: whatever value comes from a hardware map or a
-// machine, the template that it is put into has the tasks, actions, images,
-// time-outs and variables of the same template with harmless text; or it is
-// refused, by file, line or field.
+// FuzzS14TemplateValues: with any value from a hardware map or a machine, the rendered template has
+// the same tasks, actions, images, time-outs and variables as with harmless text, or it is refused
+// with file, line or field. This is S16, too.
 func FuzzS14TemplateValues(f *testing.F) {
 	for _, x := range []string{
 		"r7", "two words", "1\n      - name: b\n        image: wipe", "1\r\n      - name: b\r        image: wipe", "1\n        timeout: 1",
@@ -47,7 +46,7 @@ func FuzzS14TemplateValues(f *testing.F) {
 	f.Fuzz(func(t *testing.T, x string) {
 		for _, name := range slices.Sorted(maps.Keys(forms)) {
 			if x == "" && name == "list" {
-				continue // nothing is no argument: it takes away, and adds nothing
+				continue // an empty value adds nothing
 			}
 			want, err := Render(t.Context(), name, forms[name], filled("harmless"))
 			require.NoError(t, err, name)

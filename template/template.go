@@ -1,14 +1,12 @@
-// Package template turns a Tinkerbell template (format 0.1) and a machine into
-// the actions of a run.
+// Package template renders a Tinkerbell template (format 0.1) for a machine into the actions of a
+// run.
 //
-// A template is YAML with Go's text/template in it. It is rendered strictly (a
-// missing key is an error), with a fixed set of functions that neither reach
-// outside nor take long, and what comes out is checked again, because data
-// could carry YAML of its own into the document. A template in process cannot
-// be killed from outside; it is therefore bounded from inside: every pass of a
-// loop, every call of a named template and every function counts as a step
-// that looks at the deadline, and no value may grow beyond a size at which a
-// single step would take long. See limits.go.
+// A template is YAML with Go's text/template in it. Rendering is strict: a missing key is an error.
+// The functions are a fixed set that cannot access anything outside and cannot take long. The
+// rendered document is checked again, because data could contain YAML. A rendering cannot be killed
+// from outside the process, so it limits itself: every loop pass, every call of a named template
+// and every function call is a step that checks the deadline, and no value may become so large that
+// a single step takes long. See limits.go.
 package template
 
 import (
@@ -28,66 +26,62 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Time-outs of templates that name none, or 0: an action never runs unbounded,
-// and never for no time at all.
+// Time-outs of templates that have none or 0: every action has a time-out greater than zero.
 const (
 	DefaultActionTimeout action.Seconds = 3600
 	DefaultGlobalTimeout action.Seconds = 7200
 )
 
-// DefaultDisk is the path that stands for the bound disk when neither the
-// template nor the machine names one.
+// DefaultDisk is the path of the bound disk if neither the template nor the machine names one.
 const DefaultDisk = "/dev/sda"
 
-// renderTime is how long rendering may take when the caller allows more.
+// renderTime is the time limit of a rendering if the caller's deadline is later.
 const renderTime = 5 * time.Second
 
-// A Template is one that was read and could be rendered.
+// A Template has been parsed and can be rendered.
 type Template struct {
-	File   string // as it was given to Parse, for messages
-	Name   string // as the document names itself; "" where data decides
+	File   string // file name given to Parse, for messages
+	Name   string // name in the document; "" if it depends on data
 	Source string
-	// Keys are the names of data that the template uses at its top level
-	// (device_1, Hardware …), sorted.
+	// Keys are the top-level names of data that the template uses (device_1, Hardware …), sorted.
 	Keys []string
-	// Notes are about variables that are set and not read.
+	// Notes are about variables that are set but never read.
 	Notes inventory.Problems
 }
 
-// Data is what a template is rendered with.
+// Data is the data for rendering a template.
 type Data struct {
 	Machine inventory.Machine
-	// Image is what image actions without an IMG_URL write, and .image; nil =
-	// the machine has none.
+	// Image is .image, and the image of image actions without an IMG_URL; nil if the machine has
+	// none.
 	Image *inventory.Image
-	// ImageURL is where the agent fetches Image.
+	// ImageURL is the URL from which the agent fetches Image.
 	ImageURL string
-	// ImagesURL is where images are fetched, without a slash at its end.
+	// ImagesURL is the base URL of all images, without a trailing slash.
 	ImagesURL string
-	// HardwareMap is added to the data by its keys, as Tinkerbell's is.
+	// HardwareMap is added to the data by its keys, as in Tinkerbell.
 	HardwareMap map[string]string
 }
 
-// Rendered is a template filled in for a machine.
+// Rendered is a template rendered for a machine.
 type Rendered struct {
 	Name          string
 	Actions       []action.Action
 	GlobalTimeout action.Seconds
-	// DiskAlias is the path by which the actions name the disk of the run. It
-	// is no identity: the agent maps it, and its partitions, onto the disk
-	// that was bound.
+	// DiskAlias is the path that the actions use for the disk of the run. It does not identify the
+	// disk: the agent replaces the path and its partitions with the bound disk.
 	DiskAlias string
-	// Installer is what the machine boots after the actions, nil for none, and
-	// Documents what it or the installed system reads.
+	// Installer is the system that the machine boots after the actions, nil for none. Documents are
+	// what it or the installed system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
-	// Explanation says where all of this comes from.
+	// Explanation describes the origin of all of this.
 	Explanation Explanation `json:"-"`
 }
 
-// Parse reads a template and reports as inventory.Problems everything wrong
-// with it that can be told without data: syntax, keys, names, images,
-// environments, time-outs, the order of actions. file stands in the messages alone.
+// Parse parses a template. It reports as inventory.Problems everything that can be checked without
+// data: syntax, keys, names, images, environments, time-outs and the order of actions. file is used
+// only in messages.
 func Parse(file string, src []byte) (*Template, error) {
 	t := &Template{File: file, Source: string(src)}
 	g := newGuard(context.Background())
@@ -103,7 +97,7 @@ func Parse(file string, src []byte) (*Template, error) {
 	if line, ok := keys["references"]; ok {
 		problems = append(problems, inventory.Problem{
 			File: file, Line: line, Field: "references",
-			What: "references are not supported", Remedy: "give the value by the hardware map",
+			What: "references are not supported", Remedy: "give the value in the hardware map",
 		})
 	}
 
@@ -117,7 +111,7 @@ func Parse(file string, src []byte) (*Template, error) {
 			problems = append(problems, p...)
 		}
 
-		// Anything else may be for want of data: {{ index .list 3 }}.
+		// Other errors may be caused by missing data: {{ index .list 3 }}.
 		t.Name = literalName(t.Source)
 		return t, problems.Err()
 	}
@@ -136,6 +130,7 @@ func Parse(file string, src []byte) (*Template, error) {
 	}
 
 	c := checker{out: out, doc: doc, unknown: isPlaceholder}
+	c.unwrap()
 	c.structure()
 	t.Notes = c.environments(t.Source, trees)
 	problems = append(problems, c.problems...)
@@ -144,8 +139,8 @@ func Parse(file string, src []byte) (*Template, error) {
 
 var nameLine = regexp.MustCompile(`(?m)^name:[ \t]*["']?([A-Za-z0-9._-]+)["']?[ \t]*(#.*)?\r?$`)
 
-// literalName returns the name that stands in src, which cannot be rendered
-// without data; "" when there is none, or it is made of data itself.
+// literalName returns the name in src, which cannot be rendered without data; "" if src has none or
+// the name depends on data.
 func literalName(src string) string {
 	if m := nameLine.FindStringSubmatch(src); m != nil {
 		return m[1]
@@ -153,9 +148,9 @@ func literalName(src string) string {
 	return ""
 }
 
-// Render fills template src in with d. name is the template's name; it stands
-// in the messages in place of a file. What is wrong with the template, or with
-// the data for this template, is an inventory.Problems with lines of src.
+// Render renders the template src with d. name is the template's name; messages contain it in place
+// of a file. Problems of the template, or of the data for this template, are an inventory.Problems
+// with lines of src.
 func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	ctx, cancel := context.WithTimeout(ctx, renderTime)
 	defer cancel()
@@ -178,6 +173,7 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	}
 
 	c := checker{out: out, doc: doc, data: &d}
+	c.unwrap()
 	c.structure()
 	r := c.actions()
 	if r.Name == "" {
@@ -189,16 +185,15 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	return r, nil
 }
 
-// sameShape renders the template once more with data out of which everything
-// was taken that could be read as YAML. A value that brought tasks, actions or
-// keys of its own into the document is found by the difference.
+// sameShape renders the template again with data in which everything that YAML could interpret is
+// replaced. If a value has added tasks, actions or keys to the document, the two documents differ.
 func sameShape(ctx context.Context, src string, d Data, out output, doc document) error {
 	values, err := d.values()
 	if err != nil {
 		return err
 	}
 	if !harmless(values) {
-		return nil // no value holds anything that YAML could misread
+		return nil // no value contains anything that YAML could misread
 	}
 
 	const remedy = "encode the value: {{ .key | toJson }} or {{ .key | quote }}"
@@ -211,7 +206,7 @@ func sameShape(ctx context.Context, src string, d Data, out output, doc document
 	if err != nil {
 		return inventory.Problems{{
 			File: out.file, Remedy: remedy,
-			What: "cannot be rendered with its data replaced by harmless text, so that what the data do to its structure cannot be told",
+			What: "cannot be rendered with its data replaced by harmless text, so the effect of the data on its structure cannot be checked",
 		}}
 	}
 
@@ -231,8 +226,8 @@ func sameShape(ctx context.Context, src string, d Data, out output, doc document
 	}}
 }
 
-// usedKeys returns the names that the template takes from its data at the top
-// level, and the line of the first use of each.
+// usedKeys returns the top-level names of data that the template uses, with the line of the first
+// use.
 func usedKeys(src string, trees []*parse.Tree) map[string]int {
 	keys, at := map[string]int{}, newLines(src)
 	note := func(n parse.Node, names []string) {
@@ -272,7 +267,7 @@ func checkSource(file, src string) error {
 	return nil
 }
 
-// document reads the rendered text.
+// document parses the rendered text.
 func (o output) document() (document, error) {
 	var doc document
 	err := strictyaml.Decode(o.file, []byte(o.text), &doc)
@@ -287,7 +282,7 @@ func (o output) document() (document, error) {
 	return doc, err
 }
 
-// line returns the line of the source from which the field at path came.
+// line returns the source line of the field at path.
 func (o output) line(path string) int {
 	at := strictyaml.Locate(o.file, []byte(o.text), inventory.Problems{{Field: path}})
 	return o.sourceLine(at[0].Line)

@@ -81,7 +81,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// The template that users of older Tinkerbell start from runs unchanged.
+// The template that users of older Tinkerbell versions start with runs unchanged.
 func TestBasicProvisionRunsUnchanged(t *testing.T) {
 	src, err := os.ReadFile("testdata/basic-provision.yaml")
 	require.NoError(t, err)
@@ -150,7 +150,7 @@ func TestProblems(t *testing.T) {
 	noop := "      - {name: a, image: noop}\n"
 	for name, c := range map[string]struct {
 		src, want string
-		data      bool // can only be told with data
+		data      bool // detected only with data
 	}{
 		"version": {src: strings.Replace(frame, `"0.1"`, `"0.2"`, 1) + noop, want: `t:1: version: is "0.2"`},
 		"unknown key": {
@@ -250,8 +250,8 @@ func TestDefaults(t *testing.T) {
 	}, r.Actions)
 }
 
-// Bombs end by a limit, soon, and say so.
-func TestBombs(t *testing.T) {
+// Templates that never end or grow without limit are stopped soon, with an error.
+func TestS15Bombs(t *testing.T) {
 	for name, src := range map[string]string{
 		"endless loop":       `{{ range 1000000000 }}{{ end }}`,
 		"loop of loops":      `{{ range 100000 }}{{ range 100000 }}{{ if false }}{{ end }}{{ end }}{{ end }}`,
@@ -288,9 +288,9 @@ func TestBombs(t *testing.T) {
 	require.ErrorIs(t, err, errLimit)
 }
 
-// The functions are sprig's hermetic ones less those that S15 forbids; a new
-// one must be looked at before templates have it.
-func TestFunctions(t *testing.T) {
+// The functions are sprig's hermetic ones except those that S15 forbids. A new function needs a
+// review before templates can use it.
+func TestS15Functions(t *testing.T) {
 	have := functions(newGuard(t.Context()))
 	for _, name := range append([]string{
 		"env", "expandenv", "getHostByName", "now", "date", "uuidv4", "randAlphaNum", "randBytes", "readFile", "exec", "call",
@@ -300,8 +300,8 @@ func TestFunctions(t *testing.T) {
 	require.Len(t, have, 179)
 }
 
-// What a value brings along does not become part of the template.
-func TestInjection(t *testing.T) {
+// A value cannot become part of the template's structure.
+func TestS16Injection(t *testing.T) {
 	quoted := frame + "      - name: a\n        image: noop\n        environment: {X: {{ .x | toJson }}}\n"
 	bare := frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ .x }}\n"
 	image := frame + "      - name: a\n        image: {{ .x }}\n"
@@ -368,8 +368,8 @@ func TestResolve(t *testing.T) {
 	require.ErrorContains(t, err, "no such reference")
 }
 
-// Markers stand unquoted anywhere in YAML, or templates would break on them.
-func TestMarkersAreWords(t *testing.T) {
+// Markers may stand unquoted anywhere in YAML: otherwise templates would break.
+func TestMarkersArePlainYAML(t *testing.T) {
 	for _, ref := range refs {
 		require.True(t, inventory.Refers("x "+ref+"/y", ref))
 		r, err := Render(t.Context(), "t", frame+"      - {name: a, image: noop, environment: {X: "+ref+", Y: "+ref+"}}\n", data())

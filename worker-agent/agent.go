@@ -1,11 +1,10 @@
-// Package agent runs on the machine that is being provisioned: it redeems its
-// boot's claim, asks for one action after another, carries each out, and
-// reports how that went, until the machine leaves or the run is over.
+// Package agent runs on the machine that is being provisioned. It redeems the claim of its boot,
+// asks for one action after another, carries each out and reports the result, until an action takes
+// the machine away or the run is over.
 //
-// What touches the machine stands behind the small interfaces Finder, Disks,
-// Filesystems and Host, so that the same agent runs as PID 1 of the in-memory
-// system (cmd/worker-agent) and, on files instead of disks, as an ordinary
-// process.
+// All access to the machine goes through the small interfaces Finder, Disks, Filesystems and Host.
+// The same agent therefore runs as PID 1 of the in-memory system (cmd/worker-agent) and, with files
+// instead of disks, as an ordinary process.
 package agent
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Finder says what the machine is made of.
+// Finder reads the machine's facts.
 type Finder interface {
 	Facts(ctx context.Context) (action.Facts, error)
 }
@@ -31,21 +30,20 @@ type Finder interface {
 // Disks lists and opens the machine's disks.
 type Disks interface {
 	Disks(ctx context.Context) ([]action.Disk, error)
-	// Open opens the disk at path, one of Disks, for reading and writing and
-	// exclusively.
+	// Open opens one of Disks by its path, for reading and writing and exclusively.
 	Open(path string) (Device, error)
 }
 
-// Filesystems reaches what is inside a disk's partitions.
+// Filesystems gives access to the file systems on a disk's partitions.
 type Filesystems interface {
 	// Partitions lists the partitions of the disk at path.
 	Partitions(ctx context.Context, path string) ([]Partition, error)
-	// Mount mounts the file system of type fstype at device and returns the
-	// directory. unmount writes everything out; its error is a failed write.
+	// Mount mounts the file system of type fstype at device and returns the directory. unmount
+	// writes out everything; an error of unmount is a failed write.
 	Mount(ctx context.Context, device, fstype string, readOnly bool) (dir string, unmount func() error, err error)
 }
 
-// Host is the machine as a whole.
+// Host controls the machine as a whole.
 type Host interface {
 	SetClock(t time.Time) error
 	// Reboot and PowerOff do not return on a real machine.
@@ -53,17 +51,16 @@ type Host interface {
 	PowerOff() error
 }
 
-// Kexecer is what a Host may also be: able to start a kernel without its
-// firmware.
+// Kexecer is an optional part of a Host: it can start a kernel without going through the firmware.
 type Kexecer interface {
-	// LoadKernel makes kernel what Kexec starts; initrd is nil for none. The
-	// files need not stay open.
+	// LoadKernel loads the kernel that Kexec starts; initrd may be nil. The files may be closed
+	// afterwards.
 	LoadKernel(kernel, initrd *os.File, commandLine string) error
-	// Kexec starts it, and does not return on a real machine.
+	// Kexec starts the loaded kernel. It does not return on a real machine.
 	Kexec() error
 }
 
-// Config says whom the agent serves and what it may touch.
+// Config names the server and the parts of the machine that the agent may use.
 type Config struct {
 	Server  string // base URL, https://192.0.2.1:7443
 	Pin     string // sha256:<hex> of the server certificate's SubjectPublicKeyInfo
@@ -71,29 +68,29 @@ type Config struct {
 	Claim   string // hex, from the boot script
 	PlanKey string // ed25519:<base64url>, the key that signs orders; without it every action is refused
 	MAC     string // of the interface that booted
-	Rescue  bool   // an operator's boot: the agent is present and carries nothing out
+	Rescue  bool   // true: an operator's boot; the agent reports to the server and carries nothing out
 
-	Finder Finder       // nil: nothing is known of the machine
+	Finder Finder       // nil: no facts are reported
 	Disks  Disks        // nil: no disks; every action that writes fails
-	Files  Filesystems  // nil: none; writefile and inject fail
-	EFI    EFIVariables // nil: the machine has none (BIOS)
+	Files  Filesystems  // nil: writefile and inject fail
+	EFI    EFIVariables // nil: the machine was booted by BIOS
 	Host   Host         // nil: Run returns instead of rebooting
 	Logger *slog.Logger // nil: silent
 
 	// Backoff is the longest pause between two tries; 0 means 5 s.
 	Backoff time.Duration
-	// Linger is how long the reason of a farewell stays on the screen before
-	// the machine goes.
+	// Linger is how long the reason stays on the screen before the machine leaves after the end of
+	// its run.
 	Linger time.Duration
 }
 
-// Agent is one boot's agent.
+// Agent serves one boot of one machine.
 type Agent struct {
 	cfg   Config
 	log   *slog.Logger
 	api   *client
 	nonce string
-	key   ed25519.PublicKey // of orders; nil = the boot script names none
+	key   ed25519.PublicKey // verifies orders; nil if the boot script has no key
 
 	mu       sync.Mutex
 	welcome  action.Welcome
@@ -103,15 +100,15 @@ type Agent struct {
 	outbox   []action.Result // not yet acknowledged, oldest first
 	wrote    bool
 	hold     bool
-	loaded   bool // a kernel, by kexec
+	loaded   bool // a kernel is loaded for kexec
 
-	delivered chan struct{} // closed and replaced when outbox gets empty
-	posted    chan struct{} // has an element when outbox got a result
+	delivered chan struct{} // closed and replaced when outbox becomes empty
+	posted    chan struct{} // has an element after a result was added to outbox
 	beat      chan struct{} // asks for a heartbeat now
 }
 
-// New returns an agent for one boot. Its nonce is made here: two agents never
-// redeem the same claim.
+// New returns an agent for one boot. It generates the agent's nonce: two agents never redeem the
+// same claim with the same nonce.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -154,26 +151,25 @@ func New(cfg Config) (*Agent, error) {
 	}, nil
 }
 
-// The causes that end a run of the agent, and those that end an action.
+// Causes that cancel the running action.
 var (
 	errStopped  = errors.New("stopped on the server's order")
 	errTimedOut = errors.New("the action's time is up")
 )
 
-// overError says that the agent's run is over: 410, or a claim that is not
-// honoured.
+// overError means that the agent's run is over: the server answered 410 or refused the claim.
 type overError struct{ reason string }
 
 func (e *overError) Error() string { return "the run is over: " + e.reason }
 
-// leaveError says that an action took the machine away and was acknowledged.
+// leaveError means that an action that leaves the agent was acknowledged.
 type leaveError struct{ native string }
 
 func (e *leaveError) Error() string { return "leaving: " + e.native }
 
-// Run serves until the run is over or an action takes the machine away; then
-// it calls Host and returns nil. It returns ctx's error when ctx ends first;
-// by then nothing runs any more and every descriptor is closed.
+// Run serves until the run is over or an action takes the machine away; then it calls Host and
+// returns nil. If ctx ends first, Run returns ctx's error. When it returns, no goroutine runs any
+// more and every descriptor is closed.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -197,8 +193,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		select {
 		case <-stopped:
 		case <-time.After(30 * time.Second):
-			// A write that hangs in the kernel ends with the machine only.
-			a.log.Error("what runs does not end")
+			// A write that hangs in the kernel ends only when the machine reboots.
+			a.log.Error("the running action does not stop")
 		}
 	}
 
@@ -212,12 +208,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.mu.Lock()
 		wrote := a.wrote
 		a.mu.Unlock()
-		a.log.Warn("the server says farewell", "reason", over.reason, "wrote", wrote)
+		a.log.Warn("the server ended this boot", "reason", over.reason, "wrote", wrote)
 
-		// The machine goes in any case: only the pause may be cut short.
+		// The machine leaves even if ctx has ended: only the pause may be cut short.
 		_ = sleep(context.WithoutCancel(ctx), a.cfg.Linger)
 		if wrote {
-			// What this boot wrote may be half of something: an operator looks first.
+			// This boot may have written half an image: an operator has to look first.
 			return a.cfg.Host.PowerOff()
 		}
 		return a.cfg.Host.Reboot()
@@ -226,7 +222,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return cause
 }
 
-// leave takes the machine away.
+// leave reboots the machine, powers it off or starts the loaded kernel.
 func (a *Agent) leave(native string) error {
 	a.mu.Lock()
 	loaded := a.loaded
@@ -240,23 +236,22 @@ func (a *Agent) leave(native string) error {
 		if err == nil {
 			return nil
 		}
-		// It was acknowledged that this machine leaves.
+		// The server has already been told that this machine leaves.
 		a.log.Error("starting the loaded kernel: rebooting instead", "error", err)
 	}
 
 	return a.cfg.Host.Reboot()
 }
 
-// process is the Host of an ordinary process: its clock and its machine are
-// not the agent's to change.
+// process is the Host of an ordinary process: the agent must not change its clock or reboot its
+// machine.
 type process struct{}
 
 func (process) SetClock(time.Time) error { return nil }
 func (process) Reboot() error            { return nil }
 func (process) PowerOff() error          { return nil }
 
-// markWrote records that this boot has written to a disk; called before the
-// first byte.
+// markWrote records that this boot has written to a disk. It is called before the first byte.
 func (a *Agent) markWrote() {
 	a.mu.Lock()
 	a.wrote = true

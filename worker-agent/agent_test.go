@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-func TestAnotherKeyThanThePinnedOneIsRefused(t *testing.T) {
+func TestWrongServerKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()
@@ -27,7 +27,7 @@ func TestAnotherKeyThanThePinnedOneIsRefused(t *testing.T) {
 		t.Fatalf("the claim ended with %v", err)
 	}
 	if len(s.hellos) != 0 {
-		t.Fatal("the claim was told to a server with another key")
+		t.Fatal("the claim was sent to a server with another key")
 	}
 }
 
@@ -69,7 +69,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-func TestALostWelcomeIsAskedForWithTheSameNonce(t *testing.T) {
+func TestHelloIsRepeatedWithTheSameNonce(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.onClaim = func(w http.ResponseWriter, n int) bool {
@@ -90,7 +90,7 @@ func TestALostWelcomeIsAskedForWithTheSameNonce(t *testing.T) {
 	}
 }
 
-func TestARefusedClaimReboots(t *testing.T) {
+func TestRefusedClaimReboots(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{404, 409, 410} {
 		s := newFakeServer(t)
@@ -101,7 +101,7 @@ func TestARefusedClaimReboots(t *testing.T) {
 	}
 }
 
-func TestAFailureCarriesItsText(t *testing.T) {
+func TestFailureReportsMessage(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
@@ -114,12 +114,12 @@ func TestAFailureCarriesItsText(t *testing.T) {
 		t.Fatalf("log: %s", res.Log)
 	}
 	res = s.result(s.give(1, "docker.io/library/alpine", nil, nil))
-	if res.State != action.Failed || !strings.Contains(res.Message, "runs no containers") {
+	if res.State != action.Failed || !strings.Contains(res.Message, "cannot run containers") {
 		t.Fatalf("%+v", res)
 	}
 }
 
-func TestALostReportIsSentAgain(t *testing.T) {
+func TestLostReportIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.onReport = func(w http.ResponseWriter, n int) bool {
@@ -143,7 +143,7 @@ func TestALostReportIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestTheSameKeyRunsOnce(t *testing.T) {
+func TestSameKeyRunsOnce(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
@@ -156,7 +156,7 @@ func TestTheSameKeyRunsOnce(t *testing.T) {
 	}
 }
 
-func TestAnotherRunsAssignmentIsDropped(t *testing.T) {
+func TestAssignmentOfOtherRunIsDropped(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
@@ -174,7 +174,7 @@ func TestAnotherRunsAssignmentIsDropped(t *testing.T) {
 	}
 }
 
-func TestTimeUp(t *testing.T) {
+func TestActionTimeout(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
@@ -190,7 +190,7 @@ func TestTimeUp(t *testing.T) {
 	}
 }
 
-func TestStopWhileItRuns(t *testing.T) {
+func TestStopRunningAction(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.start(s.config())
@@ -202,7 +202,7 @@ func TestStopWhileItRuns(t *testing.T) {
 	}
 }
 
-func TestStopBeforeItCame(t *testing.T) {
+func TestStopBeforeAssignment(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	key := action.Key{Epoch: 7, Attempt: 1}
@@ -224,9 +224,9 @@ func TestStopBeforeItCame(t *testing.T) {
 	})
 }
 
-// An order to stop that comes when the work is done, and before that is
-// reported, does not make it something that never began.
-func TestStopWhenItIsDone(t *testing.T) {
+// An order to stop that arrives after the work is done and before the report does not turn the
+// result into "never started".
+func TestStopAfterCompletion(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	a, err := New(s.config())
@@ -243,9 +243,8 @@ func TestStopWhenItIsDone(t *testing.T) {
 	}
 }
 
-// The server refuses heartbeats of more than 64 KiB, whatever JSON makes of
-// the log.
-func TestAHeartbeatIsBounded(t *testing.T) {
+// A heartbeat stays below the server's limit of 64 KiB, even if JSON makes the log longer.
+func TestHeartbeatIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	a, err := New(s.config())
@@ -272,12 +271,12 @@ func TestAHeartbeatIsBounded(t *testing.T) {
 	}
 }
 
-func TestHoldAndOn(t *testing.T) {
+func TestHoldAndResume(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	s.orders.Hold = true
 	s.start(s.config())
-	s.wait("heartbeats", func() bool { return len(s.beats) > 1 }) // the first one's order was obeyed
+	s.wait("heartbeats", func() bool { return len(s.beats) > 1 }) // the order of the first heartbeat was obeyed
 	key := s.give(0, action.Noop, nil, nil)
 	var n int
 	s.locked(func() { n = len(s.beats) })
@@ -367,14 +366,14 @@ func TestLeavingIsReportedFirst(t *testing.T) {
 	}
 }
 
-func TestARevokedTokenEndsTheWriting(t *testing.T) {
+func TestRevokedTokenStopsWriting(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	r := s.start(s.config())
 	key := s.give(0, action.Noop, nil, map[string]string{"SLEEP": "1000"})
 	s.wait("progress", func() bool { return len(s.beats) > 0 && s.beats[len(s.beats)-1].Running != nil })
 	s.update(func() { s.refuse = http.StatusUnauthorized })
-	// It stops, and goes on asking: a server that was restored can take it back.
+	// The agent stops and keeps asking: a restored server may accept its token again.
 	s.wait("more requests", func() bool { return s.refused >= 5 })
 	s.update(func() { s.refuse, s.offer = 0, nil })
 	if res := s.result(key); res.State != action.Stopped {
@@ -399,14 +398,14 @@ func TestCancelEndsTheAgent(t *testing.T) {
 			t.Fatalf("it ended with %v", err)
 		}
 	case <-time.After(deadline):
-		t.Fatal("it does not end")
+		t.Fatal("the agent did not end")
 	}
 	if len(r.host.went) != 0 {
 		t.Fatalf("the machine went %v", r.host.went)
 	}
 }
 
-func TestAPanicIsAFailure(t *testing.T) {
+func TestPanicIsFailure(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()

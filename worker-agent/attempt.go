@@ -9,10 +9,10 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// logTail is how much of an attempt's log the agent keeps and reports, bytes.
+// logTail is the size of the log that the agent keeps and reports for an attempt, in bytes.
 const logTail = 16 << 10
 
-// attempt is one try at an action, as it runs.
+// attempt is one running attempt at an action.
 type attempt struct {
 	key    action.Key
 	run    string
@@ -21,19 +21,19 @@ type attempt struct {
 	env    map[string]string
 	alias  string
 	bound  *action.Disk
-	spared []action.DiskID // disks that are never written
+	spared []action.DiskID // protected disks, which are never written
 	output map[string]string
 
 	mu          sync.Mutex
 	done, total int64
 	message     string
-	live        func() int64 // what done is, while track is in force
+	live        func() int64 // returns the progress in bytes while track is in force
 	tail        []byte       // the log's last logTail bytes
-	unsent      []byte       // lines that no heartbeat has carried yet
+	unsent      []byte       // lines that no heartbeat has sent yet
 }
 
-// logf adds a line to the attempt's log. Never an environment's value: it may
-// be a secret.
+// logf adds a line to the attempt's log. Never log the value of an environment variable: it may be
+// a secret.
 func (t *attempt) logf(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	t.agent.log.Info("action", "key", t.key.String(), "line", line)
@@ -50,27 +50,27 @@ func keepTail(b []byte) []byte {
 	return b
 }
 
-// progress says where the attempt stands, bytes of bytes; total 0 = unknown.
+// progress sets the attempt's progress in bytes; total 0 means unknown.
 func (t *attempt) progress(done, total int64, message string) {
 	t.mu.Lock()
 	t.done, t.total, t.message, t.live = done, total, message, nil
 	t.mu.Unlock()
 }
 
-// track lets done say where the attempt stands, until the next call of
-// progress. It is called from another goroutine.
+// track makes the heartbeats call done for the attempt's progress until the next call of progress.
+// done is called from another goroutine.
 func (t *attempt) track(total int64, message string, done func() int64) {
 	t.mu.Lock()
 	t.total, t.message, t.live = total, message, done
 	t.mu.Unlock()
 }
 
-// beatLog is how much log one heartbeat carries, bytes. JSON may make six
-// bytes of one, and the server reads heartbeats of 64 KiB.
+// beatLog is the size of the log in one heartbeat, in bytes. JSON may encode one byte as six, and
+// the server accepts heartbeats of at most 64 KiB.
 const beatLog = 8 << 10
 
-// progressNow returns the state for a heartbeat, and how much of the unsent
-// log it carries.
+// progressNow returns the progress for a heartbeat and how many bytes of the unsent log it
+// contains.
 func (t *attempt) progressNow() (*action.Progress, int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *attempt) progressNow() (*action.Progress, int) {
 	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(log)}, len(log)
 }
 
-// sentLog forgets the first n unsent bytes: a heartbeat has delivered them.
+// sentLog removes the first n unsent bytes after a heartbeat has delivered them.
 func (t *attempt) sentLog(n int) {
 	t.mu.Lock()
 	t.unsent = t.unsent[min(n, len(t.unsent)):]

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// backoff is the growing pause between tries.
+// backoff is a growing pause between tries.
 type backoff struct{ next, max time.Duration }
 
-// pause waits: 100 ms, then twice as long each time, up to max.
+// pause waits 100 ms, then twice as long each time, up to max.
 func (b *backoff) pause(ctx context.Context) error { return sleep(ctx, b.step()) }
 
-// step returns how long to wait now: of the pause a random part between a half
-// and all, because a server that comes back has many agents.
+// step returns how long to wait now: a random time between half of the pause and all of it.
+// Otherwise all agents would call at once when a server comes back.
 func (b *backoff) step() time.Duration {
 	if b.next == 0 {
 		b.next = 100 * time.Millisecond
@@ -23,7 +23,7 @@ func (b *backoff) step() time.Duration {
 	return d/2 + mathrand.N(d/2+1)
 }
 
-// sleep waits for d and returns ctx's cause when that ends first.
+// sleep waits for d. If ctx ends first, it returns ctx's cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)

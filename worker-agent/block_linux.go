@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlockDisks are the machine's real disks.
+// BlockDisks finds and opens the machine's real disks.
 type BlockDisks struct {
 	// Sys is where sysfs is mounted; "" means /sys.
 	Sys string
@@ -24,11 +24,10 @@ func (b BlockDisks) Disks(context.Context) ([]action.Disk, error) {
 	return listDisks(cmp.Or(b.Sys, "/sys"))
 }
 
-// Open implements Disks. It refuses anything but a block device: on devtmpfs a
-// mistyped name would become a file in memory.
+// Open implements Disks. It refuses anything but a block device: on devtmpfs, opening a mistyped
+// name would create a file in memory.
 func (BlockDisks) Open(path string) (Device, error) {
-	// O_EXCL on a block device means that neither a mount nor another opener
-	// of this kind holds it.
+	// O_EXCL on a block device fails if it is mounted or another process has it open with O_EXCL.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -40,15 +39,15 @@ func (BlockDisks) Open(path string) (Device, error) {
 		return nil, err
 	}
 
-	// Where direct I/O is not to be had, the page cache does.
+	// Without direct I/O, all reads and writes go through the page cache.
 	if direct, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0); err == nil {
 		d.direct = direct
 	}
 	return d, nil
 }
 
-// blockDevice is a disk, opened twice: the kernel keeps direct and cached I/O
-// of one device coherent.
+// blockDevice is a disk that is opened twice: the kernel keeps direct and cached I/O of one device
+// coherent.
 type blockDevice struct {
 	file, direct *os.File
 	size         int64
@@ -66,12 +65,12 @@ func (d *blockDevice) measure() error {
 
 	var size uint64
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, d.file.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size))); e != 0 {
-		return fmt.Errorf("asking for its size: %w", e)
+		return fmt.Errorf("reading its size: %w", e)
 	}
 
 	d.size = int64(size)
 	if d.sector, err = unix.IoctlGetInt(int(d.file.Fd()), unix.BLKSSZGET); err != nil {
-		return fmt.Errorf("asking for its sector size: %w", err)
+		return fmt.Errorf("reading its sector size: %w", err)
 	}
 	return nil
 }
@@ -79,7 +78,7 @@ func (d *blockDevice) measure() error {
 func (d *blockDevice) Size() int64     { return d.size }
 func (d *blockDevice) SectorSize() int { return d.sector }
 
-// suits reports whether I/O of p at off can be direct.
+// suits reports whether direct I/O is possible for p at off.
 func (d *blockDevice) suits(p []byte, off int64) bool {
 	return d.direct != nil && len(p) > 0 && len(p)%pageSize == 0 && off%pageSize == 0 &&
 		uintptr(unsafe.Pointer(unsafe.SliceData(p)))%pageSize == 0
@@ -107,8 +106,8 @@ func (d *blockDevice) WriteAt(p []byte, off int64) (int, error) {
 	return d.file.WriteAt(p, off)
 }
 
-// Zero implements Device: BLKZEROOUT promises zeros, by the device's own
-// command where it has one, and writes them where not.
+// Zero implements Device. BLKZEROOUT guarantees zeros: it uses the device's own command if there is
+// one, and otherwise writes them.
 func (d *blockDevice) Zero(off, n int64) error {
 	if s := int64(d.sector); off%s == 0 && n%s == 0 {
 		span := [2]uint64{uint64(off), uint64(n)}
@@ -125,8 +124,8 @@ func (d *blockDevice) Zero(off, n int64) error {
 
 func (d *blockDevice) Sync() error { return d.file.Sync() }
 
-// Reread implements Device. A program that looks at a new partition at this
-// moment makes the disk busy, for milliseconds.
+// Reread implements Device. It tries again for a moment, because a program such as udev that opens
+// a new partition makes the disk busy for milliseconds.
 func (d *blockDevice) Reread() error {
 	var err error
 	for range 20 {
@@ -143,7 +142,7 @@ func (d *blockDevice) Reread() error {
 
 func (d *blockDevice) Close() error {
 	if d.direct != nil {
-		_ = d.direct.Close() // what it wrote has been synced through file
+		_ = d.direct.Close() // everything written through it has been synced through file
 	}
 	return d.file.Close()
 }

@@ -12,29 +12,29 @@ import (
 	"strings"
 )
 
-// bootEntry is what a boot loader would start.
+// bootEntry is one entry of a boot loader's menu.
 type bootEntry struct {
 	id, title string
 	version   string
-	kernel    string // absolute, in the file system that has the configuration
+	kernel    string // absolute path in the file system that has the configuration
 	initrds   []string
 	options   string
-	sub       []bootEntry // of a submenu
+	sub       []bootEntry // the entries of a submenu
 }
 
-// grubDirs are where GRUB keeps its configuration: in the root file system, or
-// in one for /boot.
+// grubDirs are the directories of GRUB's configuration, in the root file system or in a separate
+// /boot.
 var grubDirs = []string{"/boot/grub", "/boot/grub2", "/grub", "/grub2"}
 
-// loaderDirs are those of the Boot Loader Specification, type 1.
+// loaderDirs are the directories of the Boot Loader Specification, type 1.
 var loaderDirs = []string{"/boot/loader", "/loader", "/boot/efi/loader", "/efi/loader"}
 
-// maxEntries bounds how many boot entries are looked at.
+// maxEntries is how many boot entries are read at most.
 const maxEntries = 256
 
-// readBootConfig returns the default entry of the boot loader whose
-// configuration list and read find. grubCfg is GRUBCFG_PATH, or "". errNoConfig:
-// there is none.
+// readBootConfig returns the boot loader's default entry. read and list access the file system that
+// has the configuration. grubCfg is GRUBCFG_PATH, or "". It returns errNoConfig if no configuration
+// is found.
 func readBootConfig(read func(name string) ([]byte, error), list func(dir string) []string, grubCfg string) (bootEntry,
 	string, error,
 ) {
@@ -75,7 +75,7 @@ func readBootConfig(read func(name string) ([]byte, error), list func(dir string
 	return readLoaderEntries(read, list, map[string]string{})
 }
 
-// errNoConfig says that no boot loader's configuration was found.
+// errNoConfig means that no boot loader's configuration was found.
 var errNoConfig = errors.New("there is no grub.cfg and no loader/entries")
 
 // parseGrubEnv reads GRUB's environment block.
@@ -89,9 +89,9 @@ func parseGrubEnv(b []byte) map[string]string {
 	return vars
 }
 
-// parseGrub reads as much of GRUB's language as generated configurations use:
-// menu entries and submenus in their order, variables that are set outside of
-// entries, both branches of an if. fallback is the value of default; bls, that blscfg adds entries.
+// parseGrub reads the part of GRUB's language that generated configurations use: menu entries and
+// submenus in their order, variables that are set outside of entries, and both branches of an if.
+// fallback is the value of the variable default. bls is true if blscfg adds entries.
 func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallback string, bls bool) {
 	depth, in, sub := 0, -1, -1 // depth of braces; where the entry and the submenu began
 	s := bufio.NewScanner(strings.NewReader(text))
@@ -123,7 +123,7 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 			case words[0] == "menuentry":
 				*list = append(*list, e)
 				in = depth
-			case sub < 0: // one in another is flat
+			case sub < 0: // a submenu within a submenu is flattened
 				entries = append(entries, e)
 				sub = depth
 			}
@@ -142,7 +142,8 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 		case "set":
 			if in < 0 && len(words) > 1 {
 				if k, v, ok := strings.Cut(words[1], "="); ok {
-					// Of "if saved … else 0" the first that says something counts.
+					// Both branches of "if saved … else 0" are read: the first non-empty value of
+					// default wins.
 					if k != "default" || vars["default"] == "" {
 						vars[k] = v
 					}
@@ -188,8 +189,8 @@ func count(words []string, word string) (n int) {
 	return n
 }
 
-// grubWords splits a line as GRUB does: quotes, backslashes, variables (which
-// are empty when they were not set), comments.
+// grubWords splits a line as GRUB does: quotes, backslashes, variables (empty if unset) and
+// comments.
 func grubWords(line string, vars map[string]string) []string {
 	var words []string
 	var w strings.Builder
@@ -247,7 +248,7 @@ func grubWords(line string, vars map[string]string) []string {
 		case c == ' ' || c == '\t' || c == '\r' || c == ';':
 			end()
 			if c == ';' && len(words) > 0 {
-				return words // what follows on the line is rarely more than "then"
+				return words // the rest of the line is rarely more than "then"
 			}
 		case c == '#' && !started:
 			end()
@@ -262,7 +263,7 @@ func grubWords(line string, vars map[string]string) []string {
 	return words
 }
 
-// grubPath is a path without the device that it is on: ($root)/vmlinuz.
+// grubPath returns a path without its device: /vmlinuz for ($root)/vmlinuz.
 func grubPath(p string) string {
 	if strings.HasPrefix(p, "(") {
 		if _, rest, ok := strings.Cut(p, ")"); ok {
@@ -272,8 +273,8 @@ func grubPath(p string) string {
 	return path.Join("/", p)
 }
 
-// defaultEntry returns the one that is started without an operator: by number,
-// id or title, "a>b" of a submenu, else the first.
+// defaultEntry returns the entry that starts without an operator. want is a number, an id, a title,
+// or "a>b" for an entry of a submenu; the first entry if it is empty.
 func defaultEntry(entries []bootEntry, want string) (bootEntry, error) {
 	if len(entries) == 0 {
 		return bootEntry{}, errors.New("it has no menu entry")
@@ -291,14 +292,13 @@ func defaultEntry(entries []bootEntry, want string) (bootEntry, error) {
 		return defaultEntry(e.sub, inside)
 	}
 	if e.kernel == "" {
-		return e, fmt.Errorf("the entry %q starts no Linux kernel", e.title)
+		return e, fmt.Errorf("the entry %q does not start a Linux kernel", e.title)
 	}
 	return e, nil
 }
 
-// readLoaderEntries reads type 1 entries of the Boot Loader Specification, and
-// returns the default: what loader.conf or GRUB's environment names, else the
-// newest.
+// readLoaderEntries reads type 1 entries of the Boot Loader Specification and returns the default:
+// the one that loader.conf or GRUB's environment names, else the newest.
 func readLoaderEntries(read func(string) ([]byte, error), list func(string) []string,
 	vars map[string]string,
 ) (bootEntry, string, error) {
@@ -362,7 +362,7 @@ func parseLoaderEntry(b []byte, vars map[string]string) bootEntry {
 				e.initrds = append(e.initrds, grubPath(w))
 			}
 		case "options":
-			// Fedora's have $kernelopts of GRUB's environment in them.
+			// Fedora's entries contain $kernelopts, a variable of GRUB's environment.
 			for _, w := range strings.Fields(value) {
 				if name, ok := strings.CutPrefix(w, "$"); ok {
 					w = vars[name]
@@ -376,7 +376,7 @@ func parseLoaderEntry(b []byte, vars map[string]string) bootEntry {
 	return e
 }
 
-// compareVersions compares runs of digits as numbers and the rest as text.
+// compareVersions compares runs of digits as numbers and everything else as text.
 func compareVersions(a, b string) int {
 	digits := func(s string) int {
 		n := 0

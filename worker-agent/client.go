@@ -22,13 +22,13 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// pollWait is how long the server may hold the answer to a poll, in seconds.
+// pollWait is how long the server may delay its answer to a poll, in seconds.
 const pollWait = 30
 
-// maxAnswer bounds what the agent reads of one answer.
+// maxAnswer is how much of one answer the agent reads, in bytes.
 const maxAnswer = 16 << 20
 
-// client speaks the agent's protocol with the one server whose key is pinned.
+// client speaks the agent's protocol with one server, whose key is pinned.
 type client struct {
 	base *url.URL
 	http *http.Client
@@ -37,7 +37,7 @@ type client struct {
 	token string
 }
 
-// newClient checks server and pin. There is no connection yet.
+// newClient checks server and pin. It does not connect.
 func newClient(server, pin string) (*client, error) {
 	base, err := url.Parse(strings.TrimSuffix(server, "/"))
 	if err != nil {
@@ -55,8 +55,8 @@ func newClient(server, pin string) (*client, error) {
 	return &client{base: base, http: &http.Client{
 		Transport: transport(&tls.Config{
 			MinVersion: tls.VersionTLS12,
-			// The boot script says which key the server has; names and dates of
-			// its certificate say nothing more (and the clock may be wrong).
+			// The boot script pins the server's key. The names and dates of its certificate add
+			// nothing, and this machine's clock may be wrong.
 			InsecureSkipVerify: true,
 			VerifyConnection: func(s tls.ConnectionState) error {
 				if len(s.PeerCertificates) == 0 {
@@ -69,12 +69,13 @@ func newClient(server, pin string) (*client, error) {
 				return nil
 			},
 		}),
-		// A redirect would lead away from the pinned server.
+		// Do not follow redirects: they could lead to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// transport is HTTP/1.1 without proxies, with its own limits for the silent.
+// transport returns an HTTP/1.1 transport without proxies, with time limits for servers that do not
+// answer.
 func transport(t *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                 nil,
@@ -87,7 +88,7 @@ func transport(t *tls.Config) *http.Transport {
 	}
 }
 
-// statusError is an answer that says that a request failed.
+// statusError is a response that reports a failed request.
 type statusError struct {
 	code int
 	text string
@@ -107,7 +108,7 @@ func (c *client) setToken(t string) {
 	c.mu.Unlock()
 }
 
-// authorize adds the bearer token, if there is one already.
+// authorize adds the bearer token, if the agent has one.
 func (c *client) authorize(r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +117,7 @@ func (c *client) authorize(r *http.Request) {
 	}
 }
 
-// owns reports whether u lies on the pinned server.
+// owns reports whether u is a URL of the pinned server.
 func (c *client) owns(u *url.URL) bool {
 	return u.Scheme == c.base.Scheme && strings.EqualFold(u.Host, c.base.Host)
 }
@@ -130,7 +131,7 @@ func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) e
 	return err
 }
 
-// next returns nil when there is nothing to do yet.
+// next returns the next assignment, or nil if there is none yet.
 func (c *client) next(ctx context.Context) (*action.Assignment, error) {
 	var as action.Assignment
 	path := fmt.Sprintf("/agent/v1/next?wait=%d", pollWait)
@@ -151,8 +152,8 @@ func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Or
 	return c.do(ctx, "/agent/v1/heartbeat", h, o, 15*time.Second)
 }
 
-// do posts in or, if that is nil, gets path, and decodes the answer into out, which
-// stays as it is on 204. 410 is an *overError, other refusals are a *statusError.
+// do posts in or, if in is nil, gets path. It decodes the answer into out, which stays unchanged on
+// 204. 410 is an *overError, other refusals are a *statusError.
 func (c *client) do(ctx context.Context, path string, in, out any, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -179,7 +180,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // all that matters was read
+	defer func() { _ = resp.Body.Close() }() // the part that matters was read
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	switch {
 	case resp.StatusCode == http.StatusGone:
@@ -205,8 +206,8 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 	return nil
 }
 
-// firstLine is what of an error's body goes into a log: one short line
-// without control characters.
+// firstLine returns the part of an error's body for the log: one short line without control
+// characters.
 func firstLine(b []byte) string {
 	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
 	s = strings.Map(func(r rune) rune {
@@ -218,10 +219,10 @@ func firstLine(b []byte) string {
 	return s[:min(len(s), 300)]
 }
 
-// newID returns a unique name.
+// newID returns a random, unique name.
 func newID() string {
 	var b [16]byte
-	// crypto/rand.Read never fails: it ends the program instead.
+	// crypto/rand.Read never fails: it crashes the program instead.
 	_, _ = rand.Read(b[:])
 	return hex.EncodeToString(b[:])
 }

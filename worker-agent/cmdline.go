@@ -2,7 +2,7 @@ package agent
 
 import "strings"
 
-// CommandLine reads the agent's words of a kernel command line:
+// CommandLine reads the agent's parameters from a kernel command line:
 //
 //	ingot.server=https://192.0.2.1:7443   base URL of the server
 //	ingot.pin=sha256:HEX                  digest of its certificate's SubjectPublicKeyInfo
@@ -12,8 +12,8 @@ import "strings"
 //	ingot.mac=52:54:00:00:00:01           the interface to use
 //	ingot.rescue=1                        an operator's boot: carry nothing out
 //
-// BOOTIF=01-52-54-… stands in for a missing ingot.mac. The last word of a name
-// counts, as in the kernel.
+// BOOTIF=01-52-54-… replaces a missing ingot.mac. If a parameter is repeated, the last one counts,
+// as in the kernel.
 func CommandLine(line string) Config {
 	var c Config
 	var bootif string

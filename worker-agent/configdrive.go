@@ -13,18 +13,17 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/fat16"
 )
 
-// seedLabel is what cloud-init's NoCloud looks for, as a volume label.
+// seedLabel is the volume label that cloud-init's NoCloud looks for.
 const seedLabel = "CIDATA"
 
-// configDrive puts a NoCloud seed on the bound disk: a FAT16 partition at its
-// end, labelled CIDATA. One that an earlier run left is replaced.
+// configDrive writes a NoCloud seed to the bound disk: a FAT16 partition at the end of the disk,
+// labeled CIDATA. It replaces the seed of an earlier run.
 //
 //	DEST_DISK                                             the bound disk; it has a GPT
 //	META_DATA, USER_DATA, VENDOR_DATA, NETWORK_CONFIG     contents of the files of that name
 //
-// Without META_DATA, the instance id is made from the run. VENDOR_DATA and
-// NETWORK_CONFIG may be absent, and then are absent on the disk. Output:
-// partition (number), bytes.
+// Without META_DATA, the instance id is derived from the run. Without VENDOR_DATA or
+// NETWORK_CONFIG, the seed does not contain that file. Output: partition (number), bytes.
 func (t *attempt) configDrive(ctx context.Context) (err error) {
 	files := t.seedFiles()
 	disk, dev, err := t.open(ctx, "DEST_DISK")
@@ -58,7 +57,7 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 
 	t.agent.markWrote()
 
-	// The contents come first: a partition that the table names is whole.
+	// The contents are written before the table: a partition in the table is always complete.
 	if err := writeVerified(dev, volume, int64(first)*table.sector); err != nil {
 		return fmt.Errorf("writing partition %d of %s: %w", number, disk.Path, err)
 	}
@@ -74,7 +73,7 @@ func (t *attempt) configDrive(ctx context.Context) (err error) {
 	return nil
 }
 
-// seedFile is a file of the seed.
+// seedFile is one file of the seed.
 type seedFile struct{ name, contents string }
 
 func (t *attempt) seedFiles() []seedFile {
@@ -83,7 +82,7 @@ func (t *attempt) seedFiles() []seedFile {
 		meta = "instance-id: " + t.agent.cfg.Machine + "-" + t.run + "\n"
 	}
 
-	// NoCloud takes a seed only if meta-data and user-data are both there.
+	// NoCloud accepts a seed only if it has both meta-data and user-data.
 	files := []seedFile{{"meta-data", meta}, {"user-data", t.env["USER_DATA"]}}
 	for _, f := range []seedFile{{"vendor-data", t.env["VENDOR_DATA"]}, {"network-config", t.env["NETWORK_CONFIG"]}} {
 		if f.contents != "" {
@@ -93,9 +92,8 @@ func (t *attempt) seedFiles() []seedFile {
 	return files
 }
 
-// placeSeed changes the table in memory: it uses the whole disk of size
-// bytes, and has one partition named CIDATA at its end. It returns the
-// partition's number and first sector.
+// placeSeed changes the table in memory: the table covers the whole disk of size bytes and has one
+// partition named CIDATA at its end. It returns the number and the first sector of that partition.
 func (g *gpt) placeSeed(size int64) (number int, first uint64, err error) {
 	g.resize(size)
 	free, end := -1, uint64(0)
@@ -134,8 +132,8 @@ func (g *gpt) placeSeed(size int64) (number int, first uint64, err error) {
 	return free + 1, first, nil
 }
 
-// seedBytes is the seed partition's size on a disk with such sectors: a FAT16
-// that fsck, mtools and the kernel agree on.
+// seedBytes returns the size of the seed partition for a sector size: a FAT16 that fsck, mtools and
+// the kernel all accept.
 func seedBytes(sector int) int64 {
 	if sector == 512 {
 		return 16 * mib
@@ -143,8 +141,8 @@ func seedBytes(sector int) int64 {
 	return 32 * mib
 }
 
-// checkSeed reads a volume for such sectors by another implementation than wrote
-// it. go-diskfs reads sectors of 512 bytes only.
+// checkSeed reads the volume with go-diskfs, which shares no code with makeFAT16. go-diskfs
+// supports only sectors of 512 bytes.
 func checkSeed(volume []byte, sector int, files []seedFile) error {
 	if sector != 512 {
 		return nil
@@ -156,7 +154,7 @@ func checkSeed(volume []byte, sector int, files []seedFile) error {
 
 	for _, f := range files {
 		if f.contents == "" {
-			continue // go-diskfs opens no empty files
+			continue // go-diskfs cannot open empty files
 		}
 
 		b, err := vol.ReadFile("/" + f.name)
@@ -164,21 +162,21 @@ func checkSeed(volume []byte, sector int, files []seedFile) error {
 			return fmt.Errorf("%q: %w", f.name, err)
 		}
 
-		// go-diskfs v1.9 gives what lies behind the end of a file, up to the
-		// end of its cluster: its size is what the directory says.
+		// go-diskfs v1.9 reads to the end of a file's last cluster: the size in the directory is
+		// the file's size.
 		st, err := vol.Stat(f.name)
 		if err != nil {
 			return fmt.Errorf("%q: %w", f.name, err)
 		}
 		if st.Size() != int64(len(f.contents)) || string(b[:min(len(b), len(f.contents))]) != f.contents {
-			return fmt.Errorf("%q has other contents than it was given", f.name)
+			return fmt.Errorf("%q does not have the contents that were written", f.name)
 		}
 	}
 
 	return nil
 }
 
-// memory is a file in memory that is only read, as go-diskfs wants its files.
+// memory is a read-only file in memory, with the methods that go-diskfs needs.
 type memory struct{ *bytes.Reader }
 
 var _ backend.Storage = memory{}
@@ -189,7 +187,7 @@ func (memory) Sys() (*os.File, error)                  { return nil, backend.Err
 func (memory) Writable() (backend.WritableFile, error) { return nil, backend.ErrIncorrectOpenMode }
 func (m memory) Stat() (fs.FileInfo, error)            { return memoryInfo(m.Size()), nil }
 
-// memoryInfo is the size of a memory.
+// memoryInfo is the fs.FileInfo of a memory; its value is the size.
 type memoryInfo int64
 
 func (memoryInfo) Name() string       { return seedLabel }

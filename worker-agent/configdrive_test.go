@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// gptImage is a disk image of 12 MiB with one partition from 1 MiB to
-// 9 MiB, as image2disk leaves it on a larger disk.
+// gptImage returns a disk image of 12 MiB with one partition from 1 MiB to 9 MiB, as image2disk
+// writes it to a larger disk.
 func gptImage(t *testing.T, sector int64) []byte {
 	t.Helper()
 	const size = 12 * mib
@@ -55,7 +55,7 @@ func gptImage(t *testing.T, sector int64) []byte {
 	return b
 }
 
-// sectorDevice is a file with sectors of another size.
+// sectorDevice is a file with another sector size.
 type sectorDevice struct {
 	fileDevice
 	sector int
@@ -76,8 +76,8 @@ func (d sectorDisks) Open(path string) (Device, error) {
 	return &sectorDevice{*dev.(*fileDevice), d.sector}, nil
 }
 
-// judge runs a program of the system on a file, if it is installed, and says
-// so if it is not: this package's own reader has judged before.
+// judge checks a file with a program of the system. If the program is not installed, it only logs
+// that: this package's own reader has checked the file already.
 func judge(t *testing.T, good string, name string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -118,7 +118,7 @@ func TestConfigDrive(t *testing.T) {
 			if strings.Contains(res.Log, "a long one") {
 				t.Fatal("the log shows user data")
 			}
-			// Again, as a second run does: in its place, and with other contents.
+			// A second run replaces the seed, with other contents.
 			env := map[string]string{"DEST_DISK": "/dev/alias", "USER_DATA": ""}
 			res = s.result(s.give(1, action.ConfigDrive, disk, env))
 			if res.State != action.Success || res.Output["partition"] != "2" {
@@ -161,8 +161,8 @@ func TestConfigDrive(t *testing.T) {
 	}
 }
 
-// Documents of every length, in relation to a cluster of the volume and to how
-// much a reader takes at a time, are read back as they were written.
+// Documents of every length around the sizes of a cluster and of a reader's buffer are read back as
+// they were written.
 func TestConfigDriveOfAnySize(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
@@ -243,7 +243,7 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-func TestAWipeThatDidNotHappenIsFoundOut(t *testing.T) {
+func TestWipeWithoutEffectIsDetected(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	files, disk, _ := testDisk(t, 32*mib)
@@ -252,13 +252,13 @@ func TestAWipeThatDidNotHappenIsFoundOut(t *testing.T) {
 	s.start(cfg)
 	for n, mode := range []string{"metadata", "quick"} {
 		if res := s.result(s.give(n, "wipe", disk, map[string]string{"WIPE_MODE": mode})); res.State != action.Failed ||
-			!strings.Contains(res.Message, "not all is zero") {
+			!strings.Contains(res.Message, "are zero") {
 			t.Errorf("%+v", res)
 		}
 	}
 }
 
-// keepingDisks say that they zero, and do not.
+// keepingDisks report success for zeroing and keep the old data.
 type keepingDisks struct{ FileDisks }
 
 func (k keepingDisks) Open(path string) (Device, error) {

@@ -24,33 +24,32 @@ const mib = 1 << 20
 type Device interface {
 	io.ReaderAt
 	io.WriterAt
-	// Zero makes n bytes at off read as zero, by the device's own means where
-	// it has some.
+	// Zero makes n bytes at off read as zero, with the device's own command if it has one.
 	Zero(off, n int64) error
-	// Sync returns when what was written is on stable storage.
+	// Sync returns when all written data is on stable storage.
 	Sync() error
 	// Size in bytes.
 	Size() int64
-	// SectorSize is the logical one, in bytes.
+	// SectorSize is the logical sector size in bytes.
 	SectorSize() int
 	// Reread makes the kernel read the partition table again.
 	Reread() error
 	Close() error
 }
 
-// Partition is a part of a disk.
+// Partition is a partition of a disk that the kernel knows.
 type Partition struct {
 	Number int
-	Path   string // of its device node
+	Path   string // path of its device node
 	Size   int64  // bytes
 }
 
 var partitionSuffix = regexp.MustCompile(`^(?:-part|p)?([0-9]+)$`)
 
-// target finds the disk that path, an environment's value, means: the bound
-// disk, by identity and never by name. partition is 0 for the whole disk.
+// target returns the bound disk, if path, an environment variable's value, names it. The disk is
+// found by its identity, never by its name. partition is 0 for the whole disk.
 //
-// It is called right before the first write: the disk is looked up again.
+// Call it right before the first write, so that the disk is looked up again.
 func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
 	if t.bound == nil {
 		return disk, 0, errors.New("finding the disk: none is bound to this run")
@@ -63,8 +62,8 @@ func (t *attempt) target(ctx context.Context, variable string) (disk action.Disk
 	return disk, partition, err
 }
 
-// present reports whether the bound disk is there, before anything else of an
-// action that writes is done.
+// present returns an error if the bound disk is missing. It runs before any other step of an action
+// that writes.
 func (t *attempt) present(ctx context.Context) error {
 	if t.bound == nil {
 		return errors.New("finding the disk: none is bound to this run")
@@ -73,8 +72,8 @@ func (t *attempt) present(ctx context.Context) error {
 	return err
 }
 
-// partitionOf returns the number of the partition of the bound disk that path
-// names, 0 when it names the disk.
+// partitionOf returns the number of the bound disk's partition that path names, or 0 if path names
+// the whole disk.
 func (t *attempt) partitionOf(path string) (int, error) {
 	if path == "" {
 		return 0, nil
@@ -114,8 +113,8 @@ func (t *attempt) partitionOf(path string) (int, error) {
 	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", describe(*t.bound))
 }
 
-// identify returns the one of disks that is bound. Serial number, WWN and size
-// must agree; a disk that has neither of the two is known by path and size.
+// identify returns the disk that matches bound. Serial number, WWN and size must agree. A disk
+// without serial number and WWN is identified by path and size.
 func identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 	var found []action.Disk
 	for _, d := range disks {
@@ -143,7 +142,7 @@ func identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 			strings.Join(there, "; "))
 
 	case len(found) > 1:
-		return action.Disk{}, fmt.Errorf("finding the disk %s: %s and %s both answer to it", describe(bound), found[0].Path,
+		return action.Disk{}, fmt.Errorf("finding the disk %s: %s and %s both match", describe(bound), found[0].Path,
 			found[1].Path)
 	case found[0].ReadOnly:
 		return action.Disk{}, fmt.Errorf("finding the disk %s: %s is read-only", describe(bound), found[0].Path)
@@ -166,7 +165,7 @@ func describe(d action.Disk) string {
 	return strings.Join(append(s, fmt.Sprintf("%d bytes", d.Size)), ", ")
 }
 
-// open opens the whole bound disk that variable names for writing.
+// open opens the whole bound disk for writing. variable names the disk.
 func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Device, error) {
 	disk, partition, err := t.target(ctx, variable)
 	if err != nil {
@@ -178,7 +177,7 @@ func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Devic
 	return t.openDisk(ctx, *t.bound)
 }
 
-// openDisk opens the disk that want identifies for writing.
+// openDisk opens the disk that matches want for writing.
 func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, Device, error) {
 	disk, err := t.lookUp(ctx, want)
 	if err != nil {
@@ -195,12 +194,12 @@ func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, 
 		return disk, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", disk.Path, dev.Size(), disk.Size)
 	}
 
-	// Once more, now that the open descriptor keeps the name from passing to
-	// another disk: between the first look and the opening it could.
+	// Between the look-up and opening, the name may have passed to another disk. Look up again:
+	// while the device is open, the name cannot change.
 	if again, err := t.lookUp(ctx, want); err != nil || again.Path != disk.Path {
 		_ = dev.Close() // nothing was written
 		if err == nil {
-			err = fmt.Errorf("the disk is %s now", again.Path)
+			err = fmt.Errorf("the disk is now %s", again.Path)
 		}
 		return disk, nil, fmt.Errorf("opening %s: %w", disk.Path, err)
 	}
@@ -209,15 +208,14 @@ func (t *attempt) openDisk(ctx context.Context, want action.Disk) (action.Disk, 
 	return disk, dev, nil
 }
 
-// closeDisk closes a disk that was written to. An error of that counts if err is
-// nil so far.
+// closeDisk closes a disk that was written to. If closing fails and err is nil so far, it sets err.
 func closeDisk(dev Device, path string, err *error) {
 	if e := dev.Close(); e != nil && *err == nil {
 		*err = fmt.Errorf("closing %s: %w", path, e)
 	}
 }
 
-// lookUp returns the disk of this moment that want identifies.
+// lookUp lists the disks again and returns the one that matches want.
 func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, error) {
 	disks, err := t.agent.cfg.Disks.Disks(ctx)
 	if err != nil {
@@ -231,16 +229,16 @@ func (t *attempt) lookUp(ctx context.Context, want action.Disk) (action.Disk, er
 	return disk, err
 }
 
-// protects reports whether the order forbids to write to d.
+// protects reports whether the order protects d from writes.
 func (t *attempt) protects(d action.Disk) bool {
 	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
 }
 
-// FileDisks are files that stand in for disks, by the path that the machine
-// would have: for tests and simulated machines. The zero value has no disks.
+// FileDisks are files that replace disks in tests and in simulated machines. The zero value has no
+// disks.
 type FileDisks []FileDisk
 
-// FileDisk is one of them. Disk.Size is the file's.
+// FileDisk is one disk in a file. Disk.Size is the file's size.
 type FileDisk struct {
 	action.Disk
 	File string
@@ -273,7 +271,7 @@ func (f FileDisks) Open(path string) (Device, error) {
 	}
 	st, err := file.Stat()
 	if err != nil {
-		_ = file.Close() // the first error counts
+		_ = file.Close() // the error of Stat or of the size is returned
 		return nil, err
 	}
 	return &fileDevice{File: file, size: st.Size()}, nil
@@ -291,7 +289,7 @@ func (f FileDisks) find(path string) (FileDisk, error) {
 
 // FilePartition is a partition of a FileDisk.
 type FilePartition struct {
-	File        string // of the disk
+	File        string // the disk's file
 	Number      int
 	Start, Size int64 // bytes
 }
@@ -306,7 +304,7 @@ func (f FileDisks) Partitions(path string) ([]FilePartition, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = dev.Close() }() // only read from
+	defer func() { _ = dev.Close() }() // opened only for reading
 	table, err := readTable(dev, dev.Size(), dev.SectorSize())
 	if err != nil {
 		return nil, fmt.Errorf("reading the partition table of %s: %w", path, err)
@@ -329,7 +327,7 @@ func (d *fileDevice) Size() int64     { return d.size }
 func (d *fileDevice) SectorSize() int { return 512 }
 func (d *fileDevice) Reread() error   { return nil }
 
-// WriteAt keeps the file from growing: disks do not.
+// WriteAt returns an error instead of extending the file: a disk does not grow.
 func (d *fileDevice) WriteAt(p []byte, off int64) (int, error) {
 	if off+int64(len(p)) > d.size {
 		return 0, fmt.Errorf("writing %d bytes at %d: no space left on a disk of %d bytes", len(p), off, d.size)
@@ -339,13 +337,13 @@ func (d *fileDevice) WriteAt(p []byte, off int64) (int, error) {
 
 func (d *fileDevice) Zero(off, n int64) error { return zeroByWriting(d, off, n) }
 
-// writeBlocks writes p at off; a long run of zeros by the device's own means.
+// writeBlocks writes p at off, and long runs of zeros with the device's Zero.
 func writeBlocks(dev Device, p []byte, off int64) error {
 	if len(p) >= mib && allZero(p) {
 		return dev.Zero(off, int64(len(p)))
 	}
 
-	// Direct I/O takes whole pages; a shorter end goes through the page cache.
+	// Direct I/O needs whole pages; a shorter end goes through the page cache.
 	whole := len(p) &^ (pageSize - 1)
 	if whole > 0 {
 		if _, err := dev.WriteAt(p[:whole], off); err != nil {
@@ -360,7 +358,7 @@ func writeBlocks(dev Device, p []byte, off int64) error {
 	return nil
 }
 
-// writeVerified writes p at off and, when that is on stable storage, reads it back.
+// writeVerified writes p at off, syncs the device and reads p back.
 func writeVerified(dev Device, p []byte, off int64) error {
 	if err := writeBlocks(dev, p, off); err != nil {
 		return err
@@ -374,15 +372,15 @@ func writeVerified(dev Device, p []byte, off int64) error {
 		return fmt.Errorf("reading back at byte %d: %w", off, err)
 	}
 	if !bytes.Equal(back, p) {
-		return fmt.Errorf("reading back at byte %d: the disk gives back other bytes than were written", off)
+		return fmt.Errorf("reading back at byte %d: the disk returned different bytes than were written", off)
 	}
 	return nil
 }
 
-// zeros are a MiB of zero bytes that nothing writes to.
+// zeros returns a MiB of zero bytes; it must not be changed.
 var zeros = sync.OnceValue(func() []byte { return aligned(mib) })
 
-// zeroByWriting writes n zero bytes at off.
+// zeroByWriting writes n zero bytes at off, without help of the device.
 func zeroByWriting(w io.WriterAt, off, n int64) error {
 	for n > 0 {
 		k, err := w.WriteAt(zeros()[:min(n, mib)], off)
@@ -394,7 +392,7 @@ func zeroByWriting(w io.WriterAt, off, n int64) error {
 	return nil
 }
 
-// pageSize is the alignment that direct I/O wants at most.
+// pageSize is the largest alignment that direct I/O requires.
 const pageSize = 4096
 
 // aligned returns n zero bytes at an address that is a multiple of pageSize.
@@ -407,13 +405,13 @@ func aligned(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// allZero reports whether b holds zero bytes only: its first is zero, and each is
-// as the one before it.
+// allZero reports whether b contains only zero bytes: the first byte is zero, and each byte equals
+// the one before it.
 func allZero(b []byte) bool {
 	return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1])
 }
 
-// Facts lists the disks with what is on them.
+// Facts lists the disks with their contents.
 func (f FileDisks) Facts(ctx context.Context) ([]action.Disk, error) {
 	disks, err := f.Disks(ctx)
 	for i := range disks {
@@ -422,7 +420,7 @@ func (f FileDisks) Facts(ctx context.Context) ([]action.Disk, error) {
 			return disks, err
 		}
 		disks[i].Signatures, disks[i].Blank = Signatures(file, disks[i].Size, 512)
-		_ = file.Close() // only read from
+		_ = file.Close() // opened only for reading
 	}
 	return disks, err
 }

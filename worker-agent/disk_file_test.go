@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The disks of these tests are sparse files of up to hundreds of MiB. The race detector pays for each byte that passes
-// through Go's heap: the helpers here leave the bytes in the page cache.
+// The disks of these tests are sparse files of up to hundreds of MiB. The race detector slows down
+// every byte in Go's heap: the helpers here keep the bytes in the page cache.
 
-// mapFile returns the contents of a file, of this moment and of later ones. What is written to the slice is written to
-// the file.
+// mapFile maps the contents of a file; later changes of the file are visible in the slice. Writes
+// to the slice change the file.
 func mapFile(t *testing.T, file string) []byte {
 	t.Helper()
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -37,7 +37,7 @@ func mapFile(t *testing.T, file string) []byte {
 	return b
 }
 
-// newFile makes a file of size bytes that reads as zero.
+// newFile creates a file of size zero bytes without allocating them.
 func newFile(t *testing.T, file string, size int64) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
@@ -45,7 +45,8 @@ func newFile(t *testing.T, file string, size int64) {
 	}
 }
 
-// copyData copies the n bytes at off of the file from to the offset at of the file to, leaving out holes.
+// copyData copies n bytes from offset off of the file from to offset at of the file to, without
+// holes.
 func copyData(t *testing.T, from string, off, n int64, to string, at int64) {
 	t.Helper()
 	src, err := os.Open(from)
@@ -80,7 +81,7 @@ func copyData(t *testing.T, from string, off, n int64, to string, at int64) {
 	}
 }
 
-// oldData is what was on the disk before: n bytes that cannot be written to.
+// oldData returns n bytes of old disk contents. The bytes cannot be written to.
 func oldData(n int) []byte { return everOldData()[:n:n] }
 
 var everOldData = sync.OnceValue(func() []byte {

@@ -23,12 +23,12 @@ type EFIVariables interface {
 	Names() ([]string, error)
 	// Get returns a variable's value. fs.ErrNotExist: there is none.
 	Get(name string) ([]byte, error)
-	// Set writes a variable that lasts (non-volatile, boot and runtime access).
+	// Set writes a non-volatile variable with boot and runtime access.
 	Set(name string, value []byte) error
 	Delete(name string) error
 }
 
-// efiBoot lists the firmware's boot entries, and changes them.
+// efiBoot lists and changes the firmware's boot entries.
 //
 //	DELETE_LABEL  delete the entries of these descriptions, one on each line
 //	DELETE_STALE  true: delete the entries whose loader is on a partition that no disk of this machine has
@@ -37,8 +37,8 @@ type EFIVariables interface {
 //	BOOT_NEXT     start this entry once, next time
 //	REQUIRED      true: a machine that was not booted by UEFI is a failure; else nothing is done on one
 //
-// With none of them, it only lists. What was changed is read back; doing it
-// again changes nothing. Output: firmware, entries (JSON), deleted, order, next.
+// Without any of these, it only lists the entries. Changes are read back; running it again changes
+// nothing. Output: firmware, entries (JSON), deleted, order, next.
 func (t *attempt) efiBoot(ctx context.Context) error {
 	required, err := action.Bool(t.env, "REQUIRED", false)
 	stale, e := action.Bool(t.env, "DELETE_STALE", false)
@@ -99,7 +99,7 @@ func (t *attempt) efiBoot(ctx context.Context) error {
 	return b.report(t.output)
 }
 
-// lines splits text at any of seps, and drops what is blank.
+// lines splits text at any of seps and drops blank lines.
 func lines(text, seps string) []string {
 	var out []string
 	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(seps, r) }) {
@@ -110,9 +110,8 @@ func lines(text, seps string) []string {
 	return out
 }
 
-// partitionsOfAll returns the PARTUUIDs of every partition of every disk of the
-// machine. A disk that cannot be read is an error: what is not known to be gone
-// is not stale.
+// partitionsOfAll returns the PARTUUIDs of all partitions on all disks of the machine. A disk that
+// cannot be read is an error: an entry is stale only if its partition is known to be gone.
 func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) {
 	disks, err := t.agent.cfg.Disks.Disks(ctx)
 	if err != nil {
@@ -128,7 +127,7 @@ func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) 
 
 		_, unreadable := dev.ReadAt(make([]byte, 2*dev.SectorSize()), 0)
 		table, err := readTable(dev, dev.Size(), dev.SectorSize())
-		_ = dev.Close() // only read from
+		_ = dev.Close() // opened only for reading
 		if unreadable != nil {
 			return nil, fmt.Errorf("reading %s: %w", d.Path, unreadable)
 		}
@@ -147,7 +146,7 @@ func (t *attempt) partitionsOfAll(ctx context.Context) (map[string]bool, error) 
 	return there, nil
 }
 
-// damaged reports whether err is more than errNoTable.
+// damaged reports whether err means a damaged table, and not a missing one.
 func damaged(err error) bool {
 	var both interface{ Unwrap() []error }
 	if !errors.As(err, &both) {
@@ -156,7 +155,7 @@ func damaged(err error) bool {
 	return slices.ContainsFunc(both.Unwrap(), func(e error) bool { return !errors.Is(e, errNoTable) })
 }
 
-// bootManager is the firmware's list of what it starts.
+// bootManager is the firmware's list of boot entries.
 type bootManager struct {
 	vars    EFIVariables
 	log     func(format string, args ...any)
@@ -169,15 +168,16 @@ type bootManager struct {
 type efiEntry struct {
 	number uint16
 	option loadOption
-	bad    error // it cannot be read: it is listed, and left alone
+	bad    error // why the entry cannot be read; it is listed and never changed
 }
 
-// bootName is Boot0003's; the numbers have capital letters.
+// bootName matches the variable of a boot entry, such as Boot0003; its hexadecimal digits are
+// capitals.
 var bootName = regexp.MustCompile(`^Boot([0-9A-F]{4})$`)
 
 func bootVariable(n uint16) string { return fmt.Sprintf("Boot%04X", n) }
 
-// read reads the entries, their order, and what is next.
+// read reads the entries, BootOrder and BootNext.
 func (b *bootManager) read(names []string) error {
 	b.entries, b.order, b.next = nil, nil, -1
 	for _, name := range names {
@@ -224,8 +224,7 @@ func (b *bootManager) read(names []string) error {
 	return nil
 }
 
-// numbers reads a variable that is a list of entries; one that is not there is
-// an empty list.
+// numbers reads a variable that contains a list of entries; a missing variable is an empty list.
 func (b *bootManager) numbers(name string) ([]uint16, error) {
 	value, err := b.vars.Get(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -255,7 +254,7 @@ func (b *bootManager) put(name string, list []uint16) error {
 	}
 
 	if len(value) == 0 {
-		// An empty variable is none (UEFI specification §8.2.2).
+		// Writing an empty value deletes a variable (UEFI specification §8.2.2).
 		if err := b.vars.Delete(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("deleting %s: %w", name, err)
 		}
@@ -283,8 +282,8 @@ func (b *bootManager) deleteStale(there map[string]bool) error {
 	return b.delete(func(e efiEntry) bool { return e.option.disk != "" && !there[e.option.disk] })
 }
 
-// delete deletes the entries that which chooses. They leave the order first:
-// what was interrupted between finds the rest again.
+// delete deletes the entries for which which returns true. Each is removed from BootOrder first: if
+// the action is interrupted, the next attempt still finds the entry.
 func (b *bootManager) delete(which func(efiEntry) bool) error {
 	for _, e := range slices.Clone(b.entries) {
 		if e.bad != nil || !which(e) {
@@ -320,7 +319,7 @@ func (b *bootManager) delete(which func(efiEntry) bool) error {
 	return nil
 }
 
-// find returns the entry of that number or description.
+// find returns the entry with that number or description.
 func (b *bootManager) find(what string) (uint16, error) {
 	digits := strings.TrimPrefix(what, "Boot")
 	if n, err := strconv.ParseUint(digits, 16, 16); err == nil && len(digits) == 4 {
@@ -395,7 +394,7 @@ func (b *bootManager) setNext(want string) error {
 // maxEFIOutput bounds the list in a report, bytes.
 const maxEFIOutput = 32 << 10
 
-// report says what there is now.
+// report adds the boot entries as they are now to output.
 func (b *bootManager) report(output map[string]string) error {
 	type shown struct {
 		Number    string `json:"number"`

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// option writes an EFI_LOAD_OPTION.
+// option encodes an EFI_LOAD_OPTION.
 func option(label string, nodes ...[]byte) []byte {
 	path := slices.Concat(nodes...)
 	b := binary.LittleEndian.AppendUint32(nil, loadActive)
@@ -34,7 +34,7 @@ func node(kind, sub byte, data []byte) []byte {
 	return append(b, data...)
 }
 
-// hardDrive is the node of a partition, by the 16 bytes that its table has.
+// hardDrive returns the node of a partition, with the 16 bytes of its signature.
 func hardDrive(number uint32, signature []byte, format, kind byte) []byte {
 	d := make([]byte, 38)
 	binary.LittleEndian.PutUint32(d, number)
@@ -96,7 +96,7 @@ func TestParseLoadOption(t *testing.T) {
 		"half a node": option("x", []byte{1, 1}),
 	} {
 		if got, err := parseLoadOption(b); err == nil {
-			t.Errorf("%s was taken: %+v", name, got)
+			t.Errorf("%s was accepted: %+v", name, got)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func FuzzParseLoadOption(f *testing.F) {
 	})
 }
 
-// firmware is a set of variables, as efivarfs shows them.
+// firmware returns a set of variables in the form of efivarfs.
 func firmware(t *testing.T, vars map[string][]byte) EFIVarFS {
 	t.Helper()
 	dir := EFIVarFS(t.TempDir())
@@ -200,7 +200,7 @@ func TestEFIBoot(t *testing.T) {
 				t.Fatalf("%v %v\n%s", out, err, log)
 			}
 			if !strings.Contains(out["entries"], `"number":"00FF"`) || !strings.Contains(out["entries"], "cut short") {
-				t.Errorf("the bad entry is not listed: %s", out["entries"])
+				t.Errorf("the invalid entry is not listed: %s", out["entries"])
 			}
 			names, err := vars.Names()
 			if err != nil {
@@ -214,7 +214,7 @@ func TestEFIBoot(t *testing.T) {
 			if b, err := vars.Get("Timeout"); err != nil || !bytes.Equal(b, numbers(3)) {
 				t.Errorf("another variable changed: %v %v", b, err)
 			}
-			if c.env["BOOT_NEXT"] == "" && c.env["BOOT_ORDER"] == "" { // these name what may be gone the second time
+			if c.env["BOOT_NEXT"] == "" && c.env["BOOT_ORDER"] == "" { // these may name an entry that the first call deleted
 				if _, _, err := try(t, cfg, action.EFIBoot, disk, c.env); err != nil {
 					t.Errorf("again: %v", err)
 				}
@@ -240,7 +240,7 @@ func TestEFIBootWithoutUEFI(t *testing.T) {
 	}
 }
 
-// What cannot be known to be gone is not stale.
+// An entry is stale only if its partition is known to be gone.
 func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 	t.Parallel()
 	files, _, file := sparse(t, 24*mib)
@@ -258,7 +258,7 @@ func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	// A blank disk has no partitions: that is known.
+	// A blank disk is known to have no partitions.
 	blank, _, _ := sparse(t, 24*mib)
 	if out, log, err := try(t, Config{Disks: blank, EFI: vars}, action.EFIBoot, nil, map[string]string{"DELETE_STALE": "true"}); err != nil ||
 		out["deleted"] != "Boot0001" {
@@ -266,7 +266,7 @@ func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 	}
 }
 
-// stubborn firmware says that it has written.
+// stubborn firmware reports success and ignores the write.
 type stubborn struct{ EFIVarFS }
 
 func (stubborn) Set(string, []byte) error { return nil }
@@ -287,8 +287,8 @@ func TestEFIBootReadsBack(t *testing.T) {
 	}
 }
 
-// The kernel protects variables: the flag is taken off where there is one.
-func TestEFIVarFSTakesTheImmutableFlagOff(t *testing.T) {
+// The kernel protects variables with the immutable flag: Set and Delete remove it.
+func TestEFIVarFSClearsImmutableFlag(t *testing.T) {
 	t.Parallel()
 	vars := firmware(t, map[string][]byte{"BootNext": numbers(1)})
 	f, err := os.Open(vars.file("BootNext"))

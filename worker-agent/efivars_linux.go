@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// efiGlobal is EFI_GLOBAL_VARIABLE: the vendor of the variables that the
-// specification itself defines.
+// efiGlobal is EFI_GLOBAL_VARIABLE, the vendor GUID of the variables that the UEFI specification
+// defines.
 const efiGlobal = "-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
-// efiAttributes of a variable that lasts: NON_VOLATILE, BOOTSERVICE_ACCESS,
+// efiAttributes are those of a persistent variable: NON_VOLATILE, BOOTSERVICE_ACCESS and
 // RUNTIME_ACCESS.
 const efiAttributes = "\x07\x00\x00\x00"
 
 // immutable is FS_IMMUTABLE_FL of linux/fs.h.
 const immutable = 0x10
 
-// EFIVarFS is efivarfs, mounted at the directory.
+// EFIVarFS is the directory where efivarfs is mounted.
 type EFIVarFS string
 
-// HostEFI returns the variables of the machine that it runs on, and mounts
-// efivarfs where that has not been done; nil when UEFI has not booted it.
+// HostEFI returns the variables of this machine, or nil if it was not booted by UEFI. It mounts
+// efivarfs if necessary.
 func HostEFI() EFIVariables {
 	const dir = "/sys/firmware/efi/efivars"
 	if _, err := os.Stat(dir); err != nil {
@@ -34,7 +34,7 @@ func HostEFI() EFIVariables {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err == nil && st.Type != unix.EFIVARFS_MAGIC {
-		// If that cannot be done, Names says that the list is empty or why not.
+		// If the mount fails, Names reports that there are no variables.
 		_ = unix.Mount("efivarfs", dir, "efivarfs", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, "")
 	}
 	return EFIVarFS(dir)
@@ -55,7 +55,7 @@ func (d EFIVarFS) Names() ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		// Every firmware has some: this is the empty directory beneath.
+		// All firmware has variables: an empty directory means that efivarfs is not mounted there.
 		return nil, fmt.Errorf("reading %s: it holds no variables: efivarfs is not mounted", string(d))
 	}
 	return names, nil
@@ -68,12 +68,12 @@ func (d EFIVarFS) Get(name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(b) < len(efiAttributes) {
-		return nil, fmt.Errorf("reading %s: %d bytes, fewer than its attributes have", name, len(b))
+		return nil, fmt.Errorf("reading %s: %d bytes are too short for its attributes", name, len(b))
 	}
 	return b[len(efiAttributes):], nil
 }
 
-// Set implements EFIVariables. The kernel wants all of it in one write.
+// Set implements EFIVariables. The kernel requires a single write.
 func (d EFIVarFS) Set(name string, value []byte) error {
 	if err := d.unlock(name); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (d EFIVarFS) Delete(name string) error {
 	return os.Remove(d.file(name))
 }
 
-// unlock takes the immutable flag off a variable: the kernel sets it on those
-// that it does not know to be harmless.
+// unlock removes the immutable flag of a variable. The kernel sets it on all variables that it does
+// not know to be safe to delete.
 func (d EFIVarFS) unlock(name string) error {
 	f, err := os.Open(d.file(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,10 +104,10 @@ func (d EFIVarFS) unlock(name string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // only asked
+	defer func() { _ = f.Close() }() // used only for ioctl
 	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
 	if err != nil || flags&immutable == 0 {
-		return nil // a file system without such flags
+		return nil // the file system has no such flags
 	}
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags&^immutable); err != nil {
 		return fmt.Errorf("making %s changeable: %w", name, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// exitError is a failure with an exit code of its own.
+// exitError is a failure with its own exit code.
 type exitError struct {
 	code int
 	text string
@@ -18,16 +18,16 @@ type exitError struct {
 
 func (e *exitError) Error() string { return e.text }
 
-// execute carries as out and returns how that went. When it returns, nothing
-// of the action runs any more.
+// execute carries out as and returns the result. When it returns, no part of the action is running
+// any more.
 //
-// Its time is counted by a clock that is never set: Started and Ended are for
-// operators, and Ended is Started plus what that clock says.
+// Its duration is measured with the monotonic clock. Started and Ended are for operators; Ended is
+// Started plus the measured duration.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	order, refusal := a.order(as)
-	as = order.Assignment // what was not signed does not count; a refused one is empty
+	as = order.Assignment // unsigned fields are not used; a refused order is empty
 
 	if limit := as.Action.Timeout.Duration(); limit > 0 {
 		var done context.CancelFunc
@@ -42,7 +42,7 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	a.mu.Lock()
 	if res, stopped := a.finished[as.Key]; stopped {
 		a.mu.Unlock()
-		return res // the order to stop came between accept and here
+		return res // an order to stop arrived after accept
 	}
 	a.running = t
 	a.mu.Unlock()
@@ -82,16 +82,16 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 		res.Output = t.output
 	}
 
-	// In one step: an order to stop that comes now finds this result, not an
-	// attempt that never began.
+	// Store the result in the same critical section: an order to stop that arrives now must find
+	// this result, not an attempt that never started.
 	a.mu.Lock()
 	a.running, a.finished[as.Key] = nil, res
 	a.mu.Unlock()
 	return res
 }
 
-// perform calls the native action that as names. A panic in it is its error:
-// PID 1 must live on to report it.
+// perform calls the native action of as. A panic becomes the action's error: the agent is PID 1 and
+// must survive to report it.
 func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -102,7 +102,7 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 
 	native, ok := action.Native(as.Action.Image)
 	if !ok {
-		return fmt.Errorf("carrying out %q: it names no action that this agent knows, and it runs no containers",
+		return fmt.Errorf("carrying out %q: this agent has no action of this name and cannot run containers",
 			as.Action.Image)
 	}
 	if err := action.Check(native, t.env); err != nil {
@@ -117,22 +117,23 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 		return perform(t, ctx)
 	}
 	if action.Leaves(native) {
-		return nil // the agent leaves when this success was acknowledged
+		return nil // the agent leaves after this success is acknowledged
 	}
-	return fmt.Errorf("carrying out %q: native action %q is not in this agent", as.Action.Image, native)
+	return fmt.Errorf("carrying out %q: this agent does not have native action %q", as.Action.Image, native)
 }
 
-// performers has the implementation of each native action. One that only leaves
-// the agent has none.
+// performers has the implementation of each native action. An action that only leaves the agent
+// needs none.
 var performers = map[string]func(*attempt, context.Context) error{
-	action.Image2Disk:  (*attempt).image2disk,
-	action.WriteFile:   (*attempt).writeFile,
-	action.Inject:      (*attempt).inject,
-	action.ConfigDrive: (*attempt).configDrive,
-	action.GrowPart:    (*attempt).growPart,
-	action.Wipe:        (*attempt).wipe,
-	action.EFIBoot:     (*attempt).efiBoot,
-	action.Kexec:       (*attempt).kexec,
-	action.Inspect:     (*attempt).inspect,
-	action.Noop:        (*attempt).noop,
+	action.Image2Disk:   (*attempt).image2disk,
+	action.Archive2Disk: (*attempt).archive2disk,
+	action.WriteFile:    (*attempt).writeFile,
+	action.Inject:       (*attempt).inject,
+	action.ConfigDrive:  (*attempt).configDrive,
+	action.GrowPart:     (*attempt).growPart,
+	action.Wipe:         (*attempt).wipe,
+	action.EFIBoot:      (*attempt).efiBoot,
+	action.Kexec:        (*attempt).kexec,
+	action.Inspect:      (*attempt).inspect,
+	action.Noop:         (*attempt).noop,
 }

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"bytes"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
 )
 
-// The agent carries out every native action, and no other one.
+// The agent implements every native action and no others.
 func TestEveryNativeActionIsImplemented(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -20,5 +23,20 @@ func TestEveryNativeActionIsImplemented(t *testing.T) {
 		if !known[name] {
 			t.Errorf("%s: package action does not list it", name)
 		}
+	}
+}
+
+// S23: the agent refuses what is not a native action, even if the server has signed it, and before it opens a disk.
+func TestS23OtherActionsAreRefused(t *testing.T) {
+	for _, name := range []string{"nginx", "docker.io/library/image2disk", "", "sh", "image2disk "} {
+		files, disk, image := testDisk(t, diskSize)
+		s := newFakeServer(t)
+		cfg := s.config()
+		cfg.Disks = files
+		s.start(cfg)
+
+		res := s.result(s.give(0, name, disk, map[string]string{"IMG_URL": "https://192.0.2.1/x", "DEST_DISK": "/dev/alias"}))
+		require.Equal(t, action.Failed, res.State, name)
+		require.True(t, bytes.Equal(oldData(diskSize), mapFile(t, image)), "%q: the disk was written", name)
 	}
 }

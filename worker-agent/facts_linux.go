@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostFinder looks at the machine that it runs on.
+// HostFinder reads the facts of the machine on which it runs.
 type HostFinder struct {
 	// Sys is where sysfs is mounted; "" means /sys.
 	Sys string
 }
 
-// Facts implements Finder. What cannot be read is left out.
+// Facts implements Finder. Facts that cannot be read are left out.
 func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	sys := cmp.Or(h.Sys, "/sys")
 	f := action.Facts{
@@ -53,7 +53,7 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	return f, err
 }
 
-// word reads a sysfs file of one line; "" when there is none.
+// word reads a sysfs file of one line; it returns "" if there is none.
 func word(elem ...string) string {
 	b, err := os.ReadFile(filepath.Join(elem...))
 	if err != nil {
@@ -62,7 +62,7 @@ func word(elem ...string) string {
 	return clean(string(b))
 }
 
-// clean keeps what can be printed: firmware fills such fields with anything.
+// clean removes characters that cannot be printed: firmware may fill such fields with garbage.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0xfffd {
@@ -97,10 +97,10 @@ func listNICs(sys string) []action.NIC {
 	return nics
 }
 
-// noDisks are the kinds of block device that no system is installed on.
+// noDisks are name prefixes of block devices on which no system can be installed.
 var noDisks = []string{"loop", "ram", "sr", "zram", "dm-", "md", "fd", "nbd", "mtdblock"}
 
-// listDisks lists the disks of sysfs, without looking at what is on them.
+// listDisks lists the disks in sysfs without reading their contents.
 func listDisks(sys string) ([]action.Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(sys, "block"))
 	if err != nil {
@@ -117,8 +117,8 @@ func listDisks(sys string) ([]action.Disk, error) {
 		dir := filepath.Join(sys, "block", name)
 		sectors, err := strconv.ParseInt(word(dir, "size"), 10, 64)
 
-		// Sysfs counts in units of 512 bytes, whatever the disk's sectors are. An
-		// NVMe boot or multipath node shows as hidden.
+		// Sysfs counts units of 512 bytes, independent of the disk's sector size. The path devices
+		// of a multipath NVMe disk are hidden.
 		if err != nil || sectors == 0 || word(dir, "hidden") == "1" {
 			continue
 		}
@@ -143,8 +143,8 @@ func listDisks(sys string) ([]action.Disk, error) {
 	return disks, nil
 }
 
-// identity fills in what tells d from every other disk, and its by-id names
-// as udev's rules (60-persistent-storage.rules) would make them.
+// identity sets serial number, WWN and transport of d, and the by-id names that udev's rules
+// (60-persistent-storage.rules) would give it.
 func identity(d *action.Disk, dir, name, where string) {
 	wwid := cmp.Or(word(dir, "wwid"), word(dir, "device/wwid"))
 	switch {
@@ -184,7 +184,7 @@ func identity(d *action.Disk, dir, name, where string) {
 	}
 }
 
-// under writes s as udev does in the name of a link.
+// under replaces blanks with underscores, as udev does in link names.
 func under(s string) string { return strings.ReplaceAll(s, " ", "_") }
 
 func scsiIdentity(d *action.Disk, dir, where, wwid string) {
@@ -208,7 +208,7 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 
 	vendor := word(dir, "device/vendor")
 	if naa, ok := strings.CutPrefix(wwid, "naa."); ok {
-		// The first 64 bits are the WWN proper; more is the vendor's extension.
+		// The first 64 bits are the WWN; the rest is the vendor's extension.
 		d.WWN = "0x" + naa[:min(16, len(naa))]
 		d.ByID = append(d.ByID, "/dev/disk/by-id/wwn-0x"+naa, "/dev/disk/by-id/scsi-3"+naa)
 	} else if eui, ok := strings.CutPrefix(wwid, "eui."); ok {
@@ -217,8 +217,8 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 	}
 
 	if d.Serial == "" {
-		// An ATA disk that tells no page 0x80 names itself in its t10 designator:
-		// "t10.ATA     MODEL(40)SERIAL".
+		// An ATA disk without page 0x80 has its serial number in its t10 designator: "t10.ATA
+		// MODEL(40)SERIAL".
 		if t10, ok := strings.CutPrefix(wwid, "t10.ATA "); ok {
 			if f := strings.Fields(t10); len(f) > 1 {
 				d.Serial = f[len(f)-1]
@@ -231,8 +231,8 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 
 	switch d.Transport {
 	case "sata":
-		// The vendor field of an ATA disk is "ATA", and the model has 16 letters
-		// of 40 here; udev asks the disk for all of it.
+		// For an ATA disk, the vendor field is "ATA" and the model has only 16 of its 40 characters
+		// here; udev reads all of them from the disk.
 		d.ByID = append(d.ByID, "/dev/disk/by-id/ata-"+under(d.Model)+"_"+under(d.Serial))
 	case "usb":
 		d.ByID = append(d.ByID, "/dev/disk/by-id/usb-"+under(vendor)+"_"+under(d.Model)+"_"+under(d.Serial)+"-0:0")
@@ -241,14 +241,13 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 	}
 }
 
-// probeDisk fills in what is on d. What cannot be read stays unknown, and is
-// not blank.
+// probeDisk sets the signatures on d. If they cannot be read, d does not count as blank.
 func probeDisk(d *action.Disk) {
 	f, err := os.Open(d.Path)
 	if err != nil {
 		return
 	}
-	// Only read from.
+	// Opened only for reading.
 	defer func() { _ = f.Close() }()
 	sector := 512
 	if n, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET); err == nil {

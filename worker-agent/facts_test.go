@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// sysfs makes a tree of one-line files.
+// sysfs creates a tree of one-line files.
 func sysfs(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -8,7 +8,7 @@ import (
 	"unicode/utf16"
 )
 
-// rootEntries is how many entries of 32 bytes the root directory has.
+// rootEntries is the number of 32-byte entries in the root directory.
 const rootEntries = 512
 
 // fatVolume is a FAT16 volume in memory (Microsoft's FAT specification 1.03).
@@ -17,16 +17,16 @@ type fatVolume struct {
 	sector   int // bytes
 	cluster  int // bytes
 	clusters int
-	table    int // bytes of one allocation table
+	table    int // bytes of one file allocation table
 	next     int // first free cluster
-	entry    int // offset of the next entry of the root directory
+	entry    int // offset of the next free entry in the root directory
 }
 
-// makeFAT16 returns a FAT16 volume of size bytes with files in its root directory,
-// all of them by long names. The same input gives the same bytes: it holds no times.
+// makeFAT16 returns a FAT16 volume of size bytes with files in its root directory, all with long
+// names. It contains no times: the same input gives the same bytes.
 //
-// The volume has one sector per cluster, of 512-byte sectors two, which makes 16 MiB
-// of 512-byte and 32 MiB of 4096-byte sectors a FAT16: other sizes may be refused.
+// A cluster is one sector, or two sectors of 512 bytes. A FAT16 therefore needs about 16 MiB with
+// 512-byte sectors and 32 MiB with 4096-byte sectors; other sizes may be refused.
 func makeFAT16(size int64, sector int, label string, files []seedFile) ([]byte, error) {
 	v := &fatVolume{bytes: make([]byte, size), sector: sector, next: 2}
 	if err := v.layOut(); err != nil {
@@ -52,7 +52,7 @@ func makeFAT16(size int64, sector int, label string, files []seedFile) ([]byte, 
 	return v.bytes, nil
 }
 
-// layOut chooses the sizes of clusters and tables.
+// layOut chooses the sizes of the clusters and tables.
 func (v *fatVolume) layOut() error {
 	perCluster := 1
 	if v.sector == 512 {
@@ -61,7 +61,7 @@ func (v *fatVolume) layOut() error {
 
 	v.cluster = perCluster * v.sector
 
-	// The table's size and the number of clusters depend on each other.
+	// The size of the table and the number of clusters depend on each other.
 	sectors := 1
 	for range 16 {
 		v.clusters = (len(v.bytes)/v.sector - 1 - 2*sectors - rootEntries*32/v.sector) / perCluster
@@ -88,8 +88,8 @@ func (v *fatVolume) writeBootSector(label string) {
 	copy(b, "\xeb\x3c\x90INGOT   ")
 	v.put16(11, v.sector)
 	b[13] = byte(v.cluster / v.sector)
-	v.put16(14, 1) // reserved sectors: this one
-	b[16] = 2      // tables
+	v.put16(14, 1) // reserved sectors: the boot sector
+	b[16] = 2      // number of allocation tables
 	v.put16(17, rootEntries)
 
 	if total := len(b) / v.sector; total < 65536 {

@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSpec is a file or directory to be written.
+// fileSpec is a file or directory to write.
 type fileSpec struct {
 	path          string
 	contents      string
 	directory     bool
-	owner, group  string // numbers, or names of the installed system; "" = uid, gid
+	owner, group  string // numbers, or names from the installed system; "" = uid, gid
 	uid, gid      int
 	mode, dirMode uint32
 }
 
-// readFileSpec reads writefile's environment, which action.Check has passed.
+// readFileSpec reads writefile's environment except for the contents; action.Check has already checked it.
 func readFileSpec(env map[string]string) (fileSpec, error) {
-	s := fileSpec{path: path.Clean(env["DEST_PATH"]), contents: env["CONTENTS"]}
+	s := fileSpec{path: path.Clean(env["DEST_PATH"])}
 	var errs [4]error
 	s.uid, errs[0] = action.Number(env, "UID")
 	s.gid, errs[1] = action.Number(env, "GID")
@@ -36,7 +36,7 @@ func readFileSpec(env map[string]string) (fileSpec, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-// resolve makes numbers of the names of s's owner and group.
+// resolve looks up the numbers of the owner's and the group's names.
 func (s *fileSpec) resolve(root tree) error {
 	for _, who := range []struct {
 		name string
@@ -79,7 +79,7 @@ func (s fileSpec) write(root tree) (err error) {
 		return errors.New("there is a directory of that name")
 	}
 
-	// Always the same name: what an interrupted attempt left there goes.
+	// The name is always the same: the file of an interrupted attempt is replaced.
 	temporary := temporaryName(s.path)
 	if err := unix.Unlinkat(parent, temporary, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
@@ -93,7 +93,7 @@ func (s fileSpec) write(root tree) (err error) {
 	f := os.NewFile(uintptr(fd), temporary)
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(parent, temporary, 0) // the first error counts
+			_ = unix.Unlinkat(parent, temporary, 0) // the earlier error is returned
 		}
 	}()
 
@@ -116,8 +116,7 @@ func (s fileSpec) write(root tree) (err error) {
 	return unix.Fsync(parent)
 }
 
-// makeDirectory makes base in parent, or takes the one that is there. A link is
-// none.
+// makeDirectory makes base in parent, or uses the existing directory. It refuses a symbolic link.
 func (s fileSpec) makeDirectory(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -140,14 +139,14 @@ func (s fileSpec) makeDirectory(parent int, base string) error {
 	return err
 }
 
-// compare reports whether root holds s. owners: the file system keeps owners and
-// modes.
+// compare returns an error unless root contains s. With owners, it also compares owner and mode:
+// not every file system has them.
 func (s fileSpec) compare(root tree, owners bool) error {
 	parent, err := s.parent(root, false)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(parent) }() // only read from
+	defer func() { _ = unix.Close(parent) }() // opened only for reading
 	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if s.directory {
 		flags |= unix.O_DIRECTORY
@@ -159,13 +158,13 @@ func (s fileSpec) compare(root tree, owners bool) error {
 	}
 
 	f := os.NewFile(uintptr(fd), s.path)
-	defer func() { _ = f.Close() }() // only read from
+	defer func() { _ = f.Close() }() // opened only for reading
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
 	if owners && (st.Uid != uint32(s.uid) || st.Gid != uint32(s.gid) || st.Mode&0o7777 != s.mode) {
-		return fmt.Errorf("it is %d:%d %04o, not %d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777, s.uid, s.gid, s.mode)
+		return fmt.Errorf("owner and mode are %d:%d %04o, not %d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777, s.uid, s.gid, s.mode)
 	}
 	if s.directory {
 		return nil
@@ -176,22 +175,22 @@ func (s fileSpec) compare(root tree, owners bool) error {
 		return err
 	}
 	if string(b) != s.contents {
-		return errors.New("it has other contents than were written")
+		return errors.New("its contents differ from what was written")
 	}
 	return nil
 }
 
-// own sets owner and mode by descriptor: no umask takes part.
+// own sets owner and mode through the descriptor, so that no umask applies.
 func own(fd, uid, gid int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
 
-	// FAT has no owners: asking for the present one is not an error.
+	// FAT has no owners: setting the present owner again would fail.
 	if st.Uid != uint32(uid) || st.Gid != uint32(gid) {
 		if err := unix.Fchown(fd, uid, gid); err != nil {
-			return fmt.Errorf("giving it to %d:%d: %w", uid, gid, err)
+			return fmt.Errorf("changing its owner to %d:%d: %w", uid, gid, err)
 		}
 	}
 	if err := unix.Fchmod(fd, mode); err != nil && !errors.Is(err, unix.EPERM) {
@@ -200,14 +199,14 @@ func own(fd, uid, gid int, mode uint32) error {
 	return nil
 }
 
-// temporaryName is what a file or directory at p is called while it is made.
+// temporaryName returns the temporary name for the file or directory at p.
 func temporaryName(p string) string {
 	sum := sha256.Sum256([]byte(p))
 	return ".ingot-" + hex.EncodeToString(sum[:8])
 }
 
-// addDirectory makes name in parent, with its owner and mode from the first
-// moment on.
+// addDirectory makes name in parent. It has its owner and mode when it first appears under that
+// name.
 func (s fileSpec) addDirectory(parent int, name string) error {
 	temporary := temporaryName(name)
 	if err := unix.Unlinkat(parent, temporary, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -223,9 +222,9 @@ func (s fileSpec) addDirectory(parent int, name string) error {
 	}
 
 	err = own(fd, s.uid, s.gid, s.dirMode)
-	_ = unix.Close(fd) // the directory above is synced
+	_ = unix.Close(fd) // the parent directory is synced
 	if err == nil {
-		// Not over something that is there: a link that leads nowhere.
+		// Do not replace an existing name, such as a dangling link.
 		err = unix.Renameat2(parent, temporary, parent, name, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EINVAL) {
 			err = unix.Renameat(parent, temporary, parent, name)
@@ -235,12 +234,11 @@ func (s fileSpec) addDirectory(parent int, name string) error {
 		return unix.Fsync(parent)
 	}
 
-	_ = unix.Unlinkat(parent, temporary, unix.AT_REMOVEDIR) // the first error counts
+	_ = unix.Unlinkat(parent, temporary, unix.AT_REMOVEDIR) // the earlier error is returned
 	return err
 }
 
-// parent opens the directory that s goes into and, with create, makes what of
-// it is missing.
+// parent opens the directory for s and, with create, makes missing directories.
 func (s fileSpec) parent(root tree, create bool) (int, error) {
 	const directory = unix.O_RDONLY | unix.O_DIRECTORY
 	at, err := root.open(".", directory)
@@ -256,7 +254,7 @@ func (s fileSpec) parent(root tree, create bool) (int, error) {
 
 		done = path.Join(done, name)
 
-		// From the root each time: only so do absolute links stay inside.
+		// Resolve from the root each time: only then do absolute links stay inside the file system.
 		next, err := root.open(done, directory)
 		if create && errors.Is(err, unix.ENOENT) {
 			if err = s.addDirectory(at, name); err == nil {
@@ -264,7 +262,7 @@ func (s fileSpec) parent(root tree, create bool) (int, error) {
 			}
 		}
 
-		_ = unix.Close(at) // synced where it was changed
+		_ = unix.Close(at) // synced after each change
 		if err != nil {
 			return -1, fmt.Errorf("opening the directory %s: %w", done, err)
 		}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostFilesystems are the file systems on the machine's real disks.
+// HostFilesystems mounts the file systems on the machine's real disks.
 type HostFilesystems struct {
 	// Sys is where sysfs is mounted; "" means /sys.
 	Sys string
-	// Load loads the kernel module of a name; nil: the kernel has it.
+	// Load loads a kernel module; nil if the kernel has all of them built in.
 	Load func(module string) error
 }
 
@@ -63,7 +63,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 		flags |= unix.MS_RDONLY
 		switch fstype {
 		case "ext4":
-			options = "noload" // looking must not replay a journal
+			options = "noload" // a read-only mount must not replay the journal
 		case "xfs":
 			options = "norecovery,nouuid"
 		}
@@ -72,7 +72,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 	}
 
 	if err := unix.Mount(device, dir, fstype, flags, options); err != nil {
-		_ = os.Remove(dir) // empty and in memory
+		_ = os.Remove(dir) // an empty directory in memory
 		return "", nil, fmt.Errorf("mounting %s as %s: %w", device, fstype, err)
 	}
 	return dir, func() error {
@@ -83,7 +83,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 			}
 		}
 
-		// Not MNT_DETACH: what is not unmounted is not known to be written.
+		// Do not use MNT_DETACH: only a completed unmount guarantees that all data is written.
 		return errors.Join(append(errs, unix.Unmount(dir, 0), os.Remove(dir))...)
 	}, nil
 }

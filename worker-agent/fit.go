@@ -7,10 +7,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// fit returns f with as much left out as is needed for size to be at most
-// limit bytes, and Truncated saying what that was. What tells disks and network
-// interfaces apart stays longest: an agent with a hundred disks must come up as
-// well.
+// fit returns f, shortened until its size is at most limit bytes. Truncated lists what was left
+// out. The fields that identify disks and network interfaces are removed last: an agent with a
+// hundred disks must start too.
 func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	if size(f) <= limit {
 		return f
@@ -68,7 +67,7 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	}
 
 	for n := len(f.Disks); len(f.Disks) > 0; {
-		// An eighth at a time: what is left over need not be the most.
+		// Remove an eighth at a time: the result need not be as large as possible.
 		f.Disks = f.Disks[:len(f.Disks)-max(1, len(f.Disks)/8)]
 		f.DisksOmitted = n - len(f.Disks)
 		f.Truncated = strings.Join(append(left, fmt.Sprintf("%d disks", f.DisksOmitted)), ", ")
@@ -79,7 +78,7 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	return f
 }
 
-// short returns at most 64 bytes of s.
+// short returns at most the first 64 bytes of s.
 func short(s string) string {
 	if len(s) <= 64 {
 		return s
@@ -87,7 +86,7 @@ func short(s string) string {
 	return strings.ToValidUTF8(s[:64], "")
 }
 
-// clipAll returns at most n of the words, each short.
+// clipAll returns at most n of the words, each shortened.
 func clipAll(words []string, n int) []string {
 	var out []string
 	for _, w := range words[:min(n, len(words))] {

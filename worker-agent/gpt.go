@@ -11,8 +11,8 @@ import (
 	"unicode/utf16"
 )
 
-// gpt is a GUID partition table (UEFI specification 2.10, §5.3). All that the
-// agent does not change in it stays as it was, byte for byte.
+// gpt is a GUID partition table (UEFI specification 2.10, §5.3). Bytes that the agent does not
+// change stay as they were.
 type gpt struct {
 	sector  int64
 	header  []byte // the primary header, HeaderSize bytes
@@ -37,15 +37,14 @@ const (
 // EBD0A0A2-B9E5-4433-87C0-68B6B72699C7, in the table's byte order.
 var basicData = []byte{0xa2, 0xa0, 0xd0, 0xeb, 0xe5, 0xb9, 0x33, 0x44, 0x87, 0xc0, 0x68, 0xb6, 0xb7, 0x26, 0x99, 0xc7}
 
-// readGPT reads the primary table of a disk of size bytes. errNoTable: there
-// is none.
+// readGPT reads the primary table of a disk of size bytes. It returns errNoTable if there is none.
 func readGPT(r io.ReaderAt, size int64, sector int) (*gpt, error) {
 	return readGPTAt(r, size, sector, 1)
 }
 
-// readAnyGPT reads the primary table or, when a program was interrupted while
-// writing it, the backup at the end of the disk. The header of the primary is
-// one sector, written at once and last: it says whose backup that has to be.
+// readAnyGPT reads the primary table or, if a program was interrupted while writing it, the backup
+// at the end of the disk; torn reports which. The primary header is one sector, and it is written
+// last: it identifies the backup that belongs to it.
 func readAnyGPT(r io.ReaderAt, size int64, sector int) (g *gpt, torn bool, err error) {
 	g, err = readGPT(r, size, sector)
 	if err == nil || errors.Is(err, errNoTable) {
@@ -68,7 +67,7 @@ func readAnyGPT(r io.ReaderAt, size int64, sector int) (g *gpt, torn bool, err e
 	return backup, true, nil
 }
 
-// readGPTAt reads the table whose header lies at the sector lba.
+// readGPTAt reads the table with its header at sector lba.
 func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
 	s := int64(sector)
 	b := readAt(r, lba*s, sector)
@@ -79,7 +78,7 @@ func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
 	g := &gpt{sector: s}
 	n := g32(b, 12)
 	if n < 92 || int(n) > sector {
-		return nil, fmt.Errorf("reading the partition table: a header of %d bytes", n)
+		return nil, fmt.Errorf("reading the partition table: invalid header size %d", n)
 	}
 
 	g.header = bytes.Clone(b[:n])
@@ -89,18 +88,18 @@ func readGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*gpt, error) {
 		return nil, errors.New("reading the partition table: the header's checksum is wrong")
 	}
 	if g64(b, gptMyLBA) != uint64(lba) {
-		return nil, fmt.Errorf("reading the partition table: the header at sector %d says that it lies at %d", lba,
+		return nil, fmt.Errorf("reading the partition table: the header at sector %d gives its own position as %d", lba,
 			g64(b, gptMyLBA))
 	}
 
 	count, each := g32(b, gptCount), g32(b, gptEntrySize)
 	if each < 128 || each > 4096 || count == 0 || count > 1024 {
-		return nil, fmt.Errorf("reading the partition table: %d entries of %d bytes", count, each)
+		return nil, fmt.Errorf("reading the partition table: invalid table of %d entries of %d bytes", count, each)
 	}
 
 	at := g64(b, gptEntriesLBA)
 	if at > uint64(size/s) {
-		return nil, errors.New("reading the partition table: its entries lie behind the end of the disk")
+		return nil, errors.New("reading the partition table: its entries lie beyond the end of the disk")
 	}
 
 	g.entries = readAt(r, int64(at)*s, int(count*each))
@@ -128,7 +127,7 @@ func (g *gpt) entry(i int) gptEntry {
 	return g.entries[i*n : (i+1)*n]
 }
 
-// gptEntry is one partition, in place.
+// gptEntry is the slice of a table that holds one partition.
 type gptEntry []byte
 
 func (e gptEntry) unused() bool  { return allZero(e[:16]) }
@@ -154,19 +153,18 @@ func (g *gpt) spans() []span {
 	return parts
 }
 
-// guid returns the usual text of the GUID b, whose first three fields are
-// little-endian.
+// guid formats the GUID b, whose first three fields are little-endian.
 func guid(b []byte) string {
 	le := binary.LittleEndian
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(b), le.Uint16(b[4:]), le.Uint16(b[6:]), b[8:10], b[10:16])
 }
 
-// set makes e a new partition from sector first to last.
+// set makes e a new partition from sector first to sector last.
 func (e gptEntry) set(kind []byte, first, last uint64, name string) {
 	clear(e)
 	copy(e, kind)
 
-	// crypto/rand.Read never fails: it ends the program instead.
+	// crypto/rand.Read never fails: it crashes the program instead.
 	_, _ = rand.Read(e[16:32])
 	e[16+7] = e[16+7]&0x0f | 0x40 // version 4, in the GUID's mixed byte order
 	e[16+8] = e[16+8]&0x3f | 0x80
@@ -180,20 +178,20 @@ func (e gptEntry) set(kind []byte, first, last uint64, name string) {
 	}
 }
 
-// entrySectors is how many sectors the entries take.
+// entrySectors returns how many sectors the entries occupy.
 func (g *gpt) entrySectors() uint64 {
 	return (uint64(len(g.entries)) + uint64(g.sector) - 1) / uint64(g.sector)
 }
 
-// resize makes the table use a disk of size bytes: the backup goes to its end.
+// resize changes the table for a disk of size bytes: the backup moves to the end of the disk.
 func (g *gpt) resize(size int64) {
 	last := uint64(size/g.sector) - 1
 	g.put64(gptAlternate, last)
 	g.put64(gptLastUsable, last-g.entrySectors()-1)
 }
 
-// write writes the table and reads it back: the backup first, the primary when that
-// is safe on the disk, then the protective MBR that covers the whole disk.
+// write writes the table and reads it back. The order is: the backup, the primary table once the
+// backup is on stable storage, then the protective MBR for the whole disk.
 func (g *gpt) write(dev Device) error {
 	binary.LittleEndian.PutUint32(g.header[gptEntriesCRC:], crc32.ChecksumIEEE(g.entries))
 	mine, other := g64(g.header, gptMyLBA), g64(g.header, gptAlternate)
@@ -217,8 +215,7 @@ func (g *gpt) write(dev Device) error {
 
 	for i := range 4 {
 		e := mbr[446+16*i:][:16]
-		// A hybrid MBR's entries were made on purpose: only the one that
-		// protects the whole disk follows its size.
+		// Keep the entries of a hybrid MBR: only the protective entry follows the size of the disk.
 		if e[4] == 0xee && g32(e, 8) == 1 {
 			binary.LittleEndian.PutUint32(e[12:], uint32(min(other, 0xffffffff)))
 		}

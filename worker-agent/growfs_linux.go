@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of linux/fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h and
-// linux/btrfs.h: _IOW(group, number, size).
+// Ioctl requests of linux/fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h and linux/btrfs.h: _IOW(group,
+// number, size).
 const (
 	ext4Resize  = 1<<30 | 8<<16 | 'f'<<8 | 16    // EXT4_IOC_RESIZE_FS: u64, blocks
 	xfsGrowData = 1<<30 | 16<<16 | 'X'<<8 | 110  // XFS_IOC_FSGROWFSDATA: u64 blocks, u32 imaxpct
 	btrfsResize = 1<<30 | 4096<<16 | 0x94<<8 | 3 // BTRFS_IOC_RESIZE: s64 fd, char name[4088]
-	btrfsGrow   = "1:max"                        // device 1 to its end
-	btrfsName   = 8                              // where the name begins
-	superblock  = 4096                           // as much of the file system as is looked at
+	btrfsGrow   = "1:max"                        // grow device 1 to its end
+	btrfsName   = 8                              // offset of the name
+	superblock  = 4096                           // bytes that are read from the beginning of the file system
 	ext4Magic   = "\x53\xef"                     // at 0x438
 	xfsMagic    = "XFSB"                         // at 0
 )
 
-// Grow implements Grower: the kernel grows a file system that is mounted.
+// Grow implements Grower. It mounts the file system and asks the kernel to grow it.
 func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size int64) error {
 	head, err := readSuperblock(device)
 	if err != nil {
@@ -40,7 +40,7 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	case fstype == "ext4" && string(head[0x438:0x43a]) == ext4Magic:
 		shift := 10 + le.Uint32(head[0x418:])
 		if shift > 16 {
-			return fmt.Errorf("reading the superblock: blocks of 2^%d bytes", shift)
+			return fmt.Errorf("reading the superblock: invalid block size of 2^%d bytes", shift)
 		}
 		request = ext4Resize
 		le.PutUint64(arg, uint64(size>>shift))
@@ -48,20 +48,20 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	case fstype == "xfs" && string(head[:4]) == xfsMagic:
 		block := binary.BigEndian.Uint32(head[4:])
 		if block < 512 || block > 65536 {
-			return fmt.Errorf("reading the superblock: blocks of %d bytes", block)
+			return fmt.Errorf("reading the superblock: invalid block size %d", block)
 		}
 		if want := uint64(size) / uint64(block); want <= binary.BigEndian.Uint64(head[8:]) {
 			return nil
 		}
 		request = xfsGrowData
 		le.PutUint64(arg, uint64(size)/uint64(block))
-		le.PutUint32(arg[8:], uint32(head[127])) // sb_imax_pct stays
+		le.PutUint32(arg[8:], uint32(head[127])) // sb_imax_pct, unchanged
 
 	case fstype == "btrfs":
 		request = btrfsResize
 		copy(arg[btrfsName:], btrfsGrow)
 	default:
-		return fmt.Errorf("growing a %q: %w", fstype, errors.ErrUnsupported)
+		return fmt.Errorf("growing the %q: %w", fstype, errors.ErrUnsupported)
 	}
 
 	dir, unmount, err := h.Mount(ctx, device, fstype, false)
@@ -77,19 +77,19 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 		return err
 	}
 
-	// The superblock says how far it came.
+	// Check in the superblock whether the file system has grown.
 	after, err := readSuperblock(device)
 	if err != nil {
 		return err
 	}
 	if bytes.Equal(after[0x404:0x408], head[0x404:0x408]) &&
 		uint64(le.Uint32(head[0x404:])) < le.Uint64(arg)-le.Uint64(arg)/64 {
-		return fmt.Errorf("the kernel left it at %d blocks: %w", le.Uint32(after[0x404:]), errors.ErrUnsupported)
+		return fmt.Errorf("the file system still has %d blocks: %w", le.Uint32(after[0x404:]), errors.ErrUnsupported)
 	}
 	return nil
 }
 
-// readSuperblock returns the beginning of the file system on device.
+// readSuperblock returns the first superblock bytes of the file system on device.
 func readSuperblock(device string) ([]byte, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -116,9 +116,9 @@ func resize(dir string, request uintptr, arg []byte) error {
 	case 0:
 		return nil
 	case unix.ENOTTY, unix.EOPNOTSUPP, unix.EINVAL, unix.EPERM, unix.ENOSYS:
-		// A file system without room for a longer group table, or marked as
-		// faulty: fsck and the offline program can, this cannot.
-		return fmt.Errorf("the kernel does not grow it: %w: %w", e, errors.ErrUnsupported)
+		// The file system has no room for a longer group table, or is marked as faulty: fsck and
+		// the offline tool can repair that, the kernel cannot.
+		return fmt.Errorf("the kernel cannot grow it: %w: %w", e, errors.ErrUnsupported)
 	}
 	return e
 }

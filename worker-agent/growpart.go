@@ -11,26 +11,25 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Grower is what a Filesystems may also be: able to make file systems larger.
+// Grower is an optional part of a Filesystems: it can enlarge file systems.
 type Grower interface {
-	// Grow makes the file system of type fstype at device as large as the
-	// device, size bytes. errors.ErrUnsupported: nothing was changed, and the
-	// installed system has to do it.
+	// Grow enlarges the file system of type fstype at device to the device's size in bytes.
+	// errors.ErrUnsupported means that nothing was changed and that the installed system has to
+	// grow it.
 	Grow(ctx context.Context, device, fstype string, size int64) error
 }
 
-// growPart makes the last partition of the bound disk as large as the disk
-// lets it be, and the file system in it.
+// growPart enlarges the last partition of the bound disk as far as possible, and the file system in
+// it.
 //
 //	DEST_DISK    the bound disk, or its partition
 //	PARTITION    which partition (see action.ParsePartition); default: the last one on the disk
 //	RESERVE_MIB  how much to leave free at the end of the disk, for a configdrive; default 0
 //	FILESYSTEM   false: leave the file system as it is
 //
-// The GPT's backup goes to the true end of the disk first. A partition behind
-// it is a reason to refuse, except for the seed that configdrive put at the end
-// of the disk. Doing it again changes nothing. Output: partition, from, to
-// (bytes), filesystem = grown or left.
+// The backup of the GPT moves to the end of the disk first. A partition behind the one that grows
+// is refused, except for the seed of configdrive at the end of the disk. Running it again changes
+// nothing. Output: partition, from, to (bytes), filesystem = grown or left.
 func (t *attempt) growPart(ctx context.Context) error {
 	reserve, err := action.MiB(t.env, action.ReserveVariable)
 	grow, e := action.Bool(t.env, "FILESYSTEM", true)
@@ -61,14 +60,13 @@ func (t *attempt) growPart(ctx context.Context) error {
 	return t.growFilesystem(ctx, disk, p)
 }
 
-// growth says which partition grows.
+// growth selects the partition that grows.
 type growth struct {
-	number  int   // 0: the last one
+	number  int   // 0: the last partition
 	reserve int64 // bytes that stay free at the end of the disk
 }
 
-// growTable changes the partition table, and returns the partition with the size
-// that it had, old.
+// growTable changes the partition table. It returns the partition and its old size.
 func (t *attempt) growTable(ctx context.Context, want growth) (old int64, p span, err error) {
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
@@ -82,7 +80,7 @@ func (t *attempt) growTable(ctx context.Context, want growth) (old int64, p span
 		old, p, err = t.growMBR(ctx, dev, want)
 	case err == nil:
 		if torn {
-			t.logf("the partition table was left half-written: going by its backup")
+			t.logf("the partition table is incomplete: using its backup")
 		}
 		old, p, err = t.growGPT(ctx, dev, g, torn, want)
 	}
@@ -97,8 +95,8 @@ func (t *attempt) growTable(ctx context.Context, want growth) (old int64, p span
 	return old, p, nil
 }
 
-// lastOf returns the partition of that number or, for 0, the last one on the
-// disk that is not the seed.
+// lastOf returns the partition with that number or, for 0, the last one on the disk that is not the
+// seed.
 func lastOf(parts []span, number int) (span, error) {
 	var last span
 	for _, p := range parts {
@@ -114,12 +112,12 @@ func lastOf(parts []span, number int) (span, error) {
 		if number != 0 {
 			return last, fmt.Errorf("there is no partition %d", number)
 		}
-		return last, errors.New("it has no partitions")
+		return last, errors.New("the disk has no partitions")
 	}
 	return last, nil
 }
 
-// room returns where p, one of parts, may end at most.
+// room returns the largest possible end of p, one of parts.
 func room(parts []span, p span, limit int64) (int64, error) {
 	seed := limit
 	for _, q := range parts {
@@ -134,7 +132,7 @@ func room(parts []span, p span, limit int64) (int64, error) {
 	return seed, nil
 }
 
-// growGPT is growTable for the table g on dev; torn: g is its backup.
+// growGPT is growTable for the GPT g on dev; torn means that g is the backup.
 func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, want growth) (int64, span, error) {
 	p, err := lastOf(g.spans(), want.number)
 	if err != nil {
@@ -165,8 +163,8 @@ func (t *attempt) growGPT(ctx context.Context, dev Device, g *gpt, torn bool, wa
 	return old, p, g.write(dev)
 }
 
-// tablesAgree reports whether both copies on dev and the protective MBR are as
-// they have to be for the table g.
+// tablesAgree returns an error unless both copies of the table on dev and the protective MBR match
+// g.
 func tablesAgree(dev Device, g *gpt) error {
 	last := dev.Size()/g.sector - 1
 	for _, lba := range []int64{1, last} {
@@ -175,7 +173,7 @@ func tablesAgree(dev Device, g *gpt) error {
 			return fmt.Errorf("table at sector %d: %w", lba, err)
 		}
 		if other := int64(g64(on.header, gptAlternate)); !slices.Equal(on.entries, g.entries) || other != last+1-lba {
-			return fmt.Errorf("table at sector %d: it is not the one that belongs there", lba)
+			return fmt.Errorf("table at sector %d: it differs from the expected table", lba)
 		}
 	}
 
@@ -186,21 +184,20 @@ func tablesAgree(dev Device, g *gpt) error {
 
 	for i := range 4 {
 		if e := mbr[446+16*i:][:16]; e[4] == 0xee && g32(e, 8) == 1 && g32(e, 12) != uint32(min(last, 0xffffffff)) {
-			return errors.New("the protective MBR has another size than the disk")
+			return errors.New("the protective MBR does not have the size of the disk")
 		}
 	}
 	return nil
 }
 
-// growMBR is growTable for the older kind of table. Partitions inside of an
-// extended one are not touched.
+// growMBR is growTable for an MBR. It does not change partitions inside an extended one.
 func (t *attempt) growMBR(ctx context.Context, dev Device, want growth) (int64, span, error) {
 	table, err := readTable(dev, dev.Size(), dev.SectorSize())
 	if err != nil {
 		return 0, span{}, err
 	}
 	if table.kind != "mbr" {
-		return 0, span{}, fmt.Errorf("its partition table is a %s", table.kind)
+		return 0, span{}, fmt.Errorf("unsupported partition table %s", table.kind)
 	}
 
 	p, err := lastOf(table.parts, want.number)
@@ -208,12 +205,12 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, want growth) (int64, 
 		return 0, p, err
 	}
 	if slices.Contains([]string{"0x05", "0x0f", "0x85"}, p.kind) {
-		return 0, p, fmt.Errorf("partition %d is an extended one: what is in it cannot grow", p.number)
+		return 0, p, fmt.Errorf("partition %d is an extended partition: the partitions in it cannot grow", p.number)
 	}
 
 	sector := int64(dev.SectorSize())
 
-	// 32 bit for a number of sectors: the rest of a larger disk stays unused.
+	// The number of sectors has 32 bits: the rest of a larger disk stays unused.
 	limit, err := room(table.parts, p, min(dev.Size()-want.reserve, p.start+0xffffffff*sector))
 	if err != nil {
 		return 0, p, err
@@ -237,7 +234,7 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, want growth) (int64, 
 	e := mbr[446+16*(p.number-1):]
 	binary.LittleEndian.PutUint32(e[12:], uint32(p.size/sector))
 
-	// Heads and cylinders are not used any more: the highest there are.
+	// Heads and cylinders are not used any more: set them to their maximum.
 	copy(e[5:8], "\xfe\xff\xff")
 	t.agent.markWrote()
 	if err := writeVerified(dev, mbr, 0); err != nil {
@@ -246,11 +243,11 @@ func (t *attempt) growMBR(ctx context.Context, dev Device, want growth) (int64, 
 	return old, p, nil
 }
 
-// growFilesystem grows what is in p, once the kernel knows of p's new size.
+// growFilesystem grows the file system in p after the kernel knows the new size of p.
 func (t *attempt) growFilesystem(ctx context.Context, disk action.Disk, p span) error {
 	left := func(format string, args ...any) error {
 		t.output["filesystem"] = "left"
-		t.logf("the file system is left to the installed system (cloud-init's resizefs, systemd-growfs): %s",
+		t.logf("the installed system has to grow the file system (cloud-init's resizefs, systemd-growfs): %s",
 			fmt.Sprintf(format, args...))
 		return nil
 	}

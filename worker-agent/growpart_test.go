@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// grownDisk is a disk of size bytes with the table of an image of 24 MiB: an
-// ESP at 1 MiB and a root at 4 MiB, as image2disk leaves it.
+// grownDisk returns a disk of size bytes with the table of an image of 24 MiB: an ESP at 1 MiB and
+// a root at 4 MiB, as image2disk writes it.
 func grownDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	t.Helper()
 	files, disk, file := sparse(t, 24*mib)
@@ -32,7 +32,7 @@ func TestGrowPart(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  map[string]string
 		seed bool
-		want int64 // where the root ends
+		want int64 // expected end of the root partition
 	}{
 		"all":           {want: 127},
 		"by name":       {env: map[string]string{"PARTITION": "PARTLABEL=root"}, want: 127},
@@ -74,7 +74,7 @@ func TestGrowPart(t *testing.T) {
 	}
 }
 
-// A configdrive fits in where growpart has left room.
+// A configdrive fits into the space that growpart leaves free.
 func TestGrowPartThenConfigDrive(t *testing.T) {
 	t.Parallel()
 	files, disk, file := grownDisk(t, 128*mib)
@@ -127,7 +127,7 @@ func TestGrowPartRefuses(t *testing.T) {
 	}
 }
 
-// write puts b into a file.
+// write writes b to a file at off.
 func write(t *testing.T, file string, off int64, b []byte) {
 	t.Helper()
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
@@ -140,8 +140,8 @@ func write(t *testing.T, file string, off int64, b []byte) {
 	}
 }
 
-// An old table at the end of the disk is not taken for the backup of a damaged one.
-func TestGrowPartTrustsNoStrangersBackup(t *testing.T) {
+// A foreign table at the end of the disk is not used as the backup of a damaged one.
+func TestGrowPartIgnoresForeignBackup(t *testing.T) {
 	t.Parallel()
 	files, disk, file := grownDisk(t, 64*mib)
 	older := filepath.Join(t.TempDir(), "older")
@@ -154,9 +154,9 @@ func TestGrowPartTrustsNoStrangersBackup(t *testing.T) {
 	}
 }
 
-// The plug may be pulled at any write: there is always a whole table, and doing
-// it again ends as if nothing had happened.
-func TestGrowPartAfterAnInterruptedOne(t *testing.T) {
+// The power may fail at any write: there is always a complete table, and the next run gives the
+// same result as without the failure.
+func TestGrowPartAfterInterruption(t *testing.T) {
 	t.Parallel()
 	untilItLives(t, func(die func(FileDisks) Disks) error {
 		files, disk, file := grownDisk(t, 64*mib)
@@ -194,7 +194,7 @@ func TestGrowPartMBR(t *testing.T) {
 	judge(t, "No errors detected", "sfdisk", "-V", file)
 }
 
-// The kernel grows what is in the partition.
+// The kernel grows the file system in the partition.
 func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 	for fstype, mkfs := range map[string][]string{
 		"ext4": {"mke2fs", "-q", "-t", "ext4", "-L", "labroot"}, "xfs": {"mkfs.xfs", "-q", "-L", "labroot"},
@@ -218,7 +218,7 @@ func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 			for range 2 {
 				out, log, err := try(t, Config{Disks: files, Files: loops}, action.GrowPart, disk, map[string]string{"PARTITION": "LABEL=labroot"})
 				if fstype == "ext4" && !mayResize(t) {
-					if err != nil || out["filesystem"] != "left" || !strings.Contains(log, "left to the installed system") {
+					if err != nil || out["filesystem"] != "left" || !strings.Contains(log, "the installed system has to grow") {
 						t.Errorf("%v %v\n%s", out, err, log)
 					}
 					t.Skip("growing an ext4 needs CAP_SYS_RESOURCE")

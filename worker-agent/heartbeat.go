@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// heartbeats calls the server at its pace, with or without work, and does
-// what the answer orders.
+// heartbeats calls the server at the interval that the server sets, even without work, and obeys
+// the answers.
 func (a *Agent) heartbeats(ctx context.Context) error {
 	a.mu.Lock()
 	pace := a.welcome.Heartbeat.Duration()
@@ -21,7 +21,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
-	a.askBeat() // the server may have orders already
+	a.askBeat() // the server may already have orders
 
 	for {
 		select {
@@ -61,7 +61,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 	}
 }
 
-// obey carries out what a heartbeat's answer orders.
+// obey carries out the orders in a heartbeat's answer.
 func (a *Agent) obey(o action.Orders) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,8 +76,8 @@ func (a *Agent) obey(o action.Orders) {
 		}
 		res, ok := a.finished[key]
 		if !ok {
-			// The order to stop came before the assignment, which must not start when
-			// it comes.
+			// The order to stop arrived before the assignment: the assignment must not start when
+			// it arrives.
 			now := time.Now()
 			res = action.Result{
 				Key: key, ID: newID(), State: action.Stopped, Message: "stopped before it began", Started: now,
@@ -90,11 +90,10 @@ func (a *Agent) obey(o action.Orders) {
 	}
 }
 
-// refused stops the running attempt when the server's error says that this agent's
-// token is unknown (401: the server may have lost its data) or revoked (403: two
-// agents came for one boot, or a later boot was welcomed). Nothing may go on
-// writing then. The agent stays and keeps asking: only 410 says that its run is
-// over.
+// refused stops the running attempt if the server's error says that the token is unknown (401: the
+// server may have lost its data) or revoked (403: two agents claimed one boot, or a later boot was
+// welcomed). No write may continue then. The agent stays and keeps asking: only 410 means that its
+// run is over.
 func (a *Agent) refused(err error) {
 	var status *statusError
 	if !errors.As(err, &status) || status.code != http.StatusUnauthorized && status.code != http.StatusForbidden {

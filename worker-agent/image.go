@@ -17,19 +17,18 @@ import (
 
 // image2disk writes an image to the bound disk.
 //
-//	IMG_URL     where the image is; raw, gzip, zstd, xz or bzip2, told by its content
+//	IMG_URL     where the image is; raw, gzip, zstd, xz or bzip2, recognized by its content
 //	IMG_SHA256  digest of the file as served, with or without "sha256:"
 //	DEST_DISK   the bound disk
 //
-// COMPRESSED, RETRY_ENABLED and the like of Tinkerbell's action are not needed
-// and not read.
+// COMPRESSED, RETRY_ENABLED and similar variables of Tinkerbell's action are ignored.
 //
-// Both ends of the disk are zero from the first write on until the digests of
-// what was received and of what the disk gives back are right; the first MiB
-// comes last. A disk that was left half-written does not boot.
+// Both ends of the disk are zero from the first write until the digests of the received file and of
+// the data read back from the disk are correct. The first MiB is written last. A half-written disk
+// therefore does not boot.
 //
-// Output: sha256 (as served), contentSHA256 (as written), bytes, readback,
-// and firstSeen=true when no digest was declared.
+// Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true when
+// no digest was declared.
 func (t *attempt) image2disk(ctx context.Context) error {
 	want, err := action.ImageDigest(t.env)
 	if err != nil {
@@ -45,16 +44,16 @@ func (t *attempt) image2disk(ctx context.Context) error {
 		if !errors.Is(err, errChanged) || ctx.Err() != nil {
 			return err
 		}
-		t.logf("%v: beginning again", err)
+		t.logf("%v: starting over", err)
 		if err := try.pause(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// writeImage tries once to write the whole image.
+// writeImage makes one attempt to write the whole image.
 func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
-	asked := ctx // ended by order or deadline alone
+	asked := ctx // ends only by an order to stop or the deadline
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -78,7 +77,7 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 
 	w := newImageWriter(dev)
 	if img.content.Format == diskimage.Raw {
-		w.sum = nil // what is written is what is served: one digest is enough
+		w.sum = nil // the content is the served file: one digest is enough
 	}
 
 	began := time.Now()
@@ -89,7 +88,7 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 
 	t.track(max(src.total, 0), "writing", src.read.Load)
 	if err := w.copy(ctx, cancel, img); err != nil {
-		// A decompressor may report an end by order as a damaged image.
+		// A decompressor may report a stopped download as a damaged image.
 		if asked.Err() != nil {
 			err = context.Cause(asked)
 		}
@@ -119,7 +118,7 @@ func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
 	return nil
 }
 
-// fits refuses a disk that is too small for the image or for any.
+// fits refuses a disk that is too small for this image, or too small for any image.
 func fits(src *source, format, path string, dev Device) error {
 	if dev.Size() < 4*held {
 		return fmt.Errorf("writing %s: a disk of %d bytes is too small", path, dev.Size())
@@ -131,23 +130,22 @@ func fits(src *source, format, path string, dev Device) error {
 	return nil
 }
 
-// checkServed returns the digest of the file as served, and refuses a file that was
-// cut short or is not the one that is wanted; want "" = any.
+// checkServed returns the digest of the file as served. It refuses an incomplete file, and a file
+// whose digest is not want; want "" accepts any.
 func (i *imageStream) checkServed(want string) (string, error) {
 	src, served := i.src, hex.EncodeToString(i.sum.Sum(nil))
 	switch {
 	case src.total >= 0 && src.read.Load() != src.total:
-		return "", fmt.Errorf("reading image %s: %d bytes came, %d were announced", src.shown, src.read.Load(), src.total)
+		return "", fmt.Errorf("reading %s: received %d bytes of %d", src.shown, src.read.Load(), src.total)
 	case want != "" && served != want:
-		return "", fmt.Errorf("verifying image %s: its SHA-256 is %s, not %s as planned: "+
+		return "", fmt.Errorf("verifying %s: its SHA-256 is %s, not %s as planned: "+
 			"if it is on the Ingot server, compare it there (ingot image verify); "+
 			"otherwise the file was replaced, or the declared digest is wrong", src.shown, served, want)
 	}
 	return served, nil
 }
 
-// proveImage reads back what w has written and, if it is right, writes the ends of
-// the disk.
+// proveImage reads back what w has written. If it is correct, it writes the ends of the disk.
 func (t *attempt) proveImage(ctx context.Context, w *imageWriter, path, written string) error {
 	back, err := w.readBack(ctx, func(done int64) { t.progress(done, w.off, "reading back") })
 	if err != nil {
@@ -161,8 +159,8 @@ func (t *attempt) proveImage(ctx context.Context, w *imageWriter, path, written 
 	}
 
 	if err := w.finish(); err != nil {
-		// No boot sector is better than one that was not read back. The disk may
-		// refuse this, too.
+		// A disk without a boot sector is better than one whose boot sector could not be verified.
+		// The disk may refuse these writes, too.
 		_ = w.zeroEnds()
 		return fmt.Errorf("finishing %s: %w", path, err)
 	}
@@ -172,7 +170,7 @@ func (t *attempt) proveImage(ctx context.Context, w *imageWriter, path, written 
 	return nil
 }
 
-// reportImage fills in the output of image2disk.
+// reportImage sets the output of image2disk.
 func (t *attempt) reportImage(w *imageWriter, path, served, written string, first bool) {
 	t.output["sha256"], t.output["contentSHA256"] = served, written
 	t.output["bytes"], t.output["readback"] = fmt.Sprint(w.off), "ok"
@@ -184,19 +182,20 @@ func (t *attempt) reportImage(w *imageWriter, path, served, written string, firs
 	t.progress(w.off, w.off, "written and read back")
 }
 
-// An imageStream is the content of an image, which is fetched, hashed and decompressed in goroutines of its own.
+// imageStream is the content of an image. It is fetched, hashed and decompressed in separate
+// goroutines.
 type imageStream struct {
 	io.Reader // the content
 
 	src     *source
-	sum     hash.Hash // of the file as served; complete when the content was read to its end
+	sum     hash.Hash // of the file as served; complete after the content was read to its end
 	served  *readAhead
 	content *diskimage.Content
 	cancel  func()
 }
 
-// openImage begins to read the image at address, and refuses what is not a disk image
-// before the disk is touched. The caller closes the image.
+// openImage starts to read the image at address. It refuses anything but a disk image before the
+// disk is touched. The caller closes the image.
 func (t *attempt) openImage(ctx context.Context, address string, digested bool) (_ *imageStream, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	src, err := t.newSource(ctx, address, digested)
@@ -223,7 +222,7 @@ func (i *imageStream) open() (err error) {
 	head := make([]byte, diskimage.HeadSize)
 	n, err := fill(i.content, head)
 	if errors.Is(err, io.EOF) {
-		err = nil // a short image; the next read says so again
+		err = nil // a short image; the next read reports the end again
 	}
 	if head = head[:n]; err == nil && n == 0 {
 		err = errors.New("the image is empty")
@@ -239,7 +238,7 @@ func (i *imageStream) open() (err error) {
 func (i *imageStream) close() {
 	i.cancel()
 	if i.content != nil {
-		_ = i.content.Close() // what it held was read or is not wanted
+		_ = i.content.Close() // its data was read or is not needed
 	}
 	i.served.close()
 	i.src.Close()

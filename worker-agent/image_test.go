@@ -24,7 +24,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// testImage is what is installed: 5 MiB and a bit, noise, text and zeros. All tests share it: none writes to it.
+// testImage is the image of these tests: a little more than 5 MiB of noise, text and zeros. All
+// tests share it and none may change it.
 var testImage = sync.OnceValue(func() []byte {
 	rnd := rand.New(rand.NewChaCha8([32]byte{1}))
 	b := make([]byte, 5*mib+12345)
@@ -41,7 +42,7 @@ var (
 	packed   = map[string][]byte{}
 )
 
-// packedImage returns testImage in format. All tests share it, too.
+// packedImage returns testImage in format. All tests share the result.
 func packedImage(t *testing.T, format string) []byte {
 	t.Helper()
 	packedMu.Lock()
@@ -52,8 +53,8 @@ func packedImage(t *testing.T, format string) []byte {
 	return packed[format]
 }
 
-// pack returns image in format. The packed forms come from the ordinary
-// programs where this repository has no writer.
+// pack returns image in format. Formats for which this repository has no writer are packed by the
+// usual programs.
 func pack(t *testing.T, image []byte, format string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -88,13 +89,13 @@ func pack(t *testing.T, image []byte, format string) []byte {
 
 func sha(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// mirror is an image server with faults.
+// mirror is an image server that can inject faults.
 type mirror struct {
 	mu       sync.Mutex
 	data     []byte
 	etag     string
-	requests []string // Range headers, "" for a whole one
-	// serve, if set, answers request number n (from 1) itself.
+	requests []string // Range headers, "" for a request without one
+	// serve, if set, answers request n (from 1) instead of the mirror.
 	serve func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 
@@ -111,7 +112,7 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var from int
 	if h := r.Header.Get("Range"); h != "" && (r.Header.Get("If-Range") == "" || r.Header.Get("If-Range") == etag) {
-		from, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(h, "bytes="), "-")) // the agent's own header
+		from, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(h, "bytes="), "-")) // the header was written by the agent
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(data)-1, len(data)))
 		w.Header().Set("Content-Length", strconv.Itoa(len(data)-from))
 		w.WriteHeader(http.StatusPartialContent)
@@ -121,8 +122,7 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(data[from:]) // the agent may hang up
 }
 
-// cutAfter answers with the first n bytes of what would be served, then hangs
-// up.
+// cutAfter sends the first n bytes of the response and closes the connection.
 func (m *mirror) cutAfter(w http.ResponseWriter, from, n int) {
 	if m.etag != "" {
 		w.Header().Set("ETag", m.etag)
@@ -137,7 +137,7 @@ func (m *mirror) cutAfter(w http.ResponseWriter, from, n int) {
 	panic(http.ErrAbortHandler)
 }
 
-// install runs image2disk against m, on a disk of size bytes.
+// install is the outcome of image2disk on a disk of size bytes.
 type install struct {
 	res    action.Result
 	disk   []byte
@@ -188,7 +188,7 @@ func (i install) mustHold(t *testing.T, image []byte) {
 	}
 }
 
-// mustFail checks a failure after the writing began: no boot sector.
+// mustFail checks a failure after the first write: the disk has no boot sector.
 func (i install) mustFail(t *testing.T, text string) {
 	t.Helper()
 	if i.res.State != action.Failed || !strings.Contains(i.res.Message, text) {
@@ -199,8 +199,7 @@ func (i install) mustFail(t *testing.T, text string) {
 	}
 }
 
-// mustFailEarlyOrLate checks a failure that may have come before the first
-// write, or after it.
+// mustFailEarlyOrLate checks a failure that may come before or after the first write.
 func (i install) mustFailEarlyOrLate(t *testing.T) {
 	t.Helper()
 	if bytes.Equal(i.disk, oldData(len(i.disk))) {
@@ -210,7 +209,7 @@ func (i install) mustFailEarlyOrLate(t *testing.T) {
 	i.mustFail(t, "")
 }
 
-// mustNotTouch checks a failure before the writing began.
+// mustNotTouch checks a failure before the first write.
 func (i install) mustNotTouch(t *testing.T, text string) {
 	t.Helper()
 	if i.res.State != action.Failed || !strings.Contains(i.res.Message, text) {
@@ -223,8 +222,8 @@ func (i install) mustNotTouch(t *testing.T, text string) {
 
 const diskSize = 8 * mib
 
-// S18: a bit that was turned over at the beginning, in the middle and at the end,
-// a file that is too short or too long: none is booted into.
+// S18: an image with a flipped bit at the beginning, in the middle or at the end, or one that is
+// too short or too long, never boots.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	image := testImage()
@@ -282,7 +281,7 @@ func TestImages(t *testing.T) {
 				}
 				i := runInstall(t, m, diskSize, digest)
 				i.mustHold(t, image)
-				if !strings.Contains(i.res.Log, "beginning again") || m.requests[len(m.requests)-1] != "" {
+				if !strings.Contains(i.res.Log, "starting over") || m.requests[len(m.requests)-1] != "" {
 					t.Fatalf("requests %q\n%s", m.requests, i.res.Log)
 				}
 			})
@@ -290,7 +289,7 @@ func TestImages(t *testing.T) {
 				i := runInstall(t, &mirror{data: data[:half]}, diskSize, digest)
 				i.mustFail(t, "")
 				if format != "raw" {
-					// Without a digest the format itself tells.
+					// Without a digest, the format detects the damage.
 					runInstall(t, &mirror{data: data[:half]}, diskSize, nil).mustFail(t, "")
 					runInstall(t, &mirror{data: data[:len(data)-1]}, diskSize, nil).mustFail(t, "")
 				}
@@ -327,7 +326,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNoImage(t *testing.T) {
+func TestInvalidImageResponses(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	for _, status := range []int{300, 301, 404, 403, 206, 204} {
@@ -341,12 +340,12 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 			}
 			text := fmt.Sprintf("the server answers %d", status)
 			if status == 301 {
-				text = "" // a redirect to nowhere is the client's own error
+				text = "" // for a redirect, the client returns its own error
 			}
 			runInstall(t, m, diskSize, map[string]string{"IMG_SHA256": sha(image)}).mustNotTouch(t, text)
 		})
 	}
-	t.Run("a connection that never says how much there is", func(t *testing.T) {
+	t.Run("a response without a length", func(t *testing.T) {
 		m := &mirror{data: image}
 		m.serve = func(w http.ResponseWriter, _ *http.Request, _ int) bool {
 			c, rw, err := w.(http.Hijacker).Hijack()
@@ -356,11 +355,11 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 			}
 			_, _ = rw.WriteString("HTTP/1.0 200 OK\r\n\r\n")
 			_, _ = rw.Write(image[:5*mib])
-			_ = rw.Flush() // as a server does that dies half-way
+			_ = rw.Flush() // like a server that crashes in the middle
 			_ = c.Close()
 			return true
 		}
-		runInstall(t, m, diskSize, nil).mustNotTouch(t, "does not say how long")
+		runInstall(t, m, diskSize, nil).mustNotTouch(t, "does not send the image")
 		runInstall(t, m, diskSize, map[string]string{"IMG_SHA256": sha(image)}).mustFail(t, "its SHA-256 is")
 	})
 	for what, data := range map[string]string{
@@ -371,7 +370,7 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 			runInstall(t, &mirror{data: []byte(data + strings.Repeat(" ", 100))}, diskSize, nil).mustNotTouch(t, what)
 		})
 	}
-	// What is packed is looked at before the first write, too.
+	// The packed content is also checked before the first write.
 	for what, data := range map[string]string{
 		"a qcow2 image":        "QFI\xfb\x00\x00\x00\x03",
 		"a tar archive":        strings.Repeat("\x00", 257) + "ustar",
@@ -414,7 +413,7 @@ func TestAnswersThatAreNoImage(t *testing.T) {
 	})
 }
 
-func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
+func TestBzip2MatchesBzip2Program(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	b, err := io.ReadAll(bzip2.NewReader(bytes.NewReader(packedImage(t, "bzip2"))))
@@ -423,7 +422,7 @@ func TestBzip2IsWhatTheJudgeSays(t *testing.T) {
 	}
 }
 
-func TestTheServersOwnImages(t *testing.T) {
+func TestImageFromIngotServer(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	m := &mirror{data: packedImage(t, "zst")}
@@ -433,12 +432,12 @@ func TestTheServersOwnImages(t *testing.T) {
 	cfg := s.config()
 	cfg.Disks = files
 	s.start(cfg)
-	// By the pinned key and with the token: this server is in no CA's book.
+	// The server is verified by its pinned key and gets the token: it has no certificate of a CA.
 	res := s.result(s.give(0, action.Image2Disk, disk,
 		map[string]string{"IMG_URL": s.http.URL + "/agent/v1/images/debian.zst", "DEST_DISK": "/dev/alias"}))
 	content := mapFile(t, file)
 	install{res: res, disk: content, mirror: m}.mustHold(t, image)
-	// Another server by https has to prove its name.
+	// Another server with https has to have a valid certificate.
 	other := httptest.NewTLSServer(m)
 	t.Cleanup(other.Close)
 	m.mu.Lock()
@@ -453,7 +452,7 @@ func TestTheServersOwnImages(t *testing.T) {
 	}
 }
 
-func TestStopInMidWrite(t *testing.T) {
+func TestStopDuringWrite(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	m := &mirror{data: image, etag: `"v1"`}
@@ -501,11 +500,11 @@ func TestStopInMidWrite(t *testing.T) {
 		t.Fatal("an end of the disk is not zero")
 	}
 	if !bytes.Equal(content[mib:4*mib], image[mib:4*mib]) {
-		t.Fatal("nothing was written: this test shows nothing")
+		t.Fatal("nothing was written: the test is meaningless")
 	}
 }
 
-// forgetful is a disk that loses a write and says nothing.
+// forgetful is a disk that corrupts one write and reports success.
 type forgetful struct {
 	Device
 	at int64
@@ -533,7 +532,7 @@ func (f forgetfulDisks) Open(path string) (Device, error) {
 	return forgetful{d, f.at}, err
 }
 
-func TestADiskThatLiesIsFoundOut(t *testing.T) {
+func TestCorruptedWriteIsDetected(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	m := &mirror{data: image}
@@ -550,15 +549,14 @@ func TestADiskThatLiesIsFoundOut(t *testing.T) {
 		if res.State != action.Failed {
 			t.Fatalf("a bit lost at %d: %+v", at, res)
 		}
-		// Its zeros are what it was told: even a boot sector that went wrong is gone.
+		// The disk keeps zeros: even a corrupted boot sector is removed.
 		if at > mib && !allZero(content[:mib]) {
 			t.Fatalf("a bit lost at %d: there is a boot sector", at)
 		}
 	}
 }
 
-// swappedDisks are pulled and plugged the other way round between the look at
-// them and the opening of one.
+// swappedDisks exchange their names between the look-up and opening one.
 type swappedDisks struct {
 	FileDisks
 	swapped atomic.Bool
@@ -582,7 +580,7 @@ func (s *swappedDisks) Open(path string) (Device, error) {
 	return nil, os.ErrNotExist
 }
 
-func TestADiskThatTookTheNameIsNotWritten(t *testing.T) {
+func TestDiskWithSwappedNameIsNotWritten(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(&mirror{data: testImage()})
 	t.Cleanup(web.Close)
@@ -602,7 +600,7 @@ func TestADiskThatTookTheNameIsNotWritten(t *testing.T) {
 	}
 }
 
-// brokenDisks fail to write from some byte on.
+// brokenDisks fail every write from some byte on.
 type brokenDisks struct {
 	inner FileDisks
 	from  int64
@@ -627,10 +625,10 @@ func (b broken) WriteAt(p []byte, off int64) (int, error) {
 	return b.Device.WriteAt(p, off)
 }
 
-func TestABrokenDiskIsNamed(t *testing.T) {
+func TestBrokenDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"raw", "gz", "zst"} {
-		// Eight parts; the format joins them to one image.
+		// Eight packed parts, which every format allows to be joined into one image.
 		web := httptest.NewServer(&mirror{data: bytes.Repeat(packedImage(t, format), 8)})
 		t.Cleanup(web.Close)
 		s := newFakeServer(t)
@@ -662,7 +660,7 @@ func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
 		"other WWN":    {disks: []action.Disk{with(func(d *action.Disk) { d.WWN = "0x5001" })}, text: "it is not there"},
 		"other size":   {disks: []action.Disk{with(func(d *action.Disk) { d.Size++ })}, text: "bytes, not"},
 		"gone":         {text: "it is not there"},
-		"two of them":  {disks: []action.Disk{bound, with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, text: "both answer"},
+		"two of them":  {disks: []action.Disk{bound, with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, text: "both match"},
 		"read-only":    {disks: []action.Disk{with(func(d *action.Disk) { d.ReadOnly = true })}, text: "read-only"},
 	} {
 		got, err := identify(bound, c.disks)
@@ -672,10 +670,10 @@ func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
 	}
 	nameless := action.Disk{Path: "/dev/vda", Size: 5}
 	if _, err := identify(nameless, []action.Disk{{Path: "/dev/vdb", Size: 5}}); err == nil {
-		t.Error("a disk without serial was found under another name")
+		t.Error("a disk without serial number was found at another path")
 	}
 	if _, err := identify(nameless, []action.Disk{{Path: "/dev/vda", Size: 5, Serial: "new"}}); err == nil {
-		t.Error("a disk that had no serial was found with one")
+		t.Error("a disk without serial number matched one that has it")
 	}
 }
 

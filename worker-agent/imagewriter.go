@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// block is how much is written at once.
+	// block is the size of one write.
 	block = 4 * mib
-	// held is how much of each end of the disk is zero until all else is right:
-	// boot sectors, both partition tables.
+	// held is the size of each end of the disk that stays zero until everything else is verified:
+	// it contains the boot sectors and both partition tables.
 	held = mib
 )
 
-// imageWriter writes a stream to a disk from its beginning, except for the
-// two ends of the disk, which it holds back.
+// imageWriter writes a stream to a disk from its beginning. It keeps the two ends of the disk in
+// memory for finish.
 type imageWriter struct {
 	dev        Device
-	off        int64 // bytes taken
-	tailAt     int64 // where the held end begins
+	off        int64 // bytes of the stream so far
+	tailAt     int64 // offset of the end that is kept in memory
 	head, tail []byte
-	sum        hash.Hash // of the content; nil = not needed
+	sum        hash.Hash // of the content; nil if not needed
 }
 
 func newImageWriter(dev Device) *imageWriter {
@@ -35,7 +35,7 @@ func newImageWriter(dev Device) *imageWriter {
 	}
 }
 
-// zeroEnds zeroes both ends of the disk, on stable storage.
+// zeroEnds zeroes both ends of the disk and syncs it.
 func (w *imageWriter) zeroEnds() error {
 	for _, span := range [][2]int64{{0, held}, {w.tailAt, w.dev.Size() - w.tailAt}} {
 		if err := w.dev.Zero(span[0], span[1]); err != nil {
@@ -45,9 +45,8 @@ func (w *imageWriter) zeroEnds() error {
 	return w.dev.Sync()
 }
 
-// copy takes r to its end. Reading (and decompressing), hashing and writing
-// run at the same time; stop ends the reading when writing fails. When copy
-// returns, none of them continues.
+// copy reads r to its end. Reading (and decompressing), hashing and writing run in parallel; stop
+// ends the reading when writing fails. When copy returns, all goroutines have ended.
 func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error {
 	content := startReadAhead(filling{r}, w.sum, 4, block)
 	defer content.close()
@@ -69,7 +68,7 @@ func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error 
 	return nil
 }
 
-// take writes p, which goes to w.off, except for what is held back.
+// take writes p at w.off, except for the parts that belong to the two ends.
 func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -99,8 +98,8 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	return nil
 }
 
-// readBack returns the SHA-256 of the content as the disk gives it back, with
-// the ends that are still held in their places. Reading and hashing run at the same time.
+// readBack returns the SHA-256 of the content as read from the disk, with the ends from memory in
+// their places. Reading and hashing run in parallel.
 func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (string, error) {
 	sum := sha256.New()
 	sum.Write(w.head[:min(w.off, held)])
@@ -130,14 +129,14 @@ func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (strin
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// A deviceReader reads the bytes from at to end. Its buffers begin at a page and hold whole pages, so that direct I/O
-// asks the disk and not the page cache.
+// deviceReader reads the bytes from at to end. Its buffers start at a page boundary and contain
+// whole pages: direct I/O then reads from the disk and not from the page cache.
 type deviceReader struct {
 	dev     Device
 	at, end int64
 }
 
-// Read implements io.Reader. It reads the whole of the last page where the disk has it.
+// Read implements io.Reader. It reads the whole last page if the disk is large enough.
 func (r *deviceReader) Read(p []byte) (int, error) {
 	n := min(int64(len(p)), r.end-r.at)
 	if n <= 0 {
@@ -152,7 +151,7 @@ func (r *deviceReader) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// finish writes the held ends, the first MiB last, and reads them back.
+// finish writes the two ends, the first MiB last, and reads them back.
 func (w *imageWriter) finish() error {
 	if w.off > w.tailAt {
 		if err := writeVerified(w.dev, w.tail[:w.off-w.tailAt], w.tailAt); err != nil {
@@ -162,8 +161,8 @@ func (w *imageWriter) finish() error {
 	return writeVerified(w.dev, w.head[:min(w.off, held)], 0)
 }
 
-// fill reads until buf is full or r ends. Unlike io.ReadFull it keeps r's own
-// error: io.ErrUnexpectedEOF of a decompressor is a cut image, io.EOF is not.
+// fill reads until buf is full or r ends. Unlike io.ReadFull, it returns r's own error:
+// io.ErrUnexpectedEOF from a decompressor means an incomplete image, io.EOF does not.
 func fill(r io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var k int
@@ -173,7 +172,7 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 	return n, err
 }
 
-// filling is a reader whose reads are short at its end alone.
+// filling is a reader that fills the buffer on each read except the last.
 type filling struct{ r io.Reader }
 
 func (f filling) Read(p []byte) (int, error) { return fill(f.r, p) }

@@ -11,15 +11,14 @@ import (
 // inject writes files into a file system of the bound disk.
 //
 //	DEST_DISK  a partition of the bound disk, or the disk
-//	PARTITION  which partition of the disk (see action.ParsePartition); with none, the root file system: the largest that has
-//	           /etc/os-release
-//	FS_TYPE    ext4, xfs, btrfs, vfat; told by its content when empty
+//	PARTITION  which partition of the disk (see action.ParsePartition); default: the root file system, which is the largest
+//	           with /etc/os-release
+//	FS_TYPE    ext4, xfs, btrfs, vfat; recognized by its content when empty
 //	FILES      JSON array of action.File
 //
-// Symbolic links lead nowhere but inside of that file system, and a link at
-// a file's own path is replaced. Each file appears whole or not at all; doing
-// it again gives the same. At the end the file system is mounted again, and what
-// it holds is compared. Output: device, files, bytes.
+// Symbolic links cannot lead out of that file system. A link at a file's own path is replaced. Each
+// file appears completely or not at all; running inject again gives the same result. At the end,
+// the file system is mounted again and its files are compared. Output: device, files, bytes.
 func (t *attempt) inject(ctx context.Context) error {
 	listed, err := action.Files(t.env)
 	if err != nil {
@@ -47,24 +46,26 @@ func (t *attempt) inject(ctx context.Context) error {
 	return t.writeFiles(ctx, files)
 }
 
-// writeFile is inject of one file, by the environment of Tinkerbell's action:
+// writeFile writes one file as inject does, with the environment of Tinkerbell's action:
 //
 //	DEST_DISK, PARTITION, FS_TYPE  as inject
 //	DEST_PATH                      absolute
-//	CONTENTS                       what the file holds
-//	UID, GID                       owner, of new directories, too; default 0
+//	CONTENTS                       contents of the file; or BOOTCONFIG_CONTENTS or HEGEL_URLS
+//	UID, GID                       owner, also of new directories; default 0
 //	MODE                           octal, default 0644
-//	DIRMODE                        octal, of directories that have to be made; default 0755
+//	DIRMODE                        octal, mode of new directories; default 0755
 func (t *attempt) writeFile(ctx context.Context) error {
 	f, err := readFileSpec(t.env)
 	if err != nil {
 		return err
 	}
+	if f.contents, err = t.contents(ctx); err != nil {
+		return err
+	}
 	return t.writeFiles(ctx, []fileSpec{f})
 }
 
-// writeFiles writes files into the file system that the environment names, and
-// reads them back.
+// writeFiles writes files into the file system that the environment selects, and reads them back.
 func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) error {
 	disk, number, err := t.partition(ctx, "DEST_DISK")
 	if err != nil {
@@ -106,7 +107,7 @@ func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) error {
 		return err
 	}
 
-	// What is read now comes from the disk: nothing has it open any more.
+	// These reads come from the disk: the file system was unmounted and nothing has it open.
 	if part, fstype, err = t.locate(ctx, disk, part.Number); err != nil {
 		return err
 	}

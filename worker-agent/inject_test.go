@@ -13,11 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// fakeFiles are directories that stand in for mounted partitions.
+// fakeFiles are directories that replace mounted partitions.
 type fakeFiles struct {
 	parts  []Partition
 	dirs   map[string]string // by Partition.Path
-	misses int               // so often there are no partitions yet
+	misses int               // Partitions returns none so many times
 	mounts []string
 	stuck  bool
 }
@@ -40,7 +40,7 @@ func (f *fakeFiles) Mount(_ context.Context, device, fstype string, readOnly boo
 	}, nil
 }
 
-// extPartition is a file that looks like an ext file system.
+// extPartition returns a file with the signature of an ext file system.
 func extPartition(t *testing.T, n int, size int64) Partition {
 	t.Helper()
 	b := make([]byte, 4096)
@@ -73,7 +73,7 @@ func TestWriteFile(t *testing.T) {
 	cfg := s.config()
 	cfg.Disks, cfg.Files = disks, files
 	s.start(cfg)
-	old := syscall.Umask(0o077) // it must not matter
+	old := syscall.Umask(0o077) // the umask must not have an effect
 	t.Cleanup(func() { syscall.Umask(old) })
 	n := 0
 	write := func(env map[string]string) action.Result {
@@ -117,7 +117,7 @@ func TestWriteFile(t *testing.T) {
 	if last := files.mounts[len(files.mounts)-1]; last != "vfat" {
 		t.Errorf("mounted as %s", last)
 	}
-	// Links of the installed system mean what they mean there.
+	// Absolute links in the installed system are resolved inside it.
 	for _, path := range []string{"/absolute/one", "/escape/two", "/dots/three", "/../../four"} {
 		write(map[string]string{"DEST_PATH": path})
 	}
@@ -220,7 +220,7 @@ func TestInject(t *testing.T) {
 		`[{"path": "x"}, {"path": "/y/"}, {"path": "/z", "mode": "9"}]`: "octal",
 		`[{"path": "/x"}, {"path": "/./x"}]`:                            "listed twice",
 		`[]`:                                                            "0 files",
-		`[] []`:                                                         "something follows",
+		`[] []`:                                                         "unexpected text after the array",
 		``:                                                              "it is missing",
 	} {
 		if _, _, err := try(t, cfg, action.Inject, disk, map[string]string{"FILES": name}); err == nil || !strings.Contains(err.Error(), text) {
@@ -238,7 +238,7 @@ func TestInject(t *testing.T) {
 	}
 }
 
-// forgettingFiles lose what was written, as a disk does that only says so.
+// forgettingFiles report success and lose the data.
 type forgettingFiles struct {
 	fakeFiles
 	empty string
@@ -272,8 +272,8 @@ func TestInjectIsReadBack(t *testing.T) {
 	}
 }
 
-// Real file systems, mounted by the real kernel; the partition is chosen in
-// every way there is.
+// Real file systems are mounted by the real kernel. The partition is selected in every possible
+// way.
 func TestInjectIntoRealFileSystems(t *testing.T) {
 	for fstype, mkfs := range map[string][]string{
 		"ext4":  {"mke2fs", "-q", "-t", "ext4", "-L", "persistence", "-U", "11111111-2222-3333-4444-555555555555"},
@@ -335,9 +335,9 @@ func TestPartitionSelectors(t *testing.T) {
 	put(t, small, file, 9*mib)
 	parts := &fakeFiles{}
 	for sel, want := range map[string]string{
-		"PARTLABEL=twin": "partitions 1 and 2 both answer to it",
+		"PARTLABEL=twin": "partitions 1 and 2 both match",
 		"PARTLABEL=none": `there is none; there are: 1 ( PARTLABEL="twin" LABEL=""), 2 (vfat PARTLABEL="twin" LABEL="SEED"), 3`,
-		"PARTTYPE=ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": "both answer to it",
+		"PARTTYPE=ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": "both match",
 		"LABEL=":  "want a number",
 		"NAME=x":  "want a number",
 		"0":       "want a number",

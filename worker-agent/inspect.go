@@ -9,14 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// maxInspection is how long the facts may be in an inspection's report, in
-// bytes: the server takes reports of 256 KiB.
+// maxInspection is the size limit of the facts in an inspection's report, in bytes: the server
+// accepts reports of 256 KiB.
 const maxInspection = 128 << 10
 
-// inspect reports the machine's facts, as JSON, in Output["facts"].
+// inspect reports the machine's facts as JSON in Output["facts"].
 func (t *attempt) inspect(ctx context.Context) error {
 	if t.agent.cfg.Finder == nil {
-		return errors.New("inspecting: this agent cannot look at its machine")
+		return errors.New("inspecting: this agent cannot read the facts of its machine")
 	}
 
 	facts, err := t.agent.cfg.Finder.Facts(ctx)
@@ -26,7 +26,7 @@ func (t *attempt) inspect(ctx context.Context) error {
 
 	facts = fit(facts, func(f action.Facts) int { return jsonSize(string(jsonOf(f))) }, maxInspection)
 	if facts.Truncated != "" {
-		t.logf("too long for one report, left out: %s", facts.Truncated)
+		t.logf("the facts are too long for one report; left out: %s", facts.Truncated)
 	}
 
 	b, err := json.Marshal(facts)

@@ -14,19 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kexec loads a kernel that is installed on the bound disk; when that was
-// acknowledged, the machine starts it instead of its firmware.
+// kexec loads a kernel that is installed on the bound disk. After the server has acknowledged that,
+// the machine starts this kernel without going through its firmware.
 //
-//	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default the root file system
-//	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: what the boot loader's
-//	                                  configuration there names; with KERNEL_PATH alone, no initrd
+//	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default: the root file system
+//	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: those in the boot loader's
+//	                                  configuration; with KERNEL_PATH alone, no initrd
 //	CMD_LINE                          of the kernel; default: that of the configuration
-//	GRUBCFG_PATH                      where GRUB's configuration is; default: where it usually is
+//	GRUBCFG_PATH                      where GRUB's configuration is; default: the usual places
 //
-// GRUB's grub.cfg and entries of the Boot Loader Specification are read, also
-// when /boot is a file system of its own. A kernel that refuses (lockdown, no
-// kexec) is not a failure: the machine reboots instead, and output says so. Output:
-// leaving = kexec or reboot, kernel.
+// It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate
+// /boot. If the running kernel refuses (lockdown, no kexec), the action does not fail: the machine
+// reboots instead, and the output says so. Output: leaving = kexec or reboot, kernel.
 func (t *attempt) kexec(ctx context.Context) error {
 	disk, number, err := t.partition(ctx, "BLOCK_DEVICE")
 	if err != nil {
@@ -60,7 +59,7 @@ func (t *attempt) kexec(ctx context.Context) error {
 	if ok {
 		err = kexecer.LoadKernel(k.kernel, k.initrd, k.entry.options)
 	} else {
-		err = fmt.Errorf("this machine cannot: %w", errors.ErrUnsupported)
+		err = fmt.Errorf("this agent cannot start a kernel: %w", errors.ErrUnsupported)
 	}
 
 	t.output["leaving"] = action.Kexec
@@ -80,8 +79,8 @@ func (t *attempt) kexec(ctx context.Context) error {
 	return nil
 }
 
-// refusedToLoad reports whether err means that this machine starts no kernel by
-// kexec, whichever it is, or only ones that another key signed.
+// refusedToLoad reports whether err means that this machine cannot start any kernel by kexec, or
+// only kernels signed with another key.
 func refusedToLoad(err error) bool {
 	return slices.ContainsFunc([]error{
 		errors.ErrUnsupported, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EKEYREJECTED, unix.ENOKEY, unix.ENODATA,
@@ -90,8 +89,8 @@ func refusedToLoad(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// separateBoot looks for the configuration and the kernel in the other file
-// systems of the disk: a /boot, or an ESP. why is what was wrong with the root.
+// separateBoot looks for the configuration and the kernel on the other partitions of the disk, such
+// as /boot or an ESP. why is the error of the root file system.
 func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Partition, k *kernelFiles, why error) error {
 	parts, err := t.agent.cfg.Files.Partitions(ctx, disk.Path)
 	if err != nil {
@@ -116,7 +115,7 @@ func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Parti
 	return why
 }
 
-// kernelFiles are what is started; the files live on when nothing is mounted.
+// kernelFiles is the kernel to start. Its files are in memory and stay readable after unmounting.
 type kernelFiles struct {
 	entry          bootEntry
 	kernel, initrd *os.File
@@ -125,15 +124,15 @@ type kernelFiles struct {
 func (k *kernelFiles) close() {
 	for _, f := range []*os.File{k.kernel, k.initrd} {
 		if f != nil {
-			_ = f.Close() // in memory
+			_ = f.Close() // a file in memory
 		}
 	}
 }
 
-// maxKernel bounds what of a disk is taken into memory, bytes.
+// maxKernel is how much is read from the disk into memory at most, in bytes.
 const maxKernel = 1 << 30
 
-// load finds out what root starts, and copies it.
+// load finds the kernel that root starts, and copies it into memory.
 func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree) error {
 	e := bootEntry{kernel: env["KERNEL_PATH"], initrds: strings.Fields(env["INITRD_PATH"]), options: env["CMD_LINE"]}
 	if e.kernel == "" || e.options == "" {
@@ -168,14 +167,14 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree
 	}
 
 	if k.initrd, err = copyFiles(ctx, root, "initrd", e.initrds...); err != nil {
-		_ = k.kernel.Close() // in memory
+		_ = k.kernel.Close() // a file in memory
 		k.kernel = nil
 	}
 	return err
 }
 
-// copyFiles returns a file in memory that holds those of names, one after the
-// other: several initrds are joined, each beginning at a multiple of 4 bytes.
+// copyFiles returns a file in memory with the contents of names joined: each initrd begins at a
+// multiple of 4 bytes.
 func copyFiles(ctx context.Context, root tree, what string, names ...string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -193,14 +192,14 @@ func copyFiles(ctx context.Context, root tree, what string, names ...string) (*o
 			total += pad
 		}
 		if err != nil {
-			_ = out.Close() // in memory
+			_ = out.Close() // a file in memory
 			return nil, err
 		}
 	}
 
-	// The kernel loads no file that is open for writing.
+	// The kernel refuses a file that is open for writing.
 	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
-	_ = out.Close() // in memory
+	_ = out.Close() // a file in memory
 	return in, err
 }
 
@@ -213,7 +212,7 @@ func copyFile(ctx context.Context, out io.Writer, root tree, name string, limit 
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = f.Close() }() // only read from
+	defer func() { _ = f.Close() }() // opened only for reading
 	n, err := io.Copy(out, io.LimitReader(f, limit+1))
 	switch {
 	case err != nil:
@@ -226,14 +225,14 @@ func copyFile(ctx context.Context, out io.Writer, root tree, name string, limit 
 	return n, nil
 }
 
-// list names what is in the directory dir; nothing when it cannot be read.
+// list returns the names in the directory dir, or nothing if it cannot be read.
 func (r tree) list(dir string) []string {
 	fd, err := r.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
 	d := os.NewFile(uintptr(fd), dir)
-	defer func() { _ = d.Close() }() // only read from
+	defer func() { _ = d.Close() }() // opened only for reading
 	names, err := d.Readdirnames(-1)
 	if err != nil {
 		return nil

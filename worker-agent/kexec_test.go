@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kexecHost remembers what it was to start.
+// kexecHost records what it was asked to start.
 type kexecHost struct {
 	fakeHost
 	mu                      sync.Mutex
@@ -96,7 +96,7 @@ menuentry 'Windows' {
 }
 `
 
-// kexecRoot is a root file system with two kernels.
+// kexecRoot creates a root file system with two kernels.
 func kexecRoot(t *testing.T, files map[string]string) (Config, *action.Disk) {
 	t.Helper()
 	root := t.TempDir()
@@ -189,7 +189,7 @@ func TestKexec(t *testing.T) {
 		"two lines": {env: map[string]string{"KERNEL_PATH": "/vmlinuz", "CMD_LINE": "x\ny"}, fail: "more than one line"},
 		"nothing for Linux": {
 			files: map[string]string{"boot/grub/grub.cfg": "menuentry 'Windows' {\nchainloader +1\n}"},
-			fail:  `"Windows" starts no Linux`,
+			fail:  `"Windows" does not start a Linux`,
 		},
 		"an empty menu": {files: map[string]string{"boot/grub/grub.cfg": "set default=0\n"}, fail: "no menu entry"},
 	} {
@@ -218,7 +218,7 @@ func TestKexec(t *testing.T) {
 	}
 }
 
-// /boot may be a file system of its own, with paths of its own.
+// /boot may be a separate file system; paths in its configuration then start there.
 func TestKexecWithASeparateBoot(t *testing.T) {
 	t.Parallel()
 	cfg, disk := kexecRoot(t, nil)
@@ -247,8 +247,8 @@ func TestKexecWithASeparateBoot(t *testing.T) {
 	}
 }
 
-// The report is through before the machine goes, and it goes in the way that
-// the report says.
+// The report is delivered before the machine leaves, and the machine leaves in the way that was
+// reported.
 func TestKexecLeaves(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

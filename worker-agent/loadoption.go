@@ -7,18 +7,18 @@ import (
 	"unicode/utf16"
 )
 
-// loadOption is an EFI_LOAD_OPTION (UEFI specification 2.10, §3.1.3), as far
-// as it matters here.
+// loadOption has the fields of an EFI_LOAD_OPTION (UEFI specification 2.10, §3.1.3) that the agent
+// needs.
 type loadOption struct {
 	active      bool
 	description string
-	// disk is the partition that the entry's loader is on, in the words of
-	// PARTUUID; "" when the entry does not name one.
+	// disk is the PARTUUID of the partition that has the entry's loader; "" if the entry does not
+	// name a partition.
 	disk string
-	file string // path of the loader there, or ""
+	file string // path of the loader on that partition, or ""
 }
 
-// Bits and kinds of the specification.
+// Bits and device path types of the UEFI specification.
 const (
 	loadActive = 1 // LOAD_OPTION_ACTIVE
 
@@ -34,8 +34,8 @@ const (
 	signatureGUID   = 2
 )
 
-// parseLoadOption reads b strictly: what the specification does not allow is an
-// error, because what is misread might be deleted.
+// parseLoadOption is strict: anything that the specification does not allow is an error, because an
+// entry that is misread might be deleted.
 func parseLoadOption(b []byte) (loadOption, error) {
 	var o loadOption
 	if len(b) < 8 {
@@ -51,12 +51,12 @@ func parseLoadOption(b []byte) (loadOption, error) {
 
 	o.description = text
 	if length > len(rest) {
-		return o, fmt.Errorf("reading a load option: a device path of %d bytes, %d are left", length, len(rest))
+		return o, fmt.Errorf("reading a load option: a device path of %d bytes, but %d are left", length, len(rest))
 	}
 	return o, o.parsePath(rest[:length])
 }
 
-// parsePath reads the packed device paths: the first says where the loader is.
+// parsePath reads the packed device paths: the first one locates the loader.
 func (o *loadOption) parsePath(p []byte) error {
 	first := true
 	ended := len(p) == 0
@@ -67,7 +67,7 @@ func (o *loadOption) parsePath(p []byte) error {
 
 		kind, sub, n := p[0], p[1], int(binary.LittleEndian.Uint16(p[2:]))
 		if n < 4 || n > len(p) {
-			return fmt.Errorf("reading a device path: a node of %d bytes, %d are left", n, len(p))
+			return fmt.Errorf("reading a device path: a node of %d bytes, but %d are left", n, len(p))
 		}
 
 		node := p[4:n]
@@ -77,12 +77,12 @@ func (o *loadOption) parsePath(p []byte) error {
 		switch {
 		case kind == pathEnd:
 			if len(node) != 0 || sub != pathEndWhole && sub != pathEndOne {
-				return fmt.Errorf("reading a device path: an end of kind %#x with %d bytes", sub, len(node))
+				return fmt.Errorf("reading a device path: invalid end of subtype %#x with %d bytes", sub, len(node))
 			}
 			first, ended = false, sub == pathEndWhole
 		case kind == pathMedia && sub == pathHardDrive:
 			if n != hardDriveLength {
-				return fmt.Errorf("reading a device path: a hard drive of %d bytes, not %d", n, hardDriveLength)
+				return fmt.Errorf("reading a device path: a hard drive node of %d bytes, not %d", n, hardDriveLength)
 			}
 			if first && o.disk == "" {
 				o.disk = partitionOfNode(node)
@@ -90,7 +90,7 @@ func (o *loadOption) parsePath(p []byte) error {
 
 		case kind == pathMedia && sub == pathFile:
 			if len(node)%2 != 0 {
-				return fmt.Errorf("reading a device path: a file name of %d bytes", len(node))
+				return fmt.Errorf("reading a device path: invalid file name of %d bytes", len(node))
 			}
 			if first {
 				name, _, _ := utf16Text(node)
@@ -104,9 +104,9 @@ func (o *loadOption) parsePath(p []byte) error {
 	return nil
 }
 
-// partitionOfNode reads what follows the header of a hard drive's node:
-// number, start and size, then 16 bytes of signature and two that say of what
-// kind table and signature are.
+// partitionOfNode returns the PARTUUID from a hard drive node, without its header: number, start
+// and size of the partition, 16 bytes of signature, one byte for the type of the table and one for
+// the type of the signature.
 func partitionOfNode(node []byte) string {
 	signature := node[20:36]
 	switch node[37] {
@@ -118,8 +118,8 @@ func partitionOfNode(node []byte) string {
 	return ""
 }
 
-// utf16Text decodes the little-endian UTF-16 in b, up to a zero. ended tells
-// whether there was one; rest is what follows it.
+// utf16Text decodes the little-endian UTF-16 in b up to a zero. ended reports whether there was a
+// zero; rest follows it.
 func utf16Text(b []byte) (text string, rest []byte, ended bool) {
 	var units []uint16
 	for len(b) >= 2 && !ended {

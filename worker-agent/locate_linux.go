@@ -12,16 +12,16 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// nodeWait is how long a partition's device node may take to appear after the
-// table was written.
+// nodeWait is how long the device node of a partition may take to appear after the table is
+// written.
 const nodeWait = 15 * time.Second
 
-// locate waits until the partition of disk is there and returns it with its
-// file system; number 0 means the root file system's.
+// locate waits until the partition of disk exists and returns it with the type of its file system;
+// number 0 selects the root file system.
 func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (part Partition, fstype string, err error) {
 	files := t.agent.cfg.Files
 	if files == nil {
-		return part, "", errors.New("mounting: this agent mounts nothing")
+		return part, "", errors.New("mounting: this agent cannot mount file systems")
 	}
 
 	for end := time.Now().Add(nodeWait); ; {
@@ -44,8 +44,8 @@ func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (par
 	}
 }
 
-// mounted calls do with the file system on part. When it returns, nothing is
-// mounted, and all that do wrote is on the disk.
+// mounted calls do with the file system on part. When it returns, the file system is unmounted and
+// everything that do wrote is on the disk.
 func (t *attempt) mounted(ctx context.Context, part Partition, fstype string, readOnly bool,
 	do func(root tree) error,
 ) error {
@@ -64,7 +64,7 @@ func (t *attempt) mounted(ctx context.Context, part Partition, fstype string, re
 	return err
 }
 
-// pick returns partition number n with the file system that it holds.
+// pick returns partition number n and the type of its file system.
 func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 	for _, p := range parts {
 		if p.Number != n {
@@ -83,22 +83,21 @@ func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 		}
 		return p, fstype, nil
 	}
-	return Partition{}, "", fmt.Errorf("finding partition %d among %d: %w", n, len(parts), errNotYet)
+	return Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
 }
 
-// deviceFS names what is on p.
+// deviceFS returns the type of the file system on p.
 func deviceFS(p Partition) string {
 	f, err := os.Open(p.Path)
 	if err != nil {
 		return ""
 	}
-	// Only read from.
+	// Opened only for reading.
 	defer func() { _ = f.Close() }()
 	return probeFS(f, p.Size)
 }
 
-// findRoot returns the largest partition whose file system has an
-// os-release.
+// findRoot returns the largest partition whose file system has an os-release file.
 func (t *attempt) findRoot(ctx context.Context, disk string, parts []Partition) (Partition, string, error) {
 	slices.SortFunc(parts, func(a, b Partition) int { return int(min(1, max(-1, b.Size-a.Size))) })
 	var seen []string
@@ -123,6 +122,6 @@ func (t *attempt) findRoot(ctx context.Context, disk string, parts []Partition) 
 		}
 	}
 
-	return Partition{}, "", fmt.Errorf("finding the root file system of %s, one with /etc/os-release, on [%s]: %w", disk,
+	return Partition{}, "", fmt.Errorf("finding the root file system of %s (one with /etc/os-release) on [%s]: %w", disk,
 		strings.Join(seen, ", "), errNotYet)
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// noop changes nothing. It is there to try templates, time-outs and failures
-// on a real machine:
+// noop changes nothing. It is for testing templates, time-outs and failures on a real machine:
 //
 //	LOG      lines to log
 //	SLEEP    seconds to take, with progress
@@ -26,7 +25,7 @@ func (t *attempt) noop(ctx context.Context) error {
 		}
 	}
 
-	// action.Check has passed both variables.
+	// action.Check has already checked both variables.
 	seconds, err := strconv.ParseFloat(cmp.Or(t.env["SLEEP"], "0"), 64)
 	code, e := action.Number(t.env, "EXIT")
 	if err := errors.Join(err, e); err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// order returns what the server signed of as. Its error says why nothing of as
-// is carried out: the signature is not of the key that the boot script names,
-// or what was signed is meant for another machine, run, boot, attempt or plan,
-// or is not what came beside it (security S8).
+// order verifies as and returns its signed order. It returns an error if as was not signed with the
+// key in the boot script, if the signed order is for another machine, run, boot, attempt or plan,
+// or if it differs from the unsigned fields (security S8). The agent then carries out nothing of
+// as.
 func (a *Agent) order(as action.Assignment) (action.Order, error) {
 	o, err := a.checkOrder(as)
 	if err != nil {
@@ -24,7 +24,7 @@ func (a *Agent) order(as action.Assignment) (action.Order, error) {
 
 func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	if a.key == nil {
-		return action.Order{}, errors.New("the boot script named no key (ingot.plan) to check signatures with: boot again")
+		return action.Order{}, errors.New("the boot script has no key (ingot.plan) for checking signatures: boot again")
 	}
 
 	o, err := as.Signed.Verify(a.key)
@@ -46,23 +46,23 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	case o.Key != as.Key:
 		return o, fmt.Errorf("it is signed for attempt %s", o.Key)
 	case o.Plan == "":
-		return o, errors.New("it is signed for no plan")
+		return o, errors.New("it is signed without a plan")
 	case a.plan != "" && o.Plan != a.plan:
 		return o, fmt.Errorf("it is signed for the plan %s, this run began with %s", o.Plan, a.plan)
 	}
 
-	// An agent that shows one thing and does another would be hard to trust.
+	// The unsigned fields are shown in logs: they must be those that are carried out.
 	as.Signed = nil
 	if beside := jsonOf(as); !bytes.Equal(beside, jsonOf(o.Assignment)) {
-		return o, errors.New("what is signed is not what came with it")
+		return o, errors.New("the signed order differs from the assignment that came with it")
 	}
 
 	a.plan = o.Plan
 	return o, nil
 }
 
-// jsonOf returns v as JSON; nil when it has none, as no value of package
-// action does.
+// jsonOf returns v as JSON. It returns nil if v cannot be encoded, which does not happen for the
+// types of package action.
 func jsonOf(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

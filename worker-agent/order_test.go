@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// writing is an assignment for every native action that writes.
+// writing returns an assignment for every native action that writes.
 func writing(disk *action.Disk, url string) []action.Assignment {
 	var all []action.Assignment
 	for n, native := range []string{
@@ -30,8 +30,8 @@ func writing(disk *action.Disk, url string) []action.Assignment {
 	return all
 }
 
-// S8: what the site did not sign for this machine, run, boot, attempt, plan
-// and disk is not carried out. The disk is not even opened.
+// S8: the agent does not carry out an order that the site has not signed for this machine, run,
+// boot, attempt, plan and disk. It does not even open the disk.
 func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 	t.Parallel()
 	image := &mirror{data: testImage()}
@@ -51,8 +51,8 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 	right := func(as action.Assignment) action.Order {
 		return action.Order{Machine: "m1", Boot: 1, Plan: "plan", Assignment: as}
 	}
-	// otherwise signs an order that forge has changed, and sends it beside the
-	// right assignment or, with both, beside what it says itself.
+	// otherwise signs an order that forge has changed. It sends it with the original assignment or,
+	// with both, with the assignment of the changed order.
 	otherwise := func(both bool, forge func(*action.Order)) func(*fakeServer, action.Assignment) action.Assignment {
 		return func(s *fakeServer, as action.Assignment) action.Assignment {
 			o := right(as)
@@ -70,7 +70,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			return as
 		}
 	}
-	// beside sends something else beside a rightly signed order.
+	// beside changes the assignment that is sent with a correctly signed order.
 	beside := func(forge func(*action.Assignment)) func(*fakeServer, action.Assignment) action.Assignment {
 		return func(s *fakeServer, as action.Assignment) action.Assignment {
 			out := s.order(right(as))
@@ -88,7 +88,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		"an empty signature": {send: func(_ *fakeServer, as action.Assignment) action.Assignment {
 			as.Signed = &action.Signed{}
 			return as
-		}, text: "not that of this site's key"},
+		}, text: "not signed with this site's key"},
 		"another key's signature": {send: func(_ *fakeServer, as action.Assignment) action.Assignment {
 			signed, err := action.Sign(stranger, right(as))
 			if err != nil {
@@ -96,7 +96,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			}
 			as.Signed = signed
 			return as
-		}, text: "not that of this site's key"},
+		}, text: "not signed with this site's key"},
 		"a signature without the context": {send: func(s *fakeServer, as action.Assignment) action.Assignment {
 			b, err := json.Marshal(right(as))
 			if err != nil {
@@ -104,13 +104,13 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			}
 			as.Signed = &action.Signed{Order: b, Signature: ed25519.Sign(s.signer, b)}
 			return as
-		}, text: "not that of this site's key"},
+		}, text: "not signed with this site's key"},
 		"an order that was changed": {send: func(s *fakeServer, as action.Assignment) action.Assignment {
 			out := s.order(right(as))
 			out.Signed.Order = bytes.Replace(out.Signed.Order, []byte("/dev/alias"), []byte("/dev/other"), 1)
 			return out
-		}, text: "not that of this site's key"},
-		"no key in the boot script":  {send: (*fakeServer).signed, cfg: func(c *Config) { c.PlanKey = "" }, text: "named no key"},
+		}, text: "not signed with this site's key"},
+		"no key in the boot script":  {send: (*fakeServer).signed, cfg: func(c *Config) { c.PlanKey = "" }, text: "has no key"},
 		"signed for another machine": {send: otherwise(true, func(o *action.Order) { o.Machine = "m2" }), text: `for machine "m2"`},
 		"signed for no machine":      {send: otherwise(true, func(o *action.Order) { o.Machine = "" }), text: `for machine ""`},
 		"signed for another run":     {send: otherwise(false, func(o *action.Order) { o.Run = "other" }), text: `for run "other"`},
@@ -118,21 +118,21 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		"signed for another boot":    {send: otherwise(true, func(o *action.Order) { o.Boot = 2 }), text: "for boot 2"},
 		"signed for another attempt": {send: otherwise(false, func(o *action.Order) { o.Key.Attempt = 2 }), text: "for attempt 7."},
 		"signed for another action":  {send: otherwise(false, func(o *action.Order) { o.Key.Action = 9 }), text: "for attempt 7.9.1"},
-		"signed for no plan":         {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "for no plan"},
+		"signed without a plan":      {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "without a plan"},
 		"the disk changed beside it": {send: beside(func(as *action.Assignment) {
 			as.Disk = &action.Disk{
 				Path: "/dev/sdb", Serial: "S2",
 				Size: diskSize,
 			}
-		}), text: "not what came with it"},
-		"the alias changed beside it": {send: beside(func(as *action.Assignment) { as.DiskAlias = "/dev/x" }), text: "not what came with it"},
+		}), text: "differs from the assignment"},
+		"the alias changed beside it": {send: beside(func(as *action.Assignment) { as.DiskAlias = "/dev/x" }), text: "differs from the assignment"},
 		"the digest changed beside it": {send: beside(func(as *action.Assignment) {
 			as.Action.Environment["IMG_SHA256"] = sha([]byte("x"))
-		}), text: "not what came with it"},
-		"the disk changed in it": {send: otherwise(false, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "not what came with it"},
+		}), text: "differs from the assignment"},
+		"the disk changed in it": {send: otherwise(false, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "differs from the assignment"},
 		"the digest changed in it": {send: otherwise(false, func(o *action.Order) {
 			o.Action.Environment["IMG_SHA256"] = sha([]byte("x"))
-		}), text: "not what came with it"},
+		}), text: "differs from the assignment"},
 		"signed for a disk that is not there": {send: otherwise(true, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "it is not there"},
 		"signed for a disk of another size":   {send: otherwise(true, func(o *action.Order) { o.Disk.Size++ }), text: "bytes, not"},
 		"signed for no disk":                  {send: otherwise(true, func(o *action.Order) { o.Disk = nil }), text: "none is bound"},
@@ -176,9 +176,8 @@ func clone(m map[string]string) map[string]string {
 	return out
 }
 
-// S8: whichever byte of a signed assignment is changed, it is refused or means
-// the same as before.
-func TestS8EveryByteCounts(t *testing.T) {
+// S8: after a change of any byte, a signed assignment is refused or has the same meaning.
+func TestS8EveryByteIsSigned(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	a, err := New(s.config())
@@ -220,8 +219,8 @@ func TestS8EveryByteCounts(t *testing.T) {
 	}
 }
 
-// S8: a run has one plan; an order of another one is refused even if signed.
-func TestS8TheRunsPlanStays(t *testing.T) {
+// S8: a run has one plan. A signed order of another plan is refused.
+func TestS8RunHasOnePlan(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	plan := "one"
@@ -244,8 +243,8 @@ func TestS8TheRunsPlanStays(t *testing.T) {
 	}
 }
 
-// An order with unknown fields, of a later server, is accepted.
-func TestAnOrderMayKnowMore(t *testing.T) {
+// An order with unknown fields from a newer server is accepted.
+func TestOrderWithUnknownFields(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	a, err := New(s.config())
@@ -262,8 +261,7 @@ func TestAnOrderMayKnowMore(t *testing.T) {
 	more["mood"] = "good"
 	more["action"].(map[string]any)["nice"] = 19
 	b := jsonOf(more)
-	// What was signed is what counts, down to the byte, and not this package's
-	// idea of how to write it.
+	// The signature covers the received bytes, not this package's encoding of the order.
 	as.Signed = &action.Signed{Order: b, Signature: ed25519.Sign(s.signer, append([]byte("ingot order 1\x00"), b...))}
 	if _, err := a.order(as); err != nil {
 		t.Fatal(err)

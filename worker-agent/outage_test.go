@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// wire is the cable to a server: it can be cut and mended.
+// wire is a TCP proxy in front of a server that can be cut and restored.
 type wire struct {
 	t      *testing.T
 	target string
@@ -31,7 +31,7 @@ func newWire(t *testing.T, target string) *wire {
 	return w
 }
 
-// mend listens (again) at the same address.
+// mend listens at the same address, also after a cut.
 func (w *wire) mend() {
 	w.t.Helper()
 	l, err := net.Listen("tcp", w.addr)
@@ -49,7 +49,7 @@ func (w *wire) mend() {
 			}
 			far, err := net.Dial("tcp", w.target)
 			if err != nil {
-				_ = near.Close() // as a server does that is not there
+				_ = near.Close() // as if the server were away
 				continue
 			}
 			w.mu.Lock()
@@ -61,27 +61,27 @@ func (w *wire) mend() {
 					if err != nil && !errors.Is(err, net.ErrClosed) {
 						w.t.Log(err)
 					}
-					_, _ = d[0].Close(), d[1].Close() // both ends go together
+					_, _ = d[0].Close(), d[1].Close() // close both sides together
 				}()
 			}
 		}
 	}()
 }
 
-// cut ends every connection and refuses new ones, as kill -9 of a server.
+// cut closes every connection and refuses new ones, like kill -9 of a server.
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.listener.Close() // cut twice is cut
+	_ = w.listener.Close() // may be closed already
 	for _, c := range w.conns {
-		_ = c.Close() // the other end may have been faster
+		_ = c.Close() // the other side may have closed it
 	}
 	w.conns = nil
 }
 
-// The server dies while half of the image is on the disk, and comes back: the
-// agent goes on where it was.
-func TestTheServerDiesInMidImage(t *testing.T) {
+// The server is killed when half of the image is on the disk, and comes back: the agent continues
+// at the same byte.
+func TestServerOutageDuringImage(t *testing.T) {
 	t.Parallel()
 	image := testImage()
 	for _, format := range []string{"raw", "gz", "zst", "xz"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// post puts res into the outbox and remembers it as its key's answer.
+// post adds res to the outbox and stores it as the result of its key.
 func (a *Agent) post(res action.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -32,7 +32,7 @@ func (a *Agent) postLocked(res action.Result) {
 	}
 }
 
-// awaitDelivery returns when the outbox is empty.
+// awaitDelivery waits until the outbox is empty.
 func (a *Agent) awaitDelivery(ctx context.Context) error {
 	for {
 		a.mu.Lock()
@@ -50,9 +50,9 @@ func (a *Agent) awaitDelivery(ctx context.Context) error {
 	}
 }
 
-// deliver sends results until each is acknowledged, however long the server is away
-// or unable to store them. A result that the server understands and refuses is sent
-// again in a shorter form, twice.
+// deliver sends each result until it is acknowledged, however long the server is away or unable to
+// store it. If the server understands a result and refuses it, deliver sends it again in a shorter
+// form, up to twice.
 func (a *Agent) deliver(ctx context.Context) error {
 	try, cuts := backoff{max: a.cfg.Backoff}, 0
 	for {
@@ -80,9 +80,9 @@ func (a *Agent) deliver(ctx context.Context) error {
 				break
 			}
 
-			// Should the server miss it after all, it offers the attempt again,
-			// and gets the result as it was.
-			a.log.Error("no form of the report is taken: giving it up", "key", res.Key.String())
+			// If the server still needs this result, it offers the attempt again and gets the
+			// complete result.
+			a.log.Error("the server also refuses the shortened report: dropping it", "key", res.Key.String())
 			err = nil
 
 		case err != nil:
@@ -102,7 +102,7 @@ func (a *Agent) deliver(ctx context.Context) error {
 	}
 }
 
-// oldestResult returns the first result of the outbox.
+// oldestResult returns the first result in the outbox.
 func (a *Agent) oldestResult() (res action.Result, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,9 +123,9 @@ func (a *Agent) dropResult() {
 	}
 }
 
-// final reports whether the server has understood a request and will never grant it.
-// An error that passes with time, or that an operator or a later server may correct
-// (an unknown token, a full disk), is not final.
+// final reports whether the server understood a request and will never accept it. Errors that may
+// pass, or that an operator or a newer server may correct (an unknown token, a full disk), are not
+// final.
 func final(err error) bool {
 	var status *statusError
 	if !errors.As(err, &status) || status.code < 400 || status.code > 499 {
@@ -140,9 +140,9 @@ func final(err error) bool {
 	return true
 }
 
-// shortened returns res in the form in which it is sent after the server has
-// refused it n times: first without its log, then without all that is not
-// needed, and no longer as a success, because what it measured is lost.
+// shortened returns res in the form that is sent after the server has refused it n times: first
+// without its log, then with the necessary fields only. The last form is not a success, because the
+// output is lost.
 func shortened(res action.Result, n int, refusal error) action.Result {
 	if n == 1 && res.Log != "" {
 		res.Log = ""
@@ -163,8 +163,8 @@ func shortened(res action.Result, n int, refusal error) action.Result {
 	return short
 }
 
-// replaceResult puts res in the place of the outbox's first result, which is of the
-// same attempt. The map finished keeps the whole one.
+// replaceResult replaces the first result in the outbox with res, a shorter form for the same
+// attempt. The map finished keeps the complete result.
 func (a *Agent) replaceResult(res action.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// find returns the only one of parts that s means.
+// find returns the only one of parts that s selects.
 func find(s action.Partition, r io.ReaderAt, parts []span) (span, error) {
 	var found []span
 	there := make([]string, 0, len(parts))
@@ -46,14 +46,14 @@ func find(s action.Partition, r io.ReaderAt, parts []span) (span, error) {
 	case len(found) == 0:
 		return span{}, fmt.Errorf("finding the partition %s: there is none; there are: %s", s, strings.Join(there, ", "))
 	case len(found) > 1:
-		return span{}, fmt.Errorf("finding the partition %s: partitions %d and %d both answer to it", s, found[0].number,
+		return span{}, fmt.Errorf("finding the partition %s: partitions %d and %d both match", s, found[0].number,
 			found[1].number)
 	}
 	return found[0], nil
 }
 
-// partition returns the bound disk and the number of the partition that
-// variable's path or PARTITION names; 0 when neither does.
+// partition returns the bound disk and the number of the partition that variable's path or
+// PARTITION selects; 0 if neither does.
 func (t *attempt) partition(ctx context.Context, variable string) (disk action.Disk, number int, err error) {
 	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
 	if err != nil {
@@ -71,7 +71,7 @@ func (t *attempt) partition(ctx context.Context, variable string) (disk action.D
 	if err != nil {
 		return disk, 0, err
 	}
-	defer func() { _ = dev.Close() }() // only read from
+	defer func() { _ = dev.Close() }() // opened only for reading
 	table, err := readTable(dev, dev.Size(), dev.SectorSize())
 	if err != nil {
 		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
@@ -86,8 +86,8 @@ func (t *attempt) partition(ctx context.Context, variable string) (disk action.D
 	return disk, p.number, nil
 }
 
-// fsNames returns the label and the UUID of the file system in r, which is one
-// of kind, as blkid(8) writes them; "" where it has none.
+// fsNames returns the label and the UUID of the file system of type kind in r, in the form of
+// blkid(8); "" if it has none.
 func fsNames(r io.ReaderAt, kind string) (label, uuid string) {
 	text := func(at int64, n int) string {
 		b, _, _ := bytes.Cut(readAt(r, at, n), []byte{0})
@@ -114,8 +114,8 @@ func fsNames(r io.ReaderAt, kind string) (label, uuid string) {
 	return "", ""
 }
 
-// fatNames reads a FAT's label, which is an entry of its root directory, with
-// a copy in the boot sector that not every program keeps.
+// fatNames reads a FAT's label from its root directory. The boot sector has a copy, which not every
+// program updates.
 func fatNames(r io.ReaderAt) (label, uuid string) {
 	b := readAt(r, 0, 512)
 	if len(b) < 512 {
@@ -127,7 +127,7 @@ func fatNames(r io.ReaderAt) (label, uuid string) {
 	id, name := 39, 43
 	root, n := (reserved+tables*le16(22))*sector, int(le16(17)*32)
 
-	if le16(22) == 0 { // FAT32: the root directory is a chain of clusters, the first of which has the label
+	if le16(22) == 0 { // FAT32: the root directory is a chain of clusters; the label is in the first
 		id, name = 67, 71
 		cluster := int64(b[13]) * sector
 		root, n = (reserved+tables*int64(g32(b, 36)))*sector+(int64(g32(b, 44))-2)*cluster, int(cluster)
@@ -149,6 +149,6 @@ func fatNames(r io.ReaderAt) (label, uuid string) {
 	return label, fmt.Sprintf("%04X-%04X", v>>16, v&0xffff)
 }
 
-// errNotYet says that what was looked for may still appear: after a new
-// partition table, devices come one by one.
+// errNotYet means that a partition is missing but may still appear: after a table is written, the
+// device nodes appear one by one.
 var errNotYet = errors.New("it is not there")

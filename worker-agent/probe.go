@@ -8,16 +8,16 @@ import (
 	"io"
 )
 
-// signature is a mark that some format leaves at a fixed place. A negative
-// place counts from the end.
+// signature is a sequence of bytes that a format has at a fixed offset. A negative offset counts
+// from the end.
 type signature struct {
 	name  string
 	at    int64
 	magic string
 }
 
-// fsSignatures are the marks of what a disk or a partition can hold, the more
-// telling ones first.
+// fsSignatures are the signatures of the formats that a disk or partition can hold, the more
+// specific ones first.
 var fsSignatures = []signature{
 	{"LUKS", 0, "LUKS\xba\xbe"},
 	{"xfs", 0, "XFSB"},
@@ -41,19 +41,19 @@ var fsSignatures = []signature{
 	{"f2fs", 0x400, "\x10\x20\xf5\xf2"},
 }
 
-// probeFS names the file system or the like in the size bytes of r; "" when
-// it knows none.
+// probeFS returns the type of the file system, volume or RAID in the size bytes of r; "" if it is
+// unknown.
 func probeFS(r io.ReaderAt, size int64) string {
 	for _, s := range fsSignatures {
 		if s.at+int64(len(s.magic)) <= size && string(readAt(r, s.at, len(s.magic))) == s.magic {
 			if s.name == "ext" {
-				return "ext4" // its driver mounts ext2 and ext3, too
+				return "ext4" // the ext4 driver also mounts ext2 and ext3
 			}
 			return s.name
 		}
 	}
 
-	// md 1.0 and 0.90 live near the end.
+	// md 1.0 and 0.90 have their superblock near the end.
 	for _, at := range []int64{size&^0xfff - 0x2000, size&^0xffff - 0x10000} {
 		if at > 0 && string(readAt(r, at, 4)) == "\xfc\x4e\x2b\xa9" {
 			return "md"
@@ -70,9 +70,9 @@ func probeFS(r io.ReaderAt, size int64) string {
 	return ""
 }
 
-// Signatures names what is on the disk r: "gpt" or "mbr" and what each
-// partition holds ("1:vfat", "2:ext4"), or what the whole disk holds. blank
-// means that there is nothing and that both ends of 1 MiB read as zero.
+// Signatures returns the contents of the disk r: "gpt" or "mbr" and the type in each partition
+// ("1:vfat", "2:ext4"), or the type on the whole disk. blank means that nothing was recognized and
+// that 1 MiB at both ends reads as zero.
 func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bool) {
 	table, err := readTable(r, size, sector)
 	if table != nil {
@@ -107,7 +107,7 @@ func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bo
 	return []string{"data"}, false
 }
 
-// readAt returns n bytes at off, fewer when there are no more.
+// readAt returns n bytes at off, or fewer at the end of r.
 func readAt(r io.ReaderAt, off int64, n int) []byte {
 	if off < 0 {
 		return nil
@@ -120,27 +120,27 @@ func readAt(r io.ReaderAt, off int64, n int) []byte {
 	return b[:k]
 }
 
-// span is where a partition lies, bytes.
+// span is the position of a partition in bytes, with its names.
 type span struct {
 	number      int
 	start, size int64
-	name        string // GPT's name, or ""
-	kind        string // type: GPT's GUID, or "0x83"
-	uuid        string // PARTUUID as blkid writes it
+	name        string // name in the GPT, or ""
+	kind        string // type: GUID in a GPT, or "0x83"
+	uuid        string // PARTUUID in the form of blkid
 }
 
-// partitionTable is what the two kinds of table have in common.
+// partitionTable has the fields that GPT and MBR share.
 type partitionTable struct {
 	kind  string // gpt, mbr
 	parts []span
 }
 
-// mbrSignature is where an MBR has the disk's signature.
+// mbrSignature is the offset of the disk signature in an MBR.
 const mbrSignature = 440
 
 var errNoTable = errors.New("there is no partition table")
 
-// readTable reads the disk's GPT or, where there is none, its MBR.
+// readTable reads the disk's GPT or, without one, its MBR.
 func readTable(r io.ReaderAt, size int64, sector int) (*partitionTable, error) {
 	g, err := readGPT(r, size, sector)
 	if err == nil {
@@ -158,7 +158,7 @@ func readTable(r io.ReaderAt, size int64, sector int) (*partitionTable, error) {
 		start, n := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
 		start, n = start*int64(sector), n*int64(sector)
 		if e[0]&0x7f != 0 {
-			return nil, errNoTable // a boot sector of a file system, no table
+			return nil, errNoTable // the boot sector of a file system, not an MBR
 		}
 		if e[4] == 0 || n == 0 || start+n > size {
 			continue

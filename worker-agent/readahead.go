@@ -7,26 +7,26 @@ import (
 	"io"
 )
 
-// A readAhead reads a stream in one goroutine and hashes it in another, so that neither waits for what its caller does
-// with the bytes. The pieces come in order. Take them from ready and release their buffers, or use Read, not both. The
-// caller ends it with close.
+// readAhead reads a stream in one goroutine and hashes it in another, in parallel with the caller's
+// work. The pieces arrive in order. Either take them from ready and release their buffers, or use
+// Read, not both. The caller ends it with close.
 type readAhead struct {
 	free  chan []byte // empty buffers; closed by close
 	ready chan piece
 
-	// These belong to Read.
+	// current and rest are used only by Read.
 	current, rest []byte
 	err           error
 }
 
-// A piece is what one buffer holds. err, if any, is what the stream ended with after data.
+// piece is the data in one buffer. err, if not nil, ended the stream after data.
 type piece struct {
 	data []byte
 	err  error
 }
 
-// startReadAhead starts to read r into n buffers of size bytes. sum hashes what is read; nil = nothing is hashed. It is
-// complete when the caller has the last piece.
+// startReadAhead starts to read r into n buffers of size bytes. sum, if not nil, hashes the data.
+// The hash is complete when the caller has received the last piece.
 func startReadAhead(r io.Reader, sum hash.Hash, n, size int) *readAhead {
 	a := &readAhead{free: make(chan []byte, n), ready: make(chan piece, n)}
 	for range n {
@@ -50,7 +50,7 @@ func startReadAhead(r io.Reader, sum hash.Hash, n, size int) *readAhead {
 	return a
 }
 
-// read makes a piece of each Read of r, until r ends or there are no buffers any more.
+// read sends a piece for each Read of r, until r ends or free is closed.
 func (a *readAhead) read(r io.Reader, out chan<- piece) {
 	defer close(out)
 	defer func() {
@@ -68,7 +68,7 @@ func (a *readAhead) read(r io.Reader, out chan<- piece) {
 	}
 }
 
-// release gives the buffer of a piece back.
+// release returns the buffer of a piece.
 func (a *readAhead) release(data []byte) { a.free <- data[:cap(data)] }
 
 // Read implements io.Reader.
@@ -93,11 +93,11 @@ func (a *readAhead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close waits until the stream is not read any more. End a read that may block first.
+// close waits until the stream is no longer read. A read that may block has to be ended first.
 func (a *readAhead) close() {
 	close(a.free)
-	for range a.free { // no buffer is filled any more
+	for range a.free { // take all buffers, so that no more data is read
 	}
-	for range a.ready { // both goroutines have returned when it is closed
+	for range a.ready { // closed after both goroutines have ended
 	}
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// program returns where a program of the system is, "" when it is not
-// installed.
+// program returns the path of a system program, or "" if it is not installed.
 func program(name string) string {
 	for _, p := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
 		if found, err := exec.LookPath(p); err == nil {
@@ -27,7 +26,7 @@ func program(name string) string {
 	return ""
 }
 
-// need is program for those that deploy/deps.sh installs.
+// need returns the path of a program that deploy/deps.sh installs.
 func need(t *testing.T, name string) string {
 	t.Helper()
 	p := program(name)
@@ -37,7 +36,7 @@ func need(t *testing.T, name string) string {
 	return p
 }
 
-// sh runs a program and returns what it says.
+// sh runs a program and returns its output.
 func sh(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(need(t, name), args...)
@@ -49,7 +48,7 @@ func sh(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// sparse makes a disk of size bytes that reads as zero.
+// sparse creates a disk of size bytes that reads as zero.
 func sparse(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -58,7 +57,7 @@ func sparse(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	return FileDisks{{Disk: d, File: file}}, &d, file
 }
 
-// put copies a file into another one at off, leaving out its holes.
+// put copies a file into another one at off, without its holes.
 func put(t *testing.T, from, to string, off int64) {
 	t.Helper()
 	st, err := os.Stat(from)
@@ -68,7 +67,7 @@ func put(t *testing.T, from, to string, off int64) {
 	copyData(t, from, 0, st.Size(), to, off)
 }
 
-// cut copies the n bytes at off of a file into a new one.
+// cut copies n bytes at off of a file into a new file.
 func cut(t *testing.T, from string, off, n int64) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "part")
@@ -77,7 +76,7 @@ func cut(t *testing.T, from string, off, n int64) string {
 	return to
 }
 
-// try carries one action out, without a server, and returns what it measured.
+// try carries out one action without a server. It returns the action's output and log.
 func try(t *testing.T, cfg Config, native string, disk *action.Disk, env map[string]string) (map[string]string, string, error) {
 	t.Helper()
 	cfg.Server, cfg.Pin, cfg.Machine, cfg.Claim = "https://192.0.2.1:7443", "sha256:"+strings.Repeat("0", 64), "m1", "c0ffee"
@@ -89,7 +88,7 @@ func try(t *testing.T, cfg Config, native string, disk *action.Disk, env map[str
 	return do(t, x, native)
 }
 
-// do carries an action out as x.
+// do carries out an action as attempt x.
 func do(t *testing.T, x *attempt, native string) (map[string]string, string, error) {
 	t.Helper()
 	env := x.env
@@ -97,8 +96,8 @@ func do(t *testing.T, x *attempt, native string) (map[string]string, string, err
 	return x.output, string(x.tail), err
 }
 
-// dyingDisks die after a number of writes: half of the next one still arrives,
-// and nothing after it, as after a power cut.
+// dyingDisks fail after a number of writes, like a power cut: half of the next write still arrives
+// and nothing after it.
 type dyingDisks struct {
 	FileDisks
 	left *int
@@ -137,8 +136,7 @@ func (d *dyingDevice) Sync() error {
 	return nil
 }
 
-// untilItLives calls f with disks that die after 0, 1, 2 … writes, until f has
-// no error any more.
+// untilItLives calls f with disks that fail after 0, 1, 2 … writes, until f succeeds.
 func untilItLives(t *testing.T, f func(die func(FileDisks) Disks) error) {
 	t.Helper()
 	for n := range 500 {
@@ -154,19 +152,17 @@ func untilItLives(t *testing.T, f func(die func(FileDisks) Disks) error) {
 			t.Fatalf("after %d writes: %v", n, err)
 		}
 	}
-	t.Fatal("it never lives")
+	t.Fatal("the action never succeeds")
 }
 
-// loopFiles are the real kernel's file systems on a disk that is a file, by
-// loop devices.
+// loopFiles mounts real file systems with the kernel, by loop devices on a disk in a file.
 type loopFiles struct {
 	t     *testing.T
 	file  string
 	inUse []string
 }
 
-// newLoopFiles skips the test without the permission, or without a kernel that
-// can.
+// newLoopFiles skips the test if it lacks the permission or the kernel lacks the file system.
 func newLoopFiles(t *testing.T, file, fstype string) *loopFiles {
 	t.Helper()
 	known, err := os.ReadFile("/proc/filesystems")
@@ -233,8 +229,8 @@ func (l *loopFiles) Grow(ctx context.Context, device, fstype string, size int64)
 	return HostFilesystems{}.Grow(ctx, device, fstype, size)
 }
 
-// newGPT puts a table on a disk that is a file; of parts, start, size and name
-// count, and their numbers are their places.
+// newGPT writes a table to a disk in a file. It uses start, size and name of parts; their position
+// is their number.
 func newGPT(t *testing.T, file string, parts ...span) {
 	t.Helper()
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -267,7 +263,7 @@ func newGPT(t *testing.T, file string, parts ...span) {
 	}
 }
 
-// readSpans returns the partitions of a disk that is a file.
+// readSpans returns the partitions of a disk in a file.
 func readSpans(t *testing.T, file string) []span {
 	t.Helper()
 	b := mapFile(t, file)
@@ -278,7 +274,7 @@ func readSpans(t *testing.T, file string) []span {
 	return table.parts
 }
 
-// size is how large the mounted file system says it is.
+// size returns the size that the mounted file system reports.
 func size(t *testing.T, files Filesystems, device, fstype string) int64 {
 	t.Helper()
 	dir, unmount, err := files.Mount(t.Context(), device, fstype, true)

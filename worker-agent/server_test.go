@@ -22,7 +22,7 @@ import (
 // deadline ends a test that hangs.
 const deadline = 60 * time.Second
 
-// fakeServer is the server's half of the conversation, as a script.
+// fakeServer is a server whose answers are scripted.
 type fakeServer struct {
 	t    *testing.T
 	http *httptest.Server
@@ -30,18 +30,18 @@ type fakeServer struct {
 
 	mu       sync.Mutex
 	hellos   []action.Hello
-	offer    []action.Assignment // each is given until its key was reported
+	offer    []action.Assignment // each is offered until its key is reported
 	reports  []action.Result
 	beats    []action.Heartbeat
 	orders   action.Orders
 	polls    int
-	gone     string // reason of 410 to everything after the claim
-	refuse   int    // status of every answer after the claim
-	refused  int    // how often that was given
+	gone     string // reason of the 410 that answers all requests after the claim
+	refuse   int    // status of all answers after the claim
+	refused  int    // number of such answers
 	onClaim  func(w http.ResponseWriter, n int) bool
-	onReport func(w http.ResponseWriter, n int) bool // after the report was stored
+	onReport func(w http.ResponseWriter, n int) bool // called after the report was stored
 	signer   ed25519.PrivateKey
-	// sign makes what is offered into what is sent; nil signs it.
+	// sign converts an offered assignment before it is sent; nil signs it.
 	sign      func(action.Assignment) action.Assignment
 	onWelcome func(n int) any
 	files     http.HandlerFunc // under /agent/v1/images/
@@ -71,7 +71,7 @@ func newFakeServer(t *testing.T) *fakeServer {
 	return s
 }
 
-// update changes the script and wakes who waits for it.
+// update changes the script and wakes waiting requests.
 func (s *fakeServer) update(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,14 +80,14 @@ func (s *fakeServer) update(f func()) {
 	s.changed = make(chan struct{})
 }
 
-// locked reads the script.
+// locked calls f with the lock held.
 func (s *fakeServer) locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// wait returns when cond, called under the lock, holds.
+// wait returns when cond, called with the lock held, returns true.
 func (s *fakeServer) wait(what string, cond func() bool) {
 	s.t.Helper()
 	timer := time.NewTimer(deadline)
@@ -102,7 +102,7 @@ func (s *fakeServer) wait(what string, cond func() bool) {
 		select {
 		case <-changed:
 		case <-timer.C:
-			s.t.Fatalf("%s did not come", what)
+			s.t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (s *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// over answers for a script that is over, and counts a request.
+// over counts a request and answers it if the script ends the run or refuses.
 func (s *fakeServer) over(w http.ResponseWriter, r *http.Request) bool {
 	if r.Header.Get("Authorization") != "Bearer token" {
 		s.t.Errorf("%s came without its token", r.URL.Path)
@@ -195,12 +195,12 @@ func (s *fakeServer) next(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// signed is as under the key that the boot script named.
+// signed returns as, signed with the key that the boot script named.
 func (s *fakeServer) signed(as action.Assignment) action.Assignment {
 	return s.order(action.Order{Machine: "m1", Boot: 1, Plan: "plan", Assignment: as})
 }
 
-// order is o's assignment with o signed beside it.
+// order returns o's assignment with the signed o in it.
 func (s *fakeServer) order(o action.Order) action.Assignment {
 	if o.Run == "" {
 		o.Run = "run"
@@ -248,7 +248,7 @@ func (s *fakeServer) heartbeat(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, o)
 }
 
-// give offers native action number n with env to the agent.
+// give offers a native action with env to the agent, as action n.
 func (s *fakeServer) give(n int, native string, disk *action.Disk, env map[string]string) action.Key {
 	key := action.Key{Epoch: 7, Action: n, Attempt: 1}
 	s.update(func() {
@@ -260,7 +260,7 @@ func (s *fakeServer) give(n int, native string, disk *action.Disk, env map[strin
 	return key
 }
 
-// result waits for the report on key.
+// result waits for the report for key.
 func (s *fakeServer) result(key action.Key) action.Result {
 	s.t.Helper()
 	var res action.Result
@@ -276,7 +276,7 @@ func (s *fakeServer) result(key action.Key) action.Result {
 	return res
 }
 
-// fakeHost remembers how the machine went.
+// fakeHost records how the machine left.
 type fakeHost struct {
 	mu    sync.Mutex
 	clock time.Time
@@ -303,7 +303,7 @@ func (h *fakeHost) leave(how string) error {
 	return nil
 }
 
-// started is an agent that runs.
+// started is a running agent.
 type started struct {
 	t    *testing.T
 	host *fakeHost
@@ -318,14 +318,14 @@ func (s *fakeServer) config() Config {
 	}
 }
 
-// start runs an agent with cfg until the test ends.
+// start starts an agent with cfg; it ends with the test.
 func (s *fakeServer) start(cfg Config) *started {
 	s.t.Helper()
 	host := &fakeHost{}
 	return s.startOn(cfg, host, host)
 }
 
-// startOn is start on a host that remembers in fake how it went.
+// startOn is start with another host; fake records how the machine left.
 func (s *fakeServer) startOn(cfg Config, host Host, fake *fakeHost) *started {
 	s.t.Helper()
 	cfg.Host = host
@@ -345,7 +345,7 @@ func (s *fakeServer) startOn(cfg Config, host Host, fake *fakeHost) *started {
 	return r
 }
 
-// ended waits for the agent's end and returns how its machine went.
+// ended waits for the agent's end and returns how the machine left.
 func (r *started) ended() []string {
 	r.t.Helper()
 	select {
@@ -355,14 +355,14 @@ func (r *started) ended() []string {
 			r.t.Fatalf("the agent ended with %v", err)
 		}
 	case <-time.After(deadline):
-		r.t.Fatal("the agent does not end")
+		r.t.Fatal("the agent did not end")
 	}
 	r.host.mu.Lock()
 	defer r.host.mu.Unlock()
 	return r.host.went
 }
 
-// testDisk is a disk of size bytes in a file, full of old data.
+// testDisk creates a disk of size bytes in a file, filled with old data.
 func testDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -373,7 +373,7 @@ func testDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 	return FileDisks{{Disk: d, File: file}}, &d, file
 }
 
-// watchedDisks counts what is open.
+// watchedDisks counts the open disks.
 type watchedDisks struct {
 	inner        FileDisks
 	mu           sync.Mutex

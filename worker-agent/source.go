@@ -14,25 +14,25 @@ import (
 	"time"
 )
 
-// stall is how long a download may be silent before it is asked for again.
+// stall is how long a download may receive no data before it is requested again.
 const stall = 60 * time.Second
 
-// errChanged says that the file on the server is not the one that the
-// download began with: all of it has to be written again.
+// errChanged means that the file on the server changed since the download began: the whole file has
+// to be written again.
 var errChanged = errors.New("the image changed on the server while it was read")
 
-// source reads a file over HTTP as one unbroken stream: when the connection
-// breaks, it goes on at the same byte of the same file.
+// source reads a file over HTTP as one continuous stream: if the connection breaks, it continues at
+// the same byte of the same file.
 type source struct {
 	ctx       context.Context
 	log       func(format string, args ...any)
 	do        func(*http.Request) (*http.Response, error)
 	authorize func(*http.Request)
 	url       string
-	shown     string // the address without what may be secret
+	shown     string // the address without parts that may be secret
 	backoff   time.Duration
-	// digested: the file's digest is declared, so that a wrong continuation
-	// would be found out at the end.
+	// digested means that the file's digest is declared: wrong data after a reconnection would be
+	// detected at the end.
 	digested bool
 
 	body      io.ReadCloser
@@ -45,22 +45,22 @@ type source struct {
 	err       error
 }
 
-// plainHTTP is the client for image servers that are not Ingot's.
+// plainHTTP returns the client for image servers other than the Ingot server.
 func plainHTTP() *http.Client {
 	t := transport(&tls.Config{MinVersion: tls.VersionTLS12})
 	t.ResponseHeaderTimeout = stall
 	return &http.Client{Transport: t}
 }
 
-// newSource opens address. Its errors are final: what might pass is tried
-// again until ctx ends.
+// newSource opens address. It tries again after temporary errors until ctx ends; an error that it
+// returns is permanent.
 func (t *attempt) newSource(ctx context.Context, address string, digested bool) (*source, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("reading IMG_URL: invalid URL")
+		return nil, errors.New("reading the URL: it is invalid")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("reading IMG_URL: want http or https, not %q", u.Scheme)
+		return nil, fmt.Errorf("reading the URL: want http or https, not %q", u.Scheme)
 	}
 
 	s := &source{
@@ -89,8 +89,7 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 	}
 }
 
-// connect asks for the file from byte off on. again reports whether another try may
-// succeed.
+// connect requests the file from byte off. again reports whether another attempt may succeed.
 func (s *source) connect(off int64) (again bool, err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
@@ -99,7 +98,7 @@ func (s *source) connect(off int64) (again bool, err error) {
 		return false, errors.New("making a request: invalid address")
 	}
 
-	// What is digested and counted is the file as it lies on the server.
+	// The digest and the byte count are those of the file as stored on the server.
 	req.Header.Set("Accept-Encoding", "identity")
 	s.authorize(req)
 	if off > 0 {
@@ -112,19 +111,19 @@ func (s *source) connect(off int64) (again bool, err error) {
 	resp, err := s.do(req)
 	if err != nil {
 		cancel()
-		// The error of net/http names the whole address, query and all.
+		// The error of net/http contains the whole address, including the query.
 		var u *url.Error
 		if errors.As(err, &u) {
 			err = u.Err
 		}
 
-		// A server that cannot prove its name will not learn to by waiting.
+		// An invalid certificate does not become valid by waiting.
 		var unproven *tls.CertificateVerificationError
 		return s.ctx.Err() == nil && !errors.As(err, &unproven), err
 	}
 
 	if again, err = s.check(resp, off); err != nil {
-		_ = resp.Body.Close() // it will not be read
+		_ = resp.Body.Close() // the body is not needed
 		cancel()
 		return again, err
 	}
@@ -132,7 +131,7 @@ func (s *source) connect(off int64) (again bool, err error) {
 	s.body, s.cancel = resp.Body, cancel
 	s.watch = time.AfterFunc(stall, cancel)
 	if off > 0 && resp.StatusCode == http.StatusOK {
-		// The same file from its beginning: skip what was read already.
+		// The server sent the same file from its beginning: skip the bytes already read.
 		if _, err := io.CopyN(io.Discard, s.watched(), off); err != nil {
 			s.disconnect()
 			return true, err
@@ -141,7 +140,7 @@ func (s *source) connect(off int64) (again bool, err error) {
 	return false, nil
 }
 
-// check judges the answer to a request for the file from byte off on.
+// check checks the response to a request for the file from byte off.
 func (s *source) check(resp *http.Response, off int64) (again bool, err error) {
 	etag := resp.Header.Get("Etag")
 	switch code := resp.StatusCode; {
@@ -152,15 +151,15 @@ func (s *source) check(resp *http.Response, off int64) (again bool, err error) {
 			s.validator = resp.Header.Get("Last-Modified")
 		}
 		if s.total < 0 && len(resp.TransferEncoding) == 0 && !s.digested {
-			return false, errors.New("the server does not say how long the image is, and no IMG_SHA256 is given: " +
-				"its end could not be told from a broken connection")
+			return false, errors.New("the server does not send the image's length, and no IMG_SHA256 is given: " +
+				"its end cannot be distinguished from a broken connection")
 		}
 		return false, nil
 
 	case code == http.StatusPartialContent && off > 0:
 		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
 		if !ok || first != off {
-			return false, fmt.Errorf("asked for the bytes from %d on, the server answers with Content-Range %q", off,
+			return false, fmt.Errorf("the answer to a request for the bytes from %d has Content-Range %q", off,
 				resp.Header.Get("Content-Range"))
 		}
 		if etag != s.etag || s.total >= 0 && total >= 0 && total != s.total || s.validator == "" && !s.digested {
@@ -183,7 +182,7 @@ func (s *source) check(resp *http.Response, off int64) (again bool, err error) {
 	}
 }
 
-// contentRange reads "bytes 5-9/10"; total is -1 for "*".
+// contentRange parses "bytes 5-9/10"; total is -1 for "*".
 func contentRange(h string) (first, total int64, ok bool) {
 	span, size, ok := strings.Cut(strings.TrimPrefix(h, "bytes "), "/")
 	if !ok {
@@ -207,7 +206,7 @@ func contentRange(h string) (first, total int64, ok bool) {
 	return first, total, err == nil
 }
 
-// watched is the body; each byte that comes postpones the stall.
+// watched returns the body; each byte received restarts the stall timer.
 func (s *source) watched() io.Reader { return watchedReader{s.body, s.watch} }
 
 type watchedReader struct {
@@ -227,12 +226,12 @@ func (s *source) disconnect() {
 	if s.body != nil {
 		s.watch.Stop()
 		s.cancel()
-		_ = s.body.Close() // its bytes have been read or are not wanted
+		_ = s.body.Close() // the data was read or is not needed
 		s.body = nil
 	}
 }
 
-// Read implements io.Reader. io.EOF means that the whole file was read.
+// Read implements io.Reader. It returns io.EOF only after the whole file was read.
 func (s *source) Read(p []byte) (int, error) {
 	if s.err != nil || len(p) == 0 {
 		return 0, s.err
@@ -263,11 +262,11 @@ func (s *source) Read(p []byte) (int, error) {
 		n, err := s.watched().Read(p)
 		if n > 0 {
 			if at := s.read.Add(int64(n)); s.total >= 0 && at > s.total {
-				s.err = fmt.Errorf("getting %s: more bytes than the %d that were announced", s.shown, s.total)
+				s.err = fmt.Errorf("getting %s: more than the announced %d bytes", s.shown, s.total)
 				return 0, s.err
 			}
 
-			// What ends the body shows again at the next read.
+			// The next read returns the error that ended the body.
 			return n, nil
 		}
 		if err == nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// A server that is away, has no room or is too busy gets the report as it was,
-// however often it says so.
-func TestAReportOutlivesAnyOutage(t *testing.T) {
+// The complete report is sent again to a server that is away, full or busy, however often it
+// refuses.
+func TestReportSurvivesOutage(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	codes := []int{500, 502, 503, 504, 507, 401, 403, 408, 425, 429, 0}
@@ -36,16 +36,16 @@ func TestAReportOutlivesAnyOutage(t *testing.T) {
 			t.Fatalf("%+v", res)
 		}
 	}
-	// And work goes on.
+	// The agent continues its work.
 	s.result(s.give(1, action.Noop, nil, nil))
 	if len(r.host.went) != 0 {
 		t.Fatal("the machine left")
 	}
 }
 
-// A report that the server understands and refuses is made shorter, and in the
-// end says that it was refused: it neither stops the agent nor repeats for ever.
-func TestARefusedReportIsShortened(t *testing.T) {
+// A report that the server understands and refuses is shortened. Its last form says that it was
+// refused. It neither blocks the agent nor repeats forever.
+func TestRefusedReportIsShortened(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{400, 404, 413, 422} {
 		for takes, want := range map[int]action.State{2: action.Success, 3: action.Failed} {
@@ -57,20 +57,20 @@ func TestARefusedReportIsShortened(t *testing.T) {
 						return false
 					}
 					w.WriteHeader(code)
-					_, _ = fmt.Fprintln(w, "it does not please") // the agent may hang up
+					_, _ = fmt.Fprintln(w, "invalid report") // the agent may hang up
 					return true
 				}
 				s.start(s.config())
 				s.give(0, action.Noop, nil, map[string]string{"LOG": "what happened"})
 				s.wait("the report that is taken", func() bool { return len(s.reports) == takes })
-				s.result(s.give(1, action.Noop, nil, nil)) // work goes on
+				s.result(s.give(1, action.Noop, nil, nil)) // the agent continues its work
 				var got []action.Result
 				s.locked(func() { got = s.reports })
 				if len(got) != takes+1 || got[0].Log == "" || got[1].Log != "" {
 					t.Fatalf("%+v", got)
 				}
 				last := got[takes-1]
-				if last.State != want || last.ID != got[0].ID || want == action.Failed && !strings.Contains(last.Message, "it does not please") {
+				if last.State != want || last.ID != got[0].ID || want == action.Failed && !strings.Contains(last.Message, "invalid report") {
 					t.Fatalf("%+v", last)
 				}
 			})
@@ -88,8 +88,8 @@ func TestARefusedReportIsShortened(t *testing.T) {
 		s.start(s.config())
 		s.give(0, action.Noop, nil, map[string]string{"LOG": "what happened"})
 		s.wait("the third report", func() bool { return len(s.reports) == 3 })
-		s.result(s.give(1, action.Noop, nil, nil)) // work goes on
-		// A server that asks again gets the result as it was.
+		s.result(s.give(1, action.Noop, nil, nil)) // the agent continues its work
+		// A server that offers the attempt again gets the complete result.
 		s.give(0, action.Noop, nil, nil)
 		s.wait("the whole report", func() bool { return len(s.reports) == 5 })
 		s.locked(func() {
@@ -100,12 +100,12 @@ func TestARefusedReportIsShortened(t *testing.T) {
 	})
 }
 
-func TestShortenedKeepsWhatMatters(t *testing.T) {
+func TestShortenedKeepsRequiredFields(t *testing.T) {
 	t.Parallel()
 	refusal := &statusError{code: 400, text: "no"}
 	for state, want := range map[action.State]action.State{
 		action.Success: action.Failed, action.Failed: action.Failed,
-		// That the disk is closed is true in any form.
+		// Every form says that the disk is closed.
 		action.Stopped: action.Stopped, action.Timeout: action.Timeout,
 	} {
 		res := action.Result{
@@ -142,9 +142,9 @@ func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	}
 }
 
-// An agent whose token was revoked stops, stays, and gives its report when it
-// may; it leaves when it hears that the run is over.
-func TestARevokedAgentHoldsUntilTheRunIsOver(t *testing.T) {
+// An agent whose token was revoked stops and stays. It delivers its report when the server accepts
+// it, and leaves when it hears that the run is over.
+func TestRevokedAgentHoldsUntilTheRunIsOver(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	r := s.start(s.config())
@@ -161,15 +161,15 @@ func TestARevokedAgentHoldsUntilTheRunIsOver(t *testing.T) {
 	}
 }
 
-func TestAServerOfAnotherProtocolIsLeftAlone(t *testing.T) {
+func TestOtherProtocolIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	ours := action.Welcome{Protocol: action.Protocol, Token: "token", Run: "run", Epoch: 7, Boot: 1, Heartbeat: 1}
 	answers := []any{
-		func() any { w := ours; w.Protocol = 0; return w }(),                                                          // of before there were any
-		func() any { w := ours; w.Protocol = action.Protocol - 1; return w }(),                                        // unsigned
+		func() any { w := ours; w.Protocol = 0; return w }(),                                                          // a server before protocol numbers
+		func() any { w := ours; w.Protocol = action.Protocol - 1; return w }(),                                        // before signed orders
 		func() any { w := ours; w.Protocol = action.Protocol + 1; return w }(),                                        // unknown
-		map[string]any{"protocol": action.Protocol, "token": "token", "run": "run", "epoch": 7, "boot": 1, "mood": 1}, // with a field of tomorrow
+		map[string]any{"protocol": action.Protocol, "token": "token", "run": "run", "epoch": 7, "boot": 1, "mood": 1}, // with a later field
 	}
 	s.onWelcome = func(n int) any { return answers[min(n, len(answers))-1] }
 	s.start(s.config())
@@ -226,9 +226,8 @@ func TestFactsFitAHello(t *testing.T) {
 	}
 }
 
-// A shelf of disks is no reason for an agent not to come up, nor for an
-// inspection not to end.
-func TestAMachineOfManyDisksIsInspected(t *testing.T) {
+// A large number of disks does not prevent an agent from starting or an inspection from completing.
+func TestInspectManyDisks(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// shelf is a machine of that many disks.
+// shelf is a machine with that many disks.
 type shelf int
 
 func (n shelf) Facts(context.Context) (action.Facts, error) {
@@ -26,19 +26,19 @@ func (n shelf) Facts(context.Context) (action.Facts, error) {
 	return f, nil
 }
 
-// closedWhenReported fails the test when a report comes while a disk is open.
+// closedWhenReported fails the test if a report arrives while a disk is open.
 func closedWhenReported(t *testing.T, s *fakeServer, disks *watchedDisks) {
 	t.Helper()
 	s.onReport = func(http.ResponseWriter, int) bool {
 		if open, _ := disks.counts(); open != 0 {
-			t.Errorf("%d disks are open, and it was reported", open)
+			t.Errorf("reported while %d disks are open", open)
 		}
 		return false
 	}
 }
 
-// The image server says nothing more: an order to stop does not wait for it.
-func TestStoppedInASlowSource(t *testing.T) {
+// The image server stops sending: an order to stop does not wait for it.
+func TestStopDuringSlowDownload(t *testing.T) {
 	t.Parallel()
 	for name, cancel := range map[string]func(*fakeServer, action.Key){
 		"order":   func(s *fakeServer, k action.Key) { s.update(func() { s.orders.Stop = []action.Key{k} }) },
@@ -83,11 +83,11 @@ func TestStoppedInASlowSource(t *testing.T) {
 	}
 }
 
-// slowDisks hang in a write, a zeroing or a sync, as a dying disk does.
+// slowDisks hang in a write, zeroing or sync, like a failing disk.
 type slowDisks struct {
 	watchedDisks
 	in      string
-	hanging chan struct{} // closed when it hangs
+	hanging chan struct{} // closed when a call hangs
 	release chan struct{}
 }
 
@@ -123,8 +123,8 @@ func (d *slowDevice) Zero(off, n int64) error { d.hang("zero"); return d.Device.
 func (d *slowDevice) Sync() error             { d.hang("sync"); return d.Device.Sync() }
 func (d *slowDevice) Close() error            { d.hang("close"); return d.Device.Close() }
 
-// A disk that hangs is still being written: no report may say that it is not.
-func TestStoppedInASlowDisk(t *testing.T) {
+// A disk that hangs is still being written: the agent must not report before it is closed.
+func TestStopDuringSlowWrite(t *testing.T) {
 	t.Parallel()
 	data := testImage()
 	web := httptest.NewServer(&mirror{data: data})
@@ -141,13 +141,13 @@ func TestStoppedInASlowDisk(t *testing.T) {
 			s.start(cfg)
 			sum := sha(data)
 			if in == "close" {
-				sum = sha([]byte("x")) // ends before anything else could be waited for
+				sum = sha([]byte("x")) // ends the action before it could wait for anything else
 			}
 			key := s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sum, "DEST_DISK": "/dev/alias"})
 			<-disks.hanging
 			var beats int
 			s.update(func() { s.orders.Stop, beats = []action.Key{key}, len(s.beats) })
-			// The order came, and was obeyed as far as that goes.
+			// The order arrived; the agent waits for the disk.
 			s.wait("heartbeats", func() bool { return len(s.beats) >= beats+3 })
 			s.locked(func() {
 				if len(s.reports) != 0 || s.beats[len(s.beats)-1].Running == nil {
@@ -162,8 +162,8 @@ func TestStoppedInASlowDisk(t *testing.T) {
 	}
 }
 
-// 410 in mid-write: the disk is closed before the machine goes, and it goes off.
-func TestGoneInMidWrite(t *testing.T) {
+// 410 during a write: the disk is closed first, then the machine is powered off.
+func TestGoneDuringWrite(t *testing.T) {
 	t.Parallel()
 	data := testImage()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -194,10 +194,9 @@ func TestGoneInMidWrite(t *testing.T) {
 	}
 }
 
-// The time of an action is counted by a clock that is never set: its deadline
-// carries a monotonic reading, which Go compares instead of the wall's. What
-// is reported as the end is the start plus that clock's time.
-func TestAStepOfTheClockEndsNothing(t *testing.T) {
+// The time of an action is measured with a monotonic clock: its deadline has a monotonic reading,
+// which Go prefers to the wall clock. The reported end is the start plus the measured time.
+func TestClockStepHasNoEffect(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	cfg := s.config()
@@ -234,9 +233,8 @@ func (d *deadlines) Facts(ctx context.Context) (action.Facts, error) {
 	return action.Facts{}, nil
 }
 
-// Every action that writes ends at an order to stop, and says so when the disk
-// is closed.
-func TestStoppedInAnyActionThatWrites(t *testing.T) {
+// An order to stop ends every action that writes. It is reported when the disk is closed.
+func TestStopEachWritingAction(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		native, in string
@@ -254,8 +252,8 @@ func TestStoppedInAnyActionThatWrites(t *testing.T) {
 			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: c.in, hanging: make(chan struct{}), release: make(chan struct{})}
 			closedWhenReported(t, s, &disks.watchedDisks)
 			cfg := s.config()
-			// What cannot be interrupted in its write of the table is asked before
-			// the file system is grown.
+			// An action that cannot be interrupted while it writes the table checks for a stop
+			// before it grows the file system.
 			cfg.Disks, cfg.Files = disks, &fakeFiles{}
 			s.start(cfg)
 			key := s.give(0, c.native, disk, c.env)
@@ -272,7 +270,7 @@ func TestStoppedInAnyActionThatWrites(t *testing.T) {
 	}
 }
 
-// stoppingFiles have an order to stop come between two files.
+// stoppingFiles delivers an order to stop between two files.
 type stoppingFiles struct {
 	fakeFiles
 	mounted int
@@ -286,7 +284,7 @@ func (f *stoppingFiles) Mount(ctx context.Context, device, fstype string, readOn
 	return dir, func() error { f.mounted--; return unmount() }, err
 }
 
-func TestStoppedWhileInjecting(t *testing.T) {
+func TestStopDuringInject(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	disks, disk, _ := testDisk(t, 8*mib)
@@ -300,7 +298,7 @@ func TestStoppedWhileInjecting(t *testing.T) {
 	cfg.Disks, cfg.Files = disks, files
 	s.onReport = func(http.ResponseWriter, int) bool {
 		if files.mounted != 0 {
-			t.Error("it was reported, and something is mounted")
+			t.Error("reported while a file system is mounted")
 		}
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is a mounted file system, as if its root were /.
+// tree is the root of a mounted file system; paths in it are resolved as if it were /.
 type tree struct{ fd int }
 
 func openTree(dir string) (tree, error) {
@@ -19,28 +19,26 @@ func openTree(dir string) (tree, error) {
 	return tree{fd}, err
 }
 
-func (r tree) close() { _ = unix.Close(r.fd) } // a path, nothing is written through it
+func (r tree) close() { _ = unix.Close(r.fd) } // an O_PATH descriptor: nothing is written through it
 
-// open opens what is at name, an absolute path. Links in it mean what they
-// mean when the file system is /; none leads out of it, or to another one.
+// open opens name, an absolute path. Symbolic links are resolved as if the file system were /; none
+// can lead out of it or to another file system.
 func (r tree) open(name string, flags int) (int, error) {
 	return unix.Openat2(r.fd, name, &unix.OpenHow{
 		Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})
 }
 
-// maxSmall is how long a text file of the installed system may be that the
-// agent reads.
+// maxSmall is the size limit for text files of the installed system, in bytes.
 const maxSmall = 4 * mib
 
-// read returns the file at name, which is a regular one of up to maxSmall
-// bytes.
+// read returns the contents of name, a regular file of at most maxSmall bytes.
 func (r tree) read(name string) ([]byte, error) {
 	f, err := r.file(name)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read from
+	defer func() { _ = f.Close() }() // opened only for reading
 	b, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
 	if err == nil && len(b) > maxSmall {
 		err = fmt.Errorf("%s is longer than %d bytes", name, maxSmall)
@@ -50,7 +48,7 @@ func (r tree) read(name string) ([]byte, error) {
 
 // file opens the regular file at name for reading.
 func (r tree) file(name string) (*os.File, error) {
-	// Not O_PATH: and a fifo must not make the agent wait.
+	// O_PATH would not allow reading; O_NONBLOCK keeps a fifo from blocking.
 	fd, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
@@ -63,14 +61,13 @@ func (r tree) file(name string) (*os.File, error) {
 	}
 
 	if err != nil {
-		_ = f.Close() // only read from
+		_ = f.Close() // opened only for reading
 		return nil, err
 	}
 	return f, nil
 }
 
-// account returns the number of name in a file of the form of /etc/passwd or
-// /etc/group.
+// account returns the number of name in a file in the format of /etc/passwd or /etc/group.
 func (r tree) account(file, name string) (int, error) {
 	b, err := r.read(file)
 	if err != nil {

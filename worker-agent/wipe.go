@@ -12,22 +12,21 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// wipeEnds is how much of each end of the disk a metadata wipe zeroes.
+// wipeEnds is how much of each end of the disk a metadata wipe zeroes, in bytes.
 const wipeEnds = 10 * mib
 
-// wipe makes the bound disk forget what is on it.
+// wipe erases the contents of the bound disk.
 //
 //	BLOCK_DEVICE or DEST_DISK  the bound disk
 //	ALL_DISKS                  true: all disks of the machine instead, except for removable and protected ones
 //	WIPE_MODE                  metadata (default): both ends of the disk and of each partition, all partition tables, and
-//	                           what else file systems, LVM, md and ZFS are recognised by;
-//	                           quick: the whole disk, by the device's own means where it has some
+//	                           all other signatures of file systems, LVM, md and ZFS;
+//	                           quick: the whole disk, with the device's own command if it has one
 //
-// What was zeroed is read back: all of it, for quick a sample; and nothing that
-// is recognised may be left. A disk that refuses a write or a read, at whatever
-// sector, is a failure. The partition tables go last: what was interrupted finds
-// the partitions again. Output: mode, bytes, verified (bytes that were read
-// back), disks (JSON).
+// The zeroed data is read back: all of it, or a sample for quick. Nothing on the disk may be
+// recognized afterwards. A sector that cannot be written or read is a failure. The partition tables
+// are erased last: after an interruption, the next wipe still finds the partitions. Output: mode,
+// bytes, verified (bytes that were read back), disks (JSON).
 func (t *attempt) wipe(ctx context.Context) error {
 	mode := cmp.Or(t.env[action.WipeModeVariable], action.WipeModes[0])
 	disks, err := t.wipeTargets(ctx)
@@ -39,7 +38,7 @@ func (t *attempt) wipe(ctx context.Context) error {
 	var errs []error
 	for _, d := range disks {
 		w, err := t.wipeDisk(ctx, d, mode)
-		// The others are wiped all the same: an operator will ask for the one.
+		// Wipe the other disks even if one fails: the operator needs to handle only that one.
 		if err != nil {
 			w.Error = err.Error()
 			errs = append(errs, err)
@@ -64,17 +63,17 @@ func (t *attempt) wipe(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wiped is what became of a disk.
+// wiped is the result for one disk.
 type wiped struct {
 	Path     string `json:"path"`
 	Serial   string `json:"serial,omitempty"`
 	WWN      string `json:"wwn,omitempty"`
-	Bytes    int64  `json:"bytes"`    // zeroed
-	Verified int64  `json:"verified"` // read back
+	Bytes    int64  `json:"bytes"`    // bytes zeroed
+	Verified int64  `json:"verified"` // bytes read back
 	Error    string `json:"error,omitempty"`
 }
 
-// wipeTargets returns the disks that are meant: the bound one, or all.
+// wipeTargets returns the disks to wipe: the bound one, or all.
 func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
 	all, err := action.Bool(t.env, action.AllDisksVariable, false)
 	if err != nil {
@@ -115,12 +114,12 @@ func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
 		}
 	}
 	if len(found) == 0 && spared == 0 {
-		return nil, errors.New("listing disks: this machine has none that is fixed")
+		return nil, errors.New("listing disks: this machine has no fixed disk")
 	}
 	return found, nil
 }
 
-// wipeDisk wipes the disk that want identifies.
+// wipeDisk wipes the disk that matches want.
 func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (w wiped, err error) {
 	w = wiped{Path: want.Path, Serial: want.Serial, WWN: want.WWN}
 	disk, dev, err := t.openDisk(ctx, want)
@@ -144,7 +143,7 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 		return w, err
 	}
 
-	// As others look for it: what is not recognised any more is not there.
+	// Check with the same probes that recognize a disk's contents.
 	for _, p := range parts {
 		if what := probeFS(io.NewSectionReader(dev, p.start, p.size), p.size); what != "" {
 			return w, fmt.Errorf("reading %s back: what was partition %d at byte %d still looks like %s", disk.Path, p.number,
@@ -155,14 +154,14 @@ func (t *attempt) wipeDisk(ctx context.Context, want action.Disk, mode string) (
 		return w, fmt.Errorf("reading %s back: it still looks like %v", disk.Path, names)
 	}
 	if err := dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the partition table again: %v", err)
+		t.logf("warning: the kernel does not read the new partition table: %v", err)
 	}
 
 	t.logf("%s: %s wipe: %d bytes zeroed, %d read back", disk.Path, mode, w.Bytes, w.Verified)
 	return w, nil
 }
 
-// zero zeroes spans of w's disk, in steps, so that an order to stop is heard.
+// zero zeroes spans of w's disk in steps, so that an order to stop takes effect between them.
 func (t *attempt) zero(ctx context.Context, dev Device, spans []extent, w *wiped) error {
 	total := sumBytes(spans)
 	for _, s := range spans {
@@ -178,8 +177,8 @@ func (t *attempt) zero(ctx context.Context, dev Device, spans []extent, w *wiped
 			}
 
 			if err != nil {
-				if sector, e := refusing(dev, at, n, writeZero); e != nil {
-					return fmt.Errorf("zeroing %s: sector %d refuses to be written: %w", w.Path, sector, e)
+				if sector, e := findBadSector(dev, at, n, writeZero); e != nil {
+					return fmt.Errorf("zeroing %s: sector %d cannot be written: %w", w.Path, sector, e)
 				}
 				t.logf("zeroing %s at %d: %v: written sector by sector instead", w.Path, at, err)
 			}
@@ -192,8 +191,8 @@ func (t *attempt) zero(ctx context.Context, dev Device, spans []extent, w *wiped
 	return nil
 }
 
-// verifyWiped reads spans of w's disk back: all of it or, with sample, about a
-// thousand samples, the first and the last MiB among them.
+// verifyWiped reads spans of w's disk back: all of it or, with sample, about a thousand pieces,
+// including the first and the last MiB.
 func (t *attempt) verifyWiped(ctx context.Context, dev Device, spans []extent, w *wiped, sample bool) error {
 	total := sumBytes(spans)
 	buf := aligned(mib)
@@ -224,27 +223,26 @@ func (t *attempt) verifyWiped(ctx context.Context, dev Device, spans []extent, w
 	return nil
 }
 
-// verifyZero reads up to len(buf) bytes at off, not beyond end.
+// verifyZero reads up to len(buf) bytes at off, up to end.
 func verifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 	p := buf[:min(int64(len(buf)), end-off)]
 	if _, err := dev.ReadAt(p, off); err != nil {
-		sector, e := refusing(dev, off, int64(len(p)), readSector)
+		sector, e := findBadSector(dev, off, int64(len(p)), readSector)
 		if e == nil {
 			e = err
 		}
-		return 0, fmt.Errorf("sector %d refuses to be read: %w", sector, e)
+		return 0, fmt.Errorf("sector %d cannot be read: %w", sector, e)
 	}
 	if !allZero(p) {
-		return 0, fmt.Errorf("between byte %d and %d not all is zero: the disk did not keep what was written", off,
+		return 0, fmt.Errorf("not all bytes between %d and %d are zero: the disk did not keep what was written", off,
 			off+int64(len(p)))
 	}
 	return int64(len(p)), nil
 }
 
-// refusing does with each piece of the n bytes at off, MiB by MiB and where
-// that fails sector by sector, and returns the first sector that fails, with
-// its error; without one, all of them have worked.
-func refusing(dev Device, off, n int64, do func(dev Device, p []byte, off int64) error) (sector int64, err error) {
+// findBadSector calls do for each MiB of the n bytes at off and, if that fails, for each of its sectors.
+// It returns the first sector that fails with its error, or nil as the error.
+func findBadSector(dev Device, off, n int64, do func(dev Device, p []byte, off int64) error) (sector int64, err error) {
 	size := int64(dev.SectorSize())
 	buf := aligned(mib)
 	for at := off; at < off+n; {
@@ -263,8 +261,8 @@ func refusing(dev Device, off, n int64, do func(dev Device, p []byte, off int64)
 	return off / size, nil
 }
 
-// writeZero writes zeros that the disk has taken: what is too small for direct
-// I/O would otherwise lie in the page cache, where any sector takes it.
+// writeZero writes zeros and syncs them: a write that is too small for direct I/O goes to the page
+// cache first, where a bad sector is not noticed.
 func writeZero(dev Device, p []byte, off int64) error {
 	clear(p)
 	if _, err := dev.WriteAt(p, off); err != nil {
@@ -278,7 +276,7 @@ func readSector(dev Device, p []byte, off int64) error {
 	return err
 }
 
-// extent is n bytes at an offset.
+// extent is n bytes at offset at.
 type extent struct{ at, n int64 }
 
 func sumBytes(spans []extent) (total int64) {
@@ -288,10 +286,9 @@ func sumBytes(spans []extent) (total int64) {
 	return total
 }
 
-// allPartitions lists what any of the disk's partition tables calls a
-// partition: the GPT and its backup, wherever they are, the MBR, and the
-// logical partitions in it. What is wrong with a table is logged: the others
-// tell the same, and the ends of the disk go in any case.
+// allPartitions lists the partitions in all of the disk's tables: the GPT and its backup, wherever
+// they are, the MBR, and the logical partitions in it. Errors in one table are logged: the other
+// tables list the same partitions, and the ends of the disk are wiped in any case.
 func (t *attempt) allPartitions(dev Device) []span {
 	size, sector := dev.Size(), dev.SectorSize()
 	var parts []span
@@ -309,7 +306,8 @@ func (t *attempt) allPartitions(dev Device) []span {
 
 	headers := []int64{1, size/int64(sector) - 1}
 	if b := readAt(dev, int64(sector), sector); len(b) >= 92 && string(b[:8]) == "EFI PART" {
-		// Of an image that was smaller than this disk: in the midst of it.
+		// The backup table of an image that was smaller than this disk is in the middle of the
+		// disk.
 		headers = append(headers, int64(min(g64(b, gptAlternate), uint64(size/int64(sector)-1))))
 	}
 
@@ -318,7 +316,7 @@ func (t *attempt) allPartitions(dev Device) []span {
 		switch {
 		case err == nil:
 			add(g.spans())
-			// Header and entries of a copy are zeroed as a partition is.
+			// The header and the entries of a copy are zeroed like a partition.
 			if first := int64(g64(g.header, gptEntriesLBA)); lba != 1 {
 				add([]span{{
 					start: min(first, lba) * g.sector,
@@ -334,8 +332,7 @@ func (t *attempt) allPartitions(dev Device) []span {
 	return parts
 }
 
-// mbrPartitions lists the entries of the MBR, also of a hybrid one, and the
-// logical partitions.
+// mbrPartitions lists the entries of the MBR, including a hybrid one, and the logical partitions.
 func mbrPartitions(r io.ReaderAt, size, sector int64) []span {
 	b := readAt(r, 0, 512)
 	if len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
@@ -358,8 +355,8 @@ func mbrPartitions(r io.ReaderAt, size, sector int64) []span {
 	return parts
 }
 
-// logicalPartitions follows the chain of tables in an extended partition. Each
-// table is listed, too.
+// logicalPartitions follows the chain of tables in an extended partition. It also lists each of
+// these tables.
 func logicalPartitions(r io.ReaderAt, size, sector, base int64) []span {
 	var parts []span
 	at := base
@@ -374,7 +371,7 @@ func logicalPartitions(r io.ReaderAt, size, sector, base int64) []span {
 			parts = append(parts, span{number: n, start: at + int64(g32(e, 8))*sector, size: length})
 		}
 		next := base + int64(g32(link, 8))*sector
-		if link[4] == 0 || next <= at { // a chain leads forwards
+		if link[4] == 0 || next <= at { // a valid chain leads forwards
 			break
 		}
 		at = next
@@ -383,9 +380,8 @@ func logicalPartitions(r io.ReaderAt, size, sector, base int64) []span {
 	return parts
 }
 
-// metadataSpans lists where a disk with parts keeps what tells others what is
-// on it, in the order in which it is to go: the tables at last, and of these
-// the backup first.
+// metadataSpans lists the places on a disk with parts that identify its contents, in the order of
+// wiping: the tables last, and among these the backup first.
 func metadataSpans(dev Device, parts []span) []extent {
 	size := dev.Size()
 	var spans []extent
@@ -403,7 +399,7 @@ func metadataSpans(dev Device, parts []span) []extent {
 			add(end-mib, mib, end)
 		}
 
-		// Btrfs keeps copies of its superblock at 64 MiB and 256 GiB.
+		// Btrfs has copies of its superblock at 64 MiB and 256 GiB.
 		add(p.start+64*mib, mib, end)
 		add(p.start+256<<30, mib, end)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// handMade are marks that need a kernel or programs of their own to be made in
-// the ordinary way, as blkid(8) recognises them.
+// handMade writes signatures that could otherwise be made only with a kernel or special programs,
+// in the form that blkid(8) recognizes.
 var handMade = map[string]func(b []byte){
 	"md 0.90": func(b []byte) {
 		s := b[len(b)&^0xffff-0x10000:]
@@ -53,7 +53,7 @@ func mdSuperblock(b []byte, at int) {
 	binary.LittleEndian.PutUint64(s[144:], uint64(at/512))
 }
 
-// marks says what wipefs sees in file, and what blkid does.
+// marks returns the output of wipefs and blkid for file.
 func marks(t *testing.T, file string) string {
 	t.Helper()
 	out := sh(t, "wipefs", "--no-act", "--noheadings", file)
@@ -64,11 +64,10 @@ func marks(t *testing.T, file string) string {
 	return strings.TrimSpace(out)
 }
 
-// After a wipe the system's own programs recognise nothing, neither on the disk
-// nor where partitions have been.
-func TestWipeLeavesNothingToRecognise(t *testing.T) {
+// After a wipe, wipefs and blkid recognize nothing on the disk or in the places of its partitions.
+func TestWipeRemovesAllSignatures(t *testing.T) {
 	t.Parallel()
-	const start = 16 * mib // behind what is zeroed of the disk's ends
+	const start = 16 * mib // beyond the ends of the disk that are zeroed
 	makers := map[string][]string{
 		"ext4": {"mke2fs", "-q", "-t", "ext4"}, "vfat": {"mkfs.vfat"}, "swap": {"mkswap"},
 		"xfs": {"mkfs.xfs", "-q"}, "btrfs": {"mkfs.btrfs", "-q"},
@@ -101,7 +100,7 @@ func TestWipeLeavesNothingToRecognise(t *testing.T) {
 				newFile(t, part, c.size)
 				c.make(t, part)
 				if marks(t, part) == "" {
-					t.Fatal("wipefs and blkid do not recognise what was made: this test would prove nothing")
+					t.Fatal("wipefs and blkid do not recognize the original: the test is meaningless")
 				}
 				at, size := int64(start), c.size+start+32*mib
 				if where == "disk" {
@@ -135,7 +134,7 @@ func TestWipeLeavesNothingToRecognise(t *testing.T) {
 	}
 }
 
-// writeMBR writes one entry of a table at off.
+// writeMBR writes a table with one entry at off.
 func writeMBR(t *testing.T, file string, off int64, kind byte, start, n int64) {
 	t.Helper()
 	b := make([]byte, 512)
@@ -155,7 +154,7 @@ func writeMBR(t *testing.T, file string, off int64, kind byte, start, n int64) {
 	}
 }
 
-// faultyDisks have one sector that cannot be written, or read.
+// faultyDisks have one sector that cannot be written or read.
 type faultyDisks struct {
 	FileDisks
 	sector int64
@@ -187,7 +186,7 @@ func (d *faultyDevice) WriteAt(p []byte, off int64) (int, error) {
 	return d.Device.WriteAt(p, off)
 }
 
-// Sync is where the kernel tells that the page cache could not be written.
+// Sync fails if the page cache cannot be written, as in the kernel.
 func (d *faultyDevice) Sync() error {
 	if d.dirty {
 		d.dirty = false
@@ -205,14 +204,14 @@ func (d *faultyDevice) ReadAt(p []byte, off int64) (int, error) {
 
 func (d *faultyDevice) Zero(off, n int64) error { return zeroByWriting(d, off, n) }
 
-func TestWipeNamesTheSectorThatRefuses(t *testing.T) {
+func TestWipeNamesBadSector(t *testing.T) {
 	t.Parallel()
 	for _, sector := range []int64{0, 1, 5000, 20480 + 7, 64*2048 - 1} {
 		for _, read := range []bool{false, true} {
 			files, bound, file := sparse(t, 64*mib)
 			newGPT(t, file, span{start: 10 * mib, size: 10 * mib})
 			_, log, err := try(t, Config{Disks: faultyDisks{files, sector, read}}, action.Wipe, bound, nil)
-			want := "sector " + fmt.Sprint(sector) + " refuses to be " + map[bool]string{false: "written", true: "read"}[read]
+			want := "sector " + fmt.Sprint(sector) + " cannot be " + map[bool]string{false: "written", true: "read"}[read]
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("sector %d, read %v: %v\n%s", sector, read, err, log)
 			}
@@ -220,8 +219,8 @@ func TestWipeNamesTheSectorThatRefuses(t *testing.T) {
 	}
 }
 
-// Whenever a wipe is interrupted, the next one still finds the partitions.
-func TestWipeAfterAnInterruptedOne(t *testing.T) {
+// After an interruption at any write, the next wipe still finds the partitions.
+func TestWipeAfterInterruption(t *testing.T) {
 	t.Parallel()
 	fs := filepath.Join(t.TempDir(), "fs")
 	sh(t, "mke2fs", "-q", "-t", "ext4", fs, "12M")
@@ -272,12 +271,12 @@ func TestWipeAllDisks(t *testing.T) {
 		t.Errorf("%s", d)
 	}
 	if _, _, err := try(t, Config{Disks: files}, action.Wipe, bound, map[string]string{"ALL_DISKS": "maybe"}); err == nil {
-		t.Error("ALL_DISKS=maybe was taken")
+		t.Error("ALL_DISKS=maybe was accepted")
 	}
 	if _, _, err := try(t, Config{Disks: files}, action.Wipe, nil, nil); err == nil {
-		t.Error("no disk is bound, and one was wiped")
+		t.Error("a disk was wiped, but none is bound")
 	}
-	// One that is protected is left alone, by all and by name.
+	// A protected disk is not wiped, neither with all disks nor by name.
 	a, err := New(Config{
 		Disks: files, Server: "https://192.0.2.1:7443", Pin: "sha256:" + strings.Repeat("0", 64), Machine: "m1",
 		Claim: "c0ffee",
@@ -303,7 +302,7 @@ func TestWipeAllDisks(t *testing.T) {
 	if _, err := spare(nil); err == nil || !strings.Contains(err.Error(), "protects it") || blank(0) {
 		t.Errorf("the bound disk is protected: %v", err)
 	}
-	// One that is read-only cannot be wiped; the other one is.
+	// A read-only disk cannot be wiped; the other one is.
 	files[0].ReadOnly = true
 	if err := os.WriteFile(files[1].File, oldData(24*mib), 0o600); err != nil {
 		t.Fatal(err)

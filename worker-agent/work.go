@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// claim says hello until the server welcomes this boot.
+// claim says hello to the server until it welcomes this boot.
 func (a *Agent) claim(ctx context.Context) error {
 	hello := action.Hello{
 		Protocol: action.Protocol, Machine: a.cfg.Machine, Claim: a.cfg.Claim, Nonce: a.nonce,
@@ -18,7 +18,7 @@ func (a *Agent) claim(ctx context.Context) error {
 	if a.cfg.Finder != nil {
 		facts, err := a.cfg.Finder.Facts(ctx)
 		if err != nil {
-			a.log.Warn("looking at the machine", "error", err)
+			a.log.Warn("reading the machine's facts", "error", err)
 		}
 		hello.Facts = facts
 	}
@@ -32,7 +32,7 @@ func (a *Agent) claim(ctx context.Context) error {
 		var w action.Welcome
 		err := a.api.claim(ctx, hello, &w)
 		if err == nil && w.Protocol != action.Protocol {
-			// The token stays unused, so that the claim can be redeemed again.
+			// The token stays unused: the claim can be redeemed again.
 			err = fmt.Errorf("the server answers in protocol %d, this agent speaks %d: boot the agent OS that belongs to the server",
 				w.Protocol, action.Protocol)
 		}
@@ -54,7 +54,7 @@ func (a *Agent) claim(ctx context.Context) error {
 	}
 }
 
-// enter takes what the server's welcome says.
+// enter stores the contents of the server's welcome.
 func (a *Agent) enter(w action.Welcome) {
 	a.api.setToken(w.Token)
 	a.mu.Lock()
@@ -74,7 +74,7 @@ func (a *Agent) enter(w action.Welcome) {
 func (a *Agent) work(ctx context.Context) error {
 	try := backoff{max: a.cfg.Backoff}
 	for {
-		// What was reported comes before what is next.
+		// Deliver the results before asking for the next action.
 		if err := a.awaitDelivery(ctx); err != nil {
 			return err
 		}
@@ -108,7 +108,8 @@ func (a *Agent) work(ctx context.Context) error {
 		}
 
 		if !a.accept(as) {
-			// The server still offers what it will not get: do not spin.
+			// The server still offers an assignment that the agent does not accept: wait before
+			// asking again.
 			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
@@ -131,8 +132,8 @@ func (a *Agent) work(ctx context.Context) error {
 	}
 }
 
-// accept reports whether as is to be carried out: it belongs to this run and
-// was not carried out before. A key that was gets its stored result again.
+// accept reports whether to carry out as: it must belong to this run and must be new. If its key
+// has a result already, accept sends that result again.
 func (a *Agent) accept(as *action.Assignment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

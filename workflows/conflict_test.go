@@ -12,11 +12,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestRestartAfterAConflictBelievesNothingOfBefore: reports of the contested agent do not
+// TestRestartAfterConflictIgnoresEarlierReports: reports of the contested agent do not
 // count, and its assignments open nothing: the run repeats all actions under a new epoch.
 // The conflict may come at any action, including the one that ends the agent and the wait
 // for the installed system.
-func TestRestartAfterAConflictBelievesNothingOfBefore(t *testing.T) {
+func TestRestartAfterConflictIgnoresEarlierReports(t *testing.T) {
 	for at := range 3 {
 		t.Run(fmt.Sprint("at action ", at), func(t *testing.T) {
 			w := newWorld(t, nil)
@@ -53,9 +53,9 @@ func TestRestartAfterAConflictBelievesNothingOfBefore(t *testing.T) {
 	}
 }
 
-// TestConflictBeforeTheInstalledSystemSpeaksIsAsked: a second claimant while the
+// TestConflictBeforePhoneHomeAsksOperator: a second claimant while the
 // run waits for its nonce.
-func TestConflictBeforeTheInstalledSystemSpeaksIsAsked(t *testing.T) {
+func TestConflictBeforePhoneHomeAsksOperator(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		if a.Key.Action == 2 {
@@ -69,9 +69,9 @@ func TestConflictBeforeTheInstalledSystemSpeaksIsAsked(t *testing.T) {
 	w.closed()
 }
 
-// TestPowerThatCannotBeTakenIsAsked: if the power cannot be cut, for any reason, the
+// TestPowerThatCannotBeCutAsksOperator: if the power cannot be cut, for any reason, the
 // operator is asked about an agent that may still write.
-func TestPowerThatCannotBeTakenIsAsked(t *testing.T) {
+func TestPowerThatCannotBeCutAsksOperator(t *testing.T) {
 	for name, cause := range map[string]error{
 		"sealed": inventory.ErrSealed, "not allowed": inventory.ErrInvalid, "the database": fmt.Errorf("writing: %w", inventory.ErrFull),
 	} {

@@ -85,7 +85,7 @@ func TestDecommission(t *testing.T) {
 	require.ErrorContains(t, err, "its address was released")
 }
 
-func TestDecommissionOfADiskThatCannotBeWipedIsAQuarantine(t *testing.T) {
+func TestDecommissionQuarantinesUnwipedDisk(t *testing.T) {
 	w := newWorld(t, lively)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		if a.Payload.Action.Image == action.Wipe {

@@ -14,9 +14,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestUnreadableSignalHoldsUpNothing: a client that reaches Temporal can send anything,
+// TestUnreadableSignalIsIgnored: a client that reaches Temporal can send anything,
 // including an operator's typing error.
-func TestUnreadableSignalHoldsUpNothing(t *testing.T) {
+func TestUnreadableSignalIsIgnored(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		w.after(100*time.Millisecond, func() { w.env.SignalWorkflow(workflows.SignalDecide, "retry") })
@@ -101,7 +101,7 @@ func (w *world) loses(index int, then func(a inventory.Assignment)) {
 	}
 }
 
-func TestLostAgentThatReturnsWithItsReportIsBelieved(t *testing.T) {
+func TestReportOfReturningAgentCounts(t *testing.T) {
 	w := newWorld(t, nil)
 	w.loses(0, func(a inventory.Assignment) {
 		w.after(30*time.Second, func() { w.reports(a, action.Result{Key: a.Key, State: action.Success}) })
@@ -152,9 +152,9 @@ func TestEachQuestionAboutDisksHasItsOwnName(t *testing.T) {
 	w.closed()
 }
 
-// TestTheWindowIsOpenAfterAPersonHelped: the window is closed while an operator is asked
+// TestWindowIsOpenAfterOperatorHelped: the window is closed while an operator is asked
 // about the BMC, and the next boot needs it open.
-func TestTheWindowIsOpenAfterAPersonHelped(t *testing.T) {
+func TestWindowIsOpenAfterOperatorHelped(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXE = inventory.ErrUnsupported
 	w.answer = func(inventory.Question) *workflows.Decision {
@@ -215,9 +215,9 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	require.Equal(t, "D2", b.Disk.Serial)
 }
 
-// TestWhatFailsAndIsTriedAgainIsKnown: includes local activities, which Temporal does not
+// TestRetriedFailuresAreRecorded: includes local activities, which Temporal does not
 // show.
-func TestWhatFailsAndIsTriedAgainIsKnown(t *testing.T) {
+func TestRetriedFailuresAreRecorded(t *testing.T) {
 	w := newWorld(t, nil)
 	troubles := activities.NewTroubles(time.Now)
 	workflows.Intercept(w.env, troubles)

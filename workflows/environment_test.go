@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-// Hung is how long a test may take before it counts as Hung.
+// Hung is the time after which a test counts as hung.
 const Hung = 5 * time.Minute
 
 // NewEnvironment returns a test environment that does not depend on the load of the machine:

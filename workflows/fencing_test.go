@@ -194,9 +194,9 @@ func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 	})
 }
 
-// TestRunTakesOverAMachineArmedByHand: the rescue agent is fenced from then on. The operator
+// TestRunTakesMachineArmedByHand: the rescue agent is fenced from then on. The operator
 // cannot take a machine from a run.
-func TestRunTakesOverAMachineArmedByHand(t *testing.T) {
+func TestRunTakesMachineArmedByHand(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
 	g, err := w.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))

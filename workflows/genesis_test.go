@@ -31,9 +31,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// house is a lab in which this test plays everything that Genesis touches: routers, Talos,
-// Kubernetes, Harvester, BMCs and the runs of machines. The inventory and the lab file, the
-// example of the repository, are real.
+// house is a lab in which this test simulates everything that Genesis uses: routers, Talos,
+// Kubernetes, Harvester, BMCs and the runs of machines. The inventory is real, and the lab file is
+// the example in the repository.
 type house struct {
 	*sqlite.Store
 	t     *testing.T
@@ -129,7 +129,7 @@ func (h *house) fresh() {
 	h.env.RegisterWorkflowWithOptions(h.provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
 	h.env.RegisterWorkflowWithOptions(h.migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
 	h.env.RegisterWorkflowWithOptions(h.power, workflow.RegisterOptions{Name: workflows.BMCJobType})
-	// A wait by the clock of this host fails at once here.
+	// A wait that uses the clock of this host fails at once here.
 	h.env.OnActivity(h.do.NodeAnswers, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
 		if found, _, err := h.Answers(ctx, h.address(q.Machine)); err != nil || !found {
 			return temporal.NewNonRetryableApplicationError("no one answers", activities.TypeUnreachable, err)
@@ -392,7 +392,7 @@ func (h *house) DisksWritten(_ context.Context, machine string) (map[string]stri
 }
 
 func (h *house) Relayed(context.Context, netip.Addr) (time.Time, error) {
-	return time.Now().Add(240 * time.Hour), nil // later than the router's installation by the skipping clock
+	return time.Now().Add(240 * time.Hour), nil // later than the router's installation according to the skipping clock
 }
 
 type bmcs struct{ *house }
@@ -797,7 +797,7 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 
 // While a machine's run waits for an operator, the operation says so, and its budget is
 // paused. When the run continues, so does the operation.
-func TestGenesisSaysThatAMachineWaits(t *testing.T) {
+func TestGenesisReportsWaitingMachine(t *testing.T) {
 	h := newHouse(t)
 	h.asks["vp6630"] = "power it on now, with network boot (boot 1)"
 	h.events["waits vp6630"] = func() {

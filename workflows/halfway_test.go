@@ -165,7 +165,7 @@ func (w *world) homecoming(boots ...int) {
 
 // The system of an earlier run reports on an armed boot: that boot was lost, and is started
 // again at once, from the first rung of the ladder.
-func TestABootThatWasLostIsStartedAgainAtOnce(t *testing.T) {
+func TestLostBootIsRepeatedAtOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	w.homecoming(1)
 	began := w.env.Now()
@@ -198,7 +198,7 @@ func TestReplayedNoncesCostCountedBoots(t *testing.T) {
 }
 
 // The agent has claimed its boot while an old nonce is replayed: it is left alone.
-func TestAReplayedNonceDoesNotEndAnAgent(t *testing.T) {
+func TestReplayedNonceDoesNotEndAgent(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(int) bool {
 		w.noAgent = func(int) bool { return false }
@@ -213,7 +213,7 @@ func TestAReplayedNonceDoesNotEndAnAgent(t *testing.T) {
 
 // Without a BMC the system may have run before the boot was allowed, and a
 // person presses the button in any case.
-func TestALostBootOfAMachineWithAButtonIsWaitedOut(t *testing.T) {
+func TestLostBootWithoutBMCIsAwaited(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.BMC = nil })
 	w.after(time.Minute, func() { w.signal(inventory.EventBootLost, 1, 1, nil) })
 	w.after(time.Hour, func() {

@@ -219,7 +219,7 @@ func TestAFailedInstallerWaitsUnderPolicyPause(t *testing.T) {
 
 // An overdue installer is never interrupted: an operator is asked with network boot closed,
 // and its late report still counts.
-func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
+func TestOverdueInstallerAsksOperator(t *testing.T) {
 	t.Run("waits on", func(t *testing.T) {
 		w := newForeign(t, foreign, nil)
 		w.installs = func(g inventory.Grant) {
@@ -272,7 +272,7 @@ func TestAnOverdueInstallerWaitsForAPerson(t *testing.T) {
 
 // A question about an installer or the installed system is withdrawn when the missing report
 // arrives.
-func TestALateWordWithdrawsTheQuestion(t *testing.T) {
+func TestLateReportWithdrawsQuestion(t *testing.T) {
 	const late = 90 * time.Minute // the question has been open for an hour, and is answered in half an hour
 	withdrawn := func(t *testing.T, w *world, id string) {
 		t.Helper()
@@ -443,7 +443,7 @@ func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
 
 // No file of the new boot was fetched yet: a request for a document comes from the installer
 // of the boot that is being ended.
-func TestALateDocumentClosesNoOtherBoot(t *testing.T) {
+func TestLateDocumentDoesNotCloseNextBoot(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	open := false
 	w.installs = func(g inventory.Grant) {
@@ -462,7 +462,7 @@ func TestALateDocumentClosesNoOtherBoot(t *testing.T) {
 
 // A repeated workflow task receives all signals that have arrived since: the agent has left,
 // and the installer has begun and ended. A phone-home counts for any boot.
-func TestWhatTheNextBootSaysIsKeptHoweverEarly(t *testing.T) {
+func TestEarlyReportsOfNextBootAreKept(t *testing.T) {
 	for _, complete := range []string{"webhook", "phone-home"} {
 		t.Run(complete, func(t *testing.T) {
 			source := strings.Replace(foreign, "complete: webhook", "complete: "+complete, 1)

@@ -51,8 +51,8 @@ func TestLadder(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderLeavesOutWhatCannotBe: an unsupported step is skipped, and the record says so.
-func TestLadderLeavesOutWhatCannotBe(t *testing.T) {
+// TestLadderSkipsUnsupportedSteps: an unsupported step is skipped, and the record says so.
+func TestLadderSkipsUnsupportedSteps(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].UEFI = true })
 	w.noPXEUntil = inventory.MaxBoots - 1
 	w.noReset, w.noMC = inventory.ErrUnsupported, inventory.ErrUnsupported

@@ -44,7 +44,7 @@ func (b *book) PutOperation(ctx context.Context, o inventory.Operation) error {
 			return fmt.Errorf("%s: a task that is carried out again may decide in another way than this record tells", o.Message)
 		}
 	}
-	// As in a store, the kept copy shares nothing with the workflow.
+	// Like a store, keep a copy that shares no memory with the workflow.
 	raw, err := json.Marshal(o)
 	var kept inventory.Operation
 	if err == nil {
@@ -100,7 +100,7 @@ func (b *book) LatestWorkflow(_ context.Context, machine string) (inventory.Work
 	return inventory.Workflow{}, inventory.ErrNotFound
 }
 
-// play is a test of one operation: its steps, and the operators' answers.
+// play is a test of one operation: its steps and the operators' answers.
 type play struct {
 	*testing.T
 	*book
@@ -110,7 +110,7 @@ type play struct {
 	answer func(q inventory.Question) string
 	// questions are the questions that were asked.
 	questions []inventory.Question
-	// have answers which run of an operation has installed a machine; nil: none.
+	// have returns the run of an operation that has installed a machine; nil means none.
 	have func(q activities.InstalledRequest) activities.OwnRun
 }
 
@@ -136,7 +136,7 @@ func newPlay(t *testing.T) *play {
 	return p
 }
 
-// run carries steps out as operation genesis/lab and returns how it ended.
+// run runs steps as operation genesis/lab and returns its error.
 func (p *play) run(steps func(o *operation) []step, finished map[string]bool, rollBack bool) error {
 	p.Helper()
 	var asked int
@@ -185,7 +185,7 @@ func (u updates) Complete(any, error) {}
 
 func (p *play) say(format string, args ...any) { p.said = append(p.said, fmt.Sprintf(format, args...)) }
 
-// act is a step that notes what it does and fails as long as fails says so.
+// act returns a step that records what it does, and that fails as long as fails says so.
 func (p *play) act(name string, fails func(what string) error) step {
 	note := func(what string) error {
 		p.say("%s %s", what, name)
@@ -202,7 +202,7 @@ func (p *play) act(name string, fails func(what string) error) step {
 	}
 }
 
-// times makes a step fail n times in what it does.
+// times makes a step fail n times.
 func times(n int, in string) func(string) error {
 	return func(what string) error {
 		if what == in && n > 0 {
@@ -256,7 +256,7 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 		},
 		"skip":  {times(1, "do"), []string{Skip}, []string{"do a", "do b"}, []string{"a skipped", "b done"}, ""},
 		"abort": {times(1, "do"), []string{Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by the operator"},
-		// The first probe ran out of its budget, the last look found it.
+		// The first probe exceeded its budget, and the last check succeeded.
 		"late, but there": {times(1, "look at"), nil, []string{"do a", "look at a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
 		"not there":       {times(2, "look at"), []string{Retry}, []string{"do a", "look at a", "look at a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
 	} {
@@ -289,7 +289,7 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 	}
 }
 
-func TestStepThatNobodyMaySkip(t *testing.T) {
+func TestStepThatCannotBeSkipped(t *testing.T) {
 	p := newPlay(t)
 	p.answer = func(inventory.Question) string { return Abort }
 	s := p.act("a", times(1, "do"))
@@ -333,11 +333,11 @@ func TestOperationRefusesAnotherID(t *testing.T) {
 	require.ErrorContains(t, p.run(func(*operation) []step { return nil }, nil, false), `must run under the id "genesis/lab"`)
 }
 
-// TestOperationAndTheRunsOfMachines starts a machine's run, finds its own again,
-// and keeps away from one that someone else has started.
+// TestOperationAndTheRunsOfMachines starts a machine's run, finds its own run again, and does not
+// touch a run that someone else has started.
 func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	for name, c := range map[string]struct {
-		ends    inventory.Workflow // the record that the child leaves
+		ends    inventory.Workflow // the record that the child writes last
 		want    activities.Outcome
 		message string
 	}{
@@ -380,9 +380,9 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	}
 }
 
-// Between a run's last record and its end in Temporal no one has the machine,
-// and no other run of it can begin.
-func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
+// Between a run's last record and its end in Temporal, the run no longer holds the machine, but no
+// other run of the machine can start.
+func TestEndingRunIsAwaited(t *testing.T) {
 	p := newPlay(t)
 	Intercept(p.env, &existing{})
 	p.answer = func(q inventory.Question) string { t.Error(q.Text); return Abort }
@@ -409,7 +409,7 @@ func TestARunThatIsAboutToEndIsAwaited(t *testing.T) {
 	require.Empty(t, p.questions)
 }
 
-// existing has the test environment say in a worker's words that a run exists.
+// existing makes the test environment report an existing run with the error of a worker.
 type existing struct {
 	interceptor.WorkerInterceptorBase
 }

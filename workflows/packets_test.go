@@ -10,10 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestS46PacketsExtendNoDeadline: someone forges every packet of a network
-// boot, every ten seconds and for ever, for a machine whose agent never comes.
-// An operator is asked as if there was no one; no secret was opened, and no boot
-// was spent.
+// TestS46PacketsExtendNoDeadline: forged packets of a network boot arrive every ten seconds without
+// end, for a machine whose agent never arrives. The operator is asked at the same time as without
+// packets. No secrets are opened and no boot is spent.
 func TestS46PacketsExtendNoDeadline(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(int) bool { return true }
@@ -27,7 +26,7 @@ func TestS46PacketsExtendNoDeadline(t *testing.T) {
 		require.False(t, g.Spent)
 		return &workflows.Decision{Question: q.ID, Choice: workflows.Abort}
 	}
-	// The pump passes on one of a kind per boot; here it fails to.
+	// The pump would pass on only one event of each kind per boot; here it does not.
 	forged := 0
 	var forge func()
 	forge = func() {
@@ -46,7 +45,7 @@ func TestS46PacketsExtendNoDeadline(t *testing.T) {
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Greater(t, forged, 1000)
 	require.NotZero(t, asked, "no one was asked")
-	// Each boot has 12, 5 and 8 minutes; switching takes the rest.
+	// The boots wait 12, 5 and 8 minutes; power operations take the rest.
 	require.Less(t, asked, inventory.MaxBoots*30*time.Minute)
 	w.closed()
 }

@@ -110,8 +110,8 @@ func TestAgentLostInAnActionIsTriedAgain(t *testing.T) {
 	w.closed()
 }
 
-// TestBootsAreCountedPerRun: agents that come and are lost use up boots, too,
-// and the run asks instead of failing.
+// TestBootsAreCountedPerRun: agents that are lost after their hello use up boots, too, and the run
+// asks an operator instead of failing.
 func TestBootsAreCountedPerRun(t *testing.T) {
 	w := newWorld(t, nil)
 	tries := 0
@@ -133,7 +133,7 @@ func TestBootsAreCountedPerRun(t *testing.T) {
 func TestActionTimeoutWithALivingAgentStopsIt(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
-		if a.Key.Action == 0 { // beats, but never ends
+		if a.Key.Action == 0 { // sends heartbeats, but never ends
 			var beat func()
 			beat = func() {
 				if w.env.IsWorkflowCompleted() {
@@ -162,7 +162,7 @@ func TestCancelStopsTheAgentAndCloses(t *testing.T) {
 	w := newWorld(t, nil)
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		w.after(time.Minute, w.env.CancelWorkflow)
-		return nil // and answers no stop: the power is taken away
+		return nil // ignores the order to stop: the power is cut
 	}
 	err := w.run(workflows.ProvisionInput{Machine: machine})
 	require.True(t, temporal.IsCanceledError(err), "%v", err)
@@ -171,7 +171,7 @@ func TestCancelStopsTheAgentAndCloses(t *testing.T) {
 	w.closed()
 }
 
-func TestTwoDisksAskAPerson(t *testing.T) {
+func TestTwoDisksAskOperator(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
 	w.answer = func(q inventory.Question) *workflows.Decision {
@@ -186,7 +186,7 @@ func TestTwoDisksAskAPerson(t *testing.T) {
 	w.closed()
 }
 
-func TestBMCThatRefusesAsksAPerson(t *testing.T) {
+func TestRefusingBMCAsksOperator(t *testing.T) {
 	w := newWorld(t, nil)
 	w.bmcDown = inventory.ErrRefused
 	w.answer = func(inventory.Question) *workflows.Decision {
@@ -198,7 +198,7 @@ func TestBMCThatRefusesAsksAPerson(t *testing.T) {
 	w.closed()
 }
 
-func TestManualPowerGoesOnAtASignal(t *testing.T) {
+func TestManualPowerContinuesOnSignal(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.BMC = nil })
 	w.after(3*time.Hour, func() {
 		g, err := w.Grant(t.Context(), machine)
@@ -215,7 +215,7 @@ func TestDecisionAnswersOneQuestion(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = nil
 	w.answer = func(q inventory.Question) *workflows.Decision {
-		w.after(time.Minute, func() { // for a question that was never asked
+		w.after(time.Minute, func() { // for a question that does not exist
 			w.env.SignalWorkflow(workflows.SignalDecide, workflows.Decision{Question: "9.bind.9", Choice: workflows.Abort})
 		})
 		w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}}
@@ -225,9 +225,8 @@ func TestDecisionAnswersOneQuestion(t *testing.T) {
 	w.closed()
 }
 
-// TestUnwind fails the run at each of its outer calls in turn, after the call
-// took effect: the machine must never stay open, unless closing it is itself
-// what fails.
+// TestUnwind makes the run fail at each of its outer calls in turn, after the call took effect. The
+// machine's windows must always be closed afterwards, unless closing them is the call that fails.
 func TestUnwind(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t, nil)
@@ -245,9 +244,9 @@ func TestUnwind(t *testing.T) {
 	}
 }
 
-// TestGlobalTimeoutBelievesTheReport: the run's own time is up while the report
-// lies in the database and its signal has not come.
-func TestGlobalTimeoutBelievesTheReport(t *testing.T) {
+// TestGlobalTimeoutCountsStoredReport: the run's time-out expires while the report is in the
+// database and its signal has not arrived.
+func TestGlobalTimeoutCountsStoredReport(t *testing.T) {
 	w := newWorld(t, nil)
 	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "short", Source: `version: "0.1"
 name: short
@@ -270,14 +269,14 @@ tasks:
 		}
 		return &r
 	}
-	// Whatever the time that is up means for the rest: the report counted.
+	// The report counts, whatever the time-out means for the other actions.
 	t.Log(w.run(workflows.ProvisionInput{Machine: machine, Template: "short"}))
 	require.Equal(t, action.Success, w.record().Actions[0].State)
 	w.closed()
 }
 
-// TestBMCJobGoesOnWhereAWorkerDied: what the record says was done is not done again.
-func TestBMCJobGoesOnWhereAWorkerDied(t *testing.T) {
+// TestBMCJobContinuesAfterWorkerLoss: tasks that are done according to the record are not repeated.
+func TestBMCJobContinuesAfterWorkerLoss(t *testing.T) {
 	w := newWorld(t, nil)
 	tasks := []inventory.BMCTask{{Power: "cycle"}, {Power: "off"}}
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.BMCJobID(machine, "j1"), TaskQueue: workflows.TaskQueue})
@@ -293,8 +292,8 @@ func TestBMCJobGoesOnWhereAWorkerDied(t *testing.T) {
 	w.closed()
 }
 
-// TestFencedRunAsksAtOnce: a forced job takes the machine in mid-action; the
-// run is told, asks, and leaves the new owner alone.
+// TestFencedRunAsksAtOnce: a forced job takes the machine during an action. The run notices that,
+// asks an operator, and does not disturb the new owner.
 func TestFencedRunAsksAtOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	var taken inventory.Grant

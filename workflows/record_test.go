@@ -28,21 +28,22 @@ import (
 
 var recordHistories = flag.Bool("record", false, "record testdata/histories again; needs the Temporal command line of make deps")
 
-// suggestedHistory is the length at which the recorder's Temporal suggests to
+// suggestedHistory is the history length at which the recorder's Temporal server suggests to
 // continue as new.
 const suggestedHistory = 100
 
-// A recording is a run of one workflow type to one ending. Its history is the
-// file testdata/histories/NAME.json.
+// A recording is a run of one workflow type with one ending. Its history is the file
+// testdata/histories/NAME.json.
 type recording struct {
 	name, typ, id string
 	input         any
 	closes        enums.EventType
-	// script changes what a machine and the operator do; nil: all goes well.
+	// script changes the behavior of the machine and the operator; nil means that everything
+	// succeeds.
 	script func(s *script)
 }
 
-// Ways in which an execution closes.
+// Ways in which an execution can close.
 const (
 	completed = enums.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED
 	failed    = enums.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED
@@ -172,9 +173,9 @@ func recordings() []recording {
 	}
 }
 
-// TestRecordHistories records what TestReplay replays: each recording is run by
-// a real worker on a real Temporal server. Only the activities are scripted.
-// Run it after a change of the recorded commands, until the first release:
+// TestRecordHistories records the histories for TestReplay. A real worker runs each recording on a
+// real Temporal server; only the activities are scripted. Run it after a change of the recorded
+// commands, until the first release:
 //
 //	go test -run TestRecordHistories ./workflows -record
 func TestRecordHistories(t *testing.T) {
@@ -210,7 +211,7 @@ func TestRecordHistories(t *testing.T) {
 		s.mu.Lock()
 		s.recorded = run
 		s.mu.Unlock()
-		first := run.GetRunID() // Get changes it to that of the last execution
+		first := run.GetRunID() // Get changes it to the id of the last execution
 		result := run.Get(ctx, nil)
 		require.NoError(t, ctx.Err(), "%s has not ended", r.name)
 		h := historyOf(ctx, t, c, r.id, first)
@@ -277,7 +278,7 @@ func newScript(c client.Client) *script {
 	}
 }
 
-// labTable is a lab with a step of each kind that does something of its own.
+// labTable is a lab with a step of each kind that behaves differently.
 func labTable(finished int) activities.LabTable {
 	t := activities.LabTable{SHA256: "1ab", Target: "nas"}
 	for i, s := range []genesis.Step{
@@ -298,7 +299,7 @@ func labTable(finished int) activities.LabTable {
 	return t
 }
 
-// refusal is an error that an activity answers with.
+// refusal is an error returned by an activity.
 type refusal struct {
 	typ   string
 	times int
@@ -312,7 +313,7 @@ func (s *script) refuseTimes(activity, typ string, times int) {
 	s.refused[activity] = refusal{typ, times}
 }
 
-// refusalOf returns the error of an activity that is to fail.
+// refusalOf returns the error that an activity should return.
 func (s *script) refusalOf(activity string) error {
 	r := s.refused[activity]
 	if r.times == 0 {
@@ -323,7 +324,8 @@ func (s *script) refusalOf(activity string) error {
 	return temporal.NewNonRetryableApplicationError("refused by the script", r.typ, nil)
 }
 
-// endings are the recordings' names and what they are of, with the second half of one that continues.
+// endings returns the names of the recordings with their subjects, and the second half of a
+// recording that continues as new.
 func endings() map[string]recording {
 	all := map[string]recording{}
 	for _, r := range recordings() {
@@ -336,7 +338,7 @@ func endings() map[string]recording {
 	return all
 }
 
-// TestEachTypeIsRecorded: a type without a recording would be changed unseen.
+// TestEachTypeIsRecorded: without a recording, changes of a workflow type would go unnoticed.
 func TestEachTypeIsRecorded(t *testing.T) {
 	var types []string
 	for _, r := range recordings() {

@@ -16,22 +16,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// rescue is a test of Recover over machines m1 … mn, whose runs do as fates say:
-// "ok", "bad", "asks", "works", or several: "asks then ok". A run goes on whenever
-// its record is looked at, because a clock that skips does not while someone
-// looks.
+// rescue is a test of Recover with machines m1 … mn. fates sets the course of their runs: "ok",
+// "bad", "asks", "works", or several such as "asks then ok". A run makes a step whenever its record
+// is read, because the skipping clock does not skip while an activity reads.
 type rescue struct {
 	*play
 	fates        map[string]string
 	looks        map[string]int
 	began        []string
 	now, atATime int
-	cancelAt     int // a look at any run, from 1; 0: never
-	// unanswered reports whether a machine that asks goes on asking; nil: it is answered
-	// when it is looked at again.
+	cancelAt     int // the reading of a record, from 1, at which to cancel; 0: never
+	// unanswered reports whether a machine keeps its question; nil: the question is answered at the
+	// next reading.
 	unanswered func() bool
-	atStart    func(machine string)      // called when a run begins
-	hold       func(machine string) bool // whether a run stays where it is
+	atStart    func(machine string)      // called when a run starts
+	hold       func(machine string) bool // reports whether a run makes no step
 }
 
 func newRescue(t *testing.T, fates ...string) *rescue {
@@ -49,7 +48,7 @@ func newRescue(t *testing.T, fates ...string) *rescue {
 	return r
 }
 
-// reprovision stands for the run of a machine.
+// reprovision simulates the run of a machine.
 func (r *rescue) reprovision(ctx workflow.Context, in ProvisionInput) error {
 	info := workflow.GetInfo(ctx)
 	if info.WorkflowExecution.ID != MachineID(in.Machine) || in.Parent != "recover/flood" {
@@ -74,7 +73,7 @@ func (r *rescue) reprovision(ctx workflow.Context, in ProvisionInput) error {
 	return nil
 }
 
-// cancelled is what the server does with the wish to cancel a run.
+// cancelled simulates the server's handling of a request to cancel a run.
 func (r *rescue) cancelled(_, _, run string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +83,7 @@ func (r *rescue) cancelled(_, _, run string) error {
 	return nil
 }
 
-// goOn takes a run a step further: under way, then its fate, or first asking.
+// goOn makes one step of a run: first running or a question, then its fate.
 func (r *rescue) goOn(w *inventory.Workflow) {
 	r.looks[""]++
 	if r.looks[""] == r.cancelAt {
@@ -143,7 +142,7 @@ func outcomes(out Recovered) (all []string) {
 	return all
 }
 
-func TestRecoverTellsTheOutcomeOfEachMachine(t *testing.T) {
+func TestRecoverRecordsEachOutcome(t *testing.T) {
 	r := newRescue(t, "ok", "asks then ok", "ok", "bad")
 	r.hold = func(string) bool { return len(r.began) < 2 }
 	out, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}})
@@ -186,8 +185,8 @@ func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 	require.Contains(t, out.Machines[3].Message, "2 machines had gone wrong")
 }
 
-// A machine that waits for an operator gives its place to the next one, and the
-// recovery waits with it: that is neither an end nor a failure, and no work.
+// The place of a machine that waits for an operator goes to the next machine, and the recovery
+// waits for it. The waiting machine has neither ended nor failed, and does not count as running.
 func TestRecoverWaitsForAnOperator(t *testing.T) {
 	r := newRescue(t, "asks then ok", "asks then bad", "ok", "ok", "ok")
 	r.unanswered = func() bool { return r.operations[len(r.operations)-1].Step != inventory.PhaseWaiting }
@@ -217,8 +216,8 @@ func TestRecoverWaitsForAnOperator(t *testing.T) {
 	}
 }
 
-// A machine whose operator has answered is at work again, and may ask again.
-func TestRecoverFollowsAMachineThatGoesOn(t *testing.T) {
+// After its operator's answer, a machine is running again, and it may ask again.
+func TestRecoverFollowsContinuingMachine(t *testing.T) {
 	r := newRescue(t, "asks then works then asks then ok")
 	out, err := r.run(RecoverInput{Machines: []string{"m1"}})
 	require.NoError(t, err)
@@ -232,7 +231,7 @@ func TestRecoverFollowsAMachineThatGoesOn(t *testing.T) {
 	require.Equal(t, []string{"pending", "running", "waiting", "running", "waiting", "done"}, states)
 }
 
-// A cancellation ends what is under way, and leaves alone what waits for an operator.
+// A cancellation ends the running machines and does not touch those that wait for an operator.
 func TestRecoverCancelledWhileAMachineWaits(t *testing.T) {
 	r := newRescue(t, "ok", "asks")
 	r.unanswered = func() bool {
@@ -246,15 +245,15 @@ func TestRecoverCancelledWhileAMachineWaits(t *testing.T) {
 	require.ErrorAs(t, err, &cancelled)
 	require.Equal(t, inventory.StateCancelled, r.last().State)
 	require.Equal(t, []string{"m1 done", "m2 waiting"}, r.states())
-	r.mu.Lock() // an activity that was cancelled may still be looking
+	r.mu.Lock() // a cancelled activity may still be reading
 	defer r.mu.Unlock()
 	for _, w := range r.runs {
 		require.NotEqual(t, inventory.StateCancelled, w.State)
 	}
 }
 
-// A recovery of many machines fills its history. It goes on in another one:
-// under the same record, with what is under way and what is to come.
+// A recovery of many machines fills its history and continues as new, with the same record and with
+// the running and remaining machines.
 func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 	first := newRescue(t, "asks then ok", "ok", "ok", "ok", "ok")
 	first.unanswered = func() bool { return true }
@@ -280,7 +279,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 
 	second := newRescue(t, "asks then ok", "ok", "ok", "ok", "ok")
 	first.mu.Lock()
-	second.runs = maps.Clone(first.runs) // what is left of the first execution goes on with its own
+	second.runs = maps.Clone(first.runs) // the remaining runs of the first execution continue in the second
 	first.mu.Unlock()
 	second.env.SetContinuedExecutionRunID("the-first")
 	out, err := second.run(next)
@@ -304,8 +303,8 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 	require.GreaterOrEqual(t, last.Steps[0].Waited, time.Hour, "the wait of before counts")
 }
 
-// The state of a recovery comes from an execution before it, and from no one else.
-func TestRecoverRefusesAStateThatSomebodyMadeUp(t *testing.T) {
+// A recovery accepts state only from its own previous execution.
+func TestRecoverRefusesForgedState(t *testing.T) {
 	r := newRescue(t, "ok")
 	_, err := r.run(RecoverInput{Machines: []string{"m1"}, Continued: &RecoverState{}})
 	require.ErrorContains(t, err, "continued")

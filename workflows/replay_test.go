@@ -17,9 +17,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestReplay replays histories of real runs, one of each type and ending: this
-// code must take the same decisions, or a new release could not continue what an
-// old one began. TestRecordHistories records them.
+// TestReplay replays histories of real runs, one for each type and ending. The code must make the
+// same decisions: otherwise a new release could not continue the runs of an old one.
+// TestRecordHistories records the histories.
 func TestReplay(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "histories", "*.json"))
 	require.NoError(t, err)
@@ -52,9 +52,9 @@ func readHistory(t *testing.T, file string) *history.History {
 	return h
 }
 
-// TestReplayTellsAnotherHistory: a replay that accepted any history would prove
-// nothing. One without its first activity belongs to other code.
-func TestReplayTellsAnotherHistory(t *testing.T) {
+// TestReplayRefusesOtherHistory: a replay that accepts every history would prove nothing. A history
+// without its first activity must be refused.
+func TestReplayRefusesOtherHistory(t *testing.T) {
 	h := readHistory(t, filepath.Join("testdata", "histories", "provision-success.json"))
 	changed := false
 	for _, e := range h.Events {
@@ -75,7 +75,7 @@ func replayer(t *testing.T) worker.WorkflowReplayer {
 	return r
 }
 
-// execution is under which id the history was made; workflows check theirs.
+// execution returns the workflow id of the history; workflows check their id.
 func execution(t *testing.T, h *history.History) workflow.Execution {
 	t.Helper()
 	first := h.Events[0]

@@ -22,12 +22,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// requests collects what a workflow asks of its activities.
+// requests collects the activities that a workflow requests.
 type requests struct {
 	interceptor.WorkerInterceptorBase
 	installed []activities.InstalledRequest
 	records   []inventory.Operation
-	queues    map[string]string // task queue by type of activity
+	queues    map[string]string // task queue by activity type
 }
 
 func (r *requests) InterceptWorkflow(
@@ -69,9 +69,9 @@ func (o *outbound) ExecuteLocalActivity(ctx workflow.Context, kind string, args 
 	return o.Next.ExecuteLocalActivity(ctx, kind, args...)
 }
 
-// TestResetKeepsTheTimeOfTheStart: Temporal copies the start event into the
-// execution that a reset makes, and carries out the first task now. What the
-// operation installed before the reset must count as installed.
+// TestResetKeepsTheTimeOfTheStart: Temporal copies the start event into the execution that a reset
+// creates, and runs the first task now. Everything that the operation installed before the reset
+// must count as installed.
 func TestResetKeepsTheTimeOfTheStart(t *testing.T) {
 	h := readHistory(t, "testdata/histories/recover-success.json")
 	for _, e := range h.Events[1:] {
@@ -89,8 +89,8 @@ func TestResetKeepsTheTimeOfTheStart(t *testing.T) {
 	require.Equal(t, workflows.WaitQueue, seen.queues["AwaitRun"], "what waits takes no place from what acts")
 }
 
-// TestResetOfAContinuedRecovery: the record of the first execution may be final,
-// and would take nothing any more. A reset one has its own.
+// TestResetOfAContinuedRecovery: the record of the first execution may be final and would not
+// change any more. The reset execution has its own record.
 func TestResetOfAContinuedRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		original, record string
@@ -144,7 +144,7 @@ func TestResetOfAContinuedRecovery(t *testing.T) {
 					},
 				},
 			}}
-			// The history ends before the first record: the replay asks for it, and waits.
+			// The history ends before the first record: the replay requests the record and waits.
 			require.NoError(t, intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{
 				OriginalExecution: workflow.Execution{ID: workflows.RecoverID("rack"), RunID: "this"},
 			}))
@@ -163,9 +163,9 @@ func intercepted(t *testing.T, i interceptor.WorkerInterceptor) worker.WorkflowR
 	return r
 }
 
-// TestResetOfAGenesisInstallsNothingAgain resets a Genesis that is over to where its
-// table was read, to each task that started a child, and to its end: it looks at
-// what is there, and nothing is done again. Before its table was read it is as a new one, which is refused.
+// TestResetOfAGenesisInstallsNothingAgain resets a finished Genesis to the read of its table, to
+// each task that started a child, and to its end. It checks the state and repeats nothing. A reset
+// to before the read of the table is like a new Genesis, which is refused.
 func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	h := newHouse(t)
 	var first *workflows.Tape
@@ -179,7 +179,7 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	points := []int{first.Index("ReadLab"), len(first.Ended)}
 	for i, e := range first.Ended {
 		if e.Name == "Installed" || e.Name == "MovedTo" {
-			points = append(points, i) // the task that started a child is carried out again
+			points = append(points, i) // the task that started a child is repeated
 		}
 	}
 	require.Len(t, points, 2+len(wantEffects)-1)
@@ -195,10 +195,9 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	}
 }
 
-// TestChildStartsInTheTaskThatChecks: a reset to a task carries out its local
-// activities again, but not activities that had ended before it. So whether an
-// operation has started a child already is asked by a local activity of the task
-// that starts it.
+// TestChildStartsInTheTaskThatChecks: a reset to a task repeats its local activities, but not
+// activities that ended before it. A local activity of the task that starts a child must therefore
+// check whether the child was already started.
 func TestChildStartsInTheTaskThatChecks(t *testing.T) {
 	for _, name := range []string{"recover-success", "genesis-success", "genesis-undone"} {
 		h := readHistory(t, "testdata/histories/"+name+".json")

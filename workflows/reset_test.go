@@ -13,12 +13,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// runID gives the world's next run an id, and records it.
+// runID sets and records the id of the world's next run.
 func (w *world) runID(run string) {
 	w.tape = workflows.NewTape(w.env, run)
 }
 
-// another is a later run on the same machine and inventory.
+// another returns a later run on the same machine and inventory.
 func (w *world) another(run string) *world {
 	w.t.Helper()
 	n := newWorld(w.t, nil)
@@ -28,16 +28,15 @@ func (w *world) another(run string) *world {
 	return n
 }
 
-// TestResetTouchesNothing resets a run of each type to every point at which it
-// does not begin as a new one does, after it has ended and the machine is in
-// use: the machine is left alone, and no one is sent to a plan that is not
-// there.
+// TestResetTouchesNothing resets a run of each type, after it has ended and while the machine is in
+// use, to every point from which it does not start like a new run. The machine is not touched, and
+// no message refers to a plan that does not exist.
 func TestResetTouchesNothing(t *testing.T) {
 	provision := workflows.ProvisionInput{Machine: machine}
 	for name, c := range map[string]struct {
 		workflow, input any
 		id              string
-		begins          string // the activity before whose end it begins as a new run does
+		begins          string // a reset to before the end of this activity starts like a new run
 		prepare         func(w *world)
 	}{
 		"Provision":        {workflow: workflows.Provision, input: provision, begins: "Plan"},

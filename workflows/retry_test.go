@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// fails has the attempt at an action with this number fail.
+// fails makes the attempt with this number at an action fail.
 func (w *world) fails(index int) {
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		if a.Key.Action == index {
@@ -22,9 +22,9 @@ func (w *world) fails(index int) {
 	}
 }
 
-// TestRetryWritesIntoNoNewerInstallation: the rest of a run belongs on the disk as
-// that run left it.
-func TestRetryWritesIntoNoNewerInstallation(t *testing.T) {
+// TestRetryRefusesNewerInstallation: the rest of a run may be written only to the disk as that
+// run left it.
+func TestRetryRefusesNewerInstallation(t *testing.T) {
 	w := newWorld(t, nil)
 	w.runID("r1")
 	w.fails(1)
@@ -40,7 +40,7 @@ func TestRetryWritesIntoNoNewerInstallation(t *testing.T) {
 	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: "r1"}), "disk on fire")
 	require.Equal(t, []int{0, 1}, []int{w.record().Actions[0].Attempt, w.record().Actions[1].Attempt})
 
-	// r3 has gone on with what r1 began: only r3 may be gone on with.
+	// r3 has continued r1: only r3 can be continued now.
 	refused := func(run, resume string) {
 		t.Helper()
 		w = w.another(run)
@@ -63,8 +63,8 @@ func TestRetryWritesIntoNoNewerInstallation(t *testing.T) {
 	}
 }
 
-// TestRetryIsRefusedWhereItTakesTheGrant: what another run writes after the plan
-// was made counts as well.
+// TestRetryIsRefusedWhereItTakesTheGrant: a write of another run after the plan was made counts,
+// too.
 func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()

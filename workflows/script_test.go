@@ -18,14 +18,13 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// A script stands for all activities of a worker, the machines, and the operator
-// of one recording.
+// A script simulates all activities of a worker, the machines and the operator for one recording.
 type script struct {
 	interceptor.WorkerInterceptorBase
 	c client.Client
 
 	plan         activities.Planned
-	silent       bool     // agents report nothing, except that they stopped
+	silent       bool     // agents report only that they have stopped
 	lost         bool     // the first agent is lost during its first action
 	noDisk       bool     // the first bind finds no disk
 	installFails bool     // the installer reports a failure
@@ -34,7 +33,7 @@ type script struct {
 	cancelAt     string   // activity at which the recorded run is cancelled
 	answers      []string // to the questions, in order
 	thinks       time.Duration
-	finished     int // steps of the lab that an earlier run has done
+	finished     int // steps of the lab that an earlier run has finished
 	failing      map[int]bool
 
 	mu         sync.Mutex
@@ -46,7 +45,7 @@ type script struct {
 	asked      map[string]bool
 }
 
-// InterceptActivity puts the script in place of every activity.
+// InterceptActivity replaces every activity with the script.
 func (s *script) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
 	return &scripted{interceptor.ActivityInboundInterceptorBase{Next: next}, s}
 }
@@ -91,7 +90,7 @@ func (a *scripted) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteA
 	return s.act(run{s.c, info.WorkflowExecution.ID, info.WorkflowExecution.RunID}, name, in.Args), nil
 }
 
-// act answers an activity, and has follow what follows it in the world.
+// act answers an activity and starts its effects in the simulated world.
 func (s *script) act(r run, name string, args []any) any {
 	switch name {
 	case "Plan":
@@ -160,7 +159,7 @@ func (s *script) act(r run, name string, args []any) any {
 	return nil // an activity without a result
 }
 
-// assigned has the agent report what became of an action.
+// assigned makes the agent report the result of an action.
 func (s *script) assigned(r run, q activities.AssignRequest) {
 	last := s.plan.Actions[min(q.Key.Action, len(s.plan.Actions)-1)].Leaving
 	state := action.Success
@@ -183,8 +182,7 @@ func (s *script) assigned(r run, q activities.AssignRequest) {
 	}
 }
 
-// boots is a machine that was powered on, up to its agent's hello or its
-// installer's last report.
+// boots simulates a machine after power-on, up to its agent's hello or its installer's last report.
 func (s *script) boots(r run, q activities.PowerRequest, then string) {
 	kinds := []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel, inventory.EventHello}
 	if q.Installer {
@@ -215,7 +213,7 @@ func (s *script) answer(r run, q *inventory.Question) {
 	go r.decide(d, s.thinks)
 }
 
-// awaitRecord is the activity of that purpose, over the script's records.
+// awaitRecord simulates the activity of that purpose with the script's records.
 func (s *script) awaitRecord(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) {
 	for {
 		s.mu.Lock()
@@ -237,8 +235,7 @@ func (s *script) awaitRecord(ctx context.Context, q activities.OutcomeRequest) (
 	}
 }
 
-// awaitHandOver ends at once, unless the run was cancelled: then it is cut off
-// the first time.
+// awaitHandOver returns at once. In a run that is cancelled, its first attempt is cut off.
 func (s *script) awaitHandOver(ctx context.Context) (any, error) {
 	activity.RecordHeartbeat(ctx)
 	select {
@@ -252,7 +249,7 @@ func (s *script) awaitHandOver(ctx context.Context) (any, error) {
 	return activities.HandedOver{Moved: true}, nil
 }
 
-// run is an execution that is told what its machine does.
+// run is an execution that receives the signals of its machine.
 type run struct {
 	c       client.Client
 	id, run string

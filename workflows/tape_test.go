@@ -11,9 +11,9 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// A Tape gives a run an id of its own, and records what Temporal records of it:
-// how its activities ended, in order, and its signals. After ResetTo it
-// plays those of another run first, which was reset.
+// A Tape gives a run a unique id and records what Temporal records: the results of its activities,
+// in order, and its signals. After ResetTo, it first plays the results of another run, which was
+// reset.
 type Tape struct {
 	interceptor.WorkerInterceptorBase
 	env *testsuite.TestWorkflowEnvironment
@@ -26,33 +26,33 @@ type Tape struct {
 	signals []signal
 
 	of     *Tape // the run that was reset
-	to     int   // how many of its activities had ended before the reset point
+	to     int   // number of its activities that ended before the reset point
 	played int
 	told   int
 }
 
-// Ended is an activity that is over.
+// Ended is an activity that has ended.
 type Ended struct {
 	key, Name string
 	result    any
 	err       error
 }
 
-// signal came after so many activities had ended.
+// signal arrived after this number of activities had ended.
 type signal struct {
 	after   int
 	name    string
 	payload any
 }
 
-// NewTape returns the tape of the run that env carries out next.
+// NewTape returns the tape of the next run in env.
 func NewTape(env *testsuite.TestWorkflowEnvironment, run string) *Tape {
 	t := &Tape{env: env, run: run, begun: map[string]int{}, keys: map[string]string{}}
 	Intercept(env, t)
 	return t
 }
 
-// ResetTo makes the next run that of a reset of another one.
+// ResetTo makes the next run a reset of another run.
 func (t *Tape) ResetTo(of *Tape, to int) { t.of, t.to = of, to }
 
 // Tell records a signal.
@@ -62,7 +62,7 @@ func (t *Tape) Tell(name string, payload any) {
 	t.signals = append(t.signals, signal{len(t.Ended), name, payload})
 }
 
-// InterceptWorkflow gives the run its id.
+// InterceptWorkflow sets the id of the run.
 func (t *Tape) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
 	return &withRunID{WorkflowInboundInterceptorBase: interceptor.WorkflowInboundInterceptorBase{Next: next}, t: t}
 }
@@ -115,8 +115,8 @@ func (a *taped) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActi
 	return out, err
 }
 
-// key names an activity by its type and number: ids are shared with timers, which
-// a run does not need whose signals are there already.
+// key identifies an activity by its type and number. Ids are shared with timers, and a run whose
+// signals have already arrived needs fewer timers.
 func (t *Tape) key(info activity.Info) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,8 +128,8 @@ func (t *Tape) key(info activity.Info) string {
 	return t.keys[id]
 }
 
-// replayed returns how an activity ended before the reset. With it come the
-// signals of that time; Temporal applies those after the reset point again.
+// replayed returns the result of an activity from before the reset. It delivers the signals of that
+// time; Temporal applies signals after the reset point again.
 func (t *Tape) replayed(key string) (Ended, bool) {
 	if t.of == nil {
 		return Ended{}, false
@@ -158,7 +158,7 @@ func (t *Tape) replayed(key string) (Ended, bool) {
 	return *found, true
 }
 
-// Index returns how many activities had ended when one of this name had.
+// Index returns the number of activities that had ended when one with this name ended.
 func (t *Tape) Index(name string) int {
 	for i, e := range t.Ended {
 		if e.Name == name {

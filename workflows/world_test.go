@@ -32,43 +32,43 @@ const (
 	mac     = "52:54:00:00:00:01"
 )
 
-// world is one machine with its BMC, its agent and a real inventory. The agent
-// acts by delayed callbacks of the test environment, whose clock skips.
+// world is one machine with its BMC, its agent and a real inventory. The agent acts in delayed
+// callbacks of the test environment, whose clock skips.
 type world struct {
 	*sqlite.Store
 	t     *testing.T
 	suite testsuite.WorkflowTestSuite
 	env   *testsuite.TestWorkflowEnvironment
-	tape  *workflows.Tape // nil unless the run has an id of its own; see runID
-	// replayed is the grant that a history says was taken, for a run that was reset.
+	tape  *workflows.Tape // nil unless the run has its own id; see runID
+	// replayed is the grant that was taken according to the history of a run that was reset.
 	replayed *inventory.Grant
 	keys     *keyring.Ring
 
-	// down is Temporal's outage, or its timers' being early: what is seen lies in
-	// the database, and reaches the run when Evidence asks for what waits.
+	// down means that Temporal does not answer or that its timers are early: events are stored in
+	// the database, and reach the run only when Evidence asks for waiting events.
 	down    bool
-	onWire  func(kind string) // called before a packet is seen
+	onWire  func(kind string) // called before a packet is recorded
 	waiters []func()
-	drained bool // something has waited
+	drained bool // a waiting event was delivered
 	looked  bool
-	// holdFrom is the kind of event that comes held later, with all behind it.
+	// holdFrom is the kind of event that is delayed by held, with all events after it.
 	holdFrom string
-	// stray reports whether the machine boots its disk instead of the network.
+	// stray reports whether the machine boots from its disk instead of the network.
 	stray func(g inventory.Grant) bool
-	// installs is what a machine does that boots an installer.
+	// installs is the behavior of a machine that boots an installer.
 	installs func(g inventory.Grant)
 	held     time.Duration
 
-	messages   []string      // of the record, as it was written
-	bootDelay  time.Duration // from power to the first packet; 0 = a minute
-	noPXEUntil int           // up to this boot the firmware does not ask
-	full       func() error  // asked before the record is written
-	atFence    func()        // called before each write to the BMC is compared
+	messages   []string      // messages of the record, in order
+	bootDelay  time.Duration // from power-on to the first packet; 0 means a minute
+	noPXEUntil int           // up to this boot, the firmware sends no request
+	full       func() error  // called before the record is written
+	atFence    func()        // called before the grant is checked for each write to the BMC
 
 	clock   *clock.Clock
 	begun   time.Time
-	started time.Duration         // when the server began
-	hops    []hop                 // of the wall clock
+	started time.Duration         // when the server started
+	hops    []hop                 // steps of the wall clock
 	heard   map[int]time.Duration // by boot
 
 	mu       sync.Mutex
@@ -85,8 +85,8 @@ type world struct {
 	failAt   int  // the call that takes effect and then fails permanently; 0: none
 	failing  bool // failAt was reached
 	bmcDown  error
-	noPXE    error  // of setting the boot device
-	waiting  func() // called when Evidence asks for events that wait
+	noPXE    error  // error of setting the boot device
+	waiting  func() // called when Evidence asks for waiting events
 	do       *activities.Activities
 	noAgent  func(boot int) bool
 	agentFor func(a inventory.Assignment) *action.Result // nil: never reports
@@ -148,8 +148,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	return w
 }
 
-// up is the clock of a server that has been up for an hour when the test
-// begins, unless it was restarted since.
+// up is the clock of a server that was started an hour before the test, unless it was restarted.
 type up struct {
 	*clock.Clock
 	w *world
@@ -157,21 +156,21 @@ type up struct {
 
 func (u up) Up() time.Duration { return u.w.elapsed() - u.w.started }
 
-// hop is a step of the wall clock: time that passes on the wall, and so in the
-// test environment, and nowhere else.
+// hop is a step of the wall clock: time that passes only on the wall clock, and therefore in the
+// test environment.
 type hop struct {
 	at time.Time
 	by time.Duration
 }
 
-// jump sets the wall clock forward: Temporal's timers come that much too early.
+// jump sets the wall clock forward: Temporal's timers then fire too early by that time.
 func (w *world) jump(by time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hops = append(w.hops, hop{w.env.Now(), by})
 }
 
-// elapsed is the clock that no one sets.
+// elapsed is a monotonic clock.
 func (w *world) elapsed() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +182,7 @@ func (w *world) elapsed() time.Duration {
 	return e
 }
 
-// hears tells how long ago the agent of a boot was heard.
+// hears returns how long ago the agent of a boot was heard.
 func (w *world) hears(_ inventory.Owner, boot int) (time.Duration, bool) {
 	now := w.elapsed()
 	w.mu.Lock()
@@ -199,7 +198,7 @@ func (w *world) hear(boot int) {
 	w.heard[boot] = now
 }
 
-// run carries out Provision under its proper id.
+// run runs Provision with its proper id.
 func (w *world) run(in workflows.ProvisionInput) error {
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.MachineID(machine), TaskQueue: workflows.TaskQueue})
 	w.env.ExecuteWorkflow(workflows.Provision, in)
@@ -207,7 +206,7 @@ func (w *world) run(in workflows.ProvisionInput) error {
 	return w.env.GetWorkflowError()
 }
 
-// effect is called when a call has taken effect: the worst time for it to fail.
+// effect is called after a call has taken effect, which is the worst time for the call to fail.
 func (w *world) effect(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,7 +227,7 @@ func (w *world) signal(kind string, epoch int64, boot int, k *action.Key) {
 	})
 }
 
-// tell signals the run.
+// tell sends a signal to the run.
 func (w *world) tell(name string, payload any) {
 	if w.tape != nil {
 		w.tape.Tell(name, payload)
@@ -236,7 +235,7 @@ func (w *world) tell(name string, payload any) {
 	w.env.SignalWorkflow(name, payload)
 }
 
-// send is the pump.
+// send acts as the pump.
 func (w *world) send(signal func()) {
 	w.mu.Lock()
 	down := w.down
@@ -249,7 +248,7 @@ func (w *world) send(signal func()) {
 	}
 }
 
-// boots is the machine after power-on: its firmware, its loader, its agent.
+// boots simulates the machine after power-on: its firmware, its loader and its agent.
 func (w *world) boots() {
 	g, err := w.Grant(w.t.Context(), machine)
 	require.NoError(w.t, err)
@@ -289,13 +288,13 @@ func (w *world) boots() {
 	}
 }
 
-// says is the agent's hello under the present boot, and that the run hears it.
+// says records the agent's hello for the current boot and signals the run.
 func (w *world) says() {
 	g := w.claims()
 	w.signal(inventory.EventHello, g.Epoch, g.Boot, nil)
 }
 
-// claims redeems the claim of the present boot.
+// claims redeems the claim of the current boot.
 func (w *world) claims() inventory.Grant {
 	ctx := context.Background()
 	g, err := w.Grant(ctx, machine)
@@ -365,7 +364,7 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 	if q := rec.Question; q != nil && (len(w.asked) == 0 || w.asked[len(w.asked)-1].ID != q.ID) {
 		w.asked = append(w.asked, *q)
 		d := w.answer(*q)
-		if d == nil { // no one is in the room for long
+		if d == nil { // no one is at the machine for a long time
 			d = &workflows.Decision{Choice: q.Choices[len(q.Choices)-1]}
 		}
 		d.Question = q.ID
@@ -411,8 +410,8 @@ func (w *world) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 }
 
 func (w *world) EndGrant(ctx context.Context, o inventory.Owner) error {
-	// In a task that Temporal refuses, local activities are carried out twice, and
-	// whatever came before this would be fenced.
+	// If Temporal refuses a task, its local activities run again; the effects before this one would
+	// then be fenced.
 	if activity.IsActivity(ctx) && activity.GetInfo(ctx).IsLocalActivity {
 		w.t.Error("the grant is given back by a local activity")
 	}
@@ -480,7 +479,7 @@ func (w *world) SetBootDevice(
 	return "", w.effect(nil)
 }
 
-// closed requires what must hold after every run, however it ended.
+// closed checks the state that is required after every run, however it ended.
 func (w *world) closed() {
 	w.t.Helper()
 	g, err := w.Grant(context.Background(), machine)
@@ -498,7 +497,7 @@ func (w *world) record() inventory.Workflow {
 	return ws[0]
 }
 
-// PendingSignals counts what waits; the pump sends it before the second look.
+// PendingSignals counts the waiting events; the pump sends them before the second call.
 func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) {
 	if w.waiting != nil {
 		w.waiting()
@@ -512,7 +511,7 @@ func (w *world) PendingSignals(context.Context, inventory.Owner) (int, error) {
 	}
 	w.waiters, w.looked = nil, false
 	if len(now) > 0 {
-		w.down, w.drained = false, true // Temporal is back
+		w.down, w.drained = false, true // Temporal answers again
 	}
 	w.mu.Unlock()
 	for _, signal := range now {

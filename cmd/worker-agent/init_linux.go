@@ -18,11 +18,10 @@ import (
 	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
-// deathPause is how long a fatal error stays on the screen before the machine
-// boots again.
+// deathPause is how long a fatal error stays on the screen before the machine reboots.
 const deathPause = 30 * time.Second
 
-// bootMachine is PID 1. It does not return: its end is the machine's.
+// bootMachine runs as PID 1. It does not return: when it ends, the machine reboots or powers off.
 func bootMachine() {
 	log := console()
 	defer func() {
@@ -31,15 +30,14 @@ func bootMachine() {
 		}
 		fmt.Println("ingot: booting again in", deathPause)
 		time.Sleep(deathPause)
-		_ = realHost{}.Reboot() // an error cannot be reported any more
+		_ = realHost{}.Reboot() // there is no way left to report an error
 	}()
 
 	began := time.Now()
 	mountAll(log)
 
-	// A panic in another goroutine ends PID 1, and with it the kernel: which
-	// then boots again.
-	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0) // without it, the watchdog does
+	// A panic in another goroutine ends PID 1, so the kernel panics, too. Let it reboot after 30 s.
+	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0) // if this fails, the watchdog resets the machine
 	raw, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		panic(err)
@@ -72,7 +70,7 @@ func bootMachine() {
 
 	a, err := agent.New(cfg)
 	if err != nil {
-		panic(fmt.Errorf("the kernel command line does not say whom to serve: %w", err))
+		panic(fmt.Errorf("reading the kernel command line: %w", err))
 	}
 
 	network(ctx, log, cfg.MAC)
@@ -85,8 +83,8 @@ func bootMachine() {
 	panic("the machine should have gone by now")
 }
 
-// console logs to the system's console, without the time: the clock is wrong
-// until the server says hello, and the kernel stamps its own lines with uptime.
+// console returns a logger to the system's console, with the uptime in place of the time: the clock
+// is wrong until the server answers the hello, and the kernel logs its uptime, too.
 func console() *slog.Logger {
 	return slog.New(slog.NewTextHandler(prefixed{},
 		&slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
@@ -100,7 +98,7 @@ func console() *slog.Logger {
 type prefixed struct{}
 
 func (prefixed) Write(p []byte) (int, error) {
-	// One write per line, or the kernel's own lines come in between.
+	// Write each line with one call: otherwise the kernel's lines could be mixed in.
 	_, err := os.Stdout.Write(append([]byte("ingot: "), p...))
 	return len(p), err
 }
@@ -114,7 +112,7 @@ func uptime() string {
 	return s
 }
 
-// memory is what the agent takes, now and at most.
+// memory returns the memory use of the agent, current and peak.
 func memory() string {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -140,14 +138,14 @@ func mountAll(log *slog.Logger) {
 		{"tmpfs", "/run", "mode=0755", unix.MS_NOSUID | unix.MS_NODEV},
 		{"tmpfs", "/tmp", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
 	} {
-		_ = os.MkdirAll(m.dir, 0o755) // the mount says what is wrong with it
+		_ = os.MkdirAll(m.dir, 0o755) // if this fails, the mount reports the error
 		if err := unix.Mount(m.fs, m.dir, m.fs, m.flags, m.options); err != nil {
 			log.Error("mounting", "directory", m.dir, "error", err)
 		}
 	}
 }
 
-// reap collects orphaned processes: PID 1 is their parent.
+// reap waits for orphaned processes: PID 1 becomes their parent.
 func reap() {
 	child := make(chan os.Signal, 1)
 	signal.Notify(child, syscall.SIGCHLD)
@@ -161,7 +159,7 @@ func reap() {
 	}
 }
 
-// rescueShell gives the console to the operator who armed the machine by hand.
+// rescueShell runs a shell on the console for the operator who armed the machine for rescue.
 func rescueShell(log *slog.Logger) {
 	for {
 		sh := exec.Command("/bin/sh")
@@ -174,13 +172,13 @@ func rescueShell(log *slog.Logger) {
 			return
 		}
 
-		// The reaper may be faster: then Wait only says that there is no child.
+		// If the reaper was faster, Wait returns an error that there is no child.
 		_ = sh.Wait()
 		time.Sleep(time.Second)
 	}
 }
 
-// realHost is the machine itself.
+// realHost controls the machine on which the agent runs.
 type realHost struct{}
 
 // SetClock implements agent.Host.
@@ -208,22 +206,22 @@ func (realHost) Kexec() error { return leave(unix.LINUX_REBOOT_CMD_KEXEC) }
 
 func leave(how int) error {
 	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())
-	// A disk that hangs makes sync hang, too: the machine goes all the same.
+	// A disk that hangs blocks sync, too: the machine leaves anyway.
 	within(syncLimit, "a disk", unix.Sync)
-	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // a card that is down may not wake its machine
+	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // a card that is down may not wake its machine (Wake-on-LAN)
 		within(unplugLimit, "a network card", unplug)
 	}
 	return unix.Reboot(how)
 }
 
-// unplugLimit is how long the network cards may take to go down.
+// unplugLimit is how long setting all network cards down may take.
 const unplugLimit = 5 * time.Second
 
-// syncLimit is how long what was written may take to reach the disks when the
-// machine goes. Every action has synced its disk before it was reported.
+// syncLimit is how long the final sync may take. Every action has synced its disk before its
+// report.
 const syncLimit = 30 * time.Second
 
-// within calls f and returns when f does, or after limit: then what hangs.
+// within calls f and returns when f returns, or after limit with a message that what hangs.
 func within(limit time.Duration, what string, f func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
@@ -234,8 +232,8 @@ func within(limit time.Duration, what string, f func()) {
 	}
 }
 
-// watchdog keeps the machine's hardware watchdog quiet, if there is one: it
-// resets a machine whose agent or kernel hangs.
+// watchdog keeps resetting the timer of the hardware watchdog, if there is one. The watchdog resets
+// a machine whose agent or kernel hangs.
 func watchdog(log *slog.Logger) {
 	names, err := filepath.Glob("/dev/watchdog[0-9]*")
 	if err != nil || len(names) == 0 {
@@ -248,12 +246,12 @@ func watchdog(log *slog.Logger) {
 		return
 	}
 
-	// Not every one can wait that long; what it has instead is fine.
+	// Not every watchdog supports this time-out; its default is fine, too.
 	_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, 120)
 	log.Info("watchdog", "device", names[0])
 	for {
 		if _, err := f.Write([]byte{0}); err != nil {
-			log.Warn("calming the watchdog", "error", err)
+			log.Warn("resetting the watchdog timer", "error", err)
 		}
 		time.Sleep(10 * time.Second)
 	}

@@ -1,15 +1,14 @@
 // Command worker-agent runs on the machine that Ingot provisions.
 //
-// As PID 1 (the /init of the in-memory system that deploy/agentos builds) it
-// sets the machine up, takes its orders from the kernel command line
-// (agent.CommandLine) and never ends.
+// As PID 1 (the /init of the in-memory system that deploy/agentos builds), it sets up the machine,
+// reads its parameters from the kernel command line (agent.CommandLine) and never exits.
 //
-// As an ordinary process it plays a machine whose disks are files:
+// As an ordinary process, it simulates a machine with files as disks:
 //
 //	worker-agent -server https://127.0.0.1:7443 -pin sha256:… -machine m1 -claim … -plan ed25519:… \
 //	    -disk /dev/sda=disk.img,serial=A1
 //
-// Called as modprobe (the kernel does that) it loads modules.
+// Called as modprobe by the kernel, it loads modules.
 package main
 
 import (
@@ -44,7 +43,7 @@ func main() {
 	}
 }
 
-// run is the agent as an ordinary process.
+// run runs the agent as an ordinary process.
 func run(ctx context.Context, args []string) error {
 	var cfg agent.Config
 	sim := simulated{}
@@ -74,7 +73,7 @@ func run(ctx context.Context, args []string) error {
 	return a.Run(ctx)
 }
 
-// simulated is a machine that is made of flags.
+// simulated is a machine described by command-line flags.
 type simulated struct {
 	serial string
 	disks  agent.FileDisks
@@ -95,7 +94,7 @@ func (s *simulated) addDisk(v string) error {
 		case "wwn":
 			d.WWN = value
 		default:
-			return fmt.Errorf("%q is neither serial nor wwn", name)
+			return fmt.Errorf("invalid disk attribute %q; must be serial or wwn", name)
 		}
 	}
 

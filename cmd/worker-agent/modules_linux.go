@@ -17,20 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// baseModules are loaded in any case: no device asks for them, or the kernel
-// asks for them when it is too late to be heard.
+// baseModules are always loaded: no device requests them, or the kernel requests them only when it
+// can no longer run modprobe.
 var baseModules = []string{
 	"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs",
 	"nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii",
 }
 
-// moduleIndex knows the modules of one kernel: depmod's tables.
+// moduleIndex has the modules of one kernel, from depmod's tables.
 type moduleIndex struct {
 	dir     string
-	depends map[string][]string // path → paths that come first, as depmod orders them
+	depends map[string][]string // path → paths that are loaded before it, in depmod's order
 	paths   map[string]string   // name → path
-	soft    map[string][]string // name → names that should come first
-	aliases map[string][]alias  // by what stands before the first ':'
+	soft    map[string][]string // name → names that should be loaded before it
+	aliases map[string][]alias  // by the part before the first ':'
 	mu      sync.Mutex
 	loaded  map[string]bool // by path
 }
@@ -45,8 +45,8 @@ func moduleDir() string {
 	return filepath.Join("/lib/modules", unix.ByteSliceToString(u.Release[:]))
 }
 
-// loadModuleIndex reads modules.dep, .alias and .softdep of dir. The index is
-// usable, if empty, when that fails.
+// loadModuleIndex reads modules.dep, modules.alias and modules.softdep in dir. On an error, the
+// index is usable but may be empty.
 func loadModuleIndex(dir string) (*moduleIndex, error) {
 	m := &moduleIndex{
 		dir: dir, depends: map[string][]string{}, paths: map[string]string{}, soft: map[string][]string{},
@@ -86,7 +86,7 @@ func eachLine(file string, do func(string)) error {
 	if err != nil {
 		return err
 	}
-	// Only read from.
+	// Opened only for reading.
 	defer func() { _ = f.Close() }()
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 1<<20)
@@ -101,7 +101,7 @@ func eachLine(file string, do func(string)) error {
 
 func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName is what a module's file is called by: kernel/fs/x-y.ko → x_y.
+// moduleName returns the module name of a file: kernel/fs/x-y.ko → x_y.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return underscored(name)
@@ -113,8 +113,8 @@ func (m *moduleIndex) count() int {
 	return len(m.loaded)
 }
 
-// load loads the module called name and what it needs. One that this system
-// does not carry is not an error: the kernel may have it built in.
+// load loads the module with that name and the modules that it needs. A module that is not in this
+// system is not an error: it may be built into the kernel.
 func (m *moduleIndex) load(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,8 +129,8 @@ func (m *moduleIndex) loadLocked(name string, depth int) error {
 
 	var errs []error
 	for _, pre := range m.soft[name] {
-		// Any of several providers will do (crc32c): the module itself says
-		// whether one was needed.
+		// Any one of several providers may be enough (crc32c): loading the module itself fails if
+		// none is there.
 		_ = m.loadLocked(pre, depth+1)
 	}
 
@@ -150,19 +150,19 @@ func (m *moduleIndex) insert(file string) error {
 	if err != nil {
 		return err
 	}
-	// Only read from.
+	// Opened only for reading.
 	defer func() { _ = f.Close() }()
 	m.loaded[file] = true
 	err = unix.FinitModule(int(f.Fd()), "", 0)
 
-	// ENODEV: the hardware that it is for is not there.
+	// ENODEV: the hardware of the module is missing.
 	if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("loading %s: %w", path.Base(file), err)
 	}
 	return nil
 }
 
-// loadAlias loads every module that asks for devices like modalias.
+// loadAlias loads every module with an alias that matches modalias.
 func (m *moduleIndex) loadAlias(modalias string) error {
 	bus, _, _ := strings.Cut(modalias, ":")
 	var errs []error
@@ -174,7 +174,7 @@ func (m *moduleIndex) loadAlias(modalias string) error {
 	return errors.Join(errs...)
 }
 
-// modprobe is what the kernel calls when it wants a module: -q -- NAME.
+// modprobe handles the kernel's request for a module: -q -- NAME.
 func modprobe(args []string) int {
 	if len(args) == 0 {
 		return 1
@@ -190,23 +190,23 @@ func modprobe(args []string) int {
 	return 0
 }
 
-// hotplug loads modules for the devices that are there and that come.
+// hotplug loads modules for present and new devices.
 type hotplug struct {
 	log  *slog.Logger
 	mods *moduleIndex
 
 	mu   sync.Mutex
 	seen map[string]bool
-	last time.Time // of the last device that came
+	last time.Time // when the last device appeared
 	sock int
 }
 
 func newHotplug(log *slog.Logger, mods *moduleIndex) *hotplug {
 	h := &hotplug{log: log, mods: mods, seen: map[string]bool{}, last: time.Now(), sock: -1}
-	// The socket is open before the first look, so that nothing falls between.
+	// Open the socket before the first scan, so that no device is missed.
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err == nil {
-		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // the default is small, not wrong
+		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // the default size is small, but works
 		err = unix.Bind(s, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})
 	}
 	if err != nil {
@@ -217,7 +217,7 @@ func newHotplug(log *slog.Logger, mods *moduleIndex) *hotplug {
 	return h
 }
 
-// listen serves devices as the kernel announces them.
+// listen loads modules for devices that the kernel announces.
 func (h *hotplug) listen() {
 	buf := make([]byte, 64<<10)
 	for h.sock >= 0 {
@@ -260,7 +260,7 @@ func (h *hotplug) want(modalias string) {
 	}
 }
 
-// coldplug loads the base modules and those for the devices that are there.
+// coldplug loads the base modules and the modules for present devices.
 func (h *hotplug) coldplug() {
 	for _, name := range baseModules {
 		if err := h.mods.load(name); err != nil {
@@ -268,7 +268,7 @@ func (h *hotplug) coldplug() {
 		}
 	}
 
-	for range 4 { // buses behind buses
+	for range 4 { // a bus may appear behind another bus
 		before := h.mods.count()
 		// A device whose modalias cannot be read needs no module.
 		_ = filepath.WalkDir("/sys/devices", func(p string, d fs.DirEntry, err error) error {
@@ -285,8 +285,8 @@ func (h *hotplug) coldplug() {
 	}
 }
 
-// settle waits until no device has come for a second, and up to 15 s for the
-// first disk: what the server decides rests on the list being whole.
+// settle waits until no device has appeared for a second, and up to 15 s for the first disk: the
+// server's decisions need the complete list of disks.
 func (h *hotplug) settle() {
 	began := time.Now()
 	for time.Since(began) < 30*time.Second {
@@ -300,9 +300,9 @@ func (h *hotplug) settle() {
 	}
 }
 
-// anyDisk reports whether sysfs's directory of block devices has a disk that a
-// system could be installed on: an optical drive is there long before a
-// controller has found its disks.
+// anyDisk reports whether dir, the block devices in sysfs, has a disk on which a system can be
+// installed. An optical drive does not count: it appears long before a controller has found its
+// disks.
 func anyDisk(dir string) bool {
 	found, err := filepath.Glob(filepath.Join(dir, "*", "device"))
 	return err == nil && slices.ContainsFunc(found, func(p string) bool {

@@ -30,7 +30,7 @@ func TestModuleIndex(t *testing.T) {
 	if !reflect.DeepEqual(m.soft, map[string][]string{"libcrc32c": {"crc32c"}, "xfs": {"a_b", "c"}}) {
 		t.Errorf("soft dependencies %v", m.soft)
 	}
-	// There are no such files: that it tries shows that the alias matched.
+	// The files do not exist: an error shows that the alias matched.
 	if err := m.loadAlias("pci:v00008086d0000100Esv00001AF4sd00001100bc02sc00i00"); err == nil {
 		t.Error("the interface's module was not found")
 	}
@@ -41,7 +41,7 @@ func TestModuleIndex(t *testing.T) {
 		t.Errorf("another device: %v", err)
 	}
 	if err := m.load("not-there"); err != nil {
-		t.Errorf("a module that is not there: %v", err)
+		t.Errorf("an unknown module: %v", err)
 	}
 	if _, err := loadModuleIndex(filepath.Join(dir, "none")); err == nil {
 		t.Error("a missing index was not reported")
@@ -63,7 +63,7 @@ func TestDiskFlag(t *testing.T) {
 	}
 }
 
-func TestAnOpticalDriveIsNoDiskToWaitFor(t *testing.T) {
+func TestOpticalDriveIsNotADisk(t *testing.T) {
 	dir := t.TempDir()
 	add := func(elem ...string) {
 		if err := os.MkdirAll(filepath.Join(append([]string{dir}, elem...)...), 0o700); err != nil {
@@ -82,7 +82,7 @@ func TestAnOpticalDriveIsNoDiskToWaitFor(t *testing.T) {
 	}
 }
 
-// A disk that hangs in the kernel does not keep the machine from going.
+// A disk that hangs in the kernel does not keep the machine from leaving.
 func TestWithin(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)

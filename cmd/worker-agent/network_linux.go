@@ -15,11 +15,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// network brings up the interface with the address mac and keeps its lease. It
-// returns when there is an address, however long that takes.
+// network configures the interface with the address mac and starts a goroutine that renews its
+// lease. It waits for an address without a limit.
 func network(ctx context.Context, log *slog.Logger, mac string) {
 	if lo, err := netlink.LinkByName("lo"); err == nil {
-		_ = netlink.LinkSetUp(lo) // nothing of the agent's needs it
+		_ = netlink.LinkSetUp(lo) // the agent does not need the loopback interface
 	}
 	for pause := 500 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		link, lease, err := configure(ctx, log, mac)
@@ -32,7 +32,7 @@ func network(ctx context.Context, log *slog.Logger, mac string) {
 	}
 }
 
-// configure tries once.
+// configure makes one attempt.
 func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link, *nclient4.Lease, error) {
 	link, err := findLink(mac)
 	if err != nil {
@@ -57,9 +57,9 @@ func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link,
 	return link, lease, nil
 }
 
-// unplug takes all network cards down before the kernel shuts its devices
-// down. Linux 6.1 was seen to hang in that: the ring of a virtio card that
-// still got packets was broken already, and was waited for.
+// unplug sets all network cards down before the kernel shuts down its devices. Linux 6.1 was seen
+// to hang there: it waited for a virtio card that still received packets, but whose ring had been
+// torn down.
 func unplug() {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -68,7 +68,7 @@ func unplug() {
 
 	for _, l := range links {
 		if l.Attrs().Flags&net.FlagLoopback == 0 {
-			_ = netlink.LinkSetDown(l) // then it goes with it up
+			_ = netlink.LinkSetDown(l) // on an error, the card stays up until the kernel shuts it down
 		}
 	}
 }
@@ -91,11 +91,11 @@ func findLink(mac string) (netlink.Link, error) {
 		there = append(there, a.Name+" "+a.HardwareAddr.String())
 	}
 
-	return nil, fmt.Errorf("finding the interface %s: there are only %v", mac, there)
+	return nil, fmt.Errorf("finding the interface %s: there are: %v", mac, there)
 }
 
-// awaitCarrier waits for the cable. Without one, DHCP gets no answer, and the
-// whole is tried again.
+// awaitCarrier waits for the link, up to limit. Without a link, DHCP fails and configure is called
+// again.
 func awaitCarrier(link netlink.Link, limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		l, err := netlink.LinkByIndex(link.Attrs().Index)
@@ -105,14 +105,14 @@ func awaitCarrier(link netlink.Link, limit time.Duration) {
 	}
 }
 
-// request gets a lease, or renews the old one. It sends no class of PXE: a
-// machine whose agent asks for an address does not boot once more.
+// request gets a new lease, or renews old. It sends no vendor class, so that the server does not
+// take this request for another network boot.
 func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*nclient4.Lease, error) {
 	c, err := nclient4.New(link.Attrs().Name, nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(4))
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket for DHCP: %w", err)
 	}
-	// The lease outlives its client.
+	// Closing the client does not release the lease.
 	defer func() { _ = c.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -130,7 +130,7 @@ func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*ncli
 	return lease, nil
 }
 
-// apply sets address, routes and name servers as ack says.
+// apply sets the address, routes and name servers of ack.
 func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	mask := ack.SubnetMask()
 	if mask == nil {
@@ -145,7 +145,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 
 	for _, h := range have {
 		if h.IPNet.String() != addr.IPNet.String() {
-			_ = netlink.AddrDel(link, &h) // a second address does less harm than none
+			_ = netlink.AddrDel(link, &h) // a second address is better than none
 		}
 	}
 	if err := netlink.AddrReplace(link, addr); err != nil {
@@ -168,7 +168,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 		}
 	}
 
-	// RFC 3442: who sends classless routes means the router to be ignored.
+	// RFC 3442: a client ignores the router option if there are classless routes.
 	if routes := ack.ClasslessStaticRoute(); len(routes) > 0 {
 		for _, r := range routes {
 			add(r.Dest, r.Router)
@@ -185,8 +185,8 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	return errors.Join(errs...)
 }
 
-// keep renews the lease at half its time, for ever. A server that is away
-// does not take the address away from a running installation.
+// keep renews the lease at half its time until ctx ends. If the server does not answer, the address
+// stays: an installation may be running.
 func keep(ctx context.Context, log *slog.Logger, link netlink.Link, lease *nclient4.Lease) {
 	for {
 		half := lease.ACK.IPAddressLeaseTime(time.Hour) / 2

@@ -13,8 +13,8 @@ import (
 	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
-// Partitions implements agent.Filesystems, without loop devices: each
-// partition is a copy beside the disk's file.
+// Partitions implements agent.Filesystems without loop devices: each partition is copied to a file
+// beside the disk's file.
 func (s simulated) Partitions(_ context.Context, path string) ([]agent.Partition, error) {
 	found, err := s.disks.Partitions(path)
 	if err != nil {
@@ -32,11 +32,11 @@ func (s simulated) Partitions(_ context.Context, path string) ([]agent.Partition
 	return parts, nil
 }
 
-// Mount implements agent.Filesystems, without mounts: debugfs(8) takes the
-// file system apart into a directory, mke2fs(8) puts it together again.
+// Mount implements agent.Filesystems without mounting: debugfs(8) extracts the file system into a
+// directory, and mke2fs(8) rebuilds it from there.
 func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
 	if fstype != "ext4" {
-		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver of %s", device, fstype)
+		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver for %s", device, fstype)
 	}
 
 	found, err := s.find(device)
@@ -60,10 +60,10 @@ func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bo
 	}, nil
 }
 
-// Grow implements agent.Grower, by resize2fs(8) where it is installed.
+// Grow implements agent.Grower with resize2fs(8), if it is installed.
 func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) error {
 	if fstype != "ext4" {
-		return fmt.Errorf("a simulated machine has no driver of %s: %w", fstype, errors.ErrUnsupported)
+		return fmt.Errorf("a simulated machine has no driver for %s: %w", fstype, errors.ErrUnsupported)
 	}
 	found, err := s.find(device)
 	if err != nil {
@@ -79,12 +79,12 @@ func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) err
 	return found.store()
 }
 
-// find returns the partition whose copy is at device.
+// find returns the partition with its copy at device.
 func (s simulated) find(device string) (simulatedPartition, error) {
 	for _, d := range s.disks {
 		parts, err := s.disks.Partitions(d.Path)
 		if err != nil {
-			continue // an unreadable disk has no such partition
+			continue // the partition cannot be on an unreadable disk
 		}
 		for _, f := range parts {
 			if p := (simulatedPartition{f}); p.path() == device {
@@ -95,19 +95,19 @@ func (s simulated) find(device string) (simulatedPartition, error) {
 	return simulatedPartition{}, errors.New("there is no such partition")
 }
 
-// simulatedPartition is a partition with a copy beside the disk's file.
+// simulatedPartition is a partition that is copied to a file beside the disk's file.
 type simulatedPartition struct{ agent.FilePartition }
 
-// path is that of the partition's copy.
+// path returns the path of the copy.
 func (p simulatedPartition) path() string { return fmt.Sprintf("%s.p%d", p.File, p.Number) }
 
-// load makes the copy.
+// load copies the partition from the disk.
 func (p simulatedPartition) load() error {
 	disk, err := os.Open(p.File)
 	if err != nil {
 		return err
 	}
-	// Only read from.
+	// Opened only for reading.
 	defer func() { _ = disk.Close() }()
 	copied, err := os.Create(p.path())
 	if err != nil {
@@ -117,7 +117,7 @@ func (p simulatedPartition) load() error {
 	return errors.Join(err, copied.Close())
 }
 
-// rebuild makes a file system of dir and writes it to the disk.
+// rebuild creates a file system from dir and writes it to the disk.
 func (p simulatedPartition) rebuild(dir string) error {
 	old, err := os.Open(p.path())
 	if err != nil {
@@ -130,7 +130,7 @@ func (p simulatedPartition) rebuild(dir string) error {
 		return err
 	}
 
-	// mke2fs makes its own.
+	// mke2fs creates lost+found itself.
 	if err := os.RemoveAll(filepath.Join(dir, "lost+found")); err != nil {
 		return err
 	}
@@ -141,13 +141,13 @@ func (p simulatedPartition) rebuild(dir string) error {
 	return p.store()
 }
 
-// store writes the partition's copy to the disk.
+// store writes the copy back to the disk.
 func (p simulatedPartition) store() error {
 	made, err := os.Open(p.path())
 	if err != nil {
 		return err
 	}
-	// Only read from.
+	// Opened only for reading.
 	defer func() { _ = made.Close() }()
 	disk, err := os.OpenFile(p.File, os.O_WRONLY, 0)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
-// A simulated machine's root file system is read, written and read again,
-// without a loop device; a mount for reading changes nothing.
+// The root file system of a simulated machine is read, written and read again without loop devices.
+// A read-only mount changes nothing.
 func TestSimulatedFilesystem(t *testing.T) {
 	for _, program := range []string{"sgdisk", "mke2fs", "debugfs"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -68,7 +68,7 @@ func TestSimulatedFilesystem(t *testing.T) {
 	}
 	there := func() (found bool) {
 		t.Helper()
-		if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil { // a new boot sees what is on the disk
+		if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil { // a new boot reads the disk again
 			t.Fatal(err)
 		}
 		in(true, func(dir string) {
@@ -83,7 +83,7 @@ func TestSimulatedFilesystem(t *testing.T) {
 	}
 	in(true, write)
 	if there() {
-		t.Error("a mount for reading has written")
+		t.Error("a read-only mount changed the disk")
 	}
 	in(false, write)
 	if !there() {
@@ -93,7 +93,7 @@ func TestSimulatedFilesystem(t *testing.T) {
 	if err != nil || string(b[2<<20+1024+120:][:9]) != "labroot\x00\x00" {
 		t.Errorf("the label is lost: %v", err)
 	}
-	// The partition grows, and then what is in it.
+	// The partition grows, then its file system.
 	run("sgdisk", "-d", "2", "-n", "2:4096:+4M", disk)
 	if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil {
 		t.Fatal(err)

@@ -25,15 +25,13 @@ type proof struct {
 	key       string // that made the signature: its text or a file
 }
 
-// check refuses combinations that prove nothing. from is the image: a file or a URL.
-func (p proof) check(from, declared string) error {
+// check refuses combinations that prove nothing.
+func (p proof) check(declared string) error {
 	switch {
 	case p.sums != "" && declared != "":
-		return usage("--sums and --sha256 both declare the digest: give one of them")
+		return usage("--sums and --sha256 or --sha512 both declare the digest: give one of them")
 	case (p.signature == "") != (p.key == ""):
 		return usage("--signature and --public-key belong together: give both")
-	case p.signature != "" && p.sums == "" && isURL(from):
-		return usage("the signature of a file at a URL can only be verified through a signed list: give --sums too, or fetch the file first")
 	}
 	if u, err := url.Parse(p.sums); err == nil && u.Scheme == "http" && p.signature == "" {
 		return usage("--sums: over http anyone on the way can change the list: use https, or give --signature and --public-key")
@@ -41,7 +39,30 @@ func (p proof) check(from, declared string) error {
 	return nil
 }
 
-// digest returns the SHA-256 that the proof gives for the image, "" if there is none. What is signed was verified.
+// declare sets in u what the proof says about the image at from.
+func (p proof) declare(c *call, from string, u *upload) (err error) {
+	if p.signature != "" && p.sums == "" && isURL(from) {
+		signature, key, err := p.readSignature(c)
+		u.signature, u.publicKey = string(signature), string(key)
+		return err
+	}
+
+	sum, err := p.digest(c, from)
+	switch {
+	case err != nil || sum == "":
+		return err
+	case provenance.IsSHA512(sum):
+		u.sha512 = sum
+		return nil
+	case u.sha256 != "" && u.sha256 != sum:
+		return usage("%s has the SHA-256 %s, but %s was declared; nothing was sent", from, sum, u.sha256)
+	}
+	u.sha256 = sum
+	return nil
+}
+
+// digest returns the SHA-256 or SHA-512 that the proof gives for the image, "" if there is none. What is signed was
+// verified.
 func (p proof) digest(c *call, from string) (string, error) {
 	if p.sums == "" && p.signature == "" {
 		return "", nil
@@ -89,18 +110,25 @@ func (p proof) verifyFile(c *call, file string) (string, error) {
 }
 
 func (p proof) verify(c *call, content io.Reader) error {
-	signature, err := readSmall(c.Context(), p.signature)
+	signature, key, err := p.readSignature(c)
 	if err != nil {
 		return err
 	}
-	key, err := os.ReadFile(p.key)
+	return provenance.VerifyMinisign(content, signature, key)
+}
+
+func (p proof) readSignature(c *call) (signature, key []byte, err error) {
+	if signature, err = readSmall(c.Context(), p.signature); err != nil {
+		return nil, nil, err
+	}
+	key, err = os.ReadFile(p.key)
 	if errors.Is(err, fs.ErrNotExist) {
-		key, err = []byte(p.key), nil
+		return signature, []byte(p.key), nil
 	}
 	if err != nil {
-		return usage("--public-key: %v", err)
+		return nil, nil, usage("--public-key: %v", err)
 	}
-	return provenance.VerifyMinisign(content, signature, key)
+	return signature, key, nil
 }
 
 func isURL(from string) bool {

@@ -20,14 +20,32 @@ import (
 type upload struct {
 	name, use string
 	sha256    string // as declared, or ""
+	sha512    string // as declared, or ""
 	content   string // digest of the local file, or ""
 	asIs      bool   // agents get the file itself
+
+	// The server verifies a minisign signature of what it fetches; both are texts.
+	signature, publicKey string
+}
+
+// addImage stores the image of a file or URL, which p proves.
+func addImage(c *call, u upload, from string, p proof) (a client.Answer[inventory.Image], err error) {
+	if err := p.check(cmp.Or(u.sha256, u.sha512)); err != nil {
+		return a, err
+	}
+	if err := p.declare(c, from, &u); err != nil {
+		return a, err
+	}
+	if isURL(from) {
+		return fetchImage(c, u, from)
+	}
+	return uploadImage(c, u, from)
 }
 
 // query returns the query of each request about the upload.
 func (u upload) query() url.Values {
 	q := url.Values{}
-	for k, v := range map[string]string{"use": u.use, "sha256": u.sha256, "content": u.content} {
+	for k, v := range map[string]string{"use": u.use, "sha256": u.sha256, "sha512": u.sha512, "content": u.content} {
 		if v != "" {
 			q.Set(k, v)
 		}
@@ -52,7 +70,7 @@ func findStored(c *call, u upload) (a client.Answer[inventory.Image], isStored b
 	i := a.Value
 	kept := u.asIs || u.use == inventory.UseInstaller
 	if err != nil || i.File == "" || i.Given().SHA256 != given || i.Use != u.use || kept != (i.Source == nil) ||
-		i.FirstSeen && u.sha256 != "" {
+		i.FirstSeen && u.sha256+u.sha512 != "" {
 		return a, false, err
 	}
 	check, err := post[imageCheck](c, client.Path("images", u.name, "verify"), nil)
@@ -76,7 +94,10 @@ func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image],
 	close(sent) // nothing is sent from here
 	defer watchUpload(c, upload{name: u.name}, p, sent)()
 
-	in := map[string]any{"name": u.name, "url": from, "sha256": u.sha256, "use": u.use, "asIs": u.asIs}
+	in := map[string]any{
+		"name": u.name, "url": from, "sha256": u.sha256, "sha512": u.sha512, "use": u.use, "asIs": u.asIs,
+		"signature": u.signature, "publicKey": u.publicKey,
+	}
 	return post[inventory.Image](c, client.Path("images"), in)
 }
 

@@ -17,12 +17,12 @@ import (
 func imageCommand(o *options) *cobra.Command {
 	return group("image", "Images: the files that are written to disks",
 		"  ingot image add debian-12 debian-12.raw.zst\n  ingot image list",
-		imageAddCommand(o), imageListCommand(o), imageVerifyCommand(o), imageDeleteCommand(o), imagePruneCommand(o))
+		imageAddCommand(o), imageCatalogCommand(o), imageListCommand(o), imageVerifyCommand(o), imageDeleteCommand(o), imagePruneCommand(o))
 }
 
 func imageAddCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "add NAME {FILE | URL}", Short: "Store an image on the server", Args: cobra.ExactArgs(2),
+		Use: "add NAME [FILE | URL]", Short: "Store an image on the server", Args: cobra.RangeArgs(1, 2),
 		Long: `Store an image on the server: a disk image, raw or compressed by gzip, zstd, xz or
 bzip2, or a qcow2 image. The server reads it to its end, refuses one that is damaged
 or cannot be written to a disk, and shows what is in it.
@@ -39,8 +39,13 @@ runs again with the same file. A URL is fetched by the server itself. A file tha
 stored already is not sent again, and not fetched again if its digest is given.
 
 The digest may also be found in the publisher's list (--sums SHA256SUMS), by the name
-of the file. --signature verifies a minisign signature: of the list, or of FILE itself.`,
-		Example: "  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
+of the file. --signature verifies a minisign signature: of the list or, without one, of
+the file itself.
+
+With a NAME alone, the image of that name in the catalog (ingot image catalog) is
+fetched, and proven as the catalog says.`,
+		Example: "  ingot image add ubuntu-24.04\n" +
+			"  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
 			"  ingot image add debian-12 https://images.example.com/12/disk.qcow2 --sums https://images.example.com/12/SHA256SUMS\n" +
 			"  ingot image add appliance disk.raw.zst --signature disk.raw.zst.minisig --public-key publisher.pub\n" +
@@ -48,13 +53,14 @@ of the file. --signature verifies a minisign signature: of the list, or of FILE 
 	}
 
 	sum := cmd.Flags().String("sha256", "", "digest of the file as it is; anything else is refused")
+	sum512 := cmd.Flags().String("sha512", "", "the same, where the publisher has no SHA-256")
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
 	asIs := cmd.Flags().Bool("as-is", false, "agents get the disk image as it is; not possible with qcow2")
 
 	var p proof
 	cmd.Flags().StringVar(&p.sums, "sums", "", "list of SHA-256 digests in which the file is found by its name: a file, or a URL")
-	cmd.Flags().StringVar(&p.signature, "signature", "", "minisign signature of the list or, without --sums, of FILE: a file, or a URL")
+	cmd.Flags().StringVar(&p.signature, "signature", "", "minisign signature of the list or, without --sums, of the file: a file, or a URL")
 	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign key: a file, or the key itself")
 
 	return o.command(cmd, func(c *call) error {
@@ -63,27 +69,25 @@ of the file. --signature verifies a minisign signature: of the list, or of FILE 
 			return err
 		}
 
-		i := upload{name: c.args[0], sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:")), asIs: *asIs}
+		i := upload{
+			name: c.args[0], asIs: *asIs,
+			sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:")),
+			sha512: strings.ToLower(strings.TrimPrefix(*sum512, "sha512:")),
+		}
 		if *installer {
 			i.use = inventory.UseInstaller
 		}
-		if err := p.check(c.args[1], i.sha256); err != nil {
-			return err
-		}
-		proven, err := p.digest(c, c.args[1])
-		if err != nil {
-			return err
-		}
-		if i.sha256 != "" && proven != "" && i.sha256 != proven {
-			return usage("%s has the SHA-256 %s, but %s was declared; nothing was sent", c.args[1], proven, i.sha256)
-		}
-		i.sha256 = cmp.Or(proven, i.sha256)
 
-		store := uploadImage
-		if isURL(c.args[1]) {
-			store = fetchImage
+		from := ""
+		if len(c.args) == 2 {
+			from = c.args[1]
+		} else {
+			var err error
+			if from, err = i.findInCatalog(c, &p); err != nil {
+				return err
+			}
 		}
-		a, err := store(c, i, c.args[1])
+		a, err := addImage(c, i, from, p)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/machinefile"
@@ -25,6 +26,7 @@ type namedSchema struct {
 
 func fileSchemas() []namedSchema {
 	return []namedSchema{
+		{"catalog", "ingot serve (images.catalog)", catalog.Schema},
 		{"config", "ingot serve", config.Schema},
 		{"lab", "ingot genesis start", genesis.Schema},
 		{"machine", "ingot machine push", machinefile.Schema},

@@ -162,6 +162,7 @@ type Images struct {
 	Dir           string   `json:"dir,omitempty"` // default: images below DataDir
 	RequireDigest bool     `json:"require_digest,omitempty"`
 	FetchHosts    []string `json:"fetch_hosts,omitempty"` // may be fetched from over http or in private ranges
+	Catalog       string   `json:"catalog,omitempty"`     // file; default: the list of this version
 }
 
 // BMC says where management controllers may be.

@@ -1,6 +1,5 @@
-// Package diskimage reads disk images: how they are compressed, and what is in
-// them. The server reads an image with it when it is stored, the agent when it
-// is written, so that both accept the same files.
+// Package diskimage reads disk images: it detects their compression and their contents. The server
+// uses it to store an image, the agent to write one, so both accept the same files.
 package diskimage
 
 import (
@@ -26,21 +25,21 @@ const (
 	Zstd  = "zst"
 	XZ    = "xz"
 	Bzip2 = "bz2"
-	// Qcow2 is read by the server alone, with OpenQcow2: agents get zst.
+	// Qcow2 is read only by the server, with OpenQcow2: agents get zst.
 	Qcow2 = "qcow2"
 )
 
-// Compressions names the compressions for an operator.
+// Compressions lists the compressions in messages for an operator.
 const Compressions = "gzip, zstd, xz or bzip2"
 
-// maxWindow bounds the memory that a compressed image may ask of the agent:
-// zstd --long=27, xz -9 and a little.
+// maxWindow limits the memory that a compressed image may need on the agent: enough for zstd
+// --long=27 and xz -9.
 const maxWindow = 128 << 20
 
-// A Refusal is a file that cannot be written to a disk.
+// A Refusal is the reason why a file cannot be written to a disk.
 type Refusal struct {
-	What   string // what it is, or what is wrong with it
-	Remedy string // what to do about it
+	What   string // what the file is, or what is wrong with it
+	Remedy string // what the operator can do
 }
 
 func (r *Refusal) Error() string { return r.What + ": " + r.Remedy }
@@ -49,17 +48,17 @@ func refuse(remedy, format string, args ...any) error {
 	return &Refusal{What: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// againRemedy is for a file that is not as its publisher made it.
+// againRemedy is the remedy for a damaged file.
 const againRemedy = "get the file again, compare its digest with the publisher's, and store it again (ingot image add)"
 
-// Format returns the format of a file by its first bytes. At least 8 bytes are needed.
+// Format returns the format of a file from its first bytes, which must be at least 8.
 func Format(head []byte) string {
 	starts := func(s string) bool { return bytes.HasPrefix(head, []byte(s)) }
 	switch {
 	case starts("\x1f\x8b"):
 		return Gzip
 	case starts("\x28\xb5\x2f\xfd"), len(head) >= 4 && head[0]&0xf0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18":
-		return Zstd // the second is a skippable frame, with which a zstd file may begin
+		return Zstd // the second magic is a skippable frame, which may be the first in a zstd file
 	case starts("\xfd7zXZ\x00"):
 		return XZ
 	case starts("BZh"):
@@ -70,17 +69,18 @@ func Format(head []byte) string {
 	return Raw
 }
 
-// Content is the decompressed content of a file. Reading it to its end proves
-// that the file is whole: a damaged or cut file is a *Refusal.
+// Content is the decompressed content of a file. Reading to its end verifies that the file is
+// complete: a damaged or truncated file is a *Refusal.
 type Content struct {
 	Format string
 	file   *source
 	open   io.ReadCloser
 }
 
-// Open begins to read a file from its beginning on. What can be told by the first bytes to be no disk image is a *Refusal.
-// Close the content to release its memory; the file stays the caller's. Goroutines may read the file ahead until the
-// content is closed; Close waits for a read that is under way.
+// Open starts to read a file from its beginning. If the first bytes show that the file is not a
+// disk image, the error is a *Refusal. Close the content to release its memory; this does not close
+// the file. Goroutines may read ahead until the content is closed; Close waits for a read that is
+// in progress.
 func Open(file io.Reader) (*Content, error) {
 	src := &source{r: file}
 	in := bufio.NewReaderSize(src, 256<<10)
@@ -109,13 +109,13 @@ func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 		return io.NopCloser(z), err
 	case Bzip2:
 		return io.NopCloser(bzip2.NewReader(in)), nil
-	case Qcow2: // its tables may be anywhere in the file
+	case Qcow2: // needs random access to the file
 		return nil, Identify([]byte(qcow2Start)).Refusal()
 	}
 	return io.NopCloser(in), nil
 }
 
-// Read implements io.Reader. io.EOF means that the whole file was read and is whole.
+// Read implements io.Reader. It returns io.EOF only if the whole file was read and is complete.
 func (c *Content) Read(p []byte) (int, error) {
 	n, err := c.open.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -132,7 +132,7 @@ func exceedsMemory(err error) bool {
 	return errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, xz.ErrMemlimit)
 }
 
-// judge classifies err: damaged file (*Refusal), or failed read.
+// judge turns err into a *Refusal if the file is damaged, and leaves it as it is if reading failed.
 func (c *Content) judge(err error) error {
 	var refusal *Refusal
 	end := c.file.err()
@@ -144,13 +144,13 @@ func (c *Content) judge(err error) error {
 	case exceedsMemory(err):
 		return refuse("compress it again with a smaller window, for example: zstd -19",
 			"the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
-	case end != nil: // the decompressor wanted more than there is
+	case end != nil: // the decompressor needs more data than the file has
 		return refuse(againRemedy, "the %s data is cut short or damaged (%v)", c.Format, err)
 	}
 	return refuse(againRemedy, "the %s data is damaged (%v)", c.Format, err)
 }
 
-// source remembers how the file itself ended.
+// source stores the error with which the file itself ended.
 type source struct {
 	r   io.Reader
 	end atomic.Pointer[error]
@@ -164,7 +164,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// err returns what the file ended with, nil if it has not ended.
+// err returns the error with which the file ended, or nil if it has not ended.
 func (s *source) err() error {
 	if end := s.end.Load(); end != nil {
 		return *end
@@ -172,8 +172,8 @@ func (s *source) err() error {
 	return nil
 }
 
-// ended requires that nothing but zero padding follows the compressed data,
-// because decompressors stop at its end.
+// ended returns an error if anything but zero padding follows the compressed data, because
+// decompressors stop at its end.
 type ended struct {
 	io.ReadCloser
 	rest io.Reader
@@ -196,7 +196,7 @@ func (e ended) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// trailing counts the bytes left in r, without those of blocks of zeros.
+// trailing counts the remaining bytes in r, except for blocks of zeros.
 func trailing(r io.Reader) (n int64, err error) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -213,7 +213,7 @@ func trailing(r io.Reader) (n int64, err error) {
 	}
 }
 
-// reader ends with its context.
+// reader stops reading when its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

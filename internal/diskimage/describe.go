@@ -13,28 +13,30 @@ import (
 	"strings"
 )
 
-// A Description says what a file is.
+// A Description describes the contents of a file.
 type Description struct {
 	Format string
-	// Size and SHA256 are those of the content: bytes, and hex digits. DescribeInstaller computes neither.
+	// Size (bytes) and SHA256 (hex digits) are those of the content. DescribeInstaller does not
+	// compute them.
 	Size   int64
 	SHA256 string
-	// Contents says what was found: "GPT, 2 partitions (FAT, ext4)". It is for operators.
+	// Contents is a summary for operators: "GPT, 2 partitions (FAT, ext4)".
 	Contents string
-	// Installer: the content is for an installer's boot, and not for a disk.
+	// Installer means that the content is for booting an installer, and not for a disk.
 	Installer bool
-	// Warning says why a machine will hardly boot from it, "" when nothing speaks against it.
+	// Warning is the reason why a machine will probably not boot from it; "" if there is none.
 	Warning string
 }
 
-// maxSize is how large the content of an image may be, in bytes. A file of
-// some megabytes could otherwise stand for petabytes that are read to their end.
+// maxSize is the size limit of an image's content, in bytes. Without it, a file of a few megabytes
+// could decompress to petabytes that the server would read.
 const maxSize = 2 << 40
 
-// Describe reads a content to its end and says what it is. What is not whole, is larger than maxSize, or
-// cannot be written to a disk, is a *Refusal. Kernels and the like that cannot be mistaken for
-// disk images are described as an installer's. An ISO is refused without --installer, because it
-// can be mistaken for a disk image. The content of a disk image is copied to the writer to, unless to is nil.
+// Describe reads a content to its end and describes it. A content that is incomplete, larger than
+// maxSize or not suitable for a disk is a *Refusal. Kernels and other files that cannot be confused
+// with disk images are described as an installer's. An ISO can be confused with a disk image, so it
+// is refused without --installer. Describe copies a disk image's content to the writer to, unless
+// to is nil.
 func Describe(ctx context.Context, c *Content, to io.Writer) (Description, error) {
 	return describe(ctx, c, to, maxSize)
 }
@@ -61,7 +63,7 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 
 	var t table
 	if !d.Installer {
-		t = readTable(head) // a disk may hold at its beginning what a file system begins with
+		t = readTable(head) // a disk with a table may begin with the signature of a file system
 	}
 	sum := sha256.New()
 	copies := []io.Writer{sum}
@@ -98,8 +100,9 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 	return d, nil
 }
 
-// DescribeInstaller says what a file is that an installer boots or fetches, by its first HeadSize bytes. Only a web
-// page is refused: an installer's files are of every kind, and some cannot be decompressed on their own.
+// DescribeInstaller describes a file that an installer boots or fetches, from its first HeadSize
+// bytes. It refuses only web pages: an installer's files can be of any kind, and some cannot be
+// decompressed alone.
 func DescribeInstaller(head []byte) (Description, error) {
 	d := Description{Format: Format(head), Installer: true}
 	kind := Identify(head)
@@ -114,17 +117,17 @@ func DescribeInstaller(head []byte) (Description, error) {
 
 // table is a partition table.
 type table struct {
-	name  string // GPT or MBR; "" = none
+	name  string // GPT or MBR; "" if there is none
 	parts []partition
 }
 
 // partition is a byte range of the image.
 type partition struct {
 	start, end int64
-	head       []byte // its first bytes, as far as they were read
+	head       []byte // its first bytes, as far as the content has them
 }
 
-// maxParts bounds of how many partitions the beginning is kept.
+// maxParts is the number of partitions whose first bytes are kept.
 const maxParts = 32
 
 func (t table) String() string {
@@ -145,8 +148,8 @@ func (t table) String() string {
 	return text
 }
 
-// look reads a content, keeps what the partitions begin with, and returns the
-// content's size. A content of more than most bytes is a *Refusal.
+// look reads a content to its end, stores the first bytes of each partition and returns the size. A
+// content of more than most bytes is a *Refusal.
 func (t table) look(content io.Reader, most int64) (size int64, err error) {
 	keep := func(b []byte) {
 		for i := range t.parts {
@@ -175,7 +178,7 @@ func (t table) look(content io.Reader, most int64) (size int64, err error) {
 	}
 }
 
-// readTable finds a partition table in the first bytes of a disk.
+// readTable reads the partition table from the first bytes of a disk.
 func readTable(head []byte) table {
 	for _, sector := range []int{512, 4096} {
 		if t, ok := readGPT(head, sector); ok {
@@ -227,8 +230,8 @@ func readGPT(head []byte, sector int) (t table, ok bool) {
 	return t, true
 }
 
-// readMBR reads the four entries of a boot sector. Boot sectors of file
-// systems look alike but for the entries.
+// readMBR reads the four entries of a boot sector. The boot sector of a file system looks the same
+// except for the entries.
 func readMBR(head []byte) (t table) {
 	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
 		return t
@@ -239,13 +242,13 @@ func readMBR(head []byte) (t table) {
 		start, count := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
 		switch {
 		case e[0] != 0 && e[0] != 0x80:
-			return table{} // program code
+			return table{} // program code of a file system's boot sector
 		case e[4] == 0 || count == 0:
 			continue
 		}
 
 		p := partition{start: start * 512, end: (start + count) * 512}
-		if e[4] == 0xee { // stands for the whole disk, whatever its size
+		if e[4] == 0xee { // the protective entry covers the whole disk, of any size
 			p.end = 0
 		}
 

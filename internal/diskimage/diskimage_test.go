@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gpt is a disk of size bytes with a GPT of two partitions: FAT from 1 MiB on, ext4 from 2 MiB to 4 MiB.
+// gpt returns a disk of size bytes with a GPT of two partitions: FAT from 1 MiB, ext4 from 2 MiB to
+// 4 MiB.
 func gpt(size, sector int) []byte {
 	b := make([]byte, size)
 	h := b[sector : 2*sector]
@@ -37,7 +38,7 @@ func gpt(size, sector int) []byte {
 	return b
 }
 
-// describeFile describes a file that is read from its beginning on.
+// describeFile describes a file, reading it from its beginning.
 func describeFile(ctx context.Context, file io.Reader, most int64) (d Description, err error) {
 	c, err := Open(file)
 	if err != nil {
@@ -108,9 +109,9 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// Installers' files are of every kind, XML among them; only what was saved in
-// the place of a file is refused.
-func TestDescribeInstallerRefusesWebPagesAlone(t *testing.T) {
+// Installers use files of every kind, including XML. Only a web page that was saved in place of the
+// file is refused.
+func TestDescribeInstallerRefusesOnlyWebPages(t *testing.T) {
 	const declaration = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
 	for _, file := range []string{
 		declaration + "<!DOCTYPE profile>\n<profile xmlns=\"http://www.suse.com/1.0/yast2ns\"/>",
@@ -128,8 +129,8 @@ func TestDescribeInstallerRefusesWebPagesAlone(t *testing.T) {
 	require.ErrorContains(t, err, "this is an XML document")
 }
 
-// A frame of one segment has no window of its own: the decoder holds all of it.
-func TestALargeZstdSegmentIsNotCalledDamaged(t *testing.T) {
+// A frame with a single segment has no window size: the decoder keeps the whole segment in memory.
+func TestLargeZstdSegmentIsNotDamaged(t *testing.T) {
 	for name, header := range map[string]string{
 		"segment": "\xe0\x00\x00\x00\x10\x00\x00\x00\x00", // content of 256 MiB
 		"window":  "\x00\x90",                             // of 256 MiB
@@ -140,8 +141,8 @@ func TestALargeZstdSegmentIsNotCalledDamaged(t *testing.T) {
 	}
 }
 
-// A few bytes may stand for more than any disk holds.
-func TestS20AnImageLargerThanADiskIsRefused(t *testing.T) {
+// A few bytes may decompress to more than any disk can hold.
+func TestS20ImageLargerThanADiskIsRefused(t *testing.T) {
 	image := gpt(4<<20, 512)
 	_, err := describeFile(t.Context(), bytes.NewReader(image), int64(len(image)))
 	require.NoError(t, err)
@@ -151,8 +152,8 @@ func TestS20AnImageLargerThanADiskIsRefused(t *testing.T) {
 	require.Contains(t, r.What, "larger than")
 }
 
-// An error of the file's reader, or of the caller, is no judgement of the image.
-func TestAReadErrorIsNotARefusal(t *testing.T) {
+// An error of the file's reader or of the caller is not a Refusal.
+func TestReadErrorIsNotARefusal(t *testing.T) {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
 	_, err := w.Write(gpt(4<<20, 512))
@@ -184,10 +185,10 @@ func FuzzDescribe(f *testing.F) {
 		if len(file) > 64<<10 {
 			return
 		}
-		// Bounded: a few bytes may stand for gigabytes.
+		// Limit the output: a few bytes may decompress to gigabytes.
 		c, err := Open(bytes.NewReader(file))
 		if err == nil {
-			_, _ = io.CopyN(io.Discard, c, 1<<20) // whatever it is, it neither panics nor hangs
+			_, _ = io.CopyN(io.Discard, c, 1<<20) // any input must neither panic nor hang
 			_ = c.Close()
 		}
 		_ = Identify(file)

@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// maxDecoders limits the frames that are decompressed at the same time. Each takes up to twice FrameSize of memory.
+	// maxDecoders limits how many frames are decompressed in parallel. Each needs up to twice
+	// FrameSize of memory.
 	maxDecoders = 4
 
-	// headerPeek is enough for every frame header, and for the magic and length of a skippable frame.
+	// headerPeek bytes contain every frame header, and the magic and length of a skippable frame.
 	headerPeek = 18
 )
 
-// openZstd returns the content of the zstd file in. Frames that say that their content has at most FrameSize bytes are
-// decompressed in parallel, if there is more than one processor. From the first other frame on, the file is decompressed
-// as one stream.
+// openZstd returns the content of the zstd file in. With more than one processor, frames that
+// declare a content of at most FrameSize bytes are decompressed in parallel. From the first other
+// frame onward, the file is decompressed as one stream.
 func openZstd(in *bufio.Reader) (io.ReadCloser, error) {
 	n := min(runtime.GOMAXPROCS(0), maxDecoders)
 	if n == 1 {
@@ -46,7 +47,7 @@ func openZstd(in *bufio.Reader) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// zstdStream decompresses in as one stream.
+// zstdStream decompresses in as a single stream.
 func zstdStream(in io.Reader) (io.ReadCloser, error) {
 	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxWindow))
@@ -56,10 +57,11 @@ func zstdStream(in io.Reader) (io.ReadCloser, error) {
 	return z.IOReadCloser(), nil
 }
 
-// A frameReader decompresses the frames of a zstd file (RFC 8878) in parallel and returns their content in order. One
-// goroutine finds where each frame ends by the lengths of its blocks; each frame is then decompressed by a goroutine.
+// A frameReader decompresses the frames of a zstd file (RFC 8878) in parallel and returns their
+// content in order. One goroutine finds the end of each frame from the lengths of its blocks; one
+// goroutine per frame decompresses it.
 type frameReader struct {
-	in      *bufio.Reader // read by split until done is closed, by stream after that
+	in      *bufio.Reader // read by split until done is closed, afterwards by stream
 	dec     *zstd.Decoder
 	decoded sync.WaitGroup     // the goroutines of frames
 	queue   chan chan frame    // one result per frame, in the order of the file
@@ -67,24 +69,25 @@ type frameReader struct {
 	stop    chan struct{}      // closed by Close
 	done    chan struct{}      // closed when split has returned
 
-	// These belong to Read and Close.
+	// current, rest and stream are used only by Read and Close.
 	current frame
-	rest    []byte // of current that Read has not returned yet
+	rest    []byte // the part of current that Read has not returned yet
 	stream  io.ReadCloser
 	err     error
 }
 
-// frameBuffers are used again and again.
+// frameBuffers are the buffers of a frame; they are reused.
 type frameBuffers struct{ packed, content []byte }
 
-// A frame is a decompressed frame, an error in its place, or the beginning of what must be read as a stream.
+// A frame is a decompressed frame, its error, or the start of the part that has to be read as a
+// stream.
 type frame struct {
 	buffers  *frameBuffers
 	isStream bool
 	err      error
 }
 
-// split reads the file, and starts the decompression of each frame.
+// split reads the file and starts the decompression of each frame.
 func (f *frameReader) split() {
 	defer close(f.done)
 	defer close(f.queue)
@@ -123,14 +126,14 @@ func (f *frameReader) split() {
 	}
 }
 
-// pass queues a result, unless the reader was closed.
+// pass queues a result unless the reader is closed.
 func (f *frameReader) pass(r frame) {
 	result := make(chan frame, 1)
 	result <- r
 	f.enqueue(result)
 }
 
-// enqueue reports false if the reader was closed.
+// enqueue queues the result of a frame. It returns false if the reader is closed.
 func (f *frameReader) enqueue(result chan frame) bool {
 	select {
 	case f.queue <- result:
@@ -140,7 +143,8 @@ func (f *frameReader) enqueue(result chan frame) bool {
 	}
 }
 
-// decompress queues the result of b.packed, whose content has size bytes. It reports false if the reader was closed.
+// decompress starts the decompression of b.packed, whose content has size bytes, and queues its
+// result. It returns false if the reader is closed.
 func (f *frameReader) decompress(b *frameBuffers, size int) bool {
 	result := make(chan frame, 1)
 	if !f.enqueue(result) {
@@ -168,8 +172,8 @@ func (f *frameReader) decompress(b *frameBuffers, size int) bool {
 	return true
 }
 
-// nextHeader returns the header of the next frame with content, without reading past its beginning. Skippable frames
-// are skipped. io.EOF means that the file has ended between two frames.
+// nextHeader returns the header of the next frame with content without consuming it. It skips
+// skippable frames. io.EOF means that the file ended between two frames.
 func (f *frameReader) nextHeader() (h zstd.Header, err error) {
 	for {
 		head, err := f.in.Peek(headerPeek)
@@ -193,12 +197,12 @@ func (f *frameReader) nextHeader() (h zstd.Header, err error) {
 	}
 }
 
-// Block types with a content that is shorter than their length field says (RFC 8878, 3.1.1.2.2).
+// blockRLE is the block type whose data is shorter than its length field (RFC 8878, 3.1.1.2.2).
 const blockRLE = 1
 
-// readFrame appends one whole frame with header h to packed.
+// readFrame appends a complete frame with header h to packed.
 func readFrame(in *bufio.Reader, h zstd.Header, packed []byte) ([]byte, error) {
-	// No encoder makes a frame larger than its content by more than the block headers.
+	// An encoder adds only the block headers to the size of the content.
 	limit := int(h.FrameContentSize) + int(h.FrameContentSize>>6) + 64<<10
 
 	read := func(n int) (_ []byte, err error) {
@@ -242,7 +246,7 @@ func readFrame(in *bufio.Reader, h zstd.Header, packed []byte) ([]byte, error) {
 	return packed, err
 }
 
-// unexpected returns err, for a place where the file must not end.
+// unexpected returns err, with io.ErrUnexpectedEOF in place of io.EOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -267,7 +271,7 @@ func (f *frameReader) Read(p []byte) (int, error) {
 	}
 }
 
-// next gives the buffers of the current frame back and waits for the next one.
+// next releases the buffers of the current frame and waits for the next frame.
 func (f *frameReader) next() error {
 	if f.current.buffers != nil {
 		f.free <- f.current.buffers
@@ -284,7 +288,7 @@ func (f *frameReader) next() error {
 	case f.current.err != nil:
 		return f.current.err
 	case f.current.isStream:
-		<-f.done // split reads no more
+		<-f.done // split no longer reads
 		var err error
 		f.stream, err = zstdStream(f.in)
 		return err
@@ -293,7 +297,7 @@ func (f *frameReader) next() error {
 	return nil
 }
 
-// Close implements io.Closer. It waits for a read of the file that is under way.
+// Close implements io.Closer. It waits for a read of the file that is in progress.
 func (f *frameReader) Close() error {
 	close(f.stop)
 	<-f.done

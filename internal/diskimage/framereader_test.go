@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// zstdFrames returns content in zstd frames of size bytes each, with a skippable frame before the second.
+// zstdFrames returns content in zstd frames of size bytes each, with a skippable frame before the
+// second one.
 func zstdFrames(t testing.TB, content []byte, size int) []byte {
 	t.Helper()
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
@@ -29,7 +30,7 @@ func zstdFrames(t testing.TB, content []byte, size int) []byte {
 	return out
 }
 
-// noise returns n bytes of which half compress.
+// noise returns n bytes, half of them compressible.
 func noise(n int) []byte {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, n)
@@ -41,7 +42,8 @@ func noise(n int) []byte {
 	return b
 }
 
-// withProcessors sets the number of processors for a test; with one, zstd files are read as one stream.
+// withProcessors sets the number of processors for a test. With one processor, zstd files are read
+// as one stream.
 func withProcessors(t *testing.T, n int) {
 	t.Helper()
 	old := runtime.GOMAXPROCS(n)
@@ -86,7 +88,7 @@ func TestZstdFrames(t *testing.T) {
 	}
 }
 
-// Every cut of a file is found, and so is every damage that the frames' checksums cover.
+// Every truncation of a file is detected, and all damage that the frames' checksums cover.
 func TestDamagedZstdFrames(t *testing.T) {
 	withProcessors(t, 4)
 	content := noise(3 << 10)
@@ -104,7 +106,7 @@ func TestDamagedZstdFrames(t *testing.T) {
 	for cut := 8; cut < len(file); cut++ {
 		got, err := read(file[:cut])
 		var r *Refusal
-		if err == nil { // between two frames
+		if err == nil { // truncated between two frames
 			whole++
 			require.Zero(t, len(got)%1024)
 			continue
@@ -137,8 +139,8 @@ func TestZstdFrameLargerThanItsContent(t *testing.T) {
 	require.ErrorContains(t, err, "a frame is larger than its content")
 }
 
-// A failed read of the file is reported as such, not as damage.
-func TestZstdFramesOfAFileThatCannotBeRead(t *testing.T) {
+// A failed read of the file is reported as a read error, not as damage.
+func TestZstdFramesOfUnreadableFile(t *testing.T) {
 	withProcessors(t, 2)
 	file := zstdFrames(t, noise(1<<20), 64<<10)
 	failed := errors.New("input/output error")
@@ -150,7 +152,7 @@ func TestZstdFramesOfAFileThatCannotBeRead(t *testing.T) {
 }
 
 // Close ends the goroutines of a content that was not read to its end.
-func TestCloseInMidZstdFrames(t *testing.T) {
+func TestCloseDuringZstdFrames(t *testing.T) {
 	withProcessors(t, 4)
 	file := zstdFrames(t, noise(8<<20), 256<<10)
 	for _, n := range []int64{0, 1, 300 << 10} {

@@ -11,10 +11,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// FrameSize is how many bytes of content each frame of a FrameWriter has, but the last.
+// FrameSize is the size of the content in each frame of a FrameWriter except the last, in bytes.
 const FrameSize = 16 << 20
 
-// maxEncoders bounds the frames that are compressed at a time. Each takes up to 64 MiB of memory.
+// maxEncoders limits how many frames are compressed in parallel. Each needs up to 64 MiB of memory.
 const maxEncoders = 8
 
 // Magic numbers of the zstd seekable format.
@@ -23,27 +23,28 @@ const (
 	seekableMagic  = 0x8f92eab1
 )
 
-// A FrameWriter compresses what is written to it in the zstd seekable format (contrib/seekable_format in zstd, version
-// 0.1.0): frames that do not need each other, which can be decompressed in parallel and from any of them on, and behind
-// them a table of their sizes in a frame that decompressors skip. The same content always gives the same bytes.
+// A FrameWriter compresses its input in the zstd seekable format (contrib/seekable_format in zstd,
+// version 0.1.0): independent frames, which can be decompressed in parallel and starting at any
+// frame, followed by a table of their sizes in a frame that decompressors skip. The same content
+// always gives the same bytes.
 type FrameWriter struct {
 	out     io.Writer
 	encoder *zstd.Encoder
 	decoder *zstd.Decoder
 
 	parallel int
-	next     *packing   // the one that is being filled
-	started  []*packing // in their order
+	next     *packing   // the frame that is being filled
+	started  []*packing // in the order of the file
 	table    []byte
 }
 
-// packing is a frame that is made, with its buffers, which are used again.
+// packing is a frame that is being compressed, with its reusable buffers.
 type packing struct {
 	content, packed, proof []byte
-	done                   chan error // of pack
+	done                   chan error // receives the result of pack
 }
 
-// NewFrameWriter compresses to out, which is written to by the goroutines that call Write and Close alone.
+// NewFrameWriter compresses to out. Only the goroutines that call Write and Close write to out.
 func NewFrameWriter(out io.Writer) (*FrameWriter, error) {
 	f := &FrameWriter{out: out, parallel: min(runtime.GOMAXPROCS(0), maxEncoders), next: newPacking()}
 	var encoderErr, decoderErr error
@@ -56,7 +57,7 @@ func newPacking() *packing {
 	return &packing{content: make([]byte, 0, FrameSize), done: make(chan error, 1)}
 }
 
-// Write implements io.Writer. After an error nothing more may be written.
+// Write implements io.Writer. Do not write again after an error.
 func (f *FrameWriter) Write(p []byte) (n int, err error) {
 	for n < len(p) {
 		content := &f.next.content
@@ -73,7 +74,7 @@ func (f *FrameWriter) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// start begins to compress the frame that is full and makes another one the next.
+// start starts compressing the full frame and prepares the next one.
 func (f *FrameWriter) start() (err error) {
 	full := f.next
 	go func() { full.done <- f.pack(full) }()
@@ -86,7 +87,7 @@ func (f *FrameWriter) start() (err error) {
 	return err
 }
 
-// pack compresses a frame, and decompresses it again to compare it.
+// pack compresses a frame, decompresses the result and compares it with the content.
 func (f *FrameWriter) pack(x *packing) (err error) {
 	x.packed = f.encoder.EncodeAll(x.content, x.packed[:0])
 	x.proof, err = f.decoder.DecodeAll(x.packed, x.proof[:0])
@@ -99,7 +100,7 @@ func (f *FrameWriter) pack(x *packing) (err error) {
 	return nil
 }
 
-// writeOldest writes the frame that was started first, when it is compressed, and returns it empty.
+// writeOldest waits for the oldest started frame, writes it and returns it for reuse.
 func (f *FrameWriter) writeOldest() (*packing, error) {
 	x := f.started[0]
 	f.started = f.started[1:]
@@ -116,7 +117,7 @@ func (f *FrameWriter) writeOldest() (*packing, error) {
 	return x, nil
 }
 
-// Close writes what is left, and the table. It does not close the writer below.
+// Close writes the last frame and the table. It does not close the underlying writer.
 func (f *FrameWriter) Close() error {
 	if len(f.next.content) > 0 {
 		if err := f.start(); err != nil {
@@ -135,7 +136,7 @@ func (f *FrameWriter) Close() error {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.table)+9))
 	b = append(b, f.table...)
 	b = binary.LittleEndian.AppendUint32(b, frames)
-	b = append(b, 0) // no checksums: each frame has its own
+	b = append(b, 0) // flags: no checksums in the table, since each frame has its own
 	b = binary.LittleEndian.AppendUint32(b, seekableMagic)
 	_, err := f.out.Write(b)
 	return errors.Join(err, f.encoder.Close())

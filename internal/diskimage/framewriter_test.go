@@ -20,7 +20,7 @@ func frames(t *testing.T, out io.Writer) *FrameWriter {
 	return f
 }
 
-// pieces returns content of size bytes, some of it random, some zeros.
+// pieces returns content of size bytes, partly random and partly zeros.
 func pieces(size int) []byte {
 	b := make([]byte, size)
 	r := rand.New(rand.NewPCG(3, 3))
@@ -53,7 +53,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// byTable decompresses the frames one by one, from the places that the table at the end names.
+// byTable decompresses the frames one by one from the offsets in the table at the end.
 func byTable(t *testing.T, file []byte) (content []byte) {
 	t.Helper()
 	little := binary.LittleEndian
@@ -83,7 +83,7 @@ func byTable(t *testing.T, file []byte) (content []byte) {
 	return content
 }
 
-// The program that everyone has reads what is stored.
+// The zstd program can read the result.
 func TestFramesAreReadByZstd(t *testing.T) {
 	program, err := exec.LookPath("zstd")
 	if err != nil {
@@ -100,8 +100,8 @@ func TestFramesAreReadByZstd(t *testing.T) {
 	require.True(t, bytes.Equal(content, out.Bytes()))
 }
 
-// A writer that fails ends the work, wherever it fails.
-func TestFramesEndWithTheirWriter(t *testing.T) {
+// A write error ends the work, at every position.
+func TestFramesEndOnWriteError(t *testing.T) {
 	content := pieces(6 * FrameSize)
 	for _, room := range []int{0, 1 << 20} {
 		full := errors.New("the disk is full")
@@ -114,7 +114,7 @@ func TestFramesEndWithTheirWriter(t *testing.T) {
 	}
 }
 
-// limited takes as many bytes as it has room for.
+// limited is a writer that fails after a number of bytes.
 type limited struct {
 	room int
 	err  error

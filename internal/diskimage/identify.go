@@ -5,23 +5,23 @@ import (
 	"regexp"
 )
 
-// HeadSize is how much of the beginning of a content Identify needs.
+// HeadSize is how many bytes of a content Identify needs.
 const HeadSize = 128 << 10
 
-// A Kind is what a content is by its first bytes.
+// A Kind is the kind of a content, detected from its first bytes.
 type Kind struct {
-	Name string // "ext4", "ISO 9660 image"; "" when nothing known was found
-	// FileSystem: it is a file system, or what may stand in a partition in its place.
+	Name string // "ext4", "ISO 9660 image"; "" if unknown
+	// FileSystem means that it is a file system, or another format for a whole partition.
 	FileSystem bool
-	// Installer: it is for an installer's boot, and not for a disk.
+	// Installer means that it is for booting an installer, and not for a disk.
 	Installer bool
-	// Remedy says what to do instead of writing it to a disk; "" when it may be written.
+	// Remedy is what to do instead of writing it to a disk; "" if it may be written.
 	Remedy string
 
 	webPage bool
 }
 
-// Refusal returns why a content of this kind is not written to a disk, nil when it is.
+// Refusal returns why a content of this kind cannot be written to a disk, or nil if it can.
 func (k Kind) Refusal() error {
 	if k.Remedy == "" {
 		return nil
@@ -39,15 +39,15 @@ const (
 	decodeRemedy = "decompress it once, so that one compression is left"
 )
 
-// signature is a kind with the bytes that show it.
+// signature is a kind with the bytes that identify it.
 type signature struct {
 	at   int
 	text string
 	Kind
 }
 
-// signatures are looked at in this order. Content of another kind may begin
-// with a boot sector, so what stands deeper in the file comes first.
+// signatures are checked in this order. Other kinds of content may also begin with a boot sector,
+// so signatures at larger offsets come first.
 func signatures() []signature {
 	fs := func(name string) Kind { return Kind{Name: name, FileSystem: true} }
 	convert := func(name string) Kind { return Kind{Name: name, Remedy: convertRemedy} }
@@ -79,7 +79,7 @@ func signatures() []signature {
 		{0x38, "ARM\x64", installer("a Linux kernel")},
 		{0, "\x7fELF", installer("an ELF program")},
 		{0, "hsqs", installer("a squashfs image")},
-		{0x438, "\x53\xef", fs("ext4")}, // ext2 and ext3, too
+		{0x438, "\x53\xef", fs("ext4")}, // also ext2 and ext3
 		{0, "XFSB", fs("XFS")},
 		{0x10040, "_BHRfS_M", fs("btrfs")},
 		{0x400, "\x10\x20\xf5\xf2", fs("F2FS")},
@@ -99,8 +99,8 @@ var (
 	xmlDocument = regexp.MustCompile(`(?i)^\x{FEFF}?\s*<(\?xml|!doctype)\b`)
 )
 
-// Identify returns the kind of a content by its first bytes: HeadSize of them,
-// or all when there are fewer.
+// Identify returns the kind of a content from its first HeadSize bytes, or from all of it if it is
+// shorter.
 func Identify(head []byte) Kind {
 	const remedy = "the address or a log-in page was saved in its place: fetch the image itself"
 	switch text := head[:min(len(head), 512)]; {

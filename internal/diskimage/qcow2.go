@@ -12,14 +12,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The format is that of docs/interop/qcow2 in QEMU, versions 2 and 3. All numbers in it are big-endian.
+// The format is specified in docs/interop/qcow2 of QEMU, versions 2 and 3. All its numbers are
+// big-endian.
 
 const (
 	convertAgainRemedy = "convert it where it was made: qemu-img convert -O qcow2 FILE NEW.qcow2, and store NEW.qcow2"
 	repairRemedy       = "repair it where it was made: qemu-img check -r all FILE, and store it again"
 )
 
-// qcow2Start is how a file begins.
+// qcow2Start is the magic number at the beginning of a file.
 const qcow2Start = "QFI\xfb"
 
 // Bits of the incompatible features.
@@ -40,15 +41,17 @@ const (
 )
 
 const (
-	// maxL1 bounds the L1 table in bytes, as QEMU does.
+	// maxL1 is the size limit of the L1 table in bytes, the same as in QEMU.
 	maxL1 = 32 << 20
-	// maxClusterWindow bounds the memory that a compressed cluster may ask for: no window is larger than its cluster.
+	// maxClusterWindow limits the memory for a compressed cluster: the window is not larger than
+	// the cluster.
 	maxClusterWindow = 8 << 20
-	// maxClusters bounds the clusters of a file, each of which takes two bytes of memory while they are counted.
+	// maxClusters limits the number of clusters in a file: each needs two bytes of memory while
+	// they are counted.
 	maxClusters = 64 << 20
 )
 
-// qcow2Header is the first 112 bytes of a file.
+// qcow2Header has the first 112 bytes of a file.
 type qcow2Header struct {
 	Magic            [4]byte
 	Version          uint32
@@ -64,7 +67,7 @@ type qcow2Header struct {
 	Snapshots        uint32
 	SnapshotsOffset  uint64
 
-	// From version 3 on.
+	// The following fields exist from version 3.
 	Incompatible, Compatible, Autoclear uint64
 	RefcountOrder                       uint32 // a refcount has 1<<RefcountOrder bits
 	Length                              uint32
@@ -72,28 +75,28 @@ type qcow2Header struct {
 	_                                   [7]byte
 }
 
-// A qcow2 delivers the disk of a qcow2 image as a stream.
+// qcow2 reads the disk in a qcow2 image as a stream.
 type qcow2 struct {
 	qcow2Header
 	file    io.ReaderAt
 	length  uint64 // of the file
-	cluster uint64 // bytes of one
+	cluster uint64 // size in bytes
 	l1      []uint64
 
 	at       uint64 // position of Read on the disk
 	l2       []byte // the L2 table of l1[l2Of]
 	l2Of     int
 	packed   []byte // data of a compressed cluster
-	unpacked []byte // content of the compressed cluster that lies at unpackedAt on the disk
-	// unpackedAt has no meaning while unpacked is nil.
+	unpacked []byte // content of the compressed cluster at offset unpackedAt of the disk
+	// unpackedAt is meaningless while unpacked is nil.
 	unpackedAt uint64
 	inflate    io.ReadCloser
 	zstd       *zstd.Decoder
 }
 
-// OpenQcow2 begins to read the disk in a qcow2 image of length bytes. Tables, mapping and refcounts are read and
-// compared before: whatever cannot be read whole from this one file is a *Refusal.
-// Close the content to release its memory; the file stays the caller's.
+// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads and compares the
+// tables, the mapping and the refcounts: an image that cannot be read completely from this one file
+// is a *Refusal. Close the content to release its memory; this does not close the file.
 func OpenQcow2(file io.ReaderAt, length int64) (*Content, error) {
 	q, err := newQcow2(file, length, maxSize)
 	if err != nil {
@@ -121,7 +124,7 @@ func newQcow2(file io.ReaderAt, length int64, most uint64) (*qcow2, error) {
 	return q, q.compareRefcounts(used)
 }
 
-// damaged is a table or entry of the image that is not as it should be.
+// damaged returns a *Refusal for an invalid table or entry of the image.
 func damaged(format string, args ...any) error {
 	return refuse(againRemedy, "the qcow2 image is cut short or damaged: "+format, args...)
 }
@@ -142,7 +145,7 @@ func (q *qcow2) readHeader() error {
 		h.Incompatible, h.Compatible, h.Autoclear, h.RefcountOrder, h.Length, h.Compression = 0, 0, 0, 4, 72, 0
 	}
 	if h.Length == 104 {
-		h.Compression = 0 // what follows is not part of the header
+		h.Compression = 0 // the byte is not part of this shorter header
 	}
 
 	if err := h.check(); err != nil {
@@ -152,7 +155,7 @@ func (q *qcow2) readHeader() error {
 	return q.checkExtensions()
 }
 
-// check refuses what this reader, or one file alone, cannot give.
+// check refuses images that this reader does not support, or that need other files.
 func (h *qcow2Header) check() error {
 	known := uint64(featureDirty | featureCorrupt | featureExternalData | featureCompression | featureExtendedL2)
 	zstandard := h.Incompatible&featureCompression != 0
@@ -178,9 +181,9 @@ func (h *qcow2Header) check() error {
 	case h.Incompatible&^known != 0:
 		return refuse(convertAgainRemedy, "the qcow2 image has unknown incompatible features %#x", h.Incompatible&^known)
 	case h.ClusterBits < 9 || h.ClusterBits > 21:
-		return damaged("its clusters have 2^%d bytes; 2^9 to 2^21 are possible", h.ClusterBits)
+		return damaged("its clusters have 2^%d bytes; 2^9 to 2^21 are supported", h.ClusterBits)
 	case h.RefcountOrder > 6:
-		return damaged("its refcounts have 2^%d bits; at most 2^6 are possible", h.RefcountOrder)
+		return damaged("its refcounts have 2^%d bits; at most 2^6 are supported", h.RefcountOrder)
 	case h.Version == 3 && (h.Length < 104 || h.Length%8 != 0 || h.Length > 1<<h.ClusterBits):
 		return damaged("its header claims a length of %d bytes", h.Length)
 	case zstandard != (h.Compression != 0):
@@ -191,7 +194,7 @@ func (h *qcow2Header) check() error {
 	return nil
 }
 
-// checkExtensions requires that the extensions of the header end within the first cluster.
+// checkExtensions checks that the header extensions end within the first cluster.
 func (q *qcow2) checkExtensions() error {
 	head := make([]byte, min(q.cluster, q.length))
 	if err := q.readAt(head, 0); err != nil {
@@ -210,7 +213,7 @@ func (q *qcow2) checkExtensions() error {
 	return nil
 }
 
-// readAt fills b from the file.
+// readAt reads len(b) bytes of the file.
 func (q *qcow2) readAt(b []byte, offset uint64) error {
 	n, err := q.file.ReadAt(b, int64(offset))
 	if n == len(b) {
@@ -222,7 +225,8 @@ func (q *qcow2) readAt(b []byte, offset uint64) error {
 	return err
 }
 
-// checkPlace requires that length bytes at offset are in the file and begin a cluster other than the header's.
+// checkPlace checks that length bytes at offset are in the file, start at a cluster boundary and do
+// not overlap the header's cluster.
 func (q *qcow2) checkPlace(offset, length uint64, format string, args ...any) error {
 	var wrong string
 	switch {
@@ -238,9 +242,9 @@ func (q *qcow2) checkPlace(offset, length uint64, format string, args ...any) er
 	return damaged("%s is at %#x, %s", fmt.Sprintf(format, args...), offset, wrong)
 }
 
-// readL1 reads the L1 table as far as the disk's size needs it.
+// readL1 reads the part of the L1 table that the disk's size requires.
 func (q *qcow2) readL1() error {
-	perEntry := q.cluster * (q.cluster / 8) // bytes of the disk
+	perEntry := q.cluster * (q.cluster / 8) // bytes of the disk per entry
 	needed := (q.Size + perEntry - 1) / perEntry
 	switch {
 	case uint64(q.L1Size) < needed:
@@ -275,13 +279,14 @@ func (q *qcow2) readL1() error {
 	return nil
 }
 
-// An extent is where the file holds a cluster of the disk. Its length is 0 where the file has nothing for it.
+// An extent is the location of a cluster's data in the file. Its length is 0 if the file has no
+// data for it.
 type extent struct {
 	zeros, packed  bool
 	offset, length uint64
 }
 
-// find returns where the cluster is that begins at guest on the disk.
+// find returns the location of the cluster at offset guest of the disk.
 func (q *qcow2) find(guest uint64) (x extent, err error) {
 	n := guest / q.cluster
 	perTable := q.cluster / 8
@@ -310,7 +315,7 @@ func (q *qcow2) find(guest uint64) (x extent, err error) {
 	if x.offset == 0 {
 		return extent{zeros: true}, nil
 	}
-	x.length = min(q.cluster, q.Size-guest) // the file may end where the disk does
+	x.length = min(q.cluster, q.Size-guest) // the file may end together with the disk
 	return x, q.checkPlace(x.offset, x.length, "the cluster of byte %#x of the disk", guest)
 }
 
@@ -358,7 +363,7 @@ func (q *qcow2) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// unpack decompresses the cluster that begins at guest on the disk.
+// unpack decompresses the cluster at offset guest of the disk.
 func (q *qcow2) unpack(guest uint64, x extent) error {
 	if q.unpacked != nil && q.unpackedAt == guest {
 		return nil
@@ -373,7 +378,7 @@ func (q *qcow2) unpack(guest uint64, x extent) error {
 	}
 	in, err := q.decompressor(packed)
 	if err == nil {
-		_, err = io.ReadFull(in, q.unpacked) // what follows belongs to other clusters
+		_, err = io.ReadFull(in, q.unpacked) // the remaining data belongs to other clusters
 	}
 	if err != nil {
 		q.unpacked = nil
@@ -383,7 +388,7 @@ func (q *qcow2) unpack(guest uint64, x extent) error {
 	return nil
 }
 
-// decompressor returns the content of a compressed cluster.
+// decompressor returns a reader of the content of a compressed cluster.
 func (q *qcow2) decompressor(packed []byte) (in io.Reader, err error) {
 	if q.Compression == 0 {
 		if q.inflate == nil {

@@ -2,7 +2,7 @@ package diskimage
 
 import "encoding/binary"
 
-// countClusters returns how often each cluster of the file is used.
+// countClusters returns how many times each cluster of the file is used.
 func (q *qcow2) countClusters() (used []uint16, err error) {
 	clusters := (q.length + q.cluster - 1) / q.cluster
 	if clusters > maxClusters {
@@ -28,18 +28,18 @@ func (q *qcow2) countClusters() (used []uint16, err error) {
 	return used, nil
 }
 
-// count counts a use of the clusters in which length bytes at offset are.
+// count counts one use of the clusters that contain length bytes at offset.
 func (q *qcow2) count(used []uint16, offset, length uint64) {
 	if length == 0 {
 		return
 	}
 	for n := offset / q.cluster; n <= (offset+length-1)/q.cluster && n < uint64(len(used)); n++ {
-		used[n] = max(used[n], used[n]+1) // it stays at its maximum
+		used[n] = max(used[n], used[n]+1) // without overflow
 	}
 }
 
-// compareRefcounts refuses a file in which a cluster is used more often than its refcount says: a write to one of its
-// users has changed the others. Refcounts that are too high only waste space.
+// compareRefcounts refuses a file with a cluster that is used more often than its refcount: a write
+// through one use would have changed the others. A refcount that is too high only wastes space.
 func (q *qcow2) compareRefcounts(used []uint16) error {
 	perBlock := q.cluster * 8 >> q.RefcountOrder
 	needed := (uint64(len(used)) + perBlock - 1) / perBlock
@@ -48,7 +48,7 @@ func (q *qcow2) compareRefcounts(used []uint16) error {
 		return err
 	}
 
-	table := make([]byte, 8*needed) // what the file's table lacks is zero
+	table := make([]byte, 8*needed) // zero after the end of the file's table
 	if err := q.readAt(table[:8*entries], q.RefcountOffset); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (q *qcow2) compareRefcounts(used []uint16) error {
 	return nil
 }
 
-// refcount returns entry n of a block of refcounts of 1<<order bits.
+// refcount returns entry n of a refcount block whose entries have 1<<order bits.
 func refcount(block []byte, n int, order uint32) uint64 {
 	switch order {
 	case 6:

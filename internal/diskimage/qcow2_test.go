@@ -18,33 +18,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// How a cluster of a test's image is stored.
+// How a test image stores a cluster.
 type (
-	stored      []byte   // as it is
+	stored      []byte   // uncompressed
 	packed      []byte   // compressed
-	zeroed      struct{} // by its bit
-	zeroedPlace struct{} // by its bit, and a place is kept for it
+	zeroed      struct{} // marked by a bit
+	zeroedPlace struct{} // marked by a bit, with an allocated cluster
 )
 
-// qcow2Spec is an image that a test makes.
+// qcow2Spec describes an image for a test.
 type qcow2Spec struct {
 	version, bits, order uint32
 	zstd                 bool
 	size                 uint64
-	clusters             map[int]any // by number on the disk
+	clusters             map[int]any // by cluster number on the disk
 }
 
-// qcow2File is a made image, and where its parts are.
+// qcow2File is a generated image with the offsets of its parts.
 type qcow2File struct {
 	b                       []byte
 	cluster                 int
 	l1, l2, table, block    int
-	data                    int // the first cluster that is stored as it is
+	data                    int // the first uncompressed cluster
 	used                    []uint16
 	entries, perTable, size int
 }
 
-// makeQcow2 writes an image: header, L1, L2 tables, data, refcount table, refcount blocks.
+// makeQcow2 generates an image: header, L1, L2 tables, data, refcount table, refcount blocks.
 func makeQcow2(t testing.TB, s qcow2Spec) qcow2File {
 	t.Helper()
 	f := qcow2File{cluster: 1 << s.bits, perTable: 1 << s.bits / 8, size: int(s.size)}
@@ -65,7 +65,7 @@ func makeQcow2(t testing.TB, s qcow2Spec) qcow2File {
 	return f
 }
 
-// add appends clusters for size bytes and returns where they begin.
+// add appends clusters for size bytes and returns their offset.
 func (f *qcow2File) add(size int) int {
 	at := len(f.b)
 	for range (size + f.cluster - 1) / f.cluster {
@@ -76,7 +76,7 @@ func (f *qcow2File) add(size int) int {
 
 func (f *qcow2File) put(at int, v uint64) { binary.BigEndian.PutUint64(f.b[at:], v) }
 
-// entry returns where the L2 entry of a cluster is.
+// entry returns the offset of a cluster's L2 entry.
 func (f *qcow2File) entry(n int) int { return f.l2 + 8*n }
 
 func (f *qcow2File) store(t testing.TB, s qcow2Spec, n int) {
@@ -96,7 +96,7 @@ func (f *qcow2File) store(t testing.TB, s qcow2Spec, n int) {
 		f.put(f.entry(n), uint64(at)|entryZero|entryCopied)
 	case packed:
 		small := pack(t, s, c)
-		at := f.add(len(small)) + 7 // compressed clusters begin anywhere
+		at := f.add(len(small)) + 7 // compressed clusters need no alignment
 		f.add(7)
 		copy(f.b[at:], small)
 		sectors := (at%512 + len(small) - 1) / 512
@@ -138,12 +138,12 @@ func (f *qcow2File) writeRefcounts(s qcow2Spec) {
 	}
 }
 
-// setRefcount writes the refcount of a cluster of the file.
+// setRefcount sets the refcount of a cluster in the file.
 func (f *qcow2File) setRefcount(n int, order uint32, count uint64) {
 	bits := 1 << order
 	for k := range bits {
-		bit := n*bits + k // counted from the lowest bit on, up to a byte
-		if bits > 8 {     // whole bytes, the highest first
+		bit := n*bits + k // within a byte, bits are counted from the lowest one
+		if bits > 8 {     // larger refcounts are big-endian
 			bit = n*bits + (bits/8-1-k/8)*8 + k%8
 		}
 		f.b[f.block+bit/8] &^= 1 << (bit % 8)
@@ -165,31 +165,31 @@ func (f *qcow2File) writeHeader(s qcow2Spec, tables int) {
 
 func (f *qcow2File) setHeader(h qcow2Header) {
 	var out bytes.Buffer
-	_ = binary.Write(&out, binary.BigEndian, h) // a buffer takes all
+	_ = binary.Write(&out, binary.BigEndian, h) // a buffer never fails
 	if h.Version == 2 {
 		out.Truncate(72)
 	}
 	copy(f.b, out.Bytes())
 }
 
-// changeHeader returns the file with another header.
+// changeHeader returns a copy of the file with a changed header.
 func (f qcow2File) changeHeader(change func(*qcow2Header)) []byte {
 	f.b = slices.Clone(f.b)
 	var h qcow2Header
-	_, _ = binary.Decode(f.b, binary.BigEndian, &h) // it was encoded so
+	_, _ = binary.Decode(f.b, binary.BigEndian, &h) // cannot fail: the file was encoded from this type
 	change(&h)
 	f.setHeader(h)
 	return f.b
 }
 
-// changeEntry returns the file with 8 other bytes.
+// changeEntry returns a copy of the file with 8 changed bytes.
 func (f qcow2File) changeEntry(at int, v uint64) []byte {
 	f.b = slices.Clone(f.b)
 	f.put(at, v)
 	return f.b
 }
 
-// disk is the content that the specification describes.
+// disk returns the content that the specification describes.
 func (s qcow2Spec) disk() []byte {
 	b := make([]byte, s.size)
 	for n, c := range s.clusters {
@@ -203,7 +203,7 @@ func (s qcow2Spec) disk() []byte {
 	return b
 }
 
-// someClusters stores every kind of cluster on a disk that ends within one.
+// someClusters returns an image with every kind of cluster, on a disk that ends within a cluster.
 func someClusters(version, bits, order uint32, zstd bool) qcow2Spec {
 	r := rand.New(rand.NewPCG(1, uint64(bits)))
 	random := func() []byte {
@@ -220,7 +220,7 @@ func someClusters(version, bits, order uint32, zstd bool) qcow2Spec {
 	if version == 3 {
 		s.clusters[5], s.clusters[6] = zeroed{}, zeroedPlace{}
 	}
-	s.size = 71<<bits + 300 // the last cluster is compressed, and only its beginning is on the disk
+	s.size = 71<<bits + 300 // the last cluster is compressed, and the disk ends within it
 	return s
 }
 
@@ -253,7 +253,7 @@ func TestQcow2(t *testing.T) {
 	}
 }
 
-// What is wrong with an image is found before any of its content is delivered.
+// Errors in an image are detected before any content is returned.
 func TestS20Qcow2Refusals(t *testing.T) {
 	s := someClusters(3, 12, 4, false)
 	f := makeQcow2(t, s)
@@ -340,7 +340,7 @@ type failingAt struct{ err error }
 
 func (f failingAt) ReadAt([]byte, int64) (int, error) { return 0, f.err }
 
-// Data that does not decompress is found when it is read: the tables do not show it.
+// Damage in compressed data is detected on reading: the tables do not show it.
 func TestQcow2CompressedClusterIsDamaged(t *testing.T) {
 	for _, isZstd := range []bool{false, true} {
 		f := makeQcow2(t, someClusters(3, 12, 4, isZstd))
@@ -354,8 +354,8 @@ func TestQcow2CompressedClusterIsDamaged(t *testing.T) {
 	}
 }
 
-// A qcow2 image needs random access: what is compressed around it, and what an agent gets, does not give it.
-func TestQcow2InAStreamIsRefused(t *testing.T) {
+// A qcow2 image needs random access, so it cannot be compressed as a whole or be read by an agent.
+func TestQcow2InStreamIsRefused(t *testing.T) {
 	f := makeQcow2(t, someClusters(3, 12, 4, false))
 	_, err := Open(bytes.NewReader(f.b))
 	require.ErrorContains(t, err, "this is a qcow2 image")
@@ -379,7 +379,7 @@ func qemu(t *testing.T, args ...string) {
 	require.NoError(t, err, "%s: %s", args, out)
 }
 
-// Images that QEMU itself wrote are read as QEMU reads them.
+// Images written by QEMU are read with the same result as by QEMU.
 func TestQcow2OfQEMU(t *testing.T) {
 	dir := t.TempDir()
 	raw, image, want := filepath.Join(dir, "disk.raw"), filepath.Join(dir, "disk.qcow2"), filepath.Join(dir, "want.raw")
@@ -430,7 +430,7 @@ func TestQcow2OfQEMU(t *testing.T) {
 	})
 }
 
-// What is refused of a header that a test made is refused of images that QEMU made.
+// The refusals for generated headers also apply to images written by QEMU.
 func TestS20Qcow2OfQEMURefusals(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }

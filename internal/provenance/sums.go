@@ -2,6 +2,8 @@
 package provenance
 
 import (
+	"crypto/sha256"
+	"crypto/sha512"
 	"fmt"
 	"path"
 	"regexp"
@@ -19,15 +21,21 @@ var (
 	gnuLine = regexp.MustCompile(`^([0-9A-Fa-f]{32,128}) [ *](.+)$`)
 	// bsdLine is "SHA256 (NAME) = DIGEST", as sha256sum --tag writes it.
 	bsdLine = regexp.MustCompile(`^(?:SHA256|SHA512|MD5) \((.+)\) = ([0-9A-Fa-f]{32,128})$`)
+	// sha512Form is a SHA-512 in lower-case hex digits.
+	sha512Form = regexp.MustCompile(`^[0-9a-f]{128}$`)
 )
 
-// FindSum returns the SHA-256 of a file in a list of digests, in lower-case hex digits. The file is found by its name,
-// without the folders that the list may have before it. Lines of other forms are left out: the list may be part of a
-// signed message. Errors name the list by source, and are inventory.ErrInvalid.
-func FindSum(source string, list []byte, file string) (sum string, err error) {
+// IsSHA512 reports whether s is a SHA-512 in 128 lower-case hex digits.
+func IsSHA512(s string) bool { return sha512Form.MatchString(s) }
+
+// FindSum returns the SHA-256 of a file in a list of digests, or its SHA-512 if the list has no other, in lower-case hex
+// digits. The file is found by its name, without the folders that the list may have before it. Lines of other forms are
+// left out: the list may be part of a signed message. Errors name the list by source, and are inventory.ErrInvalid.
+func FindSum(source string, list []byte, file string) (string, error) {
 	const remedy = "give the list of the release that the file is of, or the digest itself: --sha256"
 	var names []string
-	number := 0
+	number, last := 0, 0
+	sums := map[int]string{} // by their length
 	for line := range strings.Lines(string(list)) {
 		number++
 		name, digest, ok := parseSum(strings.TrimRight(line, "\r\n"))
@@ -38,19 +46,20 @@ func FindSum(source string, list []byte, file string) (sum string, err error) {
 			continue
 		}
 
-		switch {
-		case !inventory.IsDigest(digest):
-			return "", invalid(source, number, "give a list of SHA-256 digests (SHA256SUMS)",
-				"the digest of %q has %d hex digits, and SHA-256 has 64", file, len(digest))
-		case sum != "" && sum != digest:
+		if before, ok := sums[len(digest)]; ok && before != digest {
 			return "", invalid(source, number, "give the right one: --sha256", "%q is listed twice, with two digests", file)
 		}
-		sum = digest
+		sums[len(digest)], last = digest, number
 	}
 
 	switch {
-	case sum != "":
-		return sum, nil
+	case inventory.IsDigest(sums[sha256.Size*2]):
+		return sums[sha256.Size*2], nil
+	case IsSHA512(sums[sha512.Size*2]):
+		return sums[sha512.Size*2], nil
+	case len(sums) > 0:
+		return "", invalid(source, last, "give a list of SHA-256 or SHA-512 digests (SHA256SUMS)",
+			"the digest of %q has neither 64 nor 128 hex digits", file)
 	case len(names) == 0:
 		return "", invalid(source, 0, "give a list as sha256sum writes it", "there are no digests in it")
 	}

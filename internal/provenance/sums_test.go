@@ -29,12 +29,21 @@ func TestFindSum(t *testing.T) {
 		})
 	}
 
+	for _, list := range []string{
+		long + "  debian.qcow2\n" + two + "  other.raw\n",
+		"# MD5 HASH\n" + one[:32] + "  debian.qcow2\n# SHA1 HASH\n" + one[:40] + "  debian.qcow2\n# SHA512 HASH\n" + long + "  debian.qcow2\n",
+	} {
+		sum, err := FindSum("SHA512SUMS", []byte(list), "debian.qcow2")
+		require.NoError(t, err)
+		require.Equal(t, long, sum)
+	}
+
 	for name, c := range map[string]struct{ list, says string }{
 		"none":      {"<html>404</html>\n", "SHA256SUMS: there are no digests in it"},
 		"empty":     {"", "SHA256SUMS: there are no digests in it"},
 		"other":     {one + "  b\n" + one + "  a\n", `SHA256SUMS: it does not list "debian.qcow2"; it lists a, b`},
 		"many":      {strings.Repeat(one+"  a\n", 3) + one + "  b\n" + one + "  c\n" + one + "  d\n" + one + "  e\n" + one + "  f\n", "a, b, c, d, e and 1 more"},
-		"SHA-512":   {long + "  debian.qcow2\n", "SHA256SUMS:1: the digest of \"debian.qcow2\" has 128 hex digits"},
+		"MD5":       {one[:32] + "  debian.qcow2\n", "SHA256SUMS:1: the digest of \"debian.qcow2\" has neither 64 nor 128"},
 		"ambiguous": {one + "  a/debian.qcow2\n" + two + "  b/debian.qcow2\n", `SHA256SUMS:2: "debian.qcow2" is listed twice`},
 		"end":       {one + "  not-debian.qcow2\n", "it does not list"},
 	} {
@@ -50,7 +59,7 @@ func FuzzFindSum(f *testing.F) {
 	f.Add([]byte(strings.Repeat("1a", 32)+"  f\n"), "f")
 	f.Add([]byte("SHA256 (f) = "+strings.Repeat("1a", 32)), "f")
 	f.Fuzz(func(t *testing.T, list []byte, file string) {
-		if sum, err := FindSum("list", list, file); err == nil && !inventory.IsDigest(sum) {
+		if sum, err := FindSum("list", list, file); err == nil && !inventory.IsDigest(sum) && !IsSHA512(sum) {
 			t.Fatalf("%q", sum)
 		}
 	})

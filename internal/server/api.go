@@ -3,12 +3,14 @@ package server
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/agentapi"
+	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/inventory"
@@ -39,6 +41,9 @@ func (s *server) newAgentAPI() http.Handler {
 // newAPI makes the interface for operators.
 func (s *server) newAPI() (*api.API, error) {
 	store := s.records.store
+	if _, err := catalog.Read(s.cfg.Images.Catalog); err != nil {
+		return nil, fmt.Errorf("images.catalog: %w", err)
+	}
 	return api.New(api.Config{
 		Stores: api.Stores{
 			Machines: store, Windows: store, Views: store, Templates: store, Images: store, ImageUsers: store,
@@ -50,7 +55,9 @@ func (s *server) newAPI() (*api.API, error) {
 			TokenSHA256: sha256.Sum256([]byte(s.secrets.token)), ClaimKey: s.secrets.claim,
 			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
 		},
-		Images: api.ImageConfig{Dir: s.cfg.ImageDir(), FetchHosts: s.cfg.Images.FetchHosts, URL: s.siteOf().URLOf},
+		Images: api.ImageConfig{
+			Dir: s.cfg.ImageDir(), FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
+		},
 		Space: api.SpaceConfig{
 			DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.records.reserve.State,
 		},

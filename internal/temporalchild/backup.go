@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// errNoChild is the error of a backup without a server that could make it.
+// errNoChild means that no server is running that could make the backup.
 var errNoChild = errors.New("the Temporal server is not running")
 
-// Backup has the child copy its database to a new file while it serves, and compare the copy, in which id is written. It
-// waits until ctx ends.
+// Backup makes the child copy its database to a new file while it serves. The child writes id into
+// the copy and compares the copy with the database. Backup waits until ctx ends.
 func (s *Supervisor) Backup(ctx context.Context, file, id string) error {
 	err := errNoChild
 	if c := s.State().child; c != nil {
@@ -28,7 +28,7 @@ func (c *child) makeBackup(ctx context.Context, o BackupOrder) error {
 	if err != nil {
 		return err
 	}
-	defer c.answer(BackupDone{ID: o.ID}) // removes the entry if it is still there
+	defer c.answer(BackupDone{ID: o.ID}) // removes the entry if no answer came
 
 	select {
 	case d := <-done:
@@ -43,12 +43,12 @@ func (c *child) makeBackup(ctx context.Context, o BackupOrder) error {
 	}
 }
 
-// orderBackup sends the order and returns the channel on which its answer comes.
+// orderBackup sends the order and returns the channel that receives its answer.
 func (c *child) orderBackup(o BackupOrder) (<-chan BackupDone, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.waiting[o.ID] != nil {
-		return nil, fmt.Errorf("backup %q is being made already", o.ID)
+		return nil, fmt.Errorf("backup %q is already in progress", o.ID)
 	}
 	if err := json.NewEncoder(c.stdin).Encode(Order{Backup: &o}); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (c *child) orderBackup(o BackupOrder) (<-chan BackupDone, error) {
 	return done, nil
 }
 
-// answer passes the child's answer to the backup that waits for it.
+// answer passes the child's answer to the waiting backup.
 func (c *child) answer(d BackupDone) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

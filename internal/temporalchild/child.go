@@ -22,13 +22,13 @@ type child struct {
 	out      *output
 	exited   <-chan error
 	stopWait time.Duration
-	silent   chan struct{} // closed when no more answers can come
+	silent   chan struct{} // closed after the last report
 
-	mu      sync.Mutex // guards waiting and what is written to stdin
+	mu      sync.Mutex // guards waiting and writes to stdin
 	waiting map[string]chan BackupDone
 }
 
-// startChild starts the process and returns it with the pipe of its reports.
+// startChild starts the process. It returns the child and the pipe of its reports.
 func startChild(opts Options) (*child, *os.File, error) {
 	out := &output{logger: opts.Logger, perSecond: opts.LinesPerSecond, now: time.Now}
 	reports, reportW, err := os.Pipe()
@@ -50,7 +50,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 		err = cmd.Start()
 	}
 
-	closed := reportW.Close() // the child has its own
+	closed := reportW.Close() // the child has its own descriptor
 	if err != nil {
 		err = fmt.Errorf("starting the Temporal server %q: %w", opts.Command[0], err)
 		return nil, nil, errors.Join(err, closed, reports.Close())
@@ -67,7 +67,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 // readReports sends the first report that is not Busy to reported and passes on answers to orders, until the pipe ends.
 func (c *child) readReports(reports *os.File, reported chan<- readyResult, busy func(Busy)) {
 	defer close(c.silent)
-	defer func() { _ = reports.Close() }() // only read
+	defer func() { _ = reports.Close() }() // opened only for reading
 	lines := json.NewDecoder(reports)
 	srv, err := readReport(lines, busy)
 	reported <- readyResult{srv, err}
@@ -80,28 +80,28 @@ func (c *child) readReports(reports *os.File, reported chan<- readyResult, busy 
 	}
 }
 
-// readyResult is the server of a child's first report, or why there is none.
+// readyResult is the server in a child's first report, or the error.
 type readyResult struct {
 	server Server
 	err    error
 }
 
-// stop asks the child to end, kills it when it does not, and returns its exit status when it is gone.
+// stop asks the child to stop, kills it after a time-out, and returns its exit status.
 func (c *child) stop() error {
 	defer c.out.flush()
-	_ = c.stdin.Close() // closing a pipe end twice, or after the child's end, is harmless
+	_ = c.stdin.Close() // closing twice, or after the child ended, is harmless
 	select {
 	case err := <-c.exited:
 		return err
 	case <-time.After(c.stopWait):
 		c.out.logger.Warn("temporal server did not stop in time and is killed", "pid", c.cmd.Process.Pid, "waited", c.stopWait)
-		_ = c.cmd.Process.Kill() // it may have ended just now
+		_ = c.cmd.Process.Kill() // the child may have ended just now
 		return <-c.exited
 	}
 }
 
-// describeEnd returns the error of a child that is gone: cause, exit status, last log lines. A failure that the child
-// reported itself is returned alone.
+// describeEnd returns the error of a child that has ended: cause, exit status and last log lines.
+// If the child reported a failure, it returns only that.
 func (c *child) describeEnd(exit, cause error) error {
 	c.out.flush()
 	var f *Failure
@@ -112,7 +112,7 @@ func (c *child) describeEnd(exit, cause error) error {
 	err := cause
 	switch {
 	case err == nil:
-		// It was ready for a moment and ended before its report was read.
+		// The child was ready for a moment and ended before its report was read.
 		err = errors.New("the Temporal server died")
 	case errors.Is(err, errNoReport):
 		err = errors.New("the Temporal server ended before it was ready")
@@ -127,7 +127,7 @@ func (c *child) describeEnd(exit, cause error) error {
 	return err
 }
 
-// ProcessStat is what /proc shows of a process.
+// ProcessStat is the state of a process from /proc.
 type ProcessStat struct {
 	State  string // one letter, see proc_pid_stat(5)
 	Parent int
@@ -150,7 +150,8 @@ func ReadProcess(pid int) (ProcessStat, bool) {
 	return ProcessStat{fields[0], parent}, err == nil
 }
 
-// processAlive is false for a process that has ended or is a zombie, whose sockets are closed already.
+// processAlive returns false for a process that has ended or is a zombie; the sockets of a zombie
+// are already closed.
 func processAlive(pid int) bool {
 	p, ok := ReadProcess(pid)
 	return ok && p.State != "Z" && p.State != "X"

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	tailLines   = 12   // kept for the error of a child that ended
-	maxLineSize = 4096 // bytes of one line; the rest of it is cut
+	tailLines   = 12   // kept for the error when a child ends
+	maxLineSize = 4096 // bytes of one line; the rest is dropped
 )
 
-// output passes the child's lines to a logger, at most perSecond of them in each second, and keeps
-// the last ones. It is the io.Writer behind the child's stdout and stderr.
+// output passes the child's lines to a logger, at most perSecond of them per second, and keeps the
+// last ones. It is the io.Writer for the child's stdout and stderr.
 type output struct {
 	logger    *slog.Logger
 	perSecond int
@@ -33,7 +33,7 @@ type output struct {
 	dropped int
 }
 
-// Write never fails: the parent's log must not end a child.
+// Write never returns an error: a problem with the parent's log must not end a child.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +53,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush passes on a last line that has no end, and the count of lines that were left out.
+// flush passes on an unterminated last line and the number of dropped lines.
 func (o *output) flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,7 +65,7 @@ func (o *output) flush() {
 	o.reportDropped()
 }
 
-// last returns the newest lines, oldest first.
+// last returns the last lines in their order.
 func (o *output) last() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -121,8 +121,8 @@ func plainLine(level slog.Level, attrs []slog.Attr) string {
 	return b.String()
 }
 
-// parseLine turns one of slog's JSON lines back into its level and attributes. Anything else, such as
-// the text of a panic, is a warning with the line as it is.
+// parseLine parses a line of slog's JSON into its level and attributes. Any other line, such as the
+// text of a panic, becomes a warning with the unchanged text.
 func parseLine(text string, cut bool) (slog.Level, []slog.Attr) {
 	var fields map[string]any
 	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &fields) != nil {

@@ -1,19 +1,19 @@
 // Package temporalchild runs Ingot's embedded Temporal server as a supervised child process.
 //
-// The Temporal server ends its whole process on some errors (an occupied port among them), and DHCP,
-// TFTP and metadata must not share that fate. So the server runs in the same binary executed a second
-// time, and this package starts it, waits until it is ready, restarts it when it dies and ends it.
-// It does not import the server, so that a build without one stays small.
+// The Temporal server ends its whole process on some errors, such as an occupied port. DHCP, TFTP
+// and metadata must not end with it. The server therefore runs in a second process of the same
+// binary. This package starts the process, waits until it is ready, restarts it when it ends, and
+// stops it. It does not import the server, so that a build without it stays small.
 //
 // The protocol between parent and child:
 //
-//   - the child's stdin carries one line, the [Config] as JSON, and then stays open for [Order]s, one
-//     line each: its end is the order to stop. It also ends the child when the parent is killed, because a parent-death
-//     signal is lost with file capabilities and fires when the starting thread ends;
-//   - descriptor 3 is a pipe on which the child writes one line, a [Report], when it is ready or
-//     has to give up, before that one at the start and end of work whose time grows with the database, and one for each
-//     order that was carried out. An open port would prove nothing: it may belong to an orphan of an earlier life;
-//   - stdout and stderr are log lines, slog's JSON or plain text.
+//   - the child's stdin carries one line, the [Config] as JSON, and then [Order]s, one per line. When stdin ends, the
+//     child stops. That also works if the parent is killed; a parent-death signal would not, because it is lost with file
+//     capabilities and fires when the starting thread ends;
+//   - descriptor 3 is a pipe on which the child writes [Report]s, one per line: one when it is ready or has to give up,
+//     before that one at the start and end of work whose time grows with the database, and one for each completed order.
+//     An open port would not prove that the child is ready: it may belong to an orphan of an earlier parent;
+//   - stdout and stderr carry log lines, slog's JSON or plain text.
 package temporalchild
 
 import (
@@ -49,7 +49,7 @@ func PortsFrom(frontend, ui int) Ports {
 	return Ports{Frontend: frontend, History: frontend + 1, Matching: frontend + 2, Worker: frontend + 3, UI: ui}
 }
 
-// Config says what the child serves. It carries no secrets.
+// Config is the configuration of the child. It contains no secrets.
 type Config struct {
 	File  string `json:"file"` // the SQLite file; its directory is created, and a lock file beside it
 	Host  string `json:"host"` // a loopback address
@@ -63,14 +63,14 @@ type Config struct {
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
 	MemoryLimit int64         `json:"memoryLimit"` // bytes, the Go runtime's soft limit; 0: none
-	LockWait    time.Duration `json:"lockWait"`    // how long to wait until an orphan releases the file
+	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to release the file
 	LogLevel    slog.Level    `json:"logLevel"`
 	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0: a minute.
 	VacuumEvery time.Duration `json:"vacuumEvery"`
 }
 
-// DefaultConfig is the embedded server of one site with its database in dataDir: ports 7233 and 8233,
-// so that the temporal CLI and a browser find it without flags.
+// DefaultConfig returns the configuration of one site's embedded server with its database in
+// dataDir. Its ports are 7233 and 8233, which the temporal CLI and a browser use without flags.
 func DefaultConfig(dataDir string) Config {
 	return Config{
 		File:             filepath.Join(dataDir, "temporal.db"),
@@ -85,8 +85,8 @@ func DefaultConfig(dataDir string) Config {
 	}
 }
 
-// Validate returns every mistake in c, joined. Each is a *[Failure] of kind [KindConfig] that names the
-// configuration key.
+// Validate returns all mistakes in c, joined. Each is a *[Failure] of kind [KindConfig] that names
+// the configuration key.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
@@ -98,10 +98,11 @@ func (c Config) Validate() error {
 		bad("data_dir", "the database file %q is not an absolute path", c.File)
 	case strings.ContainsAny(c.File, "?#%"):
 		// The server puts the path into a URI without escaping it.
-		bad("data_dir", "the database file %q contains one of ? # %%, which its path cannot carry", c.File)
+		bad("data_dir", "the database file %q contains one of ? # %%, which is not allowed in its path", c.File)
 	}
 
-	// The frontend has no login: every client that reaches it can start and signal every workflow.
+	// The frontend has no authentication: every client that reaches it can start and signal every
+	// workflow.
 	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
 		bad(
 			"temporal.host",
@@ -183,14 +184,14 @@ const (
 	KindServer = "server" // everything else
 )
 
-// Failure is why the child gave up, for the operator.
+// Failure is the reason why the child gave up, in a form for the operator.
 type Failure struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 	Key     string `json:"key,omitempty"`     // the configuration key concerned
 	Address string `json:"address,omitempty"` // the occupied address
-	Holder  string `json:"holder,omitempty"`  // who holds it, as far as that can be seen
+	Holder  string `json:"holder,omitempty"`  // the process that occupies it, if known
 }
 
 // Error returns message and remedy.
@@ -202,8 +203,8 @@ func (f *Failure) Error() string {
 	return f.Message + ": " + f.Remedy
 }
 
-// Report is a line that the child writes on [ReadyFD]: exactly one of the fields is set. Any number of
-// Busy come first, then one of Ready and Failure, then the rest.
+// Report is one line that the child writes on [ReadyFD], with exactly one field set. The order is:
+// any number of Busy, then one Ready or Failure, then the rest.
 type Report struct {
 	Busy    *Busy       `json:"busy,omitempty"`
 	Ready   *Server     `json:"ready,omitempty"`
@@ -211,9 +212,10 @@ type Report struct {
 	Backup  *BackupDone `json:"backup,omitempty"`
 }
 
-// Busy reports the start or the end of work before the child is ready, whose time grows with the database.
+// Busy reports the start or the end of work before the child is ready. The time of this work grows
+// with the database.
 type Busy struct {
-	With string `json:"with,omitempty"` // empty: the work is done, and the server is started
+	With string `json:"with,omitempty"` // empty: the work is done, and the server is starting
 }
 
 // Order is a line that a ready child reads on its stdin.
@@ -221,8 +223,8 @@ type Order struct {
 	Backup *BackupOrder `json:"backup,omitempty"`
 }
 
-// BackupOrder asks for a copy of the database. Only the child may make it: a second SQLite driver in
-// one process drops the locks of the first.
+// BackupOrder asks for a copy of the database. Only the child can make it: a second SQLite driver
+// in one process would drop the locks of the first.
 type BackupOrder struct {
 	File string `json:"file"` // absolute, and new
 	ID   string `json:"id"`   // of the backup; it is written into the copy
@@ -231,7 +233,7 @@ type BackupOrder struct {
 // BackupDone answers a [BackupOrder].
 type BackupDone struct {
 	ID    string `json:"id"`
-	Error string `json:"error,omitempty"` // empty: the copy is complete and was compared
+	Error string `json:"error,omitempty"` // empty: the copy is complete and matches the database
 }
 
 // WriteReport writes r as one line.
@@ -242,10 +244,11 @@ func WriteReport(w io.Writer, r Report) error {
 	return nil
 }
 
-// errNoReport is the error of a child that closed its report pipe, by ending, without a report.
+// errNoReport means that a child ended, which closed its report pipe, without a report.
 var errNoReport = errors.New("the child ended without a report")
 
-// readReport returns the server of the first report that is not Busy, or its failure. Busy reports go to busy.
+// readReport returns the server of the first report that is not Busy, or the failure in it. It
+// passes Busy reports to busy.
 func readReport(r *json.Decoder, busy func(Busy)) (Server, error) {
 	for {
 		var report Report

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Options are how a [Supervisor] runs the child. Zero values stand for the defaults named.
+// Options configure a [Supervisor]. Zero values mean the defaults in the comments.
 type Options struct {
 	Command []string     // program and arguments; this executable with [Subcommand]
 	Env     []string     // environment of the child; a few harmless variables of this process
@@ -21,17 +21,19 @@ type Options struct {
 
 	BackoffMin time.Duration // pause before the first restart, 1 s; doubled each time
 	BackoffMax time.Duration // longest pause, 30 s; a child that was ready for longer starts over at BackoffMin
-	// StartWait is how long a child may take to become ready, 2 min, without the time in which it reports that it is busy.
+	// StartWait is how long a child may take to become ready, 2 min. The time in which it reports
+	// Busy does not count.
 	StartWait      time.Duration
 	StopWait       time.Duration // how long it may take to stop before it is killed, 10 s
-	LinesPerSecond int           // log lines of the child that are passed on, 50
+	LinesPerSecond int           // log lines of the child that are passed on per second, 50
 
-	// Probe asks a ready server whether it still answers; the default asks for its cluster.
+	// Probe checks whether a ready server still answers; by default it asks for the server's
+	// cluster.
 	Probe        func(ctx context.Context, srv Server) error
 	ProbeEvery   time.Duration // pause between two probes, 10 s
 	ProbeTimeout time.Duration // how long an answer may take, 10 s
-	// ProbeFailures is how many probes in a row may fail before the child is killed, 6: a minute of silence at least,
-	// so that a busy host loses no server that would have answered.
+	// ProbeFailures is how many probes in a row may fail before the child is killed, 6: at least a
+	// minute without an answer, so that a server on a busy host is not killed too early.
 	ProbeFailures int
 }
 
@@ -42,22 +44,22 @@ type State struct {
 	Err      error  // why it is not up, nil while the first child starts
 	Restarts int    // children that ended so far
 
-	life  context.Context // of the last child that was ready: ends when it is no longer up
-	child *child          // takes orders; nil while none is up
+	life  context.Context // of the last child that was ready; ends when that child is no longer up
+	child *child          // receives orders; nil while no child is up
 }
 
-// Supervisor keeps one child running. Its methods may be used at the same time.
+// Supervisor keeps one child running. Its methods may be called concurrently.
 type Supervisor struct {
 	cfg  Config
 	opts Options
 
 	mu      sync.Mutex
 	state   State
-	changed chan struct{} // closed and replaced at every change of state
+	changed chan struct{} // closed and replaced at every state change
 }
 
-// New returns a supervisor for one embedded server. It fails on a configuration that can never work;
-// everything that may pass, such as an occupied port, is left to Run.
+// New returns a supervisor for one embedded server. It returns an error for a configuration that
+// can never work; Run handles temporary errors, such as an occupied port.
 func New(cfg Config, opts Options) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -67,8 +69,8 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 		return nil, errors.New("supervising the Temporal server: no logger")
 	}
 	if len(opts.Command) == 0 {
-		// The link leads to this very binary even after an upgrade has replaced the file, so a restart
-		// never mixes versions.
+		// The link still refers to this binary after an upgrade has replaced the file, so that a
+		// restart never mixes versions.
 		exe := "/proc/self/exe"
 		if _, err := os.Stat(exe); err != nil {
 			if exe, err = os.Executable(); err != nil {
@@ -96,7 +98,8 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, opts: opts, changed: make(chan struct{})}, nil
 }
 
-// harmlessEnv leaves out everything else because secrets come by environment, and the child needs none.
+// harmlessEnv returns only variables that are known to be harmless, because the environment may
+// contain secrets.
 func harmlessEnv() []string {
 	env := []string{} // never nil: a nil environment is this process's own
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TZ", "GODEBUG", "GOTRACEBACK", "GOCOVERDIR"} {
@@ -108,9 +111,9 @@ func harmlessEnv() []string {
 	return env
 }
 
-// Run starts the child and restarts it whenever it ends, until ctx ends; then it ends the child and
-// returns nil. It returns nothing else: a Temporal server that cannot run is logged, shown by State and
-// tried again, and never takes its parent down. Run may be called once.
+// Run starts the child and restarts it whenever it ends. When ctx ends, it stops the child and
+// returns nil. It never returns an error: if the Temporal server cannot run, Run logs that, reports
+// it in State and tries again. Call Run only once.
 func (s *Supervisor) Run(ctx context.Context) error {
 	pause := s.opts.BackoffMin
 	for {
@@ -151,7 +154,7 @@ func failureAttrs(err error) []any {
 	return attrs
 }
 
-// life runs one child from start to end and returns for how long it was ready and why it ended.
+// life runs one child. It returns how long the child was ready and why it ended.
 func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
@@ -171,12 +174,13 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 			late.Reset(s.opts.StartWait)
 			return
 		}
-		late.Stop() // if the child were killed, the next one would start the same work again
+		late.Stop() // killing the child would make the next one start the same work again
 		s.opts.Logger.Warn("temporal server works on its database before it can start; a large one takes long",
 			"with", b.With, "pid", pid)
 	})
 
-	// A child that has ended cannot take its configuration; its last lines explain more than this error.
+	// A child that has ended cannot read its configuration; its last log lines explain more than
+	// this error.
 	_ = json.NewEncoder(c.stdin).Encode(s.cfg)
 	started := time.Now()
 	s.opts.Logger.Debug("temporal server started", "pid", pid)
@@ -185,7 +189,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, errors.Join(ctx.Err(), c.stop())
 	case err := <-c.exited:
-		// What it reported is in the pipe already.
+		// Its reports are already in the pipe.
 		return 0, c.describeEnd(err, (<-reported).err)
 	case <-late.C:
 		return 0, c.describeEnd(c.stop(), fmt.Errorf("the Temporal server was not ready after %s", s.opts.StartWait))
@@ -197,7 +201,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// serve is the part of a child's life in which it is ready.
+// serve handles a ready child until it ends or ctx ends.
 func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started time.Time) (time.Duration, error) {
 	srv.PID = c.cmd.Process.Pid
 	readyAt := time.Now()
@@ -223,22 +227,23 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	upFor := time.Since(readyAt)
 	s.update(func(st *State) { st.Up, st.child = false, nil })
 	endLife()
-	<-hung //nolint:errcheck // the probes end with the life; what they said was read above
+	<-hung //nolint:errcheck // the probes end with the child's life; their result was read above
 
 	switch {
 	case exited:
 		return upFor, c.describeEnd(exit, errors.New("the Temporal server died"))
 	case hang != nil:
 		s.opts.Logger.Error("temporal server does not answer and is killed", "pid", srv.PID, "err", hang)
-		// It is not asked to stop: it could not read that. SIGKILL ends a stopped process as well.
-		_ = c.cmd.Process.Kill() // it may have ended just now
+		// Do not ask it to stop: a hung process could not read that. SIGKILL also ends a stopped
+		// process.
+		_ = c.cmd.Process.Kill() // the child may have ended just now
 		return upFor, c.describeEnd(<-c.exited, hang)
 	}
 
 	return upFor, errors.Join(ctx.Err(), c.stop())
 }
 
-// untilHung returns why the server counts as hung, or nil when ctx has ended.
+// untilHung returns the error when the server counts as hung, or nil when ctx ends.
 func (s *Supervisor) untilHung(ctx context.Context, srv Server) error {
 	tick := time.NewTicker(s.opts.ProbeEvery)
 	defer tick.Stop()
@@ -277,21 +282,21 @@ func (s *Supervisor) update(f func(*State)) {
 	s.changed = make(chan struct{})
 }
 
-// State returns what is known about the child now.
+// State returns the current state of the child.
 func (s *Supervisor) State() State {
 	st, _ := s.Watch()
 	return st
 }
 
-// Watch returns the state now and a channel that is closed at its next change.
+// Watch returns the current state and a channel that is closed at its next change.
 func (s *Supervisor) Watch() (State, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state, s.changed
 }
 
-// Await waits until a child is up and returns its server. When ctx ends first, the error holds ctx's
-// and, if there is one, the reason why no child is up.
+// Await waits until a child is up and returns its server. If ctx ends first, the error contains
+// ctx's error and the reason why no child is up, if there is one.
 func (s *Supervisor) Await(ctx context.Context) (Server, error) {
 	st, err := s.await(ctx)
 	return st.Server, err
@@ -314,9 +319,9 @@ func (s *Supervisor) await(ctx context.Context) (State, error) {
 	}
 }
 
-// While runs fn during every life of the child: each time one is ready, with a context that ends with
-// that child. When fn returns while its child still runs, While returns fn's error; when ctx ends it
-// returns nil after fn has returned.
+// While calls fn for each child that becomes ready, with a context that ends with that child. If fn
+// returns while its child still runs, While returns fn's error. If ctx ends, While returns nil
+// after fn has returned.
 func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv Server) error) error {
 	for {
 		st, err := s.await(ctx)
@@ -338,11 +343,12 @@ func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv
 	}
 }
 
-// DialContext connects to the frontend of the child that runs now, waits for one if necessary, and ignores addr. The
-// connection can only be to that child: its process is seen alive after the connection was made, and while it lives no other
-// process can listen on its port. Given to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions), it keeps
-// clients and workers away from another server that takes the port while the child is down, and lets them stay connected
-// across its restarts.
+// DialContext connects to the frontend of the running child, waits for one if necessary, and
+// ignores addr. The connection is guaranteed to be to that child: DialContext checks that the
+// process is alive after connecting, and while it is alive, no other process can listen on its
+// port. Pass it to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions).
+// Clients and workers then never connect to another server that takes the port while the child is
+// down, and they stay usable across restarts of the child.
 func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	st, err := s.await(ctx)
 	if err != nil {
@@ -355,7 +361,7 @@ func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error
 		return nil, fmt.Errorf("connecting to the embedded Temporal server: %w", err)
 	}
 
-	// In this order: once the life has ended, the process id may belong to another process.
+	// Check in this order: after the child's life, its process id may belong to another process.
 	if !processAlive(st.Server.PID) || st.life.Err() != nil {
 		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: it ended"), conn.Close())
 	}

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test binary execute itself as a child that behaves as its second argument says. The
-// real server is tested in package temporalserver; here it is the supervisor.
+// TestMain lets the test binary execute itself as a child with the behavior in its second argument.
+// Package temporalserver tests the real server; these tests are about the supervisor.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == Subcommand {
 		os.Exit(fakeChild(os.Args[2]))
@@ -52,13 +52,13 @@ func fakeChild(behaviour string) int {
 		return 1
 	case "silent":
 		signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
-		select {} // neither ready nor ending
+		select {} // neither becomes ready nor ends
 	case "busy", "hangs":
 		if err := WriteReport(report, Report{Busy: &Busy{With: "migrating"}}); err != nil {
 			return 1
 		}
 		if behaviour == "busy" {
-			// Longer than the parent would wait.
+			// Take longer than the parent waits.
 			time.Sleep(3 * busyWait / 2)
 		}
 		if err := WriteReport(report, Report{Busy: &Busy{}}); err != nil {
@@ -80,7 +80,7 @@ func fakeChild(behaviour string) int {
 			if err != nil {
 				return
 			}
-			_, _ = fmt.Fprintln(conn, os.Getpid()) // the client may be gone
+			_, _ = fmt.Fprintln(conn, os.Getpid()) // the client may have disconnected
 			_ = conn.Close()
 		}
 	}()
@@ -88,7 +88,7 @@ func fakeChild(behaviour string) int {
 		return 1
 	}
 	if behaviour == "deaf" {
-		select {} // does not notice that stdin ends
+		select {} // ignores the end of stdin
 	}
 	_, _ = io.Copy(io.Discard, io.MultiReader(d.Buffered(), os.Stdin)) // until the parent closes it
 	fmt.Fprintln(os.Stderr, `{"level":"INFO","msg":"child ends in order","n":1}`)
@@ -122,7 +122,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// supervise runs a supervisor over a child of one behaviour.
+// supervise runs a supervisor with a child of the given behavior.
 func supervise(t *testing.T, behaviour string, opts Options) (s *Supervisor, stop func(), log *logBuffer) {
 	t.Helper()
 	log = &logBuffer{}
@@ -234,12 +234,12 @@ func TestKillsAChildThatIsNeverReady(t *testing.T) {
 	}
 }
 
-// busyWait is the patience of the parent with a child that is busy.
+// busyWait is how long the parent waits for a busy child.
 const busyWait = time.Second
 
-// A database that takes longer to migrate than a server to start is not begun
-// again and again; the operator reads why.
-func TestABusyChildTakesItsTime(t *testing.T) {
+// A migration that takes longer than StartWait is not interrupted and restarted; the log says what
+// the child is doing.
+func TestBusyChildGetsMoreTime(t *testing.T) {
 	t.Parallel()
 	s, _, log := supervise(t, "busy", Options{StartWait: busyWait, StopWait: 10 * time.Millisecond})
 	if _, err := s.Await(testContext(t)); err != nil {
@@ -296,8 +296,8 @@ func TestChildGetsNoSecrets(t *testing.T) {
 	}
 }
 
-// A child that is alive and answers no more is killed and replaced; one that is slow now and then is left alone.
-func TestReplacesAHungChild(t *testing.T) {
+// A child that no longer answers is killed and replaced. A child that is only slow at times is not.
+func TestHungChildIsReplaced(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	asked := map[int]int{}
@@ -349,7 +349,7 @@ func TestReplacesAHungChild(t *testing.T) {
 	}
 }
 
-// DialContext leads to the child that runs now, and waits for one after a kill.
+// DialContext connects to the running child, and after a kill to the next one.
 func TestDialFollowsTheChild(t *testing.T) {
 	t.Parallel()
 	s, stop, _ := supervise(t, "good", Options{})
@@ -384,8 +384,9 @@ func TestDialFollowsTheChild(t *testing.T) {
 	}
 }
 
-// A stranger who took the port of a child that is dead, but not yet missed, gets no client.
-func TestDialRefusesAStranger(t *testing.T) {
+// DialContext does not connect to another process that has taken the port of a dead child before
+// the supervisor noticed.
+func TestDialRefusesOtherProcess(t *testing.T) {
 	t.Parallel()
 	stranger, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -401,7 +402,7 @@ func TestDialRefusesAStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := testContext(t)
-	// Waits for its end and leaves it a zombie.
+	// Wait until it has ended, and keep it as a zombie.
 	if err := unix.Waitid(unix.P_PID, zombie.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +412,7 @@ func TestDialRefusesAStranger(t *testing.T) {
 	}
 	s.update(func(st *State) { st.Up, st.Server = true, Server{Frontend: stranger.Addr().String(), PID: zombie.Pid} })
 	if conn, err := s.DialContext(ctx, ""); err == nil {
-		t.Errorf("a stranger got a connection: %s", conn.RemoteAddr())
+		t.Errorf("connected to another process: %s", conn.RemoteAddr())
 	}
 	if _, err := zombie.Wait(); err != nil {
 		t.Fatal(err)
@@ -495,12 +496,12 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: the error is %v, want one about %s", name, err, test.key)
 		}
 		if _, err := New(c, Options{Logger: slog.New(slog.DiscardHandler)}); err == nil {
-			t.Errorf("%s: New takes it", name)
+			t.Errorf("%s: New accepts it", name)
 		}
 	}
 	noUI := DefaultConfig("/var/lib/ingot")
 	noUI.Ports.UI = 0
 	if err := noUI.Validate(); err != nil {
-		t.Errorf("no UI is refused: %v", err)
+		t.Errorf("a configuration without a UI is refused: %v", err)
 	}
 }

@@ -14,11 +14,12 @@ import (
 // ServerName is the name in the certificate of an embedded server.
 const ServerName = "localhost"
 
-// ClientTLS returns the TLS configuration of clients of a server with that identity, nil for the empty path: no TLS.
+// ClientTLS returns the TLS configuration for clients of a server with that identity, or nil for
+// the empty path, which means no TLS.
 //
-// Client and server present the same self-signed certificate and trust only that one. It is not a certificate
-// authority, so no other certificate can be issued from it. A process that cannot read the file is refused by every
-// port of the server.
+// Client and server present the same self-signed certificate and trust only this one. It is not a
+// certificate authority, so no other certificate can be issued from it. The server therefore
+// refuses, on every port, a process that cannot read the file.
 func ClientTLS(identity string) (*tls.Config, error) {
 	if identity == "" {
 		return nil, nil
@@ -32,7 +33,7 @@ func ClientTLS(identity string) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(text, text)
 	roots := x509.NewCertPool()
 	if err == nil && !roots.AppendCertsFromPEM(text) {
-		err = errors.New("no certificate in it")
+		err = errors.New("it contains no certificate")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the Temporal server %q: %w", identity, err)

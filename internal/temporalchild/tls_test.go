@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// newIdentity makes a file as ingot serve does.
+// newIdentity creates a file in the same way as ingot serve.
 func newIdentity(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -47,8 +47,8 @@ func newIdentity(t *testing.T) string {
 	return file
 }
 
-// The probe by which a server that hangs is found shows the certificate: without
-// it, one that works would count as silent, and be killed.
+// The probe that detects a hung server presents the certificate. Without it, a working server would
+// count as hung and be killed.
 func TestProbeShowsTheCertificate(t *testing.T) {
 	t.Parallel()
 	identity := newIdentity(t)
@@ -76,10 +76,10 @@ func TestProbeShowsTheCertificate(t *testing.T) {
 		t.Errorf("with the certificate: %v", err)
 	}
 	if err := probe(testContext(t), at("")); err == nil {
-		t.Error("without TLS it is answered")
+		t.Error("the server answers without TLS")
 	}
 	if err := probe(testContext(t), at(newIdentity(t))); err == nil {
-		t.Error("with a stranger's certificate it is answered")
+		t.Error("the server answers with another certificate")
 	}
 	if err := probe(testContext(t), at(filepath.Join(t.TempDir(), "none"))); err == nil {
 		t.Error("without the file there is no error")

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// probe asks a server for its cluster. Any answer proves that the server works, a refusal too. Only silence and a failed
-// connection are errors.
+// probe asks a server for its cluster. Any answer, even a refusal, shows that the server works.
+// Only a time-out or a failed connection is an error.
 func probe(ctx context.Context, srv Server) (err error) {
 	creds, err := Credentials(srv.Identity)
 	if err != nil {
@@ -23,7 +23,7 @@ func probe(ctx context.Context, srv Server) (err error) {
 	if err != nil {
 		return fmt.Errorf("connecting to the Temporal server: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // nothing to lose
+	defer func() { _ = conn.Close() }() // an error does not matter
 	_, err = workflowservice.NewWorkflowServiceClient(conn).GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable:
@@ -32,9 +32,9 @@ func probe(ctx context.Context, srv Server) (err error) {
 	return nil
 }
 
-// Verify asks the Temporal server behind client for its identity and returns an error when its cluster id is not
-// wantClusterID, such as that of a development server on the same port. No worker may poll a server that has not been
-// verified. With an SDK client c, client is c.WorkflowService().
+// Verify asks the Temporal server behind client for its identity. It returns an error if its
+// cluster id is not wantClusterID, for example because a development server uses the same port.
+// Workers may poll only a verified server. With an SDK client c, client is c.WorkflowService().
 func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, wantClusterID string) error {
 	if wantClusterID == "" {
 		return errors.New("verifying the Temporal server: no cluster id to compare with")

@@ -12,14 +12,16 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// TakeBackup copies the database file while a server works with it, and writes the id of the backup into the copy.
+// TakeBackup copies the database file while a server uses it, and writes the id of the backup into
+// the copy.
 func TakeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) error {
 	if err := dbcopy.Make(ctx, OpenAgain, OpenAgain, file, o.File); err != nil {
 		return err
 	}
 
 	err := Use("file:"+o.File+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
-		// These leave one file without other backups' ids, whatever the original was.
+		// The copy is one file without the ids of other backups, whatever settings the original
+		// has.
 		err := ExecAll(ctx, db, "PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS "+backupTable,
 			"CREATE TABLE "+backupTable+" (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, taken_at TEXT NOT NULL)")
 		if err != nil {
@@ -34,7 +36,7 @@ func TakeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) e
 	return err
 }
 
-// backupTable holds the id of the backup, in copies only.
+// backupTable contains the id of the backup. Only copies have this table.
 const backupTable = "ingot_backup"
 
 // An OpenRun is a run that was open when the copy was made.
@@ -57,7 +59,7 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 			return err
 		}
 		if c.Schema == 0 {
-			return errors.New("it is empty")
+			return errors.New("the file is empty")
 		}
 		if c.Tables, err = dbcopy.Sound(ctx, db); err != nil {
 			return err

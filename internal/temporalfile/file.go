@@ -14,8 +14,9 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// TemporalSchema is the newest of the server's versioned schemas (0.11). VisibilitySchema counts the changes of its
-// visibility schema, which has no versions for SQLite. A test compares both with the server's scripts.
+// TemporalSchema is the newest of the server's versioned schemas (0.11). VisibilitySchema counts
+// the changes of its visibility schema, which has no versions for SQLite. A test compares both with
+// the server's scripts.
 const (
 	TemporalSchema   = 11
 	VisibilitySchema = 1
@@ -31,7 +32,7 @@ type Database interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Use opens a database with one connection for use.
+// Use opens a database with one connection, calls use and closes the database.
 func Use(dsn string, use func(*sql.DB) error) error {
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
@@ -42,7 +43,7 @@ func Use(dsn string, use func(*sql.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
-// OpenAgain opens a database that is open already, or a copy of it.
+// OpenAgain opens another connection to a database that is already open, or opens a copy of it.
 func OpenAgain(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
 }

@@ -9,7 +9,8 @@ import (
 	"os"
 )
 
-// Runs counts the runs in a database that no server has open, finished ones included. A missing file has none.
+// Runs counts the runs in a database that no server has open, including finished ones. A missing
+// file has no runs.
 func Runs(ctx context.Context, path string) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
-// TestBackupOfARunningServer copies the database while runs are started, and
-// starts another server on the copy: the same cluster with the same runs.
+// TestBackupOfARunningServer copies the database while runs are being started. A second server on
+// the copy is the same cluster and has the same runs.
 func TestBackupOfARunningServer(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -73,7 +73,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 	for _, r := range held.Open {
 		found = found || r == temporalfile.OpenRun{Workflow: "machine/a", Run: open}
 		if r.Workflow == "machine/b" {
-			t.Error("a run that is over is open in the copy")
+			t.Error("a finished run is open in the copy")
 		}
 	}
 	if !found {
@@ -119,7 +119,7 @@ func TestReadCopyRefuses(t *testing.T) {
 	}
 }
 
-// newer makes file one of a schema that nobody knows yet.
+// newer gives file a schema newer than any known one.
 func newer(t *testing.T, file string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+file)

@@ -19,15 +19,16 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
-// stopLimit ends a server that hangs in its stop; the parent would kill it two seconds later.
+// stopLimit ends a server that hangs while it stops; the parent would kill it two seconds later.
 const stopLimit = 8 * time.Second
 
-// ChildMain is the child's side of the protocol of package temporalchild, for the hidden subcommand: stdin is os.Stdin,
-// ready is os.NewFile(temporalchild.ReadyFD, …). It serves until stdin ends and returns nil then. Its error has been
-// reported to the parent already; the process only exits with status 1.
+// ChildMain runs the child's side of the protocol of package temporalchild, for the hidden
+// subcommand: stdin is os.Stdin, ready is os.NewFile(temporalchild.ReadyFD, …). It serves until
+// stdin ends, and then returns nil. It has already reported any error that it returns to the
+// parent, so the process just exits with status 1.
 //
-// It changes the whole process: signals for the parent are ignored, only the owner may read new files, and the memory
-// limit is set.
+// It changes the whole process: it ignores signals that are meant for the parent, only the owner
+// may read new files, and the memory limit is set.
 func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if ready == nil {
 		return errors.New("serving Temporal: only ingot serve uses this subcommand")
@@ -36,12 +37,12 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if _, err := ready.Stat(); err != nil {
 		return fmt.Errorf("serving Temporal: only ingot serve uses this subcommand: %w", err)
 	}
-	// INT and TERM go to the parent, which stops its workers before it ends this child. PIPE: the reader of the log may
-	// have ended, which must not prevent an orderly end.
+	// INT and TERM are for the parent, which stops its workers before this child. PIPE: a reader of
+	// the log that has ended must not prevent an orderly stop.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	// SQLite makes its files with the umask's permissions; only the owner may read workflow inputs.
+	// SQLite creates its files with the umask; only the owner may read workflow inputs.
 	syscall.Umask(0o077)
-	// For ps and top, which would show the name of the executed link.
+	// ps and top would otherwise show the name of the executed link.
 	_ = os.WriteFile("/proc/self/comm", []byte("ingot-temporal"), 0)
 
 	err := serveChild(stdin, ready, stderr)
@@ -65,7 +66,8 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 
 	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	if cfg.MemoryLimit > 0 {
-		// Below the limit the collector seldom runs: two hundred concurrent runs spend a fifth of their time in it otherwise.
+		// Below the limit, the garbage collector runs rarely. Without it, two hundred concurrent
+		// runs would spend a fifth of their time in garbage collection.
 		debug.SetMemoryLimit(cfg.MemoryLimit)
 		if os.Getenv("GOGC") == "" {
 			debug.SetGCPercent(500)
@@ -103,13 +105,13 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	return errors.Join(describeFullDisk(err, cfg.File), reportErr)
 }
 
-// describeFullDisk turns the error of a full disk into one with a remedy.
+// describeFullDisk adds a remedy to the error of a full disk.
 func describeFullDisk(err error, file string) error {
 	if err == nil {
 		return nil
 	}
 
-	// The text is SQLite's for SQLITE_FULL: the server passes it on without the typed error.
+	// Match the text of SQLITE_FULL: the server does not pass on the typed error.
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) &&
 		!strings.Contains(err.Error(), "database or disk is full") {
 		return err
@@ -130,7 +132,7 @@ type child struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	reports io.Writer // the pipe to the parent, on which whole lines are written
+	reports io.Writer // the pipe to the parent; each write is a whole line
 }
 
 func (c *child) report(r temporalchild.Report) error {
@@ -139,15 +141,15 @@ func (c *child) report(r temporalchild.Report) error {
 	return temporalchild.WriteReport(c.reports, r)
 }
 
-// carryOutOrders carries out what the parent orders until the pipe ends. Each order has its own goroutine, so that the end
-// of the pipe is noticed at once.
+// carryOutOrders carries out the parent's orders until the pipe ends. Each order runs in its own
+// goroutine, so that the end of the pipe is noticed at once.
 func (c *child) carryOutOrders(ctx context.Context) {
 	for {
 		var o temporalchild.Order
 		if err := c.orders.Decode(&o); err != nil {
 			if !errors.Is(err, io.EOF) {
-				c.logger.Warn("an order of the parent cannot be read", "err", err)
-				_, _ = io.Copy(io.Discard, c.stdin) // the end of the pipe still counts
+				c.logger.Warn("reading an order of the parent", "err", err)
+				_, _ = io.Copy(io.Discard, c.stdin) // wait for the end of the pipe
 			}
 			return
 		}
@@ -160,7 +162,7 @@ func (c *child) carryOutOrders(ctx context.Context) {
 				done.Error = describeFullDisk(err, o.Backup.File).Error()
 			}
 			if err := c.report(temporalchild.Report{Backup: &done}); err != nil {
-				c.logger.Warn("a backup cannot be answered", "err", err)
+				c.logger.Warn("answering a backup order", "err", err)
 			}
 		}()
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
-// schemaFiles are the scripts that make the schema of temporalfile.SchemaStamp.
+// schemaFiles are the scripts that create the schema of temporalfile.SchemaStamp.
 var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
 
 // failoverVersionIncrement is the distance between the failover versions of one cluster; the remainder identifies the
@@ -34,10 +34,10 @@ type identity struct {
 }
 
 func newIdentity() identity {
-	// rand.Read never fails: it ends the process instead.
+	// rand.Read never fails: it crashes the process instead.
 	var id [16]byte
 	_, _ = rand.Read(id[:])
-	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // RFC 9562, version 4; the server insists on a UUID
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // RFC 9562, version 4; the server requires a UUID
 	var version [8]byte
 	_, _ = rand.Read(version[:])
 	return identity{
@@ -47,12 +47,12 @@ func newIdentity() identity {
 	}
 }
 
-// prepareDatabase creates the schema in a new file, migrates an older one, refuses a newer or foreign one, and returns the
-// identity. It closes its connections before the server opens its own.
+// prepareDatabase creates the schema in a new file, migrates an older file, and refuses a newer or
+// foreign one. It returns the identity. It closes its connections before the server opens its own.
 func prepareDatabase(
 	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 ) (identity, error) {
-	// The stamp is read without the pragmas, which would change the file.
+	// Read the stamp without the pragmas, which would change the file.
 	var stamp int
 	err := temporalfile.Use(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
 		var err error
@@ -80,7 +80,8 @@ func prepareDatabase(
 		if err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
 		}
-		// A bounded part of the free pages is returned to the file system at each start, so that no start is slow.
+		// Each start returns a limited part of the free pages to the file system, so that no start
+		// becomes slow.
 		if _, err := db.ExecContext(ctx, "PRAGMA incremental_vacuum(4096)"); err != nil {
 			return fmt.Errorf("vacuuming: %w", err)
 		}
@@ -93,7 +94,8 @@ func prepareDatabase(
 	return id, nil
 }
 
-// createSchema creates everything in one transaction, so that a kill leaves an empty file or a complete one.
+// createSchema creates everything in one transaction: a killed process leaves an empty file or a
+// complete one.
 func createSchema(ctx context.Context, db *sql.DB) error {
 	id := newIdentity()
 	return inTransaction(ctx, db, func(tx *sql.Tx) error {
@@ -132,8 +134,8 @@ func dsn(cfg temporalchild.Config, pragmas ...string) string {
 	return "file:" + cfg.File + "?" + q.Encode()
 }
 
-// createNamespace creates the namespace with its retention and search attributes before the server runs, so that they exist
-// from its first moment. An existing namespace is not changed.
+// createNamespace creates the namespace with its retention and search attributes before the server
+// starts, so that they exist from the beginning. It does not change an existing namespace.
 func (e *embedded) createNamespace() error {
 	cfg := e.cfg
 	attributes := map[string]enumspb.IndexedValueType{}

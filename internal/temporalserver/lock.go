@@ -14,14 +14,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// fileLock is an flock on a file beside the database. Two servers would open one SQLite file without an error and
-// corrupt each other's task queues.
+// fileLock is a flock on a file beside the database. SQLite would let two servers open one file,
+// and they would corrupt each other's task queues.
 type fileLock struct {
 	file *os.File
 }
 
-// takeLock takes the lock. It waits for an orphan of an earlier life that is about to end; the *Failure after wait names
-// the process that holds the lock.
+// takeLock takes the lock. It waits for an orphan that is about to end. After wait, it returns a
+// *Failure that names the process with the lock.
 func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -60,11 +60,11 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 	return l, nil
 }
 
-// sign writes this process id into the file for the next process that waits. On a full disk the file is empty instead:
-// the lock works without it.
+// sign writes this process id into the file, for the error of a process that waits. On a full disk,
+// the file is empty instead: the lock works without it.
 func (l *fileLock) sign() error {
 	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
-	// The file is not truncated first: a full disk may not give its space again.
+	// Do not truncate the file first: on a full disk, its space might not be available again.
 	if _, err := l.file.WriteAt(text, 0); err != nil {
 		text = nil
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -77,12 +77,13 @@ func (l *fileLock) sign() error {
 	return nil
 }
 
-// release gives the lock back. The file stays: if it were removed, two processes could hold two locks.
+// release releases the lock. The file must stay: if it were removed, two processes could hold two
+// locks.
 func (l *fileLock) release() {
 	_ = l.file.Close() // nothing is buffered, and closing drops the lock
 }
 
-// lockHolder returns the process whose id is in the lock file, and what to do about it.
+// lockHolder returns the process with the id in the lock file, and the remedy.
 func lockHolder(f *os.File) (holder, remedy string) {
 	const otherServer = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
@@ -111,7 +112,7 @@ func lockHolder(f *os.File) (holder, remedy string) {
 	return holder, otherServer
 }
 
-// processName is "ingot (pid 12)", as far as /proc shows it.
+// processName returns "ingot (pid 12)", as far as /proc shows it.
 func processName(pid int) string {
 	comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {

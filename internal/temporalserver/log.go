@@ -11,14 +11,14 @@ import (
 	"go.temporal.io/server/common/log/tag"
 )
 
-// noHTTPWarning is how the server complains of what is wanted here.
+// noHTTPWarning is a warning of the server about a setting that is intended here.
 const noHTTPWarning = "HTTP API port has not been set"
 
 // serverLog is the server's logger on top of slog.
 type serverLog struct {
 	logger *slog.Logger
-	// stopping has ended when the server is being stopped. Its parts then lose each other and call that
-	// errors, dozens of them, which would hide a real one in the log.
+	// stopping ends when the server is stopped. Its parts then lose contact with each other and log
+	// dozens of errors, which would hide a real one.
 	stopping context.Context
 }
 
@@ -35,7 +35,7 @@ func (l *serverLog) write(level slog.Level, msg string, tags []tag.Tag) {
 	l.handle(level, msg, tags)
 }
 
-// handle goes to the handler itself, as bridges do: the messages are the server's.
+// handle calls the handler directly, without the caller's position: the messages are the server's.
 func (l *serverLog) handle(level slog.Level, msg string, tags []tag.Tag) {
 	ctx := context.Background()
 	if !l.logger.Enabled(ctx, level) {
@@ -63,13 +63,13 @@ func (l *serverLog) Error(msg string, tags ...tag.Tag) { l.write(slog.LevelError
 
 func (l *serverLog) DPanic(msg string, tags ...tag.Tag) { l.write(slog.LevelError, msg, tags) }
 
-// Panic panics, as the server's callers count on it.
+// Panic panics, because the server's callers rely on it.
 func (l *serverLog) Panic(msg string, tags ...tag.Tag) {
 	l.write(slog.LevelError, msg, tags)
 	panic(msg)
 }
 
-// Fatal ends the process: the server's code goes on as if this never returned.
+// Fatal ends the process: the server's code assumes that it never returns.
 func (l *serverLog) Fatal(msg string, tags ...tag.Tag) {
 	l.handle(slog.LevelError, msg, tags)
 	os.Exit(1)

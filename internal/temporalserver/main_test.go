@@ -22,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalserver"
 )
 
-// parentMode makes the test binary a small "ingot serve", for the test that kills one.
+// parentMode makes the test binary a minimal "ingot serve" for tests that kill the parent.
 const parentMode = "test-parent"
 
 // TestMain lets the test binary execute itself as the child, as cmd/ingot does.
@@ -64,7 +64,7 @@ func parentMain() error {
 	})
 }
 
-// patience ends a test that hangs; nothing is expected to take anywhere near as long.
+// patience ends a test that hangs; everything should be much faster.
 const patience = 60 * time.Second
 
 func testContext(t *testing.T) context.Context {
@@ -74,8 +74,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// testConfig is a server in a temporary directory on ports that were free a moment ago. They are below
-// those that the kernel gives to clients, which could take one meanwhile.
+// testConfig returns a server in a temporary directory, on ports that were free a moment ago. They
+// are below the range from which the kernel gives ports to clients.
 func testConfig(t *testing.T) temporalchild.Config {
 	t.Helper()
 	cfg := temporalchild.DefaultConfig(t.TempDir())
@@ -97,7 +97,7 @@ func testConfig(t *testing.T) temporalchild.Config {
 	return cfg
 }
 
-// supervise runs a supervisor until the test ends, and waits for its end then.
+// supervise runs a supervisor until the test ends, and waits until it has ended.
 func supervise(t *testing.T, cfg temporalchild.Config) (s *temporalchild.Supervisor, stop func()) {
 	t.Helper()
 	return start(t, cfg, temporalchild.Options{})
@@ -138,7 +138,7 @@ func await(t *testing.T, s *temporalchild.Supervisor) temporalchild.Server {
 	return srv
 }
 
-// awaitState waits for a state that fits.
+// awaitState waits for a state for which fits returns true.
 func awaitState(t *testing.T, s *temporalchild.Supervisor, what string, fits func(temporalchild.State) bool) temporalchild.State {
 	t.Helper()
 	ctx := testContext(t)
@@ -162,7 +162,8 @@ func kill9(t *testing.T, pid int) {
 	}
 }
 
-// processEnd returns a wait for the end of a process that is not this one's child.
+// processEnd returns a function that waits for the end of a process that is not a child of this
+// process.
 func processEnd(t *testing.T, pid int) (wait func()) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -199,7 +200,7 @@ func testLogger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// testWriter writes to the test's log as long as there is a test.
+// testWriter writes to the test's log until the test ends.
 type testWriter struct {
 	mu sync.Mutex
 	t  *testing.T
@@ -220,15 +221,15 @@ func (w *testWriter) close() {
 	w.t = nil
 }
 
-// runChild is reports without those of a child that is busy.
+// runChild returns the last of reports, without those of a busy child.
 func runChild(t *testing.T, cfg temporalchild.Config) temporalchild.Report {
 	t.Helper()
 	all := reports(t, cfg)
 	return all[len(all)-1]
 }
 
-// reports runs one child without a supervisor and returns what it reports until it is ready or gives up; it
-// is stopped at the test's end.
+// reports runs one child without a supervisor. It returns the child's reports until it is ready or
+// gives up. The child is stopped when the test ends.
 func reports(t *testing.T, cfg temporalchild.Config) (all []temporalchild.Report) {
 	t.Helper()
 	reportR, reportW, err := os.Pipe()

@@ -22,11 +22,11 @@ import (
 // versioned is the directory of the server's migrations.
 const versioned = "sqlite/v3/temporal/versioned"
 
-// visibilityTable answers lists and queries of runs.
+// visibilityTable is the table for listing and querying runs.
 const visibilityTable = "executions_visibility"
 
-// migrateDatabase brings a file of an earlier schema to the present one, because the server has no migration for SQLite.
-// A compared backup comes first; then everything is done in one transaction.
+// migrateDatabase migrates a file with an earlier schema to the current one, because the server has
+// no migration for SQLite. It first makes a verified backup, and then migrates in one transaction.
 func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, logger *slog.Logger) error {
 	return temporalfile.Use(dsn(cfg, "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
 		backup, err := makeBackup(ctx, cfg.File, stamp)
@@ -45,10 +45,10 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 	})
 }
 
-// makeBackup makes a compared copy beside the file. Of such copies the last few are kept, and what an interrupted attempt
-// left is removed.
+// makeBackup makes a verified copy beside the file. It keeps the last few copies and removes the
+// files of an interrupted attempt.
 func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
-	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // its error names the file
+	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // the error contains the file
 	if err := prune(); err != nil {
 		return "", err
 	}
@@ -61,7 +61,8 @@ func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
 	return backup, prune()
 }
 
-// migrateTables applies the server's migrations after version from, rebuilds visibility, and compares rows and schema.
+// migrateTables applies the server's migrations after version from, rebuilds visibility, and checks
+// the number of rows and the schema.
 func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	before, err := dbcopy.Read(ctx, tx)
 	if err != nil {
@@ -117,8 +118,8 @@ func applyVersion(ctx context.Context, tx *sql.Tx, v int) error {
 	return nil
 }
 
-// rebuildVisibility creates the tables of visibility again and copies the stored columns. All other columns, the indexes
-// and the text search follow from these.
+// rebuildVisibility recreates the visibility tables and copies the stored columns. The other
+// columns, the indexes and the text search are computed from these.
 func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	const aside = "ingot_visibility_before"
 	old, err := storedColumns(ctx, tx)
@@ -159,7 +160,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 		"DROP TABLE "+aside)
 }
 
-// storedColumns returns the columns of the visibility table that are not computed.
+// storedColumns returns the columns of the visibility table that are not generated.
 func storedColumns(ctx context.Context, tx *sql.Tx) ([]string, error) {
 	names, err := dbcopy.ReadStrings(ctx, tx, "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0", visibilityTable)
 	if err == nil && len(names) == 0 {
@@ -199,7 +200,8 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// describeSchema returns one text for each table, index and trigger, in which an altered table equals a created one.
+// describeSchema returns one text for each table, index and trigger. The text of an altered table
+// equals that of a new one.
 func describeSchema(ctx context.Context, db temporalfile.Database) ([]string, error) {
 	texts, err := dbcopy.ReadStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
 		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text

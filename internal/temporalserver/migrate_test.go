@@ -22,16 +22,17 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// oldFile is a database that server 1.29.1 made and worked on (schema 0.10, an earlier visibility schema): three
-// runs machine/done-N that are over, and machine/open, which has got one of the two signals that it waits for. No
-// Ingot was ever released with that server, so the identity was added by hand, and the stamp is set here.
+// oldFile creates a database of server 1.29.1 (schema 0.10, an earlier visibility schema). It has
+// three finished runs machine/done-N, and machine/open, which has received one of the two signals
+// that it waits for. No Ingot was ever released with that server: the identity was added by hand,
+// and the stamp is set here.
 func oldFile(t *testing.T, cfg temporalchild.Config, stamp int) {
 	t.Helper()
 	packed, err := os.Open("testdata/server-1.29.1.db.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = packed.Close() }() // only read
+	defer func() { _ = packed.Close() }() // opened only for reading
 	r, err := gzip.NewReader(packed)
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +47,8 @@ func oldFile(t *testing.T, cfg temporalchild.Config, stamp int) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The server has set timers for the file's retention of a day and for its own cron jobs, which are in the past now:
-	// they are moved to where no test sees them fire.
+	// The timers for the file's retention of a day and for the server's cron jobs are in the past
+	// now. Move them into the future, so that they do not fire during a test.
 	const timers = "UPDATE timer_tasks SET visibility_timestamp = '2200' || substr(visibility_timestamp, 5)"
 	if _, err := openDatabase(t, cfg.File).Exec(fmt.Sprintf("%s; PRAGMA user_version = %d", timers, stamp)); err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func number(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// listed returns the ids of the workflows that a query finds.
+// listed returns the ids of the workflows that match a query.
 func listed(t *testing.T, c client.Client, cfg temporalchild.Config, query string) []string {
 	t.Helper()
 	res, err := c.ListWorkflow(testContext(t), &workflowservice.ListWorkflowExecutionsRequest{Namespace: cfg.Namespace, Query: query})
@@ -90,8 +91,8 @@ func listed(t *testing.T, c client.Client, cfg temporalchild.Config, query strin
 	return ids
 }
 
-// A file of server 1.29.1, with a run in the middle, is migrated: the run goes on, all runs are found by every kind
-// of query, and the backup is the file of before.
+// A file of server 1.29.1 with an open run is migrated: the run continues, every kind of query
+// finds all runs, and the backup is the file before the migration.
 func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -131,7 +132,7 @@ func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 	if got != "before,after" {
 		t.Errorf("the run that began under 1.29.1 returned %q", got)
 	}
-	// What schema 0.11 is for.
+	// Schema 0.11 was made for this.
 	fresh, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: "machine/new", TaskQueue: "queue"}, "Collect")
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +155,7 @@ func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 	if got := number(t, old, "PRAGMA user_version"); got != 1000 {
 		t.Errorf("the backup's stamp is %d", got)
 	}
-	if got := number(t, old, "SELECT count(*) FROM executions_visibility"); got != 6 { // with two of the server itself
+	if got := number(t, old, "SELECT count(*) FROM executions_visibility"); got != 6 { // including two of the server itself
 		t.Errorf("the backup has %d runs", got)
 	}
 	info, err := os.Stat(kept[0])
@@ -165,7 +166,7 @@ func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 		t.Errorf("the backup is %s", info.Mode())
 	}
 
-	// The second start has nothing to migrate.
+	// The second start does not migrate.
 	again, _ := supervise(t, cfg)
 	await(t, again)
 	if got := backups(t, cfg); len(got) != 1 {
@@ -173,7 +174,7 @@ func TestMigratesTheFileOfAnEarlierServer(t *testing.T) {
 	}
 }
 
-// The file of an earlier start has its mode, its pragmas and its cluster id.
+// The file of an earlier start keeps its mode, its pragmas and its cluster id.
 func TestFileOfAnEarlierStart(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -207,7 +208,7 @@ func TestFileOfAnEarlierStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("the database is %s, want it for its owner alone", info.Mode())
+		t.Errorf("the database is %s, want it readable only by its owner", info.Mode())
 	}
 	for pragma, want := range map[string]string{"journal_mode": "wal", "auto_vacuum": "2", "user_version": "1101", "integrity_check": "ok"} {
 		check(pragma, want)
@@ -221,16 +222,16 @@ func TestFileOfAnEarlierStart(t *testing.T) {
 	}
 }
 
-// A migration that does not end in the schema of a new file changes nothing.
+// A migration that does not produce the schema of a new file changes nothing.
 func TestFailedMigrationChangesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
-	oldFile(t, cfg, 900) // it is of 0.10: the script of 0.10 finds its tables there already
+	oldFile(t, cfg, 900) // the file has schema 0.10: the script for 0.10 fails because its tables exist
 	all := reports(t, cfg)
 	if r := all[len(all)-1]; r.Failure == nil || !strings.Contains(r.Failure.Message, "nothing was changed") {
 		t.Errorf("the report is %+v", r)
 	}
-	// The parent is informed what takes so long, and when it is over.
+	// The reports tell the parent which work takes so long, and when it is done.
 	if len(all) != 3 || !strings.Contains(all[0].Busy.With, "from schema 900 to 1101") || all[1].Busy.With != "" {
 		t.Errorf("the reports are %+v", all)
 	}
@@ -239,11 +240,11 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 		t.Errorf("the stamp is %d", got)
 	}
 	if got := number(t, db, "SELECT count(*) FROM sqlite_master WHERE name = 'current_chasm_executions'"); got != 0 {
-		t.Error("half a migration is in the file")
+		t.Error("a part of the migration is in the file")
 	}
 }
 
-func TestBackupsAreFew(t *testing.T) {
+func TestOldBackupsArePruned(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
 	for i := range 5 {
@@ -258,7 +259,7 @@ func TestBackupsAreFew(t *testing.T) {
 	}
 }
 
-// Histories that are deleted give their pages back while the server runs.
+// The pages of deleted histories are returned to the file system while the server runs.
 func TestDeletedHistoriesShrinkTheFile(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -298,7 +299,7 @@ func TestDeletedHistoriesShrinkTheFile(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	// The log beside the file is cut back, too, once it has been larger.
+	// The write-ahead log is truncated after it has grown.
 	info, err := os.Stat(cfg.File + "-wal")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)

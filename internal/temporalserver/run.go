@@ -1,5 +1,5 @@
-// Package temporalserver is the embedded Temporal server: the server and its web UI over one SQLite
-// file, on loopback. It is the only package that imports them.
+// Package temporalserver is the embedded Temporal server: the server and its web UI on loopback,
+// with one SQLite file. Only this package imports them.
 //
 // The server ends its whole process on some errors, so Ingot runs it in a child process
 // (package temporalchild), whose side of the protocol is [ChildMain].
@@ -32,20 +32,23 @@ import (
 
 const storeName = "sqlite"
 
-// maxJournal is the size in bytes to which the write-ahead log is truncated; checkpointEvery is after how many pages its
-// content is written into the file. Only the server reads the file, so no reader delays a checkpoint.
+// maxJournal is the size in bytes to which the write-ahead log is truncated. checkpointEvery is the
+// number of pages after which its content is written into the file. No reader can delay a
+// checkpoint, because only the server reads the file.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
 )
 
-// Run serves Temporal in this process until ctx ends, then stops it (about 1 s) and returns nil. ready is called once, when
-// clients can start workflows. Before that, busy is called with work whose time grows with the database, and with the empty
-// string when that work is done. Errors that an operator can correct (an occupied port, a held or newer file, an invalid
-// configuration) are *[temporalchild.Failure].
+// Run serves Temporal in this process until ctx ends; then it stops the server (about 1 s) and
+// returns nil. It calls ready once, when clients can start workflows. Before that, it calls busy
+// with a description of work whose time grows with the database, and with "" when that work is
+// done. Errors that an operator can correct (an occupied port, a locked or newer file, an invalid
+// configuration) are a *[temporalchild.Failure].
 //
-// The server ends the process with status 1 on some errors, and a process can run it only once, because its database
-// connection is never closed. Only tests of this package call Run outside of the child.
+// The server ends the process with status 1 on some errors, and a process can run it only once,
+// because its database connection is never closed. Only tests of this package call Run outside the
+// child.
 func Run(
 	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 	ready func(temporalchild.Server),
@@ -64,7 +67,7 @@ func Run(
 		return err
 	}
 
-	// Deferred, so that the *os.File stays referenced: its finalizer would drop the lock.
+	// Release is deferred to keep the *os.File referenced: its finalizer would drop the lock.
 	defer lock.release()
 	if err := waitForPorts(ctx, cfg); err != nil {
 		return err
@@ -104,12 +107,12 @@ type embedded struct {
 	cfg    temporalchild.Config
 	id     identity
 	logger *slog.Logger
-	// refresh is true while search attributes are read from the database at each use. Attributes that were added to an
-	// existing namespace are then usable at once instead of after a minute.
+	// refresh is true while search attributes are read from the database at each use. Attributes
+	// that are added to an existing namespace can then be used at once instead of after a minute.
 	refresh atomic.Bool
 }
 
-// whileStarted does the work between the server's start and its stop.
+// whileStarted does the work between the start and the stop of the server.
 func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Server)) error {
 	cfg := e.cfg
 	if err := e.settle(ctx); err != nil {
@@ -132,7 +135,7 @@ func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Se
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // a reference to the server's connection
+	defer func() { _ = db.Close() }() // another reference to the server's connection
 
 	var parts sync.WaitGroup
 	defer parts.Wait()
@@ -149,7 +152,7 @@ func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Se
 	return nil
 }
 
-// newServer returns the server, whose log is quiet when ctx has ended.
+// newServer returns the server. It logs only at debug level after ctx has ended.
 func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
 	cfg, id := e.cfg, e.id
 	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
@@ -213,8 +216,8 @@ func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
 	)
 }
 
-// mutualTLS makes every port of the server, and every client inside it, present the certificate in file and accept
-// only that one.
+// mutualTLS makes every port of the server, and every client inside it, present the certificate in
+// file and accept only this certificate.
 func mutualTLS(file string) config.RootTLS {
 	server := config.ServerTLS{CertFile: file, KeyFile: file, ClientCAFiles: []string{file}, RequireClientAuth: true}
 	client := config.ClientTLS{ServerName: temporalchild.ServerName, RootCAFiles: []string{file}}
@@ -225,14 +228,14 @@ func mutualTLS(file string) config.RootTLS {
 	}
 }
 
-// dynamicConfig adapts a server for thousands of hosts to one small host. The caches are limited because their defaults
-// assume gigabytes; the measured speed is the same.
+// dynamicConfig returns settings for one small host instead of thousands. The cache sizes are
+// limited because the defaults assume gigabytes; the measured speed is the same.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
-		// A recovery waits by an activity for each machine that asks its operator.
+		// A recovery has one waiting activity for each machine with an open question.
 		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,
 		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,
 		dynamicconfig.MakeKey("history.persistenceMaxQPS"):        45000,
@@ -242,7 +245,7 @@ func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	}}
 }
 
-// settings are the server's settings; all but one are fixed.
+// settings are the server's settings; all but refresh are fixed.
 type settings struct {
 	fixed   dynamicconfig.StaticClient
 	refresh *atomic.Bool
@@ -259,9 +262,9 @@ func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedVa
 
 var refreshAttributes = dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead")
 
-// sqlConfig names the database file. Attributes that are not URI parameters become pragmas, in alphabetical order:
-// auto_vacuum must come before the file's first page is written. synchronous=full because acknowledged signals must survive
-// a power failure.
+// sqlConfig returns the configuration of the database. Attributes that are not URI parameters
+// become pragmas, in alphabetical order: auto_vacuum must come before the first page of the file is
+// written. synchronous=full, because acknowledged signals must survive a power failure.
 func sqlConfig(cfg temporalchild.Config) *config.SQL {
 	return &config.SQL{
 		PluginName:   sqliteplugin.PluginName,
@@ -272,12 +275,12 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 			"busy_timeout": "10000",
 			"journal_mode": "wal",
 			"synchronous":  "full",
-			// A grown write-ahead log is truncated when its content is in the file.
+			// The write-ahead log is truncated after its content is in the file.
 			"journal_size_limit": strconv.Itoa(maxJournal),
 			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
-			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages again and again
+			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages repeatedly
 		},
-		// More than one gives "database is locked", and is slower.
+		// More than one connection gives "database is locked", and is slower.
 		MaxConns:     1,
 		MaxIdleConns: 1,
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestS49TemporalUIAnswersNamesOfThisHostAlone: a page whose name is rebound to 127.0.0.1 reads nothing, and
-// where the UI itself listens no page can guess.
-func TestS49TemporalUIAnswersNamesOfThisHostAlone(t *testing.T) {
+// TestS49TemporalUIAnswersOnlyNamesOfThisHost: a web page whose name is rebound to 127.0.0.1
+// cannot read anything, and cannot guess the address on which the UI itself listens.
+func TestS49TemporalUIAnswersOnlyNamesOfThisHost(t *testing.T) {
 	t.Parallel()
 	s, _ := supervise(t, testConfig(t))
 	srv := await(t, s)
@@ -28,7 +28,7 @@ func TestS49TemporalUIAnswersNamesOfThisHostAlone(t *testing.T) {
 			}
 			resp, err := http.DefaultClient.Do(req)
 			if errors.Is(err, syscall.ECONNREFUSED) && req.Context().Err() == nil {
-				continue // the UI starts beside the server
+				continue // the UI starts in parallel with the server
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -35,7 +35,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// dial connects a client to whatever child runs, through the supervisor.
+// dial connects a client through the supervisor to the running child.
 func dial(t *testing.T, s *temporalchild.Supervisor, cfg temporalchild.Config) client.Client {
 	t.Helper()
 	c, err := client.DialContext(testContext(t), client.Options{
@@ -78,7 +78,7 @@ func wantKeywords(t *testing.T, got map[string]enumspb.IndexedValueType, names [
 	}
 }
 
-// A first start makes everything; a second one keeps the identity and brings the namespace up to date.
+// The first start creates everything; the second keeps the identity and updates the namespace.
 func TestFirstAndSecondStart(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -124,7 +124,8 @@ func TestFirstAndSecondStart(t *testing.T) {
 		t.Errorf("retention is %s, want %s", retention, cfg.Retention)
 	}
 	wantKeywords(t, attributes, cfg.SearchAttributes)
-	// At once, and not after the minute for which the server would believe what it has read before.
+	// The attribute can be used at once, not only after the minute for which the server caches
+	// attributes.
 	_, err = dial(t, s, cfg).ExecuteWorkflow(testContext(t), client.StartWorkflowOptions{
 		TaskQueue:             "none",
 		TypedSearchAttributes: temporal.NewSearchAttributes(temporal.NewSearchAttributeKeyKeyword("IngotExtra").ValueSet("x")),
@@ -147,7 +148,8 @@ func logMemory(t *testing.T, pid int) {
 	}
 }
 
-// A second server in a place of its own is another site; one on a file that is in use is refused.
+// A second server in another directory is another site. A second server on the same file is
+// refused.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	var servers [2]temporalchild.Server
@@ -174,7 +176,7 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// collect returns both signals that it gets, as "first,second".
+// collect returns both signals that it receives, as "first,second".
 func collect(ctx workflow.Context) (string, error) {
 	signals := workflow.GetSignalChannel(ctx, "word")
 	var first, second string
@@ -183,8 +185,8 @@ func collect(ctx workflow.Context) (string, error) {
 	return first + "," + second, nil
 }
 
-// A run that is going on when the child is killed continues in the next child, with client and worker
-// staying as they are. While gives its function a context for each life of the child.
+// A run that is open when the child is killed continues in the next child; client and worker stay
+// connected. While gives its function a context for each life of the child.
 func TestRunContinuesAfterKilledChild(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -240,7 +242,7 @@ func TestRunContinuesAfterKilledChild(t *testing.T) {
 	}
 }
 
-// When the parent is killed, nobody tells the child: it sees the end of its stdin.
+// When the parent is killed, the child notices the end of its stdin.
 func TestKilledParentLeavesNoChild(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -268,7 +270,7 @@ func TestKilledParentLeavesNoChild(t *testing.T) {
 	if err := parent.Wait(); err == nil {
 		t.Error("the killed parent ended without an error")
 	}
-	// A new parent at once, while the orphan may still be stopping: it waits for the lock.
+	// Start a new parent at once, while the orphan may still be stopping: it waits for the lock.
 	s, _ := supervise(t, cfg)
 	if next := await(t, s); next.ClusterID != srv.ClusterID || next.PID == srv.PID {
 		t.Errorf("the next child is %+v, the first was %+v", next, srv)
@@ -276,8 +278,8 @@ func TestKilledParentLeavesNoChild(t *testing.T) {
 	childGone()
 }
 
-// An orphan that is frozen does not see that its server is gone, and holds the lock: the next child says who it is
-// and what to do, and is tried again until it is gone.
+// A frozen orphan does not notice that its parent is gone, and keeps the lock: the next child's
+// error names it with a remedy, and the child is started again until the lock is free.
 func TestFrozenOrphan(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -306,8 +308,8 @@ func TestFrozenOrphan(t *testing.T) {
 	if err := parent.Wait(); err == nil {
 		t.Error("the killed parent ended without an error")
 	}
-	// Now, while it stops: one that was stopped before would get SIGCONT from the kernel with its parent's end, because
-	// its process group is an orphan then (setpgid(2)).
+	// Freeze it now, while it stops. If it were frozen earlier, the kernel would send it SIGCONT
+	// when its parent ends, because its process group becomes orphaned (setpgid(2)).
 	if err := syscall.Kill(srv.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +334,7 @@ func TestFrozenOrphan(t *testing.T) {
 	}
 }
 
-// A child that is frozen while its server lives is found by its silence, killed, and replaced.
+// A frozen child whose parent lives is detected by failing probes, killed and replaced.
 func TestFrozenChildIsReplaced(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -349,7 +351,8 @@ func TestFrozenChildIsReplaced(t *testing.T) {
 	}
 }
 
-// Somebody's own server on the port is named, is not our server, and costs nothing but the wait.
+// If another server occupies the port, the error names it, it is not used as our server, and our
+// server starts when the port is free.
 func TestOccupiedPort(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -383,7 +386,7 @@ func TestOccupiedPort(t *testing.T) {
 	}
 }
 
-// Without the UI's port there is no UI, but there is Temporal.
+// If the UI's port is occupied, Temporal runs without the UI.
 func TestOccupiedUIPort(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -404,7 +407,7 @@ func TestOccupiedUIPort(t *testing.T) {
 	}
 }
 
-// uiShowsAndChangesNothing checks the UI of a server as its users see it.
+// uiShowsAndChangesNothing checks that the UI of a server works and is read-only.
 func uiShowsAndChangesNothing(t *testing.T, srv temporalchild.Server) {
 	t.Helper()
 	get := func(method, path string) (int, string) {
@@ -416,12 +419,12 @@ func uiShowsAndChangesNothing(t *testing.T, srv temporalchild.Server) {
 		req.Header.Set("Content-Type", "application/json")
 		for {
 			again := req.Clone(testContext(t))
-			if again.Body, err = req.GetBody(); err != nil { // an earlier try has read it
+			if again.Body, err = req.GetBody(); err != nil { // an earlier attempt has read it
 				t.Fatal(err)
 			}
 			resp, err := http.DefaultClient.Do(again)
 			if errors.Is(err, syscall.ECONNREFUSED) && req.Context().Err() == nil {
-				continue // the UI starts beside the server
+				continue // the UI starts in parallel with the server
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -430,7 +433,7 @@ func uiShowsAndChangesNothing(t *testing.T, srv temporalchild.Server) {
 				if err := resp.Body.Close(); err != nil {
 					t.Fatal(err)
 				}
-				continue // it listens and what stands behind it does not yet
+				continue // the UI listens, but its backend does not work yet
 			}
 			body, err := io.ReadAll(resp.Body)
 			if err != nil {
@@ -502,10 +505,10 @@ func TestForeignAndNewerFilesAreRefused(t *testing.T) {
 	}
 }
 
-// The server's SQLite schema has no version that is checked. This fails when an upgrade of the server
-// changes it: then raise temporalfile.TemporalSchema or
-// temporalfile.VisibilitySchema; migrations of the first are the server's own scripts.
-func TestSchemaIsThatOfTheStamp(t *testing.T) {
+// The server does not check the version of its SQLite schema. This test fails if an upgrade of the
+// server changes the schema: then raise temporalfile.TemporalSchema or
+// temporalfile.VisibilitySchema. Migrations of the first are the server's own scripts.
+func TestSchemaMatchesStamp(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()
 	for _, name := range []string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"} {
@@ -521,7 +524,7 @@ func TestSchemaIsThatOfTheStamp(t *testing.T) {
 	}
 }
 
-// S9: it has no log-in, so nobody else may reach it.
+// S9: the server has no authentication, so it must not be reachable from other hosts.
 func TestBeyondLoopbackIsRefused(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)

@@ -17,11 +17,11 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// settleTime is how long a server that has started may take until it answers.
+// settleTime is how long a started server may take until it answers.
 const settleTime = 30 * time.Second
 
-// settle waits until the frontend answers with our identity, and brings the namespace up to date: an
-// existing one is never changed by its creation.
+// settle waits until the frontend answers with our identity, and updates the namespace, because
+// createNamespace does not change an existing one.
 func (e *embedded) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -37,7 +37,7 @@ func (e *embedded) settle(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connecting to the frontend: %w", err)
 	}
-	defer func() { _ = conn.Close() }() // it has served its purpose
+	defer func() { _ = conn.Close() }() // an error does not matter
 	frontend, operator := workflowservice.NewWorkflowServiceClient(conn), operatorservice.NewOperatorServiceClient(conn)
 	for _, step := range []func(context.Context) error{
 		func(ctx context.Context) error { return temporalchild.Verify(ctx, frontend, e.id.ClusterID) },
@@ -51,7 +51,7 @@ func (e *embedded) settle(ctx context.Context) error {
 	return nil
 }
 
-// typedErrors turns gRPC's status into the error types of the Temporal API.
+// typedErrors converts gRPC statuses into the error types of the Temporal API.
 func typedErrors(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -59,7 +59,7 @@ func typedErrors(
 	return serviceerror.FromStatus(serviceerror.ToStatus(invoke(ctx, method, req, reply, cc, opts...)))
 }
 
-// untilAvailable repeats a step while the server's parts are still finding each other.
+// untilAvailable repeats a step while the parts of the server are still connecting to each other.
 func untilAvailable(ctx context.Context, step func(context.Context) error) error {
 	for {
 		err := step(ctx)
@@ -118,7 +118,7 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 	if len(missing) == 0 {
 		return nil
 	}
-	e.refresh.Store(true) // for as long as this server runs: all parts of it have read the namespace
+	e.refresh.Store(true) // while this server runs: all parts of it have cached the namespace
 	_, err = operator.AddSearchAttributes(ctx,
 		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {
@@ -127,7 +127,7 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 	return nil
 }
 
-// isUnavailable reports whether an answer is that of a server which is still starting.
+// isUnavailable reports whether an error means that the server is still starting.
 func isUnavailable(err error) bool {
 	var unavailable *serviceerror.Unavailable
 	var notFound *serviceerror.NamespaceNotFound

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
 
-// inTransaction commits what change does if it returns no error.
+// inTransaction commits the changes of change unless it returns an error.
 func inTransaction(ctx context.Context, db *sql.DB, change func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

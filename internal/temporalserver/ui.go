@@ -19,19 +19,19 @@ import (
 	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
 )
 
-// serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, that is an error in the log, Temporal runs
-// without the UI, and the port is tried again until it is free.
+// serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, serveUI logs an
+// error and tries again until the port is free; Temporal runs without the UI until then.
 //
-// The UI itself answers under every host name: a foreign page whose name is rebound to 127.0.0.1 could read every history
-// with a browser on this host. So the UI listens on an address that no page can guess, and a proxy on its port passes on
-// only requests for names of this host.
+// The UI itself answers for every host name. A foreign web page whose name is rebound to 127.0.0.1
+// could then read every history with a browser on this host. The UI therefore listens on an address
+// that no page can guess, and a proxy on its port accepts only requests for names of this host.
 func (e *embedded) serveUI(ctx context.Context) error {
 	cfg := e.cfg
 	listener := e.awaitUIPort(ctx)
 	if listener == nil {
 		return nil
 	}
-	defer listener.Close() // the server below has closed it already
+	defer listener.Close() // already closed by the server below
 	hidden, err := hiddenAddress()
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (e *embedded) serveUI(ctx context.Context) error {
 		Host: hidden.Addr().String(), Port: int(hidden.Port()), TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
 		EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
 		DisableNewsFetch: true, HideLogs: true,
-		// Plain HTTP on loopback: a secure cookie would never come back.
+		// The UI uses plain HTTP on loopback: the browser would not send a secure cookie back.
 		CORS: uiconfig.CORS{CookieInsecure: true},
 	}))
 	inner := make(chan error, 1)
@@ -69,7 +69,8 @@ func (e *embedded) serveUI(ctx context.Context) error {
 	return err
 }
 
-// awaitUIPort listens on the UI's port as soon as it is free; nil when ctx ended before.
+// awaitUIPort waits until the UI's port is free and listens on it. It returns nil if ctx ends
+// first.
 func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 	host, port := e.cfg.Host, e.cfg.Ports.UI
 	logged := false
@@ -91,21 +92,21 @@ func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 	}
 }
 
-// hiddenAddress returns a free port on a random loopback address: one of 2^24 times some 28,000. Other
-// hosts cannot reach it; programs on this host can reach the frontend anyway.
+// hiddenAddress returns a free port on a random loopback address: one of 2^24 addresses and about
+// 28,000 ports. Other hosts cannot reach it. Programs on this host can reach the frontend anyway.
 func hiddenAddress() (netip.AddrPort, error) {
 	var b [3]byte
-	_, _ = rand.Read(b[:]) // never returns an error: it ends the program instead
+	_, _ = rand.Read(b[:]) // never returns an error: it crashes the program instead
 	b[2] = b[2]%253 + 2    // neither 127.0.0.0 nor 127.0.0.1 nor a broadcast address
 	l, err := net.Listen("tcp", net.JoinHostPort(netip.AddrFrom4([4]byte{127, b[0], b[1], b[2]}).String(), "0"))
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("finding a place for the UI: %w", err)
+		return netip.AddrPort{}, fmt.Errorf("finding an address for the UI: %w", err)
 	}
 
 	return netip.MustParseAddrPort(l.Addr().String()), l.Close()
 }
 
-// localNames refuses requests for names that are not this host's, and writes that another origin's page
+// localNames refuses requests for names of other hosts, and writes that a page of another origin
 // makes a browser send.
 func localNames(host string, next http.Handler) http.Handler {
 	names := map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, host: true}
@@ -131,7 +132,7 @@ func proxyTo(to netip.AddrPort, logger *slog.Logger) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: to.String()})
-			r.Out.Host = r.In.Host // what it writes into its pages
+			r.Out.Host = r.In.Host // the name that the UI writes into its pages
 		},
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute},
 		FlushInterval: -1,

@@ -2,7 +2,7 @@ package temporalserver
 
 import "testing"
 
-// S49: where the UI itself listens, no page can guess.
+// S49: no web page can guess the address on which the UI listens.
 func TestHiddenAddress(t *testing.T) {
 	seen := map[string]bool{}
 	for range 8 {

@@ -15,14 +15,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
-// vacuumEvery is how often the pages of deleted runs are returned to the file system, and vacuumPages how many at once:
-// 4 MiB, so that no signal waits noticeably.
+// vacuumEvery is how often pages of deleted runs are returned to the file system, and vacuumPages
+// how many at once: 4 MiB, so that signals are not delayed noticeably.
 const (
 	vacuumEvery = time.Minute
 	vacuumPages = 1024
 )
 
-// openForVacuum returns the server's own connection: a second one would make the server's transactions fail as locked.
+// openForVacuum returns the server's own connection: with a second connection, the server's
+// transactions would fail as locked.
 func openForVacuum(cfg temporalchild.Config) (sqlplugin.AdminDB, error) {
 	db, err := sql.NewSQLAdminDB(sqlplugin.DbKindUnknown, sqlConfig(cfg), resolver.NewNoopResolver(),
 		log.NewNoopLogger(), metrics.NoopMetricsHandler)
@@ -40,9 +41,9 @@ func (e *embedded) vacuum(ctx context.Context, db sqlplugin.AdminDB) {
 	for {
 		select {
 		case <-tick.C:
-			// Without free pages this reads one page.
+			// Without free pages, this reads only one page.
 			if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
-				e.logger.Warn("the pages of deleted runs could not be returned", "err", err)
+				e.logger.Warn("returning the pages of deleted runs", "err", err)
 			}
 		case <-ctx.Done():
 			return

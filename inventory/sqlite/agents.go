@@ -28,21 +28,21 @@ func (r agentRow) value() (inventory.Agent, error) {
 
 const agentOf = "machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4"
 
-// Redeem exchanges the claim of a boot, which the caller has verified, for an
-// agent that is known by the hash of its token.
+// Redeem exchanges the claim of a boot, which the caller has verified, for an agent that is
+// identified by the hash of its token.
 //
-// The boot must be the one that the open netboot window allows; then it is
-// spent, secrets open until r.SecretsUntil, agents of earlier boots die, and the
-// event "hello" carries the facts. The same nonce gets the same agent again
-// until its token was used, even if the window has closed since; afterwards it
-// is inventory.ErrConflict. Another nonce for a redeemed boot revokes all
-// tokens of the run, closes its secrets window, appends the event
-// "claim-conflict" and is inventory.ErrConflict. Everything else, an owner
-// that lost the grant included, is inventory.ErrNotFound: a client without a
-// claim learns nothing.
+// The boot must be the one that the open netboot window allows. Redeem marks it as spent, opens
+// secrets until r.SecretsUntil, revokes the agents of earlier boots, and appends the event "hello"
+// with the facts.
 //
-// A boot that an operator armed by hand is never spent and opens no secrets: the
-// newest nonce has it.
+// The same nonce gets the same agent again until its token is used, even if the window has closed
+// since; afterwards it is inventory.ErrConflict. Another nonce for a redeemed boot revokes all
+// tokens of the run, closes its secrets window, appends the event "claim-conflict" and is
+// inventory.ErrConflict. Everything else is inventory.ErrNotFound, including an owner that lost the
+// grant: a client without a claim learns nothing.
+//
+// A boot that an operator armed by hand is never spent and opens no secrets: it belongs to the
+// newest nonce.
 func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error) {
 	what := fmt.Sprintf("redeeming the claim of boot %d of machine %q", r.Boot, r.Machine)
 	facts, err := toJSON(r.Hello.Facts)
@@ -54,7 +54,7 @@ func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 	}
 
 	var agent inventory.Agent
-	var refused error // returned once the conflict is recorded
+	var refused error // returned after the conflict is recorded
 	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
 		g, err := grantOf(ctx, tx, r.Machine)
 		if err != nil {
@@ -90,8 +90,8 @@ func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 	return agent, nil
 }
 
-// newAgent makes the redeemer the agent of its boot. An operator's window stays
-// open and gives no secrets: that boot is not counted.
+// newAgent makes the redeemer the agent of its boot. The window of an operator's grant stays open
+// and gives no secrets: its boots are not counted.
 func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemption, facts string,
 	counted bool,
 ) (agent inventory.Agent, err error) {
@@ -122,11 +122,10 @@ func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemptio
 	return agent, s.event(ctx, tx, e)
 }
 
-// ClaimConflict records that hardware which cannot be o's machine presented the
-// claim of its boot, and revokes the tokens of the agent that may have
-// redeemed it: either of the two may be an impostor. However often it is
-// called, there is one event per boot. An owner that lost the grant, or another
-// boot than the present one, is inventory.ErrNotFound.
+// ClaimConflict records that hardware which cannot be o's machine presented the claim of its boot.
+// It revokes the tokens of the agent that may have redeemed the claim: either of the two may be an
+// impostor. It appends one event per boot, however often it is called. If o has lost the grant, or
+// boot is not the current boot, the error is inventory.ErrNotFound.
 func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string,
 	facts json.RawMessage,
 ) error {
@@ -145,11 +144,11 @@ func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, 
 		})
 }
 
-// conflict revokes every token of the machine of e, closes its run's secrets window,
-// and appends e. The key of e tells kinds of conflict apart.
+// conflict revokes every token of e's machine, closes the secrets window of its run, and appends e.
+// The key of e distinguishes kinds of conflict.
 func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error {
-	// A claim that was read off the wire can be sent any number of times: from the
-	// second time on, nothing is written.
+	// A claim that was captured on the network can be sent any number of times: only the first time
+	// is anything written.
 	known, err := scalar[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3
 		AND boot = ?4 AND kind = ?5 AND key = ?6)
 		AND NOT EXISTS (SELECT 1 FROM agent WHERE machine = ?1 AND revoked = 0)`,
@@ -170,11 +169,10 @@ func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, e inventory.Event) er
 	return s.event(ctx, tx, e)
 }
 
-// AgentByToken returns the agent whose token has this SHA-256. Only the grant
-// says that its run is over: one that is free, or that was taken since, is
-// inventory.ErrFenced. A token that was revoked while its run holds the grant
-// is inventory.ErrConflict. An unknown token is inventory.ErrNotFound, and so
-// is one of a grant that this site has not given yet, or lost: its data may be
+// AgentByToken returns the agent whose token has this SHA-256. Only the grant decides whether its
+// run is over: if the grant is free or was taken since, the error is inventory.ErrFenced. A token
+// that was revoked while its run holds the grant is inventory.ErrConflict. An unknown token is
+// inventory.ErrNotFound. So is a token of a grant that this site does not know: its data may be
 // older than the agent.
 func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error) {
 	var r struct {
@@ -200,8 +198,8 @@ func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 	return r.value()
 }
 
-// AgentUsed records that the token of o's boot was used, which invalidates the
-// boot's claim. A revoked token is inventory.ErrConflict.
+// AgentUsed records that the token of o's boot was used, which invalidates the claim of the boot. A
+// revoked token is inventory.ErrConflict.
 func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
 	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine),
 		func(tx *sqlx.Tx) error {
@@ -212,19 +210,19 @@ func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) erro
 			}
 			_, err = scalar[int](ctx, tx, "SELECT 1 FROM agent WHERE "+agentOf, o.Machine, o.Run, o.Epoch, boot)
 			if err == nil {
-				err = inventory.ErrConflict // it is there, so it was revoked
+				err = inventory.ErrConflict // the agent exists, so its token was revoked
 			}
 			return fencedOr(ctx, tx, o, err)
 		})
 }
 
-// Agent returns the agent of o's newest redeemed boot.
+// Agent returns the agent of o's most recently redeemed boot.
 func (s *Store) Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error) {
 	return s.agentBy(ctx, o.Machine, "machine = ? AND run = ? AND epoch = ? ORDER BY boot DESC", o.Machine, o.Run, o.Epoch)
 }
 
-// MachineAgent returns the agent that said hello last on a machine, whether it
-// still lives or not: its facts are the newest.
+// MachineAgent returns the agent that most recently said hello on a machine, even if it is not
+// alive: it has the newest facts.
 func (s *Store) MachineAgent(ctx context.Context, machine string) (inventory.Agent, error) {
 	return s.agentBy(ctx, machine, "machine = ? ORDER BY epoch DESC, boot DESC", machine)
 }
@@ -234,8 +232,8 @@ func (s *Store) agentBy(ctx context.Context, machine, where string, args ...any)
 	return a, wrap(err, "reading the agent of machine %q", machine)
 }
 
-// TouchAgents stores signs of life, in one transaction. Those of agents that
-// the store does not know are dropped.
+// TouchAgents stores the times at which agents were last seen, in one transaction. Unknown agents
+// are ignored.
 func (s *Store) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
 	if len(seen) == 0 {
 		return nil

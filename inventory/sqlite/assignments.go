@@ -15,8 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// keyed finds an assignment: parameters 1 to 3 are its owner, 4 and 5 action
-// and attempt.
+// keyed selects an assignment: parameters 1 to 3 are its owner, 4 and 5 its action and attempt.
 const keyed = "machine = ?1 AND run = ?2 AND epoch = ?3 AND action = ?4 AND attempt = ?5"
 
 type assignmentRow struct {
@@ -37,17 +36,16 @@ func (s *Store) assignment(r assignmentRow) (inventory.Assignment, error) {
 	return a, s.unseal(r.Run, r.Sealed, &a.Payload)
 }
 
-// naming returns the attempt and its machine for error texts.
+// naming returns the name of an attempt and its machine for error texts.
 func naming(what string, o inventory.Owner, k action.Key) string {
 	return fmt.Sprintf("%s attempt %s of machine %q", what, k, o.Machine)
 }
 
-// Assign stores an attempt for the agent of a.Boot to fetch; boot 0 means the
-// present one. An attempt that exists stays as it is, without error, unless it
-// was assigned to another boot: that is inventory.ErrConflict, because its
-// agent could have begun; count the attempt. So is a boot whose claim no agent
-// has redeemed: a machine that was not armed and did not answer for itself is
-// given nothing to do (security S8). An operator's grant gives no work at all:
+// Assign stores an attempt for the agent of a.Boot to fetch; boot 0 means the current boot. An
+// existing attempt is not changed. If it was assigned to another boot, the error is
+// inventory.ErrConflict, because the agent of that boot could have begun: use another attempt. It
+// is also inventory.ErrConflict if no agent has redeemed the claim of the boot: a machine that was
+// not armed and has not said hello gets no work (security S8). An operator's grant never gets work:
 // inventory.ErrInvalid.
 func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 	what := naming("assigning", a.Owner, a.Key)
@@ -55,7 +53,7 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 		return fmt.Errorf("%s at epoch %d: %w", what, a.Epoch, inventory.ErrInvalid)
 	}
 	return s.writeDoc(ctx, what, a.Payload, func(tx *sqlx.Tx, doc string) error {
-		// Within the transaction: see Reseal.
+		// Seal within the transaction: see Reseal.
 		sealed, err := s.seal(sealPlan, runBinding(a.Run), []byte(doc))
 		if err != nil {
 			return err
@@ -86,9 +84,9 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 	})
 }
 
-// recordActing records that the agent of a boot may now carry out a: the run is
-// acting until the action that leaves the agent. If a writes to disks, the
-// installation on them is this boot's.
+// recordActing records that the agent of a boot may now carry out a. The run is acting until the
+// action that leaves the agent. If a writes to disks, the installation on them belongs to this
+// boot.
 func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot int) error {
 	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
 	if err != nil || !a.Writes {
@@ -99,7 +97,7 @@ func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot
 		a.Machine, a.Run, a.Epoch, boot)
 }
 
-// assignedBefore returns nil when the attempt stands as a wants it, or is over.
+// assignedBefore returns nil if the attempt is already stored as in a, or has its result.
 func assignedBefore(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment) error {
 	g, err := grantOf(ctx, tx, a.Machine)
 	if err != nil {
@@ -127,8 +125,8 @@ func assignedBefore(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment) er
 	return nil
 }
 
-// NextAssignment returns the oldest attempt of o's present boot that has no
-// result and was not told to stop; inventory.ErrNotFound when there is none.
+// NextAssignment returns the oldest attempt of o's current boot without a result and without an
+// order to stop; inventory.ErrNotFound if there is none.
 func (s *Store) NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error) {
 	return s.readAssignment(ctx, "finding the next assignment", o, `SELECT `+assignmentColumns+` FROM assignment
 		WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND result IS NULL AND stop_at = 0
@@ -160,8 +158,8 @@ func (s *Store) readAssignment(ctx context.Context, what string, o inventory.Own
 	return a, nil
 }
 
-// Delivered records that the agent has fetched an attempt, which is running
-// from the first time on.
+// Delivered records that the agent has fetched an attempt. The attempt is running from the first
+// time onward.
 func (s *Store) Delivered(ctx context.Context, o inventory.Owner, k action.Key) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "delivering", event: inventory.EventActionStarted,
@@ -169,17 +167,16 @@ func (s *Store) Delivered(ctx context.Context, o inventory.Owner, k action.Key) 
 	})
 }
 
-// An attemptChange is what happens to an attempt once, before it has its result.
+// An attemptChange is a change that happens at most once to an attempt, before its result.
 type attemptChange struct {
 	what, event string
-	set         string    // with the time as parameter 6 and args after it
-	once        string    // what holds before the change
+	set         string    // with the time as parameter 6, followed by args
+	once        string    // condition before the change
 	at          time.Time // of the change
 	args        []any
 }
 
-// changeAttempt changes an attempt for o and appends the event. A change that
-// has happened before is not an error.
+// changeAttempt changes an attempt for o and appends the event. A repeated change is not an error.
 func (s *Store) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
 	return s.write(ctx, naming(c.what, o, k), func(tx *sqlx.Tx) error {
 		if k.Epoch != o.Epoch {
@@ -199,15 +196,15 @@ func (s *Store) changeAttempt(ctx context.Context, o inventory.Owner, k action.K
 	})
 }
 
-// StopAssignment orders an attempt to stop; the first order counts, and one
-// that has its result needs none.
+// StopAssignment orders an attempt to stop. Only the first order counts; an attempt that has its
+// result needs none.
 func (s *Store) StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "stopping", event: inventory.EventStop, set: "stop_at = ?6", at: at, once: "stop_at = 0",
 	})
 }
 
-// Stops returns the attempts that were told to stop and have no result yet.
+// Stops returns the attempts with an order to stop and no result yet.
 func (s *Store) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, error) {
 	keys := []action.Key{}
 	err := s.ro.SelectContext(ctx, &keys, `SELECT epoch, action, attempt FROM assignment
@@ -215,11 +212,10 @@ func (s *Store) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, err
 	return keys, wrap(err, "listing stops of machine %q", o.Machine)
 }
 
-// Report stores the result of an attempt by the agent of o's boot: the first
-// one wins, and fresh reports whether this was it. Its log goes to the log, the
-// rest into the event "action-completed". A state that is not final is
-// inventory.ErrInvalid; an unknown attempt inventory.ErrNotFound; an agent
-// that was revoked inventory.ErrConflict.
+// Report stores the result of an attempt by the agent of o's boot. Only the first result is stored;
+// fresh reports whether it was this one. Its log is added to the attempt's log, the rest is in the
+// event "action-completed". A state that is not final is inventory.ErrInvalid, an unknown attempt
+// inventory.ErrNotFound, and a revoked agent inventory.ErrConflict.
 func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
 	what := naming("reporting", o, r.Key)
 	switch r.State {
@@ -277,8 +273,8 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 	return fresh && err == nil, err
 }
 
-// next allows the boot that the success of an attempt leads to, if it does. A
-// run that has no boot left is told when it asks for one.
+// next allows the boot that follows the success of an attempt, if any. A run without remaining
+// boots gets an error when it requests the boot itself.
 func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k action.Key) error {
 	var row struct {
 		Boot      int
@@ -295,8 +291,8 @@ func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k acti
 	return err
 }
 
-// Result returns what an attempt of a run ended with, without its log;
-// inventory.ErrNotFound while there is none.
+// Result returns the result of an attempt, without its log; inventory.ErrNotFound if there is none
+// yet.
 func (s *Store) Result(ctx context.Context, run string, k action.Key) (action.Result, error) {
 	r, err := readDoc[action.Result](ctx, s.ro, `SELECT result AS doc FROM assignment
 		WHERE run = ? AND epoch = ? AND action = ? AND attempt = ? AND result IS NOT NULL`, run, k.Epoch, k.Action, k.Attempt)

@@ -20,13 +20,13 @@ func TestPlanIsWrittenOnce(t *testing.T) {
 	}
 	require.NoError(t, w.PutPlan(t.Context(), p))
 	require.ErrorIs(t, w.PutPlan(t.Context(), inventory.Plan{Run: "run-1", Digest: "d2"}), inventory.ErrConflict)
-	require.NoError(t, w.PutPlan(t.Context(), p), "the answer was lost")
+	require.NoError(t, w.PutPlan(t.Context(), p), "a retry after a lost answer")
 	got, err := w.Plan(t.Context(), "run-1")
 	require.NoError(t, err)
 	require.Equal(t, p, got)
 	_, err = w.Plan(t.Context(), "run-2")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	// The sealed plan of one run is none of another's.
+	// A sealed plan cannot be used for another run.
 	_, err = w.rw.ExecContext(t.Context(), "UPDATE plan SET run = 'run-2'")
 	require.NoError(t, err)
 	_, err = w.Plan(t.Context(), "run-2")
@@ -53,7 +53,7 @@ func TestAssignAndReport(t *testing.T) {
 	require.NoError(t, err)
 	want := first
 	want.Boot, want.State = 1, action.Pending
-	require.Equal(t, want, got, "the first one stands")
+	require.Equal(t, want, got, "the first result is kept")
 	for range 3 {
 		require.NoError(t, w.Delivered(ctx, o, k))
 	}
@@ -82,7 +82,7 @@ func TestAssignAndReport(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, i == 0, fresh)
 	}
-	// Another result for the same attempt comes too late, even in success.
+	// A later result for the same attempt is ignored, even a success.
 	fresh, err := w.Report(ctx, o, 1, action.Result{Key: k, ID: "r2", State: action.Success})
 	require.NoError(t, err)
 	require.False(t, fresh)
@@ -102,7 +102,7 @@ func TestAssignAndReport(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a\nb\n", text)
 
-	// A report id that comes twice does not swallow another attempt's result.
+	// A repeated report id does not replace the result of another attempt.
 	got, err = w.NextAssignment(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 1, got.Key.Action)
@@ -132,13 +132,13 @@ func TestStop(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []action.Key{k}, stops)
 	_, err = w.NextAssignment(ctx, o)
-	require.ErrorIs(t, err, inventory.ErrNotFound, "what is to stop is not handed out again")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "an attempt with an order to stop is not offered again")
 	_, err = w.Report(ctx, o, 1, action.Result{Key: k, ID: "r", State: action.Stopped})
 	require.NoError(t, err)
 	stops, err = w.Stops(ctx, o)
 	require.NoError(t, err)
 	require.Empty(t, stops)
-	require.NoError(t, w.StopAssignment(ctx, o, k, w.clock.Now()), "it is over already")
+	require.NoError(t, w.StopAssignment(ctx, o, k, w.clock.Now()), "it has its result already")
 }
 
 func TestAssignmentsBelongToABoot(t *testing.T) {
@@ -147,10 +147,10 @@ func TestAssignmentsBelongToABoot(t *testing.T) {
 	_, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.NextAssignment(ctx, o)
-	require.ErrorIs(t, err, inventory.ErrNotFound, "what boot 1 left unfinished is not begun again")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "an unfinished attempt of boot 1 is not offered to boot 2")
 	late := assignment(o, 0, 1)
 	late.Boot = 1
-	require.NoError(t, w.Assign(ctx, late), "a repetition of what was done")
+	require.NoError(t, w.Assign(ctx, late), "a repeated call")
 	late.Boot = 2
 	require.ErrorIs(t, w.Assign(ctx, late), inventory.ErrConflict)
 	late = assignment(o, 3, 1)
@@ -186,7 +186,7 @@ func TestLogKeepsItsTail(t *testing.T) {
 	require.True(t, strings.HasSuffix(text, "one\ntwo \ufffd\n"))
 	require.True(t, strings.HasPrefix(text, "ä"))
 
-	// The result's tail repeats what heartbeats brought.
+	// The tail in the result overlaps with the log from heartbeats.
 	_, err = w.Report(ctx, o, 1, action.Result{Key: k, ID: "r", State: action.Failed, Log: "two \ufffd\nthree\n"})
 	require.NoError(t, err)
 	text, err = w.Log(ctx, o.Run, 0, 0)
@@ -227,7 +227,7 @@ func TestWorkflowRecords(t *testing.T) {
 	require.Equal(t, rec, got)
 	require.ErrorIs(t, w.DeleteWorkflow(ctx, o.Run, "ann"), inventory.ErrConflict)
 
-	// The activity of a lost task writes late what was so before.
+	// A late activity of a lost task writes an earlier state.
 	early := rec
 	early.Phase, early.Seq = inventory.PhaseBind, 9
 	require.NoError(t, w.PutWorkflow(ctx, early))

@@ -17,9 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Copy writes a copy of the database to a new file at path while others go on
-// writing, proves that it holds what the database held, and leaves the id of
-// the backup in it.
+// Copy writes a copy of the database to a new file at path while writes continue. It compares the
+// copy with the database and writes the id of the backup into the copy.
 func (s *Store) Copy(ctx context.Context, path, id string) error {
 	return wrap(s.noRoom(s.copy(ctx, path, id)), "backing up the inventory to %q", path)
 }
@@ -40,8 +39,8 @@ func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 	return err
 }
 
-// ReadCopy reads a copy that nothing has open. One that is damaged, of another
-// program, or of a schema that this program cannot migrate is an error.
+// ReadCopy reads a copy that no process has open. A damaged copy, a database of another program, or
+// a schema that this program cannot migrate is an error.
 func ReadCopy(ctx context.Context, path string) (dbcopy.Copy, error) {
 	c, err := readCopy(ctx, path)
 	return c, wrap(err, "reading the inventory's copy %q", path)
@@ -64,7 +63,7 @@ func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 		return c, err
 	}
 	if len(c.Tables) == 0 {
-		return c, errors.New("it is empty")
+		return c, errors.New("the file is empty")
 	}
 
 	for name, into := range map[string]*string{"backup": &c.ID, "temporal_cluster": &c.Cluster} {
@@ -76,16 +75,16 @@ func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 	return c, get(ctx, db, &c.Schema, "PRAGMA user_version")
 }
 
-// Sealed names every stored secret, as SecretsUnreadable does: what is lost
-// with the keys.
+// Sealed returns the names of all stored secrets, in the form of SecretsUnreadable: they are lost
+// if the keys are lost.
 func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 	names, err := s.namesOfSecrets(ctx, func(sealedField) bool { return true })
 	return names, wrap(err, "listing secrets")
 }
 
-// Restored makes the database of a backup that of a living site again: another
-// site epoch, no grant, no plan, and every run held that is open here or, by the word of
-// Temporal's copy, there. Epochs of grants go on above all that the backup knows.
+// Restored turns the database of a backup into that of a running site: it sets a new site epoch,
+// removes all grants and plans, and puts every run on hold that is open in this database or in
+// Temporal's copy. New grants get epochs higher than all in the backup.
 func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 	there []inventory.HeldRun,
 ) (inventory.Restore, error) {
@@ -117,11 +116,13 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 				max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
 				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`),
 			stmt("DELETE FROM grant_"),
-			// Of what was written to disks after the backup nothing is known: no rest of a run may be carried out on it.
+			// Writes to disks after the backup are unknown: no run may continue with the rest of
+			// its plan.
 			stmt("DELETE FROM plan"),
-			// A digest that waited for removal then may be that of an image that was stored after the backup.
+			// A digest that was waiting for removal may belong to an image that was stored again
+			// after the backup.
 			stmt("DELETE FROM image_unused"),
-			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // by a migration that is held now
+			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // closed by a migration that is on hold now
 			stmt("INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc),
 		)
 		if err != nil {
@@ -143,7 +144,7 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 	return r, err
 }
 
-// openRuns returns the runs that are not over, and those that hold a grant.
+// openRuns returns the runs that are not over or that hold a grant.
 func openRuns(ctx context.Context, tx *sqlx.Tx) (runs []inventory.HeldRun, err error) {
 	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
 		FROM workflow WHERE final = 0
@@ -152,8 +153,8 @@ func openRuns(ctx context.Context, tx *sqlx.Tx) (runs []inventory.HeldRun, err e
 	return runs, err
 }
 
-// LastRestore returns what Restored wrote; the zero Restore when this site was
-// never restored.
+// LastRestore returns the record written by Restored, or the zero Restore if this site was never
+// restored.
 func (s *Store) LastRestore(ctx context.Context) (inventory.Restore, error) {
 	r, err := optional(readDoc[inventory.Restore](ctx, s.ro, "SELECT value AS doc FROM meta WHERE name = 'restore'"))
 	return r, wrap(err, "reading what was restored")

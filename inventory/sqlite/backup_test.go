@@ -15,9 +15,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestCopyAndRestore: what a backup holds comes back whole, and nothing of
-// before it takes effect: another site epoch, no grant, every open run held, an
-// agent of before told to hold and never that its run is over.
+// TestCopyAndRestore: the contents of a backup are restored completely, and nothing from before
+// takes effect: there is a new site epoch, no grant, every open run is on hold, and an earlier
+// agent is told to hold and never that its run is over.
 func TestCopyAndRestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -43,7 +43,7 @@ func TestCopyAndRestore(t *testing.T) {
 
 	to := filepath.Join(t.TempDir(), "copy.db")
 	require.NoError(t, w.Copy(ctx, to, "b1"))
-	require.Error(t, w.Copy(ctx, to, "b2"), "it must not overwrite")
+	require.Error(t, w.Copy(ctx, to, "b2"), "an existing file is not overwritten")
 	c, err := ReadCopy(ctx, to)
 	require.NoError(t, err)
 	require.Equal(t, "b1", c.ID)
@@ -58,7 +58,7 @@ func TestCopyAndRestore(t *testing.T) {
 	w.reopen(w.keys)
 	was, err := w.SiteEpoch(ctx)
 	require.NoError(t, err)
-	// Temporal's copy is older: one run that the inventory saw end goes on there.
+	// Temporal's copy is older: a run that has ended in the inventory is open there.
 	r, err := w.Restored(ctx, "b1", w.in(-time.Hour),
 		[]inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}})
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestCopyAndRestore(t *testing.T) {
 
 	sum := sha256.Sum256([]byte(token("n1")))
 	_, err = w.AgentByToken(ctx, sum[:])
-	require.ErrorIs(t, err, inventory.ErrNotFound, "an agent of before is told to hold: its grant is unknown")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "an earlier agent is told to hold: its grant is unknown")
 	_, err = w.Redeem(ctx, inventory.Redemption{Owner: o, Boot: 1, Hello: hello("n1"), TokenFor: token, SecretsUntil: w.in(time.Hour)})
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
@@ -90,9 +90,9 @@ func TestCopyAndRestore(t *testing.T) {
 	require.Equal(t, now, g.SiteEpoch)
 }
 
-// What was written after the backup is not known here: the rest of an earlier
-// run must not be carried out on it, whether that run had ended or was held.
-func TestNoRunIsResumedAfterARestore(t *testing.T) {
+// Writes after the backup are unknown: the rest of an earlier run must not be carried out, whether
+// that run had ended or was on hold.
+func TestNoRunIsResumedAfterRestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
@@ -117,7 +117,7 @@ func TestNeverRestored(t *testing.T) {
 	require.Empty(t, r)
 }
 
-func TestSealedNamesWhatIsLostWithTheKeys(t *testing.T) {
+func TestSealedNamesAllSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	m := machine("m2", 2)

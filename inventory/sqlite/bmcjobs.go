@@ -22,8 +22,8 @@ func (s *Store) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	})
 }
 
-// BMCJobs returns the newest 200 jobs of a machine, or of all when machine is
-// "", the newest first.
+// BMCJobs returns the newest 200 jobs of a machine, or of all machines if machine is "", the newest
+// first.
 func (s *Store) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
 	q := selection{query: "SELECT doc FROM bmc_job WHERE true"}
 	q.where(machine != "", "machine = ?", machine)

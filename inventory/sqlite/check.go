@@ -10,13 +10,11 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// ErrDamaged is a file whose content SQLite does not accept: a backup has to
-// replace it.
+// ErrDamaged means that SQLite does not accept the content of a file: a backup has to replace it.
 var ErrDamaged = errors.New("the database is damaged, and ingot restore makes a server of a backup")
 
-// Check reads the whole database at path, which others may have open, and
-// compares its structure (PRAGMA quick_check). What is wrong is ErrDamaged; no
-// file is fs.ErrNotExist.
+// Check reads the whole database at path, which other processes may have open, and checks its
+// structure (PRAGMA quick_check). Damage is ErrDamaged; a missing file is fs.ErrNotExist.
 func Check(ctx context.Context, path string) error {
 	if err := check(ctx, path); err != nil {
 		return fmt.Errorf("checking the inventory %q: %w", path, asDamaged(err))
@@ -43,7 +41,7 @@ func check(ctx context.Context, path string) (err error) {
 	return nil
 }
 
-// asDamaged makes an error of the driver that means damage an ErrDamaged.
+// asDamaged wraps an error of the driver that means damage as ErrDamaged.
 func asDamaged(err error) error {
 	var e sqlite3.Error
 	if errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB) {
@@ -52,8 +50,8 @@ func asDamaged(err error) error {
 	return err
 }
 
-// NeverRan reports whether the inventory is that of a site that has never had a
-// run: it knows of no Temporal cluster.
+// NeverRan reports whether the site of the inventory has never had a run: it knows no Temporal
+// cluster.
 func (s *Store) NeverRan(ctx context.Context) (bool, error) {
 	id, err := optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'temporal_cluster'"))
 	return id == "" && err == nil, wrap(err, "reading the id of the Temporal cluster")

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// DiskWritten records that o's run writes to disk d of its machine. A disk
-// without serial and WWN is inventory.ErrInvalid: nothing would know it again.
+// DiskWritten records that o's run writes to disk d of its machine. A disk without serial number
+// and WWN is inventory.ErrInvalid, because it could not be identified later.
 func (s *Store) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error {
 	var ids []string
 	if d.Serial != "" {
@@ -40,13 +40,13 @@ func (s *Store) DiskWritten(ctx context.Context, o inventory.Owner, d action.Dis
 			}
 		}
 
-		// It is in service again, because a run writes to it.
+		// A machine is in service again when a run writes to it.
 		s.show(tx, o.Machine)
 		return do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable)
 	})
 }
 
-// DisksWritten returns which run wrote a machine's disks last, by identity:
+// DisksWritten returns the run that last wrote each disk of a machine, by the disk's identity:
 // "serial:X" or "wwn:Y".
 func (s *Store) DisksWritten(ctx context.Context, machine string) (map[string]string, error) {
 	var rows []struct{ Identity, Run string }
@@ -61,10 +61,9 @@ func (s *Store) DisksWritten(ctx context.Context, machine string) (map[string]st
 	return out, nil
 }
 
-// Installed returns by machine what the run has left that wrote to its disk
-// last, or, where no disk is recorded because another installer wrote it, the
-// last run that succeeded. machine "" = all. A decommissioned machine has
-// nothing.
+// Installed returns, by machine, the result of the run that last wrote to its disk. If no disk is
+// recorded because another installer wrote it, it is the last run that succeeded. machine "" means
+// all. A decommissioned machine has no entry.
 func (s *Store) Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error) {
 	var rows []struct {
 		Machine, Run string
@@ -77,7 +76,7 @@ func (s *Store) Installed(ctx context.Context, machine string) (map[string]inven
 		where = " WHERE name = ?1"
 	}
 
-	// With max(), the other columns are those of the row that has the greatest.
+	// With max(), the other columns come from the row with the maximum.
 	err := s.ro.SelectContext(ctx, &rows, `SELECT d.machine, d.run, max(d.at) AS at, w.doc
 		FROM disk_written d LEFT JOIN workflow w ON w.run = d.run
 			WHERE d.machine IN (SELECT name FROM machine`+where+`) GROUP BY d.machine
@@ -95,7 +94,7 @@ func (s *Store) Installed(ctx context.Context, machine string) (map[string]inven
 	for _, r := range rows {
 		x := inventory.Installed{Run: r.Run, At: moment(r.At)}
 		if r.Doc != nil {
-			// The record has these under the same names; the rest of it is large.
+			// The record has these fields under the same names; its other fields are large.
 			if err := json.Unmarshal([]byte(*r.Doc), &x); err != nil {
 				return nil, fmt.Errorf("reading the record of run %q: %w", r.Run, err)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// What is installed is what the last run that wrote has left.
+// Installed returns the result of the last run that wrote.
 func TestInstalled(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -32,7 +32,7 @@ func TestInstalled(t *testing.T) {
 	}
 	require.Zero(t, installed())
 
-	// By another installer: no disk is recorded.
+	// Another installer wrote the disk: no disk is recorded.
 	record("run-0", inventory.TypeProvision, "talos", inventory.StateSuccess)
 	record("run-00", inventory.TypeInspect, "", inventory.StateSuccess)
 	x := installed()

@@ -17,15 +17,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Bounds of what an event may carry, in bytes. Of wire events the rows are
-// bounded, too: one per machine, run, epoch, boot and kind.
+// Size limits of an event, in bytes. The number of rows of wire events is limited, too: one per
+// machine, run, epoch, boot and kind.
 const (
 	maxWireText = 512
 	maxMessage  = 16 << 10
 	maxDetail   = 256 << 10
 )
 
-// wire reports whether any host on the wire can cause events of this kind.
+// wire reports whether any host on the network can cause events of this kind.
 func wire(kind string) bool {
 	switch kind {
 	case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
@@ -53,7 +53,7 @@ func (r eventRow) value() (inventory.Event, error) {
 
 const eventColumns = "seq, machine, run, epoch, boot, kind, key, at, count, message, detail, by"
 
-// event appends e, which keeps the time and count it has or gets now and 1.
+// event appends e. Its time and count default to now and 1.
 func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error {
 	if e.At.IsZero() {
 		e.At = s.now()
@@ -87,15 +87,15 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
 	if err == nil && e.Kind == inventory.EventPhoneHome {
-		// A system that phones home was delivered whole, whether or not that was
-		// recorded: the machine's next start must not boot the installer again.
+		// A system that phones home was delivered completely, even if that was not recorded: the
+		// machine's next start must not boot the installer again.
 		err = do(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine,
 			e.Run, e.Epoch, e.Boot)
 	}
 	return err
 }
 
-// operator appends what an operator did.
+// operator appends an event for an operator's command.
 func (s *Store) operator(ctx context.Context, tx *sqlx.Tx, machine, by, message string) error {
 	return s.event(ctx, tx, inventory.Event{
 		Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by, Message: message,
@@ -115,9 +115,9 @@ func clip(text string, n int) string {
 	return text[:n]
 }
 
-// AppendEvents appends events in one transaction. An event that any host on the
-// wire can cause is one row per machine, run, epoch, boot and kind, in which counts
-// add up. Any other event is stored once per Key, and ignored when it exists.
+// AppendEvents appends events in one transaction. Events that any host on the network can cause
+// share one row per machine, run, epoch, boot and kind, with the sum of their counts. Other events
+// are stored once per Key; a repeated one is ignored.
 func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -132,7 +132,7 @@ func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) erro
 	})
 }
 
-// Events returns events by sequence number, the oldest first.
+// Events returns events in the order of their sequence numbers.
 func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
 	q := selection{query: "SELECT " + eventColumns + " FROM event WHERE true"}
 	order, beyond, after := "seq", "seq > ?", f.After
@@ -147,24 +147,24 @@ func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventor
 	return out, wrap(err, "listing events")
 }
 
-// LastSeq returns the sequence number of the newest row, 0 when there is none.
+// LastSeq returns the sequence number of the newest event, or 0 if there is none.
 func (s *Store) LastSeq(ctx context.Context) (int64, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(seq), 0) FROM event")
 	return n, wrap(err, "reading the newest event")
 }
 
-// NewestEvent returns the greatest time of any event, zero when there is none:
-// a clock that stands behind it is wrong.
+// NewestEvent returns the latest time of all events, or the zero time if there is none. A clock
+// that is behind this time is wrong.
 func (s *Store) NewestEvent(ctx context.Context) (time.Time, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(at), 0) FROM event")
 	return moment(n), wrap(err, "reading the newest event")
 }
 
-// live reports whether the run of an event e holds the grant that the event was of.
+// live is true if the run of event e holds the grant of the same epoch.
 const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
 
-// Unsignalled returns the events that runs were not signalled yet, by sequence
-// number. Events of runs that no longer hold their grant are marked and left out.
+// Unsignalled returns the events for which runs have not been signalled yet, by sequence number.
+// Events of runs that no longer hold their grant are marked and left out.
 func (s *Store) Unsignalled(ctx context.Context, limit int) ([]inventory.Event, error) {
 	out, err := s.unsignalled(ctx, limit)
 	return out, wrap(err, "listing unsent signals")
@@ -201,7 +201,7 @@ func (s *Store) unsignalled(ctx context.Context, limit int) (out []inventory.Eve
 	return out, nil
 }
 
-// MarkSignalled records that the runs were signalled these events.
+// MarkSignalled records that the runs have been signalled about these events.
 func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
@@ -216,7 +216,7 @@ func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
 	})
 }
 
-// PendingSignals counts the events that o's run was not signalled yet.
+// PendingSignals counts the events about which o's run has not been signalled yet.
 func (s *Store) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
 	n, err := scalar[int](ctx, s.ro,
 		"SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)

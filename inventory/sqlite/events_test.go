@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// S46, S48: a flood of forged packets is one row and one signal.
+// S46, S48: a flood of forged packets creates one row and one signal.
 func TestSpoofedEventsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -108,13 +108,13 @@ func TestUnsignalled(t *testing.T) {
 	one, err := w.Unsignalled(ctx, 1)
 	require.NoError(t, err)
 	require.Len(t, one, 1)
-	require.Empty(t, ch, "asking again writes nothing, or the pump would wake itself")
+	require.Empty(t, ch, "asking again writes nothing: otherwise the pump would wake itself")
 	require.NoError(t, w.MarkSignalled(ctx, []int64{unsent[0].Seq}))
 	n, err = w.PendingSignals(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 
-	// With the run, what it did not hear of is over.
+	// When the run ends, its remaining events need no signal.
 	require.NoError(t, w.EndGrant(ctx, o))
 	unsent, err = w.Unsignalled(ctx, 10)
 	require.NoError(t, err)

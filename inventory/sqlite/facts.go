@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutFact stores, sealed, a result of the operation with this workflow id under a
-// name. It replaces an earlier fact of that name.
+// PutFact stores a result of the operation with this workflow id under a name, sealed. It replaces
+// an earlier fact with that name.
 func (s *Store) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
 	key := factKey(operation, name)
 	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *sqlx.Tx) error {

@@ -22,7 +22,7 @@ func TestFacts(t *testing.T) {
 	_, err = w.Fact(t.Context(), "genesis/other", "kubeconfig")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
-	// Not in plain text, and a rotation of the keys takes it along.
+	// The fact is not stored in plain text, and a rotation of the keys seals it again.
 	for _, file := range []string{w.path, w.path + "-wal"} {
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutGenesis stores a lab file with the files that it names, replacing one of
-// the same name, and returns it with its digest and times, without the files.
+// PutGenesis stores a lab file with the files that it names, replacing one with the same name. It
+// returns the lab file with its digest and times, without the files.
 func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by string) (inventory.GenesisBundle, error) {
 	what := fmt.Sprintf("storing lab file %q", b.Name)
 	if err := b.Check(); err != nil {
@@ -61,8 +61,8 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 
 func genesisKey(name string) string { return "genesis/" + name }
 
-// Genesis returns the lab file called name with the files that it names. One
-// whose key was lost is inventory.ErrSealed, one that was forgotten with it
+// Genesis returns the lab file called name with the files that it names. If the key was lost, the
+// error is inventory.ErrSealed; after ResetSecrets has removed the contents, it is
 // inventory.ErrNotFound.
 func (s *Store) Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error) {
 	b, err := s.readGenesis(ctx, name)

@@ -23,7 +23,7 @@ func TestGenesis(t *testing.T) {
 	_, err = w.PutGenesis(t.Context(), inventory.GenesisBundle{Name: "Home", File: "lab.yaml"}, "test")
 	var ps inventory.Problems
 	require.ErrorAs(t, err, &ps)
-	require.Len(t, ps, 2, "a name that is none, and a bundle without its lab file")
+	require.Len(t, ps, 2, "an invalid name, and a bundle without its lab file")
 
 	first, err := w.PutGenesis(t.Context(), bundle("canary-password-1"), "test")
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestGenesis(t *testing.T) {
 	require.Len(t, all, 1)
 	require.Empty(t, all[0].Files)
 
-	// S13: not in plain text, and a rotation of the keys takes it along.
+	// S13: the files are not stored in plain text, and a rotation of the keys seals them again.
 	for _, file := range []string{w.path, w.path + "-wal"} {
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)

@@ -13,19 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// held is the comparison that fences a statement: its parameters 1 to 3 are
-// machine, run and epoch of the owner that causes the effect. No owner holds a free
-// grant.
+// held is the condition that fences a statement. Its parameters 1 to 3 are machine, run and epoch
+// of the owner that causes the effect. A free grant has no owner.
 const held = "EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = ?2 AND grant_.epoch = ?3 AND grant_.run <> '')"
 
-// owns is held for statements on grant_ itself.
+// owns is the same condition for statements on grant_ itself.
 const owns = "machine = ?1 AND run = ?2 AND epoch = ?3 AND run <> ''"
 
-// personPrefix begins the run of an operator's grant.
+// personPrefix is the prefix of the run in an operator's grant.
 const personPrefix = "person:"
 
-// grantColumns returns the columns of table alias grant_ or g, named for a
-// grantRow; in joins with a prefix.
+// grantColumns returns the columns of table alias grant_ or g, named for a grantRow. In joins, the
+// names have a prefix.
 func grantColumns(prefix string) string {
 	var b strings.Builder
 	for _, c := range []string{
@@ -54,13 +53,13 @@ func (r grantRow) grant() inventory.Grant {
 	return g
 }
 
-// grantOf returns the zero Grant when the machine was never granted.
+// grantOf returns the zero Grant if the machine was never granted.
 func grantOf(ctx context.Context, q sqlx.QueryerContext, machine string) (inventory.Grant, error) {
 	return optional(read[grantRow](ctx, q, "SELECT "+grantColumns("")+" FROM grant_ WHERE machine = ?", machine))
 }
 
-// fencedOr explains why a fenced statement changed nothing: inventory.ErrFenced
-// unless o holds the grant, otherwise other.
+// fencedOr explains why a fenced statement changed nothing. It returns inventory.ErrFenced unless o
+// holds the grant, and otherwise other.
 func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, other error) error {
 	g, err := grantOf(ctx, q, o.Machine)
 	if err != nil {
@@ -72,22 +71,21 @@ func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, oth
 	return other
 }
 
-// Grant returns the grant of a machine; the zero Grant when it never had one.
+// Grant returns the grant of a machine, or the zero Grant if it never had one.
 func (s *Store) Grant(ctx context.Context, machine string) (inventory.Grant, error) {
 	g, err := grantOf(ctx, s.ro, machine)
 	return g, wrap(err, "reading the grant of machine %q", machine)
 }
 
-// Grants returns the grants that are held, by machine.
+// Grants returns the grants that have an owner, by machine.
 func (s *Store) Grants(ctx context.Context) ([]inventory.Grant, error) {
 	out, err := list[grantRow](ctx, s.ro, "SELECT "+grantColumns("")+" FROM grant_ WHERE run <> '' ORDER BY machine")
 	return out, wrap(err, "listing grants")
 }
 
-// take is the compare-and-set by which a grant changes hands. Parameters:
-// machine, run, workflow, boot, boots left, now, netboot until. It returns no
-// row when the machine is unknown, the run is over by its record, or the
-// condition does not hold.
+// take returns the compare-and-set statement that changes the owner of a grant. Its parameters are
+// machine, run, workflow, boot, boots left, now and netboot until. It returns no row if the machine
+// is unknown, the record of the run is final, or the condition is false.
 func take(condition string) string {
 	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
 		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
@@ -99,19 +97,19 @@ func take(condition string) string {
 		WHERE ` + condition + ` RETURNING ` + grantColumns("")
 }
 
-// TakeGrant makes run the owner of machine: one compare-and-set that adds 1 to
-// the epoch, after which nothing of an earlier owner takes effect.
+// TakeGrant makes run the owner of machine. It is one compare-and-set that increments the epoch;
+// afterwards nothing that an earlier owner does takes effect.
 //
-// A run that holds the grant already gets it back as it is. Otherwise it must
-// be free, or an operator's, or held by another run of the same workflow (which
-// is dead then, as Temporal allows one; a run that had lost the grant cannot
-// take it back this way), or force be given. If not: inventory.ErrConflict,
-// naming the holder. An unknown machine is inventory.ErrNotFound.
+// A run that already holds the grant gets it back unchanged. Otherwise the grant must be free, an
+// operator's, or held by another run of the same workflow, or force must be set. Another run of the
+// same workflow is dead, because Temporal allows only one; a run that has lost the grant cannot
+// take it back this way. If none applies, the error is inventory.ErrConflict and names the holder.
+// An unknown machine is inventory.ErrNotFound.
 //
-// An activity outlives its run. A run that is over by its record takes nothing,
-// and one that began before the run that holds the grant does not take it from
-// that run, not even by force: both are inventory.ErrConflict. The order of
-// their records tells which began first, because clocks are set.
+// An activity may outlive its run. A run whose record is final cannot take a grant. A run that
+// began before the run with the grant cannot take it, even with force. Both are
+// inventory.ErrConflict. The order of the records decides which run began first, because clocks can
+// be set.
 func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("taking the grant of machine %q", machine)
@@ -145,7 +143,7 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 	return g, nil
 }
 
-// notTaken explains why run did not get the grant g of a machine.
+// notTaken returns the reason why run did not get the grant g of a machine.
 func notTaken(ctx context.Context, tx *sqlx.Tx, g inventory.Grant, run string) error {
 	var mine struct {
 		State          string
@@ -175,15 +173,15 @@ func holder(g inventory.Grant) string {
 	return fmt.Sprintf("run %q of workflow %q owns it", g.Run, g.Workflow)
 }
 
-// revokeEarlier kills the agents of all earlier owners.
+// revokeEarlier revokes the agents of all earlier owners.
 func revokeEarlier(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
 	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)",
 		o.Machine, o.Run, o.Epoch)
 }
 
-// ArmByHand takes the grant of a machine for an operator, for rescue: any number
-// of boots until the window closes at until, without assignments or secrets.
-// Arming again begins a new epoch. While a run holds it: inventory.ErrConflict.
+// ArmByHand takes the grant of a machine for an operator, for rescue. It allows any number of boots
+// until the window closes at until, without assignments or secrets. Arming again starts a new
+// epoch. If a run holds the grant, the error is inventory.ErrConflict.
 func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("arming machine %q by hand", machine)
@@ -220,9 +218,9 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 	return g, nil
 }
 
-// DisarmByHand ends an operator's grant; without one it does nothing. While a run
-// holds the grant it is inventory.ErrConflict, unless force: then the run loses
-// the machine, and asks an operator at its next step.
+// DisarmByHand ends an operator's grant; without one it does nothing. If a run holds the grant, the
+// error is inventory.ErrConflict unless force is set. With force the run loses the machine and asks
+// an operator at its next step.
 func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
 	return s.write(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *sqlx.Tx) error {
 		g, err := grantOf(ctx, tx, machine)
@@ -247,8 +245,8 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 	})
 }
 
-// EndGrant closes both windows, revokes o's agents and leaves the grant free;
-// its epoch stays. A grant that o holds no more is left alone, without error.
+// EndGrant closes both windows, revokes o's agents and frees the grant; its epoch stays. If o no
+// longer holds the grant, EndGrant does nothing and returns no error.
 func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *sqlx.Tx) error {
 		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns("")+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)

@@ -30,7 +30,7 @@ func TestTakeGrant(t *testing.T) {
 		BootsLeft: inventory.MaxBoots, Taken: w.clock.Now(),
 	}, g)
 
-	// Again, even after a boot was allowed: the same grant.
+	// A repeated call returns the same grant, even after a boot was allowed.
 	armed, err := w.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	again, err := w.TakeGrant(ctx, "m1", "run-1", "machine/m1", true)
@@ -38,29 +38,29 @@ func TestTakeGrant(t *testing.T) {
 	require.Equal(t, armed, again)
 	require.Len(t, w.events(inventory.EventGrant), 1)
 
-	// Another workflow is refused and told who holds it.
+	// Another workflow is refused, and the error names the holder.
 	_, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", false)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
 	require.ErrorContains(t, err, "machine/m1")
 
-	// A newer run of the same workflow takes over, with everything closed.
+	// A newer run of the same workflow takes the grant, with all windows closed.
 	g, err = w.TakeGrant(ctx, "m1", "run-2", "machine/m1", false)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), g.Epoch)
 	require.Zero(t, g.Boot)
 	require.True(t, g.NetbootUntil.IsZero())
 	require.False(t, g.NetbootOpen(w.clock.Now()))
-	// The dead one cannot take it back.
+	// The earlier run cannot take it back.
 	_, err = w.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 
-	// By force anyone.
+	// With force, any run can take it.
 	g, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", true)
 	require.NoError(t, err)
 	require.Equal(t, int64(3), g.Epoch)
 
-	// The end frees it; the epoch grows on, over the machine's deletion too.
+	// EndGrant frees it. The epoch keeps growing, even after the machine was deleted.
 	require.NoError(t, w.EndGrant(ctx, g.Owner))
 	require.NoError(t, w.EndGrant(ctx, g.Owner))
 	grants, err := w.Grants(ctx)
@@ -72,7 +72,7 @@ func TestTakeGrant(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(4), g.Epoch)
 
-	// EndGrant by an earlier owner does nothing.
+	// EndGrant of an earlier owner has no effect.
 	require.NoError(t, w.EndGrant(ctx, inventory.Owner{Machine: "m1", Run: "job-1", Epoch: 3}))
 	now, err := w.Grant(ctx, "m1")
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestConcurrentTakers(t *testing.T) {
 	}
 	require.Equal(t, map[string]int{"ok": 1, "conflict": n - 1}, count)
 
-	// All by force: each gets an epoch of its own.
+	// With force, all succeed, each with a different epoch.
 	for i := range n {
 		wg.Go(func() {
 			g, err := w.TakeGrant(t.Context(), "m1", fmt.Sprintf("forced-%d", i), "", true)
@@ -121,9 +121,9 @@ func TestConcurrentTakers(t *testing.T) {
 	}
 }
 
-// TestGrantIsRefusedToADeadRun: an activity outlives its run, and may ask for the
-// grant when another run of the same workflow has it.
-func TestGrantIsRefusedToADeadRun(t *testing.T) {
+// TestGrantIsRefusedToDeadRun: an activity may outlive its run and request the grant after another
+// run of the same workflow has taken it.
+func TestGrantIsRefusedToDeadRun(t *testing.T) {
 	record := func(w *world, run, state string) {
 		t.Helper()
 		require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: run, Machine: "m1", State: state, Started: w.clock.Now()}))
@@ -142,7 +142,8 @@ func TestGrantIsRefusedToADeadRun(t *testing.T) {
 		record(w, "dead", inventory.StatePreparing)
 		record(w, "live", inventory.StatePreparing)
 		require.NoError(t, take(w, "live", false))
-		// Its end is not recorded yet, but it began before the run that holds the grant.
+		// The end of the dead run is not recorded yet, but it began before the run that holds the
+		// grant.
 		require.ErrorIs(t, take(w, "dead", force), inventory.ErrConflict)
 		require.ErrorContains(t, take(w, "dead", force), "began before")
 		require.Equal(t, "live", owner(w))
@@ -152,14 +153,14 @@ func TestGrantIsRefusedToADeadRun(t *testing.T) {
 		require.ErrorContains(t, take(w, "dead", force), "is over: FAILED")
 		require.Equal(t, "live", owner(w))
 
-		// A later run takes over, whatever the clock shows by then.
+		// A later run takes the grant, whatever the clock shows.
 		w.clock.Add(-24 * time.Hour)
 		record(w, "later", inventory.StatePreparing)
 		require.NoError(t, take(w, "later", force))
-		require.NoError(t, take(w, "later", force), "the answer was lost")
+		require.NoError(t, take(w, "later", force), "a retry after a lost answer")
 	}
 
-	// Nor does a run that is over take a grant that is free, or the first one.
+	// A run that is over cannot take a free grant or a machine's first grant either.
 	w := newWorld(t)
 	record(w, "dead", inventory.StateCancelled)
 	require.ErrorIs(t, take(w, "dead", false), inventory.ErrConflict)
@@ -167,7 +168,7 @@ func TestGrantIsRefusedToADeadRun(t *testing.T) {
 	require.NoError(t, take(w, "unrecorded", false))
 }
 
-// effects are all methods that name an owner and cause something.
+// effects returns all methods that have an owner and an effect.
 func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) error {
 	k := action.Key{Epoch: o.Epoch, Action: 0, Attempt: 1}
 	fresh := assignment(o, 1, 1)
@@ -204,7 +205,7 @@ func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) e
 	}
 }
 
-// prepared is m1 owned by run-1, with an agent and an assignment.
+// prepared returns m1 owned by run-1, with an agent and an assignment.
 func prepared(t *testing.T) (*world, inventory.Owner) {
 	t.Helper()
 	w := newWorld(t)
@@ -234,7 +235,7 @@ func TestFencing(t *testing.T) {
 	for name := range effects(w, o) {
 		t.Run(name, func(t *testing.T) {
 			w, o := prepared(t)
-			require.NoError(t, effects(w, o)[name](t.Context()), "the owner may")
+			require.NoError(t, effects(w, o)[name](t.Context()), "the owner is allowed")
 			for who, take := range takeOver {
 				w, o := prepared(t)
 				take(t, w, o)
@@ -252,14 +253,14 @@ func TestFencing(t *testing.T) {
 			}
 		})
 	}
-	// The grant alone fences a token, even one that no one revoked.
+	// The grant alone fences a token, even one that was not revoked.
 	w, o = prepared(t)
 	w.take("run-2")
 	_, err := w.rw.ExecContext(t.Context(), "UPDATE agent SET revoked = 0")
 	require.NoError(t, err)
 	require.ErrorIs(t, effects(w, o)["AgentByToken"](t.Context()), inventory.ErrFenced)
 
-	// The empty owner of a free grant owns nothing.
+	// The empty owner of a free grant is not an owner.
 	w, o = prepared(t)
 	require.NoError(t, w.EndGrant(t.Context(), o))
 	for name, do := range effects(w, inventory.Owner{Machine: "m1", Run: "", Epoch: o.Epoch}) {
@@ -267,7 +268,7 @@ func TestFencing(t *testing.T) {
 			require.ErrorIs(t, do(t.Context()), inventory.ErrFenced, name)
 		}
 	}
-	// A claim of before learns nothing.
+	// An earlier claim reveals nothing.
 	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }
@@ -289,7 +290,7 @@ func TestAllowBoot(t *testing.T) {
 	_, err = w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 
-	// The same again renews the window and keeps the boot spent.
+	// The same boot again renews the window and stays spent.
 	g, err = w.AllowBoot(ctx, o, 1, w.in(2*time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 2, g.BootsLeft)
@@ -335,7 +336,7 @@ func TestArmByHand(t *testing.T) {
 	require.True(t, g.Person())
 	require.True(t, g.NetbootOpen(w.clock.Now()))
 
-	// Any number of boots, none of them counted, no secrets.
+	// Any number of boots is possible; they are not counted and give no secrets.
 	for _, nonce := range []string{"n1", "n2", "n3", "n4", "n5"} {
 		a, err := w.redeem(g.Owner, 1, nonce)
 		require.NoError(t, err)
@@ -361,7 +362,7 @@ func TestArmByHand(t *testing.T) {
 	require.Empty(t, now.Run)
 	require.False(t, now.NetbootOpen(w.clock.Now()))
 
-	// A workflow takes over from an operator, and not the other way round.
+	// A workflow can take an operator's grant, but not the other way round.
 	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
 	o := w.armed()
@@ -401,14 +402,14 @@ func TestRedeem(t *testing.T) {
 	require.Len(t, w.events(inventory.EventHello), 1)
 	require.Contains(t, string(w.events(inventory.EventHello)[0].Detail), "Sn1")
 
-	// The answer was lost: the same one again, even past the window.
+	// After a lost answer, the same nonce gets the same token again, even after the window closed.
 	w.clock.Add(2 * time.Hour)
 	again, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 	require.Len(t, w.events(inventory.EventHello), 1)
 
-	// Until its token was used.
+	// That ends when the token is used.
 	require.NoError(t, w.AgentUsed(ctx, o, 1))
 	require.NoError(t, w.AgentUsed(ctx, o, 1))
 	_, err = w.redeem(o, 1, "n1")
@@ -418,7 +419,7 @@ func TestRedeem(t *testing.T) {
 	require.NoError(t, err, "a replay does not harm the agent")
 	require.True(t, a.Used)
 
-	// Boot 2: the token of boot 1 lives until boot 2 is redeemed.
+	// Boot 2: the token of boot 1 is valid until boot 2 is redeemed.
 	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.AgentByToken(ctx, h[:])
@@ -431,14 +432,14 @@ func TestRedeem(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, newest.Boot)
 
-	// An expired window.
+	// The window has expired.
 	_, err = w.AllowBoot(ctx, o, 3, w.in(time.Minute))
 	require.NoError(t, err)
 	w.clock.Add(time.Minute)
 	_, err = w.redeem(o, 3, "n3")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
-	// The token is stored as its hash alone.
+	// Only the hash of the token is stored.
 	var n int
 	require.NoError(t, w.ro.GetContext(ctx, &n, "SELECT count(*) FROM agent WHERE instr(token, CAST('token of' AS BLOB)) > 0"))
 	require.Zero(t, n)
@@ -457,7 +458,7 @@ func TestClaimConflict(t *testing.T) {
 		_, err = w.redeem(o, 1, "n3")
 		require.ErrorIs(t, err, inventory.ErrConflict)
 	}
-	require.Equal(t, written, w.pages(), "the twentieth stranger writes nothing")
+	require.Equal(t, written, w.pages(), "later conflicts write nothing")
 	require.Len(t, w.events(inventory.EventClaimConflict), 1)
 	a, err := w.Agent(ctx, o)
 	require.NoError(t, err)
@@ -469,7 +470,7 @@ func TestClaimConflict(t *testing.T) {
 		require.Error(t, err, nonce)
 		require.NotErrorIs(t, err, inventory.ErrFenced, "only the grant says that a run is over")
 	}
-	// The first one, too, gets nothing again; nor does its report count.
+	// The first agent gets nothing either, and its report is refused.
 	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.NoError(t, w.Assign(ctx, assignment(o, 0, 1)))
@@ -510,7 +511,7 @@ func TestParallelClaims(t *testing.T) {
 	require.Len(t, w.events(inventory.EventClaimConflict), 1)
 }
 
-// pages counts the pages in the write-ahead log: what was written.
+// pages counts the pages in the write-ahead log, to measure how much was written.
 func (w *world) pages() (n int) {
 	w.t.Helper()
 	var busy, done int
@@ -518,7 +519,7 @@ func (w *world) pages() (n int) {
 	return n
 }
 
-func TestStrangeHardwareRevokes(t *testing.T) {
+func TestOtherHardwareRevokesTokens(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.armed()
@@ -540,8 +541,7 @@ func TestStrangeHardwareRevokes(t *testing.T) {
 	require.False(t, g.SecretsOpen(w.clock.Now()))
 }
 
-// What an agent's token is worth is what the grant says: over, revoked or not
-// known here.
+// The grant decides whether an agent's token is over, revoked or unknown here.
 func TestTokenAfterItsRun(t *testing.T) {
 	h := sha256.Sum256([]byte(token("n1")))
 	for name, c := range map[string]struct {
@@ -577,8 +577,8 @@ func TestTokenAfterItsRun(t *testing.T) {
 	}
 }
 
-// The agents of a run whose record is deleted go, but for the machine's newest.
-func TestDeletingARunKeepsTheNewestAgent(t *testing.T) {
+// The agents of a run are deleted with its record, except the machine's newest.
+func TestDeletingRunKeepsNewestAgent(t *testing.T) {
 	w, o := prepared(t)
 	ctx := t.Context()
 	_, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour))
@@ -593,9 +593,9 @@ func TestDeletingARunKeepsTheNewestAgent(t *testing.T) {
 	require.Equal(t, []int{2}, boots)
 }
 
-// S8: nothing is given to a machine that no one accepted, no one armed, that a
-// person armed, or whose boot did not say hello.
-func TestS8AssignOnlyToAClaimedBoot(t *testing.T) {
+// S8: a machine gets no assignment if it was not accepted, not armed, armed by an operator, or if
+// its boot did not say hello.
+func TestS8AssignOnlyToClaimedBoot(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	for _, machine := range []string{"m1", "stranger"} {

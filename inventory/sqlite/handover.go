@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RequestHandOver stores the request to move this site. The target will own the
-// site epoch after the present one. A request that is stored stays as it is.
+// RequestHandOver stores the request to move this site. The target will own the next site epoch. A
+// stored request is not changed.
 func (s *Store) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	if h.ID == "" || h.Target == "" {
 		return fmt.Errorf("requesting a hand-over: id or target is missing: %w", inventory.ErrInvalid)
@@ -20,8 +20,7 @@ func (s *Store) RequestHandOver(ctx context.Context, h inventory.HandOver) error
 			SELECT ?, ?, value + 1, ?, ? FROM meta WHERE name = 'site_epoch'`, h.ID, h.Target, h.Force, nanos(s.now()))
 }
 
-// LastHandOver returns the request that was stored last; inventory.ErrNotFound
-// when there is none.
+// LastHandOver returns the newest request, or inventory.ErrNotFound if there is none.
 func (s *Store) LastHandOver(ctx context.Context) (inventory.HandOver, error) {
 	h, err := read[handOverRow](ctx, s.ro, "SELECT id, target, site_epoch, force, requested FROM handover ORDER BY rowid DESC LIMIT 1")
 	return h, wrap(err, "reading the last hand-over")
@@ -37,26 +36,25 @@ func (r handOverRow) value() (inventory.HandOver, error) {
 	return r.HandOver, nil
 }
 
-// CloseIntake makes the server refuse new runs until OpenIntake, with the reason
-// why.
+// CloseIntake makes the server refuse new runs until OpenIntake. why is the reason.
 func (s *Store) CloseIntake(ctx context.Context, why string) error {
 	return s.writeOne(ctx, "closing the intake", "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)",
 		why)
 }
 
-// OpenIntake takes new runs again.
+// OpenIntake makes the server accept new runs again.
 func (s *Store) OpenIntake(ctx context.Context) error {
 	return s.writeOne(ctx, "opening the intake", "DELETE FROM meta WHERE name = 'intake_closed'")
 }
 
-// Intake returns why new runs are refused; "" when they are taken.
+// Intake returns the reason why new runs are refused, or "" if they are accepted.
 func (s *Store) Intake(ctx context.Context) (why string, err error) {
 	why, err = optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'intake_closed'"))
 	return why, wrap(err, "reading whether new runs are taken")
 }
 
-// Owned moves the database to a higher site epoch and stamps every grant with it,
-// so that open runs go on. New runs are taken. A lower epoch changes nothing.
+// Owned raises the site epoch of the database to epoch and sets it in every grant, so that open
+// runs continue. New runs are accepted. A lower epoch changes nothing.
 func (s *Store) Owned(ctx context.Context, epoch int64) error {
 	return s.write(ctx, fmt.Sprintf("beginning site epoch %d", epoch), func(tx *sqlx.Tx) error {
 		n, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = 'site_epoch' AND value < ?", epoch, epoch)

@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func TestHandOverIsAWish(t *testing.T) {
+func TestHandOverRequest(t *testing.T) {
 	ctx := t.Context()
 	s := newWorld(t).Store
 	_, err := s.LastHandOver(ctx)
@@ -45,14 +45,14 @@ func TestIntakeAndOwnership(t *testing.T) {
 
 	require.NoError(t, s.CloseIntake(ctx, "moving"))
 	require.NoError(t, s.Owned(ctx, 3))
-	require.NoError(t, s.Owned(ctx, 2), "an epoch of before")
+	require.NoError(t, s.Owned(ctx, 2), "an earlier epoch")
 	n, err := s.SiteEpoch(ctx)
 	require.NoError(t, err)
 	require.Equal(t, int64(3), n)
 	moved, err := s.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, int64(3), moved.SiteEpoch)
-	require.Equal(t, g.Owner, moved.Owner, "the run goes on as who it is")
+	require.Equal(t, g.Owner, moved.Owner, "the run keeps its identity")
 	why, err = s.Intake(ctx)
 	require.NoError(t, err)
 	require.Empty(t, why)

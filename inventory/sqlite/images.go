@@ -49,8 +49,8 @@ func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) erro
 	})
 }
 
-// DeleteImage removes the record of the image called name. UnusedImageFiles
-// names its file from then on, unless something else needs it.
+// DeleteImage removes the record of the image called name. From then on, UnusedImageFiles includes
+// its file unless something else needs it.
 func (s *Store) DeleteImage(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting image %q", name), func(tx *sqlx.Tx) error {
 		if err := recordUnused(ctx, tx, name); err != nil {
@@ -60,19 +60,19 @@ func (s *Store) DeleteImage(ctx context.Context, name, by string) error {
 	})
 }
 
-// ExpectImageFile announces a file that is about to be put in its place for
-// PutImage. If that never happens, UnusedImageFiles names it.
+// ExpectImageFile records the digest of a file before it is moved into place for PutImage. If
+// PutImage is never called, UnusedImageFiles includes the file.
 func (s *Store) ExpectImageFile(ctx context.Context, digest string) error {
 	return s.writeOne(ctx, "announcing an image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
 }
 
-// recordUnused records the digest that the image called name has, before it loses it.
+// recordUnused records the current digest of the image called name before it changes.
 func recordUnused(ctx context.Context, tx *sqlx.Tx, name string) error {
 	return do(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
 		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
 }
 
-// SetImageFile changes the path of an image's file. The image stays the same.
+// SetImageFile changes the path of an image's file. It does not change anything else.
 func (s *Store) SetImageFile(ctx context.Context, name, file string) error {
 	return s.writeOne(ctx, fmt.Sprintf("moving the file of image %q", name),
 		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
@@ -84,8 +84,8 @@ func (s *Store) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, er
 	return out, wrap(err, "reading the plans of open runs")
 }
 
-// plannedImages counts a run without a record as open. A run reset from outside stores its plan before
-// its first record.
+// plannedImages treats a run without a record as open: a run that was reset from outside stores its
+// plan before its first record.
 func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
 	var rows []struct {
 		Run, Machine string
@@ -109,19 +109,18 @@ func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 	return out, err
 }
 
-// UnusedImageFiles calls remove with each digest that an image has had and that
-// neither an image nor the plan of an open run needs. The digest is forgotten
-// when remove returns nil; otherwise it is tried again by the next call. No plan
-// and no image is stored in between. A plan stored afterwards therefore sees the final
-// state of its file.
+// UnusedImageFiles calls remove with each digest that an image once had and that no image and no
+// plan of an open run needs. If remove returns nil, the digest is deleted; otherwise the next call
+// tries again. No plan and no image can be stored at the same time, so a plan stored afterwards
+// sees the final state of its file.
 func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
 	what := "removing unused image files"
 	if some, err := scalar[bool](ctx, s.ro, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil || !some {
 		return wrap(err, "%s", what)
 	}
 
-	// When a context ends, database/sql rolls back at once and lets the next writer
-	// begin, while remove would go on with what this transaction has read.
+	// When a context ends, database/sql rolls back at once and lets the next writer begin, while
+	// remove would continue with data read in this transaction.
 	ctx = context.WithoutCancel(ctx)
 	return s.write(ctx, what, func(tx *sqlx.Tx) error {
 		err := do(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A file is unused when an image has had it, no image has it and no plan of an
-// open run names it. It is named until it was removed.
+// A file is unused if an image once had it, no image has it now and no plan of an open run needs
+// it. It is included until it was removed.
 func TestUnusedImageFiles(t *testing.T) {
 	w := newWorld(t)
 	digest := func(c string) string {
@@ -66,9 +66,8 @@ func TestUnusedImageFiles(t *testing.T) {
 	require.Equal(t, []string{over, unused, stored}, removed)
 }
 
-// A caller that goes away ends nothing half way: what is renamed in the
-// transaction is of what the transaction has read.
-func TestUnusedImageFilesOutlivesItsCaller(t *testing.T) {
+// If the caller's context ends, the call completes: remove sees only data of this transaction.
+func TestUnusedImageFilesIgnoresCancellation(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var removed []string
@@ -85,7 +84,7 @@ func TestUnusedImageFilesOutlivesItsCaller(t *testing.T) {
 	require.NoError(t, w.UnusedImageFiles(t.Context(), func(d string) error { return errors.New("asked again for " + d) }))
 }
 
-// A run is resumed if its plan is stored and no later run has written.
+// A run can be resumed if its plan is stored and no later run has written.
 func TestResumable(t *testing.T) {
 	w := newWorld(t)
 	require.ErrorIs(t, w.Resumable(t.Context(), "none"), inventory.ErrNotFound)

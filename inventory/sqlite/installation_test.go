@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An installation outlives the machine's entry and a restore, which both end its
-// grant; a decommissioning that wiped all disks ends it.
+// An installation outlives a deletion of the machine and a restore, which both end its grant. A
+// decommissioning that wiped all disks ends it.
 func TestInstallationOutlivesTheGrant(t *testing.T) {
 	w := newWorld(t)
 	o := w.armed()
@@ -31,7 +31,7 @@ func TestInstallationOutlivesTheGrant(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, g.Acting)
 
-	// The last action, under the next boot, which then is an installer's.
+	// The last action, followed by the next boot, which is an installer's.
 	_, err = w.AllowBoot(t.Context(), o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.redeem(o, 2, "n2")
@@ -58,8 +58,9 @@ func TestInstallationOutlivesTheGrant(t *testing.T) {
 	require.Nil(t, of())
 }
 
-// The boot of an installer follows the agent's actions: it has the disk to itself.
-func TestAnInstallersBootEndsTheActions(t *testing.T) {
+// The boot of an installer follows the agent's actions: from then on, only the installer writes to
+// the disk.
+func TestInstallerBootEndsActing(t *testing.T) {
 	w := newWorld(t)
 	o := w.armed()
 	_, err := w.redeem(o, 1, "n")

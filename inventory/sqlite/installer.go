@@ -10,10 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SpendBoot records that the last payload of o's installer boot was delivered
-// whole: PXE is answered with disk from here on. It appends the event
-// "payload". A boot that is spent already stays so, without error; one that is
-// not o's present boot of an installer is inventory.ErrFenced.
+// SpendBoot records that the last payload of o's installer boot was delivered completely: from now
+// on, PXE requests are answered with a boot from disk. It appends the event "payload". A boot that
+// is already spent is not an error. If boot is not o's current installer boot, the error is
+// inventory.ErrFenced.
 func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error {
 	return s.write(ctx, fmt.Sprintf("spending boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
 		if _, err := spendInstallerBoot(ctx, tx, o, boot); err != nil {
@@ -23,12 +23,11 @@ func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payl
 	})
 }
 
-// InstallerReported stores what the installer of o's present boot says of its
-// end: inventory.EventInstalled or EventInstallFailed with its message. The
-// first report of a boot counts, whatever another one says; fresh tells
-// whether this was it. An installer that reports has booted: its boot is spent even
-// if SpendBoot was never called, or the restart that follows would boot the
-// installer again before the run has taken the report in.
+// InstallerReported stores the installer's report on the end of o's current boot:
+// inventory.EventInstalled or EventInstallFailed with its message. Only the first report of a boot
+// is stored; fresh reports whether it was this one. An installer that reports has booted, so the
+// boot is marked as spent even if SpendBoot was not called. Otherwise the restart that follows
+// would boot the installer again before the run has read the report.
 func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool,
 	err error,
 ) {
@@ -54,11 +53,11 @@ func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed
 	return fresh && err == nil, err
 }
 
-// presentBoot stands for the boot that a grant is at.
+// presentBoot means the current boot of a grant.
 const presentBoot = -1
 
-// spendInstallerBoot spends a boot of an installer of o and returns its number. If
-// o has no such boot, it is inventory.ErrFenced.
+// spendInstallerBoot marks an installer boot of o as spent and returns its number. If o has no such
+// boot, the error is inventory.ErrFenced.
 func spendInstallerBoot(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int) (int, error) {
 	n, err := scalar[int](ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+` AND boot > 0 AND ?4 IN (boot, -1)
 		AND installer = 1 RETURNING boot`, o.Machine, o.Run, o.Epoch, boot)

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func TestAnInstallersBootIsSpentByItsPayload(t *testing.T) {
+func TestPayloadSpendsInstallerBoot(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.take("run-1")
@@ -18,7 +18,7 @@ func TestAnInstallersBootIsSpentByItsPayload(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, g.Installer)
 	require.False(t, g.Spent)
-	require.Equal(t, w.in(time.Hour), g.SecretsUntil, "documents are served from the first moment on")
+	require.Equal(t, w.in(time.Hour), g.SecretsUntil, "documents are served from the beginning")
 	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrNotFound, "no agent belongs to this boot")
 
@@ -31,7 +31,7 @@ func TestAnInstallersBootIsSpentByItsPayload(t *testing.T) {
 	require.Len(t, w.events(inventory.EventPayload), 1)
 	g, err = w.AllowInstaller(ctx, o, 1, w.in(2*time.Hour))
 	require.NoError(t, err)
-	require.True(t, g.Spent, "renewing makes no new boot")
+	require.True(t, g.Spent, "renewing does not allow a new boot")
 	require.False(t, g.NetbootOpen(w.clock.Now()))
 
 	g, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
@@ -43,14 +43,14 @@ func TestAnInstallersBootIsSpentByItsPayload(t *testing.T) {
 	require.ErrorIs(t, w.SpendBoot(ctx, o, 2, "initrd"), inventory.ErrFenced)
 }
 
-func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
+func TestFirstInstallerReportCounts(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.take("run-1")
 	_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.InstallerReported(ctx, o, false, "")
-	require.ErrorIs(t, err, inventory.ErrFenced, "the agent is at work, no installer")
+	require.ErrorIs(t, err, inventory.ErrFenced, "the agent is running, not an installer")
 	_, err = w.AllowInstaller(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	fresh, err := w.InstallerReported(ctx, o, true, "no disk")
@@ -58,7 +58,7 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	require.True(t, fresh)
 	g, err := w.Grant(ctx, o.Machine)
 	require.NoError(t, err)
-	require.True(t, g.Spent, "no one has recorded the delivery, and what reports has booted: its restart boots it no second time")
+	require.True(t, g.Spent, "the delivery is not recorded, but an installer that reports has booted: its restart does not boot it again")
 	require.False(t, g.NetbootOpen(w.clock.Now()))
 	fresh, err = w.InstallerReported(ctx, o, false, "")
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	require.Equal(t, "no disk", failed[0].Message)
 	require.Equal(t, 2, failed[0].Boot)
 
-	// So has what phones home, of its own boot.
+	// A system that phones home for its own boot has booted, too.
 	_, err = w.AllowInstaller(ctx, o, 3, w.in(time.Hour))
 	require.NoError(t, err)
 	for _, boot := range []int{2, 3} {
@@ -82,7 +82,7 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 		require.Equal(t, boot == 3, g.Spent)
 	}
 
-	// Another boot is asked again.
+	// Another boot can report again.
 	require.NoError(t, w.MoreBoots(ctx, o, inventory.MaxBoots))
 	_, err = w.AllowInstaller(ctx, o, 4, w.in(time.Hour))
 	require.NoError(t, err)
@@ -94,9 +94,9 @@ func TestTheFirstReportOfAnInstallerCounts(t *testing.T) {
 	require.Equal(t, 4, n, "the run hears of each")
 }
 
-// The agent restarts the machine when its report is acknowledged, and may be
-// quicker than the run: with the report the installer's boot is allowed.
-func TestTheReportOfALeavingAgentAllowsTheInstaller(t *testing.T) {
+// The agent restarts the machine when its report is acknowledged, maybe before the run reads the
+// report: the report itself allows the installer's boot.
+func TestReportOfLeavingAgentAllowsInstaller(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		state action.State
@@ -135,7 +135,7 @@ func TestTheReportOfALeavingAgentAllowsTheInstaller(t *testing.T) {
 			require.Equal(t, c.boot == 2, g.NetbootOpen(w.clock.Now()))
 			if c.boot == 2 {
 				require.Equal(t, w.in(c.until), g.SecretsUntil)
-				// Sent again, it allows nothing again.
+				// A repeated report allows nothing again.
 				require.NoError(t, w.CloseNetboot(ctx, o))
 				_, err = w.Report(ctx, o, 1, action.Result{Key: k, ID: "r", State: c.state})
 				require.NoError(t, err)

@@ -12,11 +12,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxLog is how much of an attempt's log is kept, from its end, in bytes.
+// maxLog is the size of the log that is kept of an attempt, in bytes from its end.
 const maxLog = 64 << 10
 
-// AppendLog adds text to the log of an attempt, of which the last 64 KiB are
-// kept.
+// AppendLog adds text to the log of an attempt and keeps its last 64 KiB.
 func (s *Store) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
 	if text == "" {
 		return nil
@@ -60,8 +59,8 @@ func putLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, text str
 		k.Epoch, k.Action, k.Attempt, text)
 }
 
-// mergeLog adds the tail that a result carries, less what heartbeats have
-// brought already.
+// mergeLog adds the tail of a log from a result, without the part that heartbeats have already
+// added.
 func mergeLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, tail string) error {
 	if tail == "" {
 		return nil
@@ -73,14 +72,14 @@ func mergeLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, tail s
 	return putLog(ctx, tx, run, k, have+tail[overlap(have, tail):])
 }
 
-// overlap returns how many bytes of tail's beginning end have; all of them if
-// have holds tail anywhere.
+// overlap returns how many bytes at the beginning of tail are already at the end of have; all of
+// them if have contains tail anywhere.
 func overlap(have, tail string) int {
 	if strings.Contains(have, tail) {
 		return len(tail)
 	}
 	for from := 0; ; from++ {
-		// The overlap begins with the tail's first byte.
+		// An overlap begins with the first byte of tail.
 		i := strings.IndexByte(have[from:], tail[0])
 		if i < 0 {
 			return 0
@@ -92,8 +91,8 @@ func overlap(have, tail string) int {
 	}
 }
 
-// Log returns the log of an attempt at an action of a run, attempt 0 being the
-// newest; inventory.ErrNotFound when there is none.
+// Log returns the log of an attempt at an action of a run. Attempt 0 means the newest. If there is
+// none, the error is inventory.ErrNotFound.
 func (s *Store) Log(ctx context.Context, run string, actionIndex, attempt int) (string, error) {
 	text, err := scalar[string](ctx, s.ro, `SELECT text FROM log
 		WHERE run = ?1 AND action = ?2 AND (?3 = 0 OR attempt = ?3) ORDER BY epoch DESC, attempt DESC LIMIT 1`,

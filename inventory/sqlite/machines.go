@@ -24,7 +24,7 @@ type machineRow struct {
 	Created, Updated            int64
 	HasUser, HasVendor          bool
 	HasPassword                 bool
-	Doc, Standing, Installation string // JSON; "" = none
+	Doc, Standing, Installation string // JSON; "" if there is none
 }
 
 func (r machineRow) value() (m inventory.Machine, err error) {
@@ -55,19 +55,18 @@ func (s *Store) Machines(ctx context.Context) ([]inventory.Machine, error) {
 	return out, wrap(err, "listing machines")
 }
 
-// MachineByMAC returns the machine that has an interface with that canonical
-// MAC, and its grant: the zero Grant if it was never granted. It is one SELECT
-// that waits for no writer.
+// MachineByMAC returns the machine that has an interface with that canonical MAC, and its grant, or
+// the zero Grant if it was never granted. It is one SELECT and never waits for a writer.
 func (s *Store) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
 	return s.machineBy(ctx, "mac", mac)
 }
 
-// MachineByAddress is MachineByMAC by reserved address.
+// MachineByAddress is MachineByMAC with a reserved address instead.
 func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
 	return s.machineBy(ctx, "address", a.Unmap().String())
 }
 
-// machineBy looks up by a column of table interface.
+// machineBy finds a machine by a column of table interface.
 func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.Machine, inventory.Grant, error) {
 	var r struct {
 		machineRow
@@ -82,9 +81,9 @@ func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.
 	return m, r.Grant.grant(), wrap(err, "finding machine by %s %q", column, value)
 }
 
-// DeleteMachine removes a machine with all its secrets, those of its runs
-// included. An open run is inventory.ErrConflict; an operator's grant ends. The
-// records and events of its runs stay, and so does its epoch.
+// DeleteMachine removes a machine with all its secrets, including those of its runs. An open run is
+// inventory.ErrConflict; an operator's grant ends. The records and events of its runs and its epoch
+// stay.
 func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *sqlx.Tx) error {
 		run, err := openRun(ctx, tx, name)

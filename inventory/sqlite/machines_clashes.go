@@ -9,14 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clashes returns what ms would share with one another or with stored machines.
+// clashes returns the values that ms would share with each other or with stored machines.
 func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error {
 	batch := map[string]bool{}
 	for _, m := range ms {
 		batch[m.Name] = true
 	}
 	owner := map[string]string{}    // thing → machine
-	gateways := map[string]string{} // address → stored machine that names it
+	gateways := map[string]string{} // address → stored machine that uses it as gateway
 	var existing []string
 
 	for _, m := range stored {
@@ -35,7 +35,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 		return fmt.Errorf("machine %s exists already: %w", strings.Join(existing, ", "), inventory.ErrConflict)
 	}
 
-	// A router may come in one batch with the machines that use it.
+	// A router may be in the same batch as the machines that use it.
 	for _, m := range ms {
 		for _, i := range m.Interfaces {
 			delete(gateways, i.Gateway.String())
@@ -65,7 +65,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 			}
 		}
 		if slices.Contains(existing, strconv.Quote(m.Name)) {
-			continue // it may be that router, and have had the address before
+			continue // it may be that router, and may have had the address before
 		}
 
 		for n, i := range m.Interfaces {
@@ -83,10 +83,10 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 	return ps.Err()
 }
 
-// A thing belongs to one machine only.
+// A thing is a value that only one machine may have.
 type thing struct {
 	key, field, text string
-	repeats          bool // within one machine
+	repeats          bool // allowed twice within one machine
 }
 
 func things(m inventory.Machine) []thing {
@@ -115,8 +115,8 @@ func things(m inventory.Machine) []thing {
 	return out
 }
 
-// bmcKey tells BMCs apart: one host may carry several by port, one Redfish
-// service several systems. "" = manual.
+// bmcKey identifies a BMC: one host may have several on different ports, and one Redfish service
+// may have several systems. "" means manual.
 func bmcKey(b *inventory.BMC) string {
 	if b.Address() == "" || b.Capabilities().Shared {
 		return ""

@@ -12,16 +12,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutMachines stores machines that inventory.Validate has passed, all or none.
+// PutMachines stores machines that inventory.Validate has accepted, all or none.
 //
-// Without replace an existing name is inventory.ErrConflict. Names, MACs,
-// addresses, host names and BMCs that two machines would share are
-// inventory.Problems, all at once; inventory.Conflicts if one of the two is
-// stored already, or if a run is open that relies on what would change.
+// Without replace, an existing name is inventory.ErrConflict. Names, MACs, addresses, host names
+// and BMCs that two machines would share are reported together as inventory.Problems. The error is
+// also inventory.Conflicts if one of the two machines is already stored, or if an open run relies
+// on a value that would change.
 //
-// A secret that is zero while its Has field is set stays as stored. But a BMC
-// whose driver, host, port or TLS mode changes loses its password, which would be
-// sent to another address otherwise.
+// A secret that is zero while its Has field is set keeps its stored value. But if the driver, host,
+// port or TLS mode of a BMC changes, its password is removed: otherwise it would be sent to another
+// address.
 func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
 	ms = slices.Clone(ms)
 	for i := range ms {
@@ -44,7 +44,7 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 			return err
 		}
 
-		// All addresses go first: machines of one batch may swap them.
+		// Delete all addresses first: machines in one batch may swap them.
 		for _, m := range ms {
 			err := doAll(ctx, tx, stmt("DELETE FROM interface WHERE machine = ?", m.Name),
 				stmt("UPDATE machine SET bmc = NULL WHERE name = ?", m.Name))
@@ -62,7 +62,7 @@ func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace
 	})
 }
 
-// putMachine stores a machine in the place of old; nil: there was none.
+// putMachine stores a machine and replaces old, or adds it if old is nil.
 func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine, old *storedMachine, by string) error {
 	exists := old != nil
 	if !exists {
@@ -122,8 +122,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 	return s.operator(ctx, tx, m.Name, by, what)
 }
 
-// sealMachine seals a secret of a machine that was entered, or returns the stored
-// one if that is kept.
+// sealMachine seals a secret that was entered, or returns the stored one if keep is set.
 func (s *Store) sealMachine(entered inventory.Secret, keep bool, purpose, binding string, stored []byte) ([]byte,
 	error,
 ) {
@@ -152,7 +151,7 @@ func putInterfaces(ctx context.Context, tx *sqlx.Tx, m inventory.Machine) error 
 	return nil
 }
 
-// bare returns m without what has columns of its own, first of all secrets.
+// bare returns m without the fields that have their own columns, in particular secrets.
 func bare(m inventory.Machine) inventory.Machine {
 	m.UserData, m.VendorData, m.HasUserData, m.HasVendorData = inventory.Secret{}, inventory.Secret{}, false, false
 	m.Created, m.Updated, m.Standing, m.Installation = moment(0), moment(0), nil, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// keepForRuns refuses changes of what an open run relies on, in the transaction
-// that would make them. An operator's netboot window is closed.
+// keepForRuns returns the changes that an open run does not allow, within the transaction that
+// would make them. It closes an operator's netboot window.
 func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine,
 	stored map[string]*storedMachine, by string,
 ) error {
@@ -62,8 +62,8 @@ func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Mac
 	return nil
 }
 
-// changesForRuns returns the first field in which two versions of a machine
-// differ and which a run relies on from its plan to its end; "" = none.
+// changesForRuns returns the first field that differs between two versions of a machine and on
+// which a run relies from its plan to its end; "" if there is none.
 func changesForRuns(a, b inventory.Machine) (string, error) {
 	nics := func(m inventory.Machine) any {
 		out := []inventory.Interface{}
@@ -83,7 +83,8 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 		{"interfaces", nics},
 		{"disks", func(m inventory.Machine) any { return append([]inventory.DeclaredDisk{}, m.Disks...) }},
 		{"diskSelector", func(m inventory.Machine) any { return m.DiskSelector }},
-		// Those of a that are gone. More of them only narrow what the run may write to: Bind and Assign read them again.
+		// Only removed disks count. Added ones just narrow the choice of the run: Bind and Assign
+		// read them again.
 		{"protectedDisks", func(m inventory.Machine) any {
 			return slices.DeleteFunc(slices.Clone(a.ProtectedDisks),
 				func(d action.DiskID) bool { return slices.Contains(m.ProtectedDisks, d) })
@@ -104,8 +105,8 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 	return "", nil
 }
 
-// openRun returns the run of a machine that is not over: it holds the grant, or
-// its record is open. "" = none.
+// openRun returns the run of a machine that is not over: it holds the grant, or its record is open.
+// "" means none.
 func openRun(ctx context.Context, tx *sqlx.Tx, machine string) (string, error) {
 	return optional(scalar[string](ctx, tx,
 		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND substr(run, 1, 7) <> 'person:'

@@ -17,7 +17,7 @@ type secretRow struct {
 	BMCPassword          []byte `db:"bmc_password"`
 }
 
-// A storedMachine is a machine as the store has it, with its secrets sealed.
+// A storedMachine is a machine in the database, with sealed secrets.
 type storedMachine struct {
 	inventory.Machine
 	sealed secretRow
@@ -33,10 +33,10 @@ type sealedField struct {
 	sealed                         []byte
 }
 
-// sealedFields returns what r holds sealed.
+// sealedFields returns the sealed secrets of r.
 func (r secretRow) sealedFields() []sealedField {
 	var m inventory.Machine
-	// A document that cannot be read gives no binding, and so opens nothing.
+	// Without a readable document there is no binding, and nothing can be opened.
 	_ = json.Unmarshal([]byte(r.Doc), &m)
 	all := []sealedField{
 		{"userData", "user_data", sealUserData, userBinding(r.Name, "user"), r.UserData},
@@ -52,7 +52,8 @@ func (s *Store) secrets(ctx context.Context) ([]secretRow, error) {
 	return rows, err
 }
 
-// namesOfSecrets names the stored secrets that are wanted, as "<machine>: <field>".
+// namesOfSecrets returns the names of the stored secrets for which wanted returns true, as
+// "<machine>: <field>".
 func (s *Store) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) (names []string, err error) {
 	rows, err := s.secrets(ctx)
 	for _, r := range rows {
@@ -65,8 +66,8 @@ func (s *Store) namesOfSecrets(ctx context.Context, wanted func(sealedField) boo
 	return names, err
 }
 
-// reveal opens the named fields of a machine; one that is not set is zero, and so are
-// all with an error.
+// reveal opens the named fields of a machine. A field that is not set is zero; on an error, all are
+// zero.
 func (s *Store) reveal(ctx context.Context, machine string, names ...string) ([]inventory.Secret, error) {
 	out := make([]inventory.Secret, len(names))
 	var r secretRow
@@ -85,15 +86,15 @@ func (s *Store) reveal(ctx context.Context, machine string, names ...string) ([]
 	return out, nil
 }
 
-// UserData returns a machine's user data and vendor data, zero where there is
-// none; inventory.ErrSealed when they cannot be opened.
+// UserData returns a machine's user data and vendor data, zero if there is none. If they cannot be
+// opened, the error is inventory.ErrSealed.
 func (s *Store) UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error) {
 	out, err := s.reveal(ctx, name, "userData", "vendorData")
 	return out[0], out[1], wrap(err, "reading user data of machine %q", name)
 }
 
-// BMCPassword returns the password of a machine's BMC, zero when there is
-// none; inventory.ErrSealed when it cannot be opened.
+// BMCPassword returns the password of a machine's BMC, zero if there is none. If it cannot be
+// opened, the error is inventory.ErrSealed.
 func (s *Store) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
 	out, err := s.reveal(ctx, name, "bmc.password")
 	return out[0], wrap(err, "reading BMC password of machine %q", name)

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// full is a machine with every field set.
+// full returns a machine with every field set.
 func full() inventory.Machine {
 	return inventory.Machine{
 		Name: "full", Labels: map[string]string{"rack": "a1"},
@@ -54,7 +54,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	want.HasUserData, want.HasVendorData, want.BMC.HasPassword = true, true, true
 	want.Created, want.Updated = w.clock.Now(), w.clock.Now()
 	require.Equal(t, want, got)
-	require.Equal(t, "canary-password", m.BMC.Password.Reveal(), "the caller's value is left alone")
+	require.Equal(t, "canary-password", m.BMC.Password.Reveal(), "the caller's value is not changed")
 
 	user, vendor, err := w.UserData(ctx, "full")
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	_, err = w.BMCPassword(ctx, "unknown")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
-	// What was read can be stored again and loses nothing.
+	// A machine that was read can be stored again without losing anything.
 	w.clock.Add(time.Minute)
 	got.Labels["rack"] = "b2"
 	require.NoError(t, put(t, w.Store, true, got))
@@ -80,7 +80,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, w.in(-time.Minute), got.Created)
 	require.Equal(t, w.clock.Now(), got.Updated)
-	// And without the Has fields the secrets go.
+	// Without the Has fields, the secrets are removed.
 	got.HasUserData = false
 	require.NoError(t, put(t, w.Store, true, got))
 	user, vendor, err = w.UserData(ctx, "full")
@@ -131,7 +131,7 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 			require.Equal(t, name == "user", m.BMC.HasPassword)
 		})
 	}
-	// A ciphertext that someone moves to another address opens nothing.
+	// A ciphertext that was moved to another machine cannot be opened.
 	w := newWorld(t)
 	require.NoError(t, put(t, w.Store, false, full()))
 	_, err := w.rw.ExecContext(t.Context(), "UPDATE machine SET doc = replace(doc, 'bmc.example.org', 'evil.example.org')")
@@ -140,7 +140,7 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrSealed)
 }
 
-func TestClashesAreReportedAllAtOnce(t *testing.T) {
+func TestClashesAreReportedTogether(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, put(t, w.Store, false, full()))
 	a, b := machine("a", 2), machine("b", 3)
@@ -167,7 +167,7 @@ func TestClashesAreReportedAllAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 2, "nothing was stored")
 
-	// Existing names without replace.
+	// Existing names, without replace.
 	err = put(t, w.Store, false, machine("c", 4), machine("m1", 1), full())
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, `"m1"`)
@@ -175,12 +175,12 @@ func TestClashesAreReportedAllAtOnce(t *testing.T) {
 	_, err = w.Machine(t.Context(), "c")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
-	// Two machines of a batch may swap what they have.
+	// Two machines in a batch may swap their values.
 	x, y := machine("x", 20), machine("y", 21)
 	require.NoError(t, put(t, w.Store, false, x, y))
 	x.Interfaces, y.Interfaces = y.Interfaces, x.Interfaces
 	require.NoError(t, put(t, w.Store, true, x, y))
-	// Two systems behind one Redfish service are two BMCs.
+	// Two systems of one Redfish service are two BMCs.
 	x.BMC = &inventory.BMC{Driver: inventory.DriverRedfish, Host: "10.0.0.99", SystemName: "1"}
 	y.BMC = &inventory.BMC{Driver: inventory.DriverRedfish, Host: "10.0.0.99", SystemName: "2"}
 	require.NoError(t, put(t, w.Store, true, x, y))
@@ -211,13 +211,13 @@ func TestDeleteMachine(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	grants, err := w.Grants(ctx)
 	require.NoError(t, err)
-	require.Empty(t, grants, "a person's grant ends with the machine")
+	require.Empty(t, grants, "an operator's grant ends with the machine")
 	_, err = w.Workflow(ctx, "run-1")
 	require.NoError(t, err, "records stay")
 	require.NoError(t, put(t, w.Store, false, full()), "its MAC is free again")
 }
 
-// S24: the database alone reveals no secret.
+// S24: the database without the keys reveals no secret.
 func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -273,7 +273,7 @@ func TestKeys(t *testing.T) {
 			if name == "some" {
 				w.keys = right
 			}
-			// The database of newWorld has the check value of other keys.
+			// The database of newWorld has check values of other keys.
 			require.NoError(t, w.Close())
 			require.NoError(t, os.Remove(w.path))
 			w.Store = nil
@@ -284,7 +284,7 @@ func TestKeys(t *testing.T) {
 			require.NoError(t, w.KeyCheck(ctx))
 			w.reopen(keys)
 
-			// What is not secret goes on.
+			// Everything that is not secret works.
 			require.ErrorIs(t, w.KeyCheck(ctx), inventory.ErrSealed)
 			m, _, err := w.MachineByMAC(ctx, "52:54:00:00:01:01")
 			require.NoError(t, err)
@@ -294,7 +294,7 @@ func TestKeys(t *testing.T) {
 			o := w.armed()
 			require.NoError(t, w.CloseNetboot(ctx, o))
 
-			// What is secret is refused, and never written with such keys.
+			// Secrets are refused, and never written with such keys.
 			_, err = w.BMCPassword(ctx, "full")
 			require.ErrorIs(t, err, inventory.ErrSealed)
 			_, err = w.Plan(ctx, "run-0")
@@ -314,7 +314,7 @@ func TestKeys(t *testing.T) {
 				require.Equal(t, []string{"full: userData", "full: vendorData", "full: bmc.password"}, lost)
 			}
 
-			// The right key finds everything.
+			// With the right keys, everything is readable.
 			w.reopen(w.keys)
 			require.NoError(t, w.KeyCheck(ctx))
 			p, err := w.BMCPassword(ctx, "full")
@@ -333,7 +333,7 @@ func TestResetSecrets(t *testing.T) {
 	require.NoError(t, put(t, w.Store, false, full()))
 	all := []string{"full: userData", "full: vendorData", "full: bmc.password"}
 
-	// Without keys nothing is forgotten.
+	// Without keys, no secret is removed.
 	for _, keys := range []Sealer{nil, w.keys.Only(), w.keys.Only(keyring.BMC)} {
 		w.reopen(keys)
 		_, err := w.ResetSecrets(ctx, "ann")
@@ -344,7 +344,7 @@ func TestResetSecrets(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, lost, "nothing is lost")
 
-	// With new ones, what the old ones sealed is, and secrets can be entered.
+	// With new keys, secrets sealed with the old keys are removed, and new ones can be entered.
 	w.reopen(keyring.New())
 	lost, err = w.ResetSecrets(ctx, "ann")
 	require.NoError(t, err)
@@ -393,7 +393,8 @@ func TestSeenIsBounded(t *testing.T) {
 	require.Equal(t, w.in(2499*time.Second), got[0].Last)
 	require.LessOrEqual(t, len(got[0].Class), 256)
 
-	// Counts add up; a machine's own MAC is not unknown; a new machine's leaves.
+	// Counts are added; a stored machine's MAC is not unknown, and that of a new machine is
+	// removed.
 	newest := got[0]
 	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{
 		{MAC: newest.MAC, First: w.clock.Now(), Last: newest.Last.Add(time.Hour), Count: 3},

@@ -11,14 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Purposes under which the store seals.
+// Purposes of the keys that the store uses.
 const (
 	sealBMC      = "bmc"
 	sealUserData = "userdata"
 	sealPlan     = "plan"
 )
 
-// The check value is this text, sealed under each purpose.
+// A check value is this text, sealed with the key of each purpose.
 const (
 	checkText    = "ingot"
 	checkBinding = "check"
@@ -26,8 +26,8 @@ const (
 
 func purposes() []string { return []string{sealBMC, sealUserData, sealPlan} }
 
-// checkKeys compares the keys with the check values, writes those that are
-// missing, and remembers which keys must not be sealed with.
+// checkKeys compares the keys with the check values, writes missing check values, and stores which
+// keys must not be used for sealing.
 func (s *Store) checkKeys(ctx context.Context) error {
 	bad := map[string]error{}
 	for _, p := range purposes() {
@@ -48,10 +48,10 @@ func (s *Store) checkKeys(ctx context.Context) error {
 	return nil
 }
 
-// unfit returns why purpose must not be sealed with, nil when it may.
+// unfit returns why the key of purpose must not be used for sealing, or nil if it may.
 func (s *Store) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
 
-// checkKey is inventory.ErrNotFound when nothing was ever sealed for purpose.
+// checkKey returns inventory.ErrNotFound if nothing was ever sealed for purpose.
 func (s *Store) checkKey(ctx context.Context, purpose string) error {
 	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose)
 	if err == nil {
@@ -71,11 +71,11 @@ func (s *Store) writeCheck(ctx context.Context, purpose string) error {
 	if err != nil {
 		return err
 	}
-	return s.checkKey(ctx, purpose) // another process may have been faster, with another key
+	return s.checkKey(ctx, purpose) // another process may have written it first, with another key
 }
 
-// KeyCheck returns inventory.ErrSealed, naming the key, unless each key of the
-// store is the one that wrote what is sealed in it. Arming a machine asks first.
+// KeyCheck returns nil if each key of the store is the one that sealed its stored values. Otherwise
+// it returns inventory.ErrSealed and names the key. It is called before arming a machine.
 func (s *Store) KeyCheck(context.Context) error {
 	for _, p := range purposes() {
 		if err := s.unfit(p); err != nil {
@@ -85,8 +85,7 @@ func (s *Store) KeyCheck(context.Context) error {
 	return nil
 }
 
-// seal refuses keys that are not those of this database: what they sealed
-// could not be read by the right ones.
+// seal refuses keys that do not belong to this database: the right keys could not open the result.
 func (s *Store) seal(purpose, binding string, plain []byte) ([]byte, error) {
 	if err := s.unfit(purpose); err != nil {
 		return nil, err
@@ -101,8 +100,8 @@ func (s *Store) open(purpose, binding string, sealed []byte) ([]byte, error) {
 	return s.keys.Open(purpose, binding, sealed)
 }
 
-// SecretsUnreadable names the fields whose stored secret cannot be opened with
-// the present keys and has to be entered again, as "<machine>: <field>".
+// SecretsUnreadable returns the fields whose stored secret cannot be opened with the current keys
+// and has to be entered again, as "<machine>: <field>".
 func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	out, err := s.namesOfSecrets(ctx, func(f sealedField) bool {
 		_, err := s.open(f.purpose, f.binding, f.sealed)
@@ -111,8 +110,8 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	return out, wrap(err, "listing unreadable secrets")
 }
 
-// RunsUnreadable names what runs hold sealed that cannot be opened with the
-// present keys: their plans and assignments, which cannot be entered again.
+// RunsUnreadable returns the plans and assignments that cannot be opened with the current keys.
+// They cannot be entered again.
 func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, table := range runTables {
@@ -130,11 +129,11 @@ func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// ResetSecrets makes the present keys those of this database and forgets the
-// secrets of machines that they cannot open; it returns what SecretsUnreadable
-// named. Plans and assignments of earlier runs that they cannot open are emptied
-// and stay unreadable. Keys that are missing, not
-// merely others, are inventory.ErrSealed: then nothing is forgotten.
+// ResetSecrets makes the current keys those of this database and deletes the secrets of machines
+// that they cannot open. It returns the names of these secrets in the form of SecretsUnreadable.
+// Plans and assignments of earlier runs that they cannot open are emptied and stay unreadable. If
+// keys are missing, and not just different, the error is inventory.ErrSealed and nothing is
+// deleted.
 func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 	lost, err := s.resetSecrets(ctx, by)
 	if err == nil {
@@ -172,7 +171,7 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 					continue
 				}
 
-				// A value that was entered since is not ours to forget.
+				// Keep a value that was entered since the check.
 				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name,
 					f.sealed)
 				if err != nil {
@@ -216,8 +215,7 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 	return lost, err
 }
 
-// SiteEpoch returns which life of this site the database belongs to: restore
-// and migration add to it.
+// SiteEpoch returns the site epoch of the database. A restore or a migration increments it.
 func (s *Store) SiteEpoch(ctx context.Context) (int64, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'site_epoch'")
 	return n, wrap(err, "reading site epoch")
@@ -240,15 +238,14 @@ func (s *Store) backup(ctx context.Context, path string) error {
 	}
 	err = s.noRoom(errors.Join(err, f.Close()))
 	if err != nil {
-		err = errors.Join(err, os.Remove(path)) // half a backup is worse than none
+		err = errors.Join(err, os.Remove(path)) // an incomplete backup is worse than none
 	}
 	return err
 }
 
-// TemporalCluster returns the id of the Temporal cluster in which this site's
-// runs live. The first id that is given is the one that is kept: a cluster that
-// answers under the same address later and is another one knows nothing of the
-// runs, and must not be believed about them.
+// TemporalCluster returns the id of the Temporal cluster that has this site's runs. It stores the
+// first id that it is given, and keeps it: another cluster that later answers under the same
+// address does not know the runs, so its answers about them must not be used.
 func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
 	err = s.write(ctx, "remembering the Temporal cluster", func(tx *sqlx.Tx) error {
 		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)

@@ -11,11 +11,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Notices wait in an outbox: the transaction that stores a record writes its
-// notice, too. The row is removed some time after the notice was delivered.
+// Notices wait in an outbox: the transaction that stores a record also stores its notice. The row
+// is removed some time after the notice was delivered.
 
-// WithNotices makes the store write notices of these events (all of
-// inventory.NoticeEvents when there are none). Without this option none is written.
+// WithNotices makes the store write notices for these events, or for all of inventory.NoticeEvents
+// if there are none. Without this option, it writes no notices.
 func WithNotices(events ...string) Option {
 	return func(s *Store) {
 		if s.notices = events; len(events) == 0 {
@@ -24,15 +24,14 @@ func WithNotices(events ...string) Option {
 	}
 }
 
-// What the outbox keeps: how many notices may wait, and how many of the others are
-// remembered, so that none is written twice.
+// Limits of the outbox: how many notices may wait, and how many delivered ones are kept so that
+// none is written twice.
 const (
 	maxNotices  = 1000
 	keepNotices = 2000
 )
 
-// addNotice writes the first of these notices whose event the store writes notices
-// of.
+// addNotice writes the first of these notices that has an enabled event.
 func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.Notice) error {
 	i := slices.IndexFunc(notices, func(n inventory.Notice) bool { return slices.Contains(s.notices, n.Event) })
 	if i < 0 {
@@ -56,8 +55,8 @@ func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.
 	)
 }
 
-// maxNoticeWait is longer than any pause between two attempts: a notice that is
-// due later than that was written before the clock was set back.
+// maxNoticeWait is longer than any pause between two attempts. A notice that is due later than that
+// was stored before the clock was set back.
 const maxNoticeWait = time.Hour
 
 type noticeRow struct {
@@ -70,8 +69,8 @@ func (r noticeRow) value() (inventory.OpenNotice, error) {
 	return inventory.OpenNotice{Notice: n, Attempts: r.Attempts}, err
 }
 
-// NextNotice returns the notice that is due, the one that waits longest first;
-// inventory.ErrNotFound when there is none.
+// NextNotice returns the due notice that has waited longest, or inventory.ErrNotFound if there is
+// none.
 func (s *Store) NextNotice(ctx context.Context) (inventory.OpenNotice, error) {
 	now := s.now()
 	n, err := read[noticeRow](ctx, s.ro,
@@ -86,17 +85,16 @@ func (s *Store) NoticeSent(ctx context.Context, id string) error {
 		"UPDATE notice SET state = 'sent', at = ?, attempts = attempts + 1, error = '' WHERE id = ?", nanos(s.now()), id)
 }
 
-// NoticeFailed records that an attempt failed, and why, and when the next one is
-// due; zero: none, the notice is given up.
+// NoticeFailed records a failed attempt with its reason and the time of the next attempt. A zero
+// time means that the notice is dropped.
 func (s *Store) NoticeFailed(ctx context.Context, id, why string, due time.Time) error {
 	return s.writeOne(ctx, "recording that a notice was not sent",
 		`UPDATE notice SET state = iif(?1 = 0, 'dropped', state), due = ?1, attempts = attempts + 1, error = ?2
 			WHERE id = ?3 AND state = 'open'`, nanos(due), why, id)
 }
 
-// CloseNotices gives up the notices that wait, because no receiver is configured
-// any more, and appends an event of each to its machine or operation. It returns
-// how many.
+// CloseNotices drops the waiting notices because no receiver is configured any more. It appends an
+// event for each to its machine or operation, and returns their number.
 func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
 	closed := 0
 	err := s.write(ctx, "closing notices", func(tx *sqlx.Tx) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestNoticesGoThroughTheOutbox: each is open, then sent, dropped or closed.
-func TestNoticesGoThroughTheOutbox(t *testing.T) {
+// TestNoticesUseTheOutbox: a notice is open, and then sent, dropped or closed.
+func TestNoticesUseTheOutbox(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	WithNotices()(w.Store)

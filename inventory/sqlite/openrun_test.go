@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// What a run was planned with stays as it is until the run ends, whether or
-// not it has taken the grant yet. Its BMC may be corrected meanwhile.
+// A run's planned values do not change until it ends, whether or not it has the grant yet. Access
+// to its BMC may be corrected during the run.
 func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 	for name, change := range map[string]func(m *inventory.Machine){
 		"MAC": func(m *inventory.Machine) { m.Interfaces[0].MAC = "52:54:00:00:00:aa" },
@@ -67,9 +67,9 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 	}
 }
 
-// A protected disk may be added while a run asks which disk it may write: that
-// only narrows the choice.
-func TestOpenRunTakesMoreProtectedDisks(t *testing.T) {
+// A protected disk may be added while a run asks which disk it may write, because that only narrows
+// the choice.
+func TestProtectedDiskMayBeAddedDuringRun(t *testing.T) {
 	w := newWorld(t)
 	m := machine("m1", 1)
 	m.ProtectedDisks = []action.DiskID{{Serial: "S1"}}
@@ -81,8 +81,8 @@ func TestOpenRunTakesMoreProtectedDisks(t *testing.T) {
 	require.ErrorContains(t, put(t, w.Store, true, m), "run-1 is open")
 }
 
-// An operator's window belongs to the hardware for which it was opened.
-func TestPersonsWindowDoesNotMoveToAnotherMAC(t *testing.T) {
+// An operator's window is only for the hardware for which it was opened.
+func TestOperatorWindowDoesNotMoveToAnotherMAC(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	_, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
@@ -104,8 +104,8 @@ func TestPersonsWindowDoesNotMoveToAnotherMAC(t *testing.T) {
 	}))
 }
 
-// A machine that is not there any more cannot be armed; so it is not deleted
-// between the plan of a run and its grant.
+// A deleted machine cannot be armed, so a machine cannot be deleted between the plan of a run and
+// its grant.
 func TestPlannedRunKeepsItsMachine(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StatePreparing}))
@@ -114,9 +114,9 @@ func TestPlannedRunKeepsItsMachine(t *testing.T) {
 	require.ErrorContains(t, err, "run-1")
 }
 
-// What another machine has is a conflict; what one request says twice is wrong
-// input.
-func TestClashWithWhatIsStoredIsAConflict(t *testing.T) {
+// A value that another machine has is a conflict. A value that one request contains twice is
+// invalid input.
+func TestClashWithStoredMachineIsConflict(t *testing.T) {
 	w := newWorld(t)
 	err := put(t, w.Store, false, machine("other", 1))
 	require.ErrorIs(t, err, inventory.ErrConflict)
@@ -129,9 +129,9 @@ func TestClashWithWhatIsStoredIsAConflict(t *testing.T) {
 	require.NotErrorIs(t, err, inventory.ErrConflict)
 }
 
-// A new machine does not get the address that stored machines use as their
-// gateway, unless it comes with one of them; a stored machine may be that router.
-func TestGatewayIsNoNewMachinesAddress(t *testing.T) {
+// A new machine cannot have the address that stored machines use as their gateway, unless it is
+// stored together with one of them. A stored machine may be that router.
+func TestNewMachineCannotHaveGatewayAddress(t *testing.T) {
 	w := newWorld(t)
 	router, node := machine("router", 254), machine("node", 5)
 	node.Interfaces[0].Gateway = router.Interfaces[0].Address
@@ -154,7 +154,7 @@ func TestGatewayIsNoNewMachinesAddress(t *testing.T) {
 	require.NoError(t, put(t, w.Store, true, machine("late", 253), twin), "together with one of those that use it")
 }
 
-// A flood through one port leaves the rows of another in their place.
+// A flood through one relay does not remove the rows of another.
 func TestSeenKeepsTheNewestOfEachRelay(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutOperation stores the record of an operation by the rules of PutWorkflow: a
-// final record stays, and an older record does not replace a newer one.
+// PutOperation stores the record of an operation with the rules of PutWorkflow: a final record
+// stays, and an older record does not replace a newer one.
 func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
 	what := fmt.Sprintf("storing the record of operation %q", o.ID)
 	if o.Run == "" || o.ID == "" {
@@ -44,7 +44,7 @@ func (s *Store) Operation(ctx context.Context, run string) (inventory.Operation,
 	return o, wrap(err, "reading the record of operation %q", run)
 }
 
-// Operations returns records, the newest first unless f says otherwise.
+// Operations returns records, by default the newest first.
 func (s *Store) Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
 	q := selection{query: "SELECT doc FROM operation WHERE true"}
 	q.where(f.ID != "", "id = ?", f.ID)

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestPages reads machines, runs and events in pages, both ways.
+// TestPages reads machines, runs and events page by page, in both directions.
 func TestPages(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

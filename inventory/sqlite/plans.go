@@ -12,11 +12,11 @@ import (
 
 func runBinding(run string) string { return "run=" + run }
 
-// PutPlan stores the plan of a run, sealed. A run keeps its first plan; storing a
-// different one is ErrConflict.
+// PutPlan stores the plan of a run, sealed. A run keeps its first plan; storing a different one is
+// inventory.ErrConflict.
 func (s *Store) PutPlan(ctx context.Context, p inventory.Plan) error {
 	return s.writeDoc(ctx, fmt.Sprintf("storing the plan of run %q", p.Run), p, func(tx *sqlx.Tx, doc string) error {
-		// Within the transaction: see Reseal.
+		// Seal within the transaction: see Reseal.
 		sealed, err := s.seal(sealPlan, runBinding(p.Run), []byte(doc))
 		if err != nil {
 			return err
@@ -47,17 +47,16 @@ func (s *Store) Plan(ctx context.Context, run string) (inventory.Plan, error) {
 	return p, wrap(err, "reading the plan of run %q", run)
 }
 
-// forgetOtherPlans deletes the plans of all other runs of o's machine: from the
-// moment o may write to its disks, the rest of an earlier run must not be carried
-// out there any more.
+// forgetOtherPlans deletes the plans of all other runs of o's machine: after o may write to its
+// disks, the rest of an earlier run must not be carried out.
 func forgetOtherPlans(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
 	return do(ctx, tx, "DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
 		o.Machine, o.Run)
 }
 
-// Resumable returns nil while another run may carry out what is left of the plan
-// of a run ("retry --from failed-step"). inventory.ErrConflict: the plan is not
-// stored, or another run has written to the machine since.
+// Resumable returns nil if another run may continue the plan of a run ("retry --from failed-step").
+// It returns inventory.ErrConflict if the plan is not stored or another run has written to the
+// machine since.
 func (s *Store) Resumable(ctx context.Context, run string) error {
 	const again = "it can only be retried from the start"
 	what := fmt.Sprintf("resuming run %q", run)
@@ -66,8 +65,8 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 		Planned         bool
 	}
 
-	// A later run's disk is recorded before its first write is assigned, which is
-	// what deletes this run's plan.
+	// A later run records its disk before its first write is assigned; that assignment deletes this
+	// run's plan.
 	err := get(ctx, s.ro, &found, `SELECT machine, EXISTS (SELECT 1 FROM plan WHERE plan.run = w.run) AS planned,
 		coalesce((SELECT d.run FROM disk_written d JOIN workflow later ON later.run = d.run
 			WHERE d.machine = w.machine AND later.rowid > w.rowid ORDER BY later.rowid DESC LIMIT 1), '') AS writer
@@ -86,7 +85,7 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 	return nil
 }
 
-// unseal reads what belongs to a run into v.
+// unseal decodes a sealed value of a run into v.
 func (s *Store) unseal(run string, sealed []byte, v any) error {
 	plain, err := s.open(sealPlan, runBinding(run), sealed)
 	if err != nil {

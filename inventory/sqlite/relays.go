@@ -9,14 +9,12 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// maxRelays bounds the rows that packets can make. Forged giaddrs only push out
-// the relays that were not heard for the longest time, and these are recorded
-// again as soon as they are heard.
+// maxRelays limits the rows that packets can create. Forged giaddrs remove only the relays that
+// were not heard for the longest time, and those are recorded again when they are heard.
 const maxRelays = 256
 
-// PutRelay records that the relay with this giaddr was heard. An older time
-// than the one that is known changes nothing, unless that one is of a clock that
-// stood ahead.
+// PutRelay records that the relay with this giaddr was heard. A time older than the stored one
+// changes nothing, unless the stored one is in the future because a clock was ahead.
 func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
 	return s.write(ctx, fmt.Sprintf("recording that relay %s was heard", giaddr), func(tx *sqlx.Tx) error {
 		now := nanos(s.now())
@@ -31,7 +29,7 @@ func (s *Store) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 	})
 }
 
-// Relayed returns when the relay with this giaddr was last heard; zero: never.
+// Relayed returns when the relay with this giaddr was last heard, or the zero time if never.
 func (s *Store) Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error) {
 	n, err := optional(scalar[int64](ctx, s.ro, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String()))
 	return moment(n), wrap(err, "reading when relay %s was heard", giaddr)

@@ -20,14 +20,14 @@ func TestRelays(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, began.Add(time.Minute).Equal(at), "%s: what was heard later stays", at)
 
-	// What a clock wrote that stood ahead is no later than anything.
+	// A stored time in the future, from a clock that was ahead, is replaced by any time.
 	require.NoError(t, w.PutRelay(t.Context(), gateway, w.in(24*time.Hour)))
 	require.NoError(t, w.PutRelay(t.Context(), gateway, began.Add(time.Minute)))
 	at, err = w.Relayed(t.Context(), gateway)
 	require.NoError(t, err)
 	require.True(t, began.Add(time.Minute).Equal(at), "%s: a time that is still to come stays", at)
 
-	// S48: who forges giaddrs pushes out the oldest.
+	// S48: forged giaddrs remove the oldest relays.
 	for n := range maxRelays {
 		require.NoError(t, w.PutRelay(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), began.Add(time.Hour)))
 	}
@@ -38,8 +38,8 @@ func TestRelays(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, at.IsZero())
 
-	// It is recorded again when it is heard again, and keeps its place by that; one
-	// of a clock that stood ahead goes first.
+	// A relay is recorded again when it is heard, and then stays. A relay with a time in the future
+	// is removed first.
 	require.NoError(t, w.PutRelay(t.Context(), netip.MustParseAddr("10.9.9.9"), w.in(24*time.Hour)))
 	require.NoError(t, w.PutRelay(t.Context(), gateway, w.in(0)))
 	at, err = w.Relayed(t.Context(), gateway)

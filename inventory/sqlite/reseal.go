@@ -11,18 +11,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Reseal opens everything that is sealed and seals it again, with the keys
-// that the Sealer seals with now. It returns how many values that were.
+// Reseal opens all sealed values and seals them again with the Sealer's current keys. It returns
+// the number of these values.
 //
-// Each table is one transaction: a crash in between leaves values that open
-// with the earlier keys, and Reseal begins again. Everything that seals does
-// so inside its transaction, and transactions that write run one at a time. What was
-// sealed with the earlier keys is therefore in its table when Reseal reads it. The
-// earlier ciphertexts are overwritten in the file (secure_delete).
+// Each table is one transaction. After a crash, some values still need the earlier keys, and Reseal
+// starts again. Everything is sealed within its transaction, and write transactions run one at a
+// time: a value that was sealed with the earlier keys is therefore in its table when Reseal reads
+// it. The earlier ciphertexts are overwritten in the file (secure_delete).
 //
-// Keys that are not those of this database are inventory.ErrSealed, and nothing
-// is done. What opens with no key at all is left as it is and named in an error
-// that is inventory.ErrSealed, too: then no key may be dropped.
+// If the keys do not belong to this database, the error is inventory.ErrSealed and nothing is
+// changed. Values that no key opens are not changed and are named in an error, which is also
+// inventory.ErrSealed: then no key may be removed.
 func (s *Store) Reseal(ctx context.Context) (int, error) {
 	n, err := s.reseal(ctx)
 	return n, wrap(err, "sealing secrets again")
@@ -33,7 +32,7 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		return 0, err
 	}
 
-	// KeyCheck tells of the keys that there were at the start.
+	// KeyCheck only knows the keys from the start of the server.
 	for _, p := range purposes() {
 		if err := s.checkKey(ctx, p); err != nil {
 			return 0, err
@@ -65,8 +64,8 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		return total, err
 	}
 
-	// The write-ahead log holds earlier pages. If a reader blocks this checkpoint, the
-	// next one removes them.
+	// The write-ahead log contains earlier pages. If a reader blocks this checkpoint, the next one
+	// removes them.
 	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
 		return total, err
 	}
@@ -77,10 +76,10 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 		len(shut), strings.Join(names, ", "), inventory.ErrSealed)
 }
 
-// maxNamed is how many secrets an error names.
+// maxNamed is how many secrets an error names at most.
 const maxNamed = 20
 
-// sealAgain returns the value sealed again; nil when no key opens it.
+// sealAgain returns the value sealed with the current keys, or nil if no key opens it.
 func (s *Store) sealAgain(purpose, binding string, sealed []byte) ([]byte, error) {
 	plain, err := s.open(purpose, binding, sealed)
 	if errors.Is(err, inventory.ErrSealed) {
@@ -119,10 +118,10 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 	return n, shut, nil
 }
 
-// runTables hold what belongs to a run or an operation, sealed under its name.
+// runTables are the tables with values of a run or an operation, which are sealed under its name.
 var runTables = []string{"plan", "assignment", "fact", "genesis"}
 
-// resealRuns seals the rows of one of runTables again.
+// resealRuns seals the rows of one of runTables with the current keys.
 func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n int, shut []string, err error) {
 	rows, err := sealedRuns(ctx, tx, table)
 	if err != nil {
@@ -148,7 +147,7 @@ func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n in
 	return n, shut, nil
 }
 
-// sealedRun is what is sealed in a row of one of runTables.
+// sealedRun is the sealed value in a row of one of runTables.
 type sealedRun struct {
 	ID     int64 `db:"rowid"`
 	Run    string
@@ -169,7 +168,8 @@ func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) error {
 			return err
 		}
 
-		// Sealed with keys that do not open it, it would vouch for wrong ones.
+		// If the current keys do not open the check value, they must not seal it: it would confirm
+		// wrong keys.
 		if _, err := s.open(p, checkBinding, check); err != nil {
 			return err
 		}

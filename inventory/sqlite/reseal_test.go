@@ -20,12 +20,12 @@ func (w *world) secretPlan() {
 	require.NoError(w.t, w.PutPlan(w.t.Context(), inventory.Plan{Run: "run-1", Digest: "d", Actions: []action.Action{{Name: "a"}}}))
 }
 
-// changing is a Sealer whose keys are replaced while the store is open.
+// changing is a Sealer whose keys change while the store is open.
 type changing struct{ Sealer }
 
-// S24: keys that became others after the start seal nothing again, the check
-// values least of all.
-func TestResealWithOtherKeysDoesNothing(t *testing.T) {
+// S24: if the keys were replaced with other keys after the start, nothing is sealed again, in
+// particular no check values.
+func TestResealWithOtherKeysChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	keys := &changing{w.keys}
 	w.reopen(keys)
@@ -42,9 +42,9 @@ func TestResealWithOtherKeysDoesNothing(t *testing.T) {
 	require.Equal(t, "canary", password.Reveal())
 }
 
-// S24: a secret that no key opens is counted and named, and everything else is
-// sealed again; forgotten, it is in no one's way.
-func TestResealNamesWhatNothingOpens(t *testing.T) {
+// S24: a secret that no key opens is counted and named, and everything else is sealed again. After
+// it was removed, Reseal succeeds.
+func TestResealNamesUnreadableSecrets(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "keys.json")
 	keys, err := keyring.Create(path)
@@ -55,7 +55,7 @@ func TestResealNamesWhatNothingOpens(t *testing.T) {
 	w.secretPlan()
 	w.reopen(keys)
 	ctx := t.Context()
-	// Only the check values are put right.
+	// Replace only the check values.
 	_, err = w.rw.ExecContext(ctx, "DELETE FROM meta WHERE name LIKE 'key_check.%'")
 	require.NoError(t, err)
 	w.reopen(keys)

@@ -9,10 +9,9 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// PruneRuns forgets up to limit runs that ended before a time, with their
-// plans, assignments, logs and events, but for the newest keep of each machine.
-// What the newest agent of a machine said of its hardware stays, and so does a
-// run that still holds a grant. It returns how many runs are gone.
+// PruneRuns deletes up to limit runs that ended before a time, with their plans, assignments, logs
+// and events, except the newest keep of each machine. It keeps the facts of each machine's newest
+// agent, and runs that still hold a grant. It returns the number of deleted runs.
 func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int) (int, error) {
 	var runs []string
 	err := s.ro.SelectContext(ctx, &runs, `SELECT w.run FROM (
@@ -22,7 +21,7 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = w.run) LIMIT ?3`,
 		nanos(before), keep, limit)
 	if err != nil {
-		return 0, fmt.Errorf("looking for old runs: %w", err)
+		return 0, fmt.Errorf("finding old runs: %w", err)
 	}
 	if len(runs) == 0 {
 		return 0, nil
@@ -32,7 +31,8 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 	err = s.write(ctx, "forgetting old runs", func(tx *sqlx.Tx) error {
 		gone = 0
 		for _, run := range runs {
-			// Nothing makes a run that is over an open one, but its grant may have been given again by hand.
+			// A finished run cannot become open again, but its grant may have been given again by
+			// hand.
 			n, err := exec(ctx, tx, `DELETE FROM workflow WHERE run = ?1 AND final = 1
 				AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = ?1)`, run)
 			if err != nil {
@@ -52,10 +52,9 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 	return gone, err
 }
 
-// PruneEvents forgets up to limit events from before a time that belong neither to
-// a run whose record is kept nor to one that holds a grant: what operators did, and
-// what was seen of machines between their runs. The newest event stays: it shows a
-// clock that is behind.
+// PruneEvents deletes up to limit events from before a time that belong neither to a run with a
+// record nor to one that holds a grant: commands of operators, and events of machines between their
+// runs. It keeps the newest event, which is used to detect a clock that is behind.
 func (s *Store) PruneEvents(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "events", find: `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)
@@ -65,8 +64,8 @@ func (s *Store) PruneEvents(ctx context.Context, before time.Time, limit int) (i
 	}, before, limit)
 }
 
-// PruneBMCJobs forgets up to limit jobs that began before a time and belong
-// neither to a run whose record is kept nor to one that holds a grant.
+// PruneBMCJobs deletes up to limit jobs that began before a time and belong neither to a run with a
+// record nor to one that holds a grant.
 func (s *Store) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "BMC jobs", find: `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
@@ -76,17 +75,16 @@ func (s *Store) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (
 	}, before, limit)
 }
 
-// A pruning says which rows are found, by time and limit, and how one is removed, by
-// its number and the time.
+// A pruning has a statement that finds rows by time and limit, and a statement that deletes one row
+// by its number and the time.
 type pruning struct{ what, find, remove string }
 
-// prune deletes up to limit rows from before a time, one by one, and returns how
-// many. It reads first, so that nothing is locked, and no subscriber woken, when
-// there is nothing to delete.
+// prune deletes up to limit rows from before a time, one by one, and returns their number. It reads
+// first: if there is nothing to delete, nothing is locked and no subscriber is woken.
 func (s *Store) prune(ctx context.Context, p pruning, before time.Time, limit int) (int, error) {
 	var rows []int64
 	if err := s.ro.SelectContext(ctx, &rows, p.find, nanos(before), limit); err != nil {
-		return 0, fmt.Errorf("looking for old %s: %w", p.what, err)
+		return 0, fmt.Errorf("finding old %s: %w", p.what, err)
 	}
 	if len(rows) == 0 {
 		return 0, nil
@@ -106,9 +104,8 @@ func (s *Store) prune(ctx context.Context, p pruning, before time.Time, limit in
 	return len(rows), nil
 }
 
-// Shrink gives up to pages unused pages of the database back to the file
-// system and returns how many are left for another call: none when this one
-// could give nothing back.
+// Shrink returns up to pages unused pages of the database to the file system. left is the number of
+// pages for further calls, or 0 if this call could not return any.
 func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 	before, err := s.unused(ctx)
 	if err == nil && before > 0 {
@@ -117,10 +114,10 @@ func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("giving unused pages back: %w", s.noRoom(err))
+		return 0, fmt.Errorf("returning unused pages: %w", s.noRoom(err))
 	}
 
-	// Nothing was given back, so another call would give nothing back either.
+	// If no page could be returned, another call would not help either.
 	if left >= before {
 		return 0, nil
 	}
@@ -132,7 +129,7 @@ func (s *Store) unused(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// vacuum gives pages back, one with each row that is read.
+// vacuum returns pages, one with each row that it reads.
 func (s *Store) vacuum(ctx context.Context, pages int) (err error) {
 	rows, err := s.rw.QueryContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", pages))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// finished makes a run of m1 that has everything a run can have, and ends it.
+// finished creates and ends a run of m1 with everything that a run can have.
 func (w *world) finished(run string) {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -57,7 +57,7 @@ func TestPruneRuns(t *testing.T) {
 		w.finished(fmt.Sprintf("run-%d", i))
 		w.clock.Add(24 * time.Hour)
 	}
-	// An old run that is not over, as its grant says, although its record does not.
+	// This old run is not over: its record is final, but it holds a grant.
 	holder := w.take("holder")
 	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
 		Run: "holder", Machine: "m1", State: inventory.StateFailed,
@@ -102,7 +102,7 @@ func TestPruneRuns(t *testing.T) {
 }
 
 func TestPruneEvents(t *testing.T) {
-	w := newWorld(t) // its machine is an operator's event
+	w := newWorld(t) // its machine is an event of an operator
 	ctx := t.Context()
 	w.finished("kept")
 	held := w.take("held") // has no record yet
@@ -191,7 +191,7 @@ func TestShrink(t *testing.T) {
 	require.Less(t, w.count("PRAGMA page_count"), full/4)
 }
 
-// The write-ahead log does not grow with what is written.
+// The size of the write-ahead log is limited.
 func TestJournalIsBounded(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.filler(700)) // 11 MB
@@ -204,8 +204,8 @@ func TestJournalIsBounded(t *testing.T) {
 	}())
 }
 
-// A write that finds no room changes nothing, says so, tells who may make
-// room, and works when there is some.
+// A write on a full disk changes nothing, returns the error, calls the function that frees space,
+// and works after that.
 func TestFullDisk(t *testing.T) {
 	w := newWorld(t)
 	told := 0
@@ -236,7 +236,7 @@ func TestFullDisk(t *testing.T) {
 	require.True(t, fresh, "the one before was not stored")
 }
 
-// A database, and a copy of it, can give unused pages back.
+// A database and a copy of it can return unused pages.
 func TestFilesCanShrink(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -253,7 +253,7 @@ func TestFilesCanShrink(t *testing.T) {
 	}
 }
 
-// Shrinking a file that keeps its unused pages ends, instead of being tried forever.
+// Shrinking a file that cannot return its unused pages ends instead of being repeated forever.
 func TestFilesThatCannotShrink(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

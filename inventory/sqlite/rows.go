@@ -28,7 +28,7 @@ func (s *Store) writeOne(ctx context.Context, what, query string, args ...any) e
 	return s.write(ctx, what, func(tx *sqlx.Tx) error { return do(ctx, tx, query, args...) })
 }
 
-// exec runs one statement and returns how many rows it changed.
+// exec runs one statement and returns the number of changed rows.
 func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, error) {
 	res, err := tx.ExecContext(ctx, query, args...)
 	if err != nil {
@@ -37,7 +37,7 @@ func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, e
 	return res.RowsAffected()
 }
 
-// do runs one statement, however many rows it changes.
+// do runs one statement and ignores the number of changed rows.
 func do(ctx context.Context, tx *sqlx.Tx, query string, args ...any) error {
 	_, err := tx.ExecContext(ctx, query, args...)
 	return err
@@ -53,7 +53,7 @@ func stmt(query string, args ...any) boundStatement {
 	return boundStatement{query, args}
 }
 
-// doAll runs statements in their order, up to the first that fails.
+// doAll runs statements in order until one fails.
 func doAll(ctx context.Context, tx *sqlx.Tx, statements ...boundStatement) error {
 	for _, s := range statements {
 		if err := do(ctx, tx, s.query, s.args...); err != nil {
@@ -63,7 +63,7 @@ func doAll(ctx context.Context, tx *sqlx.Tx, statements ...boundStatement) error
 	return nil
 }
 
-// get reads one row into dest: no row is inventory.ErrNotFound.
+// get reads one row into dest. If there is no row, the error is inventory.ErrNotFound.
 func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, args ...any) error {
 	err := sqlx.GetContext(ctx, q, dest, query, args...)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -72,13 +72,13 @@ func get(ctx context.Context, q sqlx.QueryerContext, dest any, query string, arg
 	return err
 }
 
-// scalar reads one value: no row is inventory.ErrNotFound.
+// scalar reads one value. If there is no row, the error is inventory.ErrNotFound.
 func scalar[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (v T, err error) {
 	err = get(ctx, q, &v, query, args...)
 	return v, err
 }
 
-// optional makes what was not found a zero value without an error.
+// optional turns inventory.ErrNotFound into a zero value without an error.
 func optional[T any](v T, err error) (T, error) {
 	if errors.Is(err, inventory.ErrNotFound) {
 		var zero T
@@ -87,10 +87,10 @@ func optional[T any](v T, err error) (T, error) {
 	return v, err
 }
 
-// A row is what a statement returns of a T.
+// A row is a result row that can be converted into a T.
 type row[T any] interface{ value() (T, error) }
 
-// read reads one row: no row is inventory.ErrNotFound.
+// read reads one row. If there is no row, the error is inventory.ErrNotFound.
 func read[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (v T, err error) {
 	var r R
 	if err := get(ctx, q, &r, query, args...); err != nil {
@@ -116,14 +116,14 @@ func list[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query str
 	return out, nil
 }
 
-// A selection is a SELECT with the conditions that are asked for. The others are left
-// out: an index serves no condition that a parameter switches off.
+// A selection is a SELECT with only the requested conditions: SQLite cannot use an index for a
+// condition that a parameter disables.
 type selection struct {
 	query string
 	args  []any
 }
 
-// where adds a condition if it is wanted.
+// where adds a condition if wanted is true.
 func (s *selection) where(wanted bool, condition string, args ...any) {
 	if wanted {
 		s.query += " AND " + condition
@@ -131,13 +131,13 @@ func (s *selection) where(wanted bool, condition string, args ...any) {
 	}
 }
 
-// page ends the selection with its order and limit.
+// page adds the order and the limit.
 func (s *selection) page(order string, limit int) {
 	s.query += " ORDER BY " + order + " LIMIT ?"
 	s.args = append(s.args, limit)
 }
 
-// pageOfRuns ends a selection of runs or operations, whose rows have the columns
+// pageOfRuns adds order and limit to a selection of runs or operations, whose rows have the columns
 // started and run.
 func (s *selection) pageOfRuns(p inventory.RunPage, limit int) {
 	order, after := "started DESC, run DESC", "(started, run) < (?, ?)"
@@ -157,17 +157,17 @@ func (r docRow[T]) value() (v T, err error) {
 	return v, err
 }
 
-// readDoc reads one T from its column doc: no row is inventory.ErrNotFound.
+// readDoc reads one T from its column doc. If there is no row, the error is inventory.ErrNotFound.
 func readDoc[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (T, error) {
 	return read[docRow[T], T](ctx, q, query, args...)
 }
 
-// listDocs reads all T from their column doc.
+// listDocs reads all Ts from their column doc.
 func listDocs[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]T, error) {
 	return list[docRow[T], T](ctx, q, query, args...)
 }
 
-// wrap puts what was being done before an error; nil stays nil.
+// wrap prefixes an error with the step that failed; nil stays nil.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -175,7 +175,7 @@ func wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// nanos is how a time is stored: 0 for the zero time.
+// nanos converts a time for the database: 0 for the zero time.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -183,7 +183,7 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// moment is the reverse of nanos, in UTC.
+// moment is the reverse of nanos; its result is in UTC.
 func moment(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}

@@ -20,17 +20,15 @@ import (
 //go:embed migrations/*.sql
 var embedded embed.FS
 
-// applicationID is "Ingo". It distinguishes inventories from other databases,
-// such as Temporal's, which may lie beside them.
+// applicationID is "Ingo". It distinguishes inventories from other databases, such as Temporal's in
+// the same directory.
 const applicationID = 0x496e676f
 
-// A schema is the migrations that this program knows, in their order. The first
-// one, the baseline, makes all tables; each of the others changes the schema
-// before it.
+// A schema is the ordered list of migrations that this program knows. The first one, the baseline,
+// creates all tables; each of the others changes the schema before it.
 type schema []migration
 
-// A migration is a file NNNN_subject.sql. Its number becomes the user_version of
-// the database.
+// A migration is a file NNNN_subject.sql. Its number is the user_version of the database after it.
 type migration struct {
 	version int
 	name    string
@@ -40,7 +38,7 @@ type migration struct {
 func (s schema) baseline() int { return s[0].version }
 func (s schema) version() int  { return s[len(s)-1].version }
 
-// embeddedSchema returns the migrations that were compiled in.
+// embeddedSchema returns the migrations in this program.
 func embeddedSchema() (schema, error) {
 	dir, err := fs.Sub(embedded, "migrations")
 	if err != nil {
@@ -74,7 +72,7 @@ func readSchema(dir fs.FS) (schema, error) {
 	return out, nil
 }
 
-// checkFile refuses what check refuses, without changing the file.
+// checkFile runs check on a file without changing it.
 func (s schema) checkFile(ctx context.Context, path string) (err error) {
 	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
 	if err != nil {
@@ -84,8 +82,8 @@ func (s schema) checkFile(ctx context.Context, path string) (err error) {
 	return s.check(ctx, db)
 }
 
-// check refuses the database of another program, and a schema that this program
-// cannot migrate. An empty database is accepted.
+// check refuses a database of another program and a schema that this program cannot migrate. It
+// accepts an empty database.
 func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	var have, app, tables int
 	for query, dest := range map[string]*int{
@@ -113,8 +111,7 @@ func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	return nil
 }
 
-// migrate applies the migrations that user_version says are missing, all in one
-// transaction, after a backup.
+// migrate makes a backup and applies the migrations after user_version, all in one transaction.
 func (s *Store) migrate(ctx context.Context, known schema) error {
 	var have int
 	if err := s.rw.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
@@ -130,7 +127,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	}
 
 	return s.write(ctx, "migrating", func(tx *sqlx.Tx) error {
-		// Another process may have migrated since.
+		// Another process may have migrated in the meantime.
 		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
 			return err
 		}
@@ -151,10 +148,10 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	})
 }
 
-// backupSchema makes a verified copy beside the database, which has this schema,
-// and keeps the last few of them.
+// backupSchema makes a verified copy beside the database and keeps the last few copies. version is
+// the schema of the database.
 func (s *Store) backupSchema(ctx context.Context, version int) error {
-	// What a kill left of an earlier attempt takes room.
+	// Remove the rest of an attempt that was killed: it uses disk space.
 	if err := s.pruneBackups(); err != nil {
 		return err
 	}
@@ -169,7 +166,7 @@ func (s *Store) backupSchema(ctx context.Context, version int) error {
 	return s.pruneBackups()
 }
 
-// pruneBackups removes all but the last few of what backupSchema made.
+// pruneBackups removes all but the last few backups made by backupSchema.
 func (s *Store) pruneBackups() error {
 	if err := dbcopy.Prune(s.path, dbcopy.Keep); err != nil {
 		return fmt.Errorf("removing old backups: %w", err)

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// currentSchema is what this program migrates to.
+// currentSchema returns the schema of this program.
 func currentSchema(t *testing.T) schema {
 	t.Helper()
 	s, err := embeddedSchema()
@@ -24,7 +24,7 @@ func currentSchema(t *testing.T) schema {
 	return s
 }
 
-// schemaWith returns the migrations of this program and one more.
+// schemaWith returns this program's migrations with another one added.
 func schemaWith(t *testing.T, text string) schema {
 	t.Helper()
 	dir, err := fs.Sub(embedded, "migrations")
@@ -76,7 +76,7 @@ func TestOpenRefusesOtherSchemas(t *testing.T) {
 		}
 		after, err := os.ReadFile(w.path)
 		require.NoError(t, err)
-		require.True(t, bytes.Equal(before, after), "the file was not touched")
+		require.True(t, bytes.Equal(before, after), "the file was not changed")
 	}
 }
 
@@ -89,9 +89,9 @@ func TestOpenRefusesForeignDatabase(t *testing.T) {
 	require.ErrorContains(t, err, "database of another program")
 }
 
-// A database of the baseline keeps its rows when it migrates, and gets the schema
-// of a new one.
-func TestMigrationFromTheBaseline(t *testing.T) {
+// A database with the baseline schema keeps its rows when it migrates, and gets the schema of a new
+// one.
+func TestMigrationFromBaseline(t *testing.T) {
 	baseline := currentSchema(t)[:1]
 	path, keys := filepath.Join(t.TempDir(), "inventory.db"), keyring.New()
 	s, err := open(t.Context(), path, keys, baseline)

@@ -8,11 +8,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxSeen is how many unknown MACs are kept: any host on the wire can invent them.
+// maxSeen is how many unknown MACs are kept: any host on the network can invent them.
 const maxSeen = 1000
 
-// SeenUnknown returns the unknown MACs that asked for an address, the newest
-// first.
+// SeenUnknown returns the unknown MACs that requested an address, the newest first.
 func (s *Store) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
 	out, err := list[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class FROM seen ORDER BY last DESC, mac")
 	return out, wrap(err, "listing unknown MACs")
@@ -28,8 +27,8 @@ func (r seenRow) value() (inventory.Seen, error) {
 	return r.Seen, nil
 }
 
-// PutSeen adds to what is known of unknown MACs; counts add up. 1000 are kept,
-// the newest of each relay first, and none of a machine's own.
+// PutSeen adds unknown MACs and sums up their counts. It keeps 1000, the newest of each relay
+// first, and none that belongs to a machine.
 func (s *Store) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 	if len(seen) == 0 {
 		return nil

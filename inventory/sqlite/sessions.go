@@ -11,17 +11,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// endedSession begins the names of the rows of meta that say which sessions of
-// operators were ended before their time.
+// endedSession is the name prefix of the rows of meta with operators' sessions that ended early.
 const endedSession = "ended_session."
 
-// maxEndedSessions is how many such rows there are at most.
+// maxEndedSessions is the maximum number of such rows.
 const maxEndedSessions = 1000
 
-// EndSession records that the session with that id is over. until is when it,
-// and every other session that exists now, will have expired; the row is
-// removed after that. When there are maxEndedSessions rows already, one row
-// with inventory.AllSessions replaces them: every session that exists is over.
+// EndSession records that the session with that id has ended. until is when this session and every
+// other existing session expires; the row is removed after that. If there are already
+// maxEndedSessions rows, one row with inventory.AllSessions replaces them and ends all existing
+// sessions.
 func (s *Store) EndSession(ctx context.Context, id string, until time.Time) error {
 	return s.write(ctx, "ending a session", func(tx *sqlx.Tx) error {
 		const ended = "substr(name, 1, length(?)) = ?"
@@ -44,7 +43,7 @@ func (s *Store) EndSession(ctx context.Context, id string, until time.Time) erro
 	})
 }
 
-// EndedSessions returns what EndSession has recorded: until, by id.
+// EndedSessions returns the sessions recorded by EndSession: until, by id.
 func (s *Store) EndedSessions(ctx context.Context) (map[string]time.Time, error) {
 	var rows []struct {
 		Name  string

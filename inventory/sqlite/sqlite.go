@@ -1,9 +1,8 @@
 // Package sqlite stores the inventory in a SQLite database.
 //
-// Two pools serve it. Writes go through one connection whose transactions
-// begin immediate; reads go through connections that cannot write and see one
-// statement at a time, so that no reader ever waits for a writer. The boot
-// path uses the latter alone.
+// It uses two pools of connections. Writes use a single connection, whose transactions begin
+// immediate. Reads use read-only connections, one statement at a time, so that no reader ever waits
+// for a writer. The boot path only reads.
 package sqlite
 
 import (
@@ -28,33 +27,31 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Sealer encrypts and decrypts under the key of a purpose, bound to what the
-// plain text belongs to. A key that is missing or wrong is
-// inventory.ErrSealed.
+// A Sealer encrypts and decrypts with the key of a purpose. The ciphertext is bound to the object
+// that the plain text belongs to. A missing or wrong key is inventory.ErrSealed.
 type Sealer interface {
 	Seal(purpose, binding string, plain []byte) ([]byte, error)
 	Open(purpose, binding string, sealed []byte) ([]byte, error)
 }
 
-// A Store is an inventory kept in one SQLite file. Its methods may be called
-// concurrently.
+// A Store is an inventory in a SQLite file. Its methods may be called concurrently.
 type Store struct {
 	rw, ro *sqlx.DB
 	path   string
 	keys   Sealer
-	full   func()                           // is told that the disk has no room; may be nil
-	bad    atomic.Pointer[map[string]error] // purposes that must not be sealed with, and why
+	full   func()                           // called when the disk is full; may be nil
+	bad    atomic.Pointer[map[string]error] // purposes whose keys must not be used for sealing, and why
 	now    func() time.Time
-	// notices are the events of which notices are written; none: no notices.
+	// notices are the events for which notices are written; none means no notices.
 	notices []string
 
 	mu        sync.Mutex
-	subs      map[chan struct{}]string // the machine that each asks about; "" = everything
+	subs      map[chan struct{}]string // the watched machine; "" means everything
 	followers map[*follower]bool
-	// touched has, for each transaction under way, the machines of which it changes
-	// something; true: grants, assignments or events, which agents wait for. There may be two: database/sql gives the
-	// connection to the next transaction as soon as the context of one has ended,
-	// which the code between its statements notices later.
+	// touched has, for each running transaction, the machines that it changes. The value is true
+	// for changes that agents wait for: grants, assignments and events. There may be two
+	// transactions: when a context ends, database/sql gives the connection to the next transaction
+	// before the code of the first one notices.
 	touched map[*sqlx.Tx]map[string]bool
 	driver  driver.Driver // of both pools
 }
@@ -62,21 +59,19 @@ type Store struct {
 // An Option changes how a Store is opened.
 type Option func(*Store)
 
-// WithClock makes the store take the time from now instead of time.Now.
+// WithClock makes the store use now instead of time.Now.
 func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = now } }
 
-// WithFull makes the store call f when a write finds no room on the disk, so
-// that some may be made before it is tried again.
+// WithFull makes the store call f when a write fails because the disk is full, so that f can free
+// some space before the write is repeated.
 func WithFull(f func()) Option { return func(s *Store) { s.full = f } }
 
-// Open opens the database at path, creating and migrating it as needed; before
-// an existing schema migrates, a verified backup is made beside it, of which
-// the last few are kept.
+// Open opens the database at path, and creates or migrates it if necessary. Before it migrates an
+// existing schema, it makes a verified backup beside the file and keeps the last few of them.
 //
-// Keys may be nil or wrong: then everything is served that is not secret, and
-// what is secret answers inventory.ErrSealed. A database of a newer schema, or of
-// one before the baseline, is refused; one that cannot be read for damage is
-// [ErrDamaged].
+// Keys may be nil or wrong. Then everything that is not secret works, and secrets are
+// inventory.ErrSealed. A database with a newer schema, or with one from before the baseline, is
+// refused. A damaged database is [ErrDamaged].
 func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store, error) {
 	schema, err := embeddedSchema()
 	if err != nil {
@@ -94,7 +89,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		return nil, err
 	}
 
-	// SQLite would make it readable for all; WAL and index take its mode.
+	// SQLite would make the file readable for all; WAL and index inherit its mode.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -116,16 +111,16 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		}
 	}()
 
-	// Without the pragmas, which would already change a file that is refused.
+	// Check without the pragmas: they would change a file that may be refused.
 	if err := schema.checkFile(ctx, path); err != nil {
 		return s, err
 	}
 
-	// Every setting belongs to the connection, and the pool may open another one at
-	// any time: it closes the one whose transaction was cancelled. The driver
-	// compiles WAL with synchronous NORMAL, with which acknowledged reports die with
-	// the power. secure_delete overwrites secrets that are replaced or deleted.
-	// auto_vacuum counts for a new file only.
+	// Every setting belongs to a connection, and the pool may open another one at any time, because
+	// it closes a connection whose transaction was canceled. The driver is compiled with
+	// synchronous NORMAL for WAL, which would lose acknowledged reports in a power failure.
+	// secure_delete overwrites secrets that are replaced or deleted. auto_vacuum has an effect only
+	// on a new file.
 	s.rw = s.pool("_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL" +
 		"&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")
 	s.rw.SetMaxOpenConns(1)
@@ -139,10 +134,10 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	return s, s.checkKeys(ctx)
 }
 
-// Limits of the write-ahead log: what it is cut back to, bytes, and after how
-// many pages its content goes into the database. The log grows beyond while a
-// reader holds an older state: readers see one statement at a time, most of them for
-// milliseconds, but Copy and Check hold theirs until all of it is read.
+// Limits of the write-ahead log: the size in bytes to which it is truncated, and the number of
+// pages after which its content is written into the database. The log grows beyond that while a
+// reader uses an older state. Most readers run one statement of milliseconds, but Copy and Check
+// use one state until they have read everything.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
@@ -156,7 +151,7 @@ func sqliteDriver() driver.Driver {
 	}}
 }
 
-// pool returns a pool of connections with these parameters of the driver.
+// pool returns a pool of connections with these driver parameters.
 func (s *Store) pool(params string) *sqlx.DB {
 	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params)}), "sqlite3")
 	db.MapperFunc(columnOf)
@@ -165,7 +160,7 @@ func (s *Store) pool(params string) *sqlx.DB {
 
 var wordEnd = regexp.MustCompile("([a-z])([A-Z])")
 
-// columnOf returns the column of a field: that of BootsLeft is boots_left.
+// columnOf returns the column of a field, such as boots_left for BootsLeft.
 func columnOf(field string) string {
 	return strings.ToLower(wordEnd.ReplaceAllString(field, "${1}_${2}"))
 }
@@ -197,8 +192,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// isFull reports whether an error of the driver or of the file system means that
-// there is no room.
+// isFull reports whether an error of the driver or of the file system means that the disk is full.
 func isFull(err error) bool {
 	var e sqlite3.Error
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrFull || e.SystemErrno == syscall.ENOSPC ||
@@ -206,8 +200,8 @@ func isFull(err error) bool {
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// noRoom makes an error of a full disk an inventory.ErrFull, after having told
-// who may make room.
+// noRoom turns an error of a full disk into inventory.ErrFull, after calling the function of
+// WithFull.
 func (s *Store) noRoom(err error) error {
 	if !isFull(err) {
 		return err
@@ -218,8 +212,8 @@ func (s *Store) noRoom(err error) error {
 	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
 }
 
-// write runs do in one transaction and tells the subscribers after its commit.
-// A disk without room is inventory.ErrFull, and nothing was written.
+// write runs do in one transaction and notifies the subscribers after the commit. If the disk is
+// full, the error is inventory.ErrFull and nothing is written.
 func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) error) error {
 	tx, err := s.rw.BeginTxx(ctx, nil)
 	if err != nil {

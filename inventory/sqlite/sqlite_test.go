@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A clock that only moves when told.
+// A clock that moves only when a test moves it.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -78,7 +78,7 @@ func (w *world) take(run string) inventory.Owner {
 	return g.Owner
 }
 
-// armed makes run-1 the owner of m1 with boot 1 allowed for an hour.
+// armed makes run-1 the owner of m1 and allows boot 1 for an hour.
 func (w *world) armed() inventory.Owner {
 	w.t.Helper()
 	o := w.take("run-1")
@@ -94,7 +94,7 @@ func (w *world) redeem(o inventory.Owner, boot int, nonce string) (inventory.Age
 	)
 }
 
-// events returns those of a kind.
+// events returns the events of a kind.
 func (w *world) events(kind string) []inventory.Event {
 	w.t.Helper()
 	all, err := w.Events(w.t.Context(), inventory.EventFilter{})
@@ -151,8 +151,8 @@ func TestReadersDoNotWaitForAWriter(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), "UPDATE grant_ SET netboot_until = 0")
 	require.NoError(t, err)
 
-	// All of them answer while the write transaction is open: with the only
-	// connection that writes taken, a read that used it would never return.
+	// All of them answer while the write transaction is open. A read on the only write connection
+	// would wait forever.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	_, g, err := w.MachineByMAC(ctx, "52:54:00:00:00:01")
@@ -206,7 +206,7 @@ func TestSubscribe(t *testing.T) {
 	require.Empty(t, ch)
 	o := w.take("run-1")
 	require.NoError(t, w.OpenSecrets(t.Context(), o, w.in(time.Hour)))
-	require.Len(t, ch, 1, "coalesced, and no one waited")
+	require.Len(t, ch, 1, "merged into one value, without blocking")
 	<-ch
 	require.ErrorIs(t, w.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)),
 		inventory.ErrFenced)
@@ -216,8 +216,7 @@ func TestSubscribe(t *testing.T) {
 	require.Empty(t, ch)
 }
 
-// TestWatch: a commit wakes the poll of the machine that it concerns, and not
-// those of a thousand others.
+// TestWatch: a commit wakes only the polls for the machine that it concerns.
 func TestWatch(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{{Name: "m2"}}, false, "test"))
@@ -245,7 +244,7 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, w.StopAssignment(t.Context(), o, key, w.in(0)))
 	told("there is an order to stop")
 	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
-	require.Empty(t, mine, "a record is nothing that an agent waits for")
+	require.Empty(t, mine, "agents do not wait for records")
 	require.NoError(t, w.CloseNetboot(t.Context(), o))
 	told("the window was closed")
 	require.NoError(t, w.EndGrant(t.Context(), o))
@@ -253,7 +252,7 @@ func TestWatch(t *testing.T) {
 	w.take("run-2")
 	told("another run has the machine")
 	require.NoError(t, w.DisarmByHand(t.Context(), "m1", "ann", true))
-	told("a person took it away")
+	told("an operator took it away")
 }
 
 func TestSiteEpoch(t *testing.T) {
@@ -270,7 +269,7 @@ func TestSiteEpoch(t *testing.T) {
 	require.Equal(t, int64(1), g.SiteEpoch)
 }
 
-// wait ends a hung test.
+// wait fails a test that hangs.
 func wait(t *testing.T, wg *sync.WaitGroup) {
 	t.Helper()
 	done := make(chan struct{})

@@ -12,11 +12,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Retire ends the service of o's machine, all of it or nothing: its user data
-// and vendor data go, and so do the plans of its other runs, what their agents
-// were told, and the memory of which run wrote which disks. Its reserved addresses
-// are released unless keepAddress. The BMC's password stays: it belongs to the
-// hardware. Doing it again changes nothing but the standing.
+// Retire ends the service of o's machine in one transaction. It deletes the machine's user data and
+// vendor data, the plans of its other runs, the assignments of their agents, and the records of
+// which run wrote which disks. It releases the reserved addresses unless keepAddress is set. The
+// BMC's password stays, because it belongs to the hardware. Calling Retire again changes only the
+// standing.
 func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
 	what := fmt.Sprintf("retiring machine %q", o.Machine)
 	if st.State != inventory.StandingAvailable && st.State != inventory.StandingQuarantined {
@@ -44,7 +44,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 			}
 			more = append(more, stmt("UPDATE interface SET address = NULL WHERE machine = ?", o.Machine))
 		}
-		// A disk that could not be looked at is still one that Ingot has written.
+		// A disk that could not be checked still counts as written by Ingot.
 		if st.State == inventory.StandingAvailable {
 			more = append(more, stmt("DELETE FROM disk_written WHERE machine = ?", o.Machine),
 				stmt("DELETE FROM installation WHERE machine = ?", o.Machine))
@@ -72,7 +72,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 	})
 }
 
-// withoutAddresses returns a machine's document without its reservations.
+// withoutAddresses returns a machine's document without its reserved addresses.
 func withoutAddresses(doc string) (string, error) {
 	var m inventory.Machine
 	if err := json.Unmarshal([]byte(doc), &m); err != nil {
@@ -86,8 +86,8 @@ func withoutAddresses(doc string) (string, error) {
 	return toJSON(m)
 }
 
-// Release puts a machine back into service: an operator says that it is in order.
-// One that is in service already is left as it is.
+// Release returns a machine to service when an operator says that it is in order. A machine that is
+// in service is not changed.
 func (s *Store) Release(ctx context.Context, machine, by string) error {
 	return s.write(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *sqlx.Tx) error {
 		n, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ?", machine)

@@ -30,7 +30,7 @@ func TestRetire(t *testing.T) {
 	require.ErrorIs(t, w.Retire(ctx, o, inventory.Standing{State: "gone"}, false), inventory.ErrInvalid)
 	user, _, err := w.UserData(ctx, "m1")
 	require.NoError(t, err)
-	require.Equal(t, "canary-user", user.Reveal(), "what was refused changed nothing")
+	require.Equal(t, "canary-user", user.Reveal(), "a refused call changes nothing")
 
 	st := inventory.Standing{State: inventory.StandingQuarantined, Reason: "disk S1 did not forget", Since: w.clock.Now()}
 	require.NoError(t, w.Retire(ctx, o, st, true))
@@ -39,7 +39,7 @@ func TestRetire(t *testing.T) {
 	require.True(t, got.Quarantined())
 	require.Equal(t, "r2", got.Standing.Run)
 	require.Equal(t, st.Reason, got.Standing.Reason)
-	require.Equal(t, "10.1.0.5", got.Interfaces[0].Address.String(), "it was to keep its address")
+	require.Equal(t, "10.1.0.5", got.Interfaces[0].Address.String(), "it keeps its address")
 	require.False(t, got.HasUserData || got.HasVendorData)
 	user, vendor, err := w.UserData(ctx, "m1")
 	require.NoError(t, err)
@@ -50,12 +50,12 @@ func TestRetire(t *testing.T) {
 	require.NoError(t, err, "the run itself still needs its plan")
 	written, err := w.DisksWritten(ctx, "m1")
 	require.NoError(t, err)
-	require.NotEmpty(t, written, "what could not be verified is remembered")
+	require.NotEmpty(t, written, "a disk that could not be verified stays recorded")
 	password, err := w.BMCPassword(ctx, "m1")
 	require.NoError(t, err)
-	require.Equal(t, "canary-password", password.Reveal(), "the BMC is the hardware's")
+	require.Equal(t, "canary-password", password.Reveal(), "the BMC belongs to the hardware")
 
-	// Storing the machine again neither takes the standing away nor makes one.
+	// Storing the machine again does not change its standing.
 	again := got
 	again.Standing = nil
 	require.NoError(t, put(t, w.Store, true, again))
@@ -73,7 +73,7 @@ func TestRetire(t *testing.T) {
 	require.Empty(t, written)
 	require.Equal(t, netip.Addr{}, got.Interfaces[0].Address)
 	require.Empty(t, got.Interfaces[0].Netmask)
-	require.Empty(t, inventory.Validate(got), "what is left is a machine")
+	require.Empty(t, inventory.Validate(got), "the result is a valid machine")
 	_, _, err = w.MachineByAddress(ctx, netip.MustParseAddr("10.1.0.5"))
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	other := machine("m2", 2)
@@ -95,7 +95,7 @@ func TestRelease(t *testing.T) {
 	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Serial: "S1"}))
 	m, err := w.Machine(ctx, "m1")
 	require.NoError(t, err)
-	require.True(t, m.Quarantined(), "only a person ends a quarantine")
+	require.True(t, m.Quarantined(), "only an operator ends a quarantine")
 	require.NoError(t, w.Release(ctx, "m1", "ann"))
 	require.NoError(t, w.Release(ctx, "m1", "ann"))
 	m, err = w.Machine(ctx, "m1")

@@ -24,12 +24,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every statement that the tests of this package carry out is recorded. After
-// the last test, TestMain looks at the plan of each: a full scan of a table that
-// grows is a failure, and so is a statement of the source that no test has
-// carried out. Neither depends on how many rows there are.
+// Every statement that the tests of this package run is recorded. After the last test, TestMain
+// checks the plan of each. It fails for a full scan of a table that grows, and for a statement in
+// the source that no test has run. The number of rows does not matter.
 
-// small are the tables that may be read whole: they stay small.
+// small are the tables that may be scanned: they stay small.
 var small = map[string]string{
 	"meta":         "a dozen settings",
 	"template":     "written by hand",
@@ -45,7 +44,7 @@ var small = map[string]string{
 	"json_each":    "what the caller has listed",
 }
 
-// scans are the statements that read a table that grows, on purpose, and why.
+// scans are the statements that intentionally scan a growing table, with the reason.
 var scans = map[string]string{
 	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, run( DESC)? LIMIT \?`:            "by an index, and ends at its limit",
 	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                            "by an index, and ends at its limit",
@@ -64,14 +63,13 @@ var scans = map[string]string{
 	`SELECT run, machine, coalesce\(json_extract\(doc, '\$\.id'\), ''\) AS workflow\s+FROM workflow WHERE final = 0.*`: "a restore: looks at all grants, once",
 }
 
-// elsewhere are the statements of connections that are not the store's, which
-// are not recorded.
+// elsewhere are the statements on connections outside the store, which are not recorded.
 var elsewhere = []string{
 	"SELECT count(*) FROM sqlite_master",
 	"INSERT OR REPLACE INTO meta (name, value) VALUES ('backup', ?)",
 }
 
-// statements are all that were recorded.
+// statements are all recorded statements.
 type statements struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -117,7 +115,7 @@ func (c recordedConn) QueryContext(ctx context.Context, query string, args []dri
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	// A run of some tests carries out only some of the statements.
+	// With a selection of tests, only some of the statements run.
 	if code == 0 && flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" {
 		if err := judgeStatements(); err != nil {
 			fmt.Printf("--- FAIL: the statements of this package\n%v\n", err)
@@ -144,7 +142,7 @@ func judgeStatements() error {
 	}
 	for _, query := range slices.Sorted(maps.Keys(all.seen)) {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(source)), func(p *regexp.Regexp) bool { return p.MatchString(query) }) {
-			continue // a test's own
+			continue // a statement of a test
 		}
 		found, err := fullScans(s.rw, query)
 		if err != nil {
@@ -160,18 +158,18 @@ func judgeStatements() error {
 			}
 		}
 		if why == "" {
-			errs = append(errs, fmt.Errorf("it reads %s whole: %s", strings.Join(found, ", "), query))
+			errs = append(errs, fmt.Errorf("it scans %s: %s", strings.Join(found, ", "), query))
 		}
 	}
 	for pattern := range scans {
 		if !used[pattern] {
-			errs = append(errs, fmt.Errorf("no statement that scans is like %q any more: take that off the list", pattern))
+			errs = append(errs, fmt.Errorf("no scanning statement matches %q any more: remove it from the list", pattern))
 		}
 	}
 	recorded := append(slices.Collect(maps.Keys(all.seen)), elsewhere...)
 	for text, p := range source {
 		if !slices.ContainsFunc(recorded, p.MatchString) {
-			errs = append(errs, fmt.Errorf("no test carries it out: %s", text))
+			errs = append(errs, fmt.Errorf("no test runs it: %s", text))
 		}
 	}
 	return errors.Join(append(errs, s.Close(), os.RemoveAll(dir))...)
@@ -182,20 +180,19 @@ var (
 	scan      = regexp.MustCompile(`^(?:SCAN (\w+)(?:.* USING (?:COVERING )?INDEX (\w+))?|SEARCH (\w+) .*AUTOMATIC)`)
 )
 
-// fullScans returns the tables that grow and that query reads whole, by the
-// plan of SQLite.
+// fullScans returns the growing tables that query scans, according to the plan of SQLite.
 func fullScans(db *sqlx.DB, query string) (out []string, err error) {
 	if !statement.MatchString(query) {
 		return nil, nil
 	}
-	var partial []string // whose rows are the ones that are wanted
+	var partial []string // whose rows are exactly the wanted ones
 	if err := db.Select(&partial, "SELECT name FROM sqlite_master WHERE type = 'index' AND sql LIKE '% WHERE %'"); err != nil {
 		return nil, err
 	}
 	plan, err := db.Preparex("EXPLAIN QUERY PLAN " + query)
 	if err != nil {
 		if strings.Contains(err.Error(), "no such table") || strings.Contains(err.Error(), "no such column") {
-			return nil, nil // of a migration that a test has made up
+			return nil, nil // of a test's own migration
 		}
 		return nil, fmt.Errorf("%s: %w", query, err)
 	}
@@ -205,7 +202,7 @@ func fullScans(db *sqlx.DB, query string) (out []string, err error) {
 			ID, Parent, Notused int
 			Detail              string
 		}
-		// How many parameters it has is known to the driver alone.
+		// Only the driver knows the number of parameters.
 		if err := plan.Select(&rows, make([]any, n)...); err != nil {
 			if n < 30 && strings.Contains(err.Error(), "expected") {
 				continue
@@ -213,7 +210,7 @@ func fullScans(db *sqlx.DB, query string) (out []string, err error) {
 			return nil, fmt.Errorf("%s: %w", query, err)
 		}
 		for _, r := range rows {
-			// An index that SQLite makes for one statement is made of the whole table.
+			// SQLite builds an automatic index from the whole table.
 			if m := scan.FindStringSubmatch(r.Detail); m != nil && m[1] != "CONSTANT" && !slices.Contains(partial, m[2]) {
 				if table := tableOf(query, m[1]+m[3]); small[table] == "" {
 					out = append(out, table)
@@ -233,8 +230,8 @@ func tableOf(query, alias string) string {
 	return m[1]
 }
 
-// sourceStatements returns the statements of the source, and a pattern of how
-// each begins. What a statement is put together of at run time matches anything.
+// sourceStatements returns the statements in the source, with a pattern for the beginning of each.
+// Parts that are inserted at run time match anything.
 func sourceStatements() (map[string]*regexp.Regexp, error) {
 	out := map[string]*regexp.Regexp{}
 	files, err := filepath.Glob("*.go")
@@ -258,7 +255,7 @@ func sourceStatements() (map[string]*regexp.Regexp, error) {
 			if !statement.MatchString(text) {
 				return true
 			}
-			// "SELECT " alone is the beginning of an expression that was looked at.
+			// "SELECT " alone is a part of an expression that was already handled.
 			out[file+": "+text] = regexp.MustCompile("(?s)^" + pattern)
 			return false
 		})
@@ -268,8 +265,7 @@ func sourceStatements() (map[string]*regexp.Regexp, error) {
 
 var verb = regexp.MustCompile(`%(\[\d\])?[sdqv]`)
 
-// sqlOf returns the text of an expression of strings, and a pattern for what it
-// can be.
+// sqlOf returns the text of a string expression, and a pattern for its possible values.
 func sqlOf(e ast.Expr) (text, pattern string) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -286,8 +282,8 @@ func sqlOf(e ast.Expr) (text, pattern string) {
 	return "…", ".*"
 }
 
-// TestFullScansAreSeen: the judge of statements can tell.
-func TestFullScansAreSeen(t *testing.T) {
+// TestFullScansAreDetected: fullScans detects a full scan.
+func TestFullScansAreDetected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for query, want := range map[string][]string{

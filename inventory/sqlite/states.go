@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// MachineStates returns machines with their grants, latest runs and agents, by name: those of names, or all when names
-// is nil. However many they are, it is one statement.
+// MachineStates returns machines with their grants, latest runs and agents, by name: those in
+// names, or all if names is nil. It always uses a single statement.
 func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	q := selection{query: "SELECT " + machineColumns + ", " + grantColumns("g.") + `, coalesce(w.doc, '') AS run_doc,
 		coalesce(w.started, 0) AS run_started,
@@ -19,7 +19,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name ` + latestRun + " WHERE true"}
 	list, err := toJSON(names)
 	if err != nil {
-		return nil, fmt.Errorf("looking at machines: %w", err)
+		return nil, fmt.Errorf("reading machines: %w", err)
 	}
 	q.where(names != nil, "m.name IN (SELECT value FROM json_each(?))", list)
 
@@ -30,7 +30,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		RunStarted, LastSeen int64
 	}
 	if err := s.ro.SelectContext(ctx, &rows, q.query+" ORDER BY m.name", q.args...); err != nil {
-		return nil, fmt.Errorf("looking at machines: %w", err)
+		return nil, fmt.Errorf("reading machines: %w", err)
 	}
 
 	out := make([]inventory.MachineState, len(rows))
@@ -91,14 +91,15 @@ func (s *Store) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err err
 	return runs, wrap(err, "listing open runs")
 }
 
-// touchedOperations is what a write of an operation's record touches; no machine has such a name.
+// touchedOperations is the entry in touched for records of operations; no machine can have this
+// name.
 const touchedOperations = "operations/"
 
-// A follower gathers what writes have touched until it is asked.
+// A follower collects the touched machines until they are fetched.
 type follower struct{ touched map[string]bool }
 
-// Follow returns a function that names the machines that writes of this process have touched since it was called last,
-// and says whether the record of an operation was written. Call cancel when done.
+// Follow returns a function that returns the machines that this process has changed since its last
+// call, and whether it has written the record of an operation. Call cancel when done.
 func (s *Store) Follow() (take func() (machines []string, operations bool), cancel func()) {
 	f := &follower{touched: map[string]bool{}}
 	s.mu.Lock()

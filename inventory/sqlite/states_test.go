@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestMachineStates compares the one statement for many machines with the reads of each.
+// TestMachineStates compares the single statement for many machines with separate reads.
 func TestMachineStates(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -63,7 +63,7 @@ func TestMachineStates(t *testing.T) {
 	require.Equal(t, []inventory.OpenRun{{Run: "run-1", Machine: "m1"}}, open)
 }
 
-// TestFollow calls everything that changes what a page shows of a machine.
+// TestFollow calls every method that changes the page of a machine.
 func TestFollow(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

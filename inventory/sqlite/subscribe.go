@@ -7,8 +7,8 @@ import "github.com/jmoiron/sqlx"
 // never blocks. Call cancel when done.
 func (s *Store) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
 
-// Watch is Subscribe for one machine's grant, assignments and events: of a thousand
-// waiting agents, a write wakes only one.
+// Watch is Subscribe for the grant, assignments and events of one machine: with a thousand waiting
+// agents, a write wakes only one.
 func (s *Store) Watch(machine string) (ch <-chan struct{}, cancel func()) {
 	return s.subscribe(machine)
 }
@@ -25,8 +25,7 @@ func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	}
 }
 
-// touch makes the commit of tx wake the machine's watchers and report the machine
-// to followers.
+// touch makes the commit of tx wake the machine's watchers and report the machine to followers.
 func (s *Store) touch(tx *sqlx.Tx, machine string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

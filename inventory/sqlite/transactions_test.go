@@ -8,9 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// abandon runs a transaction whose context ends in mid-transaction: database/sql
-// rolls it back and lets the next one begin while the first caller is still at
-// work. After calls back between the two.
+// abandon runs a transaction whose context ends during the transaction: database/sql rolls it back
+// and lets the next one begin while the first caller still runs. It calls after between the two.
 func abandon(t *testing.T, w *world, after func(tx *sqlx.Tx)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -22,9 +21,9 @@ func abandon(t *testing.T, w *world, after func(tx *sqlx.Tx)) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestAbandonedTransactionSharesNothing: what an abandoned transaction still
-// touches wakes no one, and is no data race with the transaction after it.
-func TestAbandonedTransactionSharesNothing(t *testing.T) {
+// TestAbandonedTransactionIsIsolated: changes of an abandoned transaction wake no subscriber,
+// and there is no data race with the next transaction.
+func TestAbandonedTransactionIsIsolated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	mine, cancel := w.Watch("m1")
@@ -51,8 +50,8 @@ func TestAbandonedTransactionSharesNothing(t *testing.T) {
 	require.Empty(t, w.touched, "nothing is kept of transactions that are over")
 }
 
-// TestEveryConnectionThatWritesDeletesSecurely (S24), from the first on and also after
-// an abandoned transaction, with which database/sql closes the connection.
+// TestEveryConnectionThatWritesDeletesSecurely (S24): this holds for the first connection, and for
+// the next one after database/sql has closed it because of an abandoned transaction.
 func TestEveryConnectionThatWritesDeletesSecurely(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

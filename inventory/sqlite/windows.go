@@ -13,20 +13,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// AllowBoot opens the netboot window for o's next boot until the given time:
-// the machine boots the agent.
+// AllowBoot opens the netboot window for o's next boot until the given time: the machine boots the
+// agent.
 //
-// A boot one above the present one is counted; none left is
-// inventory.ErrConflict. The present boot again renews its window and changes
-// nothing else, so a boot that is spent stays spent. Any other is
-// inventory.ErrConflict. Agents of earlier boots live until the new boot's
-// claim is redeemed.
+// The boot after the current one is counted; if no boots are left, the error is
+// inventory.ErrConflict. Repeating the current boot renews its window and changes nothing else: a
+// spent boot stays spent. Any other boot is inventory.ErrConflict. Agents of earlier boots stay
+// valid until the claim of the new boot is redeemed.
 func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, until: until})
 }
 
-// AllowInstaller is AllowBoot for a boot of the plan's installer. It opens the
-// secrets window as well, for the documents that the installer reads.
+// AllowInstaller is AllowBoot for a boot of the plan's installer. It also opens the secrets window,
+// for the documents that the installer reads.
 func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
 	error,
 ) {
@@ -37,7 +36,7 @@ func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int,
 type bootWindow struct {
 	inventory.Owner
 	boot      int
-	installer bool // what is booted is the plan's installer, not the agent
+	installer bool // the machine boots the plan's installer instead of the agent
 	until     time.Time
 }
 
@@ -69,7 +68,7 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (invento
 	e := w.Event(w.boot, inventory.EventArmed, "", "")
 	if w.installer {
 		e.Message = inventory.ArmedForInstaller
-		// The installer writes to the machine, which is in service again.
+		// A machine is in service again when the installer writes to it.
 		err := do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", w.Machine, inventory.StandingAvailable)
 		if err == nil {
 			err = forgetOtherPlans(ctx, tx, w.Owner)
@@ -81,7 +80,7 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (invento
 	return g, s.event(ctx, tx, e)
 }
 
-// bootNotAllowed explains why allowIn changed nothing.
+// bootNotAllowed returns the reason why allowIn changed nothing.
 func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int) error {
 	g, err := grantOf(ctx, tx, o.Machine)
 	if err != nil {
@@ -93,13 +92,13 @@ func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot in
 	return fencedOr(ctx, tx, o, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
 }
 
-// MoreBoots leaves o's run at least n boots, after an operator decided so.
+// MoreBoots gives o's run at least n remaining boots, after an operator has decided so.
 func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
 	return s.own(ctx, grantChange{what: "allowing more boots", set: "boots_left = max(boots_left, ?4)", value: n}, o)
 }
 
-// RenewNetboot moves the end of o's netboot window; one that was closed opens
-// again. Before the first AllowBoot it is inventory.ErrConflict.
+// RenewNetboot changes the end of o's netboot window, and opens a closed one again. Before the
+// first AllowBoot, the error is inventory.ErrConflict.
 func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.own(ctx, grantChange{
 		what: "renewing the netboot window", set: "netboot_until = ?4", value: nanos(until),
@@ -132,12 +131,12 @@ func (s *Store) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return s.own(ctx, grantChange{what: "closing the secrets window", set: "secrets_until = ?4", value: 0}, o)
 }
 
-// A grantChange sets a column of a grant to a value, parameter 4.
+// A grantChange sets a column of a grant to a value, which is parameter 4.
 type grantChange struct {
 	what, set string
 	value     any
-	condition string // what else must hold; "" = nothing
-	otherwise error  // when that does not hold
+	condition string // further condition; "" for none
+	otherwise error  // the error if the condition is false
 }
 
 // own changes o's grant.
@@ -152,13 +151,12 @@ func (s *Store) own(ctx context.Context, c grantChange, o inventory.Owner) error
 	})
 }
 
-// ShiftWindows adjusts the open windows of all grants after the clock stepped from
-// one time to another, so that they keep their duration. It returns how many grants
-// it changed.
+// ShiftWindows adjusts the open windows of all grants after a step of the clock, so that they keep
+// their duration. It returns the number of changed grants.
 //
-// After a step forward it moves the windows that the step closed: those still open
-// were opened or renewed at the new time, or soon will be. After a step backward it
-// moves all windows that were open, and closes expired ones that would reopen.
+// After a step forward, it moves the windows that the step closed; windows that are still open were
+// opened or renewed at the new time, or soon will be. After a step backward, it moves all windows
+// that were open, and closes expired ones that would open again.
 func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var machines []string
 	err := s.write(ctx, "moving windows with the clock", func(tx *sqlx.Tx) error {

@@ -10,8 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestWindowsMoveWithTheClock: they are lengths of time, whatever the wall
-// clock says meanwhile.
+// TestWindowsMoveWithTheClock: windows keep their duration when the clock is set.
 func TestWindowsMoveWithTheClock(t *testing.T) {
 	const left = 17 * time.Minute
 	for name, step := range map[string]time.Duration{
@@ -32,7 +31,7 @@ func TestWindowsMoveWithTheClock(t *testing.T) {
 			require.Equal(t, 1, n)
 			g, err := s.Grant(ctx, o.Machine)
 			require.NoError(t, err)
-			require.Equal(t, left, g.NetbootUntil.Sub(to), "neither closed under a machine that boots nor open for longer")
+			require.Equal(t, left, g.NetbootUntil.Sub(to), "the window neither closes early nor stays open longer")
 			require.Equal(t, left, g.SecretsUntil.Sub(to))
 		})
 	}
@@ -67,9 +66,9 @@ func TestWindowsMoveWithTheClock(t *testing.T) {
 	})
 }
 
-// TestEachPhaseIsAnEventOfItsRecord: with the seconds of the phase before, in
-// the same transaction, and once.
-func TestEachPhaseIsAnEventOfItsRecord(t *testing.T) {
+// TestEachPhaseAppendsAnEvent: the event is written once, in the same transaction, with the
+// duration of the previous phase in seconds.
+func TestEachPhaseAppendsAnEvent(t *testing.T) {
 	s := newWorld(t)
 	o := s.take("run-1")
 	ctx := t.Context()
@@ -92,7 +91,7 @@ func TestEachPhaseIsAnEventOfItsRecord(t *testing.T) {
 	}
 	late := w
 	late.Phase, late.Seq = inventory.PhasePower, 2
-	require.NoError(t, s.PutWorkflow(ctx, late), "it was overtaken, and is no event")
+	require.NoError(t, s.PutWorkflow(ctx, late), "a late record is not an event")
 	es, err := s.Events(ctx, inventory.EventFilter{Run: o.Run})
 	require.NoError(t, err)
 	var got []inventory.PhaseChange
@@ -113,5 +112,5 @@ func TestEachPhaseIsAnEventOfItsRecord(t *testing.T) {
 	}, got)
 	left, err := s.Unsignalled(ctx, 10)
 	require.NoError(t, err)
-	require.Empty(t, left, "no run is told of its own phases")
+	require.Empty(t, left, "a run gets no signal about its own phases")
 }

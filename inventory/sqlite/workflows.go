@@ -23,10 +23,10 @@ func (r workflowRow) value() (inventory.Workflow, error) {
 	return w, err
 }
 
-// PutWorkflow stores the record of a run. A final record keeps its state: a later
-// record of another state is ignored, and so is an open record whose Seq is below
-// that of the stored one. The start stays the first that was given. A change of
-// phase appends an event, and some changes write a notice.
+// PutWorkflow stores the record of a run. A final record keeps its state: later records with
+// another state are ignored. An open record with a lower Seq than the stored one is ignored, too.
+// The first start time is kept. A change of phase appends an event, and some changes write a
+// notice.
 func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
@@ -59,7 +59,7 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	})
 }
 
-// phaseEvent appends the event of a phase that has begun.
+// phaseEvent appends the event of a new phase.
 func (s *Store) phaseEvent(ctx context.Context, tx *sqlx.Tx, w inventory.Workflow, before string) error {
 	change := inventory.PhaseChange{Phase: w.Phase, Began: w.Updated, Before: before}
 	last, err := optional(readDoc[inventory.PhaseChange](ctx, tx,
@@ -87,7 +87,7 @@ func (s *Store) Workflow(ctx context.Context, run string) (inventory.Workflow, e
 	return s.workflowBy(ctx, fmt.Sprintf("reading the record of run %q", run), "run = ?", run)
 }
 
-// LatestWorkflow returns the record of the machine's run that started last.
+// LatestWorkflow returns the record of the machine's run that started most recently.
 func (s *Store) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
 	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine),
 		"machine = ? ORDER BY started DESC, rowid DESC LIMIT 1", machine)
@@ -98,7 +98,7 @@ func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any)
 	return w, wrap(err, "%s", what)
 }
 
-// Workflows returns records, the newest first unless f says otherwise.
+// Workflows returns records, by default the newest first.
 func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
 	q := selection{query: "SELECT doc, started FROM workflow WHERE true"}
 	q.where(f.Machine != "", "machine = ?", f.Machine)
@@ -112,9 +112,8 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 	return out, wrap(err, "listing workflows")
 }
 
-// DeleteWorkflow removes the record of a run that is over, with its plan,
-// assignments, logs and events. One that is not, or that still holds a grant,
-// is inventory.ErrConflict.
+// DeleteWorkflow removes the record of a run that is over, with its plan, assignments, logs and
+// events. A run that is not over, or that still holds a grant, is inventory.ErrConflict.
 func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *sqlx.Tx) error {
 		machine, err := scalar[string](ctx, tx, `DELETE FROM workflow WHERE run = ?1 AND final = 1
@@ -136,9 +135,8 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 	})
 }
 
-// forgetRun deletes what belongs to a run except its record. It keeps the machine's
-// newest agent: that agent may still be up and must learn that its run is over, and
-// its facts are the newest.
+// forgetRun deletes everything of a run except its record. It keeps the machine's newest agent: it
+// may still be running and must learn that its run is over, and it has the newest facts.
 func forgetRun(ctx context.Context, tx *sqlx.Tx, run string) error {
 	return doAll(ctx, tx,
 		stmt("DELETE FROM plan WHERE run = ?", run),

@@ -1,0 +1,45 @@
+package action
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// EKS Anywhere's writefile takes its contents from exactly one variable.
+func TestWriteFileHasOneSourceOfContents(t *testing.T) {
+	for _, x := range []struct {
+		env  map[string]string
+		want string // "": it is right
+	}{
+		{map[string]string{"CONTENTS": ""}, ""},
+		{map[string]string{"BOOTCONFIG_CONTENTS": "kernel {}"}, ""},
+		{map[string]string{"HEGEL_URLS": "http://192.0.2.1:50061, https://hegel.example.org/"}, ""},
+		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "false", "STATIC_BOTTLEROCKET": "", "IFNAME": "eth0"}, ""},
+		{nil, "reading CONTENTS: it is missing: give it, BOOTCONFIG_CONTENTS or HEGEL_URLS"},
+		{map[string]string{"CONTENTS": "", "HEGEL_URLS": "http://x"}, "reading CONTENTS and HEGEL_URLS: give only one of them"},
+		{
+			map[string]string{"BOOTCONFIG_CONTENTS": "a", "HEGEL_URLS": "http://x"},
+			"reading BOOTCONFIG_CONTENTS and HEGEL_URLS: give only one of them",
+		},
+		{map[string]string{"BOOTCONFIG_CONTENTS": strings.Repeat("x", MaxBootConfig+1)}, "32767 bytes, a kernel reads up to 32766"},
+		{map[string]string{"BOOTCONFIG_CONTENTS": "a\x00b"}, "null byte"},
+		{map[string]string{"HEGEL_URLS": "http://x,ftp://user:secret@y"}, "address 2 is invalid"},
+		{map[string]string{"HEGEL_URLS": "http://x,"}, "address 2 is invalid"},
+		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "true"}, "does not make a network configuration: give it by CONTENTS"},
+		{map[string]string{"CONTENTS": "", "STATIC_BOTTLEROCKET": "value"}, "reading STATIC_BOTTLEROCKET: the agent does not make"},
+	} {
+		env := map[string]string{"DEST_PATH": "/x"}
+		for k, v := range x.env {
+			env[k] = v
+		}
+		err := Check(WriteFile, env)
+		if x.want == "" {
+			require.NoError(t, err, "%v", x.env)
+			continue
+		}
+		require.ErrorContains(t, err, x.want)
+		require.NotContains(t, err.Error(), "secret")
+	}
+}

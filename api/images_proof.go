@@ -1,0 +1,78 @@
+package api
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/provenance"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A proof is what a publisher gives to have a file proven, besides its SHA-256. Each part may be empty.
+type proof struct {
+	SHA512    string `json:"sha512"`
+	Signature string `json:"signature"` // the text of a .minisig file
+	PublicKey string `json:"publicKey"` // the minisign key that made it
+}
+
+// check returns what is wrong with the form of p, and sets the digest in lower case.
+func (p *proof) check() (problems inventory.Problems) {
+	p.SHA512 = strings.ToLower(strings.TrimPrefix(p.SHA512, "sha512:"))
+	if p.SHA512 != "" && !provenance.IsSHA512(p.SHA512) {
+		problems.Add("sha512", "128 hex digits", "invalid SHA-512 %q", p.SHA512)
+	}
+	if (p.Signature == "") != (p.PublicKey == "") {
+		problems.Add("signature", "give both", "a signature and the key that made it belong together")
+	}
+	return problems
+}
+
+func (p proof) isEmpty() bool { return p == proof{} }
+
+// verify reads a file to its end. For one that is not proven the error is inventory.ErrInvalid.
+func (p proof) verify(ctx context.Context, dir *os.Root, file string) error {
+	if p.isEmpty() {
+		return nil
+	}
+	f, err := dir.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+
+	sum := sha512.New()
+	content := io.TeeReader(endingReader{ctx, f}, sum)
+	if p.Signature == "" {
+		_, err = io.Copy(io.Discard, content)
+	} else {
+		err = provenance.VerifyMinisign(content, []byte(p.Signature), []byte(p.PublicKey))
+	}
+	if err != nil {
+		return fmt.Errorf("proving the upload: %w", err)
+	}
+
+	if got := hex.EncodeToString(sum.Sum(nil)); p.SHA512 != "" && p.SHA512 != got {
+		return inventory.Invalid("sha512", "correct the declared digest, or get the file again",
+			"the file's SHA-512 is %s and %s was declared; nothing was kept", got, p.SHA512)
+	}
+	return nil
+}
+
+// An endingReader reads until its context ends.
+type endingReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (e endingReader) Read(p []byte) (int, error) {
+	if err := context.Cause(e.ctx); err != nil {
+		return 0, err
+	}
+	return e.r.Read(p)
+}

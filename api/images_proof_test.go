@@ -1,0 +1,97 @@
+package api
+
+import (
+	"crypto/rand"
+	"crypto/sha512"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"aead.dev/minisign"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/catalog"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func sum512(text string) string {
+	h := sha512.Sum512([]byte(text))
+	return hex.EncodeToString(h[:])
+}
+
+// S19: what is not what its publisher declared or signed does not become an image.
+func TestS19ImagesAreProven(t *testing.T) {
+	public, private, err := minisign.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	text := strings.Repeat("a disk image ", 1000)
+	sign := func(content string) string {
+		in := minisign.NewReader(strings.NewReader(content))
+		_, err := io.Copy(io.Discard, in)
+		require.NoError(t, err)
+		return string(in.Sign(private))
+	}
+	signature, key := sign(text), strings.TrimSpace(public.String())
+
+	publisher := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, text) // the client's test tells
+	}))
+	t.Cleanup(publisher.Close)
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"127.0.0.1"} })
+
+	for name, c := range map[string]struct {
+		declared map[string]string
+		says     string
+	}{
+		"SHA-512":            {map[string]string{"sha512": strings.ToUpper(sum512(text))}, ""},
+		"another SHA-512":    {map[string]string{"sha512": sum512("another")}, "SHA-512 is " + sum512(text)},
+		"not a SHA-512":      {map[string]string{"sha512": "beef"}, "128 hex digits"},
+		"signed":             {map[string]string{"signature": signature, "publicKey": key}, ""},
+		"signed and digest":  {map[string]string{"signature": signature, "publicKey": key, "sha256": sumOf(text)}, ""},
+		"another SHA-256":    {map[string]string{"signature": signature, "publicKey": key, "sha256": sumOf("another")}, "was declared"},
+		"without its key":    {map[string]string{"signature": signature}, "belong together"},
+		"not a signature":    {map[string]string{"signature": "RW", "publicKey": key}, "give the .minisig file"},
+		"of another content": {map[string]string{"signature": sign("another"), "publicKey": key}, "it is not of this file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := map[string]string{"name": "debian-12", "url": publisher.URL + "/disk.raw"}
+			for k, v := range c.declared {
+				body[k] = v
+			}
+			before := s.files()
+			if c.says != "" {
+				a := decode[answer](t, s.do(http.MethodPost, "/v1/images", body), http.StatusBadRequest)
+				require.Contains(t, a.Error, c.says)
+				require.Equal(t, before, s.files(), "nothing is kept")
+				return
+			}
+			i := decode[inventory.Image](t, s.do(http.MethodPost, "/v1/images", body), http.StatusCreated)
+			require.False(t, i.FirstSeen)
+			require.Equal(t, sumOf(text), i.Given().SHA256)
+		})
+	}
+
+	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPut, "/v1/images/x?sha512="+sum512("another"), text).Code)
+	i := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/x?sha512="+sum512(text), text), http.StatusCreated)
+	require.False(t, i.FirstSeen)
+}
+
+func TestImageCatalog(t *testing.T) {
+	s := newSite(t)
+	require.NotEmpty(t, decode[catalog.Catalog](t, s.do(http.MethodGet, "/v1/image-catalog", nil), http.StatusOK).Images)
+
+	file := filepath.Join(t.TempDir(), "site.yaml")
+	ours := "images:\n- {name: ours, url: 'https://mirror.lan/a', sums: 'https://mirror.lan/s'}\n"
+	require.NoError(t, os.WriteFile(file, []byte(ours), 0o600))
+	s.restart(func(c *siteConfig) { c.Catalog = file })
+	want := []catalog.Image{{Name: "ours", URL: "https://mirror.lan/a", Sums: "https://mirror.lan/s"}}
+	require.Equal(t, want, decode[catalog.Catalog](t, s.do(http.MethodGet, "/v1/image-catalog", nil), http.StatusOK).Images)
+
+	require.NoError(t, os.WriteFile(file, []byte("images:\n- {name: ours}\n"), 0o600))
+	a := decode[answer](t, s.do(http.MethodGet, "/v1/image-catalog", nil), http.StatusBadRequest)
+	require.Contains(t, a.Error, "site.yaml:2")
+}

@@ -1,0 +1,70 @@
+package catalog
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+func TestCatalogOfThisVersion(t *testing.T) {
+	c, err := Read("")
+	require.NoError(t, err)
+	images := c.Images
+
+	for _, publisher := range []string{
+		"debian", "ubuntu", "rocky", "alma", "fedora", "flatcar", "opensuse", "talos", "harvester", "vyos",
+	} {
+		require.True(t, slices.ContainsFunc(images, func(i Image) bool { return strings.HasPrefix(i.Name, publisher) }), publisher)
+	}
+	var builtins []string
+	for _, t := range template.Builtins() {
+		builtins = append(builtins, t.Name)
+	}
+	for _, i := range images {
+		require.NotEmpty(t, i.About, i.Name)
+		require.True(t, strings.HasPrefix(i.URL, "https://"), i.Name)
+		if i.Template != "" {
+			require.Contains(t, builtins, i.Template, i.Name)
+		}
+	}
+}
+
+// All that is wrong with a file is reported at once, with its lines.
+func TestRefusedCatalogs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "site.yaml")
+	for name, c := range map[string]struct{ file, says string }{
+		"unknown key": {"images:\n- name: a\n  link: x\n", "site.yaml:3"},
+		"twice": {
+			"images:\n- {name: a, url: 'https://e.org/a', sha256: " + strings.Repeat("0", 64) + "}\n" +
+				"- {name: a, url: 'https://e.org/b', sha512: " + strings.Repeat("0", 128) + "}\n",
+			`site.yaml:3: images[1].name: "a" is listed twice`,
+		},
+		"not proven":    {"images:\n- name: a\n  url: https://e.org/a\n", "nothing proves the file"},
+		"list by http":  {"images:\n- name: a\n  url: https://e.org/a\n  sums: http://e.org/SHA256SUMS\n", "site.yaml:4"},
+		"two proofs":    {"images:\n- {name: a, url: 'https://e.org/a', sums: 'https://e.org/s', sha256: " + strings.Repeat("0", 64) + "}\n", "give one of them"},
+		"digest":        {"images:\n- name: a\n  url: https://e.org/a\n  sha256: beef\n  sha512: beef\n", `invalid SHA-512 "beef"`},
+		"half a proof":  {"images:\n- name: a\n  url: https://e.org/a\n  signature: https://e.org/a.minisig\n", "belong together"},
+		"path as a key": {"images:\n- {name: a, url: 'https://e.org/a', signature: 'https://e.org/s', publicKey: /etc/passwd}\n", "invalid minisign key"},
+		"name":          {"images:\n- name: A b\n  url: https://e.org/a\n  sums: https://e.org/s\n", "invalid image name"},
+		"no URL":        {"images:\n- name: a\n  sums: https://e.org/s\n", "invalid URL"},
+		"use":           {"images:\n- name: a\n  url: https://e.org/a\n  sums: https://e.org/s\n  use: disk\n", "use"},
+		"not a catalog": {"- a\n", "site.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(path, []byte(c.file), 0o600))
+			_, err := Read(path)
+			require.ErrorIs(t, err, inventory.ErrInvalid)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+
+	_, err := Read(filepath.Join(t.TempDir(), "none.yaml"))
+	require.ErrorContains(t, err, "reading the image catalog")
+}

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/catalog"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
+)
+
+func imageCatalogCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "catalog", Short: "List images that publishers offer", Args: cobra.NoArgs,
+		Long: `List the images that "ingot image add NAME" fetches from their publishers, and what an
+operator has to know about them: who logs in, what configures the installed system, and
+which template installs it.
+
+A site with a mirror or images of its own writes this list to a file with -o yaml, edits
+it, and names it in the configuration of the server (images.catalog).`,
+		Example: "  ingot image catalog\n  ingot image add ubuntu-24.04\n  ingot image catalog -o yaml > /etc/ingot/images.yaml",
+	}, func(c *call) error {
+		return getAndShow(c, client.Path("image-catalog"), func(w io.Writer, v catalog.Catalog) error {
+			t := newTable(w, "NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT")
+			for _, i := range v.Images {
+				t.row(i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About)
+			}
+			return t.flush()
+		})
+	})
+}
+
+// provenBy says what proves an image of the catalog.
+func provenBy(i catalog.Image) string {
+	switch {
+	case i.Signature != "":
+		return "signature"
+	case i.Sums != "":
+		return "list"
+	}
+	return "digest"
+}
+
+// findInCatalog returns the URL of the image of that name, and sets in u and p what the catalog says about it.
+func (u *upload) findInCatalog(c *call, p *proof) (from string, err error) {
+	if *p != (proof{}) || u.sha256+u.sha512 != "" {
+		return "", usage("the catalog says how its images are proven: leave --sums, --sha256, --sha512 and --signature out, " +
+			"or give FILE or URL as well")
+	}
+	a, err := get[catalog.Catalog](c, client.Path("image-catalog"))
+	if err != nil {
+		return "", err
+	}
+
+	at := slices.IndexFunc(a.Value.Images, func(i catalog.Image) bool { return i.Name == u.name })
+	if at < 0 {
+		return "", human.Advise(usage("the catalog has no image %q: choose one of it, or give a FILE or URL", u.name), "ingot image catalog")
+	}
+	i := a.Value.Images[at]
+	if err := i.Check().Err(); err != nil {
+		return "", err
+	}
+	if i.Use != "" {
+		u.use = i.Use
+	}
+	u.sha256, u.sha512 = i.SHA256, i.SHA512
+	*p = proof{sums: i.Sums, signature: i.Signature, key: i.PublicKey}
+	return i.URL, nil
+}

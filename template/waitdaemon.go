@@ -1,0 +1,41 @@
+package template
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// unwrap puts in place of each waitdaemon the action that it starts. One whose
+// environment is wrong, or not known without data, stays: its check reports it.
+func (c *checker) unwrap() {
+	for i, t := range c.doc.Tasks {
+		for j := range t.Actions {
+			s := &t.Actions[j]
+			native, _ := action.Native(s.Image)
+			env := environmentOf(t, *s).values
+			inner := env[action.InnerImageVariable]
+			if native != action.WaitDaemon || c.open(inner) || action.Check(native, env) != nil {
+				continue
+			}
+
+			if c.wrapped == nil {
+				c.wrapped = map[string]string{}
+			}
+			c.wrapped[fmt.Sprintf("tasks[%d].actions[%d]", i, j)] = s.Image
+			s.Image, s.Environment = inner, maps.Clone(s.Environment)
+			for _, v := range action.Describe(native).Variables {
+				delete(s.Environment, v.Name)
+			}
+		}
+	}
+}
+
+// explainWrapped says that the action at path stands in the place of a waitdaemon.
+func (c *checker) explainWrapped(path string, why *ActionExplanation) {
+	if outer := c.wrapped[path]; outer != "" {
+		why.Rule = strings.Join([]string{outer + " starts it", why.Rule}, "; ")
+	}
+}
