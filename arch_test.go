@@ -21,8 +21,9 @@ var may = map[string]string{
 	"internal/clock":       "",
 	"internal/guard":       "",
 	"internal/httpserve":   "",
-	"internal/strictyaml":  "inventory go.yaml.in/yaml/v3",
+	"internal/strictyaml":  "inventory internal/human go.yaml.in/yaml/v3",
 	"internal/machinefile": "inventory internal/strictyaml",
+	"internal/importfile":  "inventory internal/machinefile internal/strictyaml",
 	"internal/seed":        "inventory",
 	"internal/quiet":       "",
 	"internal/keyring":     "inventory internal/durable",
@@ -99,7 +100,7 @@ var may = map[string]string{
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
 		"internal/catalog internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
 		"internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
-		"github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/term",
+		"github.com/spf13/cobra golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
 	"cmd/worker-agent": "action worker-agent github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
