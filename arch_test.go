@@ -98,8 +98,8 @@ var may = map[string]string{
 		"golang.org/x/sys",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
-		"internal/catalog internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
-		"internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
+		"internal/catalog internal/client internal/config internal/doctor internal/durable internal/hostnet internal/human " +
+		"internal/importfile internal/keyring internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
