@@ -30,8 +30,7 @@ Passwords, user data and vendor data are never written. The file has hasPassword
 imported into the same inventory; for another one, write the secrets into it.
 
 An existing file is not overwritten without --force.`,
-		Example: "  ingot export > site.yaml\n  ingot export --selector rack=a1 --file rack-a1.yaml\n" +
-			"  ingot export node-1 | ingot --server https://other.example.com:8080 import --dry-run -",
+		Example: "  ingot export > site.yaml\n  ingot export --selector rack=a1 --file rack-a1.yaml",
 	}
 
 	selector := cmd.Flags().StringToString("selector", nil, "label key=value that the machines carry; repeatable")
