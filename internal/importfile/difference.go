@@ -94,11 +94,24 @@ func Differences(old, next inventory.Machine) ([]Change, error) {
 
 	var out []Change
 	for _, k := range slices.Sorted(maps.Keys(union(a, b))) {
-		if a[k] != b[k] && !(a[k] == secretStored && b[k] == secretGiven) {
+		if a[k] != b[k] && (a[k] != secretStored || b[k] != secretGiven) {
 			out = append(out, Change{k, a[k], b[k]})
 		}
 	}
 	return out, nil
+}
+
+// TextChange returns the lines in which a text differs: those between its first and its last
+// difference.
+func TextChange(field, old, next string) Change {
+	a, b := strings.SplitAfter(old, "\n"), strings.SplitAfter(next, "\n")
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return Change{field, strings.Join(a, ""), strings.Join(b, "")}
 }
 
 func union(a, b map[string]string) map[string]string {

@@ -31,6 +31,8 @@ type Place struct {
 // String returns "FILE:LINE".
 func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
 
+func (p Place) compare(q Place) int { return cmp.Or(strings.Compare(p.File, q.File), p.Line-q.Line) }
+
 // A Machine is a machine that a file describes.
 type Machine struct {
 	inventory.Machine
@@ -207,7 +209,7 @@ func (r *reader) join() {
 		r.startJob(j)
 	}
 
-	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int {
-		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line)
-	})
+	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int { return Place{a.File, a.Line}.compare(Place{b.File, b.Line}) })
+	slices.SortStableFunc(r.Machines, func(a, b Machine) int { return a.compare(b.Place) })
+	slices.SortStableFunc(r.Ignored, func(a, b Ignored) int { return a.compare(b.Place) })
 }
