@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -157,14 +156,8 @@ func mustRead(t *testing.T, file string) []byte {
 	return b
 }
 
-// readRoot reads a file of the root file system, partition 2 of a machine's disk. The machine is off.
+// readRoot reads a file of the root file system of a machine that is off.
 func readRoot(ctx context.Context, t *testing.T, m *lab.Machine, file string) string {
 	t.Helper()
-	start, err := exec.CommandContext(ctx, "partx", "-rgo", "START", "-n", "2", m.DiskPath()).Output()
-	require.NoError(t, err)
-	sector, err := strconv.ParseInt(strings.TrimSpace(string(start)), 10, 64)
-	require.NoError(t, err)
-	out, err := exec.CommandContext(ctx, "debugfs", "-R", "cat "+file, fmt.Sprintf("%s?offset=%d", m.DiskPath(), sector*512)).Output()
-	require.NoError(t, err)
-	return string(out)
+	return debugfs(ctx, t, m, "cat "+file)
 }
