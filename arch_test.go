@@ -69,7 +69,7 @@ var may = map[string]string{
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
 		"internal/httpserve internal/provenance internal/quiet internal/reserve inventory template web workflows " +
 		"github.com/gin-gonic/gin",
-	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
+	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
