@@ -33,7 +33,9 @@ var oci2Disk = Description{
 	Limits: "The manifest has one layer; of an index, the manifest for linux/amd64 counts. IMG_URL without a digest needs IMG_SHA256.",
 }
 
-var ociForm = regexp.MustCompile(`^(https?://)?[a-zA-Z0-9.-]+(:[0-9]+)?/[a-z0-9._/-]+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+var ociForm = regexp.MustCompile(
+	`^(https?://)?[a-zA-Z0-9.-]+(:[0-9]+)?/[a-z0-9._/-]+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`,
+)
 
 // An OCIReference names an image in a registry (OCI distribution specification 1.1).
 type OCIReference struct {

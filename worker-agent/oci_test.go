@@ -138,8 +138,17 @@ func TestS22OCI2Disk(t *testing.T) {
 	r.putLayers(t, "container", layer, layer)
 	r.putLayers(t, "other", []byte("another image"))
 	r.put(t, "index", v1.Index{Manifests: []v1.Descriptor{
-		{MediaType: v1.MediaTypeImageManifest, Digest: "sha256:" + digest.Digest(strings.Repeat("0", 64)), Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}},
-		{MediaType: v1.MediaTypeImageManifest, Digest: pinned, Size: int64(len(r.manifests["v1"])), Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}},
+		{
+			MediaType: v1.MediaTypeImageManifest,
+			Digest:    "sha256:" + digest.Digest(strings.Repeat("0", 64)),
+			Platform:  &v1.Platform{OS: "linux", Architecture: "arm64"},
+		},
+		{
+			MediaType: v1.MediaTypeImageManifest,
+			Digest:    pinned,
+			Size:      int64(len(r.manifests["v1"])),
+			Platform:  &v1.Platform{OS: "linux", Architecture: "amd64"},
+		},
 	}})
 	r.manifests["sha256:"+strings.Repeat("1", 64)], r.kinds["sha256:"+strings.Repeat("1", 64)] = r.manifests["v1"], v1.MediaTypeImageManifest
 	declared := map[string]string{"IMG_SHA256": sha(layer)}
