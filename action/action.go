@@ -63,8 +63,8 @@ type Disk struct {
 
 // DiskID identifies a disk independently of its connector.
 type DiskID struct {
-	Serial string `json:"serial,omitempty"`
-	WWN    string `json:"wwn,omitempty"`
+	Serial string `json:"serial,omitempty"` // serial number
+	WWN    string `json:"wwn,omitempty"`    // World Wide Name
 }
 
 // Is reports whether i identifies d: a matching serial number or a matching WWN is enough.
