@@ -46,12 +46,14 @@ type task struct {
 }
 
 type step struct {
-	Name        string            `json:"name"`                  // unique in the task
-	Image       string            `json:"image"`                 // the action: its name, or the reference of its container image
-	Timeout     action.Seconds    `json:"timeout,omitempty"`     // seconds; default 3600
-	Command     []string          `json:"command,omitempty"`     // kept and not used
-	OnTimeout   []string          `json:"on-timeout,omitempty"`  // kept and not used
-	OnFailure   []string          `json:"on-failure,omitempty"`  // kept and not used
+	Name      string         `json:"name"`                 // unique in the task
+	Image     string         `json:"image"`                // the action: its name, or the reference of its container image
+	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; default 3600
+	Command   []string       `json:"command,omitempty"`    // kept and not used
+	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the time is up: as on-failure
+	// OnFailure is what the agent carries out when the action fails: the name of an action and its variables as NAME=VALUE,
+	// or echo and a text. The run still fails.
+	OnFailure   []string          `json:"on-failure,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // kept and not used
 	Environment map[string]string `json:"environment,omitempty"` // wins over that of the task
 	PID         string            `json:"pid,omitempty"`         // kept and not used
@@ -91,8 +93,7 @@ func (d document) shape() []part {
 				part{p + ".pid", a.PID + a.Namespaces.PID})
 			count(p+".command", len(a.Command))
 			count(p+".volumes", len(a.Volumes))
-			count(p+".on-timeout", len(a.OnTimeout))
-			count(p+".on-failure", len(a.OnFailure))
+			s = append(s, part{p + ".on-timeout", handlerShape(a.OnTimeout)}, part{p + ".on-failure", handlerShape(a.OnFailure)})
 			env(p+".environment", a.Environment)
 		}
 	}
@@ -187,6 +188,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
 	}
 
+	c.handlers(path, a)
 	if a.Image == "" {
 		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
 		return
@@ -302,6 +304,7 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	if err := action.Check(native, env.values); err != nil {
 		c.add(path+".environment", "see "+actionsPage, "%v", err)
 	}
+	c.handlerDisks(path, s, disk)
 	if len(env.values) > 0 {
 		a.Environment = env.values
 	}
