@@ -55,10 +55,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 			q.Disk.WWN, inventory.ErrInvalid)
 	}
 
-	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], func(x action.Action) bool {
-		native, _ := action.Native(x.Image)
-		return action.Writes(native, x.Environment)
-	})
+	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], action.Action.NeedsDisk)
 
 	if writes { // the seed of this boot is marked before the inventory is
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}

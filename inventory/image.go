@@ -113,7 +113,7 @@ func (p Plan) Images(from int) []PlannedImage {
 		for _, k := range slices.Sorted(maps.Keys(x.Environment)) {
 			pinned(x.Environment[k])
 		}
-		for _, v := range x.Command {
+		for _, v := range slices.Concat(x.Command, x.OnFailure, x.OnTimeout) {
 			pinned(v)
 		}
 
