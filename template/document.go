@@ -286,14 +286,20 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 
 	env := environmentOf(t, s)
 	native, _ := action.Native(s.Image)
-	if native == action.Image2Disk {
+	switch native {
+	case action.Image2Disk:
 		c.image(path, env)
+	case action.RootIO:
+		c.storage(path, env, disk)
 	}
 	if variable := action.DiskVariable(native); variable != "" {
 		env.setDefault(variable, disk, "the run's disk")
 	}
 	if err := action.Check(native, env.values); err != nil {
 		c.add(path+".environment", "see "+actionsPage, "%v", err)
+	}
+	if err := action.CheckCommand(native, s.Command); err != nil {
+		c.add(path+".command", "see "+actionsPage, "%v", err)
 	}
 	if len(env.values) > 0 {
 		a.Environment = env.values
