@@ -21,10 +21,10 @@ type attempt struct {
 	env    map[string]string
 	// command is that of the template; see action.CheckCommand.
 	command []string
-	alias  string
-	bound  *action.Disk
-	spared []action.DiskID // protected disks, which are never written
-	output map[string]string
+	alias   string
+	bound   *action.Disk
+	spared  []action.DiskID // protected disks, which are never written
+	output  map[string]string
 
 	mu          sync.Mutex
 	done, total int64
