@@ -107,9 +107,11 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 		})
 	}
 	// A URL of another server is refused without a digest.
-	foreign := head + "      IMG_URL: https://mirror.example/x.raw\n"
+	foreign := head + "      IMG_URL: https://user:secret-1@mirror.example/x.raw?token=secret-2\n"
 	_, _, err := plan(foreign, "", false)
 	require.ErrorContains(t, err, "IMG_SHA256")
+	require.ErrorContains(t, err, "https://mirror.example/x.raw")
+	require.NotContains(t, err.Error(), "secret-", "credentials of the URL")
 	_, stored, err := plan(foreign+"      IMG_SHA256: "+strings.Repeat("a", 64)+"\n", "", true)
 	require.NoError(t, err, "its digest is declared where it is named")
 	require.Equal(t, strings.Repeat("a", 64), stored.Actions[0].Environment["IMG_SHA256"])

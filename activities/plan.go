@@ -348,7 +348,7 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 		}
 		if actions[i].Environment["IMG_SHA256"] == "" {
 			problems.Add(field+"IMG_SHA256", "set IMG_SHA256, or add the image with: ingot image add NAME URL",
-				"no digest is known for %s", x.Environment["IMG_URL"])
+				"no digest is known for %s", action.PublicURL(x.Environment["IMG_URL"]))
 		}
 	}
 	return problems.Err()

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -44,7 +45,7 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 		return upload{}, problems
 	}
 
-	image := inventory.Image{Name: q.Name, URL: withoutCredentials(u), SHA256: sum, Use: q.Use}
+	image := inventory.Image{Name: q.Name, URL: action.PublicURL(u.String()), SHA256: sum, Use: q.Use}
 	return upload{image: image, asIs: q.AsIs, proof: q.proof}, problems.Err()
 }
 
@@ -81,14 +82,6 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	return s.keep(ctx, dir, up, checked)
 }
 
-// withoutCredentials returns a URL without user, password and query, which may hold
-// signatures and tokens.
-func withoutCredentials(u *url.URL) string {
-	shown := *u
-	shown.User, shown.RawQuery, shown.ForceQuery, shown.Fragment, shown.RawFragment = nil, "", false, "", ""
-	return shown.String()
-}
-
 // checkURL refuses URLs that a request may not make this server connect to (security S17).
 func (s *images) checkURL(u *url.URL) error {
 	switch {
@@ -112,13 +105,13 @@ func (s *images) probe(ctx context.Context, target string) error {
 		return fmt.Errorf("reading the address: %w", inventory.ErrInvalid)
 	}
 	if err := s.checkURL(u); err != nil {
-		return fmt.Errorf("asking for %q: %w: %w", withoutCredentials(u), err, inventory.ErrInvalid)
+		return fmt.Errorf("asking for %q: %w: %w", action.PublicURL(u.String()), err, inventory.ErrInvalid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	resp, err := s.request(ctx, target, "bytes=0-0")
 	if err != nil {
-		return fmt.Errorf("asking for %q: %w: %w", withoutCredentials(u), err, inventory.ErrUnreachable)
+		return fmt.Errorf("asking for %q: %w: %w", action.PublicURL(u.String()), err, inventory.ErrUnreachable)
 	}
 	size := resp.ContentLength
 	if resp.StatusCode == http.StatusPartialContent {
@@ -130,7 +123,7 @@ func (s *images) probe(ctx context.Context, target string) error {
 	_ = resp.Body.Close() // the rest is not needed
 	spare, err := s.space.spare()
 	if err == nil && size > spare {
-		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, withoutCredentials(u),
+		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, action.PublicURL(u.String()),
 			spare>>20, httpapi.ErrNoSpace)
 	}
 	return err

@@ -24,7 +24,7 @@ const (
 	mib    = 1 << 20
 )
 
-// disk is a block device, or a file that plays one.
+// disk is a block device, or a file in its place.
 type disk struct {
 	name   string // /dev/vda
 	path   string // what is opened
@@ -94,7 +94,7 @@ func findDisks() ([]*disk, error) {
 	return all, nil
 }
 
-// disk finds one by what documents call it: /dev/vda, or a link of /dev/disk/by-id, which ends in the serial number.
+// disk finds a disk by its name in a document: /dev/vda, or a link in /dev/disk/by-id, which ends in the serial number.
 func (h *host) disk(name string) (*disk, error) {
 	for _, d := range h.disks {
 		id, isID := strings.CutPrefix(name, "/dev/disk/by-id/")
@@ -133,7 +133,7 @@ func (d *disk) partitions() ([]part, error) {
 	return all, nil
 }
 
-// find is the partition of that name; its size is 0 when there is none.
+// find returns the partition of that name, with size 0 if there is none.
 func (d *disk) find(label string) part {
 	all, err := d.partitions()
 	if err != nil {
@@ -157,8 +157,8 @@ func (h *host) installed(label string) (*disk, part) {
 	return nil, part{}
 }
 
-// partition writes a new GPT, with boot code for BIOS. A size of 0 is the rest of the disk. It returns the partitions with
-// their places.
+// partition writes a new GPT with boot code for BIOS and returns the partitions with their offsets. A size of 0 takes the
+// rest of the disk.
 func (d *disk) partition(parts []part, bootCode []byte) ([]part, error) {
 	at := int64(mib)
 	table := &gpt.Table{LogicalSectorSize: sector, PhysicalSectorSize: sector, ProtectiveMBR: true}
@@ -218,7 +218,7 @@ func (d *disk) write(p part, packed io.Reader) (int64, error) {
 	return n, errors.Join(err, f.Sync(), f.Close())
 }
 
-// putFiles makes an ext4 file system with some files at its top.
+// putFiles makes an ext4 file system with files in its top folder.
 func (d *disk) putFiles(p part, files map[string][]byte) error {
 	f, err := os.OpenFile(d.path, os.O_RDWR, 0)
 	if err != nil {
@@ -255,7 +255,7 @@ func (d *disk) getFile(p part, name string) ([]byte, error) {
 	return fs.ReadFile(name)
 }
 
-// clear takes the signatures away from a partition's beginning and end.
+// clear overwrites the signatures at a partition's start and end.
 func (d *disk) clear(p part) error {
 	f, err := os.OpenFile(d.path, os.O_RDWR, 0)
 	if err != nil {
@@ -267,8 +267,8 @@ func (d *disk) clear(p part) error {
 	return errors.Join(err, err2, f.Sync(), f.Close())
 }
 
-// store keeps a value in a partition that has no file system: two slots, the newer one that is whole counts, so that a power cut
-// loses at most the last change.
+// store keeps a value in a partition without a file system. It has two slots; the newer complete slot counts, so that a power
+// cut loses at most the last change.
 type store struct {
 	d      *disk
 	p      part
@@ -279,7 +279,7 @@ const slotSize = 2 * mib
 
 var storeMagic = []byte("ingotlab")
 
-// load reads the last value into v, which stays as it is when there is none.
+// load reads the last value into v; without one v is unchanged.
 func (s *store) load(v any) {
 	f, err := os.Open(s.d.path)
 	if err != nil {

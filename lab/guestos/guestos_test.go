@@ -77,7 +77,7 @@ func TestVyOSConfiguration(t *testing.T) {
 	}
 }
 
-// TestDocuments: the documents of the example lab are read by the guests, and unknown keys refused.
+// TestDocuments: the guests read the documents of the example lab and refuse unknown keys.
 func TestDocuments(t *testing.T) {
 	text := read(t, "../../deploy/genesis/talos.yaml")
 	c, err := parseTalos(text)
@@ -112,7 +112,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestDisk lays a disk out, and reads what an installed system would.
+// TestDisk partitions a disk and reads it back as an installed system does.
 func TestDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -157,7 +157,7 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestStore: the newer value counts, and the older when the newer was cut short.
+// TestStore: the newer value counts; the older one if the newer is incomplete.
 func TestStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(path, make([]byte, 2*slotSize), 0o600); err != nil {
@@ -186,7 +186,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestCurl calls as boot scripts do.
+// TestCurl runs curl with the arguments of boot scripts.
 func TestCurl(t *testing.T) {
 	calls := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

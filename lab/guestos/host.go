@@ -19,20 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// healthPort is where every guest says what it does.
+// healthPort is the TCP port of every guest's health page.
 const healthPort = "8099"
 
-// host is the machine that the guest runs on: real (PID 1) or simulated (a process in a namespace).
+// host is the machine that runs the guest: real (PID 1) or simulated (a process in a namespace).
 type host struct {
-	product string
-	words   []string // of the kernel command line
-	disks   []*disk
-	real    bool
-	out     io.Writer // the console
-	serial  string
-	uuid    string
-	root    string // of a simulated router's files; "" = /
-	relay   string // dhcrelay of a simulated router
+	product    string
+	parameters []string // of the kernel command line
+	disks      []*disk
+	real       bool
+	out        io.Writer // the console
+	serial     string
+	uuid       string
+	root       string // of a simulated router's files; "" = /
+	relay      string // dhcrelay of a simulated router
 
 	mu       sync.Mutex
 	health   health
@@ -41,7 +41,7 @@ type host struct {
 	mux      http.ServeMux // of the health port; see serveHealth
 }
 
-// health is what the health port tells.
+// health is the answer of the health port.
 type health struct {
 	Product   string         `json:"product"`
 	Serial    string         `json:"serial,omitempty"`
@@ -56,10 +56,10 @@ type health struct {
 // say writes a line on the console.
 func (h *host) say(format string, args ...any) {
 	line := "LAB-" + strings.ToUpper(h.product) + " " + fmt.Sprintf(format, args...) + "\n"
-	_, _ = io.WriteString(h.out, line) // nobody could be told
+	_, _ = io.WriteString(h.out, line) // there is no other place to report it
 }
 
-// stage says what the guest is doing now.
+// stage sets what the guest is doing, for the console and the health port.
 func (h *host) stage(stage, message string) {
 	h.mu.Lock()
 	h.health.Stage, h.health.Message = stage, message
@@ -67,7 +67,7 @@ func (h *host) stage(stage, message string) {
 	h.say("stage %s %s", stage, message)
 }
 
-// detail sets a value of the health port's answer; it must be fit for JSON.
+// detail sets a value of the health port's answer; value must encode to JSON.
 func (h *host) detail(name string, value any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,9 +77,9 @@ func (h *host) detail(name string, value any) {
 	h.health.Details[name] = value
 }
 
-// word returns the value of the last NAME=VALUE on the kernel command line.
-func (h *host) word(name string) (value string, ok bool) {
-	for _, w := range h.words {
+// parameter returns the value of the last NAME=VALUE on the kernel command line.
+func (h *host) parameter(name string) (value string, ok bool) {
+	for _, w := range h.parameters {
 		if v, found := strings.CutPrefix(w, name+"="); found {
 			value, ok = v, true
 		}
@@ -87,14 +87,14 @@ func (h *host) word(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// fails tells whether the guest is to fail at what.
+// fails reports whether the lab requested a failure at what.
 func (h *host) fails(what string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Contains(h.failures, what)
 }
 
-// setFailures replaces what the guest is to fail at.
+// setFailures replaces the requested failures.
 func (h *host) setFailures(words []string) error {
 	h.mu.Lock()
 	h.failures, h.health.Failures = words, words
@@ -106,10 +106,10 @@ func (h *host) setFailures(words []string) error {
 	return keep()
 }
 
-// keepFailures gives what is to be failed at a place that outlives a boot: kept are the words that were found there.
+// keepFailures makes requested failures survive a reboot: save stores them, kept are those that were stored.
 func (h *host) keepFailures(kept []string, save func(words []string) error) error {
 	words := kept
-	if v, ok := h.word("ingotlab.fail"); ok {
+	if v, ok := h.parameter("ingotlab.fail"); ok {
 		words = split(v)
 	}
 	h.mu.Lock()
@@ -127,9 +127,9 @@ func split(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
 }
 
-// serveHealth answers on the health port, from before there is an address.
+// serveHealth answers on the health port; it starts before the guest has an address.
 func (h *host) serveHealth(ctx context.Context) {
-	if v, ok := h.word("ingotlab.fail"); ok {
+	if v, ok := h.parameter("ingotlab.fail"); ok {
 		h.failures = split(v)
 		h.health.Failures = h.failures
 	}
@@ -168,10 +168,10 @@ func answer(w http.ResponseWriter, body []byte, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n')) // the client has gone away otherwise
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has gone
 }
 
-// addresses are all IPv4 addresses with their prefix, the loopback's aside.
+// addresses returns all IPv4 addresses with their prefix lengths, without loopback.
 func addresses() (all []string) {
 	have, err := net.InterfaceAddrs()
 	if err != nil {
@@ -185,7 +185,7 @@ func addresses() (all []string) {
 	return all
 }
 
-// setHostname gives the machine a name; a simulated one has only the word for it.
+// setHostname sets the host name; a simulated machine only reports it.
 func (h *host) setHostname(name string) {
 	if name == "" {
 		return
@@ -200,14 +200,14 @@ func (h *host) setHostname(name string) {
 	}
 }
 
-// reboot writes everything out and boots again. It does not return.
+// reboot syncs the disks and reboots. It does not return.
 func (h *host) reboot() { h.leave("reboot", unix.LINUX_REBOOT_CMD_RESTART) }
 
-// powerOff writes everything out and cuts the power. It does not return.
+// powerOff syncs the disks and powers off. It does not return.
 func (h *host) powerOff() { h.leave("poweroff", unix.LINUX_REBOOT_CMD_POWER_OFF) }
 
 func (h *host) leave(how string, command int) {
-	h.say("msg=leaving action=%s", how) // as the agent says it: simulated machines hear it
+	h.say("msg=leaving action=%s", how) // the agent's own line, which simulated machines wait for
 	unix.Sync()
 	if !h.real {
 		os.Exit(0)
@@ -218,7 +218,7 @@ func (h *host) leave(how string, command int) {
 	select {}
 }
 
-// bringUp makes a Linux machine out of a kernel and an initramfs: file systems, modules, console, disks.
+// bringUp does what an init must do first: mounts, console, modules, disks.
 func (h *host) bringUp() error {
 	_, mounted := os.Stat("/proc/cmdline")
 	if mounted != nil {
@@ -237,7 +237,7 @@ func (h *host) bringUp() error {
 			}
 		}
 	}
-	// Not every command line names the serial port as the console; the lab reads nothing else.
+	// Not every command line names the serial port as the console, and the lab reads only the serial port.
 	if tty, err := os.OpenFile("/dev/ttyS0", os.O_WRONLY|unix.O_NOCTTY, 0); err == nil {
 		h.out = tty
 	}
@@ -245,7 +245,7 @@ func (h *host) bringUp() error {
 	if err != nil {
 		return err
 	}
-	h.words = strings.Fields(string(b))
+	h.parameters = strings.Fields(string(b))
 	if b, err = os.ReadFile("/product"); err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (h *host) bringUp() error {
 	return err
 }
 
-// loadModules loads the files of a list in its order. A module whose hardware is missing is no error.
+// loadModules loads the modules of a list in order. It ignores those whose hardware is missing.
 func loadModules(list, dir string) error {
 	b, err := os.ReadFile(list)
 	if err != nil {
@@ -280,7 +280,7 @@ func loadModules(list, dir string) error {
 	return nil
 }
 
-// dmi reads a value of the machine's firmware, "" when there is none.
+// dmi reads a DMI value of the firmware, "" if there is none.
 func dmi(name string) string {
 	b, err := os.ReadFile("/sys/class/dmi/id/" + name)
 	if err != nil {
@@ -289,7 +289,7 @@ func dmi(name string) string {
 	return string(bytes.TrimSpace(b))
 }
 
-// pause waits; false: ctx has ended.
+// pause waits for d; it returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

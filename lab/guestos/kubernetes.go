@@ -19,9 +19,8 @@ import (
 // object is a Kubernetes object as decoded JSON.
 type object = map[string]any
 
-// kubernetes is an API server that keeps objects and carries nothing out: health, nodes, discovery, and create, replace,
-// server-side apply, read, list and delete of the usual kinds. What stands in it is for the lab to carry out; see the health
-// port's /applied and /ready.
+// kubernetes is an API server that stores objects and runs nothing: health, nodes, discovery, and create, replace, server-side
+// apply, read, list and delete of the usual kinds. The lab runs what was applied; see /applied and /ready of the health port.
 type kubernetes struct {
 	t     *talos
 	since time.Time
@@ -30,13 +29,13 @@ type kubernetes struct {
 
 func newKubernetes(t *talos) *kubernetes { return &kubernetes{t: t, since: time.Now()} }
 
-// resource is a kind that the server knows.
+// resource is a kind that the server stores.
 type resource struct {
 	kind, name string
 	global     bool // not in a namespace
 }
 
-// resources by group and version, in the path's words.
+// resources by group and version, as they are written in paths.
 var resources = map[string][]resource{
 	"api/v1": {
 		{"Namespace", "namespaces", true},
@@ -65,7 +64,7 @@ var resources = map[string][]resource{
 	"apis/scheduling.k8s.io/v1": {{"PriorityClass", "priorityclasses", true}},
 }
 
-// target is what a path of the API means.
+// target is a parsed path of the API.
 type target struct {
 	group     string // api/v1, apis/apps/v1
 	resource  resource
@@ -74,7 +73,7 @@ type target struct {
 	status    bool
 }
 
-// path is that of the object itself.
+// path returns the path of the object itself.
 func (g target) path() string { return g.collection() + "/" + g.name }
 
 func (g target) collection() string {
@@ -84,7 +83,7 @@ func (g target) collection() string {
 	return "/" + g.group + "/namespaces/" + g.namespace + "/" + g.resource.name
 }
 
-// apiVersion is the group in an object's words.
+// apiVersion returns the group and version as objects write them.
 func (g target) apiVersion() string {
 	if v, core := strings.CutPrefix(g.group, "api/"); core {
 		return v
@@ -130,7 +129,7 @@ func (k *kubernetes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "[-]poststarthook/start-apiextensions-controllers failed: not finished", http.StatusInternalServerError)
 			return
 		}
-		_, _ = io.WriteString(w, "ok") // the client has gone away otherwise
+		_, _ = io.WriteString(w, "ok") // an error means that the client has gone
 		return
 	case "/version":
 		reply(w, http.StatusOK, object{"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "linux/amd64"})
@@ -167,7 +166,7 @@ func (k *kubernetes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func reply(w http.ResponseWriter, code int, o object) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(o) // the client has gone away otherwise
+	_ = json.NewEncoder(w).Encode(o) // an error means that the client has gone
 }
 
 // refuse answers with a metav1.Status.
@@ -187,7 +186,7 @@ func refuse(w http.ResponseWriter, code int, reason, message string) {
 	)
 }
 
-// discover answers the paths by which clients learn what the server knows.
+// discover answers the discovery paths.
 func discover(w http.ResponseWriter, path string) bool {
 	switch path {
 	case "/api":
@@ -425,110 +424,10 @@ func (k *kubernetes) remove(w http.ResponseWriter, g target) {
 	}
 }
 
-// node is the one node of the cluster.
-func (k *kubernetes) node() object {
-	ready, reason := "True", "KubeletReady"
-	if k.t.h.fails("node") || time.Since(k.since) < 2*time.Second {
-		ready, reason = "False", "KubeletNotReady"
-	}
-	addrs := []object{{"type": "Hostname", "address": k.t.config.hostname}}
-	for _, a := range addresses() {
-		addrs = append(addrs, object{"type": "InternalIP", "address": strings.Split(a, "/")[0]})
-	}
-	return object{
-		"apiVersion": "v1",
-		"kind":       "Node",
-		"metadata": object{
-			"name":   k.t.config.hostname,
-			"labels": object{"node-role.kubernetes.io/control-plane": "", "kubernetes.io/hostname": k.t.config.hostname},
-		},
-		"status": object{
-			"conditions": []object{{"type": "Ready", "status": ready, "reason": reason}},
-			"addresses":  addrs,
-			"nodeInfo": object{
-				"osImage":         "Talos (" + talosVersion + ")",
-				"kubeletVersion":  "v1.36.0",
-				"architecture":    "amd64",
-				"operatingSystem": "linux",
-			},
-		},
-	}
-}
-
-// replicas of a workload, 0 when it is none.
-func replicas(o object) float64 {
-	switch o["kind"] {
-	case "DaemonSet":
-		return 1
-	case "Deployment", "StatefulSet":
-		spec, _ := o["spec"].(object)
-		if n, ok := spec["replicas"].(float64); ok {
-			return n
-		}
-		return 1
-	}
-	return 0
-}
-
-// withStatus adds the status that a controller would write: workloads are ready once the lab said that it carried them out.
-func (k *kubernetes) withStatus(o object) object {
-	n := replicas(o)
-	if n == 0 {
-		return o
-	}
-	ready := 0.0
-	if k.t.state.ReadyAll {
-		ready = n
-	}
-	o = maps.Clone(o)
-	if o["kind"] == "DaemonSet" {
-		o["status"] = object{
-			"desiredNumberScheduled": n,
-			"currentNumberScheduled": n,
-			"numberReady":            ready,
-			"numberAvailable":        ready,
-			"updatedNumberScheduled": n,
-		}
-		return o
-	}
-	available := "False"
-	if ready > 0 {
-		available = "True"
-	}
-	o["status"] = object{
-		"replicas": n, "updatedReplicas": n, "readyReplicas": ready, "availableReplicas": ready,
-		"conditions": []object{{"type": "Available", "status": available}},
-	}
-	return o
-}
-
-// pods are those of the workloads.
-func (k *kubernetes) pods() (all []object) {
-	for _, path := range slices.Sorted(maps.Keys(k.t.state.Objects)) {
-		o := k.t.state.Objects[path]
-		spec, _ := o["spec"].(object)
-		template, _ := spec["template"].(object)
-		meta, _ := o["metadata"].(object)
-		labels, _ := template["metadata"].(object)
-		for i := range int(replicas(o)) {
-			phase, ready := "Pending", "False"
-			if k.t.state.ReadyAll {
-				phase, ready = "Running", "True"
-			}
-			all = append(all, object{
-				"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
-				"metadata": object{"name": fmt.Sprintf("%v-%d", meta["name"], i), "namespace": meta["namespace"], "labels": labels["labels"]},
-				"status":   object{"phase": phase, "conditions": []object{{"type": "Ready", "status": ready}}},
-			})
-		}
-	}
-	return all
-}
-
-// serveHealth adds to the health port what the lab needs to carry out what was applied:
+// serveHealth adds to the health port what the lab needs to run the applied workloads:
 //
 //	GET  /applied          the objects, in the order in which they came, and how often Bootstrap was asked for
-//	POST /ready?ready=1    what was applied runs now (0: it does not)
+//	POST /ready?ready=1    the applied workloads run (0: they do not)
 func (t *talos) serveHealth() {
 	t.h.mux.HandleFunc("GET /applied", func(w http.ResponseWriter, _ *http.Request) {
 		t.mu.Lock()

@@ -1,15 +1,14 @@
-// Command guestos is what runs inside the lab's stand-in guests: PID 1 of machines that play VyOS, Talos or Harvester. No code
-// of those is in it; it has their outer form: it reads their kernel command lines and configuration files, lays out disks as
-// they do, calls where they call and answers on their ports by their documented protocols. What it cannot do (routing daemons,
-// containers, virtual machines) it does not pretend to do.
+// Command guestos is PID 1 of the lab's stand-ins for VyOS, Talos and Harvester. It contains none of their code. It behaves like
+// them on the outside: it reads their kernel command lines and configuration files, partitions disks as they do, calls the same
+// URLs and serves their documented protocols. It has no routing daemons, containers or virtual machines, and does not claim to.
 //
-//	/product                     in the initramfs says who it plays: talos, harvester or vyos
-//	LAB-TALOS, LAB-HARVESTER, …  begin its lines on the serial console
-//	http://ADDRESS:8099/         what it is doing, as JSON; POST /fail?what=WORDS makes it fail (see failures)
-//	ingotlab.fail=WORD,WORD      on the kernel command line does the same and is kept on the disk
+//	/product                     in the initramfs names the product: talos, harvester or vyos
+//	LAB-TALOS, LAB-HARVESTER, …  prefix of its lines on the serial console
+//	http://ADDRESS:8099/         its state as JSON; POST /fail?what=STEP,… requests failures
+//	ingotlab.fail=STEP,STEP      on the kernel command line does the same; it is stored on the disk
 //
-// With -product it is an ordinary process that plays a simulated machine's system in the network namespace it was started in,
-// on disks that are files. Reboot and power-off then are its last line and its end.
+// With -product it runs as an ordinary process for a simulated machine, in the network namespace in which it was started, with
+// files as disks. Reboot and power-off then print a line and end the process.
 package main
 
 import (
@@ -26,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// players are the systems it can be. Each ends only with an error.
+// players are the products. Each returns only on error.
 var players = map[string]func(ctx context.Context, h *host) error{
 	"talos":     talosMain,
 	"harvester": harvesterMain,
@@ -44,7 +43,7 @@ func main() {
 	os.Exit(asProcess(os.Args[1:]))
 }
 
-// asInit is PID 1. It does not return.
+// asInit runs as PID 1. It does not return.
 func asInit() {
 	h := &host{real: true, out: os.Stdout}
 	err := h.bringUp()
@@ -54,7 +53,7 @@ func asInit() {
 	h.fail(err)
 }
 
-// asProcess is a simulated machine's system.
+// asProcess runs as the system of a simulated machine.
 func asProcess(args []string) int {
 	h := &host{out: os.Stdout}
 	flags := flag.NewFlagSet("guestos", flag.ContinueOnError)
@@ -72,7 +71,7 @@ func asProcess(args []string) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	h.words = strings.Fields(*cmdline)
+	h.parameters = strings.Fields(*cmdline)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	if err := h.play(ctx); err != nil {
@@ -92,7 +91,7 @@ func (h *host) play(ctx context.Context) error {
 	return player(ctx, h)
 }
 
-// fail says what went wrong and lets the machine stand, as a person would find it.
+// fail reports err and leaves the machine running, for the operator to see.
 func (h *host) fail(err error) {
 	if err == nil {
 		err = errors.New("it ended")

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cards are the Ethernet interfaces, in the order of their names.
+// cards returns the Ethernet interfaces, sorted by name.
 func cards() ([]net.Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -37,8 +37,8 @@ func cards() ([]net.Interface, error) {
 	return eth, nil
 }
 
-// unplug takes all cards down before the kernel shuts its devices down. Linux 6.1 was seen to hang in that: the ring of a virtio
-// card that still got packets was broken already, and was waited for.
+// unplug sets all cards down before the kernel shuts its devices down. Otherwise Linux 6.1 can hang: it waits for the ring of a
+// virtio card that still receives packets and is already broken.
 func unplug() {
 	all, err := cards()
 	if err != nil {
@@ -59,7 +59,7 @@ func linkUp(name string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// addAddress gives an interface an address and says so to the neighbours.
+// addAddress adds an address to an interface and announces it by ARP.
 func addAddress(name, cidr string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -75,7 +75,7 @@ func addAddress(name, cidr string) error {
 	return announce(l, a.IP)
 }
 
-// announce sends a gratuitous ARP (RFC 5227 §3): an address that moved is found at once.
+// announce sends a gratuitous ARP (RFC 5227 §3), so that neighbours find an address that moved.
 func announce(l netlink.Link, ip net.IP) error {
 	mac, ip4 := l.Attrs().HardwareAddr, ip.To4()
 	if len(mac) != 6 || ip4 == nil || ip4.IsLoopback() {
@@ -105,7 +105,7 @@ func addRoute(dst, gateway string) error {
 	return netlink.RouteReplace(&netlink.Route{Dst: n, Gw: gw})
 }
 
-// lease asks for an address until it has one, and keeps it while ctx lasts. hostname may be empty.
+// lease requests an address until it gets one, and renews it until ctx ends. hostname may be empty.
 func (h *host) lease(ctx context.Context, name, hostname string) error {
 	if err := linkUp(name); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (h *host) lease(ctx context.Context, name, hostname string) error {
 	return nil
 }
 
-// request goes through a DHCP exchange, the whole of it or the renewal of old, and configures the interface.
+// request does a DHCP exchange (a whole one, or the renewal of old) and configures the interface.
 func request(ctx context.Context, name, hostname string, old *nclient4.Lease) (*nclient4.Lease, error) {
 	mods := []dhcpv4.Modifier{dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
 		dhcpv4.OptionHostName, dhcpv4.OptionClasslessStaticRoute)}
@@ -170,7 +170,7 @@ func request(ctx context.Context, name, hostname string, old *nclient4.Lease) (*
 	if err != nil {
 		return nil, err
 	}
-	// RFC 3442: who sends classless routes means the router to be ignored.
+	// RFC 3442: with classless routes the router option is ignored.
 	if routes := l.ACK.ClasslessStaticRoute(); len(routes) > 0 {
 		for _, r := range routes {
 			route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: r.Dest, Gw: r.Router}
@@ -187,7 +187,7 @@ func request(ctx context.Context, name, hostname string, old *nclient4.Lease) (*
 	return l, err
 }
 
-// leaseAll asks on every card and returns when the first has an address.
+// leaseAll requests addresses on all cards and returns when the first card has one.
 func (h *host) leaseAll(ctx context.Context, hostname string) error {
 	all, err := cards()
 	if err != nil || len(all) == 0 {
@@ -200,7 +200,7 @@ func (h *host) leaseAll(ctx context.Context, hostname string) error {
 	return <-done
 }
 
-// client fetches from servers whose certificates nobody could check here.
+// client returns an HTTP client that does not verify certificates, because the guest has no authority for them.
 func client() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as rd.noverifyssl says
@@ -248,7 +248,7 @@ func fetchTo(ctx context.Context, from string, limit int64, to io.Writer) (int64
 	return n, err
 }
 
-// plain takes the URL out of an error: it may be a secret.
+// plain removes the URL from an error, because it may contain a secret.
 func plain(err error) error {
 	var whole *url.Error
 	if errors.As(err, &whole) {

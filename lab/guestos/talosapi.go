@@ -72,7 +72,8 @@ func newAuthority(p keyPair) (*authority, error) {
 	return a, nil
 }
 
-// issue makes a key pair with a certificate. Times are generous: the clock of a machine without battery is not.
+// issue makes a key pair with a certificate. It is valid for years in both directions, because a machine without a battery has a
+// wrong clock.
 func (a *authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []string, ips []net.IP) (tls.Certificate, error) {
 	var key crypto.Signer
 	var err error
@@ -105,7 +106,7 @@ func (a *authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []str
 	return tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: key}, nil
 }
 
-// serverCertificate makes one for this node's names and present addresses.
+// serverCertificate issues a certificate for this node's names and present addresses.
 func (a *authority) serverCertificate(hostname string, more []string) (tls.Certificate, error) {
 	names, ips := []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 	if hostname != "" {
@@ -126,13 +127,13 @@ func (a *authority) serverCertificate(hostname string, more []string) (tls.Certi
 	return a.issue(pkix.Name{CommonName: hostname}, x509.ExtKeyUsageServerAuth, names, ips)
 }
 
-// talosAPI is the part of machine.MachineService that a node of this lab needs; see Talos' api/machine/machine.proto.
+// talosAPI is the part of machine.MachineService that the lab uses; see Talos' api/machine/machine.proto.
 type talosAPI struct {
 	machine.UnimplementedMachineServiceServer
 	t *talos
 }
 
-// serveAPI answers on port 50000: TLS by the machine CA, clients too must have a certificate of it.
+// serveAPI answers on port 50000 with mutual TLS by the machine CA.
 func (t *talos) serveAPI(ctx context.Context, stopped chan<- error) error {
 	ca, err := newAuthority(t.config.Machine.CA)
 	if err != nil {
@@ -209,7 +210,7 @@ func (a *talosAPI) ServiceList(context.Context, *emptypb.Empty) (*machine.Servic
 	}}}}, nil
 }
 
-// Bootstrap implements machine.MachineService: once, and AlreadyExists from then on.
+// Bootstrap implements machine.MachineService: AlreadyExists from the second call on.
 func (a *talosAPI) Bootstrap(ctx context.Context, req *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
 	if err := admin(ctx); err != nil {
 		return nil, err
@@ -294,7 +295,7 @@ func (a *talosAPI) Reset(ctx context.Context, req *machine.ResetRequest) (*machi
 	return &machine.ResetResponse{Messages: []*machine.Reset{{Metadata: a.metadata()}}}, nil
 }
 
-// kubeconfig is the administrator's, of a new certificate.
+// kubeconfig returns the administrator's kubeconfig with a new certificate.
 func (t *talos) kubeconfig() ([]byte, error) {
 	ca, err := newAuthority(t.config.Cluster.CA)
 	if err != nil {
@@ -329,7 +330,7 @@ func (t *talos) kubeconfig() ([]byte, error) {
 	}, "", "  ")
 }
 
-// runKubernetes starts the API server; it answers /readyz a moment later, as the real one does.
+// runKubernetes starts the API server. It answers /readyz a moment later, as the real one does.
 func (t *talos) runKubernetes(ctx context.Context) {
 	h := t.h
 	h.stage("running", "starting Kubernetes")
@@ -345,7 +346,7 @@ func (t *talos) runKubernetes(ctx context.Context) {
 	}
 }
 
-// serveKubernetes listens on the port of the cluster's endpoint.
+// serveKubernetes serves the Kubernetes API on the port of the cluster's endpoint.
 func (t *talos) serveKubernetes(ctx context.Context) error {
 	endpoint, err := url.Parse(t.config.Cluster.ControlPlane.Endpoint)
 	if err != nil {

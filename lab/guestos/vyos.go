@@ -3,13 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/subtle"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,14 +30,14 @@ const (
 	dhcrelay     = "/usr/sbin/dhcrelay"
 )
 
-// vyosMain is the initrd, which puts the root together, or the router.
+// vyosMain runs the initrd, which assembles the root file system, or the router.
 func vyosMain(ctx context.Context, h *host) error {
 	if _, err := os.Stat(h.at(vyosDefault)); err == nil {
 		return (&router{h: h, has: map[string]string{}}).run(ctx)
 	}
 	h.stage("initrd", "looking for the persistence partition")
-	union := first(h.word("vyos-union"))
-	if !slices.Contains(h.words, "boot=live") || !regexp.MustCompile(`^/boot/[^/]+$`).MatchString(union) {
+	union := first(h.parameter("vyos-union"))
+	if !slices.Contains(h.parameters, "boot=live") || !regexp.MustCompile(`^/boot/[^/]+$`).MatchString(union) {
 		return errors.New("booting: the command line has no boot=live and vyos-union=/boot/VERSION")
 	}
 	const at = "/run/persistence"
@@ -64,10 +60,10 @@ func vyosMain(ctx context.Context, h *host) error {
 	return switchRoot("/run/live", filepath.Join(dir, "rw"), filepath.Join(dir, "work"))
 }
 
-// at is where a file of the router is.
+// at returns the path of a file of the router.
 func (h *host) at(path string) string { return filepath.Join(h.root, path) }
 
-// labelled finds the partition whose ext4 file system has a label. Disks come a moment after their modules.
+// labelled finds the partition whose ext4 file system has the label. It waits, because disks appear after their modules are loaded.
 func (h *host) labelled(ctx context.Context, label string) (string, error) {
 	for range 100 {
 		found, err := filepath.Glob("/sys/class/block/*/partition")
@@ -192,10 +188,10 @@ func (r *router) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tools is where the shell's commands are.
+// tools is the folder of the shell's commands.
 const tools = "/run/bin"
 
-// link makes the links that the root file system lacks: the commands of scripts, and /config.
+// link makes the links that the root file system lacks: the commands of scripts and /config.
 func link() error {
 	if err := os.MkdirAll(tools, 0o755); err != nil {
 		return err
@@ -212,7 +208,7 @@ func link() error {
 	return errors.Join(errs...)
 }
 
-// renameCards gives the cards the names that the configuration has for their hardware addresses, and the rest those left over.
+// renameCards names the cards as the configuration does by hardware address; other cards get the names that are left.
 func (r *router) renameCards(config *vnode) error {
 	all, err := cards()
 	if err != nil {
@@ -259,7 +255,7 @@ func (r *router) renameCards(config *vnode) error {
 	return nil
 }
 
-// commit checks a configuration and makes it the running one.
+// commit checks a configuration and applies it.
 func (r *router) commit(ctx context.Context, config *vnode) error {
 	if err := config.verify(); err != nil {
 		return err
@@ -271,7 +267,7 @@ func (r *router) commit(ctx context.Context, config *vnode) error {
 	return errors.Join(r.interfaces(ctx), r.routes(), r.relaying(), r.services(ctx))
 }
 
-// interfaces sets addresses and takes away those that are no longer configured.
+// interfaces adds the configured addresses and removes the others.
 func (r *router) interfaces(ctx context.Context) error {
 	var errs []error
 	want := map[string]string{}
@@ -350,7 +346,7 @@ func (r *router) interfaces(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// routes sets the static ones.
+// routes sets the static routes.
 func (r *router) routes() error {
 	static := r.config.at("protocols", "static", "route")
 	if static == nil {
@@ -371,7 +367,7 @@ func (r *router) routes() error {
 	return errors.Join(errs...)
 }
 
-// relaying runs ISC dhcrelay with the flags that VyOS gives it, or stops it.
+// relaying starts ISC dhcrelay with VyOS's flags, or stops it.
 func (r *router) relaying() error {
 	var args []string
 	if n := r.config.at("service", "dhcp-relay"); n != nil && n.at("disable") == nil {
@@ -421,7 +417,7 @@ func (r *router) relaying() error {
 	return nil
 }
 
-// stopRelay ends dhcrelay, if it runs, and waits until its port is free.
+// stopRelay stops dhcrelay, if it runs, and waits until its port is free.
 func (r *router) stopRelay() {
 	if r.relay != nil {
 		_ = r.relay.Process.Kill() // it has ended by itself otherwise
@@ -481,212 +477,4 @@ func (r *router) services(ctx context.Context) error {
 		r.h.say("listening: %s", k)
 	}
 	return errors.Join(errs...)
-}
-
-// certificate is the API's, made at the first use and kept.
-func (r *router) certificate() (tls.Certificate, error) {
-	path := r.h.at("/etc/ssl/vyos.pem")
-	kept, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return tls.Certificate{}, err
-	}
-	cert, keep, err := selfSigned("vyos", kept)
-	if err != nil {
-		return cert, err
-	}
-	return cert, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, keep, 0o600))
-}
-
-// banner is an SSH server that says who it is and nobody can log in to.
-func banner(ctx context.Context, addr string) (func(), error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp4", addr)
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // closed
-			}
-			_, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n")) // the client has gone away otherwise
-			_ = c.Close()
-		}
-	}()
-	return func() { _ = l.Close() }, nil
-}
-
-// operation is one of the API's.
-type operation struct {
-	Op    string   `json:"op"`
-	Path  []string `json:"path"`
-	Value string   `json:"value"`
-	File  string   `json:"file"`
-}
-
-// api is the HTTP API: POST with the form fields data and key; see docs.vyos.io, VyOS API.
-func (r *router) api(ctx context.Context) http.Handler {
-	mux := http.NewServeMux()
-	handle := func(path string, f func(ops []operation) (any, int, error)) {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, q *http.Request) {
-			give := func(code int, data any, err error) {
-				o := object{"success": err == nil, "data": data, "error": nil}
-				if err != nil {
-					o["error"] = err.Error()
-				}
-				reply(w, code, o)
-			}
-			if err := q.ParseMultipartForm(mib); err != nil && !errors.Is(err, http.ErrNotMultipart) {
-				give(http.StatusBadRequest, nil, err)
-				return
-			}
-			allowed := false
-			r.mu.Lock()
-			for _, k := range r.keys {
-				allowed = allowed || subtle.ConstantTimeCompare([]byte(k), []byte(q.FormValue("key"))) == 1
-			}
-			r.mu.Unlock()
-			if !allowed {
-				give(http.StatusUnauthorized, nil, refusal("Valid API key is required"))
-				return
-			}
-			if r.h.fails("api") {
-				give(http.StatusInternalServerError, nil, errors.New("told to fail"))
-				return
-			}
-			data := []byte(q.FormValue("data"))
-			var ops []operation
-			if err := json.Unmarshal(data, &ops); err != nil {
-				ops = make([]operation, 1)
-				if err := json.Unmarshal(data, &ops[0]); err != nil {
-					give(http.StatusBadRequest, nil, refusal("Failed to parse JSON: "+err.Error()))
-					return
-				}
-			}
-			answer, code, err := f(ops)
-			give(code, answer, err)
-		})
-	}
-	handle("/retrieve", func(ops []operation) (any, int, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		n := r.config.at(ops[0].Path...)
-		switch ops[0].Op {
-		case "exists":
-			return n != nil, http.StatusOK, nil
-		case "showConfig":
-			if n == nil {
-				return nil, http.StatusBadRequest, refusal("Configuration under specified path is empty\n")
-			}
-			if n.leaf { // shown below its own name
-				return object{n.name: n.json()}, http.StatusOK, nil
-			}
-			return n.json(), http.StatusOK, nil
-		case "returnValue", "returnValues":
-			if n == nil || !n.leaf {
-				return nil, http.StatusBadRequest, refusal("Path is not set or is not a leaf\n")
-			}
-			if ops[0].Op == "returnValue" {
-				return n.value(""), http.StatusOK, nil
-			}
-			return n.values, http.StatusOK, nil
-		}
-		return nil, http.StatusBadRequest, fmt.Errorf("%q is not a valid operation", ops[0].Op)
-	})
-	handle("/configure", func(ops []operation) (any, int, error) {
-		r.mu.Lock()
-		config := r.config.clone()
-		r.mu.Unlock()
-		for _, op := range ops {
-			path := op.Path
-			if op.Value != "" {
-				path = append(slices.Clone(path), op.Value)
-			}
-			if len(path) == 0 {
-				return nil, http.StatusBadRequest, refusal("Malformed command: empty path")
-			}
-			switch op.Op {
-			case "set":
-				if err := config.set(path); err != nil {
-					return nil, http.StatusBadRequest, err
-				}
-			case "delete":
-				config.remove(path)
-			case "comment":
-			default:
-				return nil, http.StatusBadRequest, fmt.Errorf("%q is not a valid operation", op.Op)
-			}
-		}
-		if r.h.fails("commit") {
-			return nil, http.StatusBadRequest, refusal("Commit failed: told to fail")
-		}
-		if err := r.commit(ctx, config); err != nil {
-			return nil, http.StatusBadRequest, err
-		}
-		if r.h.fails("commit-answer") { // the effect without the answer
-			return nil, http.StatusInternalServerError, errors.New("told to lose the answer")
-		}
-		return nil, http.StatusOK, nil
-	})
-	handle("/config-file", func(ops []operation) (any, int, error) {
-		if ops[0].Op != "save" || ops[0].File != "" {
-			return nil, http.StatusBadRequest, fmt.Errorf("%q is not a valid operation here", ops[0].Op)
-		}
-		if err := r.save(); err != nil {
-			return nil, http.StatusInternalServerError, err
-		}
-		return "", http.StatusOK, nil
-	})
-	handle("/reboot", func([]operation) (any, int, error) {
-		go func() { pause(context.Background(), 500*time.Millisecond); r.h.reboot() }() // after the answer
-		return "", http.StatusOK, nil
-	})
-	return mux
-}
-
-// save writes the running configuration where the next boot reads it.
-func (r *router) save() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var b strings.Builder
-	r.config.write(&b, "")
-	b.WriteString("\n\n" + r.footer)
-	config := r.h.at(vyosConfig)
-	if err := os.MkdirAll(filepath.Dir(config), 0o2775); err != nil {
-		return err
-	}
-	if err := os.WriteFile(config+".new", []byte(b.String()), 0o660); err != nil {
-		return err
-	}
-	if err := os.Rename(config+".new", config); err != nil {
-		return err
-	}
-	unix.Sync()
-	r.h.say("configuration saved")
-	return nil
-}
-
-// serveHealth adds to the health port:
-//
-//	GET /config      the running configuration as config.boot
-//	POST /relay      the relay is killed (what=kill), or started again with the configured servers
-func (r *router) serveHealth() {
-	r.h.mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		var b strings.Builder
-		r.config.write(&b, "")
-		_, _ = w.Write([]byte(b.String())) // the client has gone away otherwise
-	})
-	r.h.mux.HandleFunc("POST /relay", func(w http.ResponseWriter, q *http.Request) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.stopRelay()
-		var err error
-		if q.FormValue("what") != "kill" {
-			err = r.relaying()
-		}
-		answer(w, []byte("{}"), err)
-	})
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// refusal is an error in VyOS's own words.
+// refusal is an error with VyOS's own text.
 type refusal string
 
 // Error implements error.
@@ -33,7 +33,7 @@ func (n *vnode) kid(name string) *vnode {
 	return nil
 }
 
-// need is kid, made when it is not there.
+// need returns a child and creates it if it is missing.
 func (n *vnode) need(name string) *vnode {
 	k := n.kid(name)
 	if k == nil {
@@ -43,7 +43,7 @@ func (n *vnode) need(name string) *vnode {
 	return k
 }
 
-// at follows a path; nil: there is nothing.
+// at follows a path and returns nil if it does not exist.
 func (n *vnode) at(path ...string) *vnode {
 	for _, name := range path {
 		if n = n.kid(name); n == nil {
@@ -53,7 +53,7 @@ func (n *vnode) at(path ...string) *vnode {
 	return n
 }
 
-// all are the values of a leaf.
+// all returns the values of a leaf.
 func (n *vnode) all(path ...string) []string {
 	if n = n.at(path...); n == nil {
 		return nil
