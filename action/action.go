@@ -23,9 +23,9 @@ type Action struct {
 	Environment map[string]string `json:"environment,omitempty"` // may contain secrets: never logged
 	Volumes     []string          `json:"volumes,omitempty"`
 	PID         string            `json:"pid,omitempty"`
-	Timeout     Seconds           `json:"timeout"` // > 0
-	OnTimeout   []string          `json:"onTimeout,omitempty"`
-	OnFailure   []string          `json:"onFailure,omitempty"`
+	Timeout     Seconds           `json:"timeout"`             // > 0
+	OnTimeout   []string          `json:"onTimeout,omitempty"` // see ParseHandler
+	OnFailure   []string          `json:"onFailure,omitempty"` // see ParseHandler
 }
 
 // Seconds is a duration that is encoded in JSON as a number of seconds.
@@ -63,8 +63,8 @@ type Disk struct {
 
 // DiskID identifies a disk independently of its connector.
 type DiskID struct {
-	Serial string `json:"serial,omitempty"`
-	WWN    string `json:"wwn,omitempty"`
+	Serial string `json:"serial,omitempty"` // serial number
+	WWN    string `json:"wwn,omitempty"`    // World Wide Name
 }
 
 // Is reports whether i identifies d: a matching serial number or a matching WWN is enough.

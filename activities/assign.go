@@ -55,10 +55,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 			q.Disk.WWN, inventory.ErrInvalid)
 	}
 
-	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], func(x action.Action) bool {
-		native, _ := action.Native(x.Image)
-		return action.Writes(native, x.Environment)
-	})
+	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], action.Action.NeedsDisk)
 
 	if writes { // the seed of this boot is marked before the inventory is
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
@@ -71,7 +68,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 
 	x = a.fromHere(x, plan.ImagesURL)
 	native, _ := action.Native(x.Image)
-	if q.Disk != nil && native == action.Image2Disk {
+	if q.Disk != nil && action.WritesWhole(native) {
 		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Machines.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err

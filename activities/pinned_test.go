@@ -69,6 +69,38 @@ func TestAnEarlierPlanGetsItsFile(t *testing.T) {
 	require.Empty(t, writing(map[string]string{"IMG_URL": "https://elsewhere/debian", "IMG_SHA256": sumA}).Images(0), "not ours to keep")
 }
 
+// The handlers of an action count in its plan: their time, their disk, their files and the run's values.
+func TestPlanCountsHandlers(t *testing.T) {
+	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
+		"  - {name: a, image: noop, timeout: 9}\n" +
+		"  - name: b\n    image: noop\n    timeout: 9\n" +
+		"    on-failure: [writefile, DEST_PATH=/url, \"CONTENTS={{ .images_url }}/declared {{ .nonce }}\"]\n    on-timeout: [echo, late]\n"}
+	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
+	a := &Activities{
+		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
+		Clocks: Clocks{Now: time.Now},
+		Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
+	}
+	p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, []action.Seconds{9, 9 + action.HandlerTime}, []action.Seconds{p.Actions[0].Timeout, p.Actions[1].Timeout})
+	require.Equal(t, []bool{false, true}, []bool{p.Actions[0].Writes, p.Actions[1].Writes})
+	require.Equal(t, EvidenceWeak, p.Evidence, "a handler shows no success")
+	require.Equal(t, []inventory.PlannedImage{{Run: "r1", Name: "declared", SHA256: sumA}}, s.plan.Images(0))
+	pinned := s.plan.Actions[1].OnFailure[2]
+	require.Contains(t, pinned, "CONTENTS="+imagesAt+"/"+sumA+"/declared ingot@@")
+
+	// The agent gets the run's values, from the address of this server.
+	a.Site.ImageURL = func() string { return "http://10.0.0.2/images" }
+	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
+	x, err := a.secrets(t.Context(), owner, inventory.Machine{Name: "m1"}, s.plan.Actions[1])
+	require.NoError(t, err)
+	x = a.fromHere(x, s.plan.ImagesURL)
+	require.Contains(t, x.OnFailure[2], "CONTENTS=http://10.0.0.2/images/"+sumA+"/declared ")
+	require.NotContains(t, x.OnFailure[2], "ingot@@")
+	require.Equal(t, pinned, s.plan.Actions[1].OnFailure[2], "the plan is as it was approved")
+}
+
 // A plan whose file is gone ends before any machine is touched.
 func TestAPlanNeedsItsFiles(t *testing.T) {
 	s := &shelf{

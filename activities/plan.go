@@ -57,7 +57,7 @@ type PlannedAction struct {
 	Name    string         `json:"name"`
 	Task    string         `json:"task,omitempty"`
 	Image   string         `json:"image"`
-	Timeout action.Seconds `json:"timeout"`
+	Timeout action.Seconds `json:"timeout"` // with the time of its handlers
 	Leaving bool           `json:"leaving,omitempty"`
 	Writes  bool           `json:"writes,omitempty"` // needs the bound disk
 	// Seed: the action writes the instance id of its boot to the disk.
@@ -114,8 +114,8 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	for _, x := range plan.Actions {
 		native, _ := action.Native(x.Image)
 		out.Actions = append(out.Actions, PlannedAction{
-			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Timeout, Leaving: action.Leaves(native),
-			Writes: action.Writes(native, x.Environment), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
+			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Longest(), Leaving: action.Leaves(native),
+			Writes: x.NeedsDisk(), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
 		})
 		// Vendor-data in the template replaces the vendor-data that phones home.
 		if native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" || refers(x) {
@@ -175,8 +175,10 @@ func addressed(m inventory.Machine) error {
 	return nil
 }
 
-// refers reports whether an action writes the nonce, or the URL that needs it, to the disk.
+// refers reports whether an action writes the nonce, or the URL that needs it, to the disk. What its handlers write shows no
+// success.
 func refers(x action.Action) bool {
+	x.OnFailure, x.OnTimeout = nil, nil
 	return template.Refers(x, inventory.RefNonce) || template.Refers(x, inventory.RefPhoneHomeURL) ||
 		template.Refers(x, inventory.RefMetadataURL)
 }
@@ -283,7 +285,7 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	}
 }
 
-// rewrite changes the environment of an action.
+// rewrite changes the environment, the command and the handlers of an action.
 func rewrite(x action.Action, change func(string) string) action.Action {
 	if x.Environment != nil {
 		x.Environment = maps.Clone(x.Environment)
@@ -291,9 +293,11 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 			x.Environment[k] = change(v)
 		}
 	}
-	x.Command = slices.Clone(x.Command)
-	for i, c := range x.Command {
-		x.Command[i] = change(c)
+	for _, words := range []*[]string{&x.Command, &x.OnTimeout, &x.OnFailure} {
+		*words = slices.Clone(*words)
+		for i, word := range *words {
+			(*words)[i] = change(word)
+		}
 	}
 	return x
 }

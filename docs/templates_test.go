@@ -23,7 +23,7 @@ var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- en
 
 // TestTemplatesAreDocumented holds templates.md against the rows of the code: data, functions and actions.
 func TestTemplatesAreDocumented(t *testing.T) {
-	parts := map[string]string{"data": dataTable(), "functions": functionTables(t)}
+	parts := map[string]string{"data": dataTable(), "functions": functionTables(t), "handlers": handlerText()}
 	for _, name := range action.Natives() {
 		parts["action "+name] = actionText(action.Describe(name))
 	}
@@ -90,6 +90,12 @@ func functionTables(t *testing.T) string {
 	}
 	fmt.Fprintf(&b, "\nThe same, but a wrong argument is an error and not an empty result: %s.\n", strings.Join(must, ", "))
 	return b.String()[1:]
+}
+
+// handlerText lists the actions that may follow a failed one.
+func handlerText() string {
+	return fmt.Sprintf("Allowed are %s, and `%s`; others leave the agent, or need what only the server adds. Each may take %d s beside the "+
+		"timeout of the action.\n", codes(action.Handlers()), action.Echo, action.HandlerTime)
 }
 
 // actionText describes an action.

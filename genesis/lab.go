@@ -21,8 +21,8 @@ type Lab struct {
 	Name    string  `json:"name"`
 	Seed    Seed    `json:"seed"`
 	Network Network `json:"network"`
-	Images  []Image `json:"images,omitempty"`
-	// Machines have the keys of "ingot machine push" and the keys of Machine.
+	Images  []Image `json:"images,omitempty"` // files to install, which the server has or gets from here
+	// Machines have the keys of "ingot machine push" and some that only Genesis reads.
 	Machines []Machine `json:"machines"`
 	Router   *Router   `json:"router,omitempty"`
 	Platform *Platform `json:"platform,omitempty"`
@@ -54,18 +54,18 @@ type Seed struct {
 
 // A Network is the network on which machines are provisioned, behind the router.
 type Network struct {
-	Prefix  netip.Prefix `json:"prefix"`
-	Gateway netip.Addr   `json:"gateway"` // the router there, which relays DHCP
-	VLAN    int          `json:"vlan,omitempty"`
-	// Range is the range of a DHCP server and must not contain fixed addresses. Nil means no
-	// range.
+	Prefix  netip.Prefix `json:"prefix"`         // such as 10.10.0.0/24
+	Gateway netip.Addr   `json:"gateway"`        // the router there, which relays DHCP
+	VLAN    int          `json:"vlan,omitempty"` // 1–4094, 0 = untagged
+	// Range is the addresses of a DHCP server; fixed addresses must lie outside. Without it
+	// there is no such server.
 	Range *Range `json:"range,omitempty"`
 }
 
 // A Range is the addresses from From to To, inclusive.
 type Range struct {
-	From netip.Addr `json:"from"`
-	To   netip.Addr `json:"to"`
+	From netip.Addr `json:"from"` // first address
+	To   netip.Addr `json:"to"`   // last address
 }
 
 // Contains reports whether a lies in the range.
@@ -76,7 +76,7 @@ func (r *Range) Contains(a netip.Addr) bool {
 // An Image is a file to install. Either the server already has it under that name, or it
 // comes from File or URL.
 type Image struct {
-	Name string `json:"name"`
+	Name string `json:"name"` // under which the server stores it
 	// File is a path on the host of the command line, relative to the lab file.
 	File string `json:"file,omitempty"`
 	URL  string `json:"url,omitempty"` // the server fetches it
@@ -102,22 +102,21 @@ type Machine struct {
 	Config string `json:"config,omitempty"`
 	// BMCPasswordFile names the file whose first line is the BMC's password.
 	BMCPasswordFile string `json:"bmcPasswordFile,omitempty"`
-	// HardwareMap is passed to the machine's template as ProvisionInput.HardwareMap, by
-	// Genesis only; use labels for values that later installations need too. Values in
+	// HardwareMap is data for the machine's template, in this Genesis only; use labels for values that later installations need too. Values in
 	// either that name an image are images that the machine needs.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 }
 
 // A Router runs VyOS and relays DHCP between Network and the seed.
 type Router struct {
-	Machine string `json:"machine"`
+	Machine string `json:"machine"` // name of the machine
 	// API is the base URL of VyOS's HTTP API as the server reaches it, for
 	// example https://192.168.1.20. Default: https and the machine's address.
 	API string `json:"api,omitempty"`
 	// KeyFile names the file that holds the API's key.
 	KeyFile string `json:"keyFile"`
 	// Fingerprint pins the key of the API's certificate: sha256: and the hexadecimal digest
-	// of its SubjectPublicKeyInfo. "" accepts any certificate.
+	// of its SubjectPublicKeyInfo. Without it any certificate is accepted.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Key is the content of KeyFile.
 	Key inventory.Secret `json:"-"`
@@ -125,13 +124,13 @@ type Router struct {
 
 // A Platform is a Talos node with Kubernetes, to which the server moves.
 type Platform struct {
-	Machine string `json:"machine"`
-	// Talos is the host and port of the Talos API. Default: the machine's address, port
+	Machine string `json:"machine"` // name of the machine
+	// Talos is the host and port of the node's API. Default: the machine's address, port
 	// 50000.
 	Talos string `json:"talos,omitempty"`
 	// TalosconfigFile names the file of the client's certificates.
 	TalosconfigFile string `json:"talosconfigFile"`
-	// Kubernetes is the base URL of the Kubernetes API. Default: https, the
+	// Kubernetes is the base URL of the cluster's API. Default: https, the
 	// machine's address, port 6443.
 	Kubernetes string `json:"kubernetes,omitempty"`
 	// Talosconfig is the content of TalosconfigFile.
@@ -140,8 +139,7 @@ type Platform struct {
 
 // Migrate moves the server from the seed onto the platform.
 type Migrate struct {
-	// Target names the peer to move to, in the inventory and in MigrateInput. Default:
-	// "platform".
+	// Target names the peer to move to. Default: "platform".
 	Target string `json:"target,omitempty"`
 	// Address is the new server's address for machines. Default: the platform's machine.
 	Address netip.Addr `json:"address,omitzero"`
@@ -157,12 +155,12 @@ type Migrate struct {
 
 // A Cluster is a Harvester cluster: one node creates it, the others join.
 type Cluster struct {
-	VIP    netip.Addr `json:"vip"`
-	Create string     `json:"create"`         // machine
-	Join   []string   `json:"join,omitempty"` // machines, in this order
+	VIP    netip.Addr `json:"vip"`            // address of the cluster
+	Create string     `json:"create"`         // machine that creates the cluster
+	Join   []string   `json:"join,omitempty"` // machines that join, in this order
 	// API is the base URL of the cluster. Default: https and VIP.
 	API string `json:"api,omitempty"`
-	// Fingerprint pins the key of the API's certificate, as Router.Fingerprint.
+	// Fingerprint pins the key of the API's certificate, as that of the router.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// PasswordFile names the file that holds the password of the cluster's user
 	// admin. Default: "admin", which a fresh Harvester has.

@@ -80,25 +80,26 @@ func KnownDriver(name string) bool {
 // switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint or
 // Command clears the stored password.
 type BMC struct {
-	Driver      string `json:"driver"`         // ipmi | amt | exec | wol | manual
-	Host        string `json:"host,omitempty"` // address or name
-	Port        int    `json:"port,omitempty"` // 0 = the driver's default
-	User        string `json:"user,omitempty"`
-	Password    Secret `json:"password,omitzero"`
-	HasPassword bool   `json:"hasPassword,omitempty"`
-	// CipherSuite of IPMI lanplus; "" = 17. It is given explicitly, because a
-	// search costs two log-ins and may run a command twice.
+	Driver      string `json:"driver"`                // ipmi | amt | exec | wol | manual
+	Host        string `json:"host,omitempty"`        // address or name
+	Port        int    `json:"port,omitempty"`        // 0 = the driver's default
+	User        string `json:"user,omitempty"`        // log-in name
+	Password    Secret `json:"password,omitzero"`     // a secret: never shown again
+	HasPassword bool   `json:"hasPassword,omitempty"` // a password is stored; not read from files
+	// CipherSuite of IPMI lanplus; default 17.
+	//
+	// It is given explicitly, because a search costs two log-ins and may run a command twice.
 	CipherSuite string `json:"cipherSuite,omitempty"`
-	InsecureTLS bool   `json:"insecureTLS,omitempty"`
-	SystemName  string `json:"systemName,omitempty"` // Redfish, when there are several
+	InsecureTLS bool   `json:"insecureTLS,omitempty"` // any certificate is accepted
+	SystemName  string `json:"systemName,omitempty"`  // Redfish, when there are several
 	// Fingerprint pins the TLS key of AMT: sha256: and the hexadecimal digest
 	// of its SubjectPublicKeyInfo.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Command is the name of an entry under power.commands in the server's
 	// configuration, for driver exec. The configuration holds the commands.
 	Command string `json:"command,omitempty"`
-	// MAC is what driver wol wakes; "" = the first netboot interface. Its
-	// packet goes to Host, by default the broadcast address of the machine's
+	// MAC is what driver wol wakes; default: the first netboot interface. The
+	// packet goes to the host, by default the broadcast address of the machine's
 	// subnet.
 	MAC string `json:"mac,omitempty"`
 	// Machine is the name of the machine, and Broadcast the address that wol sends

@@ -50,13 +50,13 @@ func (g Grant) Person() bool { return len(g.Run) > 7 && g.Run[:7] == "person:" }
 
 // Netboot is a grant as the API, the CLI and imports show it.
 type Netboot struct {
-	AllowPXE      bool      `json:"allowPXE"`
-	AllowWorkflow bool      `json:"allowWorkflow"`
-	Run           string    `json:"run,omitempty"`
-	Epoch         int64     `json:"epoch,omitempty"`
-	Boot          int       `json:"boot,omitempty"`
-	BootsLeft     int       `json:"bootsLeft,omitempty"`
-	Until         time.Time `json:"until,omitzero"`
+	AllowPXE      bool      `json:"allowPXE"`            // the machine is sent to the agent
+	AllowWorkflow bool      `json:"allowWorkflow"`       // a run holds the machine
+	Run           string    `json:"run,omitempty"`       // that run
+	Epoch         int64     `json:"epoch,omitempty"`     // of the grant
+	Boot          int       `json:"boot,omitempty"`      // number of the boot in the run
+	BootsLeft     int       `json:"bootsLeft,omitempty"` // that the run may still take
+	Until         time.Time `json:"until,omitzero"`      // when the netboot window closes
 }
 
 // View returns g as Netboot at now.

@@ -14,36 +14,41 @@ import (
 
 // A Machine is one piece of hardware that Ingot may provision.
 type Machine struct {
-	Name       string            `json:"name"` // DNS-1123 label, unique, at most 63 characters
-	Labels     map[string]string `json:"labels,omitempty"`
+	Name       string            `json:"name"`             // DNS-1123 label, unique, at most 63 characters
+	Labels     map[string]string `json:"labels,omitempty"` // for selectors and templates
 	Interfaces []Interface       `json:"interfaces"`
 	Disks      []DeclaredDisk    `json:"disks,omitempty"`
 	// Storage is how the action rootio lays out the disks; nil: not declared.
 	Storage *action.Storage `json:"storage,omitempty"`
-	// DiskSelector chooses the disk to write. Nil: only a single fixed disk
+	// DiskSelector chooses the disk to write. Without it: only a single fixed disk
 	// that is blank or was last written by Ingot.
 	DiskSelector *DiskSelector `json:"diskSelector,omitempty"`
 	// ProtectedDisks are never written and never wiped, whatever a selector, a
 	// template or an operator chooses; server and agent both see to it.
 	ProtectedDisks []action.DiskID `json:"protectedDisks,omitempty"`
-	BMC            *BMC            `json:"bmc,omitempty"` // nil: power is manual
-	// Template and Image are the defaults of its provisioning.
-	Template string   `json:"template,omitempty"`
-	Image    string   `json:"image,omitempty"`
-	SSHKeys  []string `json:"sshKeys,omitempty"`
+	// BMC says what switches the machine's power. Without it an operator presses the button.
+	BMC      *BMC     `json:"bmc,omitempty"`
+	Template string   `json:"template,omitempty"` // default of its provisioning
+	Image    string   `json:"image,omitempty"`    // default of its provisioning
+	SSHKeys  []string `json:"sshKeys,omitempty"`  // public keys that may log in to the installed system
 	// BootFromDisk is how a network-booted client is sent to its disk when it
-	// is not armed: "" (exit, or exit 1 on UEFI), "ipxe-exit", "http-404",
-	// "ipxe-sanboot".
+	// is not armed: ipxe-exit, http-404 or ipxe-sanboot. Default: exit, or exit 1 on UEFI.
 	BootFromDisk string `json:"bootFromDisk,omitempty"`
 	// KernelArgs are added to the agent OS's kernel command line.
 	KernelArgs []string `json:"kernelArgs,omitempty"`
-	// UserData and VendorData are secrets. The store returns them only from
-	// calls that say so; reading a machine leaves them empty and sets the Has fields.
-	UserData      Secret `json:"userData,omitzero"`
-	VendorData    Secret `json:"vendorData,omitzero"`
-	HasUserData   bool   `json:"hasUserData,omitempty"`
-	HasVendorData bool   `json:"hasVendorData,omitempty"`
-	// Standing is what a decommissioning has left; nil: the machine is in
+	// UserData is the user's document for cloud-init or Ignition. It is a secret.
+	//
+	// The store returns UserData and VendorData only from calls that say so; reading a machine
+	// leaves them empty and sets the Has fields.
+	UserData Secret `json:"userData,omitzero"`
+	// VendorData is a further document for cloud-init, which Ingot's own part is added to. It
+	// is a secret.
+	VendorData Secret `json:"vendorData,omitzero"`
+	// HasUserData: userData is stored. Files may contain it, and it is not read.
+	HasUserData bool `json:"hasUserData,omitempty"`
+	// HasVendorData: vendorData is stored. Files may contain it, and it is not read.
+	HasVendorData bool `json:"hasVendorData,omitempty"`
+	// Standing is what a decommissioning has left. Without it the machine is in
 	// service. Storing a machine does not change it.
 	Standing *Standing `json:"standing,omitempty"`
 	// Installation is the run that wrote the machine's disks last; nil: none is known.
@@ -51,8 +56,8 @@ type Machine struct {
 	Installation *Installation `json:"-"`
 	// Notes keeps fields of an import that Ingot ignores (allowPXE …).
 	Notes   map[string]string `json:"notes,omitempty"`
-	Created time.Time         `json:"created,omitzero"`
-	Updated time.Time         `json:"updated,omitzero"`
+	Created time.Time         `json:"created,omitzero"` // the server sets it
+	Updated time.Time         `json:"updated,omitzero"` // the server sets it
 }
 
 // States of a decommissioned machine.
@@ -68,20 +73,22 @@ const (
 type Standing struct {
 	State  string    `json:"state"`            // available | quarantined
 	Reason string    `json:"reason,omitempty"` // why it is quarantined; else what is worth knowing
-	Run    string    `json:"run,omitempty"`    // that decommissioned it
-	Since  time.Time `json:"since"`
+	Run    string    `json:"run,omitempty"`    // the run that decommissioned it
+	Since  time.Time `json:"since"`            // when the run ended
 }
 
 // Installed describes what the last run that wrote to a machine's disk left there.
 type Installed struct {
-	Run string `json:"run"`
+	Run string `json:"run"` // its id
+
 	// Type, Template, Image and State are of that run's record; empty when the
 	// record was pruned.
-	Type     string    `json:"type,omitempty"`
-	Template string    `json:"template,omitempty"`
-	Image    string    `json:"image,omitempty"`
-	State    string    `json:"state,omitempty"`
-	At       time.Time `json:"at"` // when it began to write, or had succeeded
+
+	Type     string    `json:"type,omitempty"`     // of the workflow
+	Template string    `json:"template,omitempty"` // that it carried out
+	Image    string    `json:"image,omitempty"`    // that it wrote
+	State    string    `json:"state,omitempty"`    // how it ended
+	At       time.Time `json:"at"`                 // when it began to write, or had succeeded
 }
 
 // System reports whether a whole system was installed.
@@ -127,22 +134,22 @@ func (m Machine) first(wanted func(Interface) bool) (Interface, bool) {
 
 // An Interface is a network interface with its reservation.
 type Interface struct {
-	MAC         string       `json:"mac"` // lower case, colons
-	Address     netip.Addr   `json:"address,omitzero"`
-	Netmask     string       `json:"netmask,omitempty"` // dotted quad
-	Gateway     netip.Addr   `json:"gateway,omitzero"`
-	Hostname    string       `json:"hostname,omitempty"`
-	Domain      string       `json:"domain,omitempty"`
-	Nameservers []netip.Addr `json:"nameservers,omitempty"`
-	TimeServers []netip.Addr `json:"timeServers,omitempty"`
-	LeaseTime   Lease        `json:"leaseTime,omitempty"` // 0 = 7 days
-	VLAN        int          `json:"vlan,omitempty"`      // 1–4094, 0 = untagged
-	Arch        string       `json:"arch,omitempty"`      // x86_64 (default) | aarch64
-	UEFI        bool         `json:"uefi,omitempty"`
-	// DisableDHCP: DHCP is never answered. DisableNetboot: no boot file is offered.
-	DisableDHCP    bool   `json:"disableDHCP,omitempty"`
-	DisableNetboot bool   `json:"disableNetboot,omitempty"`
-	Loader         string `json:"loader,omitempty"` // overrides the loader by architecture
+	MAC string `json:"mac"` // stored in lower case with colons
+	// Address is the address that DHCP reserves. In a file, 10.0.0.11/24 gives the netmask too.
+	Address        netip.Addr   `json:"address,omitzero"`
+	Netmask        string       `json:"netmask,omitempty"`        // dotted quad
+	Gateway        netip.Addr   `json:"gateway,omitzero"`         // default gateway
+	Hostname       string       `json:"hostname,omitempty"`       // default: the name of the machine
+	Domain         string       `json:"domain,omitempty"`         // of the host name, for searches
+	Nameservers    []netip.Addr `json:"nameservers,omitempty"`    // DNS servers
+	TimeServers    []netip.Addr `json:"timeServers,omitempty"`    // NTP servers
+	LeaseTime      Lease        `json:"leaseTime,omitempty"`      // of DHCP, such as 24h; 0 = 7 days
+	VLAN           int          `json:"vlan,omitempty"`           // 1–4094, 0 = untagged
+	Arch           string       `json:"arch,omitempty"`           // x86_64 (default) | aarch64
+	UEFI           bool         `json:"uefi,omitempty"`           // the firmware boots by UEFI
+	DisableDHCP    bool         `json:"disableDHCP,omitempty"`    // DHCP is never answered
+	DisableNetboot bool         `json:"disableNetboot,omitempty"` // no boot file is offered
+	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture
 }
 
 // Split returns the fields that a file sets by writing text as key: an address with the
@@ -199,18 +206,18 @@ func ParseLease(s string) (Lease, error) {
 
 // DeclaredDisk is a disk that the inventory names; a path does not identify a disk.
 type DeclaredDisk struct {
-	Device string `json:"device"`
+	Device string `json:"device"` // path that templates use, such as /dev/sda
 }
 
 // A DiskSelector picks a disk; all fields given must match. Empty fields do
 // not count.
 type DiskSelector struct {
-	Serial  string `json:"serial,omitempty"`
-	WWN     string `json:"wwn,omitempty"`
-	ByID    string `json:"byID,omitempty"`
-	Model   string `json:"model,omitempty"`
-	MinSize Size   `json:"minSize,omitempty"`
-	MaxSize Size   `json:"maxSize,omitempty"`
+	Serial  string `json:"serial,omitempty"`  // serial number
+	WWN     string `json:"wwn,omitempty"`     // World Wide Name
+	ByID    string `json:"byID,omitempty"`    // name below /dev/disk/by-id
+	Model   string `json:"model,omitempty"`   // as the disk reports it
+	MinSize Size   `json:"minSize,omitempty"` // least size, such as 500GB, 1.5TiB, or bytes
+	MaxSize Size   `json:"maxSize,omitempty"` // largest size
 }
 
 // Seen is an unknown MAC that asked for an address.

@@ -21,40 +21,49 @@ const (
 
 // document is a document of format 0.1.
 type document struct {
-	Version       string         `json:"version"`
-	Name          string         `json:"name,omitempty"`
-	ID            string         `json:"id,omitempty"`
+	Version string `json:"version"`        // of the format: "0.1"
+	Name    string `json:"name,omitempty"` // under which the template is stored
+	ID      string `json:"id,omitempty"`   // not read
+	// GlobalTimeout is the time of the whole run in seconds; default 7200, and the time of the installer.
 	GlobalTimeout action.Seconds `json:"global_timeout,omitempty"`
-	Tasks         []task         `json:"tasks,omitempty"`
+	Tasks         []task         `json:"tasks,omitempty"` // at least one, or an installer
+
 	// Documents and Installer are extensions of Ingot: see installer.go.
+
+	// Documents are what an installer or the installed system reads.
 	Documents []servedDocument `json:"documents,omitempty"`
-	Installer *installer       `json:"installer,omitempty"`
+	// Installer is another installer, which the machine boots after the actions.
+	Installer *installer `json:"installer,omitempty"`
 }
 
 type task struct {
-	Name        string            `json:"name"`
+	Name string `json:"name"` // unique in the template
+	// Worker is the machine: its name or the MAC of one of its interfaces; usually {{ .device_1 }}.
 	Worker      string            `json:"worker,omitempty"`
-	Volumes     []string          `json:"volumes,omitempty"`
-	Environment map[string]string `json:"environment,omitempty"`
-	Actions     []step            `json:"actions"`
+	Volumes     []string          `json:"volumes,omitempty"`     // of all its actions; kept and not used
+	Environment map[string]string `json:"environment,omitempty"` // of all its actions
+	Actions     []step            `json:"actions"`               // carried out one after the other
 }
 
 type step struct {
-	Name        string            `json:"name"`
-	Image       string            `json:"image"`
-	Timeout     action.Seconds    `json:"timeout,omitempty"`
-	Command     []string          `json:"command,omitempty"`
-	OnTimeout   []string          `json:"on-timeout,omitempty"`
+	Name      string         `json:"name"`                 // unique in the task
+	Image     string         `json:"image"`                // the action: its name, or the reference of its container image
+	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; default 3600
+	Command   []string       `json:"command,omitempty"`    // kept and not used
+	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the time is up: as on-failure
+	// OnFailure is what the agent carries out when the action fails: the name of an action and its variables as NAME=VALUE,
+	// or echo and a text. The run still fails.
 	OnFailure   []string          `json:"on-failure,omitempty"`
-	Volumes     []string          `json:"volumes,omitempty"`
-	Environment map[string]string `json:"environment,omitempty"`
-	PID         string            `json:"pid,omitempty"`
-	// Namespaces.Network has no effect on native actions. It is accepted because Tinkerbell's
-	// templates contain it.
-	Namespaces struct {
-		Network string `json:"network,omitempty"`
-		PID     string `json:"pid,omitempty"`
-	} `json:"namespaces,omitzero"`
+	Volumes     []string          `json:"volumes,omitempty"`     // kept and not used
+	Environment map[string]string `json:"environment,omitempty"` // wins over that of the task
+	PID         string            `json:"pid,omitempty"`         // kept and not used
+	Namespaces  namespaces        `json:"namespaces,omitzero"`
+}
+
+// namespaces are of a container: they have no effect on the actions of the agent. Tinkerbell's templates contain them.
+type namespaces struct {
+	Network string `json:"network,omitempty"` // kept and not used
+	PID     string `json:"pid,omitempty"`     // kept and not used
 }
 
 // part is a part of a document that data must not change.
@@ -84,8 +93,7 @@ func (d document) shape() []part {
 				part{p + ".pid", a.PID + a.Namespaces.PID})
 			count(p+".command", len(a.Command))
 			count(p+".volumes", len(a.Volumes))
-			count(p+".on-timeout", len(a.OnTimeout))
-			count(p+".on-failure", len(a.OnFailure))
+			s = append(s, part{p + ".on-timeout", handlerShape(a.OnTimeout)}, part{p + ".on-failure", handlerShape(a.OnFailure)})
 			env(p+".environment", a.Environment)
 		}
 	}
@@ -180,6 +188,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
 	}
 
+	c.handlers(path, a)
 	if a.Image == "" {
 		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
 		return
@@ -301,6 +310,7 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	if err := action.CheckCommand(native, s.Command); err != nil {
 		c.add(path+".command", "see "+actionsPage, "%v", err)
 	}
+	c.handlerDisks(path, s, disk)
 	if len(env.values) > 0 {
 		a.Environment = env.values
 	}

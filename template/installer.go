@@ -22,19 +22,20 @@ const (
 
 // servedDocument is an entry of documents:, an extension of Tinkerbell's format.
 type servedDocument struct {
-	Name     string `json:"name"`
-	Kind     string `json:"kind,omitempty"`
-	Contents string `json:"contents,omitempty"`
+	Name     string `json:"name"`               // last element of its URL
+	Kind     string `json:"kind,omitempty"`     // how it is checked; default: text
+	Contents string `json:"contents,omitempty"` // default: the machine's user-data
 }
 
 // installer is the value of installer:, an extension of Tinkerbell's format.
 type installer struct {
-	Kernel     string         `json:"kernel"`
-	Initrd     []string       `json:"initrd"`
+	Kernel string   `json:"kernel"` // image of the inventory
+	Initrd []string `json:"initrd"` // images of the inventory, in the order in which they are loaded
+	// Payload is the image that the installer fetches last: its delivery spends the boot. Default: the last initrd.
 	Payload    string         `json:"payload,omitempty"`
-	Parameters []string       `json:"parameters,omitempty"`
-	Complete   string         `json:"complete"`
-	Timeout    action.Seconds `json:"timeout,omitempty"`
+	Parameters []string       `json:"parameters,omitempty"` // of the kernel
+	Complete   string         `json:"complete"`             // what shows that the installer has ended
+	Timeout    action.Seconds `json:"timeout,omitempty"`    // seconds after its last payload; default 5400
 }
 
 func (i *installer) timeout() action.Seconds {

@@ -19,7 +19,7 @@ var refs = []string{
 }
 
 // Resolve returns a copy of a in which lookup has replaced every secret reference in the
-// environment and the command. It calls lookup once per reference with the whole marker, one of the
+// environment, the command and the handlers. It calls lookup once per reference with the whole marker, one of the
 // Ref constants. An error of lookup is wrapped with the reference, never with its value.
 func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.Action, error) {
 	known := map[string]string{}
@@ -49,9 +49,11 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 	for k, v := range a.Environment {
 		a.Environment[k] = replace(v)
 	}
-	a.Command = slices.Clone(a.Command)
-	for i, v := range a.Command {
-		a.Command[i] = replace(v)
+	for _, words := range []*[]string{&a.Command, &a.OnTimeout, &a.OnFailure} {
+		*words = slices.Clone(*words)
+		for i, v := range *words {
+			(*words)[i] = replace(v)
+		}
 	}
 	if failed != nil {
 		return action.Action{}, failed

@@ -27,15 +27,17 @@ func FuzzS14TemplateValues(f *testing.F) {
 		f.Add(x)
 	}
 	forms := map[string]string{
-		"bare":   frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ .x }}\n",
-		"quoted": frame + "      - name: a\n        image: noop\n        environment: {X: \"{{ .x }}\"}\n",
-		"single": frame + "      - name: a\n        image: noop\n        environment: {X: '{{ .x }}'}\n",
-		"flow":   frame + "      - {name: a, image: noop, environment: {X: {{ .x }}}}\n",
-		"block":  frame + "      - name: a\n        image: noop\n        environment:\n          X: |\n            before {{ .x }}\n",
-		"json":   frame + "      - name: a\n        image: noop\n        environment: {X: {{ .x | toJson }}}\n",
-		"list":   frame + "      - name: a\n        image: noop\n        command: [sh, {{ .x }}]\n",
-		"label":  frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ index .Hardware.Labels \"x\" }}\n",
-		"key":    frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ index .Hardware.Metadata.Instance.SSHKeys 0 }}\n",
+		"bare":    frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ .x }}\n",
+		"quoted":  frame + "      - name: a\n        image: noop\n        environment: {X: \"{{ .x }}\"}\n",
+		"single":  frame + "      - name: a\n        image: noop\n        environment: {X: '{{ .x }}'}\n",
+		"flow":    frame + "      - {name: a, image: noop, environment: {X: {{ .x }}}}\n",
+		"block":   frame + "      - name: a\n        image: noop\n        environment:\n          X: |\n            before {{ .x }}\n",
+		"json":    frame + "      - name: a\n        image: noop\n        environment: {X: {{ .x | toJson }}}\n",
+		"list":    frame + "      - name: a\n        image: noop\n        command: [sh, {{ .x }}]\n",
+		"handler": frame + "      - name: a\n        image: noop\n        on-failure: [writefile, DEST_PATH=/x, CONTENTS={{ .x }}]\n",
+		"echo":    frame + "      - name: a\n        image: noop\n        on-timeout: [echo, {{ .x }}]\n",
+		"label":   frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ index .Hardware.Labels \"x\" }}\n",
+		"key":     frame + "      - name: a\n        image: noop\n        environment:\n          X: {{ index .Hardware.Metadata.Instance.SSHKeys 0 }}\n",
 	}
 	filled := func(x string) Data {
 		d := data()
@@ -45,7 +47,7 @@ func FuzzS14TemplateValues(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, x string) {
 		for _, name := range slices.Sorted(maps.Keys(forms)) {
-			if x == "" && name == "list" {
+			if x == "" && (name == "list" || name == "echo") {
 				continue // an empty value adds nothing
 			}
 			want, err := Render(t.Context(), name, forms[name], filled("harmless"))
@@ -65,6 +67,8 @@ func FuzzS14TemplateValues(f *testing.F) {
 				b := want.Actions[i]
 				require.Equal(t, []any{b.Name, b.Task, b.Image, b.Timeout, len(b.Command), slices.Sorted(maps.Keys(b.Environment))},
 					[]any{a.Name, a.Task, a.Image, a.Timeout, len(a.Command), slices.Sorted(maps.Keys(a.Environment))}, "%s: %q", name, x)
+				require.Equal(t, []string{handlerShape(b.OnFailure), handlerShape(b.OnTimeout)},
+					[]string{handlerShape(a.OnFailure), handlerShape(a.OnTimeout)}, "%s: %q", name, x)
 				for k, v := range a.Environment {
 					if k != "X" {
 						require.Equal(t, b.Environment[k], v, "%s: %q", name, x)

@@ -201,6 +201,30 @@ func TestProblems(t *testing.T) {
 			src:  frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /etc/passwd}}\n",
 			want: "invalid path of a disk", data: true,
 		},
+		"handler of a program": {
+			src:  frame + "      - {name: a, image: noop, on-failure: [sh, -c, 'true']}\n",
+			want: `t:7: tasks[0].actions[0].on-failure: reading "sh": want echo and a text, or an action and its variables`,
+		},
+		"handler's variable": {
+			src:  frame + "      - {name: a, image: noop, on-timeout: [writefile, DEST_PATH=/x, CONTENTS=x, COLOUR=red]}\n",
+			want: "t:7: tasks[0].actions[0].on-timeout: reading COLOUR: writefile has no such variable",
+		},
+		"handler that leaves": {
+			src:  frame + "      - {name: a, image: noop, on-failure: [reboot]}\n",
+			want: `t:7: tasks[0].actions[0].on-failure: reading "reboot": it cannot follow a failed action`,
+		},
+		"handler of data": {
+			src:  frame + "      - {name: a, image: noop, on-failure: [\"{{ .image.name }}\"]}\n",
+			want: `t:7: tasks[0].actions[0].on-failure: reading "debian-12"`, data: true,
+		},
+		"handler's disk": {
+			src:  frame + "      - {name: a, image: noop, on-failure: [wipe, BLOCK_DEVICE=/dev/sdb]}\n",
+			want: `t:7: tasks[0].actions[0].on-failure: "/dev/sdb" is a second disk beside "/dev/nvme0n1"`, data: true,
+		},
+		"handler's secret": {
+			src:  frame + "      - {name: a, image: noop, on-failure: [echo, \"{{ .user_data }}\"]}\n",
+			want: `t:7: tasks[0].actions[0].on-failure: writes a secret to the log`,
+		},
 		"after long text": {
 			src:  "{{ range $i := list 1 2 3 }}# {{ $i }}\n{{ end }}" + frame + "      - {name: a, image: alpine}\n",
 			want: "t:8: tasks[0].actions[0].image",
@@ -235,7 +259,7 @@ func TestProblems(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	src := "version: 0.1\nname: \"\"\ntasks:\n  - name: one\n    environment: {A: task, B: task}\n    volumes: [/dev:/dev]\n    actions:\n" +
-		"      - {name: reboot, image: noop, timeout: 0, environment: {B: action}, volumes: [/x:/x], on-timeout: [a, b], on-failure: [c], namespaces: {pid: host}}\n"
+		"      - {name: reboot, image: noop, timeout: 0, environment: {B: action}, volumes: [/x:/x], on-timeout: [echo, b], on-failure: [wipe], namespaces: {pid: host}}\n"
 	r, err := Render(t.Context(), "given", src, data())
 	require.NoError(t, err)
 	require.Equal(t, "given", r.Name)
@@ -244,7 +268,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, []action.Action{
 		{
 			Name: "reboot", Task: "one", Image: "noop", Timeout: DefaultActionTimeout, PID: "host", Volumes: []string{"/dev:/dev", "/x:/x"},
-			Environment: map[string]string{"A": "task", "B": "action"}, OnTimeout: []string{"a", "b"}, OnFailure: []string{"c"},
+			Environment: map[string]string{"A": "task", "B": "action"}, OnTimeout: []string{"echo", "b"}, OnFailure: []string{"wipe"},
 		},
 		{Name: "reboot-at-the-end", Task: "one", Image: "reboot", Timeout: DefaultActionTimeout},
 	}, r.Actions)

@@ -24,8 +24,9 @@ func (e *exitError) Error() string { return e.text }
 // Its duration is measured with the monotonic clock. Started and Ended are for operators; Ended is
 // Started plus the measured duration.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
-	ctx, cancel := context.WithCancelCause(ctx)
+	stoppable, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	ctx = stoppable
 	order, refusal := a.order(as)
 	as = order.Assignment // unsigned fields are not used; a refused order is empty
 
@@ -70,6 +71,9 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 		}
 
 		t.logf("%s: %s: %s", as.Action.Name, res.State, res.Message)
+		if err := t.handle(stoppable, as.Action, res.State); err != nil {
+			res.Message += "; " + err.Error()
+		}
 	} else {
 		t.logf("%s: done in %.1f s", as.Action.Name, time.Since(res.Started).Seconds())
 	}
@@ -130,6 +134,7 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 // needs none.
 var performers = map[string]func(*attempt, context.Context) error{
 	action.Image2Disk:   (*attempt).image2disk,
+	action.OCI2Disk:     (*attempt).oci2disk,
 	action.Archive2Disk: (*attempt).archive2disk,
 	action.RootIO:       (*attempt).rootIO,
 	action.WriteFile:    (*attempt).writeFile,

@@ -20,17 +20,19 @@ var builtin []byte
 type Image struct {
 	Name  string `json:"name"`            // under which it is stored
 	About string `json:"about,omitempty"` // a sentence for operators
-	URL   string `json:"url"`
-	Use   string `json:"use,omitempty"` // as inventory.Image.Use
+	URL   string `json:"url"`             // where the publisher offers it
+	Use   string `json:"use,omitempty"`   // installer: files for another installer; default: a disk image
 
 	// One of these proves the file: a list of digests, a digest, or a minisign signature.
-	Sums      string `json:"sums,omitempty"` // URL
-	SHA256    string `json:"sha256,omitempty"`
-	SHA512    string `json:"sha512,omitempty"`
-	Signature string `json:"signature,omitempty"` // URL; of the list, if there is one
-	PublicKey string `json:"publicKey,omitempty"`
+
+	Sums      string `json:"sums,omitempty"`      // URL of a list of digests
+	SHA256    string `json:"sha256,omitempty"`    // digest of the file, 64 hex digits
+	SHA512    string `json:"sha512,omitempty"`    // digest of the file, 128 hex digits
+	Signature string `json:"signature,omitempty"` // URL of a minisign signature; of the list, if there is one
+	PublicKey string `json:"publicKey,omitempty"` // of the signature: the line that begins with RW
 
 	// What an operator has to know about the installed system.
+
 	User     string `json:"user,omitempty"`     // who logs in
 	Metadata string `json:"metadata,omitempty"` // what configures it: cloud-init, ignition, talos, harvester
 	Template string `json:"template,omitempty"` // a stored template that installs it
@@ -38,7 +40,7 @@ type Image struct {
 
 // A Catalog is a list of images: the form of the file, too.
 type Catalog struct {
-	Images []Image `json:"images"`
+	Images []Image `json:"images"` // the list
 }
 
 // Read returns the catalog in a file, or that of this version if path is "". Errors in the file are inventory.Problems.

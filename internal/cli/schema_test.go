@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -71,6 +72,12 @@ func examples(t *testing.T) (all []example) {
 // readers read a kind of file as the commands do.
 func readers(t *testing.T) map[string]func(e example) error {
 	return map[string]func(e example) error{
+		"catalog": func(e example) error {
+			file := filepath.Join(t.TempDir(), "catalog.yaml")
+			require.NoError(t, os.WriteFile(file, e.text, 0o600))
+			_, err := catalog.Read(file)
+			return err
+		},
 		"config": func(e example) error {
 			file := filepath.Join(t.TempDir(), "ingot.yaml")
 			require.NoError(t, os.WriteFile(file, e.text, 0o600))
@@ -164,7 +171,7 @@ func TestSchemasAcceptWhatIsRead(t *testing.T) {
 
 	t.Log(found)
 	for kind, file := range map[string]string{
-		"config": "internal/config/example.yaml", "lab": "deploy/genesis/lab.yaml", "machine": "docs/configuration.md",
+		"catalog": "internal/catalog/catalog.yaml", "config": "internal/config/example.yaml", "lab": "deploy/genesis/lab.yaml", "machine": "docs/configuration.md",
 		"template": "template/testdata/eks-a-ubuntu.yaml",
 	} {
 		require.Contains(t, strings.Join(found[kind], "\n"), file, kind)
@@ -192,10 +199,46 @@ func mappings(v any) (out []map[string]any) {
 	return out
 }
 
+// Editors show what each key means.
+func TestSchemasDescribeEveryKey(t *testing.T) {
+	goNames := regexp.MustCompile(`\b[A-Z][a-z0-9]+[A-Z]\w*`)
+	for _, s := range fileSchemas() {
+		named := properties(s.schema(), s.Name)
+		require.NotEmpty(t, named, s.Name)
+		for path, p := range named {
+			text, _ := p["description"].(string)
+			require.NotEmpty(t, text, path)
+			for _, word := range goNames.FindAllString(text, -1) {
+				require.Contains(t, []string{"VyOS", "MiB", "TiB", "SubjectPublicKeyInfo"}, word, "%s: a name of the code: %s", path, text)
+			}
+		}
+	}
+}
+
+// properties returns all properties of a schema by their paths below path.
+func properties(s strictyaml.Schema, path string) map[string]strictyaml.Schema {
+	out := map[string]strictyaml.Schema{}
+	for _, key := range []string{"items", "additionalProperties"} {
+		if below, ok := s[key].(strictyaml.Schema); ok {
+			maps.Copy(out, properties(below, path+"[]"))
+		}
+	}
+	of, _ := s["properties"].(strictyaml.Schema)
+	for name, p := range of {
+		out[path+"."+name] = p.(strictyaml.Schema)
+		maps.Copy(out, properties(p.(strictyaml.Schema), path+"."+name))
+	}
+	return out
+}
+
 // What the schema of a kind accepts, the reader can read: it finds only what depends on several values.
 func TestSchemasRefuseWhatIsNotRead(t *testing.T) {
 	schemas := compiled(t)
 	for kind, wrong := range map[string]map[string]string{
+		"catalog": {
+			"images: [{name: a}]": "no URL", "images: [{name: a, url: b, use: floppy}]": "unknown use",
+			"images: {a: b}": "no list", "{images: [], name: a}": "unknown key",
+		},
 		"config": {
 			"lisen: x": "unknown key", "netboot: {tftp: 99999}": "port", "netboot: {interfaces: eth0}": "no list",
 			"reserve_mib: -1": "negative", "records: {retention: soon}": "no duration", "notify: {events: [nothing]}": "unknown event",

@@ -66,10 +66,14 @@ some. Secrets stay references.`,
 func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[api.Rendered], err error) {
 	name, file := c.args[0], ""
 	if isTemplateFile(name) {
-		t, err := readTemplate(c, name)
+		ts, err := readTemplates(c, name)
 		if err != nil {
 			return a, err
 		}
+		if len(ts) > 1 {
+			return a, usage("%s holds %d templates; import them, and name one", name, len(ts))
+		}
+		t := ts[0]
 		file, in.Source = t.File, t.Source
 		name = cmp.Or(t.Name, "template")
 	}
@@ -144,12 +148,17 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 		t.row("   "+k, shorten(a.Environment[k], 120)+because(why.Environment[k]))
 	}
 
-	if len(a.Command) > 0 {
-		b, err := json.Marshal(a.Command)
-		if err != nil {
-			return err
+	for _, list := range []struct {
+		key   string
+		words []string
+	}{{"command", a.Command}, {"on-timeout", a.OnTimeout}, {"on-failure", a.OnFailure}} {
+		if len(list.words) > 0 {
+			b, err := json.Marshal(list.words)
+			if err != nil {
+				return err
+			}
+			t.row("   "+list.key, shorten(string(b), 120))
 		}
-		t.row("   command", string(b))
 	}
 	if len(a.Volumes) > 0 {
 		t.row("   volumes", strings.Join(a.Volumes, ", "))

@@ -29,10 +29,10 @@ type Config struct {
 	TokenFile string `json:"token_file,omitempty"`
 	// Listen is where operators reach the API and the page.
 	Listen string `json:"listen,omitempty"`
-	// TLSCert and TLSKey are needed, or made, when Listen is beyond loopback.
+	// TLSCert is the file of Listen's certificate. Default: beyond loopback one is made.
 	TLSCert string `json:"tls_cert,omitempty"`
-	TLSKey  string `json:"tls_key,omitempty"`
-	// Hosts are the names, beside Listen's, under which operators reach it.
+	TLSKey  string `json:"tls_key,omitempty"` // file of its key
+	// Hosts are further host names under which operators reach it.
 	Hosts    []string `json:"hosts,omitempty"`
 	Netboot  Netboot  `json:"netboot,omitempty"`
 	Images   Images   `json:"images,omitempty"`
@@ -86,6 +86,7 @@ type Records struct {
 
 // Netboot says where machines are answered.
 type Netboot struct {
+	// Interfaces are those on which machines are answered; default: that of Address.
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Address is the server as the machines see it; default: the first IPv4
 	// address of the first interface. Alone it names the interface that has it.
@@ -95,12 +96,11 @@ type Netboot struct {
 	RelayOnly bool `json:"relay_only,omitempty"`
 	// Listen is what a RelayOnly server binds where Address is not one of this
 	// host, in a container whose ports are published.
-	Listen string `json:"listen,omitempty"`
-	// Ports of the listeners on Address.
-	HTTP     []int `json:"http,omitempty"`
-	TFTP     int   `json:"tftp,omitempty"`
-	Agent    int   `json:"agent,omitempty"`
-	Metadata []int `json:"metadata,omitempty"`
+	Listen   string `json:"listen,omitempty"`
+	HTTP     []int  `json:"http,omitempty"`     // ports of boot files and images
+	TFTP     int    `json:"tftp,omitempty"`     // port of the loaders
+	Agent    int    `json:"agent,omitempty"`    // port for agents, TLS
+	Metadata []int  `json:"metadata,omitempty"` // ports of metadata, beside those of http
 	// Relays are the addresses of DHCP relays that may ask; empty: a relay in
 	// the subnet of the reservation that it asks for.
 	Relays []string `json:"relays,omitempty"`
@@ -110,9 +110,9 @@ type Netboot struct {
 	// LinkLocal serves 169.254.169.254, an alias that the operator has added,
 	// by classless routes.
 	LinkLocal bool `json:"link_local,omitempty"`
-	// Loaders holds undionly.kpxe, snponly.efi and ipxe.efi; AgentOS holds
-	// vmlinuz and initramfs. Default: beside the program.
+	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: beside the program.
 	Loaders string `json:"loaders,omitempty"`
+	// AgentOS is the folder of vmlinuz and initramfs. Default: beside the program.
 	AgentOS string `json:"agent_os,omitempty"`
 }
 
@@ -159,10 +159,10 @@ func (n Netboot) Bind(address netip.Addr) string {
 
 // Images says how images are kept.
 type Images struct {
-	Dir           string   `json:"dir,omitempty"` // default: images below DataDir
-	RequireDigest bool     `json:"require_digest,omitempty"`
-	FetchHosts    []string `json:"fetch_hosts,omitempty"` // may be fetched from over http or in private ranges
-	Catalog       string   `json:"catalog,omitempty"`     // file; default: the list of this version
+	Dir           string   `json:"dir,omitempty"`            // where images lie; default: images below data_dir
+	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images whose digest nobody declared
+	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may be fetched from over http or in private ranges
+	Catalog       string   `json:"catalog,omitempty"`        // file; default: the list of this version
 }
 
 // BMC says where management controllers may be.
@@ -173,33 +173,33 @@ type BMC struct {
 
 // Power holds the commands that switch machines of driver exec.
 type Power struct {
-	Commands map[string]PowerCommand `json:"commands,omitempty"`
+	Commands map[string]PowerCommand `json:"commands,omitempty"` // by the names that machines use
 }
 
 // PowerCommand is programs with their arguments. In arguments, {machine} and
 // {host} stand for the machine's name and the address of its BMC; no shell is
 // between. Status writes on or off as its last line.
 type PowerCommand struct {
-	On     []string `json:"on"`
-	Off    []string `json:"off"`
-	Status []string `json:"status"`
+	On     []string `json:"on"`     // program and arguments that switch on; {machine} and {host} are replaced
+	Off    []string `json:"off"`    // program and arguments that switch off
+	Status []string `json:"status"` // program and arguments that write on or off as their last line
 	// Timeout is how long one of them may take; default 30 s.
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
 // Temporal is the embedded server, or another one by address.
 type Temporal struct {
-	Port   int `json:"port,omitempty"`
-	UIPort int `json:"ui_port,omitempty"`
+	Port   int `json:"port,omitempty"`    // of the embedded server, which takes the three ports that follow too
+	UIPort int `json:"ui_port,omitempty"` // of the embedded server's pages
 	// MutualTLS makes the embedded server refuse every process that does not
-	// hold the certificate in DataDir, and switches its UI off.
+	// hold the certificate in data_dir, and switches its UI off.
 	MutualTLS bool `json:"mutual_tls,omitempty"`
 	// Address makes Ingot use that cluster instead of its own.
 	Address   string `json:"address,omitempty"`
-	Namespace string `json:"namespace,omitempty"`
-	TLSCert   string `json:"tls_cert,omitempty"`
-	TLSKey    string `json:"tls_key,omitempty"`
-	TLSCA     string `json:"tls_ca,omitempty"`
+	Namespace string `json:"namespace,omitempty"` // of that cluster or of the embedded server
+	TLSCert   string `json:"tls_cert,omitempty"`  // file of the client's certificate, for Address
+	TLSKey    string `json:"tls_key,omitempty"`   // file of its key
+	TLSCA     string `json:"tls_ca,omitempty"`    // file of the authorities of that cluster
 	// Retention is how long closed runs stay in Temporal.
 	Retention time.Duration `json:"retention,omitempty"`
 }

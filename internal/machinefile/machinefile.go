@@ -17,10 +17,10 @@ import (
 // its output can be pushed back.
 type document struct {
 	inventory.Machine
-	Netboot   *inventory.Netboot   `json:"netboot,omitempty"`
-	Workflow  map[string]any       `json:"workflow,omitempty"`
-	Installed *inventory.Installed `json:"installed,omitempty"`
-	LastSeen  time.Time            `json:"lastSeen,omitzero"`
+	Netboot   *inventory.Netboot   `json:"netboot,omitempty"`   // not read from files
+	Workflow  map[string]any       `json:"workflow,omitempty"`  // not read from files
+	Installed *inventory.Installed `json:"installed,omitempty"` // not read from files
+	LastSeen  time.Time            `json:"lastSeen,omitzero"`   // not read from files
 }
 
 // Rules are those of the schema of a machine in any file.

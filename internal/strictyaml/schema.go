@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	_ "embed"
 	"encoding"
 	"encoding/json"
 	"maps"
@@ -46,7 +47,11 @@ func (r Rules) Below(path string) Rules {
 // Keys without omitempty or omitzero are required. It follows what Decode does: unknown keys
 // are refused, a number is taken for text, and null counts as missing.
 func SchemaOf[T any](title string, rules Rules) Schema {
-	s := describer{rules}.value(reflect.TypeFor[T](), "")
+	d := describer{rules, map[string]map[string]string{}}
+	if err := json.Unmarshal(descriptions, &d.descriptions); err != nil {
+		panic(err) // it is part of the program, and a test reads it
+	}
+	s := d.value(reflect.TypeFor[T](), "")
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", title
 	return s
 }
@@ -59,7 +64,16 @@ const (
 	prefixForm   = `^[0-9A-Fa-f:.]+/[0-9]+$`
 )
 
-type describer struct{ rules Rules }
+// descriptions are the first paragraphs of the comments of fields, by type and key. Comments are
+// not in a program: "make docs" writes this file, and a test holds it against the source.
+//
+//go:embed descriptions.json
+var descriptions []byte
+
+type describer struct {
+	rules        Rules
+	descriptions map[string]map[string]string
+}
 
 // value describes t as walker.value reads it.
 func (d describer) value(t reflect.Type, path string) Schema {
@@ -128,6 +142,9 @@ func (d describer) structure(t reflect.Type, path string) Schema {
 		} else {
 			s = optional(s)
 		}
+		if text := d.describe(t, fields[name]); text != "" && s["description"] == nil {
+			s["description"] = text
+		}
 		properties[name] = s
 	}
 
@@ -136,6 +153,17 @@ func (d describer) structure(t reflect.Type, path string) Schema {
 		s["required"] = anys(required)
 	}
 	return s
+}
+
+// describe returns the description of a field of t, which may be one of an embedded struct.
+func (d describer) describe(t reflect.Type, index []int) string {
+	f := t.FieldByIndex(index)
+	for _, n := range index[:len(index)-1] {
+		t = t.Field(n).Type
+	}
+	module := strings.TrimSuffix(reflect.TypeFor[describer]().PkgPath(), "internal/strictyaml")
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return d.descriptions[strings.TrimPrefix(t.PkgPath(), module)+"."+t.Name()][key]
 }
 
 // optional returns s for a value that may be null, which counts as missing.

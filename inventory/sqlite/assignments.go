@@ -75,7 +75,7 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 		}
 
 		x := a.Payload.Action
-		if native, _ := action.Native(x.Image); action.WritesAny(native) {
+		if x.WritesAny() {
 			if err := forgetOtherPlans(ctx, tx, a.Owner); err != nil {
 				return err
 			}

@@ -1,0 +1,111 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// HandlerTime is how long on-failure and on-timeout of an action may each take.
+const HandlerTime Seconds = 300
+
+// maxHandlerWords is the limit for the words of a handler.
+const maxHandlerWords = 64
+
+// Echo is the first word of a handler that only writes its other words to the log.
+const Echo = "echo"
+
+// A Handler is what the agent carries out after an action has failed or timed out: a native action with an environment of its
+// own. The result of the action stays what it was.
+type Handler struct {
+	Native      string
+	Environment map[string]string
+}
+
+// ParseHandler reads on-failure or on-timeout of an action: the name of a native action and its variables as NAME=VALUE, or
+// echo and a text. The zero Handler means that there is none. It returns all errors at once; none contains a value, which may
+// be a secret. Both the plan and the agent call it.
+func ParseHandler(words []string) (Handler, error) {
+	if len(words) == 0 {
+		return Handler{}, nil
+	}
+	if len(words) > maxHandlerWords {
+		return Handler{}, fmt.Errorf("reading it: %d words; at most %d are allowed", len(words), maxHandlerWords)
+	}
+	if words[0] == Echo {
+		return Handler{Noop, map[string]string{"LOG": strings.Join(words[1:], " ")}}, nil
+	}
+
+	native, ok := Native(words[0])
+	row := natives[native]
+	switch {
+	case !ok:
+		return Handler{}, fmt.Errorf("reading %q: want %s and a text, or an action and its variables as NAME=VALUE: one of %s", words[0],
+			Echo, strings.Join(Handlers(), ", "))
+	case !canHandle(row):
+		return Handler{}, fmt.Errorf("reading %q: it cannot follow a failed action; want one of %s", words[0],
+			strings.Join(Handlers(), ", "))
+	}
+
+	h := Handler{native, map[string]string{}}
+	var errs []error
+	for n, word := range words[1:] {
+		name, value, ok := strings.Cut(word, "=")
+		known := slices.ContainsFunc(row.Variables, func(v Variable) bool { return v.Name == name })
+		_, twice := h.Environment[name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("reading word %d: want NAME=VALUE", n+1))
+		case !known:
+			errs = append(errs, fmt.Errorf("reading %s: %s has no such variable", name, native))
+		case twice:
+			errs = append(errs, fmt.Errorf("reading %s: it is given twice", name))
+		}
+		h.Environment[name] = value
+	}
+	if len(errs) == 0 {
+		errs = append(errs, Check(native, h.Environment))
+	}
+	return h, errors.Join(errs...)
+}
+
+// Handlers lists the actions that a Handler may name, sorted.
+func Handlers() []string {
+	return slices.DeleteFunc(Natives(), func(name string) bool { return !canHandle(natives[name]) })
+}
+
+// canHandle reports whether an action may follow a failed one: the run decides what becomes of the machine, and nothing
+// completes the environment of a handler.
+func canHandle(row Description) bool { return !row.Leaves && row.Adds == "" }
+
+// handlers returns what the agent may carry out after a has failed. Handlers that cannot be read are left out.
+func (a Action) handlers() (all []Handler) {
+	for _, words := range [][]string{a.OnFailure, a.OnTimeout} {
+		if h, err := ParseHandler(words); err == nil && h.Native != "" {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// NeedsDisk reports whether a or its handlers need the bound disk, because they write to it.
+func (a Action) NeedsDisk() bool {
+	native, _ := Native(a.Image)
+	return Writes(native, a.Environment) ||
+		slices.ContainsFunc(a.handlers(), func(h Handler) bool { return Writes(h.Native, h.Environment) })
+}
+
+// WritesAny reports whether a or its handlers write to any disk, bound or not, or start a system from one.
+func (a Action) WritesAny() bool {
+	native, _ := Native(a.Image)
+	return WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
+}
+
+// Longest returns how long the agent works on a at most, with its handlers.
+func (a Action) Longest() Seconds {
+	if len(a.handlers()) == 0 {
+		return a.Timeout
+	}
+	return a.Timeout + HandlerTime
+}

@@ -1,0 +1,89 @@
+package action
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseHandler(t *testing.T) {
+	for _, c := range []struct {
+		words []string
+		want  Handler
+	}{
+		{nil, Handler{}},
+		{[]string{"echo", "it", "failed"}, Handler{Noop, map[string]string{"LOG": "it failed"}}},
+		{[]string{"echo"}, Handler{Noop, map[string]string{"LOG": ""}}},
+		{[]string{"wipe"}, Handler{Wipe, map[string]string{}}},
+		{
+			[]string{"quay.io/tinkerbell/actions/writefile:v1", "DEST_PATH=/x", "CONTENTS=a=b c"},
+			Handler{WriteFile, map[string]string{"DEST_PATH": "/x", "CONTENTS": "a=b c"}},
+		},
+	} {
+		got, err := ParseHandler(c.words)
+		require.NoError(t, err, c.words)
+		require.Equal(t, c.want, got)
+	}
+}
+
+func TestParseHandlerRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		words []string
+		want  []string
+	}{
+		"a program":         {[]string{"sh", "-c", "true"}, []string{`reading "sh": want echo and a text, or an action`, "writefile"}},
+		"a look-alike":      {[]string{"example.org/other/wipe"}, []string{`reading "example.org/other/wipe"`}},
+		"no name":           {[]string{""}, []string{`reading ""`}},
+		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": it cannot follow a failed action; want one of`}},
+		"a wrapped one":     {[]string{"waitdaemon", "IMAGE=reboot"}, []string{"cannot follow"}},
+		"one of the server": {[]string{"configdrive"}, []string{"cannot follow"}},
+		"an image":          {[]string{"image2disk", "IMG_URL=http://x/y"}, []string{"cannot follow"}},
+		"all errors": {
+			[]string{"writefile", "DEST_PATH", "COLOUR=hidden", "MODE=0600", "MODE=0600"},
+			[]string{"reading word 1: want NAME=VALUE", "reading COLOUR: writefile has no such variable", "reading MODE: it is given twice"},
+		},
+		"its environment": {[]string{"wipe", "WIPE_MODE=hidden"}, []string{"WIPE_MODE"}},
+		"a missing one":   {[]string{"writefile", "CONTENTS=hidden"}, []string{"DEST_PATH"}},
+		"too many":        {append([]string{"echo"}, strings.Fields(strings.Repeat("a ", 64))...), []string{"65 words; at most 64"}},
+	} {
+		_, err := ParseHandler(c.words)
+		require.Error(t, err, name)
+		for _, text := range c.want {
+			require.ErrorContains(t, err, text, name)
+		}
+		if name == "all errors" {
+			require.NotContains(t, err.Error(), "hidden", name)
+		}
+	}
+}
+
+// What the plan, the store and the workflow ask of an action counts its handlers.
+func TestHandlersCount(t *testing.T) {
+	plain := Action{Image: Noop, Timeout: 10}
+	require.False(t, plain.NeedsDisk() || plain.WritesAny())
+	require.Equal(t, Seconds(10), plain.Longest())
+
+	for _, words := range [][]string{{"wipe"}, {"wipe", "ALL_DISKS=true"}, {"echo", "x"}, {"sh"}} {
+		failing, late := plain, plain
+		failing.OnFailure, late.OnTimeout = words, words
+		for _, a := range []Action{failing, late} {
+			require.Equal(t, len(words) == 1 && words[0] == "wipe", a.NeedsDisk(), words)
+			require.Equal(t, words[0] == "wipe", a.WritesAny(), words)
+			want := Seconds(10) + HandlerTime
+			if words[0] == "sh" { // a plan of an earlier server: it is not carried out
+				want = 10
+			}
+			require.Equal(t, want, a.Longest(), words)
+		}
+	}
+}
+
+// Every action that may follow a failure needs nothing from the server.
+func TestHandlersLeaveNothingToTheServer(t *testing.T) {
+	require.Contains(t, Handlers(), WriteFile)
+	for _, name := range Handlers() {
+		require.False(t, Leaves(name), name)
+		require.Empty(t, Describe(name).Adds, name)
+	}
+}

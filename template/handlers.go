@@ -1,0 +1,60 @@
+package template
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// handlers are the lists of a step that the agent carries out when the step does not succeed, by their keys.
+func (s step) handlers() map[string][]string {
+	return map[string][]string{"on-timeout": s.OnTimeout, "on-failure": s.OnFailure}
+}
+
+// handlerShape returns what data must not change in a handler: the action and the names of its variables.
+func handlerShape(words []string) string {
+	names := slices.Clone(words[:min(1, len(words))])
+	for _, word := range words[len(names):] {
+		name, _, _ := strings.Cut(word, "=")
+		if words[0] == action.Echo {
+			name = "" // text
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, "\x00")
+}
+
+// handlers checks what the action at path has for failures and time-outs.
+func (c *checker) handlers(path string, s step) {
+	for _, key := range []string{"on-timeout", "on-failure"} {
+		words := s.handlers()[key]
+		if slices.ContainsFunc(words, c.open) {
+			continue // its values are not known without data
+		}
+		h, err := action.ParseHandler(words)
+		if err != nil {
+			c.add(path+"."+key, "see "+actionsPage, "%v", err)
+			continue
+		}
+		if h.Native == action.Noop && slices.ContainsFunc(refs, func(ref string) bool { return inventory.Refers(h.Environment["LOG"], ref) }) {
+			c.add(path+"."+key, "leave it out", "writes a secret to the log")
+		}
+	}
+}
+
+// handlerDisks checks that the handlers of the action at path name no other disk than the run's.
+func (c *checker) handlerDisks(path string, s step, disk string) {
+	for _, key := range []string{"on-timeout", "on-failure"} {
+		h, err := action.ParseHandler(s.handlers()[key])
+		if err != nil {
+			continue // reported
+		}
+		for _, name := range action.DiskVariables() {
+			if value := h.Environment[name]; value != "" && wholeDisk(value) != disk {
+				c.add(path+"."+key, "leave out "+name, "%q is a second disk beside %q; a run is bound to one disk", value, disk)
+			}
+		}
+	}
+}
