@@ -16,7 +16,8 @@ var RootIOCommands = []string{"wipe", "partition", "format", "mount", "version"}
 // rootIO partitions and formats disks as the machine's storage says.
 var rootIO = Description{
 	Text: "Partitions and formats disks as the machine's `storage` says: `command` is one of " + strings.Join(RootIOCommands, ", ") +
-		". `wipe` clears the disks, `mount` mounts each file system once, makes the folders for those below it, and unmounts it.",
+		". `wipe` clears the disks. `partition` makes partitions, then md arrays (`raid`) and LVM (`volume_groups`). `mount` mounts " +
+		"each file system once, makes the folders for those below it, and unmounts it.",
 	Writes: true, Disk: "DEST_DISK", Commands: RootIOCommands,
 	Variables: []Variable{
 		{
@@ -32,8 +33,10 @@ var rootIO = Description{
 	},
 	Output: []string{"command", "disks", "partitions", "filesystems"},
 	Limits: "Disks other than the run's have `serial` or `wwn` in the storage. `partition` refuses a disk that is not empty without " +
-		"`wipe_table`; the same table is kept. `raid` and `volume_groups` are refused: partition and format without them, or make them " +
-		"in the installed system. Other actions mount what they need: name the partition by `PARTITION` or the path of the disk.",
+		"`wipe_table`; the same table is kept. Disks of `raid` and `volume_groups` need `wipe_table`. Arrays have level " +
+		strings.Join(RAIDLevels, ", ") + " and metadata 1.2; volumes are linear. Nothing stays mounted or assembled, and no other " +
+		"action writes to an array or a logical volume. Other actions mount what they need: name the partition by `PARTITION` or " +
+		"the path of the disk.",
 	Adds: "STORAGE.",
 }
 
@@ -59,14 +62,6 @@ func storageOfRun(env map[string]string, name string) error {
 	}
 	if len(s.Disks) == 0 {
 		errs = append(errs, fmt.Errorf("reading %s: it has no disks: name the disk and its partitions", name))
-	}
-	if len(s.RAID) > 0 {
-		errs = append(errs, fmt.Errorf("reading %s: raid[0]: the agent makes no md arrays: leave out raid, or make the array "+
-			"in the installed system", name))
-	}
-	if len(s.VolumeGroups) > 0 {
-		errs = append(errs, fmt.Errorf("reading %s: volume_groups[0]: the agent makes no LVM: leave out volume_groups, or make them "+
-			"in the installed system", name))
 	}
 	return errors.Join(errs...)
 }

@@ -13,47 +13,55 @@ import (
 // rootIO partitions and formats the disks of the machine's storage. See action.RootIOCommands.
 //
 // All disks are found by their identity before the first write, and each again right before it is
-// written. Each partition table is checked against the size of its disk before any disk is written.
+// written. Before any disk is written, the whole storage is checked against the sizes of the disks,
+// and all programs that the command runs must be there. No array and no logical volume stays active.
 // Output: command, disks, partitions, filesystems (numbers).
-func (t *attempt) rootIO(ctx context.Context) error {
-	t.output["command"] = t.command[0]
+func (t *attempt) rootIO(ctx context.Context) (err error) {
+	command := t.command[0]
+	t.output["command"] = command
+	if command == "version" {
+		t.logf("rootio is part of the agent")
+		return nil
+	}
+
 	storage, err := action.ParseStorage(t.env[action.StorageVariable])
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", action.StorageVariable, err)
 	}
-
 	r := rootIO{attempt: t, storage: storage}
 	if err := r.findDisks(ctx); err != nil {
 		return err
 	}
+	if err := r.findPrograms(command); err != nil {
+		return err
+	}
+	if err := r.release(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.release(context.WithoutCancel(ctx))) }()
 
 	t.output["disks"] = fmt.Sprint(len(r.disks))
-	switch t.command[0] {
+	switch command {
 	case "wipe":
 		return r.wipe(ctx)
 	case "partition":
 		return r.partition(ctx)
 	case "format":
 		return r.format(ctx)
-	case "mount":
-		return r.mount(ctx)
 	}
-	t.logf("rootio is part of the agent")
-	return nil
+	return r.mount(ctx)
 }
 
 // rootIO is an attempt at the action of that name.
 type rootIO struct {
 	*attempt
 	storage action.Storage
-	disks   []action.Disk // of storage.Disks, as found on the machine
+	disks   []action.Disk              // of storage.Disks, as found on the machine
+	placed  [][]action.PlacedPartition // of storage.Disks, on those disks
 }
 
-// findDisks finds all disks of the storage.
+// findDisks finds all disks of the storage, and checks the storage against their sizes.
 func (r *rootIO) findDisks(ctx context.Context) error {
-	if len(r.storage.Disks) == 0 {
-		return fmt.Errorf("reading %s: it has no disks", action.StorageVariable)
-	}
 	there, err := r.agent.cfg.Disks.Disks(ctx)
 	if err != nil {
 		return fmt.Errorf("listing disks: %w", err)
@@ -66,6 +74,24 @@ func (r *rootIO) findDisks(ctx context.Context) error {
 			err = fmt.Errorf("finding %s of the storage: it is %s, like another disk there", d.Device, found.Path)
 		}
 		r.disks, errs = append(r.disks, found), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+
+	sizes := make([]action.DiskSize, len(r.disks))
+	for i, d := range r.disks {
+		disk, dev, err := r.openDisk(ctx, d)
+		if err != nil {
+			return err
+		}
+		sizes[i] = action.DiskSize{Size: disk.Size, Sector: int64(dev.SectorSize())}
+		placed, _ := r.storage.Disks[i].Layout(sizes[i].Size, sizes[i].Sector)
+		r.placed = append(r.placed, placed)
+		_ = dev.Close() // opened only for reading
+	}
+	for _, p := range r.storage.ProblemsOn(sizes) {
+		errs = append(errs, fmt.Errorf("checking %s on these disks: %s", action.StorageVariable, p))
 	}
 	return errors.Join(errs...)
 }
@@ -103,7 +129,8 @@ func (r *rootIO) wipe(ctx context.Context) error {
 	return nil
 }
 
-// partition writes the tables of all disks, after it has checked each.
+// partition writes the tables of all disks, after it has checked each, and makes the arrays and the
+// volume groups.
 func (r *rootIO) partition(ctx context.Context) error {
 	var errs []error
 	keep := make([]bool, len(r.disks))
@@ -131,15 +158,15 @@ func (r *rootIO) partition(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := r.writeTable(ctx, d, r.disks[i]); err != nil {
+		if err := r.writeTable(ctx, i); err != nil {
 			return err
 		}
 	}
-	return nil
+	return r.makeVolumes(ctx)
 }
 
-// examine refuses partitions that disk has no room for, and a disk that may not be overwritten. keep
-// means that its partition table is the wanted one already.
+// examine refuses a disk that may not be overwritten. keep means that its partition table is the
+// wanted one already.
 func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.Disk) (keep bool, err error) {
 	disk, dev, err := r.openDisk(ctx, want)
 	if err != nil {
@@ -147,13 +174,8 @@ func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.
 	}
 	defer func() { _ = dev.Close() }() // opened only for reading
 
-	_, problems := d.Layout(dev.Size(), int64(dev.SectorSize()))
-	var errs []error
-	for _, p := range problems {
-		errs = append(errs, fmt.Errorf("partitioning %s: %s", disk.Path, p))
-	}
-	if err := errors.Join(errs...); err != nil || d.WipeTable || len(d.Partitions) == 0 {
-		return false, err
+	if d.WipeTable || len(d.Partitions) == 0 {
+		return false, nil
 	}
 
 	same, whole := sameTable(dev, d)
@@ -192,10 +214,10 @@ func sameTable(dev Device, d action.StorageDisk) (same, whole bool) {
 	return false, false
 }
 
-// writeTable writes the partition table of d. Both ends of each partition are zeroed first, so that
+// writeTable writes the partition table of disk i. Both ends of each partition are zeroed first, so that
 // nothing that an earlier table had there is taken for a file system.
-func (r *rootIO) writeTable(ctx context.Context, d action.StorageDisk, want action.Disk) (err error) {
-	disk, dev, err := r.openDisk(ctx, want)
+func (r *rootIO) writeTable(ctx context.Context, i int) (err error) {
+	disk, dev, err := r.openDisk(ctx, r.disks[i])
 	if err != nil {
 		return err
 	}
@@ -203,9 +225,9 @@ func (r *rootIO) writeTable(ctx context.Context, d action.StorageDisk, want acti
 
 	r.agent.markWrote()
 	g := newTable(dev.Size(), dev.SectorSize())
-	parts, _ := d.Layout(dev.Size(), int64(dev.SectorSize()))
-	for i, p := range parts {
-		r.progress(int64(i), int64(len(parts)), fmt.Sprintf("clearing partition %d of %s", p.Number, disk.Path))
+	parts := r.placed[i]
+	for k, p := range parts {
+		r.progress(int64(k), int64(len(parts)), fmt.Sprintf("clearing partition %d of %s", p.Number, disk.Path))
 		for _, at := range []int64{p.Start, p.Start + max(0, p.Size-mib)} {
 			if err := dev.Zero(at, min(mib, p.Size)); err != nil {
 				return fmt.Errorf("clearing partition %d of %s: %w", p.Number, disk.Path, err)

@@ -16,27 +16,18 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Formatter is an optional part of a Filesystems: it can make file systems.
-type Formatter interface {
-	// Format runs program, one of action.Mkfs, with args and the device. log gets its output, line
-	// by line. exit is its exit code; an error without one has exit 0.
-	Format(ctx context.Context, program string, args []string, log func(line string)) (exit int, err error)
-}
-
 // format makes all file systems. A file system is made again if it is there already.
 func (r *rootIO) format(ctx context.Context) error {
-	maker, ok := r.agent.cfg.Files.(Formatter)
-	if !ok {
-		return errors.New("formatting: this agent cannot make file systems")
-	}
-
-	all := r.storage.Filesystems
 	for i := range r.storage.Disks {
 		if err := r.partitioned(ctx, i); err != nil {
 			return err
 		}
 	}
+	if err := r.assemble(ctx); err != nil {
+		return err
+	}
 
+	all := r.storage.Filesystems
 	for i, f := range all {
 		m := f.Mount
 		r.progress(int64(i), int64(len(all)), fmt.Sprintf("formatting %s as %s", m.Device, m.Format))
@@ -48,17 +39,7 @@ func (r *rootIO) format(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-
-		r.agent.markWrote()
-		r.logf("%s %s %s", program, strings.Join(args, " "), part.Path)
-		exit, err := maker.Format(ctx, program, append(args, part.Path), func(line string) { r.logf("%s: %s", program, line) })
-		if cause := context.Cause(ctx); cause != nil {
-			return cause
-		}
-		if exit != 0 {
-			return &exitError{code: exit, text: fmt.Sprintf("formatting %s as %s: %s: exit code %d: see the log", part.Path, m.Format, program, exit)}
-		}
-		if err != nil {
+		if err := r.exec(ctx, program, append(args, part.Path)...); err != nil {
 			return fmt.Errorf("formatting %s as %s: %w", part.Path, m.Format, err)
 		}
 		if err := proveFormat(part, m.Format); err != nil {
@@ -84,28 +65,27 @@ func (r *rootIO) partitioned(ctx context.Context, i int) error {
 	return nil
 }
 
-// node looks the disk of device up again and waits for the node of the partition.
+// node returns the block device at a path of the storage. For a partition, it looks the disk up again
+// and waits for the node.
 func (r *rootIO) node(ctx context.Context, device string) (Partition, error) {
-	d, number := r.storage.Partition(device)
-	if d == nil {
-		return Partition{}, fmt.Errorf("finding %s: no disk of the storage has this partition", device)
+	i, number := r.storage.Disk(device)
+	if i < 0 {
+		return r.volume(device)
 	}
-	i := slices.IndexFunc(r.storage.Disks, func(x action.StorageDisk) bool { return x.Device == d.Device })
 	disk, err := r.lookUp(ctx, r.disks[i])
 	if err != nil {
 		return Partition{}, err
 	}
 
-	layout, _ := d.Layout(disk.Size, 512)
-	p := layout[slices.IndexFunc(layout, func(p action.PlacedPartition) bool { return p.Number == number })]
+	k := slices.IndexFunc(r.placed[i], func(p action.PlacedPartition) bool { return p.Number == number })
+	want := r.placed[i][k]
 	for end := time.Now().Add(nodeWait); ; {
 		parts, err := r.agent.cfg.Files.Partitions(ctx, disk.Path)
 		if err != nil {
 			return Partition{}, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
 		}
-		n := slices.IndexFunc(parts, func(q Partition) bool { return q.Number == number })
-		// On a disk with larger sectors, the rest of the disk ends elsewhere: its table was compared.
-		if n >= 0 && (parts[n].Size == p.Size || p.Size != 0 && d.Partitions[len(d.Partitions)-1].Size == 0) {
+		n := slices.IndexFunc(parts, func(q Partition) bool { return q.Number == number && q.Size == want.Size })
+		if n >= 0 {
 			if _, err := os.Stat(parts[n].Path); err == nil {
 				return parts[n], nil
 			}
@@ -147,6 +127,9 @@ func (r *rootIO) mount(ctx context.Context) error {
 	}
 	slices.SortStableFunc(all, func(a, b action.StorageMount) int { return cmp.Compare(len(a.Point), len(b.Point)) })
 
+	if err := r.assemble(ctx); err != nil {
+		return err
+	}
 	for i, m := range all {
 		r.progress(int64(i), int64(len(all)), "mounting "+m.Device)
 		part, err := r.node(ctx, m.Device)
