@@ -35,7 +35,11 @@ func (t *attempt) rootIO(ctx context.Context) (err error) {
 	if err := r.findPrograms(command); err != nil {
 		return err
 	}
+	// An active array holds its disks: they cannot be opened.
 	if err := r.release(ctx); err != nil {
+		return err
+	}
+	if err := r.measure(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.release(context.WithoutCancel(ctx))) }()
@@ -57,10 +61,10 @@ type rootIO struct {
 	*attempt
 	storage action.Storage
 	disks   []action.Disk              // of storage.Disks, as found on the machine
-	placed  [][]action.PlacedPartition // of storage.Disks, on those disks
+	placed  [][]action.PlacedPartition // of storage.Disks, on those disks; nil before measure
 }
 
-// findDisks finds all disks of the storage, and checks the storage against their sizes.
+// findDisks finds all disks of the storage.
 func (r *rootIO) findDisks(ctx context.Context) error {
 	there, err := r.agent.cfg.Disks.Disks(ctx)
 	if err != nil {
@@ -75,10 +79,11 @@ func (r *rootIO) findDisks(ctx context.Context) error {
 		}
 		r.disks, errs = append(r.disks, found), append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	return errors.Join(errs...)
+}
 
+// measure checks the storage against the sizes of the disks.
+func (r *rootIO) measure(ctx context.Context) error {
 	sizes := make([]action.DiskSize, len(r.disks))
 	for i, d := range r.disks {
 		disk, dev, err := r.openDisk(ctx, d)
@@ -90,6 +95,8 @@ func (r *rootIO) findDisks(ctx context.Context) error {
 		r.placed = append(r.placed, placed)
 		_ = dev.Close() // opened only for reading
 	}
+
+	var errs []error
 	for _, p := range r.storage.ProblemsOn(sizes) {
 		errs = append(errs, fmt.Errorf("checking %s on these disks: %s", action.StorageVariable, p))
 	}

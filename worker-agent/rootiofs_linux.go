@@ -77,14 +77,17 @@ func (r *rootIO) node(ctx context.Context, device string) (Partition, error) {
 		return Partition{}, err
 	}
 
-	k := slices.IndexFunc(r.placed[i], func(p action.PlacedPartition) bool { return p.Number == number })
-	want := r.placed[i][k]
+	size := int64(0) // not known
+	if r.placed != nil {
+		k := slices.IndexFunc(r.placed[i], func(p action.PlacedPartition) bool { return p.Number == number })
+		size = r.placed[i][k].Size
+	}
 	for end := time.Now().Add(nodeWait); ; {
 		parts, err := r.agent.cfg.Files.Partitions(ctx, disk.Path)
 		if err != nil {
 			return Partition{}, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
 		}
-		n := slices.IndexFunc(parts, func(q Partition) bool { return q.Number == number && q.Size == want.Size })
+		n := slices.IndexFunc(parts, func(q Partition) bool { return q.Number == number && (size == 0 || q.Size == size) })
 		if n >= 0 {
 			if _, err := os.Stat(parts[n].Path); err == nil {
 				return parts[n], nil
