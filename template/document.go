@@ -378,6 +378,9 @@ func (c *checker) diskAlias() string {
 	if alias == "" && len(c.data.Machine.Disks) > 0 {
 		alias, c.why.DiskAlias = c.data.Machine.Disks[0].Device, "the first disk that the machine declares"
 	}
+	if s := c.data.Machine.Storage; alias == "" && s != nil && len(s.Disks) > 0 {
+		alias, c.why.DiskAlias = s.Disks[0].Device, "the first disk of the machine's storage"
+	}
 	if alias == "" {
 		alias, c.why.DiskAlias = DefaultDisk, "default: neither template nor machine names one"
 	}
