@@ -18,6 +18,7 @@ const (
 	GrowPart     = "growpart"
 	Wipe         = "wipe"
 	EFIBoot      = "efiboot"
+	CExec        = "cexec"
 	Kexec        = "kexec"
 	WaitDaemon   = "waitdaemon"
 	Reboot       = "reboot"
@@ -216,6 +217,7 @@ var natives = map[string]Description{
 		},
 		Output: []string{"firmware", "entries", "deleted", "order", "next"},
 	},
+	CExec: cexec,
 	Kexec: {
 		Text:   "Starts a kernel that is installed on the disk in place of the firmware.",
 		Writes: true, Disk: "BLOCK_DEVICE", Leaves: true,

@@ -12,6 +12,7 @@ var required = map[string]map[string]string{
 	WriteFile:  {"DEST_PATH": "/x", "CONTENTS": ""},
 	Inject:     {FilesVariable: `[{"path": "/x"}]`},
 	OCI2Disk:   {"IMG_URL": "registry.example/lab/disk@sha256:" + strings.Repeat("0a", 32)},
+	CExec:      {CommandVariable: "true"},
 	WaitDaemon: {InnerImageVariable: "reboot:v1"},
 }
 

@@ -60,6 +60,12 @@ func (c *checker) variables(at place, native string, env environment) {
 		env.setDefault(digest, strings.Repeat("0", 64), "")
 	}
 
+	if native == action.CExec && env.values[action.InterpreterVariable] != "" &&
+		!at.isLiteral(action.CommandVariable, env.values[action.CommandVariable]) {
+		c.add(at.step+".environment."+action.CommandVariable, `put the data into another variable, and write "$NAME" here`,
+			"a shell would read the template's data as commands")
+	}
+
 	for _, v := range action.Describe(native).Variables {
 		value, set := env.values[v.Name]
 		if set && !at.isLiteral(v.Name, value) || !set && at.conditions {

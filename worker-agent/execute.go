@@ -143,6 +143,7 @@ var performers = map[string]func(*attempt, context.Context) error{
 	action.GrowPart:     (*attempt).growPart,
 	action.Wipe:         (*attempt).wipe,
 	action.EFIBoot:      (*attempt).efiBoot,
+	action.CExec:        (*attempt).cexec,
 	action.Kexec:        (*attempt).kexec,
 	action.Inspect:      (*attempt).inspect,
 	action.Noop:         (*attempt).noop,

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -51,13 +53,19 @@ func (h HostFilesystems) Run(ctx context.Context, program string, args []string,
 		}
 	}
 
+	cmd := exec.CommandContext(ctx, file, args...)
+	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C", "HOME=/", "LVM_SYSTEM_DIR="}
+	cmd.Dir = "/"
+	return h.run(cmd, log)
+}
+
+// run runs a program and gives its output to log, line by line. exit is its exit code; an error
+// without one has exit 0.
+func (h HostFilesystems) run(cmd *exec.Cmd, log func(string)) (exit int, err error) {
 	if h.Children != nil {
 		h.Children.Lock()
 		defer h.Children.Unlock()
 	}
-	cmd := exec.CommandContext(ctx, file, args...)
-	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C", "HOME=/", "LVM_SYSTEM_DIR="}
-	cmd.Dir = "/"
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -65,22 +73,32 @@ func (h HostFilesystems) Run(ctx context.Context, program string, args []string,
 	}
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("starting %s: %w", program, err)
+		return 0, fmt.Errorf("starting %s: %w", cmd.Path, err)
 	}
+	eachLine(out, log)
 
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		log(lines.Text())
-	}
-
-	var exit *exec.ExitError
-	if err = cmd.Wait(); errors.As(err, &exit) && exit.ExitCode() > 0 {
-		return exit.ExitCode(), err
+	var failed *exec.ExitError
+	if err = cmd.Wait(); errors.As(err, &failed) && failed.ExitCode() > 0 {
+		return failed.ExitCode(), err
 	}
 	if err != nil {
-		return 0, fmt.Errorf("running %s: %w", program, err)
+		return 0, fmt.Errorf("running %s: %w", cmd.Path, err)
 	}
 	return 0, nil
+}
+
+// eachLine reads r to its end. A line that is too long is given in parts.
+func eachLine(r io.Reader, log func(string)) {
+	lines := bufio.NewReaderSize(r, 4096)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if text := strings.TrimRight(string(line), "\r\n"); text != "" {
+			log(text)
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
 }
 
 // Volume implements Programs.
