@@ -72,9 +72,7 @@ tasks:
 	require.NoError(t, err)
 	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "storage"})
 	require.NoError(t, err)
-	w := s.ended(ctx, t, "guest", inventory.StateSuccess)
-	require.Equal(t, "6", w.Actions[0].Output["partitions"])
-	require.Equal(t, "4", w.Actions[1].Output["filesystems"])
+	s.ended(ctx, t, "guest", inventory.StateSuccess)
 	require.NoError(t, m.WaitPower(ctx, lab.Off))
 
 	after, err := DigestOf(m.DiskPathOf("THIRD"), 2<<30)
