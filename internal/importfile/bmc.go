@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"encoding/base64"
+	"maps"
 	"slices"
 	"strings"
 
@@ -74,6 +75,14 @@ type secretDocument struct {
 	StringData map[string]string `json:"stringData"`
 }
 
+// ignoredSecret are the keys of a Secret that are not imported, and why.
+var ignoredSecret = map[string]string{
+	"metadata.namespace": "an inventory has no namespaces",
+	"metadata.labels":    "labels are those of the Hardware",
+	"type":               "the keys of a Secret say what it is",
+	"immutable":          "a login changes with its machine",
+}
+
 // readSecret keeps the login of a Secret for the Machines that refer to it. Its problems
 // repeat no value.
 func (r *reader) readSecret(o object) {
@@ -84,8 +93,16 @@ func (r *reader) readSecret(o object) {
 	}
 
 	var d secretDocument
-	if !r.decode(o, &d, nil) {
+	if !r.decode(o, &d, ignoredSecret) {
+		r.wrongSecrets[o.key()] = true
 		return
+	}
+	for path, values := range map[string]map[string]string{"data": d.Data, "stringData": d.StringData} {
+		for key := range values {
+			if key != "username" && key != "password" {
+				r.ignore(o, path+"."+key, "the login of a BMC is username and password")
+			}
+		}
 	}
 	value := func(key string) string {
 		if v, ok := d.StringData[key]; ok {
@@ -113,7 +130,9 @@ func (r *reader) readController(o object) {
 	if _, double := r.controllers[o.key()]; double {
 		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Machine %s in this namespace already", clip(o.name))
 	}
-	r.controllers[o.key()] = controller{object: o, bmc: bmcOf(d.Spec.Connection)}
+	c := controller{object: o, bmc: bmcOf(d.Spec.Connection)}
+	r.noteConnection(c, d.Spec.Connection)
+	r.controllers[o.key()] = c
 	if ref := d.Spec.Connection.AuthSecretRef; ref != nil {
 		r.logins = append(r.logins, login{o, *ref})
 	}
@@ -156,6 +175,25 @@ func bmcOf(c connection) inventory.BMC {
 	return b
 }
 
+// noteConnection notes what the driver of a controller does not use.
+func (r *reader) noteConnection(c controller, x connection) {
+	at := "spec.connection."
+	ignore := func(given bool, key, why string) {
+		if given {
+			r.ignore(c.object, at+key, why)
+		}
+	}
+	b := c.bmc
+	ignore(x.InsecureTLS && b.Driver != inventory.DriverAMT, "insecureTLS", "power goes without TLS: the driver is "+b.Driver)
+	ignore(x.Host != "" && b.Host == "", "host", "the driver "+b.Driver+" has no address")
+	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
+	if p := x.ProviderOptions; p != nil {
+		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
+		ignore(p.IPMITool != nil && b.Driver != inventory.DriverIPMI, "providerOptions.ipmitool", "the driver is "+b.Driver)
+	}
+	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, "authSecretRef", "the driver "+b.Driver+" needs no password")
+}
+
 // A login is a reference of a bmc Machine to its Secret.
 type login struct {
 	from object
@@ -166,9 +204,11 @@ type login struct {
 func (r *reader) joinLogins() {
 	for _, l := range r.logins {
 		c := r.controllers[l.from.key()]
-		s, ok := r.secrets[l.ref.key(l.from)]
+		key, ok := find(r.secrets, l.ref, l.from)
+		s := r.secrets[key]
 		if !ok {
-			if c.bmc.Capabilities().NeedsPassword {
+			_, wrong := find(r.wrongSecrets, l.ref, l.from)
+			if c.bmc.Capabilities().NeedsPassword && !wrong {
 				r.add(l.from.doc, "spec.connection.authSecretRef", "give the file with that Secret as well",
 					"the files hold no Secret %s in this namespace", clip(l.ref.Name))
 			}
@@ -179,8 +219,8 @@ func (r *reader) joinLogins() {
 		r.controllers[l.from.key()] = c
 	}
 
-	for _, c := range r.controllers {
-		r.checkController(c)
+	for _, key := range slices.Sorted(maps.Keys(r.controllers)) {
+		r.checkController(r.controllers[key])
 	}
 }
 

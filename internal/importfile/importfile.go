@@ -89,7 +89,8 @@ func Known(f File) bool {
 // any of them; then nothing is returned.
 func Read(files []File) (Import, error) {
 	r := &reader{
-		taken: machinefile.Claims{}, controllers: map[string]controller{}, secrets: map[string]secret{},
+		taken: machinefile.Claims{}, controllers: map[string]controller{}, secrets: map[string]secret{}, wrongSecrets: map[string]bool{},
+		configured: map[string]string{},
 	}
 	for _, f := range files {
 		r.readFile(f)
@@ -114,14 +115,19 @@ type reader struct {
 	documents int
 	taken     machinefile.Claims
 
-	// What documents refer to by kind and "namespace/name".
-	controllers map[string]controller
-	secrets     map[string]secret
-	logins      []login
-	hardware    []hardware
-	configs     []machineConfig
-	jobs        []job
-	workflows   []workflow
+	keys int // of all documents, see tooLarge
+
+	// What documents refer to by "namespace/name". A reference to a
+	// Secret that is wrong is not reported as well.
+	controllers  map[string]controller
+	secrets      map[string]secret
+	wrongSecrets map[string]bool
+	configured   map[string]string // machine → the TinkerbellMachineConfig that matches it
+	logins       []login
+	hardware     []hardware
+	configs      []machineConfig
+	jobs         []job
+	workflows    []workflow
 }
 
 // readFile reads the documents of a file. References between documents are left to join.
@@ -208,6 +214,9 @@ func (r *reader) join() {
 	}
 
 	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int {
-		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line)
+		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line, strings.Compare(a.Field, b.Field))
+	})
+	slices.SortStableFunc(r.Ignored, func(a, b Ignored) int {
+		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line, strings.Compare(a.Key, b.Key), strings.Compare(a.Why, b.Why))
 	})
 }

@@ -32,11 +32,7 @@ func (r *reader) readTemplate(o object) {
 	_, err := template.Parse(o.doc.File, []byte(d.Spec.Data))
 	r.addTemplate(o, d.Spec.Data, err, func(p inventory.Problem) inventory.Problem {
 		p.Field = strings.TrimSuffix("spec.data: "+p.Field, ": ")
-		line := o.doc.LineOf("spec.data")
-		if strings.Contains(strings.TrimRight(d.Spec.Data, "\n"), "\n") && p.Line > 0 {
-			line += p.Line // a block of text begins below its key
-		}
-		p.Line = line
+		p.Line = o.doc.LineIn("spec.data", p.Line)
 		return p
 	})
 }
@@ -78,7 +74,11 @@ func (r *reader) readTemplateConfig(o object) {
 	}
 	part := o.doc.Part("spec.template")
 	source, err := part.YAML()
-	if err != nil || len(d.Spec.Template) == 0 {
+	if err != nil {
+		r.report(err)
+		return
+	}
+	if len(d.Spec.Template) == 0 {
 		r.add(o.doc, "spec.template", "put the template there", "the template is empty")
 		return
 	}
@@ -86,6 +86,7 @@ func (r *reader) readTemplateConfig(o object) {
 	_, err = template.Parse(o.doc.File, source)
 	r.addTemplate(o, string(source), err, func(p inventory.Problem) inventory.Problem {
 		p.Line = part.LineOf(p.Field)
+		p.Field = strings.TrimSuffix("spec.template."+p.Field, ".")
 		if p.Line == 0 {
 			p.Line = o.doc.LineOf("spec.template")
 		}
