@@ -199,7 +199,11 @@ func (r *reader) decode(o object, into any, table map[string]string) bool {
 
 // note notes the keys of a document that table names.
 func (r *reader) note(o object, table map[string]string) {
+	ignored := "" // the last one; what is below it needs no line of its own
 	o.doc.Each(func(path string, line int) {
+		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
+			return
+		}
 		pattern := index.ReplaceAllString(path, "[]")
 		why, ok := table[pattern]
 		if !ok {
@@ -208,6 +212,7 @@ func (r *reader) note(o object, table map[string]string) {
 			}
 		}
 		if ok {
+			ignored = path
 			r.Ignored = append(r.Ignored, Ignored{Place{o.doc.File, line}, o.String(), path, why})
 		}
 	})
