@@ -114,6 +114,11 @@ func (r *reader) readSecret(o object) {
 		}
 		return string(b)
 	}
+	for _, key := range []string{"username", "password"} {
+		if d.Data[key] == "" && d.StringData[key] == "" {
+			r.add(o.doc, "stringData."+key, "write it there, or in base64 into data", "there is no %s", key)
+		}
+	}
 	s := secret{o, value("username"), value("password")}
 	if _, double := r.secrets[o.key()]; double {
 		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Secret %s in this namespace already", clip(o.name))
@@ -135,6 +140,9 @@ func (r *reader) readController(o object) {
 	r.controllers[o.key()] = c
 	if ref := d.Spec.Connection.AuthSecretRef; ref != nil {
 		r.logins = append(r.logins, login{o, *ref})
+	} else if c.bmc.Capabilities().NeedsPassword {
+		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password", "there is no login, and the driver %s needs one",
+			c.bmc.Driver)
 	}
 }
 
@@ -251,13 +259,15 @@ func controllerField(field string) string {
 	return "spec.connection"
 }
 
-// use notes that a machine has the controller.
-func (r *reader) use(c controller, by object) {
+// use notes that a machine has the controller, and reports whether it can have it.
+func (r *reader) use(c controller, by object) bool {
 	if c.usedBy != "" {
 		r.add(by.doc, "spec.bmcRef", "give each machine a BMC of its own", "the BMC %s belongs to %s already", clip(c.name), c.usedBy)
+		return false
 	}
 	c.usedBy = by.String()
 	r.controllers[c.key()] = c
+	return true
 }
 
 // noteUnused notes BMCs that no machine has.

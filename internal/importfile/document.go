@@ -166,7 +166,7 @@ func (r *reader) readLater(o object, group, version string) {
 		r.ignore(o, "kind", "documents of this kind have no counterpart")
 		return
 	}
-	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s %s of %s is not read; v1alpha1 is",
+	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
 		o.kind, clip(version), group)
 }
 
@@ -243,7 +243,7 @@ func (r *reader) checked(o object, m inventory.Machine, fieldOf func(field strin
 	}
 	r.problems = append(r.problems, o.doc.Locate(ps)...)
 	return Machine{
-		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) },
+		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
 	}
 }
 

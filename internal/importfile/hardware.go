@@ -276,9 +276,7 @@ func (r *reader) interfaces(o object, m *inventory.Machine, path string, all []h
 	for n, x := range all {
 		field := fmt.Sprintf("%s[%d]", path, n)
 		i := inventory.Interface{DisableDHCP: x.DisableDHCP}
-		if x.DHCP == nil {
-			r.add(o.doc, field, "give dhcp.mac", "there is no MAC address")
-		} else {
+		if x.DHCP != nil {
 			r.dhcp(o, &i, field+".dhcp", *x.DHCP)
 		}
 
@@ -345,8 +343,9 @@ func (r *reader) addHardware(h hardware) {
 		if key, ok := find(r.controllers, *h.bmc, h.object); ok {
 			c := r.controllers[key]
 			b := c.bmc
-			h.machine.BMC = &b
-			r.use(c, h.object)
+			if r.use(c, h.object) {
+				h.machine.BMC = &b
+			}
 		} else {
 			r.ignore(h.object, "spec.bmcRef", "the files hold no Machine "+clip(h.bmc.Name)+
 				": an operator switches the power until the machine has a BMC")
@@ -371,6 +370,9 @@ func hardwareField(interfaces, metadata, spec string) func(field string) string 
 		rest := strings.TrimPrefix(field, first)
 		switch first {
 		case "name":
+			if spec == "" {
+				return "id" // of the first Tinkerbell
+			}
 			return "metadata.name"
 		case "labels":
 			return "metadata.labels" + rest

@@ -40,6 +40,8 @@ type Machine struct {
 	Own bool
 	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
 	lineOf func(field string) int
+	// fieldOf translates such a field to the words of the document.
+	fieldOf func(field string) string
 }
 
 // LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac".
@@ -186,14 +188,32 @@ func (r *reader) addMachine(m Machine) {
 	var ps inventory.Problems
 	at := func(field string) string { return Place{m.File, m.LineOf(field)}.String() }
 	r.taken.Machine(&ps, "", m.Machine, at)
+	if !m.Own {
+		r.claimHostnames(&ps, m, at)
+	}
 	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
 		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.ListenPort()), at("bmc.host"))
 	}
 	for i := range ps {
 		ps[i].File, ps[i].Line = m.File, m.LineOf(ps[i].Field)
+		if m.fieldOf != nil {
+			ps[i].Field = m.fieldOf(ps[i].Field)
+		}
 	}
 	r.problems = append(r.problems, ps...)
 	r.Machines = append(r.Machines, m)
+}
+
+// claimHostnames claims the host names that DHCP gives to m. Several interfaces may have one.
+func (r *reader) claimHostnames(ps *inventory.Problems, m Machine, at func(field string) string) {
+	var own []string
+	for n, i := range m.Interfaces {
+		if i.Hostname != "" && !slices.Contains(own, i.Hostname) {
+			own = append(own, i.Hostname)
+			field := fmt.Sprintf("interfaces[%d].hostname", n)
+			r.taken.Add(ps, field, "host name", i.Hostname, at(field))
+		}
+	}
 }
 
 // join resolves references between documents, and makes machines of what needs them.

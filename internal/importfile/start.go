@@ -193,6 +193,9 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 	}
 
 	boot := func(device string, efi, persistent bool) string {
+		if devices := []string{"pxe", "disk", "cdrom", "bios", "none"}; !slices.Contains(devices, device) {
+			r.add(o.doc, field, "use one of: "+strings.Join(devices, ", "), "unknown device %q", clip(device))
+		}
 		task := "boot:" + device
 		if efi {
 			task += ",efi"
@@ -234,7 +237,8 @@ func (r *reader) startJob(j job) {
 		if h.bmc == nil {
 			continue
 		}
-		if k, ok := find(r.controllers, *h.bmc, h.object); ok && k == key {
+		k, _ := find(r.controllers, *h.bmc, h.object)
+		if k == key && (k != "" || h.bmc.key(h.object) == j.machine.key(j.object)) {
 			name = h.machine.Name
 		}
 	}

@@ -81,7 +81,8 @@ func syntaxProblem(file string, b []byte, err error) inventory.Problem {
 	}
 
 	switch {
-	case strings.Contains(p.What, "cannot start any token") && strings.Contains(p.What, "'\\t'"):
+	case strings.Contains(p.What, "cannot start any token") && strings.Contains(p.What, "'\\t'"),
+		strings.Contains(p.What, "tab character"):
 		p.Remedy = "indent with spaces instead of tabs"
 	case strings.Contains(p.What, "mapping values are not allowed"):
 		p.Remedy = "put text that contains \": \" in quotes, and check the indentation"
