@@ -114,11 +114,6 @@ func (r *reader) readSecret(o object) {
 		}
 		return string(b)
 	}
-	for _, key := range []string{"username", "password"} {
-		if d.Data[key] == "" && d.StringData[key] == "" {
-			r.add(o.doc, "stringData."+key, "write it there, or in base64 into data", "there is no %s", key)
-		}
-	}
 	s := secret{o, value("username"), value("password")}
 	if _, double := r.secrets[o.key()]; double {
 		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Secret %s in this namespace already", clip(o.name))
@@ -223,6 +218,9 @@ func (r *reader) joinLogins() {
 			c.unknown = true
 		} else if c.bmc.Capabilities().NeedsPassword {
 			c.bmc.User, c.bmc.Password = s.user, inventory.NewSecret(s.password)
+			if s.password == "" {
+				r.add(s.doc, "stringData.password", "write it there, or in base64 into data", "there is no password, and the Machine %s needs one", clip(c.name))
+			}
 		}
 		r.controllers[l.from.key()] = c
 	}

@@ -44,15 +44,20 @@ func TestSamples(t *testing.T) {
 			require.NoError(t, err)
 			text := describe(t, got)
 
-			golden := "testdata/" + name + ".golden"
-			if *update {
-				require.NoError(t, os.WriteFile(golden, []byte(text), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), text)
+			compareGolden(t, "testdata/"+name+".golden", text)
 		})
 	}
+}
+
+// compareGolden compares text with a golden file, which -update writes.
+func compareGolden(t *testing.T, file, text string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text)
 }
 
 // describe returns an import as text, with its secrets.

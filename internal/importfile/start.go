@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // workflowDocument is tinkerbell.org/v1alpha1 Workflow.
@@ -61,7 +63,11 @@ func (r *reader) startWorkflow(w workflow) {
 	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
 		v := w.hardwareMap[k]
 		if !device.MatchString(k) {
-			words = append(words, "--hardware-map", k+"="+v)
+			if pair, ok := hardwareMapWord(k, v); ok {
+				words = append(words, "--hardware-map", pair)
+			} else {
+				r.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name", "it cannot be given on a command line")
+			}
 			continue
 		}
 
@@ -81,11 +87,31 @@ func (r *reader) startWorkflow(w workflow) {
 		return
 	}
 
-	words = append([]string{"ingot", "machine", "provision", name}, words...)
+	start := []string{"ingot", "machine", "provision", name}
+	if _, err := inventory.ParseMAC(name); err == nil {
+		start = []string{"ingot", "workflow", "create", "--hardware", name}
+	}
+	words = append(start, words...)
 	if !r.printable(w.object, "spec", words) {
 		return
 	}
 	r.Starts = append(r.Starts, Start{w.place(), w.String(), command(words...)})
+}
+
+// hardwareMapWord returns a pair in the form of the flag --hardware-map, and whether it has one:
+// with more than one = it is a row of CSV, else quotes at its ends are removed.
+func hardwareMapWord(key, value string) (string, bool) {
+	pair := key + "=" + value
+	if key == "" || strings.ContainsAny(key, "=\"") || strings.ContainsAny(pair, "\r\n") {
+		return "", false
+	}
+	if strings.Count(pair, "=") == 1 {
+		return pair, pair == strings.Trim(pair, `"`)
+	}
+	if strings.ContainsAny(pair, `",`) {
+		pair = `"` + strings.ReplaceAll(pair, `"`, `""`) + `"`
+	}
+	return pair, true
 }
 
 // machineByMAC returns the name of the machine of the files that has the MAC address, or "".
@@ -115,7 +141,7 @@ func (r *reader) printable(o object, field string, words []string) bool {
 }
 
 // flags are those of the commands here.
-var flags = []string{"--template", "--hardware-map", "--task"}
+var flags = []string{"--template", "--hardware-map", "--task", "--hardware"}
 
 // jobDocument is bmc.tinkerbell.org/v1alpha1 Job.
 type jobDocument struct {

@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -52,6 +53,12 @@ func (r *reader) addTemplate(o object, source string, err error, locate func(p i
 		return
 	}
 
+	if !inventory.SafeName(o.name) {
+		r.add(o.doc, "metadata.name", "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
+	}
+	if slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == o.name }) {
+		r.add(o.doc, "metadata.name", "choose another name", "the template %s comes with the program", o.name)
+	}
 	ps = nil
 	r.taken.Add(&ps, "metadata.name", "template name", o.name, o.place().String())
 	r.problems = append(r.problems, o.doc.Locate(ps)...)
