@@ -72,7 +72,7 @@ func (r *reader) readFirstTinkerbell(d strictyaml.Document) {
 			r.report(err)
 			return
 		}
-		fillInstance(&m, instance)
+		r.fillInstance(o, &m, "metadata.instance", instance)
 	}
 	r.hardware = append(r.hardware, hardware{o, m, nil, hardwareField("network.interfaces", "metadata", "")})
 }
