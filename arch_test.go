@@ -23,7 +23,7 @@ var may = map[string]string{
 	"internal/httpserve":   "",
 	"internal/strictyaml":  "inventory internal/human go.yaml.in/yaml/v3",
 	"internal/machinefile": "inventory internal/strictyaml",
-	"internal/importfile":  "inventory internal/machinefile internal/strictyaml template",
+	"internal/importfile":  "action inventory internal/machinefile internal/strictyaml template",
 	"internal/seed":        "inventory",
 	"internal/quiet":       "",
 	"internal/keyring":     "inventory internal/durable",

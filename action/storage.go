@@ -17,7 +17,7 @@ type Storage struct {
 // A StorageDisk is a disk with its partitions. Device does not identify the disk: it is the run's
 // disk if it has the path that the run uses for it. Any other disk has a serial number or a WWN.
 type StorageDisk struct {
-	Device string `json:"device"` // path, as the templates and the other parts of the storage name the disk
+	Device string `json:"device"` // path that the storage uses for the disk
 	DiskID
 	// WipeTable allows to replace a partition table and to clear what the disk holds.
 	WipeTable  bool               `json:"wipe_table,omitempty"`
@@ -57,20 +57,20 @@ type StorageMount struct {
 // StorageCreate has options of mkfs.
 type StorageCreate struct {
 	Force   bool     `json:"force,omitempty"`   // not needed: rootio formats only what it may overwrite
-	Options []string `json:"options,omitempty"` // arguments of mkfs
+	Options []string `json:"options,omitempty"` // such as -L ROOT; those that name another device are refused
 }
 
 // StorageVolumes is a volume group of LVM.
 type StorageVolumes struct {
-	Name            string          `json:"name"`             // of the group
+	Name            string          `json:"name"`             // letters, digits and - _ . +
 	PhysicalVolumes []string        `json:"physical_volumes"` // partitions and arrays
 	LogicalVolumes  []StorageVolume `json:"logical_volumes,omitempty"`
-	Tags            []string        `json:"tags,omitempty"` // of the group
+	Tags            []string        `json:"tags,omitempty"` // tags of LVM
 }
 
 // A StorageVolume is a logical volume.
 type StorageVolume struct {
-	Name string `json:"name"`           // of the volume, in its group
+	Name string `json:"name"`           // letters, digits and - _ . +
 	Size int64  `json:"size,omitempty"` // bytes; 0 = the rest of the group
 	// Options are refused: no option of lvcreate is supported.
 	Options []string `json:"opts,omitempty"`

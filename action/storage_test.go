@@ -51,7 +51,7 @@ func TestStorageWithoutProblems(t *testing.T) {
 }
 
 // One change of the storage above gives exactly one problem, at the place of the change.
-func TestStorageProblems(t *testing.T) {
+func TestS42StorageProblems(t *testing.T) {
 	const efi = `"label": "EFI", "size": 204800}, {"label": "ROOT"`
 	for _, c := range []struct{ old, new, field, what string }{
 		{`"serial": "A"`, `"serial": "A\u0007"`, "disks[0]:", "not printable"},

@@ -81,7 +81,7 @@ tasks:
 
 	for _, serial := range []string{"DISK-guest", "SECOND"} {
 		disk := m.DiskPathOf(serial)
-		require.Equal(t, "EFI 131072\nMIRROR 2097152\nSWAP 1961951\n", partx(ctx, t, disk, "NAME,SECTORS"))
+		require.Equal(t, "EFI 131072\nMIRROR 2097152\nSWAP 1961984\n", partx(ctx, t, disk, "NAME,SECTORS"))
 		member := startOf(ctx, t, disk, 2)
 		root := findVolume(t, disk, member, "root")
 		out, err := exec.CommandContext(ctx, "dumpe2fs", "-h", fmt.Sprintf("%s?offset=%d", disk, root)).CombinedOutput()
@@ -91,8 +91,8 @@ tasks:
 		require.Regexp(t, `Block count: +131072\n`, string(out))
 		out, err = exec.CommandContext(ctx, "debugfs", "-R", "ls -p /", fmt.Sprintf("%s?offset=%d", disk, root)).Output()
 		require.NoError(t, err)
-		require.Contains(t, string(out), "/40755/0/0/boot/")
-		require.Contains(t, string(out), "/40755/0/0/srv/")
+		require.Contains(t, string(out), "/040755/0/0/boot/")
+		require.Contains(t, string(out), "/040755/0/0/srv/")
 		require.Equal(t, "XFSB", string(readAt(t, disk, findVolume(t, disk, member, "srv"), 4)))
 	}
 	require.Equal(t, "ESP0", string(readAt(t, m.DiskPath(), startOf(ctx, t, m.DiskPath(), 1)+43, 4)))

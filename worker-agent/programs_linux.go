@@ -18,11 +18,18 @@ import (
 // programDirs are the folders of the programs that the agent's system contains.
 var programDirs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"}
 
-// programModules are the kernel modules without which a program does not work.
-var programModules = map[string][]string{"mdadm": {"md_mod", "raid0", "raid1", "raid10"}, "lvm": {"dm_mod"}}
+// programs are the programs that the agent may run, with the kernel modules without which they do
+// not work.
+var programs = map[string][]string{
+	"mdadm": {"md_mod", "raid0", "raid1", "raid10"}, "lvm": {"dm_mod"},
+	"mke2fs": nil, "mkfs.xfs": nil, "mkfs.fat": nil, "mkswap": nil,
+}
 
 // findProgram returns the path of a program of the agent's system.
 func findProgram(program string) (string, error) {
+	if _, ok := programs[program]; !ok {
+		return "", fmt.Errorf("finding the program %q: it is not one that the agent runs", program)
+	}
 	for _, dir := range programDirs {
 		p := filepath.Join(dir, program)
 		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
@@ -44,7 +51,7 @@ func (h HostFilesystems) Run(ctx context.Context, program string, args []string,
 	if err != nil {
 		return 0, err
 	}
-	for _, module := range programModules[program] {
+	for _, module := range programs[program] {
 		if h.Load == nil {
 			break
 		}

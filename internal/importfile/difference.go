@@ -50,6 +50,9 @@ func (m Machine) Merge(old inventory.Machine) inventory.Machine {
 	if len(out.Disks) == 0 {
 		out.Disks = old.Disks
 	}
+	if out.Storage == nil {
+		out.Storage = old.Storage
+	}
 	if out.BMC == nil {
 		out.BMC = old.BMC
 	}

@@ -31,6 +31,22 @@ func everything() inventory.Machine {
 			Serial: "0123", WWN: "0x5000c500a1b2c3d4", ByID: "nvme-X.Y:Z", Model: "a b", MinSize: 4e11, MaxSize: 1 << 40,
 		},
 		ProtectedDisks: []action.DiskID{{Serial: "S9"}, {WWN: "0x5000c500a1b2c3d5"}},
+		Storage: &action.Storage{
+			Disks: []action.StorageDisk{
+				{Device: "/dev/sda", WipeTable: true, Partitions: []action.StoragePartition{{Label: "ROOT", Number: 3, Start: 4096, Size: 16384}}},
+				{
+					Device: "/dev/sdb", DiskID: action.DiskID{Serial: "S2"}, WipeTable: true,
+					Partitions: []action.StoragePartition{{Label: "x", TypeGUID: "0FC63DAF-8483-4772-8E79-3D69D8477DE4"}},
+				},
+			},
+			RAID: []action.StorageRAID{{Name: "md0", Level: "1", Devices: []string{"/dev/sda3", "/dev/sdb1"}}},
+			VolumeGroups: []action.StorageVolumes{{
+				Name: "vg", PhysicalVolumes: []string{"/dev/md0"}, Tags: []string{"t"}, LogicalVolumes: []action.StorageVolume{{Name: "root", Size: 4096}},
+			}},
+			Filesystems: []action.StorageFilesystem{{Mount: action.StorageMount{
+				Device: "/dev/vg/root", Format: "ext4", Point: "/", Create: action.StorageCreate{Force: true, Options: []string{"-L", "ROOT"}},
+			}}},
+		},
 		BMC: &inventory.BMC{
 			Driver: inventory.DriverAMT, Host: "10.0.9.11", Port: 16993, User: "admin", HasPassword: true,
 			Fingerprint: "sha256:" + strings.Repeat("0a", 32),

@@ -1,13 +1,17 @@
 package importfile
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -181,7 +185,6 @@ var ignoredMetadata = map[string]string{
 	"instance.ip_addresses":             reservations,
 	"instance.crypted_root_password":    "put it into user data, which is stored encrypted",
 	"instance.tags":                     "a tag has no value; give the machine labels",
-	"instance.storage":                  "a disk is partitioned by its image",
 }
 
 // hardwareTable is ignoredHardware with the parts below it.
@@ -230,7 +233,7 @@ func (r *reader) readHardware(o object) {
 
 	r.interfaces(o, &m, "spec.interfaces", d.Spec.Interfaces)
 	if x := d.Spec.Metadata; x != nil && x.Instance != nil {
-		fillInstance(&m, *x.Instance)
+		r.fillInstance(o, &m, "spec.metadata.instance", *x.Instance)
 		if d.Spec.UserData != "" && x.Instance.Userdata != "" {
 			r.ignore(o, "spec.metadata.instance.userdata", "spec.userData comes first")
 		}
@@ -258,8 +261,8 @@ func (r *reader) labels(o object, labels map[string]string) map[string]string {
 	return out
 }
 
-// fillInstance takes over what metadata.instance says.
-func fillInstance(m *inventory.Machine, x hardwareInstance) {
+// fillInstance takes over what metadata.instance, which is at a path of the document, says.
+func (r *reader) fillInstance(o object, m *inventory.Machine, path string, x hardwareInstance) {
 	if len(m.Interfaces) > 0 && m.Interfaces[0].Hostname == "" {
 		m.Interfaces[0].Hostname = x.Hostname
 	}
@@ -267,6 +270,35 @@ func fillInstance(m *inventory.Machine, x hardwareInstance) {
 		m.SSHKeys = x.SSHKeys
 	}
 	m.UserData = inventory.NewSecret(x.Userdata)
+
+	if x.Storage == nil {
+		return
+	}
+	storage, err := readStorage(x.Storage)
+	if err != nil {
+		r.ignore(o, path+".storage", fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err))
+		return
+	}
+	if !reflect.DeepEqual(storage, action.Storage{}) {
+		m.Storage = &storage
+	}
+}
+
+// readStorage reads a decoded storage. It returns an error if rootio could not make it on any machine.
+func readStorage(value any) (action.Storage, error) {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return action.Storage{}, err
+	}
+	s, err := action.ParseStorage(string(b))
+	if err != nil {
+		return s, err
+	}
+	var errs []error
+	for _, p := range s.Problems() {
+		errs = append(errs, errors.New(p.String()))
+	}
+	return s, errors.Join(errs...)
 }
 
 // interfaces reads the interfaces at a path of the document. Only the first of those that
@@ -380,6 +412,8 @@ func hardwareField(interfaces, metadata, spec string) func(field string) string 
 			return interfaces + dhcp.Replace(rest)
 		case "sshKeys":
 			return metadata + ".instance.ssh_keys" + rest
+		case "storage":
+			return metadata + ".instance." + field
 		case "kernelArgs":
 			return interfaces
 		case "diskSelector":

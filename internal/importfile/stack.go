@@ -72,7 +72,7 @@ func (r *reader) readFirstTinkerbell(d strictyaml.Document) {
 		return
 	}
 	if metadata.Instance != nil {
-		fillInstance(&m, *metadata.Instance)
+		r.fillInstance(o, &m, "metadata.instance", *metadata.Instance)
 	}
 	r.hardware = append(r.hardware, hardware{o, m, nil, hardwareField("network.interfaces", "metadata", "")})
 }
