@@ -137,8 +137,8 @@ func (r *reader) readController(o object) {
 	if ref := d.Spec.Connection.AuthSecretRef; ref != nil {
 		r.logins = append(r.logins, login{o, *ref})
 	} else if c.bmc.Capabilities().NeedsPassword {
-		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password", "there is no login, and the driver %s needs one",
-			c.bmc.Driver)
+		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password",
+			"there is no login, and the driver %s needs one", c.bmc.Driver)
 	}
 }
 

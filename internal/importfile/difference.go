@@ -94,7 +94,7 @@ func Differences(old, next inventory.Machine) ([]Change, error) {
 
 	var out []Change
 	for _, k := range slices.Sorted(maps.Keys(union(a, b))) {
-		if a[k] != b[k] && !(a[k] == secretStored && b[k] == secretGiven) {
+		if a[k] != b[k] && (a[k] != secretStored || b[k] != secretGiven) {
 			out = append(out, Change{k, a[k], b[k]})
 		}
 	}

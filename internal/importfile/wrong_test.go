@@ -158,7 +158,7 @@ var wrong = []struct{ name, text string }{
 	{"own", "name: n\nmac: " + mac1 + "\ninterfaces: [{mac: x}]\n"},
 }
 
-// TestWrong: each wrong document is refused with everything that is wrong in it, by file, line,
+// TestWrong (S25): each wrong document is refused with everything that is wrong in it, by file, line,
 // field and remedy; what is secret in it is not repeated, and it does not take long.
 func TestWrong(t *testing.T) {
 	var b strings.Builder
