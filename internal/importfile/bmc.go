@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -136,10 +137,13 @@ func (r *reader) readController(o object) {
 	if ref := d.Spec.Connection.AuthSecretRef; ref != nil {
 		r.logins = append(r.logins, login{o, *ref})
 	} else if c.bmc.Capabilities().NeedsPassword {
-		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password", "there is no login, and the driver %s needs one",
-			c.bmc.Driver)
+		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password",
+			"there is no login, and the driver %s needs one", c.bmc.Driver)
 	}
 }
+
+// amtTLSPort is the port on which AMT speaks TLS.
+const amtTLSPort = 16993
 
 // bmcOf returns the connection without its login. It is IPMI unless the options say what
 // else it is.
@@ -161,7 +165,7 @@ func bmcOf(c connection) inventory.BMC {
 		if a := p.IntelAMT; a != nil && a.Port != 0 {
 			b.Port = a.Port
 		} else if a != nil && a.HostScheme == "https" {
-			b.Port = 16993
+			b.Port = amtTLSPort
 		}
 	default:
 		b.Port = c.Port
@@ -191,6 +195,10 @@ func (r *reader) noteConnection(c controller, x connection) {
 	ignore(x.Host != "" && b.Host == "", "host", "the driver "+b.Driver+" has no address")
 	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
 	if p := x.ProviderOptions; p != nil {
+		if a := p.IntelAMT; a != nil && b.Driver == inventory.DriverAMT && a.HostScheme == "https" && b.Port != amtTLSPort {
+			r.add(c.doc, at+"providerOptions.intelAMT.port", fmt.Sprintf("use port %d", amtTLSPort), "TLS of AMT is on port %d only, not on %d",
+				amtTLSPort, b.Port)
+		}
 		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
 		ignore(p.IPMITool != nil && b.Driver != inventory.DriverIPMI, "providerOptions.ipmitool", "the driver is "+b.Driver)
 	}

@@ -106,6 +106,8 @@ func (r *reader) readDocument(d strictyaml.Document) {
 		r.readLater(o, group, version)
 	case group == groupEKSA && version != "v1alpha1":
 		r.add(d, "apiVersion", "write it as v1alpha1", "version %q of %s is not read; v1alpha1 is", clip(version), group)
+	case group == groupBMC && o.kind == "Task":
+		r.ignore(o, "kind", "a Task is a step of a Job; the Job has a command")
 	case group == groupTinkerbell || group == groupBMC || group == groupEKSA:
 		if read, ok := kinds[group+" "+o.kind]; ok {
 			read(r, o)

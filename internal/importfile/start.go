@@ -66,7 +66,8 @@ func (r *reader) startWorkflow(w workflow) {
 			if pair, ok := hardwareMapWord(k, v); ok {
 				words = append(words, "--hardware-map", pair)
 			} else {
-				r.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name", "it cannot be given on a command line")
+				r.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name",
+					"it cannot be given on a command line")
 			}
 			continue
 		}

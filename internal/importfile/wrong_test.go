@@ -104,6 +104,10 @@ var wrong = []struct{ name, text string }{
 	{"no host", secretText + head("Machine", "b") + "spec:\n  connection:\n    authSecretRef: {name: s}\n"},
 	{"connection", secretText + head("Machine", "b") + "spec:\n  connection:\n    host: a b\n    port: 70000\n    authSecretRef: {name: s}\n" +
 		"    providerOptions:\n      ipmitool: {cipherSuite: \"99\"}\n"},
+	{"TLS of AMT", secretText + head("Machine", "b") + "spec:\n  connection:\n    host: 10.0.9.1\n    authSecretRef: {name: s}\n" +
+		"    providerOptions: {intelAMT: {port: 16992, hostScheme: https}}\n"},
+	{"no password", strings.Replace(secretText, ", password: hush-hush", "", 1) + head("Machine", "b") + bmcSpec},
+	{"the value of a map", head("Workflow", "w") + "spec: {templateRef: t, hardwareRef: n, hardwareMap: {a: '\"b\"', \"c=d\": e}}\n"},
 	{"types of a connection", head("Machine", "b") + "spec:\n  connection:\n    host: [a]\n    port: \"623\"\n    insecureTLS: 1\n    password: hush-hush\n"},
 	{"Secret and Machine twice", secretText + secretText + head("Machine", "b") + bmcSpec + head("Machine", "b") + bmcSpec},
 	{"a BMC of two machines", secretText + head("Machine", "b") + bmcSpec + strings.Replace(hardwareText("n", mac1, ""), "spec:\n", "spec:\n  bmcRef: {name: b}\n", 1) +
@@ -154,7 +158,7 @@ var wrong = []struct{ name, text string }{
 	{"own", "name: n\nmac: " + mac1 + "\ninterfaces: [{mac: x}]\n"},
 }
 
-// TestWrong: each wrong document is refused with everything that is wrong in it, by file, line,
+// TestWrong (S25): each wrong document is refused with everything that is wrong in it, by file, line,
 // field and remedy; what is secret in it is not repeated, and it does not take long.
 func TestWrong(t *testing.T) {
 	var b strings.Builder
