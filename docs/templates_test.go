@@ -25,7 +25,7 @@ var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- en
 // TestTemplatesAreDocumented holds templates.md against the rows of the code: data, functions and actions.
 func TestTemplatesAreDocumented(t *testing.T) {
 	parts := map[string]string{
-		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(),
+		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(), "added": addedTable(),
 		"repositories": "These repositories count, with or without folders before them: " + codes(action.Repositories()) + ".\n",
 	}
 	for _, name := range action.Natives() {
@@ -159,6 +159,26 @@ func functionTables(t *testing.T) string {
 	}
 	fmt.Fprintf(&b, "\nThe same, but a wrong argument is an error and not an empty result: %s.\n", strings.Join(must, ", "))
 	return b.String()[1:]
+}
+
+// addedTable says for each action what the plan or the server adds to it.
+func addedTable() string {
+	var b strings.Builder
+	b.WriteString("| action | what is added |\n|---|---|\n")
+	for _, name := range action.Natives() {
+		d := action.Describe(name)
+		var added []string
+		if d.Disk != "" {
+			added = append(added, code(d.Disk)+", if it is not set.")
+		}
+		if d.Adds != "" {
+			added = append(added, d.Adds)
+		}
+		if len(added) > 0 {
+			fmt.Fprintf(&b, "| %s | %s |\n", code(name), strings.Join(added, " "))
+		}
+	}
+	return b.String()
 }
 
 // handlerText lists the actions that may follow a failed one.
