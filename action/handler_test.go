@@ -27,6 +27,7 @@ func TestParseHandler(t *testing.T) {
 	}
 }
 
+// S23: a handler names one of the agent's own actions, and no program.
 func TestParseHandlerRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		words []string

@@ -100,7 +100,7 @@ func TestOnTimeout(t *testing.T) {
 	}
 }
 
-// The error of a handler follows the first one.
+// The error of a handler follows the first one. S23: the agent itself refuses what is not one of its actions.
 func TestHandlerFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
