@@ -25,7 +25,8 @@ var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- en
 // TestTemplatesAreDocumented holds templates.md against the rows of the code: data, functions and actions.
 func TestTemplatesAreDocumented(t *testing.T) {
 	parts := map[string]string{
-		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(), "added": addedTable(),
+		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(),
+		"added":        addedTable(),
 		"repositories": "These repositories count, with or without folders before them: " + codes(action.Repositories()) + ".\n",
 	}
 	for _, name := range action.Natives() {

@@ -35,8 +35,11 @@ func ExampleData() Data {
 		}},
 	}
 	return Data{
-		Machine: m, HardwareMap: map[string]string{"version": "1.4"}, Image: &inventory.Image{Name: "debian-12", SHA256: strings.Repeat("0a", 32), Format: "zst"},
-		ImageURL: "http://10.0.0.2/images/debian-12", ImagesURL: "http://10.0.0.2/images",
+		Machine:     m,
+		HardwareMap: map[string]string{"version": "1.4"},
+		Image:       &inventory.Image{Name: "debian-12", SHA256: strings.Repeat("0a", 32), Format: "zst"},
+		ImageURL:    "http://10.0.0.2/images/debian-12",
+		ImagesURL:   "http://10.0.0.2/images",
 	}
 }
 
