@@ -21,8 +21,9 @@ var may = map[string]string{
 	"internal/clock":       "",
 	"internal/guard":       "",
 	"internal/httpserve":   "",
-	"internal/strictyaml":  "inventory go.yaml.in/yaml/v3",
+	"internal/strictyaml":  "inventory internal/human go.yaml.in/yaml/v3",
 	"internal/machinefile": "inventory internal/strictyaml",
+	"internal/importfile":  "inventory internal/machinefile internal/strictyaml template",
 	"internal/seed":        "inventory",
 	"internal/quiet":       "",
 	"internal/keyring":     "inventory internal/durable",
@@ -68,7 +69,7 @@ var may = map[string]string{
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
 		"internal/httpserve internal/provenance internal/quiet internal/reserve inventory template web workflows " +
 		"github.com/gin-gonic/gin",
-	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs golang.org/x/sys",
+	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
@@ -97,9 +98,9 @@ var may = map[string]string{
 		"golang.org/x/sys",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
-		"internal/catalog internal/client internal/config internal/doctor internal/hostnet internal/human internal/keyring " +
-		"internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
-		"github.com/spf13/cobra go.yaml.in/yaml/v3 golang.org/x/term",
+		"internal/catalog internal/client internal/config internal/doctor internal/durable internal/hostnet internal/human " +
+		"internal/importfile internal/keyring internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
+		"github.com/spf13/cobra golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
 	"cmd/worker-agent": "action worker-agent github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",

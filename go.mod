@@ -35,6 +35,7 @@ require (
 	golang.org/x/term v0.45.0
 	google.golang.org/grpc v1.83.2
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af
+	oras.land/oras-go/v2 v2.6.2
 )
 
 require (

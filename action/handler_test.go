@@ -39,6 +39,7 @@ func TestParseHandlerRefuses(t *testing.T) {
 		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": it cannot follow a failed action; want one of`}},
 		"a wrapped one":     {[]string{"waitdaemon", "IMAGE=reboot"}, []string{"cannot follow"}},
 		"one of the server": {[]string{"configdrive"}, []string{"cannot follow"}},
+		"a layer":           {[]string{"oci2disk", "IMG_URL=x/y:z"}, []string{"cannot follow"}},
 		"an image":          {[]string{"image2disk", "IMG_URL=http://x/y"}, []string{"cannot follow"}},
 		"all errors": {
 			[]string{"writefile", "DEST_PATH", "COLOUR=hidden", "MODE=0600", "MODE=0600"},

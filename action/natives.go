@@ -9,6 +9,7 @@ import (
 // Names of the native actions, which the agent carries out without a container.
 const (
 	Image2Disk   = "image2disk"
+	OCI2Disk     = "oci2disk"
 	Archive2Disk = "archive2disk"
 	WriteFile    = "writefile"
 	Inject       = "inject" // several files, see Files
@@ -38,6 +39,8 @@ type Description struct {
 	Adds string
 	// Writes means that the action changes disks or, like kexec, starts a system from one.
 	Writes bool
+	// Whole means that the action replaces all that is on the disk.
+	Whole bool
 	// Disk is the variable that names the disk. If the variable is not set, the action uses the
 	// run's disk.
 	Disk string
@@ -88,7 +91,7 @@ const (
 var natives = map[string]Description{
 	Image2Disk: {
 		Text:    "Writes an image to the disk and reads it back.",
-		Aliases: []string{"osie-installer"}, Writes: true, Disk: "DEST_DISK",
+		Aliases: []string{"osie-installer"}, Writes: true, Whole: true, Disk: "DEST_DISK",
 		Variables: []Variable{
 			{Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine"},
 			{
@@ -108,6 +111,7 @@ var natives = map[string]Description{
 		Adds: "IMG_SHA256 of a stored image. IMG_URL of a stored image names its digest in the plan, so that a run writes the file that " +
 			"was planned.",
 	},
+	OCI2Disk:     oci2Disk,
 	Archive2Disk: archive2Disk,
 	WriteFile: {
 		Text:   "Writes one file into a file system on the disk.",
@@ -250,6 +254,9 @@ func Writes(name string, env map[string]string) bool {
 	all, err := Bool(env, AllDisksVariable, false)
 	return n.Writes && (err != nil || !all)
 }
+
+// WritesWhole reports whether the native action replaces all that is on the bound disk.
+func WritesWhole(name string) bool { return natives[name].Whole }
 
 // WritesAny reports whether the native action writes to any disk, bound or not, or starts a system
 // from one.

@@ -68,7 +68,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 
 	x = a.fromHere(x, plan.ImagesURL)
 	native, _ := action.Native(x.Image)
-	if q.Disk != nil && native == action.Image2Disk {
+	if q.Disk != nil && action.WritesWhole(native) {
 		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Machines.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err

@@ -57,7 +57,11 @@ func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *a
 		i.Source = &inventory.ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
 		i.Format, i.Size, i.SHA256 = diskimage.Zstd, made.size, hex.EncodeToString(made.sum.Sum(nil))
 	}
-	if !d.Installer {
+	switch {
+	case d.Archive:
+		i.Use = inventory.UseArchive
+		return i, nil
+	case !d.Installer:
 		i.ContentSHA256 = d.SHA256
 		return i, nil
 	}
@@ -110,7 +114,7 @@ func (s *images) describe(ctx context.Context, dir *os.Root, u upload, src *sour
 	}
 	defer made.file.Close()
 	d, err = diskimage.Describe(ctx, content, made.frames)
-	if err != nil || d.Installer {
+	if err != nil || d.Installer || d.Archive {
 		return d, nil, err
 	}
 	return d, made, made.finish()

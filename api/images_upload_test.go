@@ -321,17 +321,27 @@ const (
 
 // Images that agents could not write, or that no machine would boot, are refused at the
 // upload, with a remedy.
+// tarOf returns a tar archive of small files.
+func tarOf(t *testing.T, names ...string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range names {
+		require.NoError(t, w.WriteHeader(&tar.Header{Name: name, Size: 1, Mode: 0o644}))
+		_, err := w.Write([]byte("x"))
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	return b.String()
+}
+
 func TestAnImageIsReadToItsEndWhenItIsStored(t *testing.T) {
 	disk := diskOf(4<<20, 4096)
 	random := []byte(noise(1 << 20))
-	var tarred, zipped bytes.Buffer
-	w := tar.NewWriter(&tarred)
-	require.NoError(t, w.WriteHeader(&tar.Header{Name: "etc/passwd", Size: 1, Mode: 0o644}))
-	_, err := w.Write([]byte("x"))
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
+	tarred := tarOf(t, "etc/os-release", "etc/passwd")
+	var zipped bytes.Buffer
 	z := zip.NewWriter(&zipped)
-	_, err = z.Create("disk.raw")
+	_, err := z.Create("disk.raw")
 	require.NoError(t, err)
 	require.NoError(t, z.Close())
 	iso := make([]byte, 64<<10)
@@ -351,8 +361,8 @@ func TestAnImageIsReadToItsEndWhenItIsStored(t *testing.T) {
 		"truncated-raw":  {string(diskOf(2<<20, 4096)), "cut short", "ingot image add"},
 		"damaged-gz":     {"\x1f\x8b" + strings.Repeat("compressed ", 1000), "damaged", "ingot image add"},
 		"followed-gz":    {gz(t, disk) + "something else", "damaged", "ingot image add"},
-		"tar":            {tarred.String(), "tar archive", "disk image"},
-		"tar-gz":         {gz(t, tarred.Bytes()), "tar archive", "disk image"},
+		"truncated-tar":  {tarred[:700], "the archive is cut short", "get the file again"},
+		"tar-outside":    {tarOf(t, "../etc/passwd"), `"../etc/passwd": the name`, "without that entry"},
 		"qcow2":          {"QFI\xfb" + strings.Repeat("\x00", 600), "qcow2", "qemu-img convert"},
 		"qcow2-gz":       {gz(t, []byte("QFI\xfb"+strings.Repeat("\x00", 600))), "qcow2", "not compressed"},
 		"twice":          {gz(t, []byte(gz(t, disk))), "compressed twice", "decompress"},
@@ -379,6 +389,8 @@ func TestAnImageIsReadToItsEndWhenItIsStored(t *testing.T) {
 		"zst":      {body: zst(t, disk), format: "zst", contents: "MBR, 1 partition (ext4)", size: 4 << 20},
 		"xz":       {body: string(xz), format: "xz", size: 19},
 		"bz2":      {body: string(bz2), format: "bz2", size: 19},
+		"tar":      {body: tarred, format: "raw", contents: "root file system, 2 entries", use: inventory.UseArchive, size: int64(len(tarred))},
+		"tar-gz":   {body: gz(t, []byte(tarred)), format: "gz", contents: "2 entries", use: inventory.UseArchive, size: int64(len(tarred))},
 		"cpio":     {body: "070701" + strings.Repeat("0", 200), format: "raw", contents: "initramfs", use: inventory.UseInstaller, size: 206},
 		"an ISO":   {body: string(iso), query: "?use=installer", format: "raw", contents: "ISO 9660", use: inventory.UseInstaller, size: 64 << 10},
 		"anything": {body: gz(t, random)[:1000], query: "?use=installer", format: "gz", use: inventory.UseInstaller},

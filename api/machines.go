@@ -20,6 +20,7 @@ type MachineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
+	CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
 	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
@@ -84,6 +85,7 @@ func (m *machines) find(ctx context.Context, name string) (inventory.Machine, er
 type pushMachines struct {
 	Machines []inventory.Machine `json:"machines"`
 	Replace  bool                `json:"replace"`
+	DryRun   bool                `json:"dryRun"`
 }
 
 // Validate requires at least one machine.
@@ -99,9 +101,27 @@ type pushedMachines struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// push stores machines, or with DryRun only finds out whether it could.
 func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, error) {
+	if q.DryRun {
+		warnings, err := m.check(ctx, q.Machines, q.Replace)
+		return pushedMachines{httpapi.NewList([]MachineView(nil)), warnings}, err
+	}
 	stored, warnings, err := m.put(ctx, q.Machines, q.Replace)
 	return pushedMachines{httpapi.NewList(stored), warnings}, err
+}
+
+// check returns the warnings and the error of put, and stores nothing.
+func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bool) ([]string, error) {
+	before, err := m.store.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	network := m.netboot.network()
+	if err := m.validate(ms, before, network); err != nil {
+		return nil, err
+	}
+	return network.Warnings(ms), m.store.CheckMachines(ctx, ms, replace)
 }
 
 // put validates and stores machines, all or none. It returns them with warnings about

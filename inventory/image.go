@@ -32,7 +32,7 @@ type Image struct {
 	// Contents says what was found in it when it was stored; "" for images that were stored before that was looked for.
 	Contents string    `json:"contents,omitempty"`
 	Warning  string    `json:"warning,omitempty"` // why a machine will hardly boot from it
-	Use      string    `json:"use,omitempty"`     // UseInstaller, or "" for a disk image
+	Use      string    `json:"use,omitempty"`     // UseInstaller, UseArchive, or "" for a disk image
 	Created  time.Time `json:"created,omitzero"`
 }
 
@@ -65,6 +65,9 @@ func ImagesByName(all []Image) map[string]Image {
 
 // UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.
 const UseInstaller = "installer"
+
+// UseArchive marks a tar archive, which archive2disk extracts into a file system.
+const UseArchive = "archive"
 
 // PinnedPath returns the path of the image's file below the images' base URL. The
 // path contains the digest, so it names the same file after the name is reused.

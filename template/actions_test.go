@@ -78,6 +78,8 @@ func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", FS_TYPE: ntfs}`:                  "one of ext4, xfs, btrfs, vfat",
 		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA256: abc}`:                     "64 hex digits",
 		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA512: abc}`:                     "IMG_SHA512: it is not supported",
+		`image: oci2disk, environment: {IMG_URL: "ghcr.io/a/b:v1"}`:                                    "a tag can be moved to another image",
+		`image: oci2disk, environment: {IMG_URL: "user:secret@ghcr.io/a/b:v1"}`:                        "want REGISTRY/REPOSITORY@sha256:DIGEST",
 		`image: archive2disk, environment: {ARCHIVE_URL: "http://x/y"}`:                                "TARFILE_CHECKSUM: it is missing",
 		`image: archive2disk, environment: {ARCHIVE_URL: y, TARFILE_CHECKSUM: "00"}`:                   "ARCHIVE_URL: want http",
 		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give TARFILE_CHECKSUM",

@@ -180,7 +180,7 @@ func (x *extraction) extract(h *tar.Header) error {
 // at calls do with the folder that h goes into and its name there; "." for the
 // root itself. Folders that are missing are made.
 func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.Header) error) error {
-	name, err := insidePath(h.Name)
+	name, err := diskimage.EntryPath(h.Name)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.H
 
 // link makes a hard link to an entry that was extracted before.
 func (x *extraction) link(parent int, base, target string) error {
-	name, err := insidePath(target)
+	name, err := diskimage.EntryPath(target)
 	if err != nil {
 		return fmt.Errorf("its target: %w", err)
 	}

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,18 +16,6 @@ import (
 // xattrPrefix begins the PAX records that GNU tar and others keep extended
 // attributes in.
 const xattrPrefix = "SCHILY.xattr."
-
-// insidePath returns the name of an entry as an absolute path below the folder
-// that is extracted into. One with ".." is refused.
-func insidePath(name string) (string, error) {
-	if name == "" || strings.ContainsRune(name, 0) {
-		return "", errors.New("it has no valid name")
-	}
-	if slices.Contains(strings.Split(name, "/"), "..") {
-		return "", fmt.Errorf(`the name %q has "..": it would be outside of the folder`, name)
-	}
-	return path.Join("/", name), nil
-}
 
 // makeFolder makes base in parent, or takes the folder that is there.
 func makeFolder(parent int, base string) error {

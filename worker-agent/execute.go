@@ -130,6 +130,7 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 // needs none.
 var performers = map[string]func(*attempt, context.Context) error{
 	action.Image2Disk:   (*attempt).image2disk,
+	action.OCI2Disk:     (*attempt).oci2disk,
 	action.Archive2Disk: (*attempt).archive2disk,
 	action.WriteFile:    (*attempt).writeFile,
 	action.Inject:       (*attempt).inject,

@@ -39,8 +39,16 @@ func (t *attempt) image2disk(ctx context.Context) error {
 			"and its digest is recorded as first seen")
 	}
 
+	return t.writeFrom(ctx, want, func(ctx context.Context) (*source, error) {
+		return t.newSource(ctx, t.env["IMG_URL"], want != "")
+	})
+}
+
+// writeFrom writes the image that open begins to read, again from its beginning if it changes
+// meanwhile. want is the digest of the file as served; "" accepts any.
+func (t *attempt) writeFrom(ctx context.Context, want string, open openSource) error {
 	for try := (backoff{max: t.agent.cfg.Backoff}); ; {
-		err := t.writeImage(ctx, want)
+		err := t.writeImage(ctx, want, open)
 		if !errors.Is(err, errChanged) || ctx.Err() != nil {
 			return err
 		}
@@ -51,13 +59,16 @@ func (t *attempt) image2disk(ctx context.Context) error {
 	}
 }
 
+// An openSource begins to read a file.
+type openSource func(ctx context.Context) (*source, error)
+
 // writeImage makes one attempt to write the whole image.
-func (t *attempt) writeImage(ctx context.Context, want string) (err error) {
+func (t *attempt) writeImage(ctx context.Context, want string, open openSource) (err error) {
 	asked := ctx // ends only by an order to stop or the deadline
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	img, err := t.openImage(ctx, t.env["IMG_URL"], want != "")
+	img, err := openImage(ctx, open)
 	if err != nil {
 		return err
 	}
@@ -194,11 +205,11 @@ type imageStream struct {
 	cancel  func()
 }
 
-// openImage starts to read the image at address. It refuses anything but a disk image before the
-// disk is touched. The caller closes the image.
-func (t *attempt) openImage(ctx context.Context, address string, digested bool) (_ *imageStream, err error) {
+// openImage starts to read an image. It refuses anything but a disk image before the disk is
+// touched. The caller closes the image.
+func openImage(ctx context.Context, open openSource) (_ *imageStream, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	src, err := t.newSource(ctx, address, digested)
+	src, err := open(ctx)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -62,8 +62,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// newSource opens address. It tries again after temporary errors until ctx ends; an error that it
-// returns is permanent.
+// newSource opens address, see start.
 func (t *attempt) newSource(ctx context.Context, address string, digested bool) (*source, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -83,18 +82,26 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 	} else {
 		s.do = plainHTTP().Do
 	}
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
 
+// start requests the file. It tries again after temporary errors until its context ends; an error
+// that it returns is permanent.
+func (s *source) start() error {
 	for try := (backoff{max: s.backoff}); ; {
 		again, err := s.connect(0)
 		if err == nil {
-			return s, nil
+			return nil
 		}
 		if !again {
-			return nil, fmt.Errorf("getting %s: %w", s.shown, err)
+			return fmt.Errorf("getting %s: %w", s.shown, err)
 		}
 		s.log("getting %s: %v; trying again", s.shown, err)
-		if e := try.pause(ctx); e != nil {
-			return nil, fmt.Errorf("getting %s: %w (%w)", s.shown, err, e)
+		if e := try.pause(s.ctx); e != nil {
+			return fmt.Errorf("getting %s: %w (%w)", s.shown, err, e)
 		}
 	}
 }

@@ -84,7 +84,7 @@ of it does not answer now.`,
 		genesisCommand(o), recoverCommand(o), bmcCommand(o), netbootCommand(o), whyCommand(o),
 		configCommand(o), secretCommand(o), notifyCommand(o), backupCommand(o), restoreCommand(o),
 		standbyCommand(o), peerCommand(o), migrateCommand(o), handoverCommand(o),
-		loginCommand(o), loginLinkCommand(o), temporalCommand(o), schemaCommand(o), versionCommand(o),
+		loginCommand(o), loginLinkCommand(o), temporalCommand(o), schemaCommand(o), importCommand(o), exportCommand(o), versionCommand(o),
 	)
 	return root
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -97,7 +98,7 @@ func TestTerminalIsInert(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(got), "name\tä€😀\n"), "%q", got)
 	for _, r := range string(got) {
-		require.False(t, r != '\n' && r != '\t' && dangerous(r), "%U is left in %q", r, got)
+		require.False(t, r != '\n' && r != '\t' && human.Dangerous(r), "%U is left in %q", r, got)
 	}
 	require.True(t, strings.HasSuffix(string(got), "ok"))
 }
@@ -111,7 +112,7 @@ func TestFormsKeepTheValue(t *testing.T) {
 		o := options{output: form}
 		require.NoError(t, o.print(&b, raw, nil))
 		for _, r := range b.String() {
-			require.False(t, r != '\n' && dangerous(r), "%U is left in %q", r, b.String())
+			require.False(t, r != '\n' && human.Dangerous(r), "%U is left in %q", r, b.String())
 		}
 		if form == "json" {
 			var back map[string]string

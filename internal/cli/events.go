@@ -115,7 +115,7 @@ func printEvent(c *call, e inventory.Event) error {
 		if err != nil {
 			return err
 		}
-		c.Println(escape(string(b)))
+		c.Println(human.Escape(string(b)))
 		return nil
 	}
 

@@ -112,8 +112,11 @@ func imageStored(i inventory.Image) string {
 	if i.DiskSize > 0 {
 		fmt.Fprintf(&b, ", %s on a disk", human.Size(i.DiskSize))
 	}
-	if i.Use == inventory.UseInstaller {
+	switch i.Use {
+	case inventory.UseInstaller:
 		b.WriteString("; for installers, never written to a disk")
+	case inventory.UseArchive:
+		b.WriteString("; for archive2disk")
 	}
 	if i.Warning != "" {
 		fmt.Fprintf(&b, "\nwarning: %s", i.Warning)

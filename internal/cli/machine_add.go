@@ -97,7 +97,8 @@ asked for: every user of this host could see an argument.`,
 			return err
 		}
 
-		a, err := pushMachines(c, []inventory.Machine{m}, false)
+		a, err := pushMachines(c, []inventory.Machine{m}, pushOptions{})
+		printWarnings(c, a.Value.Warnings)
 		var e *client.Error
 		if errors.As(err, &e) {
 			for i := range e.Problems {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/importfile"
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
@@ -43,8 +43,7 @@ Write a machine like this, with "---" between two:
   diskSelector: {minSize: 400GB, maxSize: 1TB}
   bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}
 
-Documents of Tinkerbell and CSV files of EKS Anywhere cannot be read by this
-version.`,
+A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`,
 		Example: "  ingot machine push --file hardware.yaml\n" +
 			"  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
 	}
@@ -58,7 +57,7 @@ version.`,
 		if err != nil {
 			return err
 		}
-		if err := machinefile.Foreign(name, b); err != nil {
+		if other, err := importOther(c, importfile.File{Name: name, Content: b}, *replace); other {
 			return err
 		}
 
@@ -75,9 +74,11 @@ version.`,
 			return err
 		}
 
-		a, err := pushMachines(c, ms, *replace)
+		a, err := pushMachines(c, ms, pushOptions{replace: *replace})
+		printWarnings(c, a.Value.Warnings)
 		if err != nil {
-			err = addLines(err, docs, ms)
+			err = locateProblems(err, len(ms), func(n int) string { return ms[n].Name },
+				func(n int, p inventory.Problem) inventory.Problem { return docs[n].Locate(inventory.Problems{p})[0] })
 			if nameIsTaken(err) && !*replace {
 				err = human.Advise(err, "ingot machine push --replace --file "+*file+"   # changes those that exist")
 			}
@@ -98,12 +99,18 @@ type pushed struct {
 	Warnings []string `json:"warnings"`
 }
 
-// pushMachines stores machines, and prints the server's warnings.
-func pushMachines(c *call, ms []inventory.Machine, replace bool) (client.Answer[pushed], error) {
+type pushOptions struct {
+	replace bool // change machines that exist
+	dryRun  bool // let the server check them, and store nothing
+}
+
+// pushMachines stores machines, all or none.
+func pushMachines(c *call, ms []inventory.Machine, o pushOptions) (client.Answer[pushed], error) {
 	body := struct {
 		Machines []json.RawMessage `json:"machines"`
 		Replace  bool              `json:"replace,omitempty"`
-	}{Replace: replace}
+		DryRun   bool              `json:"dryRun,omitempty"`
+	}{Replace: o.replace, DryRun: o.dryRun}
 	for _, m := range ms {
 		b, err := marshalWithSecrets(m)
 		if err != nil {
@@ -112,12 +119,13 @@ func pushMachines(c *call, ms []inventory.Machine, replace bool) (client.Answer[
 		body.Machines = append(body.Machines, b)
 	}
 
-	a, err := post[pushed](c, client.Path("machines"), body)
-	for _, w := range a.Value.Warnings {
+	return post[pushed](c, client.Path("machines"), body)
+}
+
+func printWarnings(c *call, warnings []string) {
+	for _, w := range warnings {
 		c.note("warn: %s", inert(w))
 	}
-
-	return a, err
 }
 
 // marshalWithSecrets returns m as JSON with its secrets, which are redacted by default.
@@ -173,27 +181,27 @@ func nameIsTaken(err error) bool {
 
 var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
 
-// addLines adds file and line to problems that the server found in machines of a file.
-func addLines(err error, docs []strictyaml.Document, ms []inventory.Machine) error {
+// locateProblems adds places to problems that the server found in n machines of files. name
+// returns the name of a machine, locate the problem with its place.
+func locateProblems(err error, n int, name func(n int) string,
+	locate func(n int, p inventory.Problem) inventory.Problem,
+) error {
 	var e *client.Error
 	if !errors.As(err, &e) {
 		return err
 	}
 
-	for n, p := range e.Problems {
-		name, _, _ := strings.Cut(p.Field, ": ")
+	for at, p := range e.Problems {
+		of, _, _ := strings.Cut(p.Field, ": ")
 		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
-			name = m[1]
+			of = m[1]
 		}
-		i := slices.IndexFunc(ms, func(m inventory.Machine) bool { return m.Name == name })
-		if i < 0 && len(ms) == 1 {
-			i = 0
+		for i := range n {
+			if name(i) == of || n == 1 {
+				p.Field = strings.TrimPrefix(p.Field, of+": ")
+				e.Problems[at] = locate(i, p)
+			}
 		}
-		if i < 0 {
-			continue
-		}
-		p.Field = strings.TrimPrefix(p.Field, name+": ")
-		e.Problems[n] = docs[i].Locate(inventory.Problems{p})[0]
 	}
 
 	return err

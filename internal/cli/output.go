@@ -8,9 +8,11 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 )
 
 // show prints a in the format of --output.
@@ -66,10 +68,10 @@ func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 		if err := json.Indent(&b, raw, "", "  "); err != nil {
 			return fmt.Errorf("reading the answer: %w", err)
 		}
-		_, err := fmt.Fprintln(w, escape(b.String()))
+		_, err := fmt.Fprintln(w, human.Escape(b.String()))
 		return err
 	case "yaml":
-		b, err := asYAML(raw)
+		b, err := strictyaml.FromJSON(raw)
 		if err != nil {
 			return fmt.Errorf("reading the answer: %w", err)
 		}
@@ -78,39 +80,6 @@ func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 	}
 
 	return table(w)
-}
-
-// asYAML converts JSON to YAML and keeps the order of the keys.
-func asYAML(raw json.RawMessage) ([]byte, error) {
-	var n yaml.Node
-	if err := yaml.Unmarshal([]byte(escape(string(raw))), &n); err != nil {
-		return nil, err
-	}
-
-	setBlockStyle(&n)
-
-	var b bytes.Buffer
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	if err := enc.Encode(&n); err != nil {
-		return nil, err
-	}
-	if err := enc.Close(); err != nil {
-		return nil, err
-	}
-
-	return []byte(escape(b.String())), nil // YAML treats marks that reorder text as printable
-}
-
-// setBlockStyle removes JSON's braces and quotes where YAML needs none.
-func setBlockStyle(n *yaml.Node) {
-	n.Style = 0
-	if strings.ContainsFunc(n.Value, func(r rune) bool { return dangerous(r) && r != '\n' }) {
-		n.Style = yaml.DoubleQuotedStyle
-	}
-	for _, c := range n.Content {
-		setBlockStyle(c)
-	}
 }
 
 // table aligns columns of sanitized text.

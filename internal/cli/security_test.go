@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -84,7 +85,7 @@ func TestS47TerminalCapture(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, b)
 		for _, r := range string(b) {
-			if r != '\n' && r != '\t' && dangerous(r) {
+			if r != '\n' && r != '\t' && human.Dangerous(r) {
 				t.Fatalf("%s: %U reaches the terminal: %q", form, r, b)
 			}
 		}

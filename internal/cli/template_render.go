@@ -66,10 +66,14 @@ some. Secrets stay references.`,
 func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[api.Rendered], err error) {
 	name, file := c.args[0], ""
 	if isTemplateFile(name) {
-		t, err := readTemplate(c, name)
+		ts, err := readTemplates(c, name)
 		if err != nil {
 			return a, err
 		}
+		if len(ts) > 1 {
+			return a, usage("%s holds %d templates; import them, and name one", name, len(ts))
+		}
+		t := ts[0]
 		file, in.Source = t.File, t.Source
 		name = cmp.Or(t.Name, "template")
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/importfile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -28,7 +29,8 @@ func templateCreateCommand(o *options) *cobra.Command {
 		Use: "create --file FILE", Short: "Store a template, or a new version of it", Args: cobra.NoArgs,
 		Long: `Store a template of Tinkerbell's format 0.1. Everything that is wrong is reported
 at once, with file and line, and then nothing is stored. Open runs keep the plan
-that they have.`,
+that they have. A document of Tinkerbell or EKS Anywhere is imported, see: ingot
+import --help.`,
 		Example: "  ingot template create --file my-template.yaml",
 	}
 
@@ -37,8 +39,15 @@ that they have.`,
 	requireFlags(cmd, "file")
 
 	return o.command(cmd, func(c *call) error {
+		from, b, err := readInput(c.Command, *file)
+		if err != nil {
+			return err
+		}
+		if other, err := importOther(c, importfile.File{Name: from, Content: b}, true); other {
+			return err
+		}
 		// The server also parses it, but does not know the file's name.
-		t, err := readTemplate(c, *file)
+		t, err := template.Parse(from, b)
 		if err != nil {
 			return err
 		}
@@ -113,7 +122,7 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 		var all inventory.Problems
 		linted := []lintedTemplate{}
 		for _, file := range c.args {
-			t, err := readTemplate(c, file)
+			ts, err := readTemplates(c, file)
 			var ps inventory.Problems
 			switch {
 			case errors.As(err, &ps):
@@ -121,7 +130,9 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 			case err != nil:
 				all = append(all, inventory.Problem{File: file, What: err.Error()})
 			default:
-				linted = append(linted, lintedTemplate{t.File, t.Name, append([]string{}, t.Keys...), append([]inventory.Problem{}, t.Notes...)})
+				for _, t := range ts {
+					linted = append(linted, lintedTemplate{t.File, t.Name, append([]string{}, t.Keys...), append([]inventory.Problem{}, t.Notes...)})
+				}
 			}
 		}
 		if err := all.Err(); err != nil {
@@ -140,14 +151,32 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 	})
 }
 
-// readTemplate reads and checks a template in a file.
-func readTemplate(c *call, file string) (*template.Template, error) {
+// readTemplates reads and checks the template in a file, or the templates in a document of
+// another program.
+func readTemplates(c *call, file string) ([]*template.Template, error) {
 	from, b, err := readInput(c.Command, file)
 	if err != nil {
 		return nil, err
 	}
-	if err := machinefile.Foreign(from, b); err != nil {
-		return nil, err
+	sources := []importfile.Template{{Template: inventory.Template{Source: string(b)}}}
+	if f := (importfile.File{Name: from, Content: b}); importfile.Known(f) {
+		read, err := importfile.Read([]importfile.File{f})
+		if err != nil {
+			return nil, err
+		}
+		if sources = read.Templates; len(sources) == 0 {
+			return nil, inventory.Problems{{File: from, What: "holds no template", Remedy: "check it with: ingot import --offline " + from}}
+		}
 	}
-	return template.Parse(from, b)
+
+	var out []*template.Template
+	for _, x := range sources {
+		t, err := template.Parse(from, []byte(x.Source))
+		if err != nil {
+			return nil, err
+		}
+		t.Name = cmp.Or(x.Name, t.Name)
+		out = append(out, t)
+	}
+	return out, nil
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/ingotmetal/ingot/internal/human"
 )
 
 // terminal writes text to a terminal without control sequences and marks that reorder text,
@@ -32,7 +33,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 			break
 		}
 		b = b[n:]
-		if r != '\n' && r != '\t' && dangerous(r) {
+		if r != '\n' && r != '\t' && human.Dangerous(r) {
 			r = utf8.RuneError
 		}
 		out.WriteRune(r)
@@ -45,43 +46,17 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// dangerous reports whether a terminal could interpret r.
-func dangerous(r rune) bool {
-	switch {
-	case r < ' ', r >= 0x7f && r < 0xa0: // C0, DEL, C1
-		return true
-	case r == 0x061c, r == 0x200e, r == 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069: // text direction
-		return true
-	}
-	return false
-}
-
 // inert returns s as one line of safe text.
 func inert(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\t', r == '\r':
 			return ' '
-		case dangerous(r):
+		case human.Dangerous(r):
 			return -1
 		}
 		return r
 	}, s)
-}
-
-// escape writes characters that a terminal could interpret as JSON's \u escapes, which keeps
-// the value.
-func escape(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if dangerous(r) && r != '\n' {
-			fmt.Fprintf(&b, `\u%04x`, r)
-			continue
-		}
-		b.WriteRune(r)
-	}
-
-	return b.String()
 }
 
 // terminalOf returns the terminal behind w, if there is one.

@@ -3,7 +3,7 @@ package cli
 import (
 	"fmt"
 
-	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/importfile"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -21,7 +21,7 @@ func readWorkflow(c *call, file string) (workflowBody, error) {
 	if err != nil {
 		return workflowBody{}, err
 	}
-	if err := machinefile.Foreign(name, b); err != nil {
+	if err := refuseOther(importfile.File{Name: name, Content: b}); err != nil {
 		return workflowBody{}, err
 	}
 

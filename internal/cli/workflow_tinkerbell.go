@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -17,6 +18,6 @@ func printTinkerbell(c *call, w inventory.Workflow) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(c.OutOrStdout(), escape(string(b)))
+	_, err = fmt.Fprintln(c.OutOrStdout(), human.Escape(string(b)))
 	return err
 }

@@ -17,13 +17,15 @@ import (
 type Description struct {
 	Format string
 	// Size (bytes) and SHA256 (hex digits) are those of the content. DescribeInstaller does not
-	// compute them.
+	// compute them; of an archive there is no SHA256.
 	Size   int64
 	SHA256 string
-	// Contents is a summary for operators: "GPT, 2 partitions (FAT, ext4)".
+	// Contents is a summary for operators: "GPT, 2 partitions (FAT, ext4); boots by UEFI; cloud-init".
 	Contents string
 	// Installer means that the content is for booting an installer, and not for a disk.
 	Installer bool
+	// Archive means that it is a tar archive, whose entries go into a file system.
+	Archive bool
 	// Warning is the reason why a machine will probably not boot from it; "" if there is none.
 	Warning string
 }
@@ -34,8 +36,8 @@ const maxSize = 2 << 40
 
 // Describe reads a content to its end and describes it. A content that is incomplete, larger than
 // maxSize or not suitable for a disk is a *Refusal. Kernels and other files that cannot be confused
-// with disk images are described as an installer's. An ISO can be confused with a disk image, so it
-// is refused without --installer. Describe copies a disk image's content to the writer to, unless
+// with disk images are described as an installer's, tar archives as archives. An ISO can be confused
+// with a disk image, so it is refused without --installer. Describe copies a disk image's content to the writer to, unless
 // to is nil.
 func Describe(ctx context.Context, c *Content, to io.Writer) (Description, error) {
 	return describe(ctx, c, to, maxSize)
@@ -55,10 +57,15 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 
 	kind := Identify(head)
 	meantForDisk := strings.Contains(kind.Name, "ISO") || c.Format == Qcow2
-	if d.Installer = kind.Installer && !meantForDisk; !d.Installer {
+	d.Installer, d.Archive = kind.Installer && !meantForDisk, kind.Archive && !meantForDisk
+	if !d.Installer && !d.Archive {
 		if err := kind.Refusal(); err != nil {
 			return d, err
 		}
+	}
+	whole := io.MultiReader(bytes.NewReader(head), in)
+	if d.Archive {
+		return d, d.lookArchive(whole, most)
 	}
 
 	var t table
@@ -70,7 +77,6 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 	if to != nil && !d.Installer {
 		copies = append(copies, to)
 	}
-	whole := io.MultiReader(bytes.NewReader(head), in)
 	if d.Size, err = t.look(io.TeeReader(whole, io.MultiWriter(copies...)), most); err != nil {
 		return d, err
 	}
@@ -85,7 +91,7 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 
 	switch {
 	case t.name != "":
-		d.Contents = t.String()
+		d.Contents = t.String() + "; " + t.features.String()
 	case kind.FileSystem:
 		d.Contents = kind.Name + " file system, no partition table"
 		d.Warning = "it has no partition table: most machines do not boot from such a disk"
@@ -117,8 +123,9 @@ func DescribeInstaller(head []byte) (Description, error) {
 
 // table is a partition table.
 type table struct {
-	name  string // GPT or MBR; "" if there is none
-	parts []partition
+	name     string // GPT or MBR; "" if there is none
+	parts    []partition
+	features features
 }
 
 // partition is a byte range of the image.
@@ -148,10 +155,11 @@ func (t table) String() string {
 	return text
 }
 
-// look reads a content to its end, stores the first bytes of each partition and returns the size. A
+// look reads a content to its end, stores the first bytes of each partition and the features, and returns the size. A
 // content of more than most bytes is a *Refusal.
-func (t table) look(content io.Reader, most int64) (size int64, err error) {
+func (t *table) look(content io.Reader, most int64) (size int64, err error) {
 	keep := func(b []byte) {
+		t.features.scan(b)
 		for i := range t.parts {
 			p := &t.parts[i]
 			from := max(p.start+int64(len(p.head))-size, 0)

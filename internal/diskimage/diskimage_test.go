@@ -53,6 +53,41 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
+const noFeatures = "unknown boot loader; neither cloud-init nor Ignition was found"
+
+// TestFeatures: what an image boots and is configured by is told from names in it, wherever they are.
+func TestFeatures(t *testing.T) {
+	const mib = 1 << 20
+	for want, names := range map[string]map[int]string{
+		noFeatures: {3 * mib: "GRUB", 1000: "cloud-init"},
+		"boots by UEFI, GRUB; cloud-init": {
+			0x180: "GRUB ", mib + 4096: "BOOTX64 EFI", 3*mib - 5: "cloud-init-generator", 3 * mib / 2: "cloud-init-ds-identify",
+		},
+		"boots by UEFI (arm64); Ignition":                                       {mib + 4096: "BOOTAA64EFI", 4*mib - 18: "ignition.firstboot"},
+		"boots by syslinux; neither cloud-init nor Ignition was found":          {mib + 512: "ldlinux.sys", mib + 900: "LDLINUX SYS"},
+		"boots by UEFI; cloud-init, Ignition":                                   {mib + 1: "BOOTX64 EFI", 2*mib - 10: "flatcar.first_boot", 9000: "cloud-init-generator"},
+		"unknown boot loader; neither cloud-init nor Ignition was found (none)": nil,
+	} {
+		image := gpt(4*mib, 512)
+		for at, name := range names {
+			copy(image[at:], name)
+		}
+		for _, size := range []int{1 << 20, 4096, 61} { // of a read
+			d, err := describeFile(t.Context(), chunks{bytes.NewReader(image), size}, maxSize)
+			require.NoError(t, err)
+			require.Equal(t, "GPT, 2 partitions (FAT, ext4); "+strings.TrimSuffix(want, " (none)"), d.Contents, size)
+		}
+	}
+}
+
+// chunks returns at most so many bytes in a read.
+type chunks struct {
+	io.Reader
+	size int
+}
+
+func (c chunks) Read(p []byte) (int, error) { return c.Reader.Read(p[:min(len(p), c.size)]) }
+
 func TestDescribe(t *testing.T) {
 	part := func(at int, text string) []byte {
 		b := make([]byte, 128<<10)
@@ -64,8 +99,8 @@ func TestDescribe(t *testing.T) {
 		want    Description
 		refused string
 	}{
-		"GPT":       {content: gpt(4<<20, 512), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
-		"GPT, 4096": {content: gpt(4<<20, 4096), want: Description{Contents: "GPT, 2 partitions (FAT, ext4)"}},
+		"GPT":       {content: gpt(4<<20, 512), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures}},
+		"GPT, 4096": {content: gpt(4<<20, 4096), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures}},
 		"GPT, cut": {
 			content: gpt(3<<20, 512),
 			refused: "the image is cut short: partition 2 ends at byte 4194304, and the image at byte 3145728",

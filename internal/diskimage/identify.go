@@ -15,6 +15,8 @@ type Kind struct {
 	FileSystem bool
 	// Installer means that it is for booting an installer, and not for a disk.
 	Installer bool
+	// Archive means that its entries go into a file system.
+	Archive bool
 	// Remedy is what to do instead of writing it to a disk; "" if it may be written.
 	Remedy string
 
@@ -30,10 +32,11 @@ func (k Kind) Refusal() error {
 }
 
 const (
-	qcow2Remedy     = "store the qcow2 file itself, not compressed: ingot image add NAME FILE; the server converts it"
-	convertRemedy   = "convert it first: qemu-img convert -O raw FILE disk.raw"
-	unpackRemedy    = "unpack it first, and store the disk image that is in it"
-	archiveRemedy   = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image"
+	qcow2Remedy   = "store the qcow2 file itself, not compressed: ingot image add NAME FILE; the server converts it"
+	convertRemedy = "convert it first: qemu-img convert -O raw FILE disk.raw"
+	unpackRemedy  = "unpack it first, and store the disk image that is in it"
+	archiveRemedy = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image; " +
+		"an archive is extracted into a file system by archive2disk"
 	installerRemedy = "take the distribution's disk image (raw or \"cloud\" image); " +
 		"a file that an installer boots or fetches is stored with: ingot image add --installer"
 	decodeRemedy = "decompress it once, so that one compression is left"
@@ -71,7 +74,7 @@ func signatures() []signature {
 		{0, "\x28\xb5\x2f\xfd", twice("zstd")},
 		{0, "\xfd7zXZ\x00", twice("xz")},
 		{0, "BZh", twice("bzip2")},
-		{257, "ustar", Kind{Name: "a tar archive", Remedy: archiveRemedy}},
+		{257, "ustar", Kind{Name: "a tar archive", Archive: true, Remedy: archiveRemedy}},
 		{0, "!<arch>\n", Kind{Name: "a package or ar archive", Remedy: archiveRemedy}},
 		{0, "070701", installer("an initramfs (cpio archive)")},
 		{0, "070702", installer("an initramfs (cpio archive)")},

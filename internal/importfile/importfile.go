@@ -4,7 +4,17 @@
 // It changes nothing and starts nothing; a machine that it returns never has network boot open.
 package importfile
 
-import "github.com/ingotmetal/ingot/inventory"
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
 
 // A File is one file as the operator gave it.
 type File struct {
@@ -18,12 +28,36 @@ type Place struct {
 	Line int    `json:"line"` // from 1
 }
 
+// String returns "FILE:LINE".
+func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+func (p Place) compare(q Place) int { return cmp.Or(strings.Compare(p.File, q.File), p.Line-q.Line) }
+
 // A Machine is a machine that a file describes.
 type Machine struct {
 	inventory.Machine
 	Place
+	// Own is set for Ingot's own form, which describes all of a machine. The other formats
+	// have no word for some fields; what is stored in those stays.
+	Own bool
 	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
 	lineOf func(field string) int
+}
+
+// LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac".
+func (m Machine) LineOf(field string) int { return cmp.Or(m.lineOf(field), m.Line) }
+
+// A Template is a template that a file contains.
+type Template struct {
+	inventory.Template
+	Place
+}
+
+// A Start is a document that starts something elsewhere. Here an operator starts it.
+type Start struct {
+	Place
+	Object  string `json:"object"`  // such as "Workflow node-1"
+	Command string `json:"command"` // that does the same
 }
 
 // An Ignored is a key that was not imported.
@@ -32,4 +66,150 @@ type Ignored struct {
 	Object string `json:"object"` // such as "Hardware node-1"
 	Key    string `json:"key"`    // path in the document, or the column
 	Why    string `json:"why"`
+}
+
+// An Import is what files contain.
+type Import struct {
+	Machines  []Machine
+	Templates []Template
+	Starts    []Start
+	Ignored   []Ignored
+}
+
+// Known reports whether a file is in a format of another program that Read reads.
+func Known(f File) bool {
+	if isCSV(f.Content) {
+		return true
+	}
+	docs, err := strictyaml.Documents(f.Name, f.Content)
+	return err == nil && slices.ContainsFunc(docs, func(d strictyaml.Document) bool {
+		return d.Text("kind") != "" && d.Text("apiVersion") != "" || isFirstTinkerbell(d)
+	})
+}
+
+// Read reads all files. Its error is an inventory.Problems with everything that is wrong in
+// any of them; then nothing is returned.
+func Read(files []File) (Import, error) {
+	r := &reader{
+		taken: machinefile.Claims{}, controllers: map[string]controller{}, secrets: map[string]secret{},
+	}
+	for _, f := range files {
+		r.readFile(f)
+	}
+	if len(files) > 0 && len(r.problems) == 0 && r.documents == 0 {
+		r.problems = append(r.problems, inventory.Problem{
+			File: files[0].Name, What: "holds nothing", Remedy: "ingot import --help",
+		})
+	}
+
+	r.join()
+	if err := r.problems.Err(); err != nil {
+		return Import{}, err
+	}
+	return r.Import, nil
+}
+
+// A reader collects what files contain.
+type reader struct {
+	Import
+	problems  inventory.Problems
+	documents int
+	taken     machinefile.Claims
+
+	// What documents refer to by kind and "namespace/name".
+	controllers map[string]controller
+	secrets     map[string]secret
+	logins      []login
+	hardware    []hardware
+	configs     []machineConfig
+	jobs        []job
+	workflows   []workflow
+}
+
+// readFile reads the documents of a file. References between documents are left to join.
+func (r *reader) readFile(f File) {
+	if isCSV(f.Content) {
+		ms, ignored, ps := readCSV(f.Name, f.Content)
+		r.documents += len(ms)
+		r.problems = append(r.problems, ps...)
+		r.Ignored = append(r.Ignored, ignored...)
+		for _, m := range ms {
+			r.addMachine(m)
+		}
+		return
+	}
+
+	if bytes.ContainsRune(f.Content, 0) {
+		r.problems = append(r.problems, inventory.Problem{
+			File: f.Name, What: "is not text", Remedy: "give a CSV, YAML or JSON file",
+		})
+		return
+	}
+
+	docs, err := strictyaml.Documents(f.Name, f.Content)
+	r.report(err)
+	for _, d := range docs {
+		r.readDocument(d)
+	}
+}
+
+// report adds the problems of an error of this package's readers.
+func (r *reader) report(err error) {
+	if err == nil {
+		return
+	}
+	ps, ok := err.(inventory.Problems) //nolint:errorlint // the readers return it bare
+	if !ok {
+		ps = inventory.Problems{{What: err.Error()}}
+	}
+	r.problems = append(r.problems, ps...)
+}
+
+// add adds a problem of a document.
+func (r *reader) add(d strictyaml.Document, field, remedy, format string, args ...any) {
+	ps := inventory.Problems{}
+	ps.Add(field, remedy, format, args...)
+	r.problems = append(r.problems, d.Locate(ps)...)
+}
+
+// ignore notes a key that is not imported.
+func (r *reader) ignore(o object, key, why string) {
+	r.Ignored = append(r.Ignored, Ignored{Place{o.doc.File, cmp.Or(o.doc.LineOf(key), o.doc.Line())}, o.String(), key, why})
+}
+
+// addMachine checks a machine against those before it.
+func (r *reader) addMachine(m Machine) {
+	var ps inventory.Problems
+	at := func(field string) string { return Place{m.File, m.LineOf(field)}.String() }
+	r.taken.Machine(&ps, "", m.Machine, at)
+	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
+		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.ListenPort()), at("bmc.host"))
+	}
+	for i := range ps {
+		ps[i].File, ps[i].Line = m.File, m.LineOf(ps[i].Field)
+	}
+	r.problems = append(r.problems, ps...)
+	r.Machines = append(r.Machines, m)
+}
+
+// join resolves references between documents, and makes machines of what needs them.
+func (r *reader) join() {
+	r.joinLogins()
+	for _, h := range r.hardware {
+		r.addHardware(h)
+	}
+	r.noteUnused()
+	for _, c := range r.configs {
+		r.applyConfig(c)
+	}
+	for _, w := range r.workflows {
+		r.startWorkflow(w)
+	}
+	for _, j := range r.jobs {
+		r.startJob(j)
+	}
+
+	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int { return Place{a.File, a.Line}.compare(Place{b.File, b.Line}) })
+	slices.SortStableFunc(r.Machines, func(a, b Machine) int { return a.compare(b.Place) })
+	slices.SortStableFunc(r.Ignored, func(a, b Ignored) int { return a.compare(b.Place) })
 }

@@ -216,3 +216,71 @@ func follow(n *yaml.Node) *yaml.Node {
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// List returns the elements of the sequence at a field path, as documents of their own.
+func (d Document) List(path string) []Document {
+	n, whole := d.find(path)
+	if !whole || n == nil || follow(n).Kind != yaml.SequenceNode {
+		return nil
+	}
+
+	var out []Document
+	for _, item := range follow(n).Content {
+		if item = follow(item); !isNull(item) {
+			out = append(out, Document{File: d.File, root: item})
+		}
+	}
+	return out
+}
+
+// Part returns the value at a field path as a document of its own; without a value the
+// document is empty.
+func (d Document) Part(path string) Document {
+	n, whole := d.find(path)
+	if !whole || n == nil || isNull(n) {
+		return Document{File: d.File}
+	}
+	return Document{File: d.File, root: follow(n)}
+}
+
+// YAML returns the document as text, without its comments' places and aliases.
+func (d Document) YAML() ([]byte, error) {
+	if d.root == nil {
+		return nil, nil
+	}
+	return yaml.Marshal(d.root)
+}
+
+// Each calls f for every key of a mapping and every element of a sequence, parents first and
+// in the order of the document, with its field path and line. It visits at most 200,000.
+func (d Document) Each(f func(path string, line int)) {
+	if d.root != nil {
+		left := maxNodes
+		each(d.root, "", 0, &left, f)
+	}
+}
+
+func each(n *yaml.Node, path string, depth int, left *int, f func(path string, line int)) {
+	n = follow(n)
+	if depth > maxDepth {
+		return
+	}
+
+	visit := func(path string, line int, child *yaml.Node) {
+		if *left--; *left < 0 || isNull(follow(child)) {
+			return
+		}
+		f(path, line)
+		each(child, path, depth+1, left, f)
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			visit(join(path, n.Content[i].Value), n.Content[i].Line, n.Content[i+1])
+		}
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			visit(fmt.Sprintf("%s[%d]", path, i), item.Line, item)
+		}
+	}
+}

@@ -1,8 +1,10 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -23,43 +25,57 @@ import (
 // port or TLS mode of a BMC changes, its password is removed: otherwise it would be sent to another
 // address.
 func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
+	return s.write(ctx, "storing machines", func(tx *sqlx.Tx) error { return s.putMachines(ctx, tx, ms, replace, by) })
+}
+
+// CheckMachines returns the error that PutMachines would return, and stores nothing.
+func (s *Store) CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error {
+	undo := errors.New("undo")
+	err := s.write(ctx, "checking machines", func(tx *sqlx.Tx) error {
+		return cmp.Or(s.putMachines(ctx, tx, ms, replace, ""), undo)
+	})
+	if errors.Is(err, undo) {
+		return nil
+	}
+	return err
+}
+
+func (s *Store) putMachines(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, replace bool, by string) error {
 	ms = slices.Clone(ms)
 	for i := range ms {
 		ms[i] = inventory.Canonical(ms[i])
 	}
-	return s.write(ctx, "storing machines", func(tx *sqlx.Tx) error {
-		rows, err := list[secretRow](ctx, tx, "SELECT "+secretColumns+" FROM machine")
+	rows, err := list[secretRow](ctx, tx, "SELECT "+secretColumns+" FROM machine")
+	if err != nil {
+		return err
+	}
+
+	stored := make(map[string]*storedMachine, len(rows))
+	for i := range rows {
+		stored[rows[i].Name] = &rows[i]
+	}
+	if err := clashes(ms, rows, replace); err != nil {
+		return err
+	}
+	if err := s.keepForRuns(ctx, tx, ms, stored, by); err != nil {
+		return err
+	}
+
+	// Delete all addresses first: machines in one batch may swap them.
+	for _, m := range ms {
+		err := doAll(ctx, tx, stmt("DELETE FROM interface WHERE machine = ?", m.Name),
+			stmt("UPDATE machine SET bmc = NULL WHERE name = ?", m.Name))
 		if err != nil {
 			return err
 		}
+	}
 
-		stored := make(map[string]*storedMachine, len(rows))
-		for i := range rows {
-			stored[rows[i].Name] = &rows[i]
+	for _, m := range ms {
+		if err := s.putMachine(ctx, tx, m, stored[m.Name], by); err != nil {
+			return fmt.Errorf("machine %q: %w", m.Name, err)
 		}
-		if err := clashes(ms, rows, replace); err != nil {
-			return err
-		}
-		if err := s.keepForRuns(ctx, tx, ms, stored, by); err != nil {
-			return err
-		}
-
-		// Delete all addresses first: machines in one batch may swap them.
-		for _, m := range ms {
-			err := doAll(ctx, tx, stmt("DELETE FROM interface WHERE machine = ?", m.Name),
-				stmt("UPDATE machine SET bmc = NULL WHERE name = ?", m.Name))
-			if err != nil {
-				return err
-			}
-		}
-
-		for _, m := range ms {
-			if err := s.putMachine(ctx, tx, m, stored[m.Name], by); err != nil {
-				return fmt.Errorf("machine %q: %w", m.Name, err)
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // putMachine stores a machine and replaces old, or adds it if old is nil.

@@ -1,0 +1,74 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Variables of oci2disk, with the names of Tinkerbell's action.
+const (
+	RegistryUserVariable     = "REGISTRY_USERNAME"
+	RegistryPasswordVariable = "REGISTRY_PASSWORD"
+)
+
+// oci2Disk is image2Disk with an image that lies in a registry.
+var oci2Disk = Description{
+	Text:   "Writes an image of an OCI registry to the disk and reads it back.",
+	Writes: true, Whole: true, Disk: "DEST_DISK",
+	Variables: []Variable{
+		{
+			Name: "IMG_URL", Text: "REGISTRY/REPOSITORY@sha256:DIGEST, or with :TAG; http:// in front for a registry without TLS",
+			Required: true, check: ociReference,
+		},
+		{Name: "IMG_SHA256", Text: "digest of the layer, 64 hex digits", Default: "the one in the manifest", check: sha256Digest},
+		destination,
+		{Name: RegistryUserVariable, Text: "user at the registry", Default: "none is needed"},
+		{Name: RegistryPasswordVariable, Text: "password or token; stored and shown like the rest of the template: use one that can only read"},
+		{Name: "SKIP_VERIFY", Text: "only false", check: verified},
+		{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
+	},
+	Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk"},
+	Limits: "The manifest has one layer; of an index, the manifest for linux/amd64 counts. IMG_URL without a digest needs IMG_SHA256.",
+}
+
+var ociForm = regexp.MustCompile(
+	`^(https?://)?[a-zA-Z0-9.-]+(:[0-9]+)?/[a-z0-9._/-]+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`,
+)
+
+// An OCIReference names an image in a registry (OCI distribution specification 1.1).
+type OCIReference struct {
+	Name   string // REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST
+	Plain  bool   // the registry has no TLS
+	Pinned bool   // it has a digest
+}
+
+// OCIImage returns the reference in IMG_URL. Its error does not repeat the value, which could have
+// a password.
+func OCIImage(env map[string]string) (OCIReference, error) {
+	text := env["IMG_URL"]
+	if !ociForm.MatchString(text) {
+		return OCIReference{}, errors.New("reading IMG_URL: want REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG")
+	}
+	var r OCIReference
+	r.Name, r.Plain = strings.CutPrefix(text, "http://")
+	r.Name = strings.TrimPrefix(r.Name, "https://")
+	r.Pinned = strings.Contains(r.Name, "@")
+	return r, nil
+}
+
+func ociReference(env map[string]string, name string) error {
+	r, err := OCIImage(env)
+	if err == nil && !r.Pinned && env["IMG_SHA256"] == "" {
+		err = fmt.Errorf("reading %s: a tag can be moved to another image: add @sha256:DIGEST, or give IMG_SHA256", name)
+	}
+	return err
+}
+
+func verified(env map[string]string, name string) error {
+	if skip, err := Bool(env, name, false); err != nil || skip {
+		return fmt.Errorf("reading %s: a registry is always verified: leave it out, or write http:// for one without TLS", name)
+	}
+	return nil
+}

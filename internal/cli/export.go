@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/importfile"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func exportCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "export [NAME…]", Short: "Write machines and templates as YAML that ingot import reads",
+		ValidArgsFunction: o.machines(),
+		Long: `Write machines and templates as YAML. "ingot import" reads it to the same state.
+Without names and labels: all machines, and all templates but the built-in ones.
+With them: those machines, and the templates that they name.
+
+Passwords, user data and vendor data are never written. The file has hasPassword
+(hasUserData, hasVendorData) in their place, which keeps what is stored when it is
+imported into the same inventory; for another one, write the secrets into it.
+
+An existing file is not overwritten without --force.`,
+		Example: "  ingot export > site.yaml\n  ingot export --selector rack=a1 --file rack-a1.yaml",
+	}
+
+	selector := cmd.Flags().StringToString("selector", nil, "label key=value that the machines carry; repeatable")
+	file := fileFlag(cmd, "file to write (default: standard output)")
+	force := cmd.Flags().Bool("force", false, "overwrite the file")
+
+	return o.command(cmd, func(c *call) error {
+		if err := checkTarget(*file, *force); err != nil {
+			return err
+		}
+		ms, err := machinesToExport(c, *selector)
+		if err != nil {
+			return err
+		}
+		ts, err := templatesToExport(c, ms, len(c.args)+len(*selector) > 0)
+		if err != nil {
+			return err
+		}
+
+		b, err := importfile.Export(ms, ts)
+		if err != nil {
+			return err
+		}
+		if *file == "" {
+			_, err = c.OutOrStdout().Write(b)
+			return err
+		}
+		if err := writeExport(*file, b, *force); err != nil {
+			return err
+		}
+		c.note("%s written: machines %d, templates %d", *file, len(ms), len(ts))
+		return nil
+	})
+}
+
+// checkTarget refuses a file that exists, before the server is asked.
+func checkTarget(file string, force bool) error {
+	if file == "" || force {
+		return nil
+	}
+	if _, err := os.Lstat(file); err == nil {
+		return human.Advise(fmt.Errorf("%s exists and is not overwritten: %w", file, inventory.ErrConflict),
+			"ingot export --force --file "+file)
+	}
+	return nil
+}
+
+// machinesToExport returns the machines that the arguments and labels choose, by name.
+func machinesToExport(c *call, selector map[string]string) ([]inventory.Machine, error) {
+	route := client.Path("machines")
+	if len(selector) > 0 {
+		var labels []string
+		for k, v := range selector {
+			labels = append(labels, k+"="+v)
+		}
+		slices.Sort(labels)
+		route = client.WithQuery(route, url.Values{"label": {strings.Join(labels, ",")}})
+	}
+	a, err := getAll[inventory.Machine](c, route)
+	if err != nil || len(c.args) == 0 {
+		return a.Value.Items, err
+	}
+
+	var out []inventory.Machine
+	var missing []error
+	for _, arg := range c.args {
+		mac, _ := inventory.ParseMAC(arg) // "" is the MAC of none
+		n := slices.IndexFunc(a.Value.Items, func(m inventory.Machine) bool {
+			_, has := m.InterfaceByMAC(mac)
+			return m.Name == arg || has
+		})
+		if n < 0 {
+			missing = append(missing, fmt.Errorf("machine %q: %w", arg, inventory.ErrNotFound))
+			continue
+		}
+		out = append(out, a.Value.Items[n])
+	}
+	if len(missing) > 0 {
+		return nil, human.Advise(errors.Join(missing...), "ingot machine list")
+	}
+
+	slices.SortFunc(out, func(a, b inventory.Machine) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(out, func(a, b inventory.Machine) bool { return a.Name == b.Name }), nil
+}
+
+// templatesToExport returns the stored templates that are not built in; with named, only
+// those that a machine of ms names.
+func templatesToExport(c *call, ms []inventory.Machine, named bool) ([]inventory.Template, error) {
+	a, err := getAll[inventory.Template](c, client.Path("templates"))
+	if err != nil {
+		return nil, err
+	}
+
+	var out []inventory.Template
+	for _, t := range a.Value.Items {
+		wanted := !named || slices.ContainsFunc(ms, func(m inventory.Machine) bool { return m.Template == t.Name })
+		if wanted && !t.Builtin {
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// writeExport writes a file that only its owner may read; an existing one only with force.
+func writeExport(file string, b []byte, force bool) error {
+	if force {
+		return durable.Replace(file, b)
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}

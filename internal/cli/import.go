@@ -1,0 +1,306 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/importfile"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func importCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "import FILE…", Short: "Store the machines and templates of other programs' documents", Args: cobra.MinimumNArgs(1),
+		Long: `Store the machines and templates that files describe, and show for each what
+changes. Files are read together: a Secret may be in another one than the BMC that
+refers to it. "-" is standard input. Read are
+
+  Tinkerbell, v1alpha1   Hardware, Template, Workflow; Machine and Job of BMCs; Secrets
+  EKS Anywhere           hardware CSV, TinkerbellTemplateConfig, TinkerbellMachineConfig
+  first Tinkerbell       hardware.json
+  Ingot                  what "ingot export" and "ingot machine get --output yaml" write
+
+Everything that is wrong in any file is reported at once, with file and line, and
+then nothing is stored. Each key that is not imported is listed with the reason.
+What an Ingot machine has and the document has no word for stays as it is stored.
+
+An import starts nothing and never opens network boot. For a Workflow or a Job it
+prints the command that does the same.`,
+		Example: "  ingot import hardware.csv cluster.yaml --offline   # what is wrong; needs no server\n" +
+			"  ingot import hardware.csv cluster.yaml --dry-run   # and what would change\n" +
+			"  ingot import hardware.csv cluster.yaml\n" +
+			"  kubectl get hardware,template -A -o yaml | ingot import -",
+	}
+
+	dryRun := cmd.Flags().Bool("dry-run", false, "show what would change, and store nothing")
+	offline := cmd.Flags().Bool("offline", false, "check the files without a server, and store nothing")
+
+	return o.command(cmd, func(c *call) error {
+		files, err := readFiles(c, c.args)
+		if err != nil {
+			return err
+		}
+		read, err := importfile.Read(files)
+		if err != nil {
+			return err
+		}
+		if *offline {
+			return showImport(c, offlineImport(read))
+		}
+		return runImport(c, read, importOptions{dryRun: *dryRun, replace: true})
+	})
+}
+
+// readFiles reads the files that arguments name. Its error is an inventory.Problems.
+func readFiles(c *call, names []string) ([]importfile.File, error) {
+	var out []importfile.File
+	var ps inventory.Problems
+	for _, file := range names {
+		name, b, err := readInput(c.Command, file)
+		if err != nil {
+			ps = append(ps, inventory.Problem{File: file, What: err.Error()})
+		}
+		out = append(out, importfile.File{Name: name, Content: b})
+	}
+	return out, ps.Err()
+}
+
+// What an import does to an object.
+const (
+	isRead    = "read" // not compared: there is no server
+	isAdded   = "added"
+	isChanged = "changed"
+	isSame    = "unchanged"
+)
+
+// An imported is the result of an import, and its JSON.
+type imported struct {
+	Stored   bool                 `json:"stored"` // false after a dry run
+	Objects  []importedObject     `json:"objects"`
+	Ignored  []importfile.Ignored `json:"ignored"`
+	Starts   []importfile.Start   `json:"starts"`
+	Warnings []string             `json:"warnings"`
+}
+
+type importedObject struct {
+	importfile.Place
+	Kind    string              `json:"kind"` // machine or template
+	Name    string              `json:"name"`
+	Result  string              `json:"result"`
+	Changes []importfile.Change `json:"changes,omitempty"`
+}
+
+func newImported(read importfile.Import) imported {
+	return imported{
+		Objects: []importedObject{}, Warnings: []string{},
+		Ignored: append([]importfile.Ignored{}, read.Ignored...), Starts: append([]importfile.Start{}, read.Starts...),
+	}
+}
+
+// offlineImport returns what files contain.
+func offlineImport(read importfile.Import) imported {
+	out := newImported(read)
+	for _, t := range read.Templates {
+		out.Objects = append(out.Objects, importedObject{Place: t.Place, Kind: "template", Name: t.Name, Result: isRead})
+	}
+	for _, m := range read.Machines {
+		out.Objects = append(out.Objects, importedObject{Place: m.Place, Kind: "machine", Name: m.Name, Result: isRead})
+	}
+	return out
+}
+
+type importOptions struct {
+	dryRun  bool
+	replace bool // change objects that exist; without it they are a conflict
+}
+
+// runImport compares what files contain with the inventory, has the server check all of it,
+// and then stores it: templates first, because machines name them.
+func runImport(c *call, read importfile.Import, o importOptions) error {
+	out := newImported(read)
+	templates, err := compareTemplates(c, &out, read.Templates)
+	if err != nil {
+		return err
+	}
+	places, machines, err := compareMachines(c, &out, read.Machines)
+	if err != nil {
+		return err
+	}
+	if err := refuseChanges(out.Objects, o); err != nil {
+		return err
+	}
+
+	if len(machines) > 0 {
+		a, err := pushMachines(c, machines, pushOptions{replace: true, dryRun: true})
+		if err != nil {
+			return addPlaces(err, places)
+		}
+		out.Warnings = append(out.Warnings, a.Value.Warnings...)
+	}
+	if o.dryRun {
+		return showImport(c, out)
+	}
+
+	for _, t := range templates {
+		if _, err := post[inventory.Template](c, client.Path("templates"), map[string]string{"name": t.Name, "source": t.Source}); err != nil {
+			return fmt.Errorf("storing template %q: %w", t.Name, err)
+		}
+	}
+	if len(machines) > 0 {
+		if _, err := pushMachines(c, machines, pushOptions{replace: true}); err != nil {
+			return addPlaces(err, places)
+		}
+	}
+	out.Stored = true
+	return showImport(c, out)
+}
+
+// compareTemplates adds the templates to out, and returns those that storing would change.
+func compareTemplates(c *call, out *imported, ts []importfile.Template) ([]inventory.Template, error) {
+	a, err := getAll[inventory.Template](c, client.Path("templates"))
+	if err != nil {
+		return nil, err
+	}
+
+	var changed []inventory.Template
+	var ps inventory.Problems
+	for _, t := range ts {
+		object := importedObject{Place: t.Place, Kind: "template", Name: t.Name, Result: isAdded}
+		n := slices.IndexFunc(a.Value.Items, func(x inventory.Template) bool { return x.Name == t.Name })
+		switch {
+		case n < 0:
+			changed = append(changed, t.Template)
+		case a.Value.Items[n].Source == t.Source:
+			object.Result = isSame
+		case a.Value.Items[n].Builtin:
+			ps = append(ps, inventory.Problem{
+				File: t.File, Line: t.Line, What: fmt.Sprintf("template %q comes with the program", t.Name), Remedy: "choose another name",
+			})
+		default:
+			object.Result, object.Changes = isChanged, []importfile.Change{importfile.TextChange("source", a.Value.Items[n].Source, t.Source)}
+			changed = append(changed, t.Template)
+		}
+		out.Objects = append(out.Objects, object)
+	}
+	return changed, ps.Err()
+}
+
+// compareMachines adds the machines to out. It returns those that storing would change, as
+// they are to be stored, and what was read of each.
+func compareMachines(c *call, out *imported, ms []importfile.Machine) ([]importfile.Machine, []inventory.Machine, error) {
+	a, err := getAll[inventory.Machine](c, client.Path("machines"))
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var read []importfile.Machine
+	var changed []inventory.Machine
+	for _, m := range ms {
+		object := importedObject{Place: m.Place, Kind: "machine", Name: m.Name, Result: isAdded}
+		next := m.Machine
+		if n := slices.IndexFunc(a.Value.Items, func(x inventory.Machine) bool { return x.Name == m.Name }); n >= 0 {
+			next = m.Merge(a.Value.Items[n])
+			object.Result = isSame
+			if object.Changes, err = importfile.Differences(a.Value.Items[n], next); err != nil {
+				return nil, nil, err
+			}
+			if len(object.Changes) > 0 {
+				object.Result = isChanged
+			}
+		}
+		// Secrets are stored again: the server shows none that could be compared.
+		if object.Result != isSame || hasSecrets(next) {
+			read, changed = append(read, m), append(changed, next)
+		}
+		out.Objects = append(out.Objects, object)
+	}
+	return read, changed, nil
+}
+
+func hasSecrets(m inventory.Machine) bool {
+	return !m.UserData.IsZero() || !m.VendorData.IsZero() || m.BMC != nil && !m.BMC.Password.IsZero()
+}
+
+// refuseChanges returns a conflict if objects would change that must not.
+func refuseChanges(objects []importedObject, o importOptions) error {
+	var ps inventory.Problems
+	for _, x := range objects {
+		if x.Result == isChanged && !o.replace {
+			ps = append(ps, inventory.Problem{
+				File: x.File, Line: x.Line, What: fmt.Sprintf("%s %q is stored already, with other values", x.Kind, x.Name),
+				Remedy: "show the difference with: ingot import --dry-run " + x.File + "; give --replace to change it",
+			})
+		}
+	}
+	if len(ps) > 0 {
+		return inventory.Conflicts(ps)
+	}
+	return nil
+}
+
+// addPlaces adds file and line to problems that the server found in imported machines.
+func addPlaces(err error, ms []importfile.Machine) error {
+	return locateProblems(err, len(ms), func(n int) string { return ms[n].Name },
+		func(n int, p inventory.Problem) inventory.Problem {
+			p.File, p.Line = ms[n].File, ms[n].LineOf(p.Field)
+			return p
+		})
+}
+
+// showImport prints what was imported, what was ignored, and the commands that start runs.
+func showImport(c *call, x imported) error {
+	printWarnings(c, x.Warnings)
+	return showValue(c, x, func(w io.Writer) error {
+		for _, o := range x.Objects {
+			fmt.Fprintf(w, "%s %s %s\n", o.Kind, inert(o.Name), o.Result)
+			for _, change := range o.Changes {
+				fmt.Fprintf(w, "  %s\n", inert(change.String()))
+			}
+		}
+		for n, i := range x.Ignored {
+			if n == 0 {
+				fmt.Fprintln(w, "\nnot imported:")
+			}
+			fmt.Fprintf(w, "  %s: %s: %s: %s\n", i.Place, inert(i.Object), inert(i.Key), inert(i.Why))
+		}
+		for n, s := range x.Starts {
+			if n == 0 {
+				fmt.Fprintln(w, "\nnot started; to start it:")
+			}
+			fmt.Fprintf(w, "  %s   # %s\n", inert(s.Command), inert(s.Object))
+		}
+		if !x.Stored {
+			fmt.Fprintln(w, "\nnothing was stored")
+		}
+		return nil
+	})
+}
+
+// importOther imports a file if it is in the format of another program, and reports whether
+// it is.
+func importOther(c *call, file importfile.File, replace bool) (bool, error) {
+	if !importfile.Known(file) {
+		return false, nil
+	}
+	read, err := importfile.Read([]importfile.File{file})
+	if err != nil {
+		return true, err
+	}
+	return true, runImport(c, read, importOptions{replace: replace})
+}
+
+// refuseOther refuses a file in the format of another program where a run is started.
+func refuseOther(file importfile.File) error {
+	if !importfile.Known(file) {
+		return nil
+	}
+	return human.Advise(inventory.Problems{{
+		File: file.Name, Line: 1, What: "this is a document of another program; only Ingot's own form starts a run",
+		Remedy: "import it: that prints the command which starts the same",
+	}}, "ingot import --dry-run "+file.Name)
+}

@@ -1,0 +1,90 @@
+package diskimage
+
+import (
+	"bytes"
+	"strings"
+)
+
+// A feature is something that an image has if a name occurs in it.
+type feature struct {
+	kind featureKind
+	text string // for operators
+	name string // as file systems or a boot sector keep it
+	boot bool   // it is looked for in the boot sector only
+}
+
+type featureKind int
+
+const (
+	loaderUEFI featureKind = iota // what UEFI firmware starts of a disk without a boot entry (UEFI 2.10, 3.5.1.1)
+	loaderBIOS
+	configurer // reads metadata at the first boot
+)
+
+// knownFeatures are looked for by names in directories: ext4, XFS, btrfs and FAT keep those as
+// they are. In a compressed file system they are not found.
+var knownFeatures = []feature{
+	{kind: loaderUEFI, text: "UEFI", name: "BOOTX64 EFI"}, // FAT: 8 and 3 characters
+	{kind: loaderUEFI, text: "UEFI (arm64)", name: "BOOTAA64EFI"},
+	{kind: loaderBIOS, text: "GRUB", name: "GRUB", boot: true},
+	{kind: loaderBIOS, text: "syslinux", name: "ldlinux.sys"},
+	{kind: loaderBIOS, text: "syslinux", name: "LDLINUX SYS"},
+	{kind: configurer, text: "cloud-init", name: "cloud-init-generator"},
+	{kind: configurer, text: "cloud-init", name: "cloud-init-ds-identify"}, // without systemd
+	{kind: configurer, text: "Ignition", name: "ignition.firstboot"},       // CoreOS
+	{kind: configurer, text: "Ignition", name: "flatcar.first_boot"},
+}
+
+// features finds knownFeatures in an image that is read once.
+type features struct {
+	found map[feature]bool
+	tail  []byte // the end of what was scanned: a name may go over two reads
+	read  int64  // bytes that were scanned; the first ones, of the boot sector, come at once
+}
+
+// scan looks at the next bytes of the image.
+func (f *features) scan(b []byte) {
+	if f.found == nil {
+		f.found = map[feature]bool{}
+	}
+	const longest = 32
+	text := append(f.tail, b[:min(len(b), longest)]...)
+	for _, x := range knownFeatures {
+		name := []byte(x.name)
+		switch {
+		case f.found[x]:
+		case x.boot:
+			f.found[x] = f.read == 0 && bytes.Contains(b[:min(len(b), 446)], name) // in front of the partition table
+		default:
+			f.found[x] = bytes.Contains(b, name) || bytes.Contains(text, name)
+		}
+	}
+	f.read += int64(len(b))
+	f.tail = append(f.tail, b[max(0, len(b)-longest):]...)
+	f.tail = append(f.tail[:0], f.tail[max(0, len(f.tail)-longest):]...)
+}
+
+// of returns the texts of what was found, each once.
+func (f *features) of(kinds ...featureKind) string {
+	var out []string
+	for _, kind := range kinds {
+		for _, x := range knownFeatures {
+			if x.kind == kind && f.found[x] && !strings.Contains(strings.Join(out, ", "), x.text) {
+				out = append(out, x.text)
+			}
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// String returns "boots by UEFI, GRUB; cloud-init".
+func (f *features) String() string {
+	text := "unknown boot loader"
+	if loaders := f.of(loaderUEFI, loaderBIOS); loaders != "" {
+		text = "boots by " + loaders
+	}
+	if c := f.of(configurer); c != "" {
+		return text + "; " + c
+	}
+	return text + "; neither cloud-init nor Ignition was found"
+}

@@ -1,0 +1,221 @@
+package importfile
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// API groups.
+const (
+	groupTinkerbell = "tinkerbell.org"
+	groupBMC        = "bmc.tinkerbell.org"
+	groupEKSA       = "anywhere.eks.amazonaws.com"
+)
+
+// An object is a document with the identity that others refer to it by.
+type object struct {
+	doc       strictyaml.Document
+	kind      string
+	namespace string
+	name      string
+}
+
+// String returns the kind and name for messages.
+func (o object) String() string { return o.kind + " " + clip(o.name) }
+
+// key is how r.controllers and r.secrets find the object.
+func (o object) key() string { return o.namespace + "/" + o.name }
+
+// A reference names an object; without a namespace, one in the namespace of the document.
+type reference struct {
+	APIGroup  string `json:"apiGroup"`
+	Kind      string `json:"kind"`
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}
+
+func (x reference) key(from object) string { return cmp.Or(x.Namespace, from.namespace) + "/" + x.Name }
+
+// objectMeta is a Kubernetes metadata; what only Kubernetes writes is any.
+type objectMeta struct {
+	Name              string            `json:"name"`
+	GenerateName      any               `json:"generateName"`
+	Namespace         string            `json:"namespace"`
+	Labels            map[string]string `json:"labels"`
+	Annotations       map[string]string `json:"annotations"`
+	CreationTimestamp any               `json:"creationTimestamp"`
+	DeletionTimestamp any               `json:"deletionTimestamp"`
+	Finalizers        any               `json:"finalizers"`
+	Generation        any               `json:"generation"`
+	ManagedFields     any               `json:"managedFields"`
+	OwnerReferences   any               `json:"ownerReferences"`
+	ResourceVersion   any               `json:"resourceVersion"`
+	SelfLink          any               `json:"selfLink"`
+	UID               any               `json:"uid"`
+}
+
+// typeMeta begins each document.
+type typeMeta struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Metadata   objectMeta `json:"metadata"`
+	Status     any        `json:"status"`
+}
+
+// ownForm says how to write what is not read.
+const ownForm = "write it as ingot machine push --help shows"
+
+// readDocument reads a document of any kind.
+func (r *reader) readDocument(d strictyaml.Document) {
+	r.documents++
+	o := object{doc: d, kind: d.Text("kind"), namespace: d.Text("metadata.namespace"), name: d.Text("metadata.name")}
+	group, version, _ := strings.Cut(d.Text("apiVersion"), "/")
+	switch {
+	case isFirstTinkerbell(d):
+		r.readFirstTinkerbell(d)
+	case o.kind == "" && group == "":
+		r.readOwn(d)
+	case o.kind == "" || group == "":
+		r.add(d, "", "write both apiVersion and kind, or none of them for Ingot's own form", "kind and apiVersion belong together")
+	case o.kind == "List" && group == "v1":
+		r.documents--
+		for _, item := range d.List("items") {
+			r.readDocument(item)
+		}
+	case group == "v1" && o.kind == "Secret":
+		r.readSecret(o)
+	case (group == groupTinkerbell || group == groupBMC) && version != "v1alpha1":
+		r.readLater(o, group, version)
+	case group == groupTinkerbell || group == groupBMC || group == groupEKSA:
+		if read, ok := kinds[group+" "+o.kind]; ok {
+			read(r, o)
+			return
+		}
+		r.ignore(o, "kind", "documents of this kind have no counterpart")
+	default:
+		r.ignore(o, "kind", "the document belongs to another program")
+	}
+}
+
+// kinds has one row for each kind that is read.
+var kinds = map[string]func(r *reader, o object){
+	groupTinkerbell + " Hardware":           (*reader).readHardware,
+	groupTinkerbell + " Template":           (*reader).readTemplate,
+	groupTinkerbell + " Workflow":           (*reader).readWorkflow,
+	groupBMC + " Machine":                   (*reader).readController,
+	groupBMC + " Job":                       (*reader).readJob,
+	groupEKSA + " TinkerbellTemplateConfig": (*reader).readTemplateConfig,
+	groupEKSA + " TinkerbellMachineConfig":  (*reader).readMachineConfig,
+}
+
+// readLater refuses versions of Tinkerbell's API after v1alpha1, which no controller runs yet.
+func (r *reader) readLater(o object, group, version string) {
+	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && o.kind == "WorkflowRuleSet" {
+		r.ignore(o, "kind", "documents of this kind have no counterpart")
+		return
+	}
+	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s %s of %s is not read; v1alpha1 is",
+		o.kind, clip(version), group)
+}
+
+// readOwn reads a machine in Ingot's own form.
+func (r *reader) readOwn(d strictyaml.Document) {
+	ms, notes, err := machinefile.Read(d.File, []strictyaml.Document{d})
+	r.report(err)
+	if err != nil {
+		return
+	}
+	o := object{doc: d, kind: "machine", name: ms[0].Name}
+	if len(notes) > 0 {
+		r.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
+	}
+	r.addMachine(Machine{Machine: ms[0], Place: Place{d.File, d.Line()}, Own: true, lineOf: d.LineOf})
+}
+
+// decode reads a document strictly, notes the keys of table that it has, and reports whether
+// it could be read. table maps patterns of paths (a[].b) to the reason.
+func (r *reader) decode(o object, into any, table map[string]string) bool {
+	err := o.doc.Decode(into)
+	r.report(err)
+	if err == nil && o.name == "" && o.kind != firstTinkerbell {
+		r.add(o.doc, "metadata.name", "name the object", "there is no name")
+		err = inventory.ErrInvalid
+	}
+	r.note(o, table)
+	return err == nil
+}
+
+// note notes the keys of a document that table names.
+func (r *reader) note(o object, table map[string]string) {
+	o.doc.Each(func(path string, line int) {
+		pattern := index.ReplaceAllString(path, "[]")
+		why, ok := table[pattern]
+		if !ok {
+			if why, ok = ofKubernetes[pattern]; ok && why == "" {
+				return
+			}
+		}
+		if ok {
+			r.Ignored = append(r.Ignored, Ignored{Place{o.doc.File, line}, o.String(), path, why})
+		}
+	})
+}
+
+var index = regexp.MustCompile(`\[\d+\]`)
+
+// ofKubernetes are keys of every document. Those without a reason are what Kubernetes adds,
+// and not worth a line.
+var ofKubernetes = map[string]string{
+	"status": "it is the state in another program", "metadata.annotations": "a machine has labels only",
+	"metadata.ownerReferences": "the object is owned by another program; Ingot does not take part in that",
+}
+
+// place returns where a document starts.
+func (o object) place() Place { return Place{o.doc.File, o.doc.Line()} }
+
+// checked canonicalizes and validates a machine. Its problems get the places of the fields
+// in the document, which fieldOf translates.
+func (r *reader) checked(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
+	m = inventory.Canonical(m)
+	ps := inventory.Validate(m)
+	ps = slices.DeleteFunc(ps, func(p inventory.Problem) bool { return strings.HasPrefix(p.Field, "bmc") }) // see checkController
+	for i := range ps {
+		ps[i].Field = fieldOf(ps[i].Field)
+	}
+	r.problems = append(r.problems, o.doc.Locate(ps)...)
+	return Machine{
+		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) },
+	}
+}
+
+// shortName returns a name without its domain, and whether it had one: machines have names
+// of one label.
+func shortName(name string) (string, bool) {
+	short, _, cut := strings.Cut(name, ".")
+	return short, cut
+}
+
+// quote writes a word for a shell.
+func quote(word string) string {
+	if word != "" && !strings.ContainsFunc(word, func(c rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-", c)
+	}) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// command joins the words of a command for a shell.
+func command(words ...string) string {
+	words = slices.Clone(words)
+	for i := range words {
+		words[i] = quote(words[i])
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,139 @@
+package importfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// machineConfigDocument is EKS Anywhere's TinkerbellMachineConfig.
+type machineConfigDocument struct {
+	typeMeta
+	Spec struct {
+		HardwareSelector  map[string]string `json:"hardwareSelector"`
+		HardwareAffinity  any               `json:"hardwareAffinity"`
+		OSFamily          any               `json:"osFamily"`
+		OSImageURL        string            `json:"osImageURL"`
+		TemplateRef       *reference        `json:"templateRef"`
+		Users             []configUser      `json:"users"`
+		HostConfiguration any               `json:"hostOSConfiguration"`
+	} `json:"spec"`
+}
+
+type configUser struct {
+	Name string   `json:"name"`
+	Keys []string `json:"sshAuthorizedKeys"`
+}
+
+var ignoredMachineConfig = map[string]string{
+	"metadata.namespace":       ignoredWorkflow["metadata.namespace"],
+	"spec.hardwareAffinity":    "machines are chosen by hardwareSelector only",
+	"spec.osFamily":            "an image says what it is",
+	"spec.hostOSConfiguration": "put it into user data",
+}
+
+// A machineConfig gives users, keys and a template to the machines that its selector
+// matches.
+type machineConfig struct {
+	object
+	selector map[string]string
+	template string
+	users    []configUser
+}
+
+func (r *reader) readMachineConfig(o object) {
+	var d machineConfigDocument
+	if !r.decode(o, &d, ignoredMachineConfig) {
+		return
+	}
+	c := machineConfig{object: o, selector: d.Spec.HardwareSelector, users: d.Spec.Users}
+	if ref := d.Spec.TemplateRef; ref != nil {
+		c.template = ref.Name
+	}
+	if url := d.Spec.OSImageURL; url != "" {
+		r.ignore(o, "spec.osImageURL", "add the image: "+command("ingot", "image", "add", "NAME", url))
+	}
+	if len(c.selector) == 0 {
+		r.ignore(o, "spec.hardwareSelector", "without it, the users and the template belong to no machine")
+		return
+	}
+	r.configs = append(r.configs, c)
+}
+
+// applyConfig gives what a TinkerbellMachineConfig says to the machines of the files that
+// its selector matches.
+func (r *reader) applyConfig(c machineConfig) {
+	matched := false
+	for i := range r.Machines {
+		m := &r.Machines[i]
+		if m.Own || !matches(m.Labels, c.selector) {
+			continue
+		}
+		matched = true
+
+		if c.template != "" && m.Template != "" && m.Template != c.template {
+			r.add(c.doc, "spec.hardwareSelector", "let one selector match each machine",
+				"machine %s is also matched by a document that gives it the template %s", m.Name, m.Template)
+		}
+		if c.template != "" {
+			m.Template = c.template
+		}
+		r.giveUsers(c, &m.Machine)
+		for _, p := range inventory.Validate(m.Machine) {
+			if strings.HasPrefix(p.Field, "sshKeys") || p.Field == "template" || p.Field == "userData" {
+				r.add(c.doc, "spec", p.Remedy, "for machine %s, %s: %s", m.Name, p.Field, p.What)
+			}
+		}
+	}
+	if !matched {
+		r.ignore(c.object, "spec.hardwareSelector", "no machine in the files has these labels")
+	}
+}
+
+func matches(labels, selector map[string]string) bool {
+	for k, v := range selector {
+		if labels[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// giveUsers adds the keys of all users to m. The users themselves need user data, which a
+// machine has from one source only.
+func (r *reader) giveUsers(c machineConfig, m *inventory.Machine) {
+	for _, u := range c.users {
+		for _, k := range u.Keys {
+			if k = strings.TrimSpace(k); k != "" && !slices.Contains(m.SSHKeys, k) {
+				m.SSHKeys = append(m.SSHKeys, k)
+			}
+		}
+	}
+
+	switch {
+	case len(c.users) == 0:
+	case !m.UserData.IsZero():
+		r.ignore(c.object, "spec.users", fmt.Sprintf("machine %s has user data of its own; its keys are given as metadata", m.Name))
+	default:
+		m.UserData = inventory.NewSecret(cloudConfig(c.users))
+	}
+}
+
+// cloudConfig returns the users as cloud-init reads them (module users and groups). They may
+// use sudo without a password, as EKS Anywhere sets them up.
+func cloudConfig(users []configUser) string {
+	var b strings.Builder
+	b.WriteString("#cloud-config\nusers:\n")
+	for _, u := range users {
+		fmt.Fprintf(&b, "  - name: %q\n    sudo: ALL=(ALL) NOPASSWD:ALL\n    shell: /bin/bash\n    lock_passwd: true\n", u.Name)
+		if len(u.Keys) > 0 {
+			b.WriteString("    ssh_authorized_keys:\n")
+		}
+		for _, k := range u.Keys {
+			fmt.Fprintf(&b, "      - %q\n", strings.TrimSpace(k))
+		}
+	}
+	return b.String()
+}

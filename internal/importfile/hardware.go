@@ -1,0 +1,381 @@
+package importfile
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// hardwareDocument is tinkerbell.org/v1alpha1 Hardware. What is not imported is any; see
+// ignoredHardware.
+type hardwareDocument struct {
+	typeMeta
+	Spec hardwareSpec `json:"spec"`
+}
+
+type hardwareSpec struct {
+	AgentID     string              `json:"agentID"`
+	Auto        any                 `json:"auto"`
+	BMCRef      *reference          `json:"bmcRef"`
+	Disks       []hardwareDisk      `json:"disks"`
+	Interfaces  []hardwareInterface `json:"interfaces"`
+	Metadata    *hardwareMetadata   `json:"metadata"`
+	References  any                 `json:"references"`
+	Resources   any                 `json:"resources"`
+	TinkVersion any                 `json:"tinkVersion"`
+	UserData    string              `json:"userData"`
+	VendorData  string              `json:"vendorData"`
+}
+
+type hardwareDisk struct {
+	Device string `json:"device"`
+}
+
+type hardwareInterface struct {
+	DHCP        *hardwareDHCP    `json:"dhcp"`
+	DisableDHCP bool             `json:"disableDhcp"`
+	Isoboot     any              `json:"isoboot"`
+	Netboot     *hardwareNetboot `json:"netboot"`
+}
+
+type hardwareDHCP struct {
+	MAC          string       `json:"mac"`
+	Hostname     string       `json:"hostname"`
+	DomainName   string       `json:"domain_name"`
+	LeaseTime    *int64       `json:"lease_time"` // seconds
+	NameServers  []netip.Addr `json:"name_servers"`
+	TimeServers  []string     `json:"time_servers"`
+	Arch         string       `json:"arch"`
+	UEFI         bool         `json:"uefi"`
+	IfaceName    any          `json:"iface_name"`
+	IP           *hardwareIP  `json:"ip"`
+	VLAN         vlanText     `json:"vlan_id"`
+	Routes       any          `json:"classless_static_routes"`
+	TFTPServer   any          `json:"tftp_server_name"`
+	BootFileName any          `json:"boot_file_name"`
+}
+
+type hardwareIP struct {
+	Address netip.Addr `json:"address"`
+	Netmask string     `json:"netmask"`
+	Gateway netip.Addr `json:"gateway"`
+	Family  any        `json:"family"`
+}
+
+// vlanText is a VLAN written as a number or as text; 0 and "" are untagged.
+type vlanText int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *vlanText) UnmarshalText(b []byte) error {
+	text := strings.TrimSpace(string(b))
+	if text == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return fmt.Errorf("reading VLAN %q: write a number from 1 to 4094", clip(text))
+	}
+	*v = vlanText(n)
+	return nil
+}
+
+type hardwareNetboot struct {
+	AllowPXE      *bool         `json:"allowPXE"`
+	AllowWorkflow *bool         `json:"allowWorkflow"`
+	IPXE          any           `json:"ipxe"`
+	OSIE          *hardwareOSIE `json:"osie"`
+	PXELinux      any           `json:"pxelinux"`
+	RPI           any           `json:"rpi"`
+}
+
+type hardwareOSIE struct {
+	BaseURL      any      `json:"baseURL"`
+	Kernel       any      `json:"kernel"`
+	Initrd       any      `json:"initrd"`
+	KernelParams []string `json:"kernelParams"`
+}
+
+type hardwareMetadata struct {
+	State        any               `json:"state"`
+	BondingMode  any               `json:"bonding_mode"`
+	Manufacturer any               `json:"manufacturer"`
+	Facility     any               `json:"facility"`
+	Custom       any               `json:"custom"`
+	Instance     *hardwareInstance `json:"instance"`
+}
+
+type hardwareInstance struct {
+	ID                  any      `json:"id"`
+	State               any      `json:"state"`
+	Hostname            string   `json:"hostname"`
+	AllowPXE            any      `json:"allow_pxe"`
+	Rescue              any      `json:"rescue"`
+	AlwaysPXE           any      `json:"always_pxe"`
+	IPXEScriptURL       any      `json:"ipxe_script_url"`
+	NetworkReady        any      `json:"network_ready"`
+	OperatingSystem     any      `json:"operating_system"`
+	OperatingSystemText any      `json:"operating_system_version"`
+	IPs                 any      `json:"ips"`
+	IPAddresses         any      `json:"ip_addresses"`
+	Userdata            string   `json:"userdata"`
+	CryptedRootPassword any      `json:"crypted_root_password"`
+	Tags                any      `json:"tags"`
+	SSHKeys             []string `json:"ssh_keys"`
+	Storage             any      `json:"storage"`
+}
+
+// notRead are reasons that several keys have.
+const (
+	stateOfRun   = "it is the state of a run; a run opens and closes network boot"
+	ownLoader    = "Ingot serves its own loader, boot script and agent"
+	ownMetadata  = "the metadata service answers with the machine's own data"
+	noHosting    = "it belongs to the hosting service that the format was made for"
+	reservations = "the addresses are those of the interfaces"
+)
+
+// ignoredHardware are the keys of Hardware that are not imported, and why. Those of an
+// interface and of metadata are shared with the first Tinkerbell.
+var ignoredHardware = map[string]string{
+	"metadata.namespace": "an inventory has no namespaces",
+	"spec.agentID":       "an agent is identified by the MAC address that it boots from",
+	"spec.auto":          "machines are accepted by an operator: ingot machine accept",
+	"spec.references":    "a template cannot refer to other objects; give the value in the hardware map",
+	"spec.resources":     "machines are chosen by labels",
+	"spec.tinkVersion":   "it is a version of Tinkerbell",
+}
+
+// ignoredInterface is below spec.interfaces[] and network.interfaces[].
+var ignoredInterface = map[string]string{
+	"isoboot":                      "booting from virtual media is not supported by this version",
+	"netboot.allowPXE":             stateOfRun,
+	"netboot.allowWorkflow":        stateOfRun,
+	"netboot.allow_pxe":            stateOfRun,
+	"netboot.allow_workflow":       stateOfRun,
+	"netboot.ipxe":                 ownLoader,
+	"netboot.pxelinux":             ownLoader,
+	"netboot.rpi":                  ownLoader,
+	"netboot.osie.baseURL":         ownLoader,
+	"netboot.osie.kernel":          ownLoader,
+	"netboot.osie.initrd":          ownLoader,
+	"netboot.osie.base_url":        ownLoader,
+	"dhcp.iface_name":              "the agent finds the interface by its MAC address",
+	"dhcp.ip.family":               "the address says it",
+	"dhcp.classless_static_routes": "DHCP sends the gateway only; put routes into user data",
+	"dhcp.tftp_server_name":        ownLoader,
+	"dhcp.boot_file_name":          ownLoader,
+}
+
+// ignoredMetadata is below spec.metadata and metadata.
+var ignoredMetadata = map[string]string{
+	"state": stateOfRun, "bonding_mode": noHosting, "manufacturer": noHosting, "facility": noHosting, "custom": noHosting,
+	"instance.id": ownMetadata, "instance.state": stateOfRun, "instance.allow_pxe": stateOfRun, "instance.rescue": stateOfRun,
+	"instance.always_pxe": stateOfRun, "instance.ipxe_script_url": ownLoader, "instance.network_ready": stateOfRun,
+	"instance.operating_system":         "name an image: ingot image catalog, then image: in the machine",
+	"instance.operating_system_version": "name an image: ingot image catalog, then image: in the machine",
+	"instance.ips":                      reservations,
+	"instance.ip_addresses":             reservations,
+	"instance.crypted_root_password":    "put it into user data, which is stored encrypted",
+	"instance.tags":                     "a tag has no value; give the machine labels",
+	"instance.storage":                  "a disk is partitioned by its image",
+}
+
+// hardwareTable is ignoredHardware with the parts below it.
+var hardwareTable = below(ignoredHardware, "spec.interfaces[].", "spec.metadata.")
+
+// below returns table with ignoredInterface and ignoredMetadata below two paths.
+func below(table map[string]string, interfaces, metadata string) map[string]string {
+	out := maps.Clone(table)
+	for k, why := range ignoredInterface {
+		out[interfaces+k] = why
+	}
+	for k, why := range ignoredMetadata {
+		out[metadata+k] = why
+	}
+	return out
+}
+
+// hardware is a machine whose references are not resolved yet.
+type hardware struct {
+	object
+	machine inventory.Machine
+	bmc     *reference
+	fieldOf func(field string) string
+}
+
+// readHardware reads a Hardware document.
+func (r *reader) readHardware(o object) {
+	var d hardwareDocument
+	if !r.decode(o, &d, hardwareTable) {
+		return
+	}
+
+	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels), Notes: map[string]string{}}
+	var cut bool
+	if m.Name, cut = shortName(o.name); cut {
+		r.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
+	}
+	for _, x := range d.Spec.Disks {
+		m.Disks = append(m.Disks, inventory.DeclaredDisk(x))
+	}
+	if len(m.Disks) > 0 {
+		if id, ok := strings.CutPrefix(m.Disks[0].Device, byID); ok {
+			m.DiskSelector = &inventory.DiskSelector{ByID: id}
+		}
+	}
+
+	r.interfaces(o, &m, "spec.interfaces", d.Spec.Interfaces)
+	if x := d.Spec.Metadata; x != nil && x.Instance != nil {
+		fillInstance(&m, *x.Instance)
+		if d.Spec.UserData != "" && x.Instance.Userdata != "" {
+			r.ignore(o, "spec.metadata.instance.userdata", "spec.userData comes first")
+		}
+	}
+	if d.Spec.UserData != "" {
+		m.UserData = inventory.NewSecret(d.Spec.UserData)
+	}
+	m.VendorData = inventory.NewSecret(d.Spec.VendorData)
+	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, hardwareField("spec.interfaces", "spec.metadata", "spec.")})
+}
+
+// labels returns those labels that a machine takes over.
+func (r *reader) labels(o object, labels map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range labels {
+		if strings.HasPrefix(k, "v1alpha1.tinkerbell.org/") {
+			r.ignore(o, "metadata.labels", k+": the machine is owned by a Cluster API provider; Ingot does not take it over")
+			continue
+		}
+		out[k] = v
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// fillInstance takes over what metadata.instance says.
+func fillInstance(m *inventory.Machine, x hardwareInstance) {
+	if len(m.Interfaces) > 0 && m.Interfaces[0].Hostname == "" {
+		m.Interfaces[0].Hostname = x.Hostname
+	}
+	m.SSHKeys = x.SSHKeys
+	m.UserData = inventory.NewSecret(x.Userdata)
+}
+
+// interfaces reads the interfaces at a path of the document. Only the first of those that
+// have network boot keeps it.
+func (r *reader) interfaces(o object, m *inventory.Machine, path string, all []hardwareInterface) {
+	booting := -1
+	for n, x := range all {
+		field := fmt.Sprintf("%s[%d]", path, n)
+		i := inventory.Interface{DisableDHCP: x.DisableDHCP}
+		if x.DHCP == nil {
+			r.add(o.doc, field, "give dhcp.mac", "there is no MAC address")
+		} else {
+			r.dhcp(o, &i, field+".dhcp", *x.DHCP)
+		}
+
+		if b := x.Netboot; b != nil {
+			m.Notes["allowPXE"] = strconv.FormatBool(b.AllowPXE != nil && *b.AllowPXE)
+			if booting >= 0 {
+				r.ignore(o, field+".netboot", fmt.Sprintf("a machine boots from one interface, the first: %s", all[booting].mac()))
+			} else if booting = n; b.OSIE != nil {
+				m.KernelArgs = b.OSIE.KernelParams
+			}
+		}
+		m.Interfaces = append(m.Interfaces, i)
+	}
+	for n := range m.Interfaces {
+		m.Interfaces[n].DisableNetboot = booting >= 0 && n != booting
+	}
+}
+
+func (x hardwareInterface) mac() string {
+	if x.DHCP == nil {
+		return ""
+	}
+	return x.DHCP.MAC
+}
+
+// dhcp takes over a reservation.
+func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardwareDHCP) {
+	i.MAC, i.Hostname, i.Domain = x.MAC, x.Hostname, x.DomainName
+	i.Arch, i.UEFI, i.VLAN, i.Nameservers = x.Arch, x.UEFI, int(x.VLAN), x.NameServers
+	if x.LeaseTime != nil && *x.LeaseTime != 0 {
+		const most = 1<<32 - 1 // RFC 2131: 32 bits
+		if *x.LeaseTime < 0 || *x.LeaseTime > most {
+			r.add(o.doc, field+".lease_time", "leave it out for 7 days", "a lease of %d seconds cannot be given", *x.LeaseTime)
+		} else {
+			i.LeaseTime = inventory.Lease(time.Duration(*x.LeaseTime) * time.Second)
+		}
+	}
+
+	for n, text := range x.TimeServers {
+		if a, err := netip.ParseAddr(text); err == nil {
+			i.TimeServers = append(i.TimeServers, a)
+		} else {
+			r.ignore(o, fmt.Sprintf("%s.time_servers[%d]", field, n), "DHCP sends addresses of time servers, not names")
+		}
+	}
+	if ip := x.IP; ip != nil {
+		if ip.Address.Is6() && !ip.Address.Is4In6() {
+			r.ignore(o, field+".ip", "only IPv4 addresses are given by DHCP")
+			return
+		}
+		i.Address, i.Netmask, i.Gateway = ip.Address, ip.Netmask, ip.Gateway
+	}
+}
+
+// addHardware adds the machine of a document, with its BMC.
+func (r *reader) addHardware(h hardware) {
+	if h.bmc != nil {
+		if c, ok := r.controllers[h.bmc.key(h.object)]; ok {
+			b := c.bmc
+			h.machine.BMC = &b
+			r.use(c, h.object)
+		} else {
+			r.ignore(h.object, "spec.bmcRef", "the files hold no Machine "+clip(h.bmc.Name)+
+				": an operator switches the power until the machine has a BMC")
+		}
+	}
+	m := r.checked(h.object, h.machine, h.fieldOf)
+	r.addMachine(m)
+}
+
+// hardwareField returns the function that translates a field of a machine to a path of its
+// document. interfaces, metadata and spec are where those parts are in the document.
+func hardwareField(interfaces, metadata, spec string) func(field string) string {
+	dhcp := strings.NewReplacer(
+		".mac", ".dhcp.mac", ".address", ".dhcp.ip.address", ".netmask", ".dhcp.ip.netmask", ".gateway", ".dhcp.ip.gateway",
+		".hostname", ".dhcp.hostname", ".domain", ".dhcp.domain_name", ".nameservers", ".dhcp.name_servers",
+		".timeServers", ".dhcp.time_servers", ".leaseTime", ".dhcp.lease_time", ".vlan", ".dhcp.vlan_id",
+		".arch", ".dhcp.arch", ".uefi", ".dhcp.uefi", ".disableDHCP", ".disableDhcp",
+	)
+	return func(field string) string {
+		first, _, _ := strings.Cut(field, ".")
+		first, _, _ = strings.Cut(first, "[")
+		rest := strings.TrimPrefix(field, first)
+		switch first {
+		case "name":
+			return "metadata.name"
+		case "labels":
+			return "metadata.labels" + rest
+		case "interfaces":
+			return interfaces + dhcp.Replace(rest)
+		case "sshKeys":
+			return metadata + ".instance.ssh_keys" + rest
+		case "kernelArgs":
+			return interfaces
+		case "diskSelector":
+			return spec + "disks[0].device"
+		case "bmc":
+			return spec + "bmcRef"
+		}
+		return spec + field
+	}
+}
