@@ -77,10 +77,7 @@ func Handlers() []string {
 
 // canHandle reports whether an action may follow a failed one: the run decides what becomes of the machine, nothing completes
 // the environment of a handler, and the images of a run are those of its actions.
-func canHandle(row Description) bool {
-	image := slices.ContainsFunc(row.Variables, func(v Variable) bool { return v.Name == "IMG_URL" })
-	return !row.Leaves && row.Adds == "" && !image
-}
+func canHandle(row Description) bool { return !row.Leaves && !row.Whole && row.Adds == "" }
 
 // handlers returns what the agent may carry out after a has failed. Handlers that cannot be read are left out.
 func (a Action) handlers() (all []Handler) {

@@ -87,5 +87,6 @@ func TestHandlersLeaveNothingToTheServer(t *testing.T) {
 	for _, name := range Handlers() {
 		require.False(t, Leaves(name), name)
 		require.Empty(t, Describe(name).Adds, name)
+		require.False(t, WritesWhole(name), name)
 	}
 }
