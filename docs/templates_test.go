@@ -184,8 +184,13 @@ func addedTable() string {
 
 // handlerText lists the actions that may follow a failed one.
 func handlerText() string {
-	return fmt.Sprintf("Allowed are %s, and `%s`; others leave the agent, write an image, or need what only the server adds. Each may take %d s beside the "+
-		"timeout of the action.\n", codes(action.Handlers()), action.Echo, action.HandlerTime)
+	return fmt.Sprintf(
+		"Allowed are %s, and `%s`; others leave the agent, write an image, or need what only the server adds. Each may take %d s beside the "+
+			"timeout of the action.\n",
+		codes(action.Handlers()),
+		action.Echo,
+		action.HandlerTime,
+	)
 }
 
 // actionText describes an action.
