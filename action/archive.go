@@ -17,12 +17,15 @@ const (
 // archive2Disk extracts an archive faithfully and never outside of DEST_PATH.
 var archive2Disk = Description{
 	Text:   "Extracts a tar archive into a file system on the disk.",
-	Writes: true, Disk: "DEST_DISK",
+	Writes: true, Disk: "DEST_DISK", URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
 	Variables: []Variable{
-		{Name: ArchiveURLVariable, Text: "where the agent fetches the archive, http or https", Required: true, check: fileURL},
 		{
-			Name: ArchiveDigestVariable, Text: "SHA-256 of the file as it is served, 64 hex digits", Required: true,
-			check: requiredDigest,
+			Name: ArchiveURLVariable, Text: "where the agent fetches the archive, http or https",
+			Default: "the image of the run or of the machine, an archive", check: fileURL,
+		},
+		{
+			Name: ArchiveDigestVariable, Text: "SHA-256 of the file as it is served, 64 hex digits", Default: "the digest of the stored archive",
+			check: sha256Digest,
 		},
 		{Name: ArchivePathVariable, Text: "absolute path of a folder in the file system", Default: "/", check: folderPath},
 		{Name: "DEST_DISK", Text: "path of the disk or partition", Default: runDisk},
@@ -32,22 +35,19 @@ var archive2Disk = Description{
 		{Name: "HTTP_CLIENT_TIMEOUT_MINUTES", Text: "not needed: the timeout of the action counts", check: number},
 	},
 	Output: []string{"device", "sha256", "entries", "bytes"},
+	Limits: "A URL of another server needs TARFILE_CHECKSUM.",
+	Adds:   "TARFILE_CHECKSUM of a stored archive.",
 }
 
 func fileURL(env map[string]string, name string) error {
+	if env[name] == "" {
+		return nil // the plan sets it
+	}
 	u, err := url.Parse(env[name])
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("reading %s: want http:// or https:// and a host", name) // it may have a password
 	}
 	return nil
-}
-
-func requiredDigest(env map[string]string, name string) error {
-	digest, err := sha256Of(env, name)
-	if err == nil && digest == "" {
-		err = fmt.Errorf("reading %s: it is missing: give the SHA-256 of the file as it is served", name)
-	}
-	return err
 }
 
 func folderPath(env map[string]string, name string) error {
@@ -62,10 +62,4 @@ func checksumNeeded(env map[string]string, name string) error {
 		return fmt.Errorf("reading %s: an archive is not extracted without its digest: give %s", name, ArchiveDigestVariable)
 	}
 	return nil
-}
-
-// ArchiveDigest returns TARFILE_CHECKSUM, with or without the prefix "sha256:", as 64
-// lower-case hex digits; "" if it is not set.
-func ArchiveDigest(env map[string]string) (string, error) {
-	return sha256Of(env, ArchiveDigestVariable)
 }

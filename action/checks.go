@@ -107,17 +107,14 @@ func unsupported(name, instead string) error {
 	return fmt.Errorf("reading %s: it is not supported: give %s", name, instead)
 }
 
-func sha256Digest(env map[string]string, _ string) error {
-	_, err := ImageDigest(env)
+func sha256Digest(env map[string]string, name string) error {
+	_, err := SHA256(env, name)
 	return err
 }
 
-// ImageDigest returns IMG_SHA256, with or without the prefix "sha256:", as 64
+// SHA256 returns a variable that is a SHA-256, with or without the prefix "sha256:", as 64
 // lower-case hex digits; "" if it is not set.
-func ImageDigest(env map[string]string) (string, error) { return sha256Of(env, "IMG_SHA256") }
-
-// sha256Of reads a variable that is a SHA-256, with or without the prefix "sha256:".
-func sha256Of(env map[string]string, name string) (string, error) {
+func SHA256(env map[string]string, name string) (string, error) {
 	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env[name]), "sha256:"))
 	if b, err := hex.DecodeString(s); s != "" && (err != nil || len(b) != 32) {
 		return "", fmt.Errorf("reading %s=%q: want 64 hex digits", name, env[name])

@@ -41,6 +41,9 @@ type Description struct {
 	Writes bool
 	// Whole means that the action replaces all that is on the disk.
 	Whole bool
+	// URL and Digest are the variables for the address of the file that it fetches, and for the
+	// SHA-256 of that file as it is served; "" if it fetches none.
+	URL, Digest string
 	// Disk is the variable that names the disk. If the variable is not set, the action uses the
 	// run's disk.
 	Disk string
@@ -92,6 +95,7 @@ var natives = map[string]Description{
 	Image2Disk: {
 		Text:    "Writes an image to the disk and reads it back.",
 		Aliases: []string{"osie-installer"}, Writes: true, Whole: true, Disk: "DEST_DISK",
+		URL: "IMG_URL", Digest: "IMG_SHA256",
 		Variables: []Variable{
 			{Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine"},
 			{

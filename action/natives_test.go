@@ -11,7 +11,6 @@ import (
 var required = map[string]map[string]string{
 	WriteFile:    {"DEST_PATH": "/x", "CONTENTS": ""},
 	Inject:       {FilesVariable: `[{"path": "/x"}]`},
-	Archive2Disk: {ArchiveURLVariable: "http://x/y.tar", ArchiveDigestVariable: strings.Repeat("0a", 32)},
 	OCI2Disk:     {"IMG_URL": "registry.example/lab/disk@sha256:" + strings.Repeat("0a", 32)},
 	WaitDaemon:   {InnerImageVariable: "reboot:v1"},
 }

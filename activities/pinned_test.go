@@ -144,6 +144,23 @@ func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 	}
 	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.ErrorContains(t, err, "image cd is for installers (an ISO 9660 image), not for disks")
+	s.images[0].Use, s.images[0].Contents = inventory.UseArchive, "tar archive, 7 entries"
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.ErrorContains(t, err, "image cd is for archives (tar archive, 7 entries), not for disks")
+
+	disk := s.template
+	s.template = strings.Replace(disk, "image2disk", "archive2disk", 1)
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.NoError(t, err)
+	require.Equal(t, sumA, s.plan.Actions[0].Environment["TARFILE_CHECKSUM"])
+	require.Equal(t, imagesAt+"/"+sumA+"/cd", s.plan.Actions[0].Environment["ARCHIVE_URL"])
+	s.images[0].Use, s.plan = "", nil
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.ErrorContains(t, err, "image cd is a disk image (tar archive, 7 entries), not an archive")
+	s.template = strings.Replace(disk, "image: image2disk, timeout: 9", "image: archive2disk, timeout: 9, environment: {ARCHIVE_URL: \"http://x/y\"}", 1)
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
+	require.ErrorContains(t, err, "TARFILE_CHECKSUM: no digest is known for http://x/y")
+	s.template = disk
 
 	s.images[0].Use = ""
 	s.template = strings.Replace(s.template, "timeout: 9", "timeout: 9, environment: {IMG_URL: \""+imagesAt+"/cd\", IMG_SHA256: "+sumB+"}", 1)

@@ -318,41 +318,45 @@ func (a *Activities) declared(img inventory.Image, out *Planned) error {
 	return nil
 }
 
-// digests gives each image2disk its sha256. A URL of another server that
-// declares no digest is refused: what is written must be known before. So is
-// an image of ours that has another digest, or is not for disks.
+// digests gives each action that fetches an image or an archive its SHA-256. A URL of another
+// server that declares no digest is refused: what is written must be known before. So is
+// an image of ours that has another digest, or is for another use.
 func (a *Activities) digests(images []inventory.Image, actions []action.Action, out *Planned) error {
 	var problems inventory.Problems
 	for i, x := range actions {
-		if native, _ := action.Native(x.Image); native != action.Image2Disk {
+		native, _ := action.Native(x.Image)
+		d := action.Describe(native)
+		if d.URL == "" {
 			continue
 		}
 		field := fmt.Sprintf("actions[%d] %s: ", i, x.Name)
 		for _, img := range images {
-			if x.Environment["IMG_URL"] != a.Site.URLOf(img) {
+			if x.Environment[d.URL] != a.Site.URLOf(img) {
 				continue
 			}
 			// A template may name an image that is not the machine's own.
 			if err := a.declared(img, out); err != nil {
 				return err
 			}
-			want, err := action.ImageDigest(x.Environment)
+			want, err := action.SHA256(x.Environment, d.Digest)
 			if err != nil {
 				return err
 			}
 			switch {
-			case img.Use == inventory.UseInstaller:
-				problems.Add(field+"IMG_URL", "name a disk image", "image %s is for installers (%s), not for disks", img.Name,
+			case native == action.Image2Disk && img.Use != "":
+				problems.Add(field+d.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
 					cmp.Or(img.Contents, "stored with --installer"))
+			case native == action.Archive2Disk && img.Use == "":
+				problems.Add(field+d.URL, "name a tar archive", "image %s is a disk image (%s), not an archive", img.Name, img.Contents)
 			case want != "" && !img.HasDigest(want):
-				problems.Add(field+"IMG_SHA256", "correct it, or store that image again: ingot image add "+img.Name+" FILE",
+				problems.Add(field+d.Digest, "correct it, or store that image again: ingot image add "+img.Name+" FILE",
 					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
 			}
-			actions[i].Environment["IMG_SHA256"] = img.SHA256
+			actions[i].Environment[d.Digest] = img.SHA256
 		}
-		if actions[i].Environment["IMG_SHA256"] == "" {
-			problems.Add(field+"IMG_SHA256", "set IMG_SHA256, or add the image with: ingot image add NAME URL",
-				"no digest is known for %s", action.PublicURL(x.Environment["IMG_URL"]))
+		if actions[i].Environment[d.Digest] == "" {
+			problems.Add(field+d.Digest, "set "+d.Digest+", or add the file with: ingot image add NAME URL",
+				"no digest is known for %s", action.PublicURL(x.Environment[d.URL]))
 		}
 	}
 	return problems.Err()

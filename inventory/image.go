@@ -90,7 +90,7 @@ var (
 func (p Plan) Images(from int) []PlannedImage {
 	var out []PlannedImage
 	add := func(name, sum string) {
-		sum, err := action.ImageDigest(map[string]string{"IMG_SHA256": sum})
+		sum, err := action.SHA256(map[string]string{"IMG_SHA256": sum}, "IMG_SHA256")
 		if err == nil && sum != "" && !slices.ContainsFunc(out, func(i PlannedImage) bool { return i.SHA256 == sum }) {
 			out = append(out, PlannedImage{Run: p.Run, Name: name, SHA256: sum})
 		}

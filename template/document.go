@@ -295,8 +295,8 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 
 	env := environmentOf(t, s)
 	native, _ := action.Native(s.Image)
-	if native == action.Image2Disk {
-		c.image(path, env)
+	if d := action.Describe(native); d.URL != "" {
+		c.image(path, env, d.URL, d.Digest)
 	}
 	if variable := action.DiskVariable(native); variable != "" {
 		env.setDefault(variable, disk, "the run's disk")
@@ -315,26 +315,27 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	return a
 }
 
-// image sets the image of an image action: the one in its environment, or else the machine's image.
-func (c *checker) image(path string, env environment) {
+// image sets the image of an action that fetches one: the one in its environment, or else the
+// machine's image. variable and digest are its variables.
+func (c *checker) image(path string, env environment, variable, digest string) {
 	d := c.data
-	if env.values["IMG_URL"] == "" {
+	if env.values[variable] == "" {
 		if d.Image == nil {
-			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set IMG_URL",
-				d.Machine.Name),
+			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set %s",
+				d.Machine.Name, variable),
 				"writes the machine's image, but machine %q has none", d.Machine.Name)
 			return
 		}
-		env.setDefault("IMG_URL", d.ImageURL, "image "+d.Image.Name)
+		env.setDefault(variable, d.ImageURL, "image "+d.Image.Name)
 	}
-	given := env.values["IMG_URL"]
+	given := env.values[variable]
 	if d.Image != nil && given == d.ImageURL && d.Image.SHA256 != "" {
-		env.setDefault("IMG_SHA256", d.Image.SHA256, "image "+d.Image.Name)
+		env.setDefault(digest, d.Image.SHA256, "image "+d.Image.Name)
 	}
 
 	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		c.add(path+".environment.IMG_URL", "give a URL that starts with http:// or https://",
+		c.add(path+".environment."+variable, "give a URL that starts with http:// or https://",
 			"%q is not a URL from which the agent can fetch an image", given)
 	}
 }

@@ -56,8 +56,8 @@ func (p place) isLiteral(name, value string) bool {
 
 // variables checks the variables of one action.
 func (c *checker) variables(at place, native string, env environment) {
-	if native == action.Image2Disk { // the server knows the digests of its own images
-		env.setDefault("IMG_SHA256", strings.Repeat("0", 64), "")
+	if digest := action.Describe(native).Digest; digest != "" { // the server knows the digests of its own images
+		env.setDefault(digest, strings.Repeat("0", 64), "")
 	}
 
 	for _, v := range action.Describe(native).Variables {

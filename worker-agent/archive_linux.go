@@ -27,6 +27,13 @@ import (
 // the action when it has been extracted. Doing it again gives the same.
 // Output: device, sha256, entries, bytes.
 func (t *attempt) archive2disk(ctx context.Context) error {
+	want, err := action.SHA256(t.env, action.ArchiveDigestVariable)
+	if err == nil && want == "" {
+		err = fmt.Errorf("extracting an archive: give its digest, %s", action.ArchiveDigestVariable)
+	}
+	if err != nil {
+		return err
+	}
 	disk, number, err := t.partition(ctx, "DEST_DISK")
 	if err != nil {
 		return err
@@ -59,10 +66,6 @@ func (t *attempt) archive2disk(ctx context.Context) error {
 		return fmt.Errorf("extracting %s to %s: %w", archive.src.shown, part.Path, err)
 	}
 
-	want, err := action.ArchiveDigest(t.env)
-	if err != nil {
-		return err
-	}
 	served, err := archive.checkServed(want)
 	if err != nil {
 		return err

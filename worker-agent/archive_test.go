@@ -372,7 +372,7 @@ func TestArchive2Disk(t *testing.T) {
 		{"/gz", digest("/raw"), "its SHA-256 is"},
 		{"/cut", digest("/cut"), "extracting"},
 		{"/none", digest("/raw"), "the server answers 404"},
-		{"/raw", "", "TARFILE_CHECKSUM: it is missing"},
+		{"/raw", "", "give its digest, TARFILE_CHECKSUM"},
 	} {
 		res := extract(x.name, x.digest)
 		require.Equal(t, action.Failed, res.State, x.name)

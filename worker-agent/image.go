@@ -30,7 +30,7 @@ import (
 // Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true when
 // no digest was declared.
 func (t *attempt) image2disk(ctx context.Context) error {
-	want, err := action.ImageDigest(t.env)
+	want, err := action.SHA256(t.env, "IMG_SHA256")
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ import (
 //
 // The manifest is verified by the digest of the reference, and the layer by that of the manifest.
 func (t *attempt) oci2disk(ctx context.Context) error {
-	want, err := action.ImageDigest(t.env)
+	want, err := action.SHA256(t.env, "IMG_SHA256")
 	if err != nil {
 		return err
 	}
