@@ -30,6 +30,15 @@ func Check(name string, env map[string]string) error {
 	return errors.Join(errs...)
 }
 
+// CheckCommand returns an error if a native action has a command and this is none.
+func CheckCommand(name string, command []string) error {
+	known := natives[name].Commands
+	if known == nil || len(command) == 1 && slices.Contains(known, command[0]) {
+		return nil
+	}
+	return fmt.Errorf("invalid command %q of %s: give one of %s", command, name, strings.Join(known, ", "))
+}
+
 func partition(env map[string]string, name string) error {
 	_, err := ParsePartition(env[name])
 	return err

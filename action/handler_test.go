@@ -1,6 +1,7 @@
 package action
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -77,6 +78,18 @@ func TestHandlersCount(t *testing.T) {
 				want = 10
 			}
 			require.Equal(t, want, a.Longest(), words)
+		}
+	}
+}
+
+// S22: what may hold a credential is in the list of what commands do not get.
+func TestCredentialsAreListed(t *testing.T) {
+	holds := regexp.MustCompile(`URL|USER|PASSWORD|TOKEN|SECRET|KEY`)
+	for _, name := range Natives() {
+		for _, v := range Describe(name).Variables {
+			if holds.MatchString(v.Name) && v.Name != "USER_DATA" {
+				require.Contains(t, Credentials, v.Name, name)
+			}
 		}
 	}
 }

@@ -11,12 +11,14 @@ const (
 	Image2Disk   = "image2disk"
 	OCI2Disk     = "oci2disk"
 	Archive2Disk = "archive2disk"
+	RootIO       = "rootio"
 	WriteFile    = "writefile"
 	Inject       = "inject" // several files, see Files
 	ConfigDrive  = "configdrive"
 	GrowPart     = "growpart"
 	Wipe         = "wipe"
 	EFIBoot      = "efiboot"
+	CExec        = "cexec"
 	Kexec        = "kexec"
 	WaitDaemon   = "waitdaemon"
 	Reboot       = "reboot"
@@ -33,8 +35,10 @@ type Description struct {
 	// Variables are the variables that the action reads. Others are ignored, because a task gives
 	// its environment to all of its actions.
 	Variables []Variable
-	Output    []string // names of the values that it reports
-	Limits    string   // "" for none
+	// Commands are the values of command, which then has exactly one; nil: command is not read.
+	Commands []string
+	Output   []string // names of the values that it reports
+	Limits   string   // "" for none
 	// Adds lists what the plan or the server adds automatically; "" for nothing.
 	Adds string
 	// Writes means that the action changes disks or, like kexec, starts a system from one.
@@ -117,6 +121,7 @@ var natives = map[string]Description{
 	},
 	OCI2Disk:     oci2Disk,
 	Archive2Disk: archive2Disk,
+	RootIO:       rootIO,
 	WriteFile: {
 		Text:   "Writes one file into a file system on the disk.",
 		Writes: true, Disk: "DEST_DISK",
@@ -212,6 +217,7 @@ var natives = map[string]Description{
 		},
 		Output: []string{"firmware", "entries", "deleted", "order", "next"},
 	},
+	CExec: cexec,
 	Kexec: {
 		Text:   "Starts a kernel that is installed on the disk in place of the firmware.",
 		Writes: true, Disk: "BLOCK_DEVICE", Leaves: true,

@@ -9,10 +9,11 @@ import (
 
 // required has minimal environments for the actions that have required variables.
 var required = map[string]map[string]string{
-	WriteFile:    {"DEST_PATH": "/x", "CONTENTS": ""},
-	Inject:       {FilesVariable: `[{"path": "/x"}]`},
-	OCI2Disk:     {"IMG_URL": "registry.example/lab/disk@sha256:" + strings.Repeat("0a", 32)},
-	WaitDaemon:   {InnerImageVariable: "reboot:v1"},
+	WriteFile:  {"DEST_PATH": "/x", "CONTENTS": ""},
+	Inject:     {FilesVariable: `[{"path": "/x"}]`},
+	OCI2Disk:   {"IMG_URL": "registry.example/lab/disk@sha256:" + strings.Repeat("0a", 32)},
+	CExec:      {CommandVariable: "true"},
+	WaitDaemon: {InnerImageVariable: "reboot:v1"},
 }
 
 // Each row is consistent: its names are found, and it agrees with itself about the disk and the

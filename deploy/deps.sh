@@ -8,7 +8,7 @@
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
 #   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, IPMI simulator),
-#                  others are boot files of other machines (kernel, iPXE of Debian sid, busybox)
+#                  others go to other machines (kernel, mdadm, LVM, iPXE of Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
 # CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab. The script asks no questions, can be interrupted and repeated at any
 # time, and takes a second when nothing is missing.
@@ -33,7 +33,7 @@ if wants demo || wants test; then
   packages+=(
     ca-certificates iproute2 nftables ipmitool tcpdump curl                               # running the lab
     qemu-system-x86 ovmf ipxe-qemu
-    kmod cpio zstd xz-utils                                                               # building the agent's system
+    kmod cpio zstd xz-utils xfsprogs                                                      # building the agent's system
     debootstrap grub-efi-amd64-bin grub-common syslinux syslinux-common mtools dosfstools # building disk images
     gdisk e2fsprogs
   )
@@ -41,7 +41,7 @@ if wants demo || wants test; then
   command -v git >/dev/null || packages+=(git)
 fi
 if wants test; then
-  packages+=(xfsprogs btrfs-progs chromium fonts-dejavu-core qemu-utils)
+  packages+=(btrfs-progs chromium fonts-dejavu-core qemu-utils)
   tools+=(temporal=github.com/temporalio/cli@v1.5.1)
 fi
 if wants lint; then
@@ -170,7 +170,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay openipmi kernel ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay openipmi programs kernel ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -180,6 +180,7 @@ unpack_all() {
   unpack busybox busybox-static
   unpack relay isc-dhcp-relay
   unpack openipmi openipmi libopenipmi0
+  unpack programs mdadm lvm2 libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
   unpack kernel linux-image-amd64
   unpack_ipxe
   exec 9>&-

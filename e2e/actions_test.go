@@ -47,6 +47,10 @@ tasks:
     image: archive2disk
     timeout: 600
     environment: {ARCHIVE_URL: "http://%s/images/tree", DEST_DISK: /dev/vda, DEST_PATH: /opt/tree}
+  - name: command
+    image: quay.io/tinkerbell/actions/cexec:latest
+    timeout: 60
+    environment: {BLOCK_DEVICE: /dev/vda2, FS_TYPE: ext4, CHROOT: y, DEFAULT_INTERPRETER: /bin/sh -c, CMD_LINE: "busybox uname -n >/etc/by-cexec && busybox ls /dev/vda2"}
   - name: start
     image: kexec
     timeout: 60
@@ -66,6 +70,7 @@ tasks:
 	require.Equal(t, 1, m.PowerOns())
 
 	require.NoError(t, m.PowerOff(ctx))
+	require.NotEmpty(t, readRoot(ctx, t, m, "/etc/by-cexec"))
 	for _, name := range files {
 		require.Equal(t, onHost(t, filepath.Join(tree, name)), onDisk(ctx, t, m, path.Join("/opt/tree", name)), name)
 	}

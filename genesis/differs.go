@@ -21,6 +21,7 @@ func Differs(stored, lab inventory.Machine) []string {
 		{"interfaces", equal(stored.Interfaces, lab.Interfaces)},
 		{"disks", equal(stored.Disks, lab.Disks)},
 		{"protectedDisks", equal(stored.ProtectedDisks, lab.ProtectedDisks)},
+		{"storage", equal(stored.Storage, lab.Storage)},
 		{"diskSelector", equal(stored.DiskSelector, lab.DiskSelector)},
 		{"bmc", equal(bare(stored.BMC), bare(lab.BMC))},
 		{"template", stored.Template == lab.Template},

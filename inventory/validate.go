@@ -147,6 +147,11 @@ func Validate(m Machine) Problems {
 	if m.DiskSelector != nil {
 		checkSelector(&ps, *m.DiskSelector)
 	}
+	if m.Storage != nil {
+		for _, p := range m.Storage.Problems() {
+			ps.Add("storage."+p.Field, p.Remedy, "%s", p.What)
+		}
+	}
 
 	checkProtected(&ps, m)
 	if m.BMC != nil {

@@ -147,9 +147,13 @@ func rootio(m inventory.Machine) []byte {
 			addresses = append(addresses, a)
 		}
 	}
+	storage := any(map[string]any{"disks": disks})
+	if m.Storage != nil {
+		storage = m.Storage
+	}
 	instance := map[string]any{
 		"id": seed.InstanceID(m), "hostname": hostname(m), "ssh_keys": append([]string{}, m.SSHKeys...), "ips": addresses,
-		"storage": map[string]any{"disks": disks},
+		"storage": storage,
 	}
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"instance": instance}})
 	if err != nil {

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -135,5 +136,58 @@ func TestForeignTemplatesLintWithoutNotes(t *testing.T) {
 		parsed, err := Parse(name, src)
 		require.NoError(t, err)
 		require.Empty(t, parsed.Notes, name)
+	}
+}
+
+const rootIOTemplate = `
+version: "0.1"
+name: disks
+tasks:
+  - name: install
+    actions:
+      - {name: disks, image: "quay.io/tinkerbell/actions/rootio:v1", %s}
+`
+
+// rootio gets the machine's storage, and what is wrong with it ends the run in plan.
+func TestRootIOIsCheckedInPlan(t *testing.T) {
+	with := func(s *action.Storage) Data {
+		d := data()
+		d.Machine.Storage = s
+		return d
+	}
+	disks := []action.StorageDisk{{Device: "/dev/nvme0n1", Partitions: []action.StoragePartition{{Label: "ROOT"}}}}
+	r, err := Render(t.Context(), "disks", fmt.Sprintf(rootIOTemplate, "command: [partition]"), with(&action.Storage{Disks: disks}))
+	require.NoError(t, err)
+	require.Equal(t, "/dev/nvme0n1", r.DiskAlias)
+	require.JSONEq(t, `{"disks": [{"device": "/dev/nvme0n1", "partitions": [{"label": "ROOT"}]}]}`, r.Actions[0].Environment["STORAGE"])
+
+	// Without another name, the run's disk is the first one of the storage.
+	other := with(&action.Storage{Disks: []action.StorageDisk{{Device: "/dev/vdc"}}})
+	other.Machine.Disks = nil
+	r, err = Render(t.Context(), "disks", fmt.Sprintf(rootIOTemplate, "command: [wipe]"), other)
+	require.NoError(t, err)
+	require.Equal(t, "/dev/vdc", r.DiskAlias)
+
+	second := append(disks, action.StorageDisk{Device: "/dev/sdb"})
+	double := &action.Storage{Disks: disks, Filesystems: []action.StorageFilesystem{
+		{Mount: action.StorageMount{Device: "/dev/nvme0n1p1", Format: "ext4", Point: "/"}}, {Mount: action.StorageMount{Device: "/dev/nvme0n1p9", Format: "zfs", Point: "/"}},
+	}}
+	for name, c := range map[string]struct {
+		text    string
+		storage *action.Storage
+		want    []string
+	}{
+		"no command":  {"pid: host", &action.Storage{Disks: disks}, []string{"tasks[0].actions[0].command", "give one of wipe, partition"}},
+		"no storage":  {"command: [format]", nil, []string{"tasks[0].actions[0].image", "give machine"}},
+		"other disk":  {"command: [format]", &action.Storage{Disks: second}, []string{"STORAGE", "disks[1]: /dev/sdb is not the run's disk", "serial or wwn"}},
+		"all at once": {"command: [format]", double, []string{"filesystems[1].mount.device", `unsupported format "zfs"`, "mount point of filesystems[0].mount already"}},
+		"text":        {"command: [format], environment: {STORAGE: '{\"disk\": 1}'}", nil, []string{"unknown field"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Render(t.Context(), "disks", fmt.Sprintf(rootIOTemplate, c.text), with(c.storage))
+			for _, want := range c.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
 	}
 }

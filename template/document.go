@@ -49,7 +49,7 @@ type step struct {
 	Name      string         `json:"name"`                 // unique in the task
 	Image     string         `json:"image"`                // the action: its name, or a reference of its container image
 	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; 0 or none means the default, 3600
-	Command   []string       `json:"command,omitempty"`    // kept and not used
+	Command   []string       `json:"command,omitempty"`    // what rootio does; kept and not used by others
 	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the time is up: as on-failure
 	// OnFailure is what the agent carries out when the action fails: the name of an action and its variables as NAME=VALUE,
 	// or echo and a text. The run still fails.
@@ -298,11 +298,17 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	if d := action.Describe(native); d.URL != "" {
 		c.image(path, env, d.URL, d.Digest)
 	}
+	if native == action.RootIO {
+		c.storage(path, env, disk)
+	}
 	if variable := action.DiskVariable(native); variable != "" {
 		env.setDefault(variable, disk, "the run's disk")
 	}
 	if err := action.Check(native, env.values); err != nil {
 		c.add(path+".environment", "see "+actionsPage, "%v", err)
+	}
+	if err := action.CheckCommand(native, s.Command); err != nil {
+		c.add(path+".command", "see "+actionsPage, "%v", err)
 	}
 	c.handlerDisks(path, s, disk)
 	if len(env.values) > 0 {
@@ -372,6 +378,9 @@ func (c *checker) diskAlias() string {
 	}
 	if alias == "" && len(c.data.Machine.Disks) > 0 {
 		alias, c.why.DiskAlias = c.data.Machine.Disks[0].Device, "the first disk that the machine declares"
+	}
+	if s := c.data.Machine.Storage; alias == "" && s != nil && len(s.Disks) > 0 {
+		alias, c.why.DiskAlias = s.Disks[0].Device, "the first disk of the machine's storage"
 	}
 	if alias == "" {
 		alias, c.why.DiskAlias = DefaultDisk, "default: neither template nor machine names one"

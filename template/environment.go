@@ -29,6 +29,7 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			c.variables(at, native, environmentOf(t, s))
+			c.handlerShells(at, s)
 			notes = append(notes, c.unread(at.step+".environment", native, s.Environment)...)
 		}
 	}
@@ -58,6 +59,12 @@ func (p place) isLiteral(name, value string) bool {
 func (c *checker) variables(at place, native string, env environment) {
 	if digest := action.Describe(native).Digest; digest != "" { // the server knows the digests of its own images
 		env.setDefault(digest, strings.Repeat("0", 64), "")
+	}
+
+	if native == action.CExec && env.values[action.InterpreterVariable] != "" &&
+		!at.isLiteral(action.CommandVariable, env.values[action.CommandVariable]) {
+		c.add(at.step+".environment."+action.CommandVariable, `put the data into another variable, and write "$NAME" here`,
+			"a shell would read the template's data as commands")
 	}
 
 	for _, v := range action.Describe(native).Variables {

@@ -19,10 +19,12 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 	agent  *Agent
 	env    map[string]string
-	alias  string
-	bound  *action.Disk
-	spared []action.DiskID // protected disks, which are never written
-	output map[string]string
+	// command is that of the template; see action.CheckCommand.
+	command []string
+	alias   string
+	bound   *action.Disk
+	spared  []action.DiskID // protected disks, which are never written
+	output  map[string]string
 
 	mu          sync.Mutex
 	done, total int64

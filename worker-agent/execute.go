@@ -112,6 +112,10 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	if err := action.Check(native, t.env); err != nil {
 		return err
 	}
+	if err := action.CheckCommand(native, as.Action.Command); err != nil {
+		return err
+	}
+	t.command = as.Action.Command
 	if action.Writes(native, t.env) {
 		if err := t.present(ctx); err != nil {
 			return err
@@ -132,12 +136,14 @@ var performers = map[string]func(*attempt, context.Context) error{
 	action.Image2Disk:   (*attempt).image2disk,
 	action.OCI2Disk:     (*attempt).oci2disk,
 	action.Archive2Disk: (*attempt).archive2disk,
+	action.RootIO:       (*attempt).rootIO,
 	action.WriteFile:    (*attempt).writeFile,
 	action.Inject:       (*attempt).inject,
 	action.ConfigDrive:  (*attempt).configDrive,
 	action.GrowPart:     (*attempt).growPart,
 	action.Wipe:         (*attempt).wipe,
 	action.EFIBoot:      (*attempt).efiBoot,
+	action.CExec:        (*attempt).cexec,
 	action.Kexec:        (*attempt).kexec,
 	action.Inspect:      (*attempt).inspect,
 	action.Noop:         (*attempt).noop,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,9 @@ type HostFilesystems struct {
 	Sys string
 	// Load loads a kernel module; nil if the kernel has all of them built in.
 	Load func(module string) error
+	// Children is held while a program runs: PID 1 reaps orphans only without it, and would take
+	// the program's exit code otherwise. nil: another process reaps them.
+	Children sync.Locker
 }
 
 // Partitions implements Filesystems.

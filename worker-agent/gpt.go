@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
+	"strings"
 	"unicode/utf16"
 )
 
@@ -246,4 +249,47 @@ func (g *gpt) writeCopy(dev Device, lba, entries uint64) error {
 		return err
 	}
 	return dev.Sync()
+}
+
+// newTable returns a GPT without partitions for a disk of size bytes: 128 entries of 128 bytes.
+func newTable(size int64, sector int) *gpt {
+	g := &gpt{sector: int64(sector), header: make([]byte, 92), entries: make([]byte, 128*128)}
+	copy(g.header, "EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00")
+
+	// crypto/rand.Read never fails: it crashes the program instead.
+	id := g.header[gptDiskGUID:][:16]
+	_, _ = rand.Read(id)
+	id[7], id[8] = id[7]&0x0f|0x40, id[8]&0x3f|0x80 // version 4, in the GUID's mixed byte order
+
+	g.put64(gptMyLBA, 1)
+	g.put64(gptEntriesLBA, 2)
+	binary.LittleEndian.PutUint32(g.header[gptCount:], 128)
+	binary.LittleEndian.PutUint32(g.header[gptEntrySize:], 128)
+	g.put64(gptFirstUsable, 2+g.entrySectors())
+	g.resize(size)
+	return g
+}
+
+// protectiveMBR returns the first sector of a disk with a GPT: one partition of type 0xee that covers
+// the disk (UEFI specification 2.10, §5.2.3).
+func protectiveMBR(dev Device) []byte {
+	mbr := aligned(dev.SectorSize())
+	e := mbr[446:][:16]
+	copy(e, "\x00\x00\x02\x00\xee\xff\xff\xff")
+	binary.LittleEndian.PutUint32(e[8:], 1)
+	binary.LittleEndian.PutUint32(e[12:], uint32(min(dev.Size()/int64(dev.SectorSize())-1, 0xffffffff)))
+	mbr[510], mbr[511] = 0x55, 0xaa
+	return mbr
+}
+
+// parseGUID is the reverse of guid.
+func parseGUID(text string) ([]byte, error) {
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err != nil || len(b) != 16 {
+		return nil, fmt.Errorf("invalid GUID %q", text)
+	}
+	slices.Reverse(b[:4])
+	slices.Reverse(b[4:6])
+	slices.Reverse(b[6:8])
+	return b, nil
 }

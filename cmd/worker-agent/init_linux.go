@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -43,7 +44,8 @@ func bootMachine() {
 		panic(err)
 	}
 
-	go reap()
+	var children sync.Mutex
+	go reap(&children)
 	ctx := context.Background()
 	mods, err := loadModuleIndex(moduleDir())
 	if err != nil {
@@ -60,7 +62,7 @@ func bootMachine() {
 	cfg.Logger = log
 	cfg.Finder = agent.HostFinder{}
 	cfg.Disks = agent.BlockDisks{}
-	cfg.Files = agent.HostFilesystems{Load: mods.load}
+	cfg.Files = agent.HostFilesystems{Load: mods.load, Children: &children}
 	cfg.Host = realHost{}
 	cfg.EFI = agent.HostEFI()
 	cfg.Linger = 10 * time.Second
@@ -145,17 +147,20 @@ func mountAll(log *slog.Logger) {
 	}
 }
 
-// reap waits for orphaned processes: PID 1 becomes their parent.
-func reap() {
+// reap waits for orphaned processes: PID 1 becomes their parent. While children is locked, the agent
+// waits for a process of its own.
+func reap(children sync.Locker) {
 	child := make(chan os.Signal, 1)
 	signal.Notify(child, syscall.SIGCHLD)
 	for range child {
+		children.Lock()
 		for {
 			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 			if pid <= 0 || err != nil {
 				break
 			}
 		}
+		children.Unlock()
 	}
 }
 

@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// S42: the agent starts no program but the shell of a rescue, which gets no arguments. So nothing from the network, a time
-// server's name or a host name for example, can pass through a shell. simulated.go is for machines of the lab.
+// S42: the agent starts the shell of a rescue, which gets no arguments, programs of its own system, and what a signed plan
+// says. So nothing from the network, a time server's name or a host name for example, can pass through a shell.
+// simulated.go is for machines of the lab.
 func TestS42NothingPassesThroughAShell(t *testing.T) {
 	files, err := filepath.Glob("../../worker-agent/*.go")
 	require.NoError(t, err)
@@ -21,7 +22,7 @@ func TestS42NothingPassesThroughAShell(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 
-	shells := 0
+	shells, programs := 0, map[string]int{}
 	for _, file := range append(files, own...) {
 		if strings.HasSuffix(file, "_test.go") || file == "simulated.go" {
 			continue
@@ -35,7 +36,9 @@ func TestS42NothingPassesThroughAShell(t *testing.T) {
 				return true
 			}
 			starts, program := startsProgram(call)
-			if starts {
+			if starts && program == "" {
+				programs[filepath.Base(file)]++
+			} else if starts {
 				shells++
 				require.Equal(t, "/bin/sh", program, fset.Position(call.Pos()))
 				require.Len(t, call.Args, 1, fset.Position(call.Pos()))
@@ -44,6 +47,10 @@ func TestS42NothingPassesThroughAShell(t *testing.T) {
 		})
 	}
 	require.Equal(t, 1, shells, "the shell of a rescue")
+	require.Equal(t, map[string]int{
+		"programs_linux.go": 1, // of the agent's own system, found by name in its folders
+		"cexec_linux.go":    1, // of the installed system, from a signed plan
+	}, programs, "no other program is started")
 }
 
 // startsProgram reports whether a call starts a program, and which if it is a constant.

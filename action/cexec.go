@@ -1,0 +1,131 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Variables of cexec, with the names of Tinkerbell's action.
+const (
+	CommandVariable     = "CMD_LINE"
+	InterpreterVariable = "DEFAULT_INTERPRETER"
+	ResolverVariable    = "UPDATE_RESOLV_CONF"
+)
+
+// Credentials are the variables of actions that may hold a credential. The commands of cexec do not get them from the
+// environment of their task (security S22).
+var Credentials = []string{"IMG_URL", ArchiveURLVariable, HegelVariable, RegistryUserVariable, RegistryPasswordVariable}
+
+// cexec runs commands of the installed system.
+var cexec = Description{
+	Text:   "Runs commands in the installed system, with its root file system as `/`.",
+	Writes: true, Disk: "BLOCK_DEVICE",
+	Variables: []Variable{
+		{Name: CommandVariable, Text: "commands, separated by `;`; quotes keep words together", Required: true, check: commandLine},
+		{
+			Name: InterpreterVariable, Text: "program of the installed system that is given all of CMD_LINE as its last word, like `/bin/sh -c`",
+			Default: "none: each command is started as it is written, and no shell reads it", check: interpreter,
+		},
+		{Name: "CHROOT", Text: "y: there is no other way", Default: "y"},
+		{Name: "BLOCK_DEVICE", Text: "path of the disk or partition", Default: runDisk},
+		partitionOfFiles, fileSystem,
+		{
+			Name: ResolverVariable, Text: "true or false: put the agent's /etc/resolv.conf into the system, which keeps it",
+			Default: "false", check: boolean,
+		},
+		{Name: "JSON_OUTPUT", Text: "not needed: the log is text", check: boolean},
+	},
+	Output: []string{"commands"},
+	Limits: "Other variables of the environment are those of the commands, but for " + strings.Join(Credentials, ", ") + ". `/dev`, `/proc` and `/sys` are the agent's. What the " +
+		"commands start ends with them. The first exit code other than 0 ends the action, as its exit code.",
+}
+
+// Commands returns what cexec starts: a program with its arguments for each command. Its error
+// does not repeat the text.
+func Commands(env map[string]string) ([][]string, error) {
+	text := env[CommandVariable]
+	if strings.TrimSpace(text) == "" {
+		return nil, fmt.Errorf("reading %s: it is missing", CommandVariable)
+	}
+	shell, err := splitWords(env[InterpreterVariable])
+	if err != nil || len(shell) > 1 {
+		return nil, fmt.Errorf("reading %s: want one program with its arguments", InterpreterVariable)
+	}
+	if len(shell) == 1 {
+		return [][]string{append(shell[0], text)}, nil
+	}
+
+	commands, err := splitWords(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", CommandVariable, err)
+	}
+	for _, words := range commands {
+		if slices.ContainsFunc(words, func(w string) bool { return slices.Contains([]string{"&&", "||", "|", "&", ">", ">>", "<"}, w) }) {
+			return nil, fmt.Errorf("reading %s: only a shell understands && and |: give %s=/bin/sh -c", CommandVariable, InterpreterVariable)
+		}
+	}
+	return commands, nil
+}
+
+// splitWords returns the words of each command of a text. Commands are separated by ; or lines.
+// Words are quoted as in a shell; nothing is expanded.
+func splitWords(text string) (commands [][]string, err error) {
+	var words []string
+	var word strings.Builder
+	quote, inWord, escaped := rune(0), false, false
+	endWord := func() {
+		if inWord {
+			words = append(words, word.String())
+		}
+		word.Reset()
+		inWord = false
+	}
+	endCommand := func() {
+		if endWord(); len(words) > 0 {
+			commands = append(commands, words)
+		}
+		words = nil
+	}
+
+	for _, c := range text {
+		switch {
+		case escaped:
+			word.WriteRune(c)
+			escaped = false
+		case c == '\\' && quote != '\'':
+			escaped, inWord = true, true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(c)
+		case c == '\'' || c == '"':
+			quote, inWord = c, true
+		case c == ';' || c == '\n':
+			endCommand()
+		case c == ' ' || c == '\t':
+			endWord()
+		case c == 0:
+			return nil, errors.New("it has a zero byte")
+		default:
+			word.WriteRune(c)
+			inWord = true
+		}
+	}
+	if quote != 0 || escaped {
+		return nil, errors.New("a quote is not closed")
+	}
+	endCommand()
+	return commands, nil
+}
+
+func commandLine(env map[string]string, _ string) error {
+	_, err := Commands(env)
+	return err
+}
+
+func interpreter(env map[string]string, name string) error {
+	_, err := splitWords(env[name])
+	return err
+}

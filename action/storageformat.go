@@ -1,0 +1,77 @@
+package action
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A maker is the program that makes a file system, and the options that a machine may give it.
+type maker struct {
+	program string
+	args    []string
+	// options are the letters of options with a value, flags those without.
+	options, flags string
+}
+
+// makers leaves out what names another device, such as an external journal: only the partition is
+// written.
+var makers = map[string]maker{
+	"ext2": {"mke2fs", []string{"-q", "-F", "-t", "ext2"}, "LUmbiINOETg", "jqF"},
+	"ext3": {"mke2fs", []string{"-q", "-F", "-t", "ext3"}, "LUmbiINOETg", "jqF"},
+	"ext4": {"mke2fs", []string{"-q", "-F", "-t", "ext4"}, "LUmbiINOETg", "jqF"},
+	"xfs":  {"mkfs.xfs", []string{"-q", "-f"}, "Lmbins", "qfK"},
+	"vfat": {"mkfs.fat", nil, "nFsiSRr", "a"},
+	"swap": {"mkswap", nil, "LU", "f"},
+}
+
+// optionValue has no slash: no value is a path. "name=" and "file" of mkfs.xfs are those of -d,
+// which is not allowed.
+var optionValue = regexp.MustCompile(`^[A-Za-z0-9_.,:=^+%-]{1,128}$`)
+
+// StorageFormats are the values of format.
+func StorageFormats() []string { return slices.Sorted(maps.Keys(makers)) }
+
+// Mkfs returns the program that makes a file system, and its arguments except for the device.
+func Mkfs(format string, options []string) (program string, args []string, err error) {
+	given, err := MkfsOptions(format, options)
+	m := makers[format]
+	return m.program, append(slices.Clone(m.args), given...), err
+}
+
+// MkfsOptions returns options as arguments of the program for format. An option and its value are
+// one element or two: "-L ROOT", "-LROOT", or "-L" and "ROOT".
+func MkfsOptions(format string, options []string) ([]string, error) {
+	m, ok := makers[format]
+	if !ok {
+		return nil, fmt.Errorf("unsupported format %q", format)
+	}
+
+	words := strings.Fields(strings.Join(options, " "))
+	var args []string
+	for i := 0; i < len(words); i++ {
+		name, value := words[i], ""
+		if len(name) < 2 || name[0] != '-' {
+			return nil, fmt.Errorf("option %q is not one of %s: want a letter behind a dash", name, m.program)
+		}
+		letter := name[1:2]
+		name, value = "-"+letter, name[2:]
+		switch {
+		case strings.Contains(m.flags, letter) && value == "":
+			args = append(args, name)
+			continue
+		case !strings.Contains(m.options, letter):
+			return nil, fmt.Errorf("option %s of %s is not allowed; allowed are the letters %s%s", name, m.program, m.options, m.flags)
+		case value == "" && i+1 < len(words):
+			i++
+			value = words[i]
+		}
+		if !optionValue.MatchString(value) || strings.HasPrefix(value, "-") {
+			return nil, fmt.Errorf("option %s of %s has the invalid value %q: want letters, digits and _ . , : = ^ + %% -", name, m.program, value)
+		}
+		args = append(args, name, value)
+	}
+	return args, nil
+}
