@@ -155,8 +155,8 @@ func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
 	if m.BMC.Manual() && !m.BMC.Wakes() {
 		problems.Add("machine", "give it a BMC, or press the button yourself", "%q has no BMC", m.Name)
 	}
-	if !isSafeName(in.Job) {
-		problems.Add("job", safeNameRule, "invalid name of a job %q", in.Job)
+	if !inventory.SafeName(in.Job) {
+		problems.Add("job", inventory.SafeNameRule, "invalid name of a job %q", in.Job)
 	}
 	problems = append(problems, in.Validate()...)
 	for i, t := range in.Tasks {

@@ -76,11 +76,6 @@ func (s *images) routes() []httpapi.Route {
 	}
 }
 
-var safe = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
-
-// isSafeName reports whether name is safe in a path and in a URL.
-func isSafeName(name string) bool { return safe.MatchString(name) && !strings.Contains(name, "..") }
-
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // parseSum parses a declared SHA-256; "" means none.

@@ -171,8 +171,6 @@ func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInp
 	})
 }
 
-const safeNameRule = "small letters, digits, dots, dashes, underscores; at most 128"
-
 // operationName matches a name that is valid in paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 

@@ -103,8 +103,8 @@ func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Templa
 		return inventory.Template{}, err
 	}
 	name := cmp.Or(q.Name, parsed.Name)
-	if !isSafeName(name) {
-		return inventory.Template{}, inventory.Invalid("name", safeNameRule, "invalid name of a template %q", name)
+	if !inventory.SafeName(name) {
+		return inventory.Template{}, inventory.Invalid("name", inventory.SafeNameRule, "invalid name of a template %q", name)
 	}
 	if _, ok := findBuiltin(name); ok {
 		return inventory.Template{}, fmt.Errorf("template %q comes with the program, choose another name: %w",

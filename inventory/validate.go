@@ -433,12 +433,18 @@ func checkPathSafe(ps *Problems, field, name string) {
 	}
 }
 
-var imageName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
+// SafeNameRule is what SafeName demands, for messages.
+const SafeNameRule = "small letters, digits, dots, dashes, underscores; at most 128"
+
+var safeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
+
+// SafeName reports whether name is safe in a path and in a URL.
+func SafeName(name string) bool { return safeName.MatchString(name) && !strings.Contains(name, "..") }
 
 // ValidateImageName returns what is wrong with the name of an image. It stands
 // in addresses and boot scripts, and a digest is served in its place.
 func ValidateImageName(name string) (ps Problems) {
-	if !imageName.MatchString(name) || strings.Contains(name, "..") || IsDigest(name) {
+	if !SafeName(name) || IsDigest(name) {
 		ps.Add("name", "use up to 128 lower-case letters, digits and . _ -, beginning and ending with a letter or digit",
 			"invalid image name %q", name)
 	}

@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"encoding/base64"
+	"maps"
 	"slices"
 	"strings"
 
@@ -74,6 +75,14 @@ type secretDocument struct {
 	StringData map[string]string `json:"stringData"`
 }
 
+// ignoredSecret are the keys of a Secret that are not imported, and why.
+var ignoredSecret = map[string]string{
+	"metadata.namespace": "an inventory has no namespaces",
+	"metadata.labels":    "labels are those of the Hardware",
+	"type":               "the keys of a Secret say what it is",
+	"immutable":          "a login changes with its machine",
+}
+
 // readSecret keeps the login of a Secret for the Machines that refer to it. Its problems
 // repeat no value.
 func (r *reader) readSecret(o object) {
@@ -84,8 +93,16 @@ func (r *reader) readSecret(o object) {
 	}
 
 	var d secretDocument
-	if !r.decode(o, &d, nil) {
+	if !r.decode(o, &d, ignoredSecret) {
+		r.wrongSecrets[o.key()] = true
 		return
+	}
+	for path, values := range map[string]map[string]string{"data": d.Data, "stringData": d.StringData} {
+		for key := range values {
+			if key != "username" && key != "password" {
+				r.ignore(o, path+"."+key, "the login of a BMC is username and password")
+			}
+		}
 	}
 	value := func(key string) string {
 		if v, ok := d.StringData[key]; ok {
@@ -113,9 +130,14 @@ func (r *reader) readController(o object) {
 	if _, double := r.controllers[o.key()]; double {
 		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Machine %s in this namespace already", clip(o.name))
 	}
-	r.controllers[o.key()] = controller{object: o, bmc: bmcOf(d.Spec.Connection)}
+	c := controller{object: o, bmc: bmcOf(d.Spec.Connection)}
+	r.noteConnection(c, d.Spec.Connection)
+	r.controllers[o.key()] = c
 	if ref := d.Spec.Connection.AuthSecretRef; ref != nil {
 		r.logins = append(r.logins, login{o, *ref})
+	} else if c.bmc.Capabilities().NeedsPassword {
+		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password", "there is no login, and the driver %s needs one",
+			c.bmc.Driver)
 	}
 }
 
@@ -156,6 +178,25 @@ func bmcOf(c connection) inventory.BMC {
 	return b
 }
 
+// noteConnection notes what the driver of a controller does not use.
+func (r *reader) noteConnection(c controller, x connection) {
+	at := "spec.connection."
+	ignore := func(given bool, key, why string) {
+		if given {
+			r.ignore(c.object, at+key, why)
+		}
+	}
+	b := c.bmc
+	ignore(x.InsecureTLS && b.Driver != inventory.DriverAMT, "insecureTLS", "power goes without TLS: the driver is "+b.Driver)
+	ignore(x.Host != "" && b.Host == "", "host", "the driver "+b.Driver+" has no address")
+	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
+	if p := x.ProviderOptions; p != nil {
+		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
+		ignore(p.IPMITool != nil && b.Driver != inventory.DriverIPMI, "providerOptions.ipmitool", "the driver is "+b.Driver)
+	}
+	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, "authSecretRef", "the driver "+b.Driver+" needs no password")
+}
+
 // A login is a reference of a bmc Machine to its Secret.
 type login struct {
 	from object
@@ -166,21 +207,26 @@ type login struct {
 func (r *reader) joinLogins() {
 	for _, l := range r.logins {
 		c := r.controllers[l.from.key()]
-		s, ok := r.secrets[l.ref.key(l.from)]
+		key, ok := find(r.secrets, l.ref, l.from)
+		s := r.secrets[key]
 		if !ok {
-			if c.bmc.Capabilities().NeedsPassword {
+			_, wrong := find(r.wrongSecrets, l.ref, l.from)
+			if c.bmc.Capabilities().NeedsPassword && !wrong {
 				r.add(l.from.doc, "spec.connection.authSecretRef", "give the file with that Secret as well",
 					"the files hold no Secret %s in this namespace", clip(l.ref.Name))
 			}
 			c.unknown = true
 		} else if c.bmc.Capabilities().NeedsPassword {
 			c.bmc.User, c.bmc.Password = s.user, inventory.NewSecret(s.password)
+			if s.password == "" {
+				r.add(s.doc, "stringData.password", "write it there, or in base64 into data", "there is no password, and the Machine %s needs one", clip(c.name))
+			}
 		}
 		r.controllers[l.from.key()] = c
 	}
 
-	for _, c := range r.controllers {
-		r.checkController(c)
+	for _, key := range slices.Sorted(maps.Keys(r.controllers)) {
+		r.checkController(r.controllers[key])
 	}
 }
 
@@ -211,13 +257,15 @@ func controllerField(field string) string {
 	return "spec.connection"
 }
 
-// use notes that a machine has the controller.
-func (r *reader) use(c controller, by object) {
+// use notes that a machine has the controller, and reports whether it can have it.
+func (r *reader) use(c controller, by object) bool {
 	if c.usedBy != "" {
 		r.add(by.doc, "spec.bmcRef", "give each machine a BMC of its own", "the BMC %s belongs to %s already", clip(c.name), c.usedBy)
+		return false
 	}
 	c.usedBy = by.String()
 	r.controllers[c.key()] = c
+	return true
 }
 
 // noteUnused notes BMCs that no machine has.

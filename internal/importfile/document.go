@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +43,17 @@ type reference struct {
 
 func (x reference) key(from object) string { return cmp.Or(x.Namespace, from.namespace) + "/" + x.Name }
 
+// find returns the key in objects of what x refers to: an object of that namespace, or one whose
+// document names none and so goes into any.
+func find[T any](objects map[string]T, x reference, from object) (string, bool) {
+	for _, key := range []string{x.key(from), "/" + x.Name} {
+		if _, ok := objects[key]; ok {
+			return key, true
+		}
+	}
+	return "", false
+}
+
 // objectMeta is a Kubernetes metadata; what only Kubernetes writes is any.
 type objectMeta struct {
 	Name              string            `json:"name"`
@@ -74,6 +86,9 @@ const ownForm = "write it as ingot machine push --help shows"
 // readDocument reads a document of any kind.
 func (r *reader) readDocument(d strictyaml.Document) {
 	r.documents++
+	if r.tooLarge(d) {
+		return
+	}
 	o := object{doc: d, kind: d.Text("kind"), namespace: d.Text("metadata.namespace"), name: d.Text("metadata.name")}
 	group, version, _ := strings.Cut(d.Text("apiVersion"), "/")
 	switch {
@@ -84,14 +99,13 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	case o.kind == "" || group == "":
 		r.add(d, "", "write both apiVersion and kind, or none of them for Ingot's own form", "kind and apiVersion belong together")
 	case o.kind == "List" && group == "v1":
-		r.documents--
-		for _, item := range d.List("items") {
-			r.readDocument(item)
-		}
+		r.readList(o)
 	case group == "v1" && o.kind == "Secret":
 		r.readSecret(o)
 	case (group == groupTinkerbell || group == groupBMC) && version != "v1alpha1":
 		r.readLater(o, group, version)
+	case group == groupEKSA && version != "v1alpha1":
+		r.add(d, "apiVersion", "write it as v1alpha1", "version %q of %s is not read; v1alpha1 is", clip(version), group)
 	case group == groupTinkerbell || group == groupBMC || group == groupEKSA:
 		if read, ok := kinds[group+" "+o.kind]; ok {
 			read(r, o)
@@ -100,6 +114,38 @@ func (r *reader) readDocument(d strictyaml.Document) {
 		r.ignore(o, "kind", "documents of this kind have no counterpart")
 	default:
 		r.ignore(o, "kind", "the document belongs to another program")
+	}
+}
+
+// maxKeys is how many keys and elements all documents may have, with aliases written out: those
+// of 20,000 machines. Aliases in a List would otherwise make a small file endless.
+const maxKeys = 2_000_000
+
+// tooLarge counts the keys of a document, and reports once when there are too many.
+func (r *reader) tooLarge(d strictyaml.Document) bool {
+	if r.keys > maxKeys {
+		return true
+	}
+	d.Each(func(string, int) { r.keys++ })
+	if r.keys > maxKeys {
+		r.add(d, "", "import in several steps, and write repeated parts out", "the files have more than %d keys", maxKeys)
+		return true
+	}
+	return false
+}
+
+// readList reads the items of a v1 List, as "kubectl get -o yaml" prints them.
+func (r *reader) readList(o object) {
+	items := o.doc.List("items")
+	if items == nil {
+		r.add(o.doc, "items", "give the documents as a list", "a List needs items")
+	}
+	for n, item := range items {
+		if item.Text("kind") == "List" {
+			r.add(o.doc, fmt.Sprintf("items[%d]", n), "put its items into the outer one", "a List is not read inside of another")
+			continue
+		}
+		r.readDocument(item)
 	}
 }
 
@@ -120,7 +166,7 @@ func (r *reader) readLater(o object, group, version string) {
 		r.ignore(o, "kind", "documents of this kind have no counterpart")
 		return
 	}
-	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s %s of %s is not read; v1alpha1 is",
+	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
 		o.kind, clip(version), group)
 }
 
@@ -153,7 +199,11 @@ func (r *reader) decode(o object, into any, table map[string]string) bool {
 
 // note notes the keys of a document that table names.
 func (r *reader) note(o object, table map[string]string) {
+	ignored := "" // the last one; what is below it needs no line of its own
 	o.doc.Each(func(path string, line int) {
+		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
+			return
+		}
 		pattern := index.ReplaceAllString(path, "[]")
 		why, ok := table[pattern]
 		if !ok {
@@ -162,6 +212,7 @@ func (r *reader) note(o object, table map[string]string) {
 			}
 		}
 		if ok {
+			ignored = path
 			r.Ignored = append(r.Ignored, Ignored{Place{o.doc.File, line}, o.String(), path, why})
 		}
 	})
@@ -172,6 +223,8 @@ var index = regexp.MustCompile(`\[\d+\]`)
 // ofKubernetes are keys of every document. Those without a reason are what Kubernetes adds,
 // and not worth a line.
 var ofKubernetes = map[string]string{
+	"metadata.generateName": "", "metadata.creationTimestamp": "", "metadata.deletionTimestamp": "", "metadata.finalizers": "",
+	"metadata.generation": "", "metadata.managedFields": "", "metadata.resourceVersion": "", "metadata.selfLink": "", "metadata.uid": "",
 	"status": "it is the state in another program", "metadata.annotations": "a machine has labels only",
 	"metadata.ownerReferences": "the object is owned by another program; Ingot does not take part in that",
 }
@@ -190,7 +243,7 @@ func (r *reader) checked(o object, m inventory.Machine, fieldOf func(field strin
 	}
 	r.problems = append(r.problems, o.doc.Locate(ps)...)
 	return Machine{
-		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) },
+		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
 	}
 }
 

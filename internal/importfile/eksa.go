@@ -55,6 +55,11 @@ func (r *reader) readMachineConfig(o object) {
 	if url := d.Spec.OSImageURL; url != "" {
 		r.ignore(o, "spec.osImageURL", "add the image: "+command("ingot", "image", "add", "NAME", url))
 	}
+	for n, u := range c.users {
+		if u.Name == "" {
+			r.add(o.doc, fmt.Sprintf("spec.users[%d].name", n), "name the user", "there is no name")
+		}
+	}
 	if len(c.selector) == 0 {
 		r.ignore(o, "spec.hardwareSelector", "without it, the users and the template belong to no machine")
 		return
@@ -73,10 +78,11 @@ func (r *reader) applyConfig(c machineConfig) {
 		}
 		matched = true
 
-		if c.template != "" && m.Template != "" && m.Template != c.template {
-			r.add(c.doc, "spec.hardwareSelector", "let one selector match each machine",
-				"machine %s is also matched by a document that gives it the template %s", m.Name, m.Template)
+		if other := r.configured[m.Name]; other != "" {
+			r.add(c.doc, "spec.hardwareSelector", "let one selector match each machine", "machine %s is also matched by %s", m.Name, other)
+			continue
 		}
+		r.configured[m.Name] = c.String()
 		if c.template != "" {
 			m.Template = c.template
 		}

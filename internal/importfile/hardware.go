@@ -214,7 +214,7 @@ func (r *reader) readHardware(o object) {
 		return
 	}
 
-	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels), Notes: map[string]string{}}
+	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels)}
 	var cut bool
 	if m.Name, cut = shortName(o.name); cut {
 		r.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
@@ -263,7 +263,9 @@ func fillInstance(m *inventory.Machine, x hardwareInstance) {
 	if len(m.Interfaces) > 0 && m.Interfaces[0].Hostname == "" {
 		m.Interfaces[0].Hostname = x.Hostname
 	}
-	m.SSHKeys = x.SSHKeys
+	if len(x.SSHKeys) > 0 {
+		m.SSHKeys = x.SSHKeys
+	}
 	m.UserData = inventory.NewSecret(x.Userdata)
 }
 
@@ -274,18 +276,19 @@ func (r *reader) interfaces(o object, m *inventory.Machine, path string, all []h
 	for n, x := range all {
 		field := fmt.Sprintf("%s[%d]", path, n)
 		i := inventory.Interface{DisableDHCP: x.DisableDHCP}
-		if x.DHCP == nil {
-			r.add(o.doc, field, "give dhcp.mac", "there is no MAC address")
-		} else {
+		if x.DHCP != nil {
 			r.dhcp(o, &i, field+".dhcp", *x.DHCP)
 		}
 
 		if b := x.Netboot; b != nil {
-			m.Notes["allowPXE"] = strconv.FormatBool(b.AllowPXE != nil && *b.AllowPXE)
 			if booting >= 0 {
 				r.ignore(o, field+".netboot", fmt.Sprintf("a machine boots from one interface, the first: %s", all[booting].mac()))
-			} else if booting = n; b.OSIE != nil {
-				m.KernelArgs = b.OSIE.KernelParams
+			} else {
+				booting = n
+				m.Notes = map[string]string{"allowPXE": strconv.FormatBool(b.AllowPXE != nil && *b.AllowPXE)}
+				if b.OSIE != nil {
+					m.KernelArgs = b.OSIE.KernelParams
+				}
 			}
 		}
 		m.Interfaces = append(m.Interfaces, i)
@@ -305,7 +308,10 @@ func (x hardwareInterface) mac() string {
 // dhcp takes over a reservation.
 func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardwareDHCP) {
 	i.MAC, i.Hostname, i.Domain = x.MAC, x.Hostname, x.DomainName
-	i.Arch, i.UEFI, i.VLAN, i.Nameservers = x.Arch, x.UEFI, int(x.VLAN), x.NameServers
+	i.Arch, i.UEFI, i.VLAN = x.Arch, x.UEFI, int(x.VLAN)
+	if len(x.NameServers) > 0 {
+		i.Nameservers = x.NameServers
+	}
 	if x.LeaseTime != nil && *x.LeaseTime != 0 {
 		const most = 1<<32 - 1 // RFC 2131: 32 bits
 		if *x.LeaseTime < 0 || *x.LeaseTime > most {
@@ -334,10 +340,12 @@ func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardware
 // addHardware adds the machine of a document, with its BMC.
 func (r *reader) addHardware(h hardware) {
 	if h.bmc != nil {
-		if c, ok := r.controllers[h.bmc.key(h.object)]; ok {
+		if key, ok := find(r.controllers, *h.bmc, h.object); ok {
+			c := r.controllers[key]
 			b := c.bmc
-			h.machine.BMC = &b
-			r.use(c, h.object)
+			if r.use(c, h.object) {
+				h.machine.BMC = &b
+			}
 		} else {
 			r.ignore(h.object, "spec.bmcRef", "the files hold no Machine "+clip(h.bmc.Name)+
 				": an operator switches the power until the machine has a BMC")
@@ -362,6 +370,9 @@ func hardwareField(interfaces, metadata, spec string) func(field string) string 
 		rest := strings.TrimPrefix(field, first)
 		switch first {
 		case "name":
+			if spec == "" {
+				return "id" // of the first Tinkerbell
+			}
 			return "metadata.name"
 		case "labels":
 			return "metadata.labels" + rest

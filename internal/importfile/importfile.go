@@ -42,6 +42,8 @@ type Machine struct {
 	Own bool
 	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
 	lineOf func(field string) int
+	// fieldOf translates such a field to the words of the document.
+	fieldOf func(field string) string
 }
 
 // LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac".
@@ -91,7 +93,8 @@ func Known(f File) bool {
 // any of them; then nothing is returned.
 func Read(files []File) (Import, error) {
 	r := &reader{
-		taken: machinefile.Claims{}, controllers: map[string]controller{}, secrets: map[string]secret{},
+		taken: machinefile.Claims{}, controllers: map[string]controller{}, secrets: map[string]secret{}, wrongSecrets: map[string]bool{},
+		configured: map[string]string{},
 	}
 	for _, f := range files {
 		r.readFile(f)
@@ -116,14 +119,19 @@ type reader struct {
 	documents int
 	taken     machinefile.Claims
 
-	// What documents refer to by kind and "namespace/name".
-	controllers map[string]controller
-	secrets     map[string]secret
-	logins      []login
-	hardware    []hardware
-	configs     []machineConfig
-	jobs        []job
-	workflows   []workflow
+	keys int // of all documents, see tooLarge
+
+	// What documents refer to by "namespace/name". A reference to a
+	// Secret that is wrong is not reported as well.
+	controllers  map[string]controller
+	secrets      map[string]secret
+	wrongSecrets map[string]bool
+	configured   map[string]string // machine → the TinkerbellMachineConfig that matches it
+	logins       []login
+	hardware     []hardware
+	configs      []machineConfig
+	jobs         []job
+	workflows    []workflow
 }
 
 // readFile reads the documents of a file. References between documents are left to join.
@@ -182,14 +190,32 @@ func (r *reader) addMachine(m Machine) {
 	var ps inventory.Problems
 	at := func(field string) string { return Place{m.File, m.LineOf(field)}.String() }
 	r.taken.Machine(&ps, "", m.Machine, at)
+	if !m.Own {
+		r.claimHostnames(&ps, m, at)
+	}
 	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
 		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.ListenPort()), at("bmc.host"))
 	}
 	for i := range ps {
 		ps[i].File, ps[i].Line = m.File, m.LineOf(ps[i].Field)
+		if m.fieldOf != nil {
+			ps[i].Field = m.fieldOf(ps[i].Field)
+		}
 	}
 	r.problems = append(r.problems, ps...)
 	r.Machines = append(r.Machines, m)
+}
+
+// claimHostnames claims the host names that DHCP gives to m. Several interfaces may have one.
+func (r *reader) claimHostnames(ps *inventory.Problems, m Machine, at func(field string) string) {
+	var own []string
+	for n, i := range m.Interfaces {
+		if i.Hostname != "" && !slices.Contains(own, i.Hostname) {
+			own = append(own, i.Hostname)
+			field := fmt.Sprintf("interfaces[%d].hostname", n)
+			r.taken.Add(ps, field, "host name", i.Hostname, at(field))
+		}
+	}
 }
 
 // join resolves references between documents, and makes machines of what needs them.
@@ -209,7 +235,11 @@ func (r *reader) join() {
 		r.startJob(j)
 	}
 
-	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int { return Place{a.File, a.Line}.compare(Place{b.File, b.Line}) })
 	slices.SortStableFunc(r.Machines, func(a, b Machine) int { return a.compare(b.Place) })
-	slices.SortStableFunc(r.Ignored, func(a, b Ignored) int { return a.compare(b.Place) })
+	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int {
+		return cmp.Or(Place{a.File, a.Line}.compare(Place{b.File, b.Line}), strings.Compare(a.Field, b.Field))
+	})
+	slices.SortStableFunc(r.Ignored, func(a, b Ignored) int {
+		return cmp.Or(a.compare(b.Place), strings.Compare(a.Key, b.Key), strings.Compare(a.Why, b.Why))
+	})
 }

@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"cmp"
+	"errors"
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/strictyaml"
@@ -54,7 +55,7 @@ func (r *reader) readFirstTinkerbell(d strictyaml.Document) {
 		return
 	}
 
-	m := inventory.Machine{Notes: map[string]string{}}
+	var m inventory.Machine
 	m.Name, _ = shortName(strings.ToLower(host))
 	var all []hardwareInterface
 	for _, i := range x.Network.Interfaces {
@@ -66,13 +67,48 @@ func (r *reader) readFirstTinkerbell(d strictyaml.Document) {
 	}
 	r.interfaces(o, &m, "network.interfaces", all)
 
-	if d.Has("metadata.instance") {
-		var instance hardwareInstance
-		if err := d.Part("metadata.instance").Decode(&instance); err != nil {
-			r.report(err)
-			return
-		}
-		fillInstance(&m, instance)
+	metadata, ok := r.stackMetadata(o, x.Metadata)
+	if !ok {
+		return
+	}
+	if metadata.Instance != nil {
+		fillInstance(&m, *metadata.Instance)
 	}
 	r.hardware = append(r.hardware, hardware{o, m, nil, hardwareField("network.interfaces", "metadata", "")})
+}
+
+// stackMetadata reads the metadata of o, an object or its JSON as text, and notes what is not
+// imported. A problem in text has the line of that text.
+func (r *reader) stackMetadata(o object, x any) (out hardwareMetadata, ok bool) {
+	if x == nil {
+		return out, true
+	}
+	part, line := o.doc.Part("metadata"), func(string) int { return o.doc.LineOf("metadata") }
+	if text, isText := x.(string); isText {
+		docs, err := strictyaml.Documents(o.doc.File, []byte(text))
+		if err != nil || len(docs) != 1 {
+			r.add(o.doc, "metadata", "write it as an object", "the text is not one JSON object")
+			return out, false
+		}
+		part = docs[0]
+		part.Each(func(path string, _ int) {
+			if why, ignored := ignoredMetadata[index.ReplaceAllString(path, "[]")]; ignored {
+				r.ignore(o, "metadata."+path, why)
+			}
+		})
+	} else {
+		line = func(field string) int { return part.LineOf(field) }
+	}
+
+	err := part.Decode(&out)
+	var ps inventory.Problems
+	if !errors.As(err, &ps) {
+		return out, true
+	}
+	for _, p := range ps {
+		p.Line = line(p.Field)
+		p.Field = strings.TrimSuffix("metadata."+p.Field, ".")
+		r.problems = append(r.problems, p)
+	}
+	return out, false
 }

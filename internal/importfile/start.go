@@ -1,10 +1,16 @@
 package importfile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // workflowDocument is tinkerbell.org/v1alpha1 Workflow.
@@ -45,32 +51,97 @@ func (r *reader) readWorkflow(o object) {
 	r.workflows = append(r.workflows, workflow{o, d.Spec.TemplateRef, d.Spec.HardwareRef, d.Spec.HardwareMap})
 }
 
+// device matches the keys of a hardware map that every run sets itself: the MAC addresses of
+// the machine's interfaces.
+var device = regexp.MustCompile(`^device_[1-9][0-9]*$`)
+
 // startWorkflow adds the command that does what a Workflow does. Its machine is the
 // hardwareRef, or else the machine whose MAC is device_1 of the hardware map.
 func (r *reader) startWorkflow(w workflow) {
 	name, _ := shortName(w.hardware)
-	device := w.hardwareMap["device_1"]
-	for _, m := range r.Machines {
-		if i, ok := m.InterfaceByMAC(strings.ToLower(device)); ok && i.MAC != "" && name == "" {
-			name = m.Name
+	words := []string{"--template", w.template}
+	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
+		v := w.hardwareMap[k]
+		if !device.MatchString(k) {
+			if pair, ok := hardwareMapWord(k, v); ok {
+				words = append(words, "--hardware-map", pair)
+			} else {
+				r.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name", "it cannot be given on a command line")
+			}
+			continue
 		}
-	}
-	if name == "" {
-		name = device
+
+		owner := r.machineByMAC(v)
+		switch {
+		case k == "device_1" && name == "":
+			name = cmp.Or(owner, v)
+		case owner != "" && owner != name:
+			r.add(w.doc, "spec.hardwareMap."+k, "write a Workflow for each machine", "%s is the MAC address of %s, and the workflow is for %s",
+				clip(v), owner, clip(name))
+		case owner == "":
+			r.ignore(w.object, "spec.hardwareMap."+k, "a run sets it from the interfaces of its machine")
+		}
 	}
 	if name == "" {
 		r.add(w.doc, "spec.hardwareRef", "name a Hardware, or give device_1 in spec.hardwareMap", "there is no machine")
 		return
 	}
 
-	words := []string{"ingot", "machine", "provision", name, "--template", w.template}
-	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
-		if !strings.HasPrefix(k, "device_") { // every run sets device_1
-			words = append(words, "--hardware-map", k+"="+w.hardwareMap[k])
-		}
+	start := []string{"ingot", "machine", "provision", name}
+	if _, err := inventory.ParseMAC(name); err == nil {
+		start = []string{"ingot", "workflow", "create", "--hardware", name}
+	}
+	words = append(start, words...)
+	if !r.printable(w.object, "spec", words) {
+		return
 	}
 	r.Starts = append(r.Starts, Start{w.place(), w.String(), command(words...)})
 }
+
+// hardwareMapWord returns a pair in the form of the flag --hardware-map, and whether it has one:
+// with more than one = it is a row of CSV, else quotes at its ends are removed.
+func hardwareMapWord(key, value string) (string, bool) {
+	pair := key + "=" + value
+	if key == "" || strings.ContainsAny(key, "=\"") || strings.ContainsAny(pair, "\r\n") {
+		return "", false
+	}
+	if strings.Count(pair, "=") == 1 {
+		return pair, pair == strings.Trim(pair, `"`)
+	}
+	if strings.ContainsAny(pair, `",`) {
+		pair = `"` + strings.ReplaceAll(pair, `"`, `""`) + `"`
+	}
+	return pair, true
+}
+
+// machineByMAC returns the name of the machine of the files that has the MAC address, or "".
+func (r *reader) machineByMAC(mac string) string {
+	for _, m := range r.Machines {
+		if i, ok := m.InterfaceByMAC(strings.ToLower(mac)); ok && i.MAC != "" {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// printable reports a word of a command that could do something to the terminal that it is
+// shown on, or that ingot would take for a flag.
+func (r *reader) printable(o object, field string, words []string) bool {
+	for n, w := range words {
+		if strings.ContainsFunc(w, func(c rune) bool { return !unicode.IsPrint(c) }) || !utf8.ValidString(w) {
+			r.add(o.doc, field, "write names and values on one line", "the command would have a character that cannot be printed: %q", clip(w))
+			return false
+		}
+		if n > 0 && !strings.HasPrefix(words[n-1], "-") && strings.HasPrefix(w, "-") && !slices.Contains(flags, w) {
+			r.add(o.doc, field, "give the object another name", "%q would be a flag of the command", clip(w))
+			return false
+		}
+	}
+	return true
+}
+
+// flags are those of the commands here.
+var flags = []string{"--template", "--hardware-map", "--task", "--hardware"}
 
 // jobDocument is bmc.tinkerbell.org/v1alpha1 Job.
 type jobDocument struct {
@@ -104,6 +175,7 @@ type job struct {
 	object
 	machine reference
 	tasks   []string
+	partial bool // a task cannot be expressed, so that the others would do something else
 }
 
 func (r *reader) readJob(o object) {
@@ -119,7 +191,12 @@ func (r *reader) readJob(o object) {
 	for n, a := range d.Spec.Tasks {
 		if task := r.task(o, fmt.Sprintf("spec.tasks[%d]", n), a); task != "" {
 			j.tasks = append(j.tasks, task)
+		} else {
+			j.partial = true
 		}
+	}
+	if j.machine.Name == "" {
+		r.add(o.doc, "spec.machineRef", "name a Machine", "there is no machine")
 	}
 	if len(d.Spec.Tasks) == 0 {
 		r.add(o.doc, "spec.tasks", "give at least one task", "there is no task")
@@ -142,6 +219,9 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 	}
 
 	boot := func(device string, efi, persistent bool) string {
+		if devices := []string{"pxe", "disk", "cdrom", "bios", "none"}; !slices.Contains(devices, device) {
+			r.add(o.doc, field, "use one of: "+strings.Join(devices, ", "), "unknown device %q", clip(device))
+		}
 		task := "boot:" + device
 		if efi {
 			task += ",efi"
@@ -161,7 +241,7 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 	case a.BootDevice != nil:
 		return boot(a.BootDevice.Device, a.BootDevice.EFIBoot, a.BootDevice.Persistent)
 	case a.VirtualMedia != nil:
-		r.ignore(o, field+".virtualMediaAction", "virtual media is not supported by this version")
+		r.ignore(o, field+".virtualMediaAction", "virtual media is not supported by this version, so there is no command for the Job")
 		return ""
 	}
 
@@ -178,8 +258,13 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 // startJob adds the command that does what a Job does.
 func (r *reader) startJob(j job) {
 	name := ""
+	key, _ := find(r.controllers, j.machine, j.object)
 	for _, h := range r.hardware {
-		if h.bmc != nil && h.bmc.key(h.object) == j.machine.key(j.object) {
+		if h.bmc == nil {
+			continue
+		}
+		k, _ := find(r.controllers, *h.bmc, h.object)
+		if k == key && (k != "" || h.bmc.key(h.object) == j.machine.key(j.object)) {
 			name = h.machine.Name
 		}
 	}
@@ -193,7 +278,7 @@ func (r *reader) startJob(j job) {
 	for _, t := range j.tasks {
 		words = append(words, "--task", t)
 	}
-	if len(j.tasks) > 0 {
+	if !j.partial && r.printable(j.object, "spec.tasks", words) {
 		r.Starts = append(r.Starts, Start{j.place(), j.String(), command(words...)})
 	}
 }

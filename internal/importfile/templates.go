@@ -2,6 +2,7 @@ package importfile
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -32,11 +33,7 @@ func (r *reader) readTemplate(o object) {
 	_, err := template.Parse(o.doc.File, []byte(d.Spec.Data))
 	r.addTemplate(o, d.Spec.Data, err, func(p inventory.Problem) inventory.Problem {
 		p.Field = strings.TrimSuffix("spec.data: "+p.Field, ": ")
-		line := o.doc.LineOf("spec.data")
-		if strings.Contains(strings.TrimRight(d.Spec.Data, "\n"), "\n") && p.Line > 0 {
-			line += p.Line // a block of text begins below its key
-		}
-		p.Line = line
+		p.Line = o.doc.LineIn("spec.data", p.Line)
 		return p
 	})
 }
@@ -56,6 +53,12 @@ func (r *reader) addTemplate(o object, source string, err error, locate func(p i
 		return
 	}
 
+	if !inventory.SafeName(o.name) {
+		r.add(o.doc, "metadata.name", "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
+	}
+	if slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == o.name }) {
+		r.add(o.doc, "metadata.name", "choose another name", "the template %s comes with the program", o.name)
+	}
 	ps = nil
 	r.taken.Add(&ps, "metadata.name", "template name", o.name, o.place().String())
 	r.problems = append(r.problems, o.doc.Locate(ps)...)
@@ -78,7 +81,11 @@ func (r *reader) readTemplateConfig(o object) {
 	}
 	part := o.doc.Part("spec.template")
 	source, err := part.YAML()
-	if err != nil || len(d.Spec.Template) == 0 {
+	if err != nil {
+		r.report(err)
+		return
+	}
+	if len(d.Spec.Template) == 0 {
 		r.add(o.doc, "spec.template", "put the template there", "the template is empty")
 		return
 	}
@@ -86,6 +93,7 @@ func (r *reader) readTemplateConfig(o object) {
 	_, err = template.Parse(o.doc.File, source)
 	r.addTemplate(o, string(source), err, func(p inventory.Problem) inventory.Problem {
 		p.Line = part.LineOf(p.Field)
+		p.Field = strings.TrimSuffix("spec.template."+p.Field, ".")
 		if p.Line == 0 {
 			p.Line = o.doc.LineOf("spec.template")
 		}

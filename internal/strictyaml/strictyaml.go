@@ -35,7 +35,7 @@ func Documents(file string, b []byte) ([]Document, error) {
 			return docs, nil
 		}
 		if err != nil {
-			return nil, inventory.Problems{syntaxProblem(file, err)}
+			return nil, inventory.Problems{syntaxProblem(file, b, err)}
 		}
 		if n.Kind == yaml.DocumentNode && len(n.Content) == 1 && !isNull(n.Content[0]) {
 			docs = append(docs, Document{File: file, root: n.Content[0]})
@@ -56,7 +56,21 @@ func DecodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
 
 var lineInError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-func syntaxProblem(file string, err error) inventory.Problem {
+// unknownAnchor is the parser's error for an alias without an anchor. It has no line.
+var unknownAnchor = regexp.MustCompile(`^yaml: unknown anchor '(.*)' referenced$`)
+
+func syntaxProblem(file string, b []byte, err error) inventory.Problem {
+	if m := unknownAnchor.FindStringSubmatch(err.Error()); m != nil {
+		p := inventory.Problem{ // without the name: a password may start with *
+			File: file, What: "not valid YAML: text that starts with * refers to an anchor, and there is none of that name",
+			Remedy: "put the text in quotes",
+		}
+		if before, _, found := bytes.Cut(b, []byte("*"+m[1])); found {
+			p.Line = 1 + bytes.Count(before, []byte("\n"))
+		}
+		return p
+	}
+
 	p := inventory.Problem{File: file, What: err.Error()}
 	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
 		p.What = "not valid YAML: " + m[2]
@@ -67,7 +81,8 @@ func syntaxProblem(file string, err error) inventory.Problem {
 	}
 
 	switch {
-	case strings.Contains(p.What, "cannot start any token") && strings.Contains(p.What, "'\\t'"):
+	case strings.Contains(p.What, "cannot start any token") && strings.Contains(p.What, "'\\t'"),
+		strings.Contains(p.What, "tab character"):
 		p.Remedy = "indent with spaces instead of tabs"
 	case strings.Contains(p.What, "mapping values are not allowed"):
 		p.Remedy = "put text that contains \": \" in quotes, and check the indentation"
@@ -194,9 +209,18 @@ func child(n *yaml.Node, part string) *yaml.Node {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if n.Content[i].Value == part {
-				v := *follow(n.Content[i+1])
-				v.Line = n.Content[i].Line
-				return &v
+				return valueAtKey(n.Content[i], n.Content[i+1])
+			}
+		}
+
+		var w walker
+		pairs, err := w.pairs(n, "", 0)
+		if err != nil {
+			return nil
+		}
+		for _, p := range pairs { // those of merge keys
+			if p.key.Value == part {
+				return valueAtKey(p.key, p.value)
 			}
 		}
 	case yaml.SequenceNode:
@@ -206,6 +230,13 @@ func child(n *yaml.Node, part string) *yaml.Node {
 	}
 
 	return nil
+}
+
+// valueAtKey returns a value with the line of its key.
+func valueAtKey(key, value *yaml.Node) *yaml.Node {
+	v := *follow(value)
+	v.Line = key.Line
+	return &v
 }
 
 func follow(n *yaml.Node) *yaml.Node {
@@ -243,44 +274,100 @@ func (d Document) Part(path string) Document {
 	return Document{File: d.File, root: follow(n)}
 }
 
-// YAML returns the document as text, without its comments' places and aliases.
+// LineIn returns the line of line n, from 1, of the text at a field path. Only the lines of a
+// literal block (|) are lines of the file; for other text it is the line of its key.
+func (d Document) LineIn(path string, n int) int {
+	v, whole := d.find(path)
+	if v == nil {
+		return 0
+	}
+	if whole && v.Kind == yaml.ScalarNode && v.Style&yaml.LiteralStyle != 0 {
+		return v.Line + n
+	}
+	return v.Line
+}
+
+// YAML returns the document as text of its own: what its aliases name is written out. The error
+// is of a document that is too large then.
 func (d Document) YAML() ([]byte, error) {
 	if d.root == nil {
 		return nil, nil
 	}
-	return yaml.Marshal(d.root)
+	w := walker{file: d.File}
+	n, err := w.expand(d.root, 0)
+	if err != nil {
+		return nil, inventory.Problems{{
+			File: d.File, Line: d.Line(), What: "is too large or too deep", Remedy: "write repeated parts out less",
+		}}
+	}
+	return yaml.Marshal(n)
 }
 
-// Each calls f for every key of a mapping and every element of a sequence, parents first and
-// in the order of the document, with its field path and line. It visits at most 200,000.
+// expand returns a copy of n without anchors and aliases.
+func (w *walker) expand(n *yaml.Node, depth int) (*yaml.Node, error) {
+	if err := w.tick(depth); err != nil {
+		return nil, err
+	}
+	out := *follow(n)
+	if out.Kind == yaml.AliasNode { // aliases of aliases without an end
+		return nil, errTooMuch
+	}
+
+	out.Anchor, out.Content = "", nil
+	for _, c := range follow(n).Content {
+		c, err := w.expand(c, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out.Content = append(out.Content, c)
+	}
+	return &out, nil
+}
+
+// Each calls f for every key of a mapping, merge keys resolved, and every element of a sequence,
+// parents first and in the order of the document, with its field path and line. It visits at
+// most 200,000.
 func (d Document) Each(f func(path string, line int)) {
 	if d.root != nil {
-		left := maxNodes
-		each(d.root, "", 0, &left, f)
+		v := visitor{left: maxNodes, visit: f}
+		v.children(d.root, "", 0)
 	}
 }
 
-func each(n *yaml.Node, path string, depth int, left *int, f func(path string, line int)) {
+// A visitor walks a document for Each.
+type visitor struct {
+	left   int
+	merges walker
+	visit  func(path string, line int)
+}
+
+func (v *visitor) children(n *yaml.Node, path string, depth int) {
 	n = follow(n)
-	if depth > maxDepth {
+	if depth > maxDepth || v.left <= 0 {
 		return
 	}
 
-	visit := func(path string, line int, child *yaml.Node) {
-		if *left--; *left < 0 || isNull(follow(child)) {
-			return
-		}
-		f(path, line)
-		each(child, path, depth+1, left, f)
-	}
 	switch n.Kind {
 	case yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			visit(join(path, n.Content[i].Value), n.Content[i].Line, n.Content[i+1])
+		pairs, err := v.merges.pairs(n, path, depth)
+		if err != nil {
+			v.left = 0
+			return
+		}
+		for _, p := range pairs {
+			v.node(p.value, join(path, p.key.Value), p.key.Line, depth)
 		}
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
-			visit(fmt.Sprintf("%s[%d]", path, i), item.Line, item)
+			v.node(item, fmt.Sprintf("%s[%d]", path, i), item.Line, depth)
 		}
 	}
+}
+
+func (v *visitor) node(n *yaml.Node, path string, line, depth int) {
+	if v.left--; v.left < 0 || isNull(follow(n)) {
+		return
+	}
+	v.visit(path, line)
+	v.children(n, path, depth+1)
 }
