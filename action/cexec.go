@@ -14,6 +14,10 @@ const (
 	ResolverVariable    = "UPDATE_RESOLV_CONF"
 )
 
+// Credentials are the variables of actions that may hold a credential. The commands of cexec do not get them from the
+// environment of their task (security S22).
+var Credentials = []string{"IMG_URL", ArchiveURLVariable, HegelVariable, RegistryUserVariable, RegistryPasswordVariable}
+
 // cexec runs commands of the installed system.
 var cexec = Description{
 	Text:   "Runs commands in the installed system, with its root file system as `/`.",
@@ -34,7 +38,7 @@ var cexec = Description{
 		{Name: "JSON_OUTPUT", Text: "not needed: the log is text", check: boolean},
 	},
 	Output: []string{"commands"},
-	Limits: "Other variables of the environment are those of the commands. `/dev`, `/proc` and `/sys` are the agent's. What the " +
+	Limits: "Other variables of the environment are those of the commands, but for " + strings.Join(Credentials, ", ") + ". `/dev`, `/proc` and `/sys` are the agent's. What the " +
 		"commands start ends with them. The first exit code other than 0 ends the action, as its exit code.",
 }
 

@@ -75,9 +75,9 @@ func Handlers() []string {
 	return slices.DeleteFunc(Natives(), func(name string) bool { return !canHandle(natives[name]) })
 }
 
-// canHandle reports whether an action may follow a failed one: the run decides what becomes of the machine, and nothing
-// completes the environment of a handler.
-func canHandle(row Description) bool { return !row.Leaves && row.Adds == "" }
+// canHandle reports whether an action may follow a failed one: the run decides what becomes of the machine, nothing completes
+// the environment of a handler, and the images of a run are those of its actions.
+func canHandle(row Description) bool { return !row.Leaves && !row.Whole && row.Adds == "" }
 
 // handlers returns what the agent may carry out after a has failed. Handlers that cannot be read are left out.
 func (a Action) handlers() (all []Handler) {

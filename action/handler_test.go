@@ -1,6 +1,7 @@
 package action
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ func TestParseHandler(t *testing.T) {
 	}
 }
 
+// S23: a handler names one of the agent's own actions, and no program.
 func TestParseHandlerRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		words []string
@@ -38,6 +40,7 @@ func TestParseHandlerRefuses(t *testing.T) {
 		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": it cannot follow a failed action; want one of`}},
 		"a wrapped one":     {[]string{"waitdaemon", "IMAGE=reboot"}, []string{"cannot follow"}},
 		"one of the server": {[]string{"configdrive"}, []string{"cannot follow"}},
+		"a layer":           {[]string{"oci2disk", "IMG_URL=x/y:z"}, []string{"cannot follow"}},
 		"an image":          {[]string{"image2disk", "IMG_URL=http://x/y"}, []string{"cannot follow"}},
 		"all errors": {
 			[]string{"writefile", "DEST_PATH", "COLOUR=hidden", "MODE=0600", "MODE=0600"},
@@ -79,11 +82,24 @@ func TestHandlersCount(t *testing.T) {
 	}
 }
 
+// S22: what may hold a credential is in the list of what commands do not get.
+func TestCredentialsAreListed(t *testing.T) {
+	holds := regexp.MustCompile(`URL|USER|PASSWORD|TOKEN|SECRET|KEY`)
+	for _, name := range Natives() {
+		for _, v := range Describe(name).Variables {
+			if holds.MatchString(v.Name) && v.Name != "USER_DATA" {
+				require.Contains(t, Credentials, v.Name, name)
+			}
+		}
+	}
+}
+
 // Every action that may follow a failure needs nothing from the server.
 func TestHandlersLeaveNothingToTheServer(t *testing.T) {
 	require.Contains(t, Handlers(), WriteFile)
 	for _, name := range Handlers() {
 		require.False(t, Leaves(name), name)
 		require.Empty(t, Describe(name).Adds, name)
+		require.False(t, WritesWhole(name), name)
 	}
 }

@@ -26,6 +26,9 @@ var prefixes = []string{
 	"embedded/",
 }
 
+// Repositories returns where an image reference may name a native action, without the registry's host.
+func Repositories() []string { return append(slices.Clone(prefixes), waitDaemonRepository+WaitDaemon) }
+
 // nameOf maps names and aliases to names. Workflows call Native, which must be deterministic: it
 // must not iterate over the map natives.
 var nameOf = indexNames()

@@ -8,10 +8,10 @@ import (
 // Storage is how rootio lays out the disks of a machine. Its keys are those of
 // metadata.instance.storage in Tinkerbell's Hardware.
 type Storage struct {
-	Disks        []StorageDisk       `json:"disks,omitempty"`
-	RAID         []StorageRAID       `json:"raid,omitempty"`
-	Filesystems  []StorageFilesystem `json:"filesystems,omitempty"`
-	VolumeGroups []StorageVolumes    `json:"volume_groups,omitempty"`
+	Disks        []StorageDisk       `json:"disks,omitempty"`         // disks with their partitions
+	RAID         []StorageRAID       `json:"raid,omitempty"`          // arrays of the kernel's md driver
+	Filesystems  []StorageFilesystem `json:"filesystems,omitempty"`   // file systems and swap spaces
+	VolumeGroups []StorageVolumes    `json:"volume_groups,omitempty"` // of LVM
 }
 
 // A StorageDisk is a disk with its partitions. Device does not identify the disk: it is the run's
@@ -21,7 +21,7 @@ type StorageDisk struct {
 	DiskID
 	// WipeTable allows to replace a partition table and to clear what the disk holds.
 	WipeTable  bool               `json:"wipe_table,omitempty"`
-	Partitions []StoragePartition `json:"partitions,omitempty"`
+	Partitions []StoragePartition `json:"partitions,omitempty"` // of its GPT
 }
 
 // A StoragePartition is one partition of a GPT.
@@ -36,7 +36,7 @@ type StoragePartition struct {
 // A StorageRAID is an array of the kernel's md driver.
 type StorageRAID struct {
 	Name    string   `json:"name"`            // md0 or /dev/md0
-	Level   string   `json:"level"`           // one of RAIDLevels; "raid1" is the same as "1"
+	Level   string   `json:"level"`           // 0, 1 or 10; "raid1" is the same as "1"
 	Devices []string `json:"devices"`         // partitions of different disks; the spares are the last ones
 	Spare   int      `json:"spare,omitempty"` // number of spares
 }
@@ -49,7 +49,7 @@ type StorageFilesystem struct {
 // A StorageMount is a file system, how it is made, and where the installed system mounts it.
 type StorageMount struct {
 	Device string        `json:"device"` // path of a partition, an array or a logical volume
-	Format string        `json:"format"` // one of StorageFormats
+	Format string        `json:"format"` // ext2, ext3, ext4, xfs, vfat or swap
 	Create StorageCreate `json:"create,omitzero"`
 	Point  string        `json:"point,omitempty"` // absolute path; "" for swap
 }
@@ -62,10 +62,10 @@ type StorageCreate struct {
 
 // StorageVolumes is a volume group of LVM.
 type StorageVolumes struct {
-	Name            string          `json:"name"`             // letters, digits and - _ . +
-	PhysicalVolumes []string        `json:"physical_volumes"` // partitions and arrays
-	LogicalVolumes  []StorageVolume `json:"logical_volumes,omitempty"`
-	Tags            []string        `json:"tags,omitempty"` // tags of LVM
+	Name            string          `json:"name"`                      // letters, digits and - _ . +
+	PhysicalVolumes []string        `json:"physical_volumes"`          // partitions and arrays
+	LogicalVolumes  []StorageVolume `json:"logical_volumes,omitempty"` // in the group
+	Tags            []string        `json:"tags,omitempty"`            // of the group
 }
 
 // A StorageVolume is a logical volume.

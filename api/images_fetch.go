@@ -160,6 +160,7 @@ func (s *images) request(ctx context.Context, target, span string) (*http.Respon
 			if len(via) > 5 {
 				return errors.New("more than five redirects")
 			}
+			r.Header.Del("Referer") // its query may be a credential of the server before (security S22)
 			return s.checkURL(r.URL)
 		},
 	}

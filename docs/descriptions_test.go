@@ -126,6 +126,23 @@ func (c commentReader) comment(s structType, n int, folder string) string {
 	return ""
 }
 
+// keys lists the keys of the struct called name that hold no further keys, by their paths, in the order of the source.
+func (c commentReader) keys(name, prefix string) (paths []string) {
+	s, _ := c.find(name)
+	names := jsonNames(s.fields)
+	for _, f := range s.fields.List {
+		path := prefix + names[f.Names[0].Name]
+		below := []string{path}
+		for _, other := range typesIn(f.Type, s.file, name[:strings.LastIndexByte(name, '.')]) {
+			if _, ok := c.find(other); ok {
+				below = c.keys(other, path+".")
+			}
+		}
+		paths = append(paths, below...)
+	}
+	return paths
+}
+
 // find returns the struct called folder.Name.
 func (c commentReader) find(name string) (structType, bool) {
 	dot := strings.LastIndexByte(name, '.')

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,11 @@ var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- en
 
 // TestTemplatesAreDocumented holds templates.md against the rows of the code: data, functions and actions.
 func TestTemplatesAreDocumented(t *testing.T) {
-	parts := map[string]string{"data": dataTable(), "functions": functionTables(t), "handlers": handlerText()}
+	parts := map[string]string{
+		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(),
+		"added":        addedTable(),
+		"repositories": "These repositories count, with or without folders before them: " + codes(action.Repositories()) + ".\n",
+	}
 	for _, name := range action.Natives() {
 		parts["action "+name] = actionText(action.Describe(name))
 	}
@@ -51,6 +56,71 @@ func TestTemplatesAreDocumented(t *testing.T) {
 	default:
 		t.Errorf("%s differs from the code: run make docs", templatesFile)
 	}
+}
+
+// keyTable has a row for each key of a template that holds a value, in the order of the source.
+func keyTable(t *testing.T) string {
+	t.Helper()
+	c := commentReader{t: t, packages: map[string]map[string]structType{}}
+	var b strings.Builder
+	b.WriteString("| key | value | what |\n|---|---|---|\n")
+	for _, path := range c.keys("template.document", "") {
+		p, required := lookUp(t, template.Schema(), path)
+		value := valueText(p)
+		if required {
+			value += ", **required**"
+		}
+		text, _ := p["description"].(string)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", code(path), value, text)
+	}
+	return b.String()
+}
+
+// lookUp returns the schema of the key at path, and whether it is required.
+func lookUp(t *testing.T, s strictyaml.Schema, path string) (_ strictyaml.Schema, required bool) {
+	t.Helper()
+	for _, name := range strings.Split(path, ".") {
+		if items, ok := s["items"].(strictyaml.Schema); ok {
+			s = items
+		}
+		names, _ := s["required"].([]any)
+		required = slices.Contains(names, any(name))
+		properties, _ := s["properties"].(strictyaml.Schema)
+		next, ok := properties[name].(strictyaml.Schema)
+		if !ok {
+			t.Fatalf("the schema has no key %s", path)
+		}
+		s = next
+	}
+	return s, required
+}
+
+// valueText says what the value of a key is.
+func valueText(s strictyaml.Schema) string {
+	if either, ok := s["anyOf"].([]any); ok {
+		if words, ok := either[0].(strictyaml.Schema)["enum"].([]any); ok && len(words) < 8 {
+			return codes(slices.Compact(strings.Fields(strings.Trim(fmt.Sprint(words), "[]"))))
+		}
+	}
+	switch types := fmt.Sprint(s["type"]); {
+	case strings.Contains(types, "array"):
+		return "list of texts"
+	case strings.Contains(types, "object"):
+		return "mapping of texts"
+	case strings.Contains(types, "string"):
+		return "text"
+	}
+	return "number"
+}
+
+// limitTable has a row for each limit and default.
+func limitTable() string {
+	var b strings.Builder
+	b.WriteString("| what | limit or default |\n|---|---|\n")
+	for _, l := range template.Limits() {
+		fmt.Fprintf(&b, "| %s | %s |\n", l.Text, l.Value)
+	}
+	return b.String()
 }
 
 // dataTable has a row for each value that a template reads.
@@ -92,10 +162,35 @@ func functionTables(t *testing.T) string {
 	return b.String()[1:]
 }
 
+// addedTable says for each action what the plan or the server adds to it.
+func addedTable() string {
+	var b strings.Builder
+	b.WriteString("| action | what is added |\n|---|---|\n")
+	for _, name := range action.Natives() {
+		d := action.Describe(name)
+		var added []string
+		if d.Disk != "" {
+			added = append(added, code(d.Disk)+", if it is not set.")
+		}
+		if d.Adds != "" {
+			added = append(added, d.Adds)
+		}
+		if len(added) > 0 {
+			fmt.Fprintf(&b, "| %s | %s |\n", code(name), strings.Join(added, " "))
+		}
+	}
+	return b.String()
+}
+
 // handlerText lists the actions that may follow a failed one.
 func handlerText() string {
-	return fmt.Sprintf("Allowed are %s, and `%s`; others leave the agent, or need what only the server adds. Each may take %d s beside the "+
-		"timeout of the action.\n", codes(action.Handlers()), action.Echo, action.HandlerTime)
+	return fmt.Sprintf(
+		"Allowed are %s, and `%s`; others leave the agent, write an image, or need what only the server adds. Each may take %d s beside the "+
+			"timeout of the action.\n",
+		codes(action.Handlers()),
+		action.Echo,
+		action.HandlerTime,
+	)
 }
 
 // actionText describes an action.
@@ -163,32 +258,4 @@ func inJSON(v any) string {
 		return err.Error()
 	}
 	return string(b)
-}
-
-// TestTemplatesNameEveryKey holds the table of keys against the schema of templates.
-func TestTemplatesNameEveryKey(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, templatesFile), "## Keys")
-	table, _, _ = strings.Cut(table, "\n## ")
-	for _, key := range keysOfSchema(template.Schema(), "") {
-		short := key[strings.LastIndexByte(key, '.')+1:]
-		if !strings.Contains(table, "`"+key+"`") && !strings.Contains(table, "`, `"+short+"`") &&
-			!strings.Contains(table, "`, `"+strings.TrimPrefix(key, "tasks.actions.")+"`") {
-			t.Errorf("%s does not name the key %s", templatesFile, key)
-		}
-	}
-}
-
-// keysOfSchema lists the keys of a schema that hold no further keys.
-func keysOfSchema(s strictyaml.Schema, prefix string) (keys []string) {
-	if items, ok := s["items"].(strictyaml.Schema); ok {
-		s = items
-	}
-	properties, _ := s["properties"].(strictyaml.Schema)
-	if _, open := s["additionalProperties"].(strictyaml.Schema); open || properties == nil {
-		return []string{prefix}
-	}
-	for name, p := range properties {
-		keys = append(keys, keysOfSchema(p.(strictyaml.Schema), strings.TrimPrefix(prefix+"."+name, "."))...)
-	}
-	return keys
 }

@@ -18,7 +18,7 @@ type Machine struct {
 	Labels     map[string]string `json:"labels,omitempty"` // for selectors and templates
 	Interfaces []Interface       `json:"interfaces"`
 	Disks      []DeclaredDisk    `json:"disks,omitempty"`
-	// Storage is how the action rootio lays out the disks; nil: not declared.
+	// Storage is how the action rootio lays out the disks.
 	Storage *action.Storage `json:"storage,omitempty"`
 	// DiskSelector chooses the disk to write. Without it: only a single fixed disk
 	// that is blank or was last written by Ingot.

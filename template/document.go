@@ -26,7 +26,7 @@ type document struct {
 	ID      string `json:"id,omitempty"`   // not read
 	// GlobalTimeout is the time of the whole run in seconds; default 7200, and the time of the installer.
 	GlobalTimeout action.Seconds `json:"global_timeout,omitempty"`
-	Tasks         []task         `json:"tasks,omitempty"` // at least one, or an installer
+	Tasks         []task         `json:"tasks,omitempty"` // carried out one after the other; at least one, or an installer
 
 	// Documents and Installer are extensions of Ingot: see installer.go.
 
@@ -41,21 +41,21 @@ type task struct {
 	// Worker is the machine: its name or the MAC of one of its interfaces; usually {{ .device_1 }}.
 	Worker      string            `json:"worker,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // of all its actions; kept and not used
-	Environment map[string]string `json:"environment,omitempty"` // of all its actions
+	Environment map[string]string `json:"environment,omitempty"` // variables of all its actions
 	Actions     []step            `json:"actions"`               // carried out one after the other
 }
 
 type step struct {
 	Name      string         `json:"name"`                 // unique in the task
-	Image     string         `json:"image"`                // the action: its name, or the reference of its container image
-	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; default 3600
-	Command   []string       `json:"command,omitempty"`    // kept and not used
+	Image     string         `json:"image"`                // the action: its name, or a reference of its container image
+	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; 0 or none means the default, 3600
+	Command   []string       `json:"command,omitempty"`    // what rootio does; kept and not used by others
 	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the time is up: as on-failure
 	// OnFailure is what the agent carries out when the action fails: the name of an action and its variables as NAME=VALUE,
 	// or echo and a text. The run still fails.
 	OnFailure   []string          `json:"on-failure,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // kept and not used
-	Environment map[string]string `json:"environment,omitempty"` // wins over that of the task
+	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they win over those of the task
 	PID         string            `json:"pid,omitempty"`         // kept and not used
 	Namespaces  namespaces        `json:"namespaces,omitzero"`
 }

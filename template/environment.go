@@ -29,6 +29,7 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			c.variables(at, native, environmentOf(t, s))
+			c.handlerShells(at, s)
 			notes = append(notes, c.unread(at.step+".environment", native, s.Environment)...)
 		}
 	}

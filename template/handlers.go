@@ -1,6 +1,7 @@
 package template
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -40,6 +41,27 @@ func (c *checker) handlers(path string, s step) {
 		}
 		if h.Native == action.Noop && slices.ContainsFunc(refs, func(ref string) bool { return inventory.Refers(h.Environment["LOG"], ref) }) {
 			c.add(path+"."+key, "leave it out", "writes a secret to the log")
+		}
+	}
+}
+
+// handlerShells refuses data in a handler whose commands a shell reads (security S42). With data whose form is not known, any
+// word may be the interpreter.
+func (c *checker) handlerShells(at place, s step) {
+	for _, key := range []string{"on-timeout", "on-failure"} {
+		words, shell, fromData := s.handlers()[key], false, false
+		for n, word := range words {
+			written := at.source.Text(fmt.Sprintf("%s.%s[%d]", at.step, key, n))
+			name, _, _ := strings.Cut(written, "=")
+			data := written != word
+			fromData = fromData || data
+			shell = shell || name == action.InterpreterVariable || data && n > 0 && (strings.Contains(name, "{{") || name == written)
+		}
+		if !shell || !fromData || words[0] == action.Echo {
+			continue
+		}
+		if native, known := action.Native(words[0]); native == action.CExec || !known {
+			c.add(at.step+"."+key, "leave out "+action.InterpreterVariable+", or the data", "a shell would read the template's data as commands")
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -34,17 +35,23 @@ func ExampleData() Data {
 		}},
 	}
 	return Data{
-		Machine: m, Image: &inventory.Image{Name: "debian-12", SHA256: strings.Repeat("0a", 32), Format: "zst"},
-		ImageURL: "http://10.0.0.2/images/debian-12", ImagesURL: "http://10.0.0.2/images",
+		Machine:     m,
+		HardwareMap: map[string]string{"version": "1.4"},
+		Image:       &inventory.Image{Name: "debian-12", SHA256: strings.Repeat("0a", 32), Format: "zst"},
+		ImageURL:    "http://10.0.0.2/images/debian-12",
+		ImagesURL:   "http://10.0.0.2/images",
 	}
 }
 
-// DataReference returns everything that templates can read, except the hardware map.
+// DataReference returns everything that templates can read.
 func DataReference() []Datum {
 	d := ExampleData()
 	m, nic := d.Machine, d.Machine.Interfaces[0]
 	out := []Datum{{Go: ".device_1", Text: "MAC address of the first interface for netboot; .device_2 of the second …", Example: nic.MAC}}
 	out = append(out, describe(".", "", top, d)...)
+	out = append(out, Datum{
+		Go: ".version", Text: "a value of the run's hardware map, here of --hardware-map version=1.4", Example: d.HardwareMap["version"],
+	})
 	out = append(out, describe(".image.", "", imageFields, d)...)
 
 	const instance, instanceJSON = ".Hardware.Metadata.Instance.", ".hardware.spec.metadata.instance."
@@ -52,6 +59,10 @@ func DataReference() []Datum {
 	out = append(out,
 		Datum{Go: ".Hardware.Hostname", JSON: ".hardware.hostname", Text: "the same host name", Example: hostname(m)},
 		Datum{Go: ".Hardware.Labels.rack", JSON: ".hardware.labels.rack", Text: "a label of the machine", Example: m.Labels["rack"]},
+		Datum{Go: ".hardware.metadata.labels.rack", Text: "the same label", Example: m.Labels["rack"]},
+		Datum{Go: ".hardware.metadata.name", Text: "name of the machine", Example: m.Name},
+		Datum{Go: "(index .hardware.disks 0).device", Text: "path of the first disk that the machine declares", Example: m.Disks[0].Device},
+		Datum{Go: "(index .hardware.spec.disks 0).device", Text: "the same path", Example: m.Disks[0].Device},
 	)
 	out = append(out, describe(".Hardware.", ".hardware.spec.", hardwareFields, view{m, true})...)
 
@@ -59,6 +70,9 @@ func DataReference() []Datum {
 	out = append(out, describe(dhcp, dhcpJSON, dhcpFields, nic)...)
 	out = append(out, describe(dhcp+"IP.", dhcpJSON+"ip.", ipFields, nic)...)
 	for i := range out {
+		if out[i].Go == ".Hardware.Disks" {
+			out[i].JSON = "" // each disk is a mapping there
+		}
 		out[i].Type = typeName(out[i].Example)
 	}
 	return out
@@ -86,9 +100,44 @@ func typeName(v any) string {
 	case reflect.Int64:
 		return "number"
 	case reflect.Slice:
-		return "list"
+		return "list of texts"
 	}
 	return "text"
+}
+
+// A Limit is a number that bounds a template, or a default.
+type Limit struct {
+	Text  string // what it is about
+	Value string
+}
+
+// Limits returns the limits and defaults of templates.
+func Limits() []Limit {
+	number := func(n int) string { return fmt.Sprint(n) }
+	kib := func(n int) string { return fmt.Sprintf("%d KiB", n>>10) }
+	seconds := func(s action.Seconds) string { return fmt.Sprintf("%d s", s) }
+	return []Limit{
+		{"timeout of an action that has none", seconds(DefaultActionTimeout)},
+		{"global_timeout of a template that has none", seconds(DefaultGlobalTimeout)},
+		{"timeout of an installer that has none; added to the default of global_timeout", seconds(DefaultInstallerTimeout)},
+		{"path of the disk, where neither the template nor the machine names one", DefaultDisk},
+		{"time of on-failure and of on-timeout, each", seconds(action.HandlerTime)},
+		{"actions of a template", number(maxActions)},
+		{"characters of a name", number(maxName)},
+		{"documents", number(maxDocuments)},
+		{"size of a document", kib(maxDocument)},
+		{"entries of installer.initrd", number(maxInitrds)},
+		{"entries of installer.parameters", number(maxParameters)},
+		{"size of a template", kib(maxSource)},
+		{"size of a rendered template", kib(maxOutput)},
+		{"time of a rendering", fmt.Sprintf("%.0f s", renderTime.Seconds())},
+		{"passes of loops, pieces of text and function calls in a rendering", number(maxSteps)},
+		{"calls of named templates", number(maxCalls)},
+		{"size of a value", kib(maxWeight)},
+		{"elements of a list or mapping", number(maxLength)},
+		{"depth of lists and mappings in each other", number(maxNested)},
+		{"arguments of a function call", number(maxArgs)},
+	}
 }
 
 // A FunctionExample is a function of templates with an example call and its result.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -274,7 +275,7 @@ func TestDefaults(t *testing.T) {
 	}, r.Actions)
 }
 
-// Templates that never end or grow without limit are stopped soon, with an error.
+// Templates that never end or grow without limit are stopped soon, with an error, and before they take much memory.
 func TestS15Bombs(t *testing.T) {
 	for name, src := range map[string]string{
 		"endless loop":       `{{ range 1000000000 }}{{ end }}`,
@@ -301,8 +302,12 @@ func TestS15Bombs(t *testing.T) {
 		"functions and only": `{{ range 100000 }}{{ $_ := sha256sum "x" }}{{ end }}`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
 			_, err := execute(t.Context(), "t", src, map[string]any{"text": strings.Repeat("a", 5000)})
+			runtime.ReadMemStats(&after)
 			require.Error(t, err)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(512<<20), "bytes allocated")
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
 		})
 	}
@@ -417,6 +422,7 @@ func TestBuiltinsResolve(t *testing.T) {
 	require.ErrorContains(t, err, "the machine has no image")
 }
 
+// S15, S16: any template is rendered or refused, and no value brings along actions, images or handlers.
 func FuzzRender(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(f, err)
@@ -445,6 +451,8 @@ func FuzzRender(f *testing.F) {
 		require.Len(t, r.Actions, len(again.Actions), "a value brought actions along")
 		for i, a := range r.Actions {
 			require.Equal(t, again.Actions[i].Image, a.Image)
+			require.Equal(t, handlerShape(again.Actions[i].OnFailure), handlerShape(a.OnFailure))
+			require.Equal(t, handlerShape(again.Actions[i].OnTimeout), handlerShape(a.OnTimeout))
 			require.Positive(t, a.Timeout)
 			native, ok := action.Native(a.Image)
 			require.True(t, ok)

@@ -81,12 +81,15 @@ func (t *attempt) cexec(ctx context.Context) error {
 }
 
 // commandEnvironment returns what the commands get: the action's environment without the variables
-// that the action reads.
+// that the action reads, and without the credentials of other actions of the task.
 func (t *attempt) commandEnvironment() []string {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
 	maps.Copy(env, t.env)
 	for _, v := range action.Describe(action.CExec).Variables {
 		delete(env, v.Name)
+	}
+	for _, name := range action.Credentials {
+		delete(env, name)
 	}
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(env)) {

@@ -110,6 +110,22 @@ func TestCExec(t *testing.T) {
 	}
 }
 
+// S22: the commands see no credential of another action: not in their environment, and not in what is mounted.
+func TestS22CommandsSeeNoCredentials(t *testing.T) {
+	loops, files, disk := newSystem(t)
+	env := map[string]string{
+		"CMD_LINE":            `cat /proc/self/environ /proc/self/mounts`,
+		"DEFAULT_INTERPRETER": "sh -c", "COLOR": "blue",
+	}
+	for _, name := range action.Credentials {
+		env[name] = "http://user:geheim@192.0.2.1/x"
+	}
+	_, log, err := try(t, Config{Disks: files, Files: loops}, action.CExec, disk, env)
+	require.NoError(t, err, log)
+	require.Contains(t, log, "COLOR=blue", "the environment was not shown")
+	require.NotContains(t, log, "geheim")
+}
+
 // TestCExecEndsWhatItStarted: an order to stop ends the command, a command's end ends what it left behind, and the file
 // system is unmounted.
 func TestCExecEndsWhatItStarted(t *testing.T) {

@@ -11,27 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// offerHandled gives the agent a noop with a time-out and handlers.
-func (s *fakeServer) offerHandled(timeout action.Seconds, disk *action.Disk, env map[string]string, onFailure, onTimeout []string) action.Key {
+// offerNoop gives the agent a noop with the time-out, environment and handlers of a.
+func (s *fakeServer) offerNoop(disk *action.Disk, a action.Action) action.Key {
 	key := action.Key{Epoch: 7, Attempt: 1}
+	a.Name, a.Image = "n", action.Noop
 	s.update(func() {
-		s.offer = append(s.offer, action.Assignment{Key: key, Run: "run", Disk: disk, DiskAlias: "/dev/alias", Action: action.Action{
-			Name: "n", Image: action.Noop, Environment: env, Timeout: timeout, OnFailure: onFailure, OnTimeout: onTimeout,
-		}})
+		s.offer = append(s.offer, action.Assignment{Key: key, Run: "run", Disk: disk, DiskAlias: "/dev/alias", Action: a})
 	})
 	return key
-}
-
-// sent returns all lines that heartbeats have sent.
-func (s *fakeServer) sent() (log string) {
-	s.locked(func() {
-		for _, h := range s.beats {
-			if h.Running != nil {
-				log += h.Running.Log
-			}
-		}
-	})
-	return log
 }
 
 // The handler of a failure writes to the disk, its log is streamed, and the first error stays.
@@ -54,7 +41,9 @@ func TestOnFailure(t *testing.T) {
 	cfg.Disks = files
 	s.start(cfg)
 	env := map[string]string{"EXIT": "3", "MESSAGE": "the first error"}
-	res := s.result(s.offerHandled(600, disk, env, []string{"wipe", "BLOCK_DEVICE=/dev/alias"}, []string{"echo", "wrong one"}))
+	res := s.result(s.offerNoop(disk, action.Action{
+		Timeout: 600, Environment: env, OnFailure: []string{"wipe", "BLOCK_DEVICE=/dev/alias"}, OnTimeout: []string{"echo", "wrong one"},
+	}))
 	if res.State != action.Failed || res.ExitCode != 3 || res.Message != "the first error" || len(res.Output) > 0 {
 		t.Errorf("%+v", res)
 	}
@@ -81,7 +70,9 @@ func TestOnTimeout(t *testing.T) {
 	s := newFakeServer(t)
 	s.start(s.config())
 	words := []string{"noop", "LOG=collected", "SLEEP=1000"}
-	key := s.offerHandled(1, nil, map[string]string{"SLEEP": "1000"}, []string{"echo", "wrong one"}, words)
+	key := s.offerNoop(nil, action.Action{
+		Timeout: 1, Environment: map[string]string{"SLEEP": "1000"}, OnFailure: []string{"echo", "wrong one"}, OnTimeout: words,
+	})
 	s.wait("the handler's line", func() bool {
 		for _, h := range s.beats {
 			if h.Running != nil && strings.Contains(h.Running.Log, "collected") {
@@ -100,7 +91,7 @@ func TestOnTimeout(t *testing.T) {
 	}
 }
 
-// The error of a handler follows the first one.
+// The error of a handler follows the first one. S23: the agent itself refuses what is not one of its actions.
 func TestHandlerFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -116,7 +107,8 @@ func TestHandlerFails(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
 			s.start(s.config())
-			res := s.result(s.offerHandled(600, nil, map[string]string{"EXIT": "3", "MESSAGE": "the first"}, c.words, nil))
+			env := map[string]string{"EXIT": "3", "MESSAGE": "the first"}
+			res := s.result(s.offerNoop(nil, action.Action{Timeout: 600, Environment: env, OnFailure: c.words}))
 			if res.State != action.Failed || res.ExitCode != 3 || !strings.HasPrefix(res.Message, "the first"+c.want) {
 				t.Errorf("%+v", res)
 			}
@@ -158,12 +150,13 @@ func TestHandlerSparesProtectedDisks(t *testing.T) {
 func TestNoHandler(t *testing.T) {
 	t.Parallel()
 	words := []string{"echo", "it was carried out"}
+	handled := action.Action{Timeout: 600, OnFailure: words, OnTimeout: words}
 
 	t.Run("success", func(t *testing.T) {
 		t.Parallel()
 		s := newFakeServer(t)
 		s.start(s.config())
-		if res := s.result(s.offerHandled(600, nil, nil, words, words)); res.State != action.Success || strings.Contains(res.Log, words[1]) {
+		if res := s.result(s.offerNoop(nil, handled)); res.State != action.Success || strings.Contains(res.Log, words[1]) {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -172,7 +165,9 @@ func TestNoHandler(t *testing.T) {
 		t.Parallel()
 		s := newFakeServer(t)
 		s.start(s.config())
-		key := s.offerHandled(600, nil, map[string]string{"SLEEP": "1000"}, words, words)
+		long := handled
+		long.Environment = map[string]string{"SLEEP": "1000"}
+		key := s.offerNoop(nil, long)
 		s.wait("progress", func() bool { return len(s.beats) > 0 && s.beats[len(s.beats)-1].Running != nil })
 		s.update(func() { s.orders.Stop = []action.Key{key} })
 		if res := s.result(key); res.State != action.Stopped || strings.Contains(res.Log, words[1]) {
@@ -185,7 +180,7 @@ func TestNoHandler(t *testing.T) {
 		s := newFakeServer(t)
 		s.sign = func(as action.Assignment) action.Assignment { return as }
 		s.start(s.config())
-		if res := s.result(s.offerHandled(600, nil, nil, words, words)); res.State != action.Failed || strings.Contains(res.Log, words[1]) {
+		if res := s.result(s.offerNoop(nil, handled)); res.State != action.Failed || strings.Contains(res.Log, words[1]) {
 			t.Errorf("%+v", res)
 		}
 	})

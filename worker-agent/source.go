@@ -49,7 +49,17 @@ type source struct {
 func plainHTTP() *http.Client {
 	t := transport(&tls.Config{MinVersion: tls.VersionTLS12})
 	t.ResponseHeaderTimeout = stall
-	return &http.Client{Transport: t}
+	return &http.Client{Transport: t, CheckRedirect: checkRedirect}
+}
+
+// checkRedirect keeps the address that led to another server from it: the query may be a credential (security S22). net/http
+// itself keeps user and password from it.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) > 5 {
+		return errors.New("more than five redirects")
+	}
+	r.Header.Del("Referer")
+	return nil
 }
 
 // newSource opens address, see start.

@@ -182,7 +182,7 @@ func readSmall(ctx context.Context, from string) ([]byte, error) {
 	return readLimited(resp.Body, shownSource(from))
 }
 
-// checkRedirect refuses to leave https, and long chains.
+// checkRedirect refuses to leave https, and long chains. The next server does not learn the address that led to it.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > 5 {
 		return errors.New("more than five redirects")
@@ -190,6 +190,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
 		return errors.New("it redirects from https to http")
 	}
+	r.Header.Del("Referer") // its query may be a credential of the server before (security S22)
 	return nil
 }
 

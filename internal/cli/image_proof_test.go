@@ -93,6 +93,22 @@ func TestS19ProofOfAnImage(t *testing.T) {
 	require.Empty(t, got)
 }
 
+// S22: where a list redirects, the query of its address does not arrive, which may be a token.
+func TestS22ARedirectedListKeepsItsAddress(t *testing.T) {
+	var referer []string
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		referer = r.Header["Referer"]
+		_, _ = w.Write([]byte("a list")) // the client asked for it
+	}))
+	t.Cleanup(mirror.Close)
+	publisher := httptest.NewServer(http.RedirectHandler(mirror.URL, http.StatusFound))
+	t.Cleanup(publisher.Close)
+	b, err := readSmall(t.Context(), publisher.URL+"/SHA256SUMS?token=s3cret")
+	require.NoError(t, err)
+	require.Equal(t, "a list", string(b))
+	require.Empty(t, referer)
+}
+
 func TestAListIsNotFetchedOverARedirectToHTTP(t *testing.T) {
 	from := httptest.NewRequest(http.MethodGet, "https://example.org/SHA256SUMS", nil)
 	to := httptest.NewRequest(http.MethodGet, "http://example.org/SHA256SUMS", nil)
