@@ -21,7 +21,8 @@ var Credentials = []string{"IMG_URL", ArchiveURLVariable, HegelVariable, Registr
 // cexec runs commands of the installed system.
 var cexec = Description{
 	Text:   "Runs commands in the installed system, with its root file system as `/`.",
-	Writes: true, Disk: "BLOCK_DEVICE",
+	Writes: true,
+	Disk:   "BLOCK_DEVICE",
 	Variables: []Variable{
 		{Name: CommandVariable, Text: "commands, separated by `;`; quotes keep words together", Required: true, check: commandLine},
 		{
@@ -38,7 +39,10 @@ var cexec = Description{
 		{Name: "JSON_OUTPUT", Text: "not needed: the log is text", check: boolean},
 	},
 	Output: []string{"commands"},
-	Limits: "Other variables of the environment are those of the commands, but for " + strings.Join(Credentials, ", ") + ". `/dev`, `/proc` and `/sys` are the agent's. What the " +
+	Limits: "Other variables of the environment are those of the commands, but for " + strings.Join(
+		Credentials,
+		", ",
+	) + ". `/dev`, `/proc` and `/sys` are the agent's. What the " +
 		"commands start ends with them. The first exit code other than 0 ends the action, as its exit code.",
 }
 

@@ -52,7 +52,6 @@ func TestStorageWithoutProblems(t *testing.T) {
 
 // One change of the storage above gives exactly one problem, at the place of the change.
 func TestS42StorageProblems(t *testing.T) {
-	const efi = `"label": "EFI", "size": 204800}, {"label": "ROOT"`
 	for _, c := range []struct{ old, new, field, what string }{
 		{`"serial": "A"`, `"serial": "A\u0007"`, "disks[0]:", "not printable"},
 		{`"/dev/sda", "serial"`, `"sda", "serial"`, "disks[0].device:", "invalid device path"},
@@ -147,7 +146,12 @@ func TestStorageSizes(t *testing.T) {
 	if all := problemsOf(t, storage(131072-4096-33), disk); len(all) > 0 {
 		t.Error(all)
 	}
-	if all := problemsOf(t, storage(131072-4096-32), disk); len(all) != 1 || !strings.HasPrefix(all[0], "disks[0].partitions[1]: it does not fit") {
+	if all := problemsOf(
+		t,
+		storage(131072-4096-32),
+		disk,
+	); len(all) != 1 ||
+		!strings.HasPrefix(all[0], "disks[0].partitions[1]: it does not fit") {
 		t.Error(all)
 	}
 	if all := problemsOf(t, storage(131072-4096-32)); len(all) > 0 {
@@ -164,8 +168,11 @@ func TestStorageSizes(t *testing.T) {
 func TestStorageLayout(t *testing.T) {
 	const mib = 1 << 20
 	d := StorageDisk{Device: "/dev/sda", Partitions: []StoragePartition{
-		{Label: "BIOS", Size: 2048}, {Label: "EFI", Size: 3}, {Label: "x", Number: 9, Start: 20480, Size: 2048},
-		{Label: "SWAP", Size: 2048}, {Label: "rest", TypeGUID: strings.ToLower(labelTypes["EFI"])},
+		{Label: "BIOS", Size: 2048},
+		{Label: "EFI", Size: 3},
+		{Label: "x", Number: 9, Start: 20480, Size: 2048},
+		{Label: "SWAP", Size: 2048},
+		{Label: "rest", TypeGUID: strings.ToLower(labelTypes["EFI"])},
 	}}
 	want := []PlacedPartition{
 		{1, "BIOS", labelTypes["BIOS"], mib, mib},
@@ -216,7 +223,11 @@ func TestRootIOIsChecked(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if err := Check(RootIO, map[string]string{StorageVariable: mirror, "MBR": "true"}); err == nil || !strings.Contains(err.Error(), "only GPT") {
+	if err := Check(
+		RootIO,
+		map[string]string{StorageVariable: mirror, "MBR": "true"},
+	); err == nil ||
+		!strings.Contains(err.Error(), "only GPT") {
 		t.Error(err)
 	}
 	for _, command := range [][]string{nil, {}, {"format", "x"}, {"parted"}} {
@@ -228,7 +239,8 @@ func TestRootIOIsChecked(t *testing.T) {
 		t.Error(err)
 	}
 	err := CheckStorageDisks(map[string]string{StorageVariable: `{"disks": [{"device": "/dev/sda"}, {"device": "/dev/sdb"}]}`}, "/dev/sda")
-	if err == nil || !strings.Contains(err.Error(), "disks[1]: /dev/sdb is not the run's disk (/dev/sda)") || strings.Contains(err.Error(), "disks[0]") {
+	if err == nil || !strings.Contains(err.Error(), "disks[1]: /dev/sdb is not the run's disk (/dev/sda)") ||
+		strings.Contains(err.Error(), "disks[0]") {
 		t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf16"
 )
 
@@ -107,7 +108,7 @@ func checkOverlap(ps *storageProblems, parts []PlacedPartition) {
 func (p StoragePartition) check(ps *storageProblems, field string) {
 	upper := strings.ToUpper(p.Label)
 	switch {
-	case p.Label == "" || len(utf16.Encode([]rune(p.Label))) > 36 || strings.ContainsFunc(p.Label, func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case p.Label == "" || len(utf16.Encode([]rune(p.Label))) > 36 || strings.ContainsFunc(p.Label, unicode.IsControl):
 		ps.add(field+".label", "use up to 36 printable characters", "invalid label %q", p.Label)
 	case p.TypeGUID == "" && labelTypes[upper] != "" && p.Label != upper:
 		ps.add(field+".label", "write "+upper+", or give type_guid", "unknown label %q: the type would not be that of %s", p.Label, upper)

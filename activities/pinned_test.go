@@ -157,7 +157,12 @@ func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 	s.images[0].Use, s.plan = "", nil
 	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.ErrorContains(t, err, "image cd is a disk image (tar archive, 7 entries), not an archive")
-	s.template = strings.Replace(disk, "image: image2disk, timeout: 9", "image: archive2disk, timeout: 9, environment: {ARCHIVE_URL: \"http://x/y\"}", 1)
+	s.template = strings.Replace(
+		disk,
+		"image: image2disk, timeout: 9",
+		"image: archive2disk, timeout: 9, environment: {ARCHIVE_URL: \"http://x/y\"}",
+		1,
+	)
 	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.ErrorContains(t, err, "TARFILE_CHECKSUM: no digest is known for http://x/y")
 	s.template = disk

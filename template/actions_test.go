@@ -170,7 +170,10 @@ func TestRootIOIsCheckedInPlan(t *testing.T) {
 
 	second := append(disks, action.StorageDisk{Device: "/dev/sdb"})
 	double := &action.Storage{Disks: disks, Filesystems: []action.StorageFilesystem{
-		{Mount: action.StorageMount{Device: "/dev/nvme0n1p1", Format: "ext4", Point: "/"}}, {Mount: action.StorageMount{Device: "/dev/nvme0n1p9", Format: "zfs", Point: "/"}},
+		{
+			Mount: action.StorageMount{Device: "/dev/nvme0n1p1", Format: "ext4", Point: "/"},
+		},
+		{Mount: action.StorageMount{Device: "/dev/nvme0n1p9", Format: "zfs", Point: "/"}},
 	}}
 	for name, c := range map[string]struct {
 		text    string

@@ -117,11 +117,23 @@ func newStorageSite(t *testing.T) *storageSite {
 				{Device: "/dev/second", DiskID: action.DiskID{Serial: "S2"}, WipeTable: true, Partitions: parts},
 			},
 			RAID: []action.StorageRAID{{Name: "md0", Level: "1", Devices: []string{"/dev/alias2", "/dev/second2"}}},
-			VolumeGroups: []action.StorageVolumes{{
-				Name: "vg", PhysicalVolumes: []string{"/dev/md0"}, Tags: []string{"x"}, LogicalVolumes: []action.StorageVolume{{Name: "root", Size: 4 * mib}},
-			}},
+			VolumeGroups: []action.StorageVolumes{
+				{
+					Name:            "vg",
+					PhysicalVolumes: []string{"/dev/md0"},
+					Tags:            []string{"x"},
+					LogicalVolumes:  []action.StorageVolume{{Name: "root", Size: 4 * mib}},
+				},
+			},
 			Filesystems: []action.StorageFilesystem{
-				{Mount: action.StorageMount{Device: "/dev/vg/root", Format: "ext4", Point: "/", Create: action.StorageCreate{Options: []string{"-L ROOT"}}}},
+				{
+					Mount: action.StorageMount{
+						Device: "/dev/vg/root",
+						Format: "ext4",
+						Point:  "/",
+						Create: action.StorageCreate{Options: []string{"-L ROOT"}},
+					},
+				},
 				{Mount: action.StorageMount{Device: "/dev/second1", Format: "swap"}},
 			},
 		},
@@ -332,7 +344,8 @@ func TestS42OnlyProgramsOfTheListAreRun(t *testing.T) {
 	newFile(t, file, mib)
 	var log []string
 	exit, err := h.Run(t.Context(), "mkswap", []string{"-L", "$HOME", file}, func(line string) { log = append(log, line) })
-	if exit != 0 || err != nil || !strings.Contains(strings.Join(log, "\n"), "LABEL=$HOME") || string(mapFile(t, file)[4086:4096]) != "SWAPSPACE2" {
+	if exit != 0 || err != nil || !strings.Contains(strings.Join(log, "\n"), "LABEL=$HOME") ||
+		string(mapFile(t, file)[4086:4096]) != "SWAPSPACE2" {
 		t.Errorf("%d %v %q", exit, err, log)
 	}
 	exit, err = h.Run(t.Context(), "mkswap", []string{file + "x"}, func(line string) { log = append(log, line) })

@@ -227,7 +227,13 @@ func (r *reader) joinLogins() {
 		} else if c.bmc.Capabilities().NeedsPassword {
 			c.bmc.User, c.bmc.Password = s.user, inventory.NewSecret(s.password)
 			if s.password == "" {
-				r.add(s.doc, "stringData.password", "write it there, or in base64 into data", "there is no password, and the Machine %s needs one", clip(c.name))
+				r.add(
+					s.doc,
+					"stringData.password",
+					"write it there, or in base64 into data",
+					"there is no password, and the Machine %s needs one",
+					clip(c.name),
+				)
 			}
 		}
 		r.controllers[l.from.key()] = c

@@ -94,10 +94,18 @@ func TestDifferences(t *testing.T) {
 	require.Empty(t, changes(func(*inventory.Machine) {}))
 	require.Empty(t, changes(func(m *inventory.Machine) { m.Standing = &inventory.Standing{State: inventory.StandingAvailable} }),
 		"what storing does not change is no difference")
-	require.Equal(t, []string{"image: debian-12 → –", "interfaces[0].vlan: 50 → 60", "labels.rack: – → a1"}, changes(func(m *inventory.Machine) {
-		m.Image, m.Interfaces[0].VLAN, m.Labels["rack"] = "", 60, "a1"
-	}))
-	require.Equal(t, []string{"interfaces[1].mac: 02:00:00:00:00:02 → –"}, changes(func(m *inventory.Machine) { m.Interfaces = m.Interfaces[:1] }))
+	require.Equal(
+		t,
+		[]string{"image: debian-12 → –", "interfaces[0].vlan: 50 → 60", "labels.rack: – → a1"},
+		changes(func(m *inventory.Machine) {
+			m.Image, m.Interfaces[0].VLAN, m.Labels["rack"] = "", 60, "a1"
+		}),
+	)
+	require.Equal(
+		t,
+		[]string{"interfaces[1].mac: 02:00:00:00:00:02 → –"},
+		changes(func(m *inventory.Machine) { m.Interfaces = m.Interfaces[:1] }),
+	)
 
 	// Secrets are named, and not shown.
 	require.Empty(t, changes(func(m *inventory.Machine) { m.UserData = inventory.NewSecret("hush-hush") }))

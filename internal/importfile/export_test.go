@@ -40,9 +40,14 @@ func everything() inventory.Machine {
 				},
 			},
 			RAID: []action.StorageRAID{{Name: "md0", Level: "1", Devices: []string{"/dev/sda3", "/dev/sdb1"}}},
-			VolumeGroups: []action.StorageVolumes{{
-				Name: "vg", PhysicalVolumes: []string{"/dev/md0"}, Tags: []string{"t"}, LogicalVolumes: []action.StorageVolume{{Name: "root", Size: 4096}},
-			}},
+			VolumeGroups: []action.StorageVolumes{
+				{
+					Name:            "vg",
+					PhysicalVolumes: []string{"/dev/md0"},
+					Tags:            []string{"t"},
+					LogicalVolumes:  []action.StorageVolume{{Name: "root", Size: 4096}},
+				},
+			},
 			Filesystems: []action.StorageFilesystem{{Mount: action.StorageMount{
 				Device: "/dev/vg/root", Format: "ext4", Point: "/", Create: action.StorageCreate{Force: true, Options: []string{"-L", "ROOT"}},
 			}}},

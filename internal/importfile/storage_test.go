@@ -37,7 +37,7 @@ func TestStorageIsTakenOver(t *testing.T) {
 		Filesystems: []action.StorageFilesystem{{Mount: action.StorageMount{
 			Device: "/dev/sda2", Format: "ext4", Point: "/", Create: action.StorageCreate{Force: true, Options: []string{"-L", "ROOT"}},
 		}}},
-	}, in.Machines[0].Machine.Storage)
+	}, in.Machines[0].Storage)
 
 	for old, c := range map[string][2]string{
 		"format: ext4": {"format: zfs", `filesystems[0].mount.format: unsupported format "zfs"`},
@@ -45,7 +45,7 @@ func TestStorageIsTakenOver(t *testing.T) {
 	} {
 		in, err := Read([]File{{Name: "f", Content: []byte(strings.Replace(hardwareWithStorage, old, c[0], 1))}})
 		require.NoError(t, err)
-		require.Nil(t, in.Machines[0].Machine.Storage)
+		require.Nil(t, in.Machines[0].Storage)
 		require.Len(t, in.Ignored, 1)
 		require.Equal(t, "spec.metadata.instance.storage", in.Ignored[0].Key)
 		require.Equal(t, 9, in.Ignored[0].Line)

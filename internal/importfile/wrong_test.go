@@ -68,21 +68,33 @@ var wrong = []struct{ name, text string }{
 	{"EKS Anywhere v1beta1", "apiVersion: anywhere.eks.amazonaws.com/v1beta1\nkind: TinkerbellMachineConfig\nmetadata: {name: n}\n"},
 
 	// Hardware.
-	{"no name", "apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: {generateName: n-}\nspec: {interfaces: [{dhcp: {mac: \"" + mac1 + "\"}}]}\n"},
+	{
+		"no name",
+		"apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: {generateName: n-}\nspec: {interfaces: [{dhcp: {mac: \"" + mac1 + "\"}}]}\n",
+	},
 	{"metadata is text", "apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: n\nspec: []\n"},
 	{"name", hardwareText("-N_1", mac1, "")},
 	{"unknown keys", head("Hardware", "n") + "spec:\n  interface: []\n  interfaces:\n    - dhcp: {mac: x, leaseTime: 1}\n      Netboot: {}\n"},
 	{"key twice", head("Hardware", "n") + "spec:\n  disks: []\n  disks: []\n"},
 	{"types", head("Hardware", "n") + "spec:\n  disks: /dev/sda\n  interfaces: {dhcp: {}}\n  userData: [a]\n"},
-	{"types of an interface", head("Hardware", "n") + "spec:\n  interfaces:\n    - disableDhcp: \"false\"\n      dhcp:\n        mac: [a]\n        lease_time: a day\n" +
-		"        uefi: 1\n        name_servers: [ns.example.com]\n        ip: {address: 10.0.0.300}\n        vlan_id: trunk\n      netboot: {allowPXE: maybe}\n"},
+	{
+		"types of an interface",
+		head("Hardware", "n") + "spec:\n  interfaces:\n    - disableDhcp: \"false\"\n      dhcp:\n        mac: [a]\n        lease_time: a day\n" +
+			"        uefi: 1\n        name_servers: [ns.example.com]\n        ip: {address: 10.0.0.300}\n        vlan_id: trunk\n      netboot: {allowPXE: maybe}\n",
+	},
 	{"values of an interface", head("Hardware", "n") + "spec:\n  interfaces:\n    - dhcp:\n        mac: 02-00-00\n        lease_time: -1\n" +
 		"        arch: sparc\n        ip:\n          address: 10.0.0.255\n          netmask: 255.255.255.0\n          gateway: 10.0.1.1\n" +
 		"        vlan_id: 4095\n        hostname: a b\n"},
 	{"no interface", head("Hardware", "n") + "spec: {}\n"},
 	{"no MAC", head("Hardware", "n") + "spec:\n  interfaces:\n    - netboot: {allowPXE: true}\n    - dhcp: {}\n"},
 	{"disk", head("Hardware", "n") + "spec:\n  disks: [{device: sda}]\n  interfaces: [{dhcp: {mac: \"" + mac1 + "\"}}]\n"},
-	{"key", head("Hardware", "n") + "spec:\n  interfaces: [{dhcp: {mac: \"" + mac1 + "\"}}]\n  metadata:\n    instance:\n      ssh_keys:\n        - ok AAAA\n        - AAAA\n"},
+	{
+		"key",
+		head(
+			"Hardware",
+			"n",
+		) + "spec:\n  interfaces: [{dhcp: {mac: \"" + mac1 + "\"}}]\n  metadata:\n    instance:\n      ssh_keys:\n        - ok AAAA\n        - AAAA\n",
+	},
 	{"label", "apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata:\n  name: n\n  labels:\n    a: b\n    \"c d\": \"e\\nf\"\n" +
 		"spec: {interfaces: [{dhcp: {mac: \"" + mac1 + "\"}}]}\n"},
 	{"the same twice", hardwareText("n", mac1, "") + hardwareText("n", mac1, "")},
@@ -98,8 +110,17 @@ var wrong = []struct{ name, text string }{
 	{"no Secret", hardwareText("n", mac1, "") + head("Machine", "b") + bmcSpec},
 	{"a Secret that is wrong", secretText + "more: 1\n" + head("Machine", "b") + bmcSpec},
 	{"base64", "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata:\n  username: dQ==\n  password: hush-hush\n"},
-	{"a Secret's types", "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData:\n  username: [hush-hush]\n  password: {hush-hush: 1}\n"},
-	{"line end in a password", "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {username: dQ==, password: aHVzaC1odXNoCg==}\n" + head("Machine", "b") + bmcSpec},
+	{
+		"a Secret's types",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData:\n  username: [hush-hush]\n  password: {hush-hush: 1}\n",
+	},
+	{
+		"line end in a password",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {username: dQ==, password: aHVzaC1odXNoCg==}\n" + head(
+			"Machine",
+			"b",
+		) + bmcSpec,
+	},
 	{"no login", head("Machine", "b") + "spec:\n  connection:\n    host: 10.0.9.1\n"},
 	{"no host", secretText + head("Machine", "b") + "spec:\n  connection:\n    authSecretRef: {name: s}\n"},
 	{"connection", secretText + head("Machine", "b") + "spec:\n  connection:\n    host: a b\n    port: 70000\n    authSecretRef: {name: s}\n" +
@@ -108,10 +129,16 @@ var wrong = []struct{ name, text string }{
 		"    providerOptions: {intelAMT: {port: 16992, hostScheme: https}}\n"},
 	{"no password", strings.Replace(secretText, ", password: hush-hush", "", 1) + head("Machine", "b") + bmcSpec},
 	{"the value of a map", head("Workflow", "w") + "spec: {templateRef: t, hardwareRef: n, hardwareMap: {a: '\"b\"', \"c=d\": e}}\n"},
-	{"types of a connection", head("Machine", "b") + "spec:\n  connection:\n    host: [a]\n    port: \"623\"\n    insecureTLS: 1\n    password: hush-hush\n"},
+	{
+		"types of a connection",
+		head("Machine", "b") + "spec:\n  connection:\n    host: [a]\n    port: \"623\"\n    insecureTLS: 1\n    password: hush-hush\n",
+	},
 	{"Secret and Machine twice", secretText + secretText + head("Machine", "b") + bmcSpec + head("Machine", "b") + bmcSpec},
-	{"a BMC of two machines", secretText + head("Machine", "b") + bmcSpec + strings.Replace(hardwareText("n", mac1, ""), "spec:\n", "spec:\n  bmcRef: {name: b}\n", 1) +
-		strings.Replace(hardwareText("m", mac2, ""), "spec:\n", "spec:\n  bmcRef: {name: b}\n", 1)},
+	{
+		"a BMC of two machines",
+		secretText + head("Machine", "b") + bmcSpec + strings.Replace(hardwareText("n", mac1, ""), "spec:\n", "spec:\n  bmcRef: {name: b}\n", 1) +
+			strings.Replace(hardwareText("m", mac2, ""), "spec:\n", "spec:\n  bmcRef: {name: b}\n", 1),
+	},
 	{"a BMC's address twice", secretText + head("Machine", "b") + bmcSpec + head("Machine", "c") + bmcSpec +
 		strings.Replace(hardwareText("n", mac1, ""), "spec:\n", "spec:\n  bmcRef: {name: b}\n", 1) +
 		strings.Replace(hardwareText("m", mac2, ""), "spec:\n", "spec:\n  bmcRef: {name: c}\n", 1)},
@@ -122,9 +149,15 @@ var wrong = []struct{ name, text string }{
 	{"template", head("Template", "t") + "spec:\n  data: |\n" + strings.Replace(templateData, "image: reboot", "image: nothing", 1)},
 	{"template on one line", head("Template", "t") + "spec:\n  data: \"version: '0.1'\\nname: x\\ntask: []\\n\"\n"},
 	{"template's YAML", head("Template", "t") + "spec:\n  data: |\n    a: b\n    c: d: e\n"},
-	{"template twice", head("Template", "t") + "spec:\n  data: |\n" + templateData + head("Template", "t") + "spec:\n  data: |\n" + templateData},
+	{
+		"template twice",
+		head("Template", "t") + "spec:\n  data: |\n" + templateData + head("Template", "t") + "spec:\n  data: |\n" + templateData,
+	},
 	{"template's name", head("Template", "../t") + "spec:\n  data: |\n" + templateData},
-	{"TinkerbellTemplateConfig", head("TinkerbellTemplateConfig", "t") + "spec:\n  template:\n" + strings.Replace(templateData, "timeout: 60}", "timeout: soon}", 1)},
+	{
+		"TinkerbellTemplateConfig",
+		head("TinkerbellTemplateConfig", "t") + "spec:\n  template:\n" + strings.Replace(templateData, "timeout: 60}", "timeout: soon}", 1),
+	},
 	{"no template", head("TinkerbellTemplateConfig", "t") + "spec: {template: {}}\n"},
 	{"template is text", head("TinkerbellTemplateConfig", "t") + "spec:\n  template: |\n    a: b\n"},
 
@@ -137,22 +170,43 @@ var wrong = []struct{ name, text string }{
 	{"types of a Workflow", head("Workflow", "w") + "spec: {templateRef: {name: t}, hardwareRef: [n], hardwareMap: {a: [b]}}\n"},
 	{"no task", head("Job", "j") + "spec: {machineRef: {name: b}}\n"},
 	{"no machine", head("Job", "j") + "spec: {tasks: [{powerAction: \"on\"}]}\n"},
-	{"tasks", head("Job", "j") + "spec:\n  machineRef: {name: b}\n  tasks:\n    - {}\n    - powerAction: off\n      bootDevice: {device: pxe}\n    - powerAction: explode\n" +
-		"    - oneTimeBootDeviceAction: {device: []}\n    - bootDevice: {efiBoot: true}\n    - bootDevice: {device: floppy}\n    - oneTimeBootDeviceAction: {device: [\"a,b\"]}\n"},
+	{
+		"tasks",
+		head(
+			"Job",
+			"j",
+		) + "spec:\n  machineRef: {name: b}\n  tasks:\n    - {}\n    - powerAction: off\n      bootDevice: {device: pxe}\n    - powerAction: explode\n" +
+			"    - oneTimeBootDeviceAction: {device: []}\n    - bootDevice: {efiBoot: true}\n    - bootDevice: {device: floppy}\n    - oneTimeBootDeviceAction: {device: [\"a,b\"]}\n",
+	},
 
 	// EKS Anywhere's machines.
-	{"users", head("TinkerbellMachineConfig", "c") + "spec:\n  hardwareSelector: {a: b}\n  users:\n    - {sshAuthorizedKeys: [k]}\n    - {name: x, password: hush-hush}\n"},
+	{
+		"users",
+		head(
+			"TinkerbellMachineConfig",
+			"c",
+		) + "spec:\n  hardwareSelector: {a: b}\n  users:\n    - {sshAuthorizedKeys: [k]}\n    - {name: x, password: hush-hush}\n",
+	},
 	{"nameless user", head("TinkerbellMachineConfig", "c") + "spec:\n  users: [{}]\n"},
 	{"two selectors", strings.Replace(hardwareText("n", mac1, ""), "{name: n}", "{name: n, labels: {a: b, c: d}}", 1) +
-		head("TinkerbellMachineConfig", "x") + "spec: {hardwareSelector: {a: b}}\n" + head("TinkerbellMachineConfig", "y") + "spec: {hardwareSelector: {c: d}}\n"},
+		head(
+			"TinkerbellMachineConfig",
+			"x",
+		) + "spec: {hardwareSelector: {a: b}}\n" + head("TinkerbellMachineConfig", "y") + "spec: {hardwareSelector: {c: d}}\n"},
 	{"user's key", strings.Replace(hardwareText("n", mac1, ""), "{name: n}", "{name: n, labels: {a: b}}", 1) +
 		head("TinkerbellMachineConfig", "x") + "spec: {hardwareSelector: {a: b}, users: [{name: u, sshAuthorizedKeys: [AAAA]}]}\n"},
 
 	// The first Tinkerbell.
 	{"stack without a name", `{"network": {"interfaces": [{"dhcp": {"mac": "` + mac1 + `"}}]}}`},
-	{"stack's keys", "{\"id\": \"n\", \"metadata\": {\"instance\": {\"ssh_keys\": [1, []]}, \"more\": 1},\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}"},
+	{
+		"stack's keys",
+		"{\"id\": \"n\", \"metadata\": {\"instance\": {\"ssh_keys\": [1, []]}, \"more\": 1},\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}",
+	},
 	{"stack's text", "{\"id\": \"n\", \"metadata\": \"{\",\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}"},
-	{"keys in stack's text", "{\"id\": \"n\", \"metadata\": \"{\\\"more\\\": 1}\",\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}"},
+	{
+		"keys in stack's text",
+		"{\"id\": \"n\", \"metadata\": \"{\\\"more\\\": 1}\",\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}",
+	},
 
 	// Ingot's own form.
 	{"own", "name: n\nmac: " + mac1 + "\ninterfaces: [{mac: x}]\n"},
