@@ -17,7 +17,7 @@ const (
 // archive2Disk extracts an archive faithfully and never outside of DEST_PATH.
 var archive2Disk = Description{
 	Text:   "Extracts a tar archive into a file system on the disk.",
-	Writes: true, Disk: "DEST_DISK", URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
+	Writes: true, Disk: "DEST_DISK", Volumes: true, URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
 	Variables: []Variable{
 		{
 			Name: ArchiveURLVariable, Text: "where the agent fetches the archive, http or https",
@@ -29,7 +29,7 @@ var archive2Disk = Description{
 		},
 		{Name: ArchivePathVariable, Text: "absolute path of a folder in the file system", Default: "/", check: folderPath},
 		{Name: "DEST_DISK", Text: "path of the disk or partition", Default: runDisk},
-		partitionOfFiles, fileSystem,
+		partitionOfFiles, fileSystem, storageOfFiles,
 		{Name: "ARCHIVE_TYPE", Text: "not needed: an archive is recognized by its content", check: oneOf("tar", "targz")},
 		{Name: "INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION", Text: "only false", check: checksumNeeded},
 		{Name: "HTTP_CLIENT_TIMEOUT_MINUTES", Text: "not needed: the timeout of the action counts", check: number},

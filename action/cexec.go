@@ -22,7 +22,7 @@ var Credentials = []string{"IMG_URL", ArchiveURLVariable, HegelVariable, Registr
 var cexec = Description{
 	Text:   "Runs commands in the installed system, with its root file system as `/`.",
 	Writes: true,
-	Disk:   "BLOCK_DEVICE",
+	Disk:   "BLOCK_DEVICE", Volumes: true,
 	Variables: []Variable{
 		{Name: CommandVariable, Text: "commands, separated by `;`; quotes keep words together", Required: true, check: commandLine},
 		{
@@ -31,7 +31,7 @@ var cexec = Description{
 		},
 		{Name: "CHROOT", Text: "y: there is no other way", Default: "y"},
 		{Name: "BLOCK_DEVICE", Text: "path of the disk or partition", Default: runDisk},
-		partitionOfFiles, fileSystem,
+		partitionOfFiles, fileSystem, storageOfFiles,
 		{
 			Name: ResolverVariable, Text: "true or false: put the agent's /etc/resolv.conf into the system, which keeps it",
 			Default: "false", check: boolean,

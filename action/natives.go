@@ -19,6 +19,7 @@ const (
 	Wipe         = "wipe"
 	EFIBoot      = "efiboot"
 	CExec        = "cexec"
+	Grub2Disk    = "grub2disk"
 	Kexec        = "kexec"
 	WaitDaemon   = "waitdaemon"
 	Reboot       = "reboot"
@@ -51,6 +52,9 @@ type Description struct {
 	// Disk is the variable that names the disk. If the variable is not set, the action uses the
 	// run's disk.
 	Disk string
+	// Volumes means that Disk may also name an array, a logical volume or another disk's partition
+	// that the machine's storage declares.
+	Volumes bool
 	// AllDisks means that the action handles every disk if AllDisksVariable is true, and then needs
 	// no bound disk.
 	AllDisks bool
@@ -86,6 +90,10 @@ var (
 	partitionOfFiles = Variable{
 		Name: PartitionVariable, Text: partitionText, Default: "the root file system: the largest that has /etc/os-release",
 		check: partition,
+	}
+	storageOfFiles = Variable{
+		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`, if the path is that of an array, a logical volume or " +
+			"another disk's partition there", Default: "the machine's `storage`", check: storageOfRun,
 	}
 )
 
@@ -124,7 +132,7 @@ var natives = map[string]Description{
 	RootIO:       rootIO,
 	WriteFile: {
 		Text:   "Writes one file into a file system on the disk.",
-		Writes: true, Disk: "DEST_DISK",
+		Writes: true, Disk: "DEST_DISK", Volumes: true,
 		Variables: []Variable{
 			{Name: "DEST_PATH", Text: "absolute path of the file in the file system", Required: true, check: filePath},
 			{
@@ -143,16 +151,16 @@ var natives = map[string]Description{
 			{Name: "GID", Text: "group, a number", Default: "0", check: number},
 			{Name: "MODE", Text: "octal", Default: "0644", check: octal},
 			{Name: "DIRMODE", Text: "octal, of folders that are made on the way", Default: "0755", check: octal},
-			destination, partitionOfFiles, fileSystem,
+			destination, partitionOfFiles, fileSystem, storageOfFiles,
 		},
 		Output: []string{"device", "files", "bytes"},
 	},
 	Inject: {
 		Text:   "Writes several files and folders into a file system on the disk.",
-		Writes: true, Disk: "DEST_DISK",
+		Writes: true, Disk: "DEST_DISK", Volumes: true,
 		Variables: []Variable{
 			{Name: FilesVariable, Text: "JSON array of the files, see below", Required: true, check: files},
-			destination, partitionOfFiles, fileSystem,
+			destination, partitionOfFiles, fileSystem, storageOfFiles,
 		},
 		Output: []string{"device", "files", "bytes"},
 		Limits: fmt.Sprintf("Up to %d files.", maxFiles),
@@ -217,13 +225,14 @@ var natives = map[string]Description{
 		},
 		Output: []string{"firmware", "entries", "deleted", "order", "next"},
 	},
-	CExec: cexec,
+	CExec:     cexec,
+	Grub2Disk: grub2Disk,
 	Kexec: {
 		Text:   "Starts a kernel that is installed on the disk in place of the firmware.",
-		Writes: true, Disk: "BLOCK_DEVICE", Leaves: true,
+		Writes: true, Disk: "BLOCK_DEVICE", Volumes: true, Leaves: true,
 		Variables: []Variable{
 			{Name: "BLOCK_DEVICE", Text: "path of the disk", Default: runDisk},
-			partitionOfFiles, fileSystem,
+			partitionOfFiles, fileSystem, storageOfFiles,
 			{Name: "KERNEL_PATH", Text: "path of the kernel", Default: "the default entry of the boot loader's configuration"},
 			{Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "that of the entry; none with KERNEL_PATH"},
 			{Name: "CMD_LINE", Text: "kernel parameters, on one line", Default: "those of the entry; none with KERNEL_PATH", check: oneLine},

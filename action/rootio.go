@@ -34,9 +34,8 @@ var rootIO = Description{
 	Output: []string{"command", "disks", "partitions", "filesystems"},
 	Limits: "Disks other than the run's have `serial` or `wwn` in the storage. `partition` refuses a disk that is not empty without " +
 		"`wipe_table`; the same table is kept. Disks of `raid` and `volume_groups` need `wipe_table`. Arrays have level " +
-		strings.Join(RAIDLevels, ", ") + " and metadata 1.2; volumes are linear. Nothing stays mounted or assembled, and no other " +
-		"action writes to an array or a logical volume. Other actions mount what they need: name the partition by `PARTITION` or " +
-		"the path of the disk.",
+		strings.Join(RAIDLevels, ", ") + " and metadata 1.2; volumes are linear. Nothing stays mounted or assembled: other " +
+		"actions activate and mount what they need.",
 	Adds: "STORAGE.",
 }
 

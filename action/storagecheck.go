@@ -311,6 +311,15 @@ func (s Storage) Disk(device string) (disk, number int) {
 	return -1, 0
 }
 
+// Declares reports whether s has a partition, an array or a logical volume at device.
+func (s Storage) Declares(device string) bool {
+	disk, _ := s.Disk(device)
+	return disk >= 0 || slices.ContainsFunc(s.RAID, func(a StorageRAID) bool { return a.Device() == device }) ||
+		slices.ContainsFunc(s.VolumeGroups, func(g StorageVolumes) bool {
+			return slices.ContainsFunc(g.LogicalVolumes, func(v StorageVolume) bool { return g.Path(v) == device })
+		})
+}
+
 // numbers returns the numbers of the partitions, in the order of the list.
 func (d StorageDisk) numbers() []int {
 	var out []int

@@ -194,3 +194,52 @@ func TestRootIOIsCheckedInPlan(t *testing.T) {
 		})
 	}
 }
+
+// Actions that use a file system may name an array, a logical volume or another disk's partition of the machine's storage.
+func TestVolumesOfTheStorage(t *testing.T) {
+	d := data()
+	d.Machine.Storage = &action.Storage{
+		Disks: []action.StorageDisk{
+			{Device: "/dev/nvme0n1", WipeTable: true, Partitions: []action.StoragePartition{{Label: "a"}}},
+			{Device: "/dev/sdb", DiskID: action.DiskID{Serial: "S2"}, WipeTable: true, Partitions: []action.StoragePartition{{Label: "a", Size: 8192}, {Label: "b"}}},
+		},
+		RAID: []action.StorageRAID{{Name: "md0", Level: "1", Devices: []string{"/dev/nvme0n1p1", "/dev/sdb1"}}},
+		VolumeGroups: []action.StorageVolumes{{
+			Name: "vg", PhysicalVolumes: []string{"/dev/md0"}, LogicalVolumes: []action.StorageVolume{{Name: "root"}},
+		}},
+	}
+	render := func(step string) (Rendered, error) {
+		return Render(t.Context(), "volumes", "version: \"0.1\"\nname: volumes\ntasks:\n- name: install\n  actions:\n  - {name: it, timeout: 60, "+step+"}\n", d)
+	}
+
+	for _, step := range []string{
+		"image: writefile, environment: {DEST_DISK: /dev/vg/root, DEST_PATH: /x, CONTENTS: y}",
+		"image: writefile, environment: {DEST_DISK: /dev/sdb2, DEST_PATH: /x, CONTENTS: y}",
+		"image: cexec, environment: {BLOCK_DEVICE: /dev/md0, CMD_LINE: id}",
+		"image: kexec, environment: {BLOCK_DEVICE: /dev/md0}",
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: /dev/nvme0n1 /dev/sdb}",
+	} {
+		r, err := render(step)
+		require.NoError(t, err, step)
+		require.Equal(t, "/dev/nvme0n1", r.DiskAlias, step)
+		require.Contains(t, r.Actions[0].Environment["STORAGE"], `"serial":"S2"`, step)
+	}
+	r, err := render("image: writefile, environment: {DEST_DISK: /dev/nvme0n1p1, DEST_PATH: /x, CONTENTS: y}")
+	require.NoError(t, err)
+	require.NotContains(t, r.Actions[0].Environment, "STORAGE")
+
+	for step, want := range map[string]string{
+		"image: image2disk, environment: {DEST_DISK: /dev/md0}":                                                 `"/dev/md0" is part of the machine's storage, and image2disk needs a disk`,
+		"image: wipe, environment: {BLOCK_DEVICE: /dev/sdb2}":                                                   "wipe needs a disk",
+		"image: writefile, environment: {DEST_DISK: /dev/md0, PARTITION: '1', DEST_PATH: /x, CONTENTS: y}":      "names a file system already",
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: /dev/sdc}":                     `"/dev/sdc" is a second disk beside "/dev/nvme0n1"`,
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/nvme0n1, GRUB_DISK: /dev/sdb}":                 `"/dev/sdb" is a second disk`,
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: sdb}":                          `invalid path of a disk "sdb"`,
+		"image: writefile, environment: {DEST_DISK: /dev/md0, STORAGE: '{}', DEST_PATH: /x, CONTENTS: y}":       "has no disks",
+		"image: archive2disk, environment: {DEST_DISK: /dev/vg/swap, ARCHIVE_URL: 'http://a/b'}":                "a logical volume that the storage of the machine does not declare",
+		"image: cexec, environment: {BLOCK_DEVICE: /dev/md0, CMD_LINE: id, STORAGE: '{\"disks\": [], \"x\": 1}'}": "unknown field",
+	} {
+		_, err := render(step)
+		require.ErrorContains(t, err, want, step)
+	}
+}

@@ -303,6 +303,7 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	}
 	if variable := action.DiskVariable(native); variable != "" {
 		env.setDefault(variable, disk, "the run's disk")
+		c.volume(path, native, env, disk)
 	}
 	if err := action.Check(native, env.values); err != nil {
 		c.add(path+".environment", "see "+actionsPage, "%v", err)
@@ -357,7 +358,7 @@ func (c *checker) diskAlias() string {
 				if value == "" {
 					value = t.Environment[key]
 				}
-				if value == "" {
+				if value == "" || c.declares(t, s, value) {
 					continue
 				}
 
@@ -367,6 +368,9 @@ func (c *checker) diskAlias() string {
 				case !strings.HasPrefix(value, "/dev/") || strings.Contains(value, ".."):
 					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk",
 						"invalid path of a disk %q", value)
+				case volumes.MatchString(value):
+					c.add(path, "declare it in the machine's storage, or name a disk",
+						"%q is an array or a logical volume that the storage of the machine does not declare", value)
 				case alias == "":
 					alias, c.why.DiskAlias = disk, path
 				case alias != disk:
@@ -387,6 +391,9 @@ func (c *checker) diskAlias() string {
 	}
 	return alias
 }
+
+// volumes are the paths of md, of the device mapper, and of logical volumes in a folder of their group.
+var volumes = regexp.MustCompile(`^/dev/(md(\d|/)|dm-|mapper/|vg[^/]*/)`)
 
 var partitions = []*regexp.Regexp{
 	regexp.MustCompile(`^(/dev/disk/.+)-part\d+$`),

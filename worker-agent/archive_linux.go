@@ -26,7 +26,7 @@ import (
 // The digest is known at the end, so that an archive with another digest fails
 // the action when it has been extracted. Doing it again gives the same.
 // Output: device, sha256, entries, bytes.
-func (t *attempt) archive2disk(ctx context.Context) error {
+func (t *attempt) archive2disk(ctx context.Context) (err error) {
 	want, err := action.SHA256(t.env, action.ArchiveDigestVariable)
 	if err == nil && want == "" {
 		err = fmt.Errorf("extracting an archive: give its digest, %s", action.ArchiveDigestVariable)
@@ -34,15 +34,11 @@ func (t *attempt) archive2disk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	disk, number, err := t.partition(ctx, "DEST_DISK")
+	part, err := t.place(ctx, "DEST_DISK")
 	if err != nil {
 		return err
 	}
-
-	part, fstype, err := t.locate(ctx, disk, number)
-	if err != nil {
-		return err
-	}
+	defer part.release(ctx, &err)
 
 	archive, err := t.openArchive(ctx)
 	if err != nil {
@@ -53,7 +49,7 @@ func (t *attempt) archive2disk(ctx context.Context) error {
 	x := extraction{ctx: ctx, in: tar.NewReader(archive)}
 	t.agent.markWrote()
 	t.track(max(archive.src.total, 0), "extracting", archive.src.read.Load)
-	err = t.mounted(ctx, part, fstype, false, func(root tree) error {
+	err = t.mounted(ctx, part.Partition, part.fstype, false, func(root tree) error {
 		return x.extractInto(root, cmp.Or(t.env[action.ArchivePathVariable], "/"))
 	})
 	if err == nil {
@@ -73,7 +69,7 @@ func (t *attempt) archive2disk(ctx context.Context) error {
 
 	t.output["device"], t.output["sha256"] = part.Path, served
 	t.output["entries"], t.output["bytes"] = fmt.Sprint(x.entries), fmt.Sprint(x.bytes)
-	t.logf("%d entries, %d bytes of contents, on %s (%s)", x.entries, x.bytes, part.Path, fstype)
+	t.logf("%d entries, %d bytes of contents, on %s (%s)", x.entries, x.bytes, part.Path, part.fstype)
 	return nil
 }
 

@@ -33,50 +33,60 @@ type Commander interface {
 //	BLOCK_DEVICE, PARTITION, FS_TYPE  where the system is, as inject; default: the root file system
 //
 // Output: commands, how many were run. Its exit code is that of the command that failed.
-func (t *attempt) cexec(ctx context.Context) error {
+func (t *attempt) cexec(ctx context.Context) (err error) {
 	commands, err := action.Commands(t.env)
 	if err != nil {
 		return err
 	}
+	part, err := t.place(ctx, "BLOCK_DEVICE")
+	if err != nil {
+		return err
+	}
+	defer part.release(ctx, &err)
+
+	return t.inSystem(ctx, part, func(root tree, run func(words ...string) error) error {
+		if err := t.updateResolver(root); err != nil {
+			return err
+		}
+		for n, words := range commands {
+			if err := run(words...); err != nil {
+				return fmt.Errorf("command %d of %d, %w", n+1, len(commands), err)
+			}
+			t.output["commands"] = fmt.Sprint(n + 1)
+		}
+		return nil
+	})
+}
+
+// inSystem calls do with the installed system on part. run runs a program of the system with its
+// arguments, and returns an exit code other than 0 as an error.
+func (t *attempt) inSystem(ctx context.Context, part place, do func(root tree, run func(words ...string) error) error) error {
 	commander, ok := t.agent.cfg.Files.(Commander)
 	if !ok {
 		return errors.New("running commands: this agent cannot run programs")
 	}
-	disk, number, err := t.partition(ctx, "BLOCK_DEVICE")
-	if err != nil {
-		return err
-	}
-	part, fstype, err := t.locate(ctx, disk, number)
-	if err != nil {
-		return err
-	}
 
 	t.agent.markWrote()
-	return t.mounted(ctx, part, fstype, false, func(root tree) (err error) {
-		if err := t.updateResolver(root); err != nil {
-			return err
-		}
+	return t.mounted(ctx, part.Partition, part.fstype, false, func(root tree) (err error) {
 		dir, leave, err := enter(root)
 		if err != nil {
 			return fmt.Errorf("preparing the system on %s: %w", part.Path, err)
 		}
 		defer func() { err = errors.Join(err, leave()) }()
 
-		for n, words := range commands {
+		return do(root, func(words ...string) error {
 			t.logf("%s", strings.Join(words, " "))
 			exit, err := commander.RunInside(ctx, dir, words, t.commandEnvironment(), func(line string) { t.logf("%s", line) })
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return context.Cause(ctx)
+			case exit != 0:
+				return &exitError{code: exit, text: fmt.Sprintf("%s: exit code %d: see the log", words[0], exit)}
+			case err != nil:
+				return fmt.Errorf("%s: %w", words[0], err)
 			}
-			if exit != 0 {
-				return &exitError{code: exit, text: fmt.Sprintf("command %d of %d, %s: exit code %d: see the log", n+1, len(commands), words[0], exit)}
-			}
-			if err != nil {
-				return fmt.Errorf("command %d of %d: %w", n+1, len(commands), err)
-			}
-			t.output["commands"] = fmt.Sprint(n + 1)
-		}
-		return nil
+			return nil
+		})
 	})
 }
 

@@ -144,6 +144,7 @@ var performers = map[string]func(*attempt, context.Context) error{
 	action.Wipe:         (*attempt).wipe,
 	action.EFIBoot:      (*attempt).efiBoot,
 	action.CExec:        (*attempt).cexec,
+	action.Grub2Disk:    (*attempt).grub2disk,
 	action.Kexec:        (*attempt).kexec,
 	action.Inspect:      (*attempt).inspect,
 	action.Noop:         (*attempt).noop,

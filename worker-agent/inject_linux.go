@@ -66,23 +66,19 @@ func (t *attempt) writeFile(ctx context.Context) error {
 }
 
 // writeFiles writes files into the file system that the environment selects, and reads them back.
-func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) error {
-	disk, number, err := t.partition(ctx, "DEST_DISK")
+func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) (err error) {
+	part, err := t.place(ctx, "DEST_DISK")
 	if err != nil {
 		return err
 	}
-
-	part, fstype, err := t.locate(ctx, disk, number)
-	if err != nil {
-		return err
-	}
+	defer part.release(ctx, &err)
 
 	var total, done int64
 	for _, f := range files {
 		total += int64(len(f.contents))
 	}
 	t.agent.markWrote()
-	err = t.mounted(ctx, part, fstype, false, func(root tree) error {
+	err = t.mounted(ctx, part.Partition, part.fstype, false, func(root tree) error {
 		for i := range files {
 			f := &files[i]
 			if err := context.Cause(ctx); err != nil {
@@ -96,7 +92,7 @@ func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) error {
 			}
 			done += int64(len(f.contents))
 			t.progress(done, total, "writing "+f.path)
-			t.logf("%s: %d bytes, %d:%d %04o, on %s (%s)", f.path, len(f.contents), f.uid, f.gid, f.mode, part.Path, fstype)
+			t.logf("%s: %d bytes, %d:%d %04o, on %s (%s)", f.path, len(f.contents), f.uid, f.gid, f.mode, part.Path, part.fstype)
 		}
 		return nil
 	})
@@ -108,13 +104,13 @@ func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) error {
 	}
 
 	// These reads come from the disk: the file system was unmounted and nothing has it open.
-	if part, fstype, err = t.locate(ctx, disk, part.Number); err != nil {
+	if part, err = t.again(ctx, part); err != nil {
 		return err
 	}
 
-	err = t.mounted(ctx, part, fstype, true, func(root tree) error {
+	err = t.mounted(ctx, part.Partition, part.fstype, true, func(root tree) error {
 		for _, f := range files {
-			if err := f.compare(root, fstype != "vfat"); err != nil {
+			if err := f.compare(root, part.fstype != "vfat"); err != nil {
 				return fmt.Errorf("reading %s on %s back: %w", f.path, part.Path, err)
 			}
 		}

@@ -26,25 +26,21 @@ import (
 // It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate
 // /boot. If the running kernel refuses (lockdown, no kexec), the action does not fail: the machine
 // reboots instead, and the output says so. Output: leaving = kexec or reboot, kernel.
-func (t *attempt) kexec(ctx context.Context) error {
-	disk, number, err := t.partition(ctx, "BLOCK_DEVICE")
+func (t *attempt) kexec(ctx context.Context) (err error) {
+	part, err := t.place(ctx, "BLOCK_DEVICE")
 	if err != nil {
 		return err
 	}
-
-	part, fstype, err := t.locate(ctx, disk, number)
-	if err != nil {
-		return err
-	}
+	defer part.release(ctx, &err)
 
 	var k kernelFiles
 	defer k.close()
-	err = t.mounted(ctx, part, fstype, true, func(root tree) error {
+	err = t.mounted(ctx, part.Partition, part.fstype, true, func(root tree) error {
 		err := k.load(ctx, t.env, root)
-		if !errors.Is(err, errNoConfig) && !errors.Is(err, os.ErrNotExist) || number != 0 {
+		if !errors.Is(err, errNoConfig) && !errors.Is(err, os.ErrNotExist) || part.named {
 			return err
 		}
-		return t.separateBoot(ctx, disk, part, &k, err)
+		return t.separateBoot(ctx, part.disk, part.Partition, &k, err)
 	})
 	if err != nil {
 		return fmt.Errorf("finding a kernel on %s: %w", part.Path, err)

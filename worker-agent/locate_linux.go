@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,20 +71,22 @@ func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 		if p.Number != n {
 			continue
 		}
-		fstype := t.env["FS_TYPE"]
-		if fstype == "" {
-			fstype = deviceFS(p)
-		}
-		if fstype == "" && t.env["FS_TYPE"] == "" {
-			return p, "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
-		}
-		if !slices.Contains(action.FileSystems, fstype) {
-			return p, fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype,
-				strings.Join(action.FileSystems, ", "))
-		}
-		return p, fstype, nil
+		fstype, err := t.holds(p)
+		return p, fstype, err
 	}
 	return Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
+}
+
+// holds returns the type of the file system on p, or the one that FS_TYPE gives.
+func (t *attempt) holds(p Partition) (string, error) {
+	fstype := cmp.Or(t.env["FS_TYPE"], deviceFS(p))
+	if fstype == "" {
+		return "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
+	}
+	if !slices.Contains(action.FileSystems, fstype) {
+		return fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype, strings.Join(action.FileSystems, ", "))
+	}
+	return fstype, nil
 }
 
 // deviceFS returns the type of the file system on p.

@@ -28,18 +28,8 @@ func (t *attempt) rootIO(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", action.StorageVariable, err)
 	}
-	r := rootIO{attempt: t, storage: storage}
-	if err := r.findDisks(ctx); err != nil {
-		return err
-	}
-	if err := r.findPrograms(command); err != nil {
-		return err
-	}
-	// An active array holds its disks: they cannot be opened.
-	if err := r.release(ctx); err != nil {
-		return err
-	}
-	if err := r.measure(ctx); err != nil {
+	r, err := t.openStorage(ctx, storage, command)
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.release(context.WithoutCancel(ctx))) }()
@@ -62,6 +52,23 @@ type rootIO struct {
 	storage action.Storage
 	disks   []action.Disk              // of storage.Disks, as found on the machine
 	placed  [][]action.PlacedPartition // of storage.Disks, on those disks; nil before measure
+}
+
+// openStorage finds the disks of the storage, checks it against them, and checks that the programs
+// for a command of rootio are there. Nothing of the storage is active then.
+func (t *attempt) openStorage(ctx context.Context, storage action.Storage, command string) (*rootIO, error) {
+	r := &rootIO{attempt: t, storage: storage}
+	if err := r.findDisks(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.findPrograms(command); err != nil {
+		return nil, err
+	}
+	// An active array holds its disks: they cannot be opened.
+	if err := r.release(ctx); err != nil {
+		return nil, err
+	}
+	return r, r.measure(ctx)
 }
 
 // findDisks finds all disks of the storage.

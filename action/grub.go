@@ -1,0 +1,43 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Variables of grub2disk, with the names of Tinkerbell's action.
+const (
+	GrubSystemVariable = "GRUB_INSTALL_PATH"
+	GrubDisksVariable  = "GRUB_DISK"
+)
+
+// grub2Disk installs the installed system's own GRUB.
+var grub2Disk = Description{
+	Text:   "Installs the installed system's GRUB on the disk for BIOS, and lets it write its configuration.",
+	Writes: true, Disk: GrubSystemVariable, Volumes: true,
+	Variables: []Variable{
+		{Name: GrubSystemVariable, Text: "path of the disk or partition with the system", Default: runDisk},
+		{
+			Name: GrubDisksVariable, Text: "paths of the disks from which the firmware may boot, separated by blanks: the run's, and " +
+				"those of the machine's `storage`", Default: runDisk, check: diskPaths,
+		},
+		partitionOfFiles, fileSystem, storageOfFiles,
+	},
+	Output: []string{"disks"},
+	Limits: "The system has `grub-install` and `grub-mkconfig`, or `grub2-install` and `grub2-mkconfig`, with the modules of `i386-pc`. A GPT " +
+		"has a partition `BIOS`. UEFI starts an image's own boot loader from its EFI partition.",
+}
+
+// GrubDisks returns the paths of the disks that get GRUB.
+func GrubDisks(env map[string]string) []string { return strings.Fields(env[GrubDisksVariable]) }
+
+func diskPaths(env map[string]string, name string) error {
+	var errs []error
+	for _, p := range strings.Fields(env[name]) {
+		if !devicePath(p) {
+			errs = append(errs, fmt.Errorf("reading %s: invalid path of a disk %q: give a path such as /dev/sda", name, p))
+		}
+	}
+	return errors.Join(errs...)
+}
