@@ -99,6 +99,57 @@ tasks:
 	require.Equal(t, "SWAPSPACE2", string(readAt(t, m.DiskPath(), startOf(ctx, t, m.DiskPath(), 3)+4086, 10)))
 }
 
+// TestMirror: a Debian is installed on a mirror of two disks by archive2disk, cexec and grub2disk. It boots from the second
+// disk when the first one is missing.
+func TestMirror(t *testing.T) {
+	beside(t, 200, 9)
+	ctx := needLab(t)
+	system, err := lab.DebianSystem(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "system", system)
+	s.template(ctx, t, "mirror", fmt.Sprintf(`version: "0.1"
+name: mirror
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: partition, image: rootio, command: [partition], timeout: 120}
+  - {name: format, image: rootio, command: [format], timeout: 120}
+  - {name: unpack, image: archive2disk, timeout: 1200, environment: {ARCHIVE_URL: "http://%s/images/system", DEST_DISK: /dev/md1}}
+  - {name: command, image: cexec, timeout: 120, environment: {BLOCK_DEVICE: /dev/md1, CMD_LINE: "passwd -l root"}}
+  - {name: boot, image: grub2disk, timeout: 600, environment: {GRUB_INSTALL_PATH: /dev/md1, GRUB_DISK: "/dev/vda /dev/vdx"}}
+  - {name: "off", image: poweroff, timeout: 60}
+`, s.Address))
+
+	partitions := []any{map[string]any{"label": "BIOS", "size": 2048}, map[string]any{"label": "ROOT"}}
+	m, err := s.Add(ctx, lab.Spec{Name: "guest", Firmware: lab.BIOS, DiskSize: 2 << 30, Decoys: []string{"SECOND"}}, func(doc map[string]any) {
+		doc["diskSelector"] = map[string]any{"serial": "DISK-guest"}
+		doc["storage"] = map[string]any{
+			"disks": []any{
+				map[string]any{"device": "/dev/vda", "wipe_table": true, "partitions": partitions},
+				map[string]any{"device": "/dev/vdx", "serial": "SECOND", "wipe_table": true, "partitions": partitions},
+			},
+			"raid": []any{map[string]any{"name": "md1", "level": "1", "devices": []any{"/dev/vda2", "/dev/vdx2"}}},
+			"filesystems": []any{map[string]any{"mount": map[string]any{
+				"device": "/dev/md1", "format": "ext4", "point": "/", "create": map[string]any{"options": []any{"-L ROOT"}},
+			}}},
+		}
+	})
+	require.NoError(t, err)
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "mirror"})
+	require.NoError(t, err)
+	s.ended(ctx, t, "guest", inventory.StateSuccess)
+	require.NoError(t, m.WaitPower(ctx, lab.Off))
+
+	m.RemoveDisk("DISK-guest")
+	m.SetOrder(lab.DiskFirst)
+	require.NoError(t, m.PowerOn(ctx))
+	line, err := m.WaitSerial(ctx, "LAB-SYSTEM-BOOTED")
+	require.NoError(t, err)
+	require.Regexp(t, `root=/dev/md\S+ disks=\[2/1\]`, line)
+}
+
 // findVolume returns where a logical volume begins on a disk whose partition at byte member is half of a mirror. It reads the
 // superblock of md (version 1.2, linux/raid/md_p.h) and the text of LVM's metadata.
 func findVolume(t *testing.T, disk string, member int64, name string) int64 {

@@ -50,6 +50,14 @@ func DebianImage(ctx context.Context, log io.Writer) (Image, error) {
 	return buildImage(ctx, "debian", "", log)
 }
 
+// DebianSystem is the root file system of a Debian 12 for BIOS, with md and GRUB, as a tar archive
+// compressed with zstd; see images/system.sh. It is built like DebianImage. The output of the build
+// goes to log, which may be nil.
+func DebianSystem(ctx context.Context, log io.Writer) (path string, err error) {
+	img, err := buildImage(ctx, "system", "", log)
+	return img.Zst, err
+}
+
 func packageKey(names ...string) (string, error) {
 	var key strings.Builder
 	for _, n := range names {
@@ -70,7 +78,7 @@ func buildImage(ctx context.Context, name, key string, log io.Writer) (Image, er
 		log = io.Discard
 	}
 	h := sha256.New()
-	for _, f := range []string{"mkimage.sh", name + ".sh"} {
+	for _, f := range []string{"mkimage.sh", "bootstrap.sh", name + ".sh"} {
 		b, err := recipes.ReadFile("images/" + f)
 		if err != nil {
 			return Image{}, err

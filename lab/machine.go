@@ -135,6 +135,7 @@ type Machine struct {
 	next        NextBoot
 	order       BootOrder
 	decoysFirst bool
+	removed     []string // serial numbers of disks
 	woken       int
 	qemu        *Cmd
 	qmp         *qmp
@@ -348,6 +349,14 @@ func (m *Machine) SetDecoysFirst(first bool) {
 	m.state.Lock()
 	defer m.state.Unlock()
 	m.decoysFirst = first
+}
+
+// RemoveDisk takes a disk out of the machine, starting at the next power-on. If it is the disk for the
+// installation, the firmware boots the next one.
+func (m *Machine) RemoveDisk(serial string) {
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.removed = append(m.removed, serial)
 }
 
 // SetNextBoot sets the one-time override of the boot order, as the BMC does.
@@ -623,12 +632,17 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	if m.decoysFirst {
 		serials = append(append([]string{}, s.Decoys...), s.DiskSerial)
 	}
+	serials = slices.DeleteFunc(serials, func(serial string) bool { return slices.Contains(m.removed, serial) })
+	boot := s.DiskSerial
+	if !slices.Contains(serials, boot) && len(serials) > 0 {
+		boot = serials[0]
+	}
 	m.state.Unlock()
 	for i, serial := range serials {
 		drive := "drive" + strconv.Itoa(i)
 		a = append(a, "-drive", "if=none,id="+drive+",format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap,file="+m.worn(serial))
 		dev := "drive=" + drive + ",serial=" + serial
-		if serial == s.DiskSerial {
+		if serial == boot {
 			dev += ",id=" + diskDevice + ",bootindex=" + strconv.Itoa(disk)
 		}
 		switch s.Bus {

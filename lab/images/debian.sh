@@ -15,35 +15,10 @@ T=$(mktemp -d "$(dirname "$OUT")/debian.XXXXXX"); trap 'umount -l "$T" 2>/dev/nu
 [ "$(awk '/^MemAvailable/ {print $2}' /proc/meminfo)" -lt 6000000 ] || mount -t tmpfs -o size=1500m tmpfs "$T"
 R=$T/root
 
-# retry: what fetches over a network is tried three times
-retry() { "$@" || { sleep 3; "$@"; } || { sleep 10; "$@"; }; }
-bootstrap() {
-  rm -rf --one-file-system "$R"
-  debootstrap --variant=minbase --include=systemd-sysv,udev,dbus,ca-certificates bookworm "$R" "$1"
-}
-M=$(apt-get indextargets --format '$(REPO_URI)' | grep -E '/debian/?$' | head -n 1)   # the mirror that apt uses
-retry bootstrap "${M:-http://deb.debian.org/debian}"
-
-# The rest is installed by apt: debootstrap cannot resolve virtual packages, and python3-cryptography needs one.
-cp -L /etc/resolv.conf /etc/hosts "$R/etc/" 2>/dev/null || true
-proxies=()
-for f in /etc/apt/apt.conf.d/*proxy*; do
-  [ ! -e "$f" ] || { cp "$f" "$R/etc/apt/apt.conf.d/"; proxies+=("$R/etc/apt/apt.conf.d/${f##*/}"); }
-done
-printf '#!/bin/sh\nexit 101\n' > "$R/usr/sbin/policy-rc.d"; chmod +x "$R/usr/sbin/policy-rc.d"   # no service starts here
-# Few drivers in the initramfs: a virtual machine loads and unpacks it in half the time.
-mkdir -p "$R/etc/initramfs-tools/conf.d"
-printf 'MODULES=list\nCOMPRESS=zstd\nCOMPRESSLEVEL=3\n' > "$R/etc/initramfs-tools/conf.d/lab"
-printf '%s\n' virtio_pci virtio_blk virtio_scsi nvme ahci sd_mod ext4 > "$R/etc/initramfs-tools/modules"
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-APT=(apt-get -y -qq -o Dpkg::Options::=--force-unsafe-io -o Dpkg::Options::=--force-confold)
-retry chroot "$R" "${APT[@]}" update
-retry chroot "$R" "${APT[@]}" install --no-install-recommends cloud-init linux-image-cloud-amd64 initramfs-tools zstd \
-  iproute2 netbase ifupdown isc-dhcp-client openssh-server
-rm -f "$R/usr/sbin/policy-rc.d" "$R/etc/resolv.conf" "${proxies[@]}"
-: > "$R/etc/hosts"; printf '127.0.0.1 localhost\n' > "$R/etc/hosts"
+. "$HERE/bootstrap.sh"
+debian "$R" "virtio_pci virtio_blk virtio_scsi nvme ahci sd_mod ext4" \
+  cloud-init iproute2 netbase ifupdown isc-dhcp-client openssh-server
 echo "LABEL=labroot / ext4 defaults,errors=remount-ro 0 1" > "$R/etc/fstab"
-echo "root:lab" | chroot "$R" chpasswd
 
 # Only the data sources that the lab serves, so that cloud-init does not wait for others; key types that are quick to make;
 # the modules that a seed of the lab uses, because an emulated processor takes seconds to load all of them.
@@ -74,8 +49,7 @@ ln -sf /lib/systemd/system/serial-getty@.service "$R/etc/systemd/system/getty.ta
 # A small disk: an installation writes every byte of it and reads every byte back. What the lab's machines do not use goes:
 # documentation, charsets, drivers and file systems of other hardware, and what an emulated processor is slow with: KVM and the
 # hardware ciphers, whose self-tests run when they are loaded. Kernel and initramfs are on the ESP.
-chroot "$R" apt-get clean
-rm -rf "$R"/var/lib/apt/lists/* "$R"/usr/share/{doc,man,locale,i18n,zsh,vim}/* "$R"/usr/lib/x86_64-linux-gnu/gconv \
+rm -rf "$R"/usr/share/{zsh,vim}/* "$R"/usr/lib/x86_64-linux-gnu/gconv \
   "$R"/usr/lib/udev/hwdb.d "$R"/usr/lib/udev/hwdb.bin "$R"/etc/ssh/ssh_host_*
 chroot "$R" systemctl -q mask systemd-hwdb-update.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
   e2scrub_reap.service e2scrub_all.timer fstrim.timer
@@ -88,6 +62,5 @@ rm -rf "$K"/virt "$K"/arch/x86/{crypto,kvm} "$K"/drivers/{comedi,cxl,hid,hv,infi
 chroot "$R" depmod "$V"
 mv "$R"/boot/vmlinuz-* "$T/vmlinuz"
 mv "$R"/boot/initrd.img-* "$T/initrd"
-: > "$R/etc/machine-id"
 MB=$(($(du -sm "$R" | cut -f1) * 110 / 100 + 64)) # room for ext4's own tables and for what cloud-init writes
 "$HERE/mkimage.sh" "$OUT" "$R" "$T/vmlinuz" "$T/initrd" "$MB" "mitigations=off"
