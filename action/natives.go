@@ -20,6 +20,7 @@ const (
 	EFIBoot      = "efiboot"
 	CExec        = "cexec"
 	Grub2Disk    = "grub2disk"
+	Syslinux     = "syslinux"
 	Kexec        = "kexec"
 	WaitDaemon   = "waitdaemon"
 	Reboot       = "reboot"
@@ -227,6 +228,7 @@ var natives = map[string]Description{
 	},
 	CExec:     cexec,
 	Grub2Disk: grub2Disk,
+	Syslinux:  syslinux,
 	Kexec: {
 		Text:   "Starts a kernel that is installed on the disk in place of the firmware.",
 		Writes: true, Disk: "BLOCK_DEVICE", Volumes: true, Leaves: true,

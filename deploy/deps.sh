@@ -180,7 +180,7 @@ unpack_all() {
   unpack busybox busybox-static
   unpack relay isc-dhcp-relay
   unpack openipmi openipmi libopenipmi0
-  unpack programs mdadm lvm2 libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
+  unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
   unpack kernel linux-image-amd64
   unpack_ipxe
   exec 9>&-

@@ -219,3 +219,39 @@ func debugfs(ctx context.Context, t *testing.T, m *lab.Machine, command string) 
 	require.NoError(t, err)
 	return string(out)
 }
+
+// TestSyslinux: an image whose boot loader is gone boots by BIOS after the action syslinux.
+func TestSyslinux(t *testing.T) {
+	beside(t, 60, 9)
+	ctx := needLab(t)
+	raw := filepath.Join(t.TempDir(), "bare.raw")
+	shell(t, `cp --sparse=always "$1" "$2"
+		dd if=/dev/zero of="$2" bs=440 count=1 conv=notrunc status=none
+		sgdisk -A 1:clear:2 "$2" >/dev/null
+		start=$(partx -rgo START -n 1 "$2")
+		export MTOOLS_SKIP_CHECK=1
+		mattrib -r -s -h -i "$2@@$((start * 512))" ::/ldlinux.sys
+		mdel -i "$2@@$((start * 512))" ::/ldlinux.sys`, mini(ctx, t).Raw, raw)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "bare", raw)
+	s.template(ctx, t, "syslinux", `version: "0.1"
+name: syslinux
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: write, image: image2disk, timeout: 1200, environment: {DEST_DISK: /dev/sda}}
+  - name: boot
+    image: quay.io/tinkerbell/actions/syslinux:v1.0.0
+    timeout: 120
+    environment: {DEST_DISK: /dev/sda, DEST_PARTITION: /dev/sda1, SYSLINUX_VERSION: "3.86"}
+`)
+	m, err := s.Add(ctx, lab.Spec{Name: "guest", Firmware: lab.BIOS}, nil)
+	require.NoError(t, err)
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "syslinux", Image: "bare"})
+	require.NoError(t, err)
+	s.ended(ctx, t, "guest", inventory.StateSuccess)
+	line, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+	require.NoError(t, err)
+	require.Contains(t, line, "fw=bios")
+}

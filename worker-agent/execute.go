@@ -145,6 +145,7 @@ var performers = map[string]func(*attempt, context.Context) error{
 	action.EFIBoot:      (*attempt).efiBoot,
 	action.CExec:        (*attempt).cexec,
 	action.Grub2Disk:    (*attempt).grub2disk,
+	action.Syslinux:     (*attempt).syslinux,
 	action.Kexec:        (*attempt).kexec,
 	action.Inspect:      (*attempt).inspect,
 	action.Noop:         (*attempt).noop,

@@ -18,11 +18,15 @@ import (
 // programDirs are the folders of the programs that the agent's system contains.
 var programDirs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"}
 
+// bootCodeDir is the folder of the boot code of SYSLINUX in the agent's system.
+const bootCodeDir = "/usr/lib/syslinux/mbr"
+
 // programs are the programs that the agent may run, with the kernel modules without which they do
 // not work.
 var programs = map[string][]string{
 	"mdadm": {"md_mod", "raid0", "raid1", "raid10"}, "lvm": {"dm_mod"},
 	"mke2fs": nil, "mkfs.xfs": nil, "mkfs.fat": nil, "mkswap": nil,
+	"extlinux": nil,
 }
 
 // findProgram returns the path of a program of the agent's system.
@@ -43,6 +47,15 @@ func findProgram(program string) (string, error) {
 func (h HostFilesystems) Has(program string) error {
 	_, err := findProgram(program)
 	return err
+}
+
+// BootCode implements Programs.
+func (h HostFilesystems) BootCode(table string) ([]byte, error) {
+	name, ok := map[string]string{"gpt": "gptmbr.bin", "mbr": "mbr.bin"}[table]
+	if !ok {
+		return nil, fmt.Errorf("finding boot code: there is none for a partition table %q", table)
+	}
+	return os.ReadFile(filepath.Join(bootCodeDir, name))
 }
 
 // Run implements Programs. No shell reads the arguments.

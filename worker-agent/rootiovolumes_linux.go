@@ -21,6 +21,9 @@ type Programs interface {
 	Run(ctx context.Context, program string, args []string, log func(line string)) (exit int, err error)
 	// Volume returns the active array or logical volume with this name in the kernel.
 	Volume(name string) (Volume, bool)
+	// BootCode returns the code of SYSLINUX for the boot sector of a disk with a table of this kind,
+	// gpt or mbr.
+	BootCode(table string) ([]byte, error)
 }
 
 // A Volume is an active array or logical volume.

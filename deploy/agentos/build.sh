@@ -6,12 +6,12 @@
 #   KERNELTREE  an unpacked Debian linux-image package (apt-get download linux-image-amd64's dependency; dpkg -x);
 #               default: the one that deploy/deps.sh unpacks
 #
-# The modules of deploy/agentos/modules.txt go in, with what they need, and the programs that rootio runs (mdadm, lvm, mkfs)
+# The modules of deploy/agentos/modules.txt go in, with what they need, and the programs that rootio and syslinux run (mdadm, lvm, mkfs, extlinux)
 # with their libraries. Environment:
 #
 #   BUSYBOX     a static busybox; it becomes /bin/sh of a rescue boot (ingot.rescue=1). Default: none, no shell
 #   CA_BUNDLE   certificates for image servers with https. Default: the build host's, if it has some; empty = none
-#   PROGRAMS    an unpacked tree with the packages mdadm and lvm2; default: the one that deploy/deps.sh unpacks. What it lacks
+#   PROGRAMS    an unpacked tree with the packages mdadm, lvm2, extlinux and syslinux-common; default: the one that deploy/deps.sh unpacks. What it lacks
 #               is taken from the build host
 #   ZSTD_LEVEL  default 12, in seconds; 19 saves 2 MB more and takes a minute
 #
@@ -42,9 +42,9 @@ CA_BUNDLE=${CA_BUNDLE-/etc/ssl/certs/ca-certificates.crt}
 # The programs, "FILE NAME" in each line: first those themselves, then the libraries that the build host's loader finds for them.
 PROGRAMS=${PROGRAMS-${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab/pkg/programs}
 programs=()
-for name in mdadm lvm mke2fs mkfs.xfs mkfs.fat mkswap; do
+for name in mdadm lvm mke2fs mkfs.xfs mkfs.fat mkswap extlinux; do
   file=
-  for dir in "$PROGRAMS"/{usr/sbin,sbin} /usr/sbin /sbin; do [ -n "$file" ] || [ ! -x "$dir/$name" ] || file=$dir/$name; done
+  for dir in "$PROGRAMS"/{usr/sbin,sbin,usr/bin} /usr/sbin /sbin /usr/bin; do [ -n "$file" ] || [ ! -x "$dir/$name" ] || file=$dir/$name; done
   [ -n "$file" ] || die "$name is missing: deploy/deps.sh demo"
   programs+=("$file")
 done
@@ -53,8 +53,13 @@ libraries=$(LD_LIBRARY_PATH=$PROGRAMS/lib/x86_64-linux-gnu:$PROGRAMS/usr/lib/x86
 ! grep 'not found' <<< "$libraries" >&2 || die "libraries are missing: deploy/deps.sh demo"
 libraries=$(awk '$2 == "=>" {print $3} $1 ~ /^\/.*ld-linux/ {print $1}' <<< "$libraries" | sort -u)
 
+boot=
+for dir in "$PROGRAMS" ""; do [ -n "$boot" ] || [ ! -r "$dir/usr/lib/syslinux/mbr/gptmbr.bin" ] || boot=$dir/usr/lib/syslinux/mbr; done
+[ -n "$boot" ] || die "gptmbr.bin is missing: deploy/deps.sh demo"
+boot=("$boot"/{mbr,gptmbr}.bin)
+
 # OUTDIR is left alone if it was made from the same inputs. The kernel stands for its modules.
-inputs=$(sha256sum "$HERE"/{build.sh,modules.txt} "$AGENT" "$KERNEL" "${programs[@]}" $libraries ${CA_BUNDLE:+"$CA_BUNDLE"} ${BUSYBOX:+"$BUSYBOX"}; echo "level ${ZSTD_LEVEL:-12}")
+inputs=$(sha256sum "$HERE"/{build.sh,modules.txt} "$AGENT" "$KERNEL" "${programs[@]}" "${boot[@]}" $libraries ${CA_BUNDLE:+"$CA_BUNDLE"} ${BUSYBOX:+"$BUSYBOX"}; echo "level ${ZSTD_LEVEL:-12}")
 [ "$(cat "$OUT/inputs.txt" 2>/dev/null)" != "$inputs" ] || { echo "agentos: $OUT is up to date"; exit 0; }
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -104,6 +109,7 @@ install -m755 "$AGENT" "$R/init"
 ln -s /init "$R/sbin/modprobe"
 : > "$R/etc/resolv.conf"
 install -m755 "${programs[@]}" "$R/sbin/"
+install -D -m644 -t "$R/usr/lib/syslinux/mbr" "${boot[@]}"
 for file in $libraries; do
   case $file in
     */ld-linux*) install -Dm755 "$file" "$R$file" ;; # its path stands in the programs

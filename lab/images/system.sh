@@ -17,6 +17,7 @@ debian "$R" "virtio_pci virtio_blk ext4 raid1" mdadm grub-pc-bin grub2-common
 echo "LABEL=ROOT / ext4 defaults,errors=remount-ro 0 1" > "$R/etc/fstab"
 cat > "$R/etc/default/grub" <<'E'
 GRUB_TIMEOUT=0
+GRUB_TERMINAL=console
 GRUB_CMDLINE_LINUX="console=ttyS0,115200 mitigations=off"
 E
 cat > "$R/etc/systemd/system/lab-booted.service" <<'E'

@@ -1,0 +1,32 @@
+package action
+
+import "errors"
+
+// SyslinuxPartitionVariable names the partition of syslinux, as Tinkerbell's action does.
+const SyslinuxPartitionVariable = "DEST_PARTITION"
+
+// syslinux installs the agent's own SYSLINUX.
+var syslinux = Description{
+	Text:   "Installs SYSLINUX on a partition, and its boot code on the disk, for BIOS.",
+	Writes: true, Disk: SyslinuxPartitionVariable,
+	Variables: []Variable{
+		{
+			Name: SyslinuxPartitionVariable, Text: "path of the partition (FAT, ext4, xfs or btrfs) that has syslinux.cfg or extlinux.conf in its " +
+				"first folder", Default: "what PARTITION selects", check: onePartition,
+		},
+		{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk},
+		{Name: PartitionVariable, Text: partitionText, Default: "the partition of DEST_PARTITION", check: partition},
+		fileSystem,
+		{Name: "SYSLINUX_VERSION", Text: "not needed: it is SYSLINUX 6"},
+	},
+	Output: []string{"device", "table"},
+	Limits: "The partition is made the only one that the firmware boots. The rest of the boot sector and the table stay as they are. " +
+		"Kernel and configuration come with the image.",
+}
+
+func onePartition(env map[string]string, name string) error {
+	if env[name] == "" && env[PartitionVariable] == "" {
+		return errors.New("reading " + name + ": it is missing: name the partition, such as /dev/sda1, or give " + PartitionVariable)
+	}
+	return nil
+}

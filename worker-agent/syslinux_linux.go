@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// Sizes in an MBR (UEFI specification 2.10, §5.2).
+const (
+	bootCodeSize   = 440
+	activeFlag     = 0x80
+	attributesAt   = 48     // in an entry of a GPT
+	legacyBootable = 1 << 2 // of the attributes of a GPT's entry
+)
+
+// syslinux installs SYSLINUX on a partition of the bound disk, makes that the partition from which
+// BIOS boots, and writes the boot code that looks for it.
+//
+//	DEST_PARTITION, PARTITION, FS_TYPE  the partition
+//
+// Output: device, table = gpt or mbr.
+func (t *attempt) syslinux(ctx context.Context) error {
+	disk, number, err := t.partition(ctx, action.SyslinuxPartitionVariable)
+	if err != nil {
+		return err
+	}
+	if number == 0 {
+		return fmt.Errorf("reading %s: it names no partition", action.SyslinuxPartitionVariable)
+	}
+	part, fstype, err := t.locate(ctx, disk, number)
+	if err != nil {
+		return err
+	}
+	programs, ok := t.agent.cfg.Files.(Programs)
+	if !ok {
+		return errors.New("installing SYSLINUX: this agent cannot run programs")
+	}
+	if err := programs.Has("extlinux"); err != nil {
+		return err
+	}
+
+	t.agent.markWrote()
+	err = t.mounted(ctx, part, fstype, false, func(root tree) error {
+		dir, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", root.fd))
+		if err != nil {
+			return err
+		}
+		exit, err := programs.Run(ctx, "extlinux", []string{"--install", dir}, func(line string) { t.logf("extlinux: %s", line) })
+		if exit != 0 {
+			return &exitError{code: exit, text: fmt.Sprintf("extlinux: exit code %d: see the log", exit)}
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("installing SYSLINUX on %s: %w", part.Path, err)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+
+	table, err := t.bootFrom(ctx, part.Number, programs)
+	if err != nil {
+		return err
+	}
+	t.output["device"], t.output["table"] = part.Path, table
+	return nil
+}
+
+// bootFrom makes partition number the only one that the boot code looks for, and writes the boot code.
+// It returns the kind of the partition table.
+func (t *attempt) bootFrom(ctx context.Context, number int, programs Programs) (kind string, err error) {
+	disk, dev, err := t.openDisk(ctx, *t.bound)
+	if err != nil {
+		return "", err
+	}
+	defer closeDisk(dev, disk.Path, &err)
+
+	table, err := readTable(dev, dev.Size(), dev.SectorSize())
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", disk.Path, err)
+	}
+	code, err := programs.BootCode(table.kind)
+	if err != nil {
+		return "", err
+	}
+	if len(code) > bootCodeSize {
+		return "", fmt.Errorf("reading the boot code for a %s: it has %d bytes, not %d at most", table.kind, len(code), bootCodeSize)
+	}
+
+	if table.kind == "mbr" && number > 4 {
+		return "", fmt.Errorf("booting from partition %d: it is in an extended partition: the boot code finds the first four only", number)
+	}
+
+	if table.kind == "gpt" {
+		g, err := readGPT(dev, dev.Size(), dev.SectorSize())
+		if err != nil {
+			return "", fmt.Errorf("reading %s: %w", disk.Path, err)
+		}
+		for i := range g.count() {
+			if e := g.entry(i); !e.unused() {
+				e[attributesAt] &^= legacyBootable
+			}
+		}
+		g.entry(number - 1)[attributesAt] |= legacyBootable
+		if err := g.write(dev); err != nil {
+			return "", fmt.Errorf("writing the partition table: %w", err)
+		}
+	}
+
+	mbr := aligned(dev.SectorSize())
+	if _, err := dev.ReadAt(mbr, 0); err != nil {
+		return "", err
+	}
+	clear(mbr[:bootCodeSize])
+	copy(mbr, code)
+	if table.kind == "mbr" {
+		for i := range 4 {
+			mbr[446+16*i] &^= activeFlag
+		}
+		mbr[446+16*(number-1)] |= activeFlag
+	}
+	if err := writeVerified(dev, mbr, 0); err != nil {
+		return "", fmt.Errorf("writing the boot code: %w", err)
+	}
+	t.logf("%s boots from partition %d", disk.Path, number)
+	return table.kind, nil
+}
