@@ -95,7 +95,7 @@ install_missing() {
 [ ${#packages[@]} = 0 ] || install_missing "${packages[@]}"
 
 # --- 2. packages that are only unpacked ---------------------------------------------------------------------------------
-RECIPE=1 # count up when the content of the unpacked trees changes
+RECIPE=2 # count up when the content of the unpacked trees changes
 work=
 trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 
