@@ -14,8 +14,10 @@ const (
 
 // grub2Disk installs the installed system's own GRUB.
 var grub2Disk = Description{
-	Text:   "Installs the installed system's GRUB on the disk for BIOS, and lets it write its configuration.",
-	Writes: true, Disk: GrubSystemVariable, Volumes: true,
+	Text:    "Installs the installed system's GRUB on the disk for BIOS, and lets it write its configuration.",
+	Writes:  true,
+	Disk:    GrubSystemVariable,
+	Volumes: true,
 	Variables: []Variable{
 		{Name: GrubSystemVariable, Text: "path of the disk or partition with the system", Default: runDisk},
 		{
@@ -25,8 +27,8 @@ var grub2Disk = Description{
 		partitionOfFiles, fileSystem, storageOfFiles,
 	},
 	Output: []string{"disks"},
-	Limits: "The system has `grub-install` and `grub-mkconfig`, or `grub2-install` and `grub2-mkconfig`, with the modules of `i386-pc`. A GPT " +
-		"has a partition `BIOS`. UEFI starts an image's own boot loader from its EFI partition.",
+	Limits: "The system has `grub-install` and `grub-mkconfig`, or `grub2-install` and `grub2-mkconfig`, with the modules of `i386-pc`. A " +
+		"GPT has a partition `BIOS`. UEFI starts an image's own boot loader from its EFI partition.",
 }
 
 // GrubDisks returns the paths of the disks that get GRUB.

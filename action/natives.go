@@ -287,6 +287,11 @@ func WritesAny(name string) bool { return natives[name].Writes }
 // none. If the variable is not set, the action uses the run's disk.
 func DiskVariable(name string) string { return natives[name].Disk }
 
+// Requires reports whether a variable of the native action must be set by the template.
+func Requires(name, variable string) bool {
+	return slices.ContainsFunc(natives[name].Variables, func(v Variable) bool { return v.Name == variable && v.Required })
+}
+
 // DiskVariables returns the sorted variables that name a disk in any action.
 func DiskVariables() []string {
 	var all []string

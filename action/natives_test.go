@@ -13,6 +13,7 @@ var required = map[string]map[string]string{
 	Inject:     {FilesVariable: `[{"path": "/x"}]`},
 	OCI2Disk:   {"IMG_URL": "registry.example/lab/disk@sha256:" + strings.Repeat("0a", 32)},
 	CExec:      {CommandVariable: "true"},
+	Syslinux:   {SyslinuxPartitionVariable: "/dev/sda1"},
 	WaitDaemon: {InnerImageVariable: "reboot:v1"},
 }
 

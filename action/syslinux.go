@@ -12,10 +12,10 @@ var syslinux = Description{
 	Variables: []Variable{
 		{
 			Name: SyslinuxPartitionVariable, Text: "path of the partition (FAT, ext4, xfs or btrfs) that has syslinux.cfg or extlinux.conf in its " +
-				"first folder", Default: "what PARTITION selects", check: onePartition,
+				"first folder; or PARTITION in its place", Required: true, check: onePartition,
 		},
 		{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk},
-		{Name: PartitionVariable, Text: partitionText, Default: "the partition of DEST_PARTITION", check: partition},
+		{Name: PartitionVariable, Text: partitionText, check: partition},
 		fileSystem,
 		{Name: "SYSLINUX_VERSION", Text: "not needed: it is SYSLINUX 6"},
 	},

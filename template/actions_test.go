@@ -201,7 +201,12 @@ func TestVolumesOfTheStorage(t *testing.T) {
 	d.Machine.Storage = &action.Storage{
 		Disks: []action.StorageDisk{
 			{Device: "/dev/nvme0n1", WipeTable: true, Partitions: []action.StoragePartition{{Label: "a"}}},
-			{Device: "/dev/sdb", DiskID: action.DiskID{Serial: "S2"}, WipeTable: true, Partitions: []action.StoragePartition{{Label: "a", Size: 8192}, {Label: "b"}}},
+			{
+				Device:     "/dev/sdb",
+				DiskID:     action.DiskID{Serial: "S2"},
+				WipeTable:  true,
+				Partitions: []action.StoragePartition{{Label: "a", Size: 8192}, {Label: "b"}},
+			},
 		},
 		RAID: []action.StorageRAID{{Name: "md0", Level: "1", Devices: []string{"/dev/nvme0n1p1", "/dev/sdb1"}}},
 		VolumeGroups: []action.StorageVolumes{{
@@ -209,7 +214,12 @@ func TestVolumesOfTheStorage(t *testing.T) {
 		}},
 	}
 	render := func(step string) (Rendered, error) {
-		return Render(t.Context(), "volumes", "version: \"0.1\"\nname: volumes\ntasks:\n- name: install\n  actions:\n  - {name: it, timeout: 60, "+step+"}\n", d)
+		return Render(
+			t.Context(),
+			"volumes",
+			"version: \"0.1\"\nname: volumes\ntasks:\n- name: install\n  actions:\n  - {name: it, timeout: 60, "+step+"}\n",
+			d,
+		)
 	}
 
 	for _, step := range []string{
@@ -237,6 +247,8 @@ func TestVolumesOfTheStorage(t *testing.T) {
 		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: sdb}":                            `invalid path of a disk "sdb"`,
 		"image: writefile, environment: {DEST_DISK: /dev/md0, STORAGE: '{}', DEST_PATH: /x, CONTENTS: y}":         "has no disks",
 		"image: archive2disk, environment: {DEST_DISK: /dev/vg/swap, ARCHIVE_URL: 'http://a/b'}":                  "a logical volume that the storage of the machine does not declare",
+		"image: syslinux, environment: {DEST_DISK: /dev/nvme0n1}":                                                 "reading DEST_PARTITION: it is missing",
+		"image: syslinux, environment: {DEST_PARTITION: /dev/sdb2}":                                               "syslinux needs a disk",
 		"image: cexec, environment: {BLOCK_DEVICE: /dev/md0, CMD_LINE: id, STORAGE: '{\"disks\": [], \"x\": 1}'}": "unknown field",
 	} {
 		_, err := render(step)

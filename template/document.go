@@ -302,7 +302,9 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 		c.storage(path, env, disk)
 	}
 	if variable := action.DiskVariable(native); variable != "" {
-		env.setDefault(variable, disk, "the run's disk")
+		if !action.Requires(native, variable) {
+			env.setDefault(variable, disk, "the run's disk")
+		}
 		c.volume(path, native, env, disk)
 	}
 	if err := action.Check(native, env.values); err != nil {

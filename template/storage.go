@@ -59,7 +59,7 @@ func (c *checker) declares(t task, s step, device string) bool {
 func (c *checker) volume(path, native string, env environment, disk string) {
 	variable := action.DiskVariable(native)
 	device := env.values[variable]
-	own := wholeDisk(device) == disk
+	own := device == "" || wholeDisk(device) == disk
 	if native == action.Grub2Disk {
 		for _, d := range action.GrubDisks(env.values) {
 			if d != disk && (own || !c.hasDisk(env, d)) {

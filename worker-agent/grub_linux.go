@@ -36,7 +36,10 @@ func (t *attempt) grub2disk(ctx context.Context) (err error) {
 
 	return t.inSystem(ctx, part, func(root tree, run func(words ...string) error) error {
 		name := "grub" // as Debian names it; grub2 on Red Hat's systems and SUSE's
-		if slices.ContainsFunc([]string{"/usr/sbin", "/sbin"}, func(dir string) bool { return slices.Contains(root.list(dir), "grub2-install") }) {
+		if slices.ContainsFunc(
+			[]string{"/usr/sbin", "/sbin"},
+			func(dir string) bool { return slices.Contains(root.list(dir), "grub2-install") },
+		) {
 			name = "grub2"
 		}
 		for i, d := range disks {

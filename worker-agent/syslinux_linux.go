@@ -96,10 +96,11 @@ func (t *attempt) bootFrom(ctx context.Context, number int, programs Programs) (
 	}
 
 	if table.kind == "gpt" {
-		g, err := readGPT(dev, dev.Size(), dev.SectorSize())
+		g, _, err := readAnyGPT(dev, dev.Size(), dev.SectorSize())
 		if err != nil {
 			return "", fmt.Errorf("reading %s: %w", disk.Path, err)
 		}
+		g.resize(dev.Size()) // an image has the table of a smaller disk
 		for i := range g.count() {
 			if e := g.entry(i); !e.unused() {
 				e[attributesAt] &^= legacyBootable

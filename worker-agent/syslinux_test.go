@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -25,8 +26,10 @@ func TestSyslinux(t *testing.T) {
 			disk := s.disks[0].File
 			// Two partitions of 8 MiB. The first one is marked.
 			if table == "gpt" {
+				require.NoError(t, os.Truncate(disk, 48*mib)) // the image is smaller than the disk
 				out, err := exec.Command("sgdisk", "-n", "1:2048:18431", "-n", "2:18432:34815", "-A", "1:set:2", disk).CombinedOutput()
 				require.NoError(t, err, "%s", out)
+				require.NoError(t, os.Truncate(disk, s.bound.Size))
 			} else {
 				writeMBR(t, disk, 0, 0x0c, 2048, 16384)
 				require.NoError(t, s.mark(disk, 446, "\x80"))
