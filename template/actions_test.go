@@ -3,6 +3,7 @@ package template
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -254,4 +255,29 @@ func TestVolumesOfTheStorage(t *testing.T) {
 		_, err := render(step)
 		require.ErrorContains(t, err, want, step)
 	}
+}
+
+// The system on a mirror of docs/templates.md renders for a machine with such a storage.
+func TestMirrorOfTheDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/templates.md")
+	require.NoError(t, err)
+	const begin = "version: \"0.1\"\nname: mirror\n"
+	_, example, found := strings.Cut(string(text), "```yaml\n"+begin)
+	require.True(t, found)
+	example, _, _ = strings.Cut(example, "```")
+
+	parts := []action.StoragePartition{{Label: "BIOS", Size: 2048}, {Label: "ROOT"}}
+	d := data()
+	d.Machine.Disks = nil
+	d.Machine.Storage = &action.Storage{
+		Disks: []action.StorageDisk{
+			{Device: "/dev/sda", WipeTable: true, Partitions: parts},
+			{Device: "/dev/sdb", DiskID: action.DiskID{Serial: "S2"}, WipeTable: true, Partitions: parts},
+		},
+		RAID:        []action.StorageRAID{{Name: "md1", Level: "1", Devices: []string{"/dev/sda2", "/dev/sdb2"}}},
+		Filesystems: []action.StorageFilesystem{{Mount: action.StorageMount{Device: "/dev/md1", Format: "ext4", Point: "/"}}},
+	}
+	r, err := Render(t.Context(), "mirror", begin+example, d)
+	require.NoError(t, err)
+	require.Equal(t, "/dev/sda", r.DiskAlias)
 }
