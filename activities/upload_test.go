@@ -62,8 +62,8 @@ func TestS59OrdersNameListedHosts(t *testing.T) {
 	_, private, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
 	for address, allowed := range map[string]bool{
-		"http://store.example/": true,
-		"http://gone.example/":  false,
+		"http://store.example/":                               true,
+		"http://gone.example/":                                false,
 		"http://" + inventory.RefUserData + "@store.example/": false, // becomes http://#cloud-config@store.example/
 	} {
 		s := &planned{plan: inventory.Plan{Run: "r1", Actions: []action.Action{{
