@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -15,8 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/klauspost/compress/gzip"
 
 	"github.com/ingotmetal/ingot/action"
 )
@@ -83,15 +82,15 @@ type diskForm struct {
 	kind    string // Content-Type
 	length  int64  // -1 = unknown
 	content *readAhead
-	sum     func() []byte // of the disk's content; valid after complete
+	sum     func() []byte // of the disk's content; valid when end is empty
 	read    atomic.Int64  // bytes of the disk
 	watch   *time.Timer
 
-	mu       sync.Mutex
-	form     io.Reader
-	sent     int64
-	complete bool
-	closed   bool
+	mu     sync.Mutex
+	form   io.Reader
+	end    *bytes.Reader // the last part of form; empty when all was read
+	sent   int64
+	closed bool
 }
 
 // newDiskForm begins to read dev. The caller closes content, after the form.
@@ -105,8 +104,6 @@ func newDiskForm(dev Device, name string, packed bool) (*diskForm, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	before, after := around.Bytes()[:head], around.Bytes()[head:]
-
 	sum := sha256.New()
 	f := &diskForm{kind: w.FormDataContentType(), length: int64(around.Len()) + dev.Size()}
 	f.sum = func() []byte { return sum.Sum(nil) }
@@ -119,7 +116,8 @@ func newDiskForm(dev Device, name string, packed bool) (*diskForm, error) {
 		p.gz = gzip.NewWriter(&p.packed)
 		content = p
 	}
-	f.form = io.MultiReader(bytes.NewReader(before), content, bytes.NewReader(after))
+	f.end = bytes.NewReader(around.Bytes()[head:])
+	f.form = io.MultiReader(bytes.NewReader(around.Bytes()[:head]), content, f.end)
 	return f, nil
 }
 
@@ -155,7 +153,7 @@ func (f *diskForm) post(ctx context.Context, target string) error {
 		return fmt.Errorf("%w: a redirect is not followed: give the address to which it leads", &statusError{code: code})
 	case code < 200 || code > 299:
 		return &statusError{code: code}
-	case !f.complete:
+	case f.end.Len() > 0:
 		return errors.New("the server answers before it has received the whole disk")
 	}
 	return nil
@@ -171,9 +169,8 @@ func (f *diskForm) Read(p []byte) (int, error) {
 	f.watch.Reset(stall)
 	n, err := f.form.Read(p)
 	f.sent += int64(n)
-	if errors.Is(err, io.EOF) {
-		f.complete = true
-		f.watch.Stop()
+	if f.end.Len() == 0 {
+		f.watch.Stop() // from here on, uploadAnswer counts
 	}
 	return n, err
 }
