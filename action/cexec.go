@@ -16,7 +16,7 @@ const (
 
 // Credentials are the variables of actions that may hold a credential. The commands of cexec do not get them from the
 // environment of their task (security S22).
-var Credentials = []string{"IMG_URL", ArchiveURLVariable, HegelVariable, RegistryUserVariable, RegistryPasswordVariable}
+var Credentials = []string{"IMG_URL", ArchiveURLVariable, UploadURLVariable, HegelVariable, RegistryUserVariable, RegistryPasswordVariable}
 
 // cexec runs commands of the installed system.
 var cexec = Description{

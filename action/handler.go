@@ -76,8 +76,10 @@ func Handlers() []string {
 }
 
 // canHandle reports whether an action may follow a failed one: the run decides what becomes of the machine, nothing completes
-// the environment of a handler, and the images of a run are those of its actions.
-func canHandle(row Description) bool { return !row.Leaves && !row.Whole && row.Adds == "" }
+// the environment of a handler, the images of a run are those of its actions, and the disk is sent by an action only.
+func canHandle(row Description) bool {
+	return !row.Leaves && !row.Whole && row.Adds == "" && row.Upload == ""
+}
 
 // handlers returns what the agent may carry out after a has failed. Handlers that cannot be read are left out.
 func (a Action) handlers() (all []Handler) {
@@ -89,8 +91,14 @@ func (a Action) handlers() (all []Handler) {
 	return all
 }
 
-// NeedsDisk reports whether a or its handlers need the bound disk, because they write to it.
+// NeedsDisk reports whether a or its handlers need the bound disk.
 func (a Action) NeedsDisk() bool {
+	native, _ := Native(a.Image)
+	return natives[native].Reads || a.WritesDisk()
+}
+
+// WritesDisk reports whether a or its handlers write to the bound disk, or start a system from it.
+func (a Action) WritesDisk() bool {
 	native, _ := Native(a.Image)
 	return Writes(native, a.Environment) ||
 		slices.ContainsFunc(a.handlers(), func(h Handler) bool { return Writes(h.Native, h.Environment) })

@@ -103,3 +103,12 @@ func TestHandlersLeaveNothingToTheServer(t *testing.T) {
 		require.False(t, WritesWhole(name), name)
 	}
 }
+
+// TestS59HandlersSendNoDisk: the plan checks the addresses of actions, so that a handler sends no disk.
+func TestS59HandlersSendNoDisk(t *testing.T) {
+	for _, image := range []string{Slurp, "quay.io/tinkerbell/actions/slurp:latest"} {
+		_, err := ParseHandler([]string{image, UploadURLVariable + "=http://store.example/", UploadNameVariable + "=x"})
+		require.ErrorContains(t, err, "cannot follow a failed action")
+	}
+	require.NotContains(t, Handlers(), Slurp)
+}

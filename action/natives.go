@@ -9,6 +9,7 @@ import (
 // Names of the native actions, which the agent carries out without a container.
 const (
 	Image2Disk   = "image2disk"
+	QemuImg2Disk = "qemuimg2disk"
 	OCI2Disk     = "oci2disk"
 	Archive2Disk = "archive2disk"
 	RootIO       = "rootio"
@@ -22,6 +23,7 @@ const (
 	Grub2Disk    = "grub2disk"
 	Syslinux     = "syslinux"
 	Kexec        = "kexec"
+	Slurp        = "slurp"
 	WaitDaemon   = "waitdaemon"
 	Reboot       = "reboot"
 	PowerOff     = "poweroff"
@@ -45,6 +47,11 @@ type Description struct {
 	Adds string
 	// Writes means that the action changes disks or, like kexec, starts a system from one.
 	Writes bool
+	// Reads means that the action reads the run's disk and changes nothing.
+	Reads bool
+	// Upload is the variable for the address to which the action sends what is on the disk; "" if it
+	// sends nothing.
+	Upload string
 	// Whole means that the action replaces all that is on the disk.
 	Whole bool
 	// URL and Digest are the variables for the address of the file that it fetches, and for the
@@ -128,6 +135,7 @@ var natives = map[string]Description{
 		Adds: "IMG_SHA256 of a stored image. IMG_URL of a stored image names its digest in the plan, so that a run writes the file that " +
 			"was planned.",
 	},
+	QemuImg2Disk: qemuImg2Disk,
 	OCI2Disk:     oci2Disk,
 	Archive2Disk: archive2Disk,
 	RootIO:       rootIO,
@@ -243,6 +251,7 @@ var natives = map[string]Description{
 		Output: []string{"kernel", "leaving"},
 		Limits: "A kernel or initrd has at most 1 GiB.",
 	},
+	Slurp:      slurp,
 	WaitDaemon: waitDaemon,
 	Reboot:     {Text: "Restarts the machine.", Leaves: true},
 	PowerOff:   {Text: "Switches the machine off. The run ends without evidence of the installed system.", Leaves: true},

@@ -14,6 +14,7 @@ var required = map[string]map[string]string{
 	OCI2Disk:   {"IMG_URL": "registry.example/lab/disk@sha256:" + strings.Repeat("0a", 32)},
 	CExec:      {CommandVariable: "true"},
 	Syslinux:   {SyslinuxPartitionVariable: "/dev/sda1"},
+	Slurp:      {UploadURLVariable: "http://store.example/upload", UploadNameVariable: "disk.img"},
 	WaitDaemon: {InnerImageVariable: "reboot:v1"},
 }
 
@@ -35,8 +36,12 @@ func TestNativesAreConsistent(t *testing.T) {
 		_, ok := Native("example.org/other/" + name)
 		require.False(t, ok, name)
 
-		require.Equal(t, row.Writes, row.Disk != "", "%s: an action that writes names its disk, and no other does", name)
+		require.Equal(t, row.Writes || row.Reads, row.Disk != "", "%s: an action that needs a disk names it, and no other does", name)
+		require.False(t, row.Writes && row.Reads, name)
+		require.Equal(t, row.Writes || row.Reads, Action{Image: name}.NeedsDisk(), name)
+		require.Equal(t, row.Writes, Action{Image: name}.WritesDisk(), name)
 		require.Equal(t, row.Disk, DiskVariable(name), name)
+		require.Equal(t, required[name][row.Upload], Action{Image: name, Environment: required[name]}.Upload(), name)
 		require.Equal(t, row.Leaves, Leaves(name), name)
 		require.Equal(t, row.Writes, WritesAny(name), name)
 		require.Equal(t, row.Writes, Writes(name, nil), name)

@@ -111,6 +111,8 @@ type Site struct {
 	MetadataURL string
 	// RequireDigest refuses images without a declared digest (security S18).
 	RequireDigest bool
+	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
+	UploadHosts []string
 	// ProbeImage returns why this server cannot fetch an image from an address, without
 	// fetching it. Nil means that this server fetches no images.
 	ProbeImage func(ctx context.Context, address string) error

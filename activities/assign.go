@@ -55,7 +55,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 			q.Disk.WWN, inventory.ErrInvalid)
 	}
 
-	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], action.Action.NeedsDisk)
+	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], action.Action.WritesDisk)
 
 	if writes { // the seed of this boot is marked before the inventory is
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
@@ -67,6 +67,9 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 	}
 
 	x = a.fromHere(x, plan.ImagesURL)
+	if err := a.Site.mayUpload(x); err != nil {
+		return err
+	}
 	native, _ := action.Native(x.Image)
 	if q.Disk != nil && action.WritesWhole(native) {
 		// From the first assignment on, the disk may hold data of this run.

@@ -116,3 +116,59 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	require.NoError(t, err, "its digest is declared where it is named")
 	require.Equal(t, strings.Repeat("a", 64), stored.Actions[0].Environment["IMG_SHA256"])
 }
+
+// TestQemuImg2DiskIsPlanned: it gets digests as image2disk does, and a qcow2 image of another server is refused before power.
+func TestQemuImg2DiskIsPlanned(t *testing.T) {
+	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
+		"  - name: write\n    image: quay.io/tinkerbell/actions/qemuimg2disk:v1\n    timeout: 60\n    environment:\n      DEST_DISK: /dev/sda\n"
+	plan := func(more string) (*inventory.Plan, error) {
+		s := &shelf{template: head + more, image: "declared", images: []inventory.Image{
+			{Name: "declared", File: "declared.raw", SHA256: declaredDigest, Format: "raw"},
+			{Name: "kernel", File: "kernel", SHA256: seenDigest, Use: "installer"},
+			{Name: "a.qcow2", File: "a.zst", SHA256: madeDigest, Format: "zst"},
+		}}
+		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+		}}
+		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		return s.plan, err
+	}
+	for more, digest := range map[string]string{
+		"": declaredDigest,
+		"      IMG_URL: http://192.0.2.1/images/a.qcow2\n":                                                               madeDigest,
+		"      IMG_URL: https://mirror.example/a.img\n      IMG_SHA256: " + seenDigest + "\n      FORMAT: host_device\n": seenDigest,
+	} {
+		stored, err := plan(more)
+		require.NoError(t, err, more)
+		require.Equal(t, digest, stored.Actions[0].Environment["IMG_SHA256"])
+	}
+	for more, says := range map[string]string{
+		"      IMG_URL: https://u:hush@mirror.example/a.qcow2?key=hush\n      IMG_SHA256: " + seenDigest + "\n": "ingot image add NAME URL",
+		"      IMG_URL: https://mirror.example/a.img\n":                                                         "no digest is known for https://mirror.example/a.img",
+		"      IMG_URL: http://192.0.2.1/images/kernel\n":                                                       "name a disk image",
+		"      FORMAT: raw\n":            "want host_device",
+		"      EXTRA_ARGS: -t none\n":    "EXTRA_ARGS: it must be empty",
+		"      IMG_URL: file:///a.img\n": "is not a URL from which the agent can fetch",
+	} {
+		stored, err := plan(more)
+		require.ErrorIs(t, err, inventory.ErrInvalid, more)
+		require.ErrorContains(t, err, says)
+		require.NotContains(t, err.Error(), "hush")
+		require.Nil(t, stored)
+	}
+}
+
+// TestTaskOfAnotherWorkerIsRefused: a plan is for one machine.
+func TestTaskOfAnotherWorkerIsRefused(t *testing.T) {
+	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- {name: one, worker: '{{.device_1}}', actions: [{name: a, image: noop}]}\n" +
+		"- {name: two, worker: '{{.other}}', actions: [{name: a, image: noop}]}\n"}
+	a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+		ImageURL: func() string { return "http://192.0.2.1/images" },
+	}}
+	_, err := a.Plan(t.Context(), PlanRequest{
+		Machine: "m1", Run: "r1", Template: "t", HardwareMap: map[string]string{"other": "52:54:00:00:00:02"},
+	})
+	require.ErrorIs(t, err, inventory.ErrInvalid)
+	require.ErrorContains(t, err, `t:5: tasks[1].worker: task "two" has another worker than task "one": a run writes to one machine`)
+	require.Nil(t, s.plan)
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -105,6 +106,9 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		plan, err = a.render(ctx, q, m, &out)
 	} else if plan, err = a.resume(ctx, q, &out); err == nil && plan.Installer != nil {
 		err = mayInstall(m).Err() // disks may have been protected since then
+	}
+	if err == nil {
+		err = a.Site.mayUpload(plan.Actions[min(out.From, len(plan.Actions)):]...)
 	}
 	if err != nil {
 		return Planned{}, err
@@ -343,7 +347,7 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 				return err
 			}
 			switch {
-			case native == action.Image2Disk && img.Use != "":
+			case action.WritesWhole(native) && img.Use != "":
 				problems.Add(field+d.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
 					cmp.Or(img.Contents, "stored with --installer"))
 			case native == action.Archive2Disk && img.Use == "":
@@ -353,6 +357,13 @@ func (a *Activities) digests(images []inventory.Image, actions []action.Action, 
 					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
 			}
 			actions[i].Environment[d.Digest] = img.SHA256
+		}
+		// The agent refuses every qcow2 image before it writes; a name tells it before power.
+		if given := action.PublicURL(x.Environment[d.URL]); action.WritesWhole(native) && strings.HasSuffix(given, ".qcow2") &&
+			!slices.ContainsFunc(images, func(img inventory.Image) bool { return x.Environment[d.URL] == a.Site.URLOf(img) }) {
+			problems.Add(field+d.URL, "let the server convert it (ingot image add NAME URL), and name that image",
+				"%s is a qcow2 image of another server, which the agent does not read", given)
+			continue
 		}
 		if actions[i].Environment[d.Digest] == "" {
 			problems.Add(field+d.Digest, "set "+d.Digest+", or add the file with: ingot image add NAME URL",

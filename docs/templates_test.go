@@ -185,7 +185,7 @@ func addedTable() string {
 // handlerText lists the actions that may follow a failed one.
 func handlerText() string {
 	return fmt.Sprintf(
-		"Allowed are %s, and `%s`; others leave the agent, write an image, or need what only the server adds. Each may take %d s beside the "+
+		"Allowed are %s, and `%s`; others leave the agent, write an image, send the disk, or need what only the server adds. Each may take %d s beside the "+
 			"timeout of the action.\n",
 		codes(action.Handlers()),
 		action.Echo,
@@ -203,6 +203,8 @@ func actionText(d action.Description) string {
 	switch {
 	case d.AllDisks:
 		fmt.Fprintf(&b, " Needs the run's disk, unless %s is true.", code(action.AllDisksVariable))
+	case d.Reads:
+		b.WriteString(" Reads the run's disk, and writes to none.")
 	case d.Writes:
 		b.WriteString(" Needs the run's disk.")
 	default:

@@ -295,9 +295,9 @@ func harmlessText(s string) string {
 func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
 	const mark = "734000" // digits, so that a placeholder can replace a number, too
 	m := inventory.Machine{Name: mark + "1", SSHKeys: []string{mark + "2"}}
-	for range 8 {
+	for n := range 8 { // different, so that device_1 and device_2 are different workers
 		m.Interfaces = append(m.Interfaces, inventory.Interface{
-			MAC: "02:00:00:00:00:01", Address: netip.AddrFrom4([4]byte{192, 0, 2, 2}), Netmask: "255.255.255.0",
+			MAC: fmt.Sprintf("02:00:00:00:00:%02x", n+1), Address: netip.AddrFrom4([4]byte{192, 0, 2, 2}), Netmask: "255.255.255.0",
 			Gateway: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Hostname: mark + "3",
 		})
 		m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: DefaultDisk})

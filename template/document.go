@@ -38,7 +38,7 @@ type document struct {
 
 type task struct {
 	Name string `json:"name"` // unique in the template
-	// Worker is the machine: its name or the MAC of one of its interfaces; usually {{ .device_1 }}.
+	// Worker is the machine: its name or the MAC of one of its interfaces; usually {{ .device_1 }}. The same in all tasks.
 	Worker      string            `json:"worker,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // of all its actions; kept and not used
 	Environment map[string]string `json:"environment,omitempty"` // variables of all its actions
@@ -161,6 +161,7 @@ func (c *checker) structure() {
 		}
 	}
 
+	c.workers()
 	c.documents()
 	c.installer()
 }
@@ -230,7 +231,7 @@ func (c *checker) actions() Rendered {
 	c.why.Installer = c.doc.Installer.explain()
 	r.Documents, r.Installer = c.doc.documents(), c.doc.Installer.plan()
 	for i, t := range c.doc.Tasks {
-		c.worker(fmt.Sprintf("tasks[%d].worker", i), t.Worker)
+		c.worker(fmt.Sprintf("tasks[%d].worker", i), t)
 		for j, s := range t.Actions {
 			r.Actions = append(r.Actions, c.action(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
 		}
@@ -266,9 +267,33 @@ func taken(actions []action.Action, task, name string) bool {
 	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
 }
 
-// worker checks that a task is for this machine: a run has exactly one machine.
-func (c *checker) worker(path, worker string) {
-	m := c.data.Machine
+// Why all tasks have one worker, and what to do with tasks of another machine.
+const (
+	oneWorker = "a run writes to one machine, because its lease, its boots and its disk are that machine's"
+
+	oneWorkerRemedy = `write worker: "{{.device_1}}" in every task; ` +
+		"store the tasks of another machine as a template of their own, and provision that machine with it"
+)
+
+// workers checks that all tasks name the same worker. Whether that is the run's machine is known
+// only with data.
+func (c *checker) workers() {
+	first := -1
+	for i, t := range c.doc.Tasks {
+		switch {
+		case t.Worker == "":
+		case first < 0:
+			first = i
+		case t.Worker != c.doc.Tasks[first].Worker:
+			c.add(fmt.Sprintf("tasks[%d].worker", i), oneWorkerRemedy, "task %q has another worker than task %q: %s",
+				t.Name, c.doc.Tasks[first].Name, oneWorker)
+		}
+	}
+}
+
+// worker checks that a task is for this machine.
+func (c *checker) worker(path string, t task) {
+	worker, m := t.Worker, c.data.Machine
 	if worker == "" || worker == m.Name {
 		return
 	}
@@ -276,8 +301,8 @@ func (c *checker) worker(path, worker string) {
 		return
 	}
 
-	c.add(path, `write worker: "{{.device_1}}", and provision other machines by runs of their own`,
-		"%q is neither a MAC nor the name of machine %q", worker, m.Name)
+	c.add(path, oneWorkerRemedy, "%q is neither a MAC nor the name of machine %q, for which task %q would run: %s",
+		worker, m.Name, t.Name, oneWorker)
 }
 
 func (c *checker) action(path string, t task, s step, disk string) action.Action {

@@ -236,7 +236,7 @@ func missing(what string, data map[string]any) string {
 	case key == "references":
 		return "references are not supported: give the value in the hardware map"
 	case strings.HasPrefix(key, "device_"):
-		return "the machine has fewer interfaces for netboot"
+		return "the machine has fewer interfaces for netboot, and a run has no other machine: " + oneWorkerRemedy
 	}
 
 	keys := make([]string, 0, len(data))

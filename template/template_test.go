@@ -193,6 +193,20 @@ func TestProblems(t *testing.T) {
 			src:  strings.Replace(frame, "{{.device_1}}", "02:00:00:00:99:99", 1) + noop,
 			want: `t:5: tasks[0].worker: "02:00:00:00:99:99" is neither a MAC nor the name of machine "ms-02-a"`, data: true,
 		},
+		"task of another worker": {
+			src: frame + noop + "  - name: two\n    worker: \"{{.device_2}}\"\n    actions:\n" + noop,
+			want: `t:9: tasks[1].worker: task "two" has another worker than task "one": ` +
+				`a run writes to one machine, because its lease, its boots and its disk are that machine's`,
+		},
+		"worker of the hardware map": {
+			src:  frame + noop + "  - {name: two, worker: \"{{.other}}\", actions: [{name: a, image: noop}]}\n",
+			want: `t:8: tasks[1].worker: task "two" has another worker than task "one"`,
+		},
+		"only another worker": {
+			src:  strings.Replace(frame, "device_1", "device_9", 1) + noop,
+			want: `t:5: {{.device_9}}: map has no entry for key "device_9" (the machine has fewer interfaces for netboot, and a run has no other`,
+			data: true,
+		},
 		"file url": {
 			src:  frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n",
 			want: "t:7: tasks[0].actions[0].environment.IMG_URL: \"file:///etc/shadow\" is not a URL", data: true,
@@ -240,7 +254,9 @@ func TestProblems(t *testing.T) {
 				require.ErrorIs(t, err, inventory.ErrInvalid)
 				require.ErrorContains(t, err, c.want)
 			}
-			_, err = Render(t.Context(), "t", c.src, data())
+			d := data()
+			d.HardwareMap = map[string]string{"other": "02:00:00:00:99:99"}
+			_, err = Render(t.Context(), "t", c.src, d)
 			require.ErrorIs(t, err, inventory.ErrInvalid)
 			require.ErrorContains(t, err, c.want)
 			var p inventory.Problems

@@ -134,6 +134,7 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 // needs none.
 var performers = map[string]func(*attempt, context.Context) error{
 	action.Image2Disk:   (*attempt).image2disk,
+	action.QemuImg2Disk: (*attempt).image2disk,
 	action.OCI2Disk:     (*attempt).oci2disk,
 	action.Archive2Disk: (*attempt).archive2disk,
 	action.RootIO:       (*attempt).rootIO,
@@ -147,6 +148,7 @@ var performers = map[string]func(*attempt, context.Context) error{
 	action.Grub2Disk:    (*attempt).grub2disk,
 	action.Syslinux:     (*attempt).syslinux,
 	action.Kexec:        (*attempt).kexec,
+	action.Slurp:        (*attempt).slurp,
 	action.Inspect:      (*attempt).inspect,
 	action.Noop:         (*attempt).noop,
 }

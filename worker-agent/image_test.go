@@ -147,6 +147,12 @@ type install struct {
 
 func runInstall(t *testing.T, m *mirror, size int64, env map[string]string) install {
 	t.Helper()
+	return runInstallBy(t, action.Image2Disk, m, size, env)
+}
+
+// runInstallBy is runInstall with another action that takes the same variables.
+func runInstallBy(t *testing.T, native string, m *mirror, size int64, env map[string]string) install {
+	t.Helper()
 	s := newFakeServer(t)
 	web := httptest.NewServer(m)
 	t.Cleanup(web.Close)
@@ -159,7 +165,7 @@ func runInstall(t *testing.T, m *mirror, size int64, env map[string]string) inst
 	for k, v := range env {
 		full[k] = v
 	}
-	res := s.result(s.give(0, action.Image2Disk, disk, full))
+	res := s.result(s.give(0, native, disk, full))
 	content := mapFile(t, file)
 	if open, _ := w.counts(); open != 0 {
 		t.Error("the disk is still open")
@@ -221,6 +227,42 @@ func (i install) mustNotTouch(t *testing.T, text string) {
 }
 
 const diskSize = 8 * mib
+
+// TestQemuImg2Disk: it writes what image2disk writes, proven in the same way. A qcow2 image and
+// what only qemu-img could do are refused before the first write, with the remedy.
+func TestQemuImg2Disk(t *testing.T) {
+	t.Parallel()
+	image, data := testImage(), packedImage(t, "zst")
+	env := func(more ...string) map[string]string {
+		out := map[string]string{"IMG_SHA256": sha(data), "FORMAT": "host_device", "EXTRA_ARGS": ""}
+		for n := 0; n < len(more); n += 2 {
+			out[more[n]] = more[n+1]
+		}
+		return out
+	}
+	run := func(data []byte, env map[string]string) install {
+		return runInstallBy(t, action.QemuImg2Disk, &mirror{data: data}, diskSize, env)
+	}
+	run(data, env()).mustHold(t, image)
+	run(image, env("IMG_SHA256", sha(image), "FORMAT", "")).mustHold(t, image)
+	run(image, env()).mustFail(t, "not "+sha(data)+" as planned")
+	run(data[:len(data)/2], env()).mustFail(t, "")
+
+	qcow2 := append([]byte("QFI\xfb\x00\x00\x00\x03"), image...)
+	for _, c := range []struct {
+		data []byte
+		env  map[string]string
+		says string
+	}{
+		{qcow2, env("IMG_SHA256", sha(qcow2)), "ingot image add NAME FILE, or NAME URL"},
+		{data, env("FORMAT", "qcow2"), "want host_device"},
+		{data, env("EXTRA_ARGS", "-W -m 16"), "reading EXTRA_ARGS: it must be empty"},
+		{data, env("IMG_SHA256", "abc"), "reading IMG_SHA256"},
+		{data, env("DEST_DISK", "/dev/sdz"), "not the disk bound to this run"},
+	} {
+		run(c.data, c.env).mustNotTouch(t, c.says)
+	}
+}
 
 // S18: an image with a flipped bit at the beginning, in the middle or at the end, or one that is
 // too short or too long, never boots.

@@ -162,6 +162,7 @@ type Images struct {
 	Dir           string   `json:"dir,omitempty"`            // where images lie; default: images below data_dir
 	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images whose digest nobody declared
 	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may be fetched from over http or in private ranges
+	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which slurp may send the content of disks
 	Catalog       string   `json:"catalog,omitempty"`        // file; default: the list of this version
 }
 

@@ -32,7 +32,7 @@ func (k Kind) Refusal() error {
 }
 
 const (
-	qcow2Remedy   = "store the qcow2 file itself, not compressed: ingot image add NAME FILE; the server converts it"
+	qcow2Remedy   = "store the qcow2 file itself, not compressed: ingot image add NAME FILE, or NAME URL; the server converts it"
 	convertRemedy = "convert it first: qemu-img convert -O raw FILE disk.raw"
 	unpackRemedy  = "unpack it first, and store the disk image that is in it"
 	archiveRemedy = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image; " +

@@ -147,6 +147,11 @@ var wrong = []struct{ name, text string }{
 	{"empty template", head("Template", "t") + "spec: {data: \" \"}\n"},
 	{"no data", head("Template", "t") + "spec: {}\n"},
 	{"template", head("Template", "t") + "spec:\n  data: |\n" + strings.Replace(templateData, "image: reboot", "image: nothing", 1)},
+	{
+		"template for two machines",
+		head("Template", "t") + "spec:\n  data: |\n" + templateData + "      - name: other\n        worker: \"{{.device_2}}\"\n" +
+			"        actions:\n          - {name: a, image: noop, timeout: 60}\n",
+	},
 	{"template on one line", head("Template", "t") + "spec:\n  data: \"version: '0.1'\\nname: x\\ntask: []\\n\"\n"},
 	{"template's YAML", head("Template", "t") + "spec:\n  data: |\n    a: b\n    c: d: e\n"},
 	{

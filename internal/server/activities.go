@@ -56,6 +56,7 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (string, err
 func (s *server) siteOf() activities.Site {
 	out := activities.Site{
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
+		UploadHosts: s.cfg.Images.UploadHosts,
 		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
 		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
 	}

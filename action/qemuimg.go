@@ -1,0 +1,42 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+)
+
+// qemuImg2Disk is image2Disk with the variables of Tinkerbell's action. The server converts qcow2
+// when an image is added. The agent does not read qcow2: its parts lie anywhere in the file, so the
+// agent would have to read the file a second time, after its digest was verified.
+var qemuImg2Disk = Description{
+	Text:   "Writes an image to the disk and reads it back: image2disk under another name.",
+	Writes: true, Whole: true, Disk: "DEST_DISK", URL: "IMG_URL", Digest: "IMG_SHA256",
+	Variables: []Variable{
+		{Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine"},
+		{
+			Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
+			check: sha256Digest,
+		},
+		{Name: "IMG_SHA512", Text: "not read; allowed beside IMG_SHA256", check: onlyBeside("IMG_SHA256")},
+		destination,
+		{Name: "FORMAT", Text: "only host_device", Default: "host_device", check: hostDevice},
+		{Name: "EXTRA_ARGS", Text: "only empty: qemu-img is not run", check: noArguments},
+	},
+	Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
+	Limits: "A URL of another server needs IMG_SHA256, and cannot be qcow2: `ingot image add NAME URL` converts it.",
+	Adds:   "IMG_SHA256 and the pinned IMG_URL of a stored image, as for image2disk.",
+}
+
+func hostDevice(env map[string]string, name string) error {
+	if v := env[name]; v != "" && v != "host_device" {
+		return fmt.Errorf("reading %s=%q: want host_device, because the image is written to a disk", name, v)
+	}
+	return nil
+}
+
+func noArguments(env map[string]string, name string) error {
+	if env[name] != "" {
+		return errors.New("reading " + name + ": it must be empty, because qemu-img is not run: leave it out")
+	}
+	return nil
+}

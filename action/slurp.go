@@ -1,0 +1,70 @@
+package action
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode"
+)
+
+// Variables of slurp, with the names of Tinkerbell's action.
+const (
+	SourceDiskVariable = "SOURCE_DISK"
+	UploadURLVariable  = "DEST_URL"
+	UploadNameVariable = "IMG_NAME"
+	CompressedVariable = "COMPRESSED"
+)
+
+// UploadField is the field of the form in which slurp sends the disk.
+const UploadField = "BootyImage"
+
+// slurp sends a disk to a host that the configuration lists.
+var slurp = Description{
+	Text:  "Reads the disk and sends its content to another host: a form (multipart/form-data) with one file, `" + UploadField + "`.",
+	Reads: true, Disk: SourceDiskVariable, Upload: UploadURLVariable,
+	Variables: []Variable{
+		{Name: SourceDiskVariable, Text: "path of the disk", Default: runDisk},
+		{Name: UploadURLVariable, Text: "where the form is posted, http or https", Required: true, check: uploadURL},
+		{Name: UploadNameVariable, Text: "name of the file in the form", Required: true, check: uploadName},
+		{Name: CompressedVariable, Text: "true or false: pack the content with gzip", Default: "false", check: boolean},
+	},
+	Output: []string{"sha256", "bytes", "sent"},
+	Limits: "The host of DEST_URL is one of `images.upload_hosts`. An upload that broke is not resumed. A redirect, and any status " +
+		"but 2xx, fails.",
+}
+
+func uploadURL(env map[string]string, name string) error {
+	_, err := UploadHost(env[name])
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", name, err)
+	}
+	return nil
+}
+
+// UploadHost returns the host, without port, to which text, an upload URL, leads. Its error does
+// not repeat the text, which may have a password.
+func UploadHost(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return "", errors.New("want http:// or https:// and a host")
+	}
+	return u.Hostname(), nil
+}
+
+func uploadName(env map[string]string, name string) error {
+	v := env[name]
+	if v == "" || v == "." || v == ".." || len(v) > 255 || strings.ContainsAny(v, `/\"`) || strings.ContainsFunc(v, unicode.IsControl) {
+		return fmt.Errorf("reading %s=%q: want the name of a file, without a folder", name, v)
+	}
+	return nil
+}
+
+// Upload returns the address to which a sends what is on a disk; "" if it sends nothing.
+func (a Action) Upload() string {
+	native, _ := Native(a.Image)
+	if variable := natives[native].Upload; variable != "" {
+		return a.Environment[variable]
+	}
+	return ""
+}

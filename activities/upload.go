@@ -1,0 +1,34 @@
+package activities
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// mayUpload refuses actions that send a disk's content to a host that the configuration does not
+// list (security S59). The plan checks it before a machine is touched; it is checked again before
+// the order is signed, because the configuration may have changed and references were resolved.
+// The agent asks nobody: the signed order is the permission.
+func (s Site) mayUpload(actions ...action.Action) error {
+	var problems inventory.Problems
+	for _, x := range actions {
+		target := x.Upload()
+		if target == "" {
+			continue
+		}
+		host, err := action.UploadHost(target)
+		if err == nil && !slices.Contains(s.UploadHosts, host) {
+			err = fmt.Errorf("the host %q may not be sent the content of disks", host)
+		}
+		if err != nil {
+			native, _ := action.Native(x.Image)
+			problems.Add(fmt.Sprintf("task %s, action %s: %s", x.Task, x.Name, action.Describe(native).Upload),
+				"add the host to images.upload_hosts of the configuration and start the server again, or name a host that is listed",
+				"%v", err)
+		}
+	}
+	return problems.Err()
+}
