@@ -61,9 +61,9 @@ func (u *uploads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // slurpTo starts slurp of a disk with old data; env is added to its environment.
-func slurpTo(t *testing.T, address string, env map[string]string) (*fakeServer, action.Key, *watchedDisks, string) {
+func slurpTo(t *testing.T, address string, env map[string]string) (s *fakeServer, key action.Key, file string) {
 	t.Helper()
-	s := newFakeServer(t)
+	s = newFakeServer(t)
 	files, disk, file := testDisk(t, diskSize+512)
 	disks := &watchedDisks{inner: files}
 	closedWhenReported(t, s, disks)
@@ -72,13 +72,13 @@ func slurpTo(t *testing.T, address string, env map[string]string) (*fakeServer, 
 	cfg.Disks = disks
 	s.start(cfg)
 	full := map[string]string{
-		action.SourceDiskVariable: "/dev/alias", action.UploadURLVariable: strings.Replace(address, "http://", "http://user:geheim@", 1) + "/put?key=geheim",
-		action.UploadNameVariable: "node-1.img",
+		action.SourceDiskVariable: "/dev/alias", action.UploadNameVariable: "node-1.img",
+		action.UploadURLVariable: strings.Replace(address, "http://", "http://user:geheim@", 1) + "/put?key=geheim",
 	}
 	for k, v := range env {
 		full[k] = v
 	}
-	return s, s.give(0, action.Slurp, disk, full), disks, file
+	return s, s.give(0, action.Slurp, disk, full), file
 }
 
 func TestSlurp(t *testing.T) {
@@ -88,7 +88,7 @@ func TestSlurp(t *testing.T) {
 		t.Run("COMPRESSED="+packed, func(t *testing.T) {
 			t.Parallel()
 			u := newUploads(t)
-			s, key, _, file := slurpTo(t, u.URL, map[string]string{action.CompressedVariable: packed})
+			s, key, file := slurpTo(t, u.URL, map[string]string{action.CompressedVariable: packed})
 			res := s.result(key)
 			require.Equal(t, action.Success, res.State, res.Message)
 			require.NoError(t, u.err)
@@ -161,7 +161,7 @@ func TestS59SlurpFails(t *testing.T) {
 			if c.answer == nil {
 				u.answer = func(http.ResponseWriter, *http.Request) bool { t.Error("something was sent"); return true }
 			}
-			s, key, _, _ := slurpTo(t, u.URL, c.env)
+			s, key, _ := slurpTo(t, u.URL, c.env)
 			res := s.result(key)
 			require.Equal(t, action.Failed, res.State)
 			require.Contains(t, res.Message, c.says)
@@ -184,7 +184,7 @@ func TestSlurpStops(t *testing.T) {
 		end <- err
 		return true
 	}
-	s, key, _, _ := slurpTo(t, u.URL, nil)
+	s, key, _ := slurpTo(t, u.URL, nil)
 	<-began
 	s.update(func() { s.orders.Stop = []action.Key{key} })
 	res := s.result(key)
