@@ -105,8 +105,7 @@ func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 	case Zstd:
 		return openZstd(in)
 	case XZ:
-		z, err := xz.NewReader(in, maxWindow)
-		return io.NopCloser(z), err
+		return openXZ(in)
 	case Bzip2:
 		return io.NopCloser(bzip2.NewReader(in)), nil
 	case Qcow2: // needs random access to the file

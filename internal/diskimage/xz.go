@@ -1,0 +1,285 @@
+package diskimage
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"runtime"
+	"sync"
+
+	"github.com/mikelolasagasti/xz"
+)
+
+// maxBlock limits the content of an xz block that is decompressed beside others, in bytes. xz -T
+// makes blocks of 24 MiB.
+const maxBlock = 32 << 20
+
+// Of the .xz file format, version 1.1.0.
+const (
+	xzMagic      = "\xfd7zXZ\x00"
+	xzHeaderSize = 12 // of a stream's header, §2.1.1, and of its footer, §2.1.2
+	xzIndexStart = 0  // where a block would have the size of its header, §4.1
+)
+
+// xzCheckSizes has the size of a block's check by its type, §2.1.1.2.
+var xzCheckSizes = [16]int64{0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64}
+
+// openXZ returns the content of the xz file in. With more than one processor, the blocks of a stream
+// whose first block declares its sizes, as xz -T writes them, are decompressed in parallel. From the
+// first other stream onward, the file is decompressed as one stream.
+func openXZ(in *bufio.Reader) (io.ReadCloser, error) {
+	x := &xzSplitter{in: in, records: sha256.New()}
+	if runtime.GOMAXPROCS(0) == 1 {
+		return x.stream()
+	}
+	return newPartReader(x, maxBlock), nil
+}
+
+// An xzSplitter finds the blocks of an xz file, which is a sequence of streams.
+type xzSplitter struct {
+	in     *bufio.Reader
+	header []byte  // of the stream that is being read; nil between streams
+	block  xzBlock // the next one
+	// What the index of the stream must declare: the number of its blocks, and a hash of their sizes.
+	count   uint64
+	records hash.Hash
+
+	decoders sync.Pool // of *xz.Reader
+}
+
+// An xzBlock has the sizes of a block, in bytes.
+type xzBlock struct {
+	header  int64
+	packed  int64 // with the header and the check, without padding
+	content int64
+}
+
+func (x *xzSplitter) format() string { return XZ }
+
+func (x *xzSplitter) next() (int, error) {
+	for {
+		if x.header == nil {
+			if err := x.begin(); err != nil {
+				return 0, err
+			}
+		}
+
+		head, err := x.in.Peek(1)
+		if err != nil {
+			return 0, unexpected(err)
+		}
+		if head[0] != xzIndexStart {
+			var sized bool
+			if x.block, sized, err = x.blockAt(0, x.header); err == nil && !sized {
+				err = refuse("compress it again, for example: xz -T0", "the xz data has blocks of different kinds in one stream")
+			}
+			return int(x.block.content), err
+		}
+		if err := x.end(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// begin reads the header of the next stream, and the padding before it (§2.2). It returns errStream,
+// and leaves the header unread, if the stream has no blocks for next.
+func (x *xzSplitter) begin() error {
+	var head []byte
+	for {
+		var err error
+		head, err = x.in.Peek(4)
+		if len(head) == 0 && err != nil {
+			return err
+		}
+		if len(head) < 4 {
+			return unexpected(err)
+		}
+		if [4]byte(head) != [4]byte{} {
+			break
+		}
+		if _, err := x.in.Discard(4); err != nil {
+			return err
+		}
+	}
+
+	head, err := x.in.Peek(xzHeaderSize + 1)
+	if err != nil {
+		return unexpected(err)
+	}
+	if string(head[:6]) != xzMagic || head[6] != 0 || head[7] > 15 || crc32.ChecksumIEEE(head[6:8]) != binary.LittleEndian.Uint32(head[8:]) {
+		return errors.New("the header of a stream is wrong")
+	}
+	header := bytes.Clone(head[:xzHeaderSize])
+	if head[xzHeaderSize] != xzIndexStart {
+		_, sized, err := x.blockAt(xzHeaderSize, header)
+		if err != nil {
+			return err
+		}
+		if !sized {
+			return errStream
+		}
+	}
+
+	x.header, x.count = header, 0
+	x.records.Reset()
+	_, err = x.in.Discard(xzHeaderSize)
+	return err
+}
+
+// blockAt returns the sizes of the block whose header (§3.1) begins off bytes from here, in the
+// stream with this header. sized is false if it does not declare them, or has more than maxBlock.
+func (x *xzSplitter) blockAt(off int, stream []byte) (b xzBlock, sized bool, err error) {
+	head, err := x.in.Peek(off + 1)
+	if err != nil {
+		return b, false, unexpected(err)
+	}
+	n := (int(head[off]) + 1) * 4
+	if head, err = x.in.Peek(off + n); err != nil {
+		return b, false, unexpected(err)
+	}
+	head = head[off:]
+	if crc32.ChecksumIEEE(head[:n-4]) != binary.LittleEndian.Uint32(head[n-4:]) {
+		return b, false, errors.New("the header of a block is wrong")
+	}
+	if head[1]&0xc0 != 0xc0 { // compressed size, uncompressed size
+		return b, false, nil
+	}
+
+	fields := bytes.NewReader(head[2 : n-4])
+	packed, err1 := binary.ReadUvarint(fields)
+	content, err2 := binary.ReadUvarint(fields)
+	if err := errors.Join(err1, err2); err != nil {
+		return b, false, errors.New("the header of a block is wrong")
+	}
+	// An encoder adds a few bytes to content that it cannot compress.
+	if content > maxBlock || packed > content+content>>6+64<<10 {
+		return b, false, nil
+	}
+	return xzBlock{header: int64(n), packed: int64(n) + int64(packed) + xzCheckSizes[stream[7]], content: int64(content)}, true, nil
+}
+
+// read appends a stream with the next block alone, so that the block can be decompressed alone.
+func (x *xzSplitter) read(packed []byte) ([]byte, error) {
+	packed = append(packed, x.header...)
+	at := len(packed)
+	// The padding is before the check, which is a multiple of 4: the whole is one, too.
+	padded := int(x.block.packed+3) &^ 3
+	if cap(packed) < at+padded+64 {
+		packed = append(make([]byte, 0, at+padded+64), packed...)
+	}
+	packed = packed[:at+padded]
+	if _, err := io.ReadFull(x.in, packed[at:]); err != nil {
+		return packed, unexpected(err)
+	}
+
+	record := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(x.block.packed)), uint64(x.block.content))
+	x.count++
+	x.records.Write(record)
+
+	index := append([]byte{xzIndexStart, 1}, record...)
+	for len(index)%4 != 0 {
+		index = append(index, 0)
+	}
+	index = binary.LittleEndian.AppendUint32(index, crc32.ChecksumIEEE(index))
+	return append(append(packed, index...), xzFooter(x.header, len(index))...), nil
+}
+
+// xzFooter returns the footer of a stream with an index of size bytes, §2.1.2.
+func xzFooter(header []byte, size int) []byte {
+	fields := binary.LittleEndian.AppendUint32(nil, uint32(size/4-1))
+	fields = append(fields, header[6:8]...)
+	return append(append(binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE(fields)), fields...), "YZ"...)
+}
+
+// end reads the index and the footer of a stream, and compares them with its blocks.
+func (x *xzSplitter) end() error {
+	index := &indexReader{in: x.in}
+	if _, err := index.ReadByte(); err != nil {
+		return err
+	}
+	count, err := binary.ReadUvarint(index)
+	if err != nil {
+		return err
+	}
+	if count != x.count {
+		return fmt.Errorf("the index of a stream has %d blocks, not %d", count, x.count)
+	}
+	records := sha256.New()
+	for range 2 * count {
+		size, err := binary.ReadUvarint(index)
+		if err != nil {
+			return err
+		}
+		records.Write(binary.AppendUvarint(nil, size))
+	}
+	for index.size%4 != 0 {
+		if b, err := index.ReadByte(); err != nil || b != 0 {
+			return errors.Join(err, errors.New("the padding of an index is wrong"))
+		}
+	}
+
+	sum := index.sum
+	rest := make([]byte, 4+xzHeaderSize)
+	if _, err := io.ReadFull(x.in, rest); err != nil {
+		return unexpected(err)
+	}
+	if !bytes.Equal(records.Sum(nil), x.records.Sum(nil)) || binary.LittleEndian.Uint32(rest) != sum {
+		return errors.New("the index of a stream is wrong")
+	}
+	if !bytes.Equal(rest[4:], xzFooter(x.header, index.size+4)) {
+		return errors.New("the footer of a stream is wrong")
+	}
+	x.header = nil
+	return nil
+}
+
+// An indexReader reads the index of a stream, §4, up to its CRC32.
+type indexReader struct {
+	in   *bufio.Reader
+	size int    // read so far, in bytes
+	sum  uint32 // of what was read
+}
+
+// ReadByte implements io.ByteReader.
+func (r *indexReader) ReadByte() (byte, error) {
+	b, err := r.in.ReadByte()
+	if err == nil {
+		r.size++
+		r.sum = crc32.Update(r.sum, crc32.IEEETable, []byte{b})
+	}
+	return b, unexpected(err)
+}
+
+func (x *xzSplitter) decode(b *partBuffers, size int) (err error) {
+	z, ok := x.decoders.Get().(*xz.Reader)
+	if !ok {
+		if z, err = xz.NewReader(nil, maxWindow); err != nil {
+			return err
+		}
+	}
+	defer x.decoders.Put(z)
+	if err := z.Reset(bytes.NewReader(b.packed)); err != nil {
+		return err
+	}
+	b.content = b.content[:size]
+	if _, err := io.ReadFull(z, b.content); err != nil {
+		return unexpected(err)
+	}
+	if n, err := z.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+		return errors.Join(err, fmt.Errorf("a block has more than %d bytes", size))
+	}
+	return nil
+}
+
+func (x *xzSplitter) stream() (io.ReadCloser, error) {
+	z, err := xz.NewReader(x.in, maxWindow)
+	return io.NopCloser(z), err
+}
+
+func (x *xzSplitter) close() {}
