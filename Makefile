@@ -76,9 +76,13 @@ test: deps-test build ## all tests that need no virtual machine, with the race d
 	go test -vet=off .$(TEMPORAL_SERVER)
 	cd web && npm test --silent
 
-fuzz: ## a million hostile inputs for each packet parser (FUZZ=10000x: fewer)
-	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPOptions$$' -fuzztime $(or $(FUZZ),1000000x)
-	go test ./bootsvc -run '^$$' -fuzz '^FuzzTFTPTransfer$$' -fuzztime $(or $(FUZZ),1000000x)
+fuzz: ## hostile inputs for every parser, 30 s each (FUZZ=10m or FUZZ=1000000x: more)
+	@for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | sort -u); do \
+	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' $$dir/*_test.go); do \
+	    echo "$$dir $$target"; \
+	    go test -vet=off $$dir -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZ),30s) || exit 1; \
+	  done; \
+	done
 
 lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, sizes
 	go test -count=1 -run '^Test(Imports|ImportGraph|Size|Words)$$' .
