@@ -113,6 +113,9 @@ chaos: deps-test build ## break every part in every phase, 30 min; writes docs/r
 bench: deps-test build ## the figures of the README
 	$(LAB_TEST) -timeout 30m -run '^TestBench$$' ./e2e -args -lab -bench
 
+bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
+	go test -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench
+
 bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
 	$(LAB_TEST) -timeout 30m -run '^TestBenchPage$$' ./e2e -args -bench
 
@@ -138,5 +141,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-page check size graph docs clean help FORCE
+.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-image bench-page check size graph docs clean help FORCE
 FORCE:
