@@ -56,6 +56,9 @@ var ignoredController = map[string]string{
 // A controller is a bmc Machine with its login.
 type controller struct {
 	object
+	key     string // in reader.controllers
+	at      string // path of the connection
+	secret  string // key of the reference to the login, below at
 	bmc     inventory.BMC
 	unknown bool   // its login is not in the files
 	usedBy  string // the machine that has it
@@ -131,13 +134,18 @@ func (r *reader) readController(o object) {
 	if _, double := r.controllers[o.key()]; double {
 		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Machine %s in this namespace already", clip(o.name))
 	}
-	c := controller{object: o, bmc: bmcOf(d.Spec.Connection)}
-	r.noteConnection(c, d.Spec.Connection)
-	r.controllers[o.key()] = c
-	if ref := d.Spec.Connection.AuthSecretRef; ref != nil {
-		r.logins = append(r.logins, login{o, *ref})
+	r.addController(controller{object: o, key: o.key(), at: "spec.connection", secret: "authSecretRef"}, d.Spec.Connection)
+}
+
+// addController keeps a controller with its connection.
+func (r *reader) addController(c controller, x connection) {
+	c.bmc = bmcOf(x)
+	r.noteConnection(c, x)
+	r.controllers[c.key] = c
+	if x.AuthSecretRef != nil {
+		r.logins = append(r.logins, login{c.key, *x.AuthSecretRef})
 	} else if c.bmc.Capabilities().NeedsPassword {
-		r.add(o.doc, "spec.connection.authSecretRef", "name a Secret with username and password",
+		r.add(c.doc, c.at+"."+c.secret, "name a Secret with username and password",
 			"there is no login, and the driver %s needs one", c.bmc.Driver)
 	}
 }
@@ -184,7 +192,7 @@ func bmcOf(c connection) inventory.BMC {
 
 // noteConnection notes what the driver of a controller does not use.
 func (r *reader) noteConnection(c controller, x connection) {
-	at := "spec.connection."
+	at := c.at + "."
 	ignore := func(given bool, key, why string) {
 		if given {
 			r.ignore(c.object, at+key, why)
@@ -202,41 +210,36 @@ func (r *reader) noteConnection(c controller, x connection) {
 		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
 		ignore(p.IPMITool != nil && b.Driver != inventory.DriverIPMI, "providerOptions.ipmitool", "the driver is "+b.Driver)
 	}
-	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, "authSecretRef", "the driver "+b.Driver+" needs no password")
+	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, c.secret, "the driver "+b.Driver+" needs no password")
 }
 
-// A login is a reference of a bmc Machine to its Secret.
+// A login is a reference of a controller to its Secret.
 type login struct {
-	from object
-	ref  reference
+	controller string // key in reader.controllers
+	ref        reference
 }
 
 // joinLogins gives controllers their logins, and checks the controllers.
 func (r *reader) joinLogins() {
 	for _, l := range r.logins {
-		c := r.controllers[l.from.key()]
-		key, ok := find(r.secrets, l.ref, l.from)
+		c := r.controllers[l.controller]
+		key, ok := find(r.secrets, l.ref, c.object)
 		s := r.secrets[key]
 		if !ok {
-			_, wrong := find(r.wrongSecrets, l.ref, l.from)
+			_, wrong := find(r.wrongSecrets, l.ref, c.object)
 			if c.bmc.Capabilities().NeedsPassword && !wrong {
-				r.add(l.from.doc, "spec.connection.authSecretRef", "give the file with that Secret as well",
+				r.add(c.doc, c.at+"."+c.secret, "give the file with that Secret as well",
 					"the files hold no Secret %s in this namespace", clip(l.ref.Name))
 			}
 			c.unknown = true
 		} else if c.bmc.Capabilities().NeedsPassword {
 			c.bmc.User, c.bmc.Password = s.user, inventory.NewSecret(s.password)
 			if s.password == "" {
-				r.add(
-					s.doc,
-					"stringData.password",
-					"write it there, or in base64 into data",
-					"there is no password, and the Machine %s needs one",
-					clip(c.name),
-				)
+				r.add(s.doc, "stringData.password", "write it there, or in base64 into data",
+					"there is no password, and the %s needs one", c)
 			}
 		}
-		r.controllers[l.from.key()] = c
+		r.controllers[c.key] = c
 	}
 
 	for _, key := range slices.Sorted(maps.Keys(r.controllers)) {
@@ -252,23 +255,23 @@ func (r *reader) checkController(c controller) {
 			c.unknown && strings.HasPrefix(p.Field, "bmc.password") {
 			continue
 		}
-		p.Field = controllerField(p.Field)
+		p.Field = c.field(p.Field)
 		r.problems = append(r.problems, c.doc.Locate(inventory.Problems{p})...)
 	}
 }
 
-// controllerField translates a field of a machine's BMC to a path of a bmc Machine.
-func controllerField(field string) string {
-	const at = "spec.connection."
+// field translates a field of a machine's BMC to a path of the controller's document.
+func (c controller) field(field string) string {
+	at := c.at + "."
 	switch field {
 	case "bmc.host", "bmc.port", "bmc.insecureTLS":
 		return at + strings.TrimPrefix(field, "bmc.")
 	case "bmc.user", "bmc.password":
-		return at + "authSecretRef"
+		return at + c.secret
 	case "bmc.cipherSuite":
 		return at + "providerOptions.ipmitool.cipherSuite"
 	}
-	return "spec.connection"
+	return c.at
 }
 
 // use notes that a machine has the controller, and reports whether it can have it.
@@ -278,7 +281,7 @@ func (r *reader) use(c controller, by object) bool {
 		return false
 	}
 	c.usedBy = by.String()
-	r.controllers[c.key()] = c
+	r.controllers[c.key] = c
 	return true
 }
 

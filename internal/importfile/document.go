@@ -162,10 +162,22 @@ var kinds = map[string]func(r *reader, o object){
 	groupEKSA + " TinkerbellMachineConfig":  (*reader).readMachineConfig,
 }
 
-// readLater refuses versions of Tinkerbell's API after v1alpha1, which no controller runs yet.
+// laterKinds has one row for each kind of v1alpha2 that is read.
+var laterKinds = map[string]func(r *reader, o object){
+	groupTinkerbell + " Hardware": (*reader).readLaterHardware,
+	groupTinkerbell + " Task":     (*reader).readLaterTask,
+	groupTinkerbell + " Workflow": (*reader).readLaterWorkflow,
+	groupBMC + " Job":             (*reader).readLaterJob,
+}
+
+// readLater reads v1alpha2 of Tinkerbell's API, which no controller runs yet, and refuses other versions.
 func (r *reader) readLater(o object, group, version string) {
-	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && o.kind == "WorkflowRuleSet" {
+	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && slices.Contains([]string{"WorkflowRuleSet", "Policy"}, o.kind) {
 		r.ignore(o, "kind", "documents of this kind have no counterpart")
+		return
+	}
+	if read, ok := laterKinds[group+" "+o.kind]; ok && version == "v1alpha2" {
+		read(r, o)
 		return
 	}
 	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
@@ -206,7 +218,7 @@ func (r *reader) note(o object, table map[string]string) {
 		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
 			return
 		}
-		pattern := index.ReplaceAllString(path, "[]")
+		pattern := macKey.ReplaceAllString(index.ReplaceAllString(path, "[]"), "[]")
 		why, ok := table[pattern]
 		if !ok {
 			if why, ok = ofKubernetes[pattern]; ok && why == "" {

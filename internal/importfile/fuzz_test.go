@@ -16,6 +16,7 @@ func FuzzHardware(f *testing.F)       { fuzzKinds(f, "Hardware") }
 func FuzzTemplate(f *testing.F)       { fuzzKinds(f, "Template") }
 func FuzzWorkflow(f *testing.F)       { fuzzKinds(f, "Workflow") }
 func FuzzController(f *testing.F)     { fuzzKinds(f, "Secret", "Machine", "Hardware") }
+func FuzzTask(f *testing.F)           { fuzzKinds(f, "Task") }
 func FuzzJob(f *testing.F)            { fuzzKinds(f, "Job") }
 func FuzzStack(f *testing.F)          { fuzzKinds(f, "") }
 func FuzzTemplateConfig(f *testing.F) { fuzzKinds(f, "TinkerbellTemplateConfig") }

@@ -207,7 +207,9 @@ type hardware struct {
 	object
 	machine inventory.Machine
 	bmc     *reference
-	fieldOf func(field string) string
+	// controller is the key of the BMC that the document itself describes.
+	controller string
+	fieldOf    func(field string) string
 }
 
 // readHardware reads a Hardware document.
@@ -242,7 +244,7 @@ func (r *reader) readHardware(o object) {
 		m.UserData = inventory.NewSecret(d.Spec.UserData)
 	}
 	m.VendorData = inventory.NewSecret(d.Spec.VendorData)
-	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, hardwareField("spec.interfaces", "spec.metadata", "spec.")})
+	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, "", hardwareField("spec.interfaces", "spec.metadata", "spec.")})
 }
 
 // labels returns those labels that a machine takes over.
@@ -344,22 +346,8 @@ func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardware
 	if len(x.NameServers) > 0 {
 		i.Nameservers = x.NameServers
 	}
-	if x.LeaseTime != nil && *x.LeaseTime != 0 {
-		const most = 1<<32 - 1 // RFC 2131: 32 bits
-		if *x.LeaseTime < 0 || *x.LeaseTime > most {
-			r.add(o.doc, field+".lease_time", "leave it out for 7 days", "a lease of %d seconds cannot be given", *x.LeaseTime)
-		} else {
-			i.LeaseTime = inventory.Lease(time.Duration(*x.LeaseTime) * time.Second)
-		}
-	}
-
-	for n, text := range x.TimeServers {
-		if a, err := netip.ParseAddr(text); err == nil {
-			i.TimeServers = append(i.TimeServers, a)
-		} else {
-			r.ignore(o, fmt.Sprintf("%s.time_servers[%d]", field, n), "DHCP sends addresses of time servers, not names")
-		}
-	}
+	i.LeaseTime = r.lease(o, field+".lease_time", x.LeaseTime)
+	i.TimeServers = r.timeServers(o, field+".time_servers", x.TimeServers)
 	if ip := x.IP; ip != nil {
 		if ip.Address.Is6() && !ip.Address.Is4In6() {
 			r.ignore(o, field+".ip", "only IPv4 addresses are given by DHCP")
@@ -369,8 +357,36 @@ func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardware
 	}
 }
 
+// lease returns the length of a lease of some seconds.
+func (r *reader) lease(o object, field string, seconds *int64) inventory.Lease {
+	const most = 1<<32 - 1 // RFC 2131: 32 bits
+	switch {
+	case seconds == nil:
+		return 0
+	case *seconds < 0 || *seconds > most:
+		r.add(o.doc, field, "leave it out for 7 days", "a lease of %d seconds cannot be given", *seconds)
+		return 0
+	}
+	return inventory.Lease(time.Duration(*seconds) * time.Second)
+}
+
+// timeServers returns the time servers that DHCP can send.
+func (r *reader) timeServers(o object, field string, texts []string) (out []netip.Addr) {
+	for n, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		} else {
+			r.ignore(o, fmt.Sprintf("%s[%d]", field, n), "DHCP sends addresses of time servers, not names")
+		}
+	}
+	return out
+}
+
 // addHardware adds the machine of a document, with its BMC.
 func (r *reader) addHardware(h hardware) {
+	if c, ok := r.controllers[h.controller]; ok && r.use(c, h.object) {
+		h.machine.BMC = &c.bmc
+	}
 	if h.bmc != nil {
 		if key, ok := find(r.controllers, *h.bmc, h.object); ok {
 			c := r.controllers[key]

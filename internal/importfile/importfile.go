@@ -1,6 +1,6 @@
 // Package importfile reads documents of other programs as machines, templates and commands of
 // Ingot, and writes machines and templates as documents that it reads to the same state:
-// Tinkerbell (v1alpha1, its first hardware.json), EKS Anywhere (CSV and configurations).
+// Tinkerbell (v1alpha1, v1alpha2, its first hardware.json), EKS Anywhere (CSV and configurations).
 // It changes nothing and starts nothing; a machine that it returns never has network boot open.
 package importfile
 

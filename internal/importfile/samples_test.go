@@ -19,6 +19,7 @@ var update = flag.Bool("update", false, "write the golden files again")
 // They hold every kind that is read, in each form that it has elsewhere.
 var samples = map[string][]string{
 	"tinkerbell": {"tinkerbell.yaml"},
+	"v1alpha2":   {"v1alpha2.yaml"},
 	"stack":      {"hardware.json", "hardware-text.json"},
 	"eksa":       {"eksa.yaml", "hardware.csv"},
 }

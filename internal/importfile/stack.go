@@ -74,7 +74,7 @@ func (r *reader) readFirstTinkerbell(d strictyaml.Document) {
 	if metadata.Instance != nil {
 		r.fillInstance(o, &m, "metadata.instance", *metadata.Instance)
 	}
-	r.hardware = append(r.hardware, hardware{o, m, nil, hardwareField("network.interfaces", "metadata", "")})
+	r.hardware = append(r.hardware, hardware{o, m, nil, "", hardwareField("network.interfaces", "metadata", "")})
 }
 
 // stackMetadata reads the metadata of o, an object or its JSON as text, and notes what is not

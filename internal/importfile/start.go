@@ -160,23 +160,28 @@ type bmcAction struct {
 		Device  []string `json:"device"`
 		EFIBoot bool     `json:"efiBoot"`
 	} `json:"oneTimeBootDeviceAction"`
-	BootDevice *struct {
-		Device     string `json:"device"`
-		Persistent bool   `json:"persistent"`
-		EFIBoot    bool   `json:"efiBoot"`
-	} `json:"bootDevice"`
-	VirtualMedia *struct {
-		MediaURL any `json:"mediaURL"`
-		Kind     any `json:"kind"`
-	} `json:"virtualMediaAction"`
+	BootDevice   *bmcBoot  `json:"bootDevice"`
+	VirtualMedia *bmcMedia `json:"virtualMediaAction"`
+}
+
+type bmcBoot struct {
+	Device     string `json:"device"`
+	Persistent bool   `json:"persistent"`
+	EFIBoot    bool   `json:"efiBoot"`
+}
+
+type bmcMedia struct {
+	MediaURL any `json:"mediaURL"`
+	Kind     any `json:"kind"`
 }
 
 // A job is a Job whose machine is not resolved yet.
 type job struct {
 	object
-	machine reference
-	tasks   []string
-	partial bool // a task cannot be expressed, so that the others would do something else
+	machine  reference
+	hardware string // the machine itself, in v1alpha2
+	tasks    []string
+	partial  bool // a task cannot be expressed, so that the others would do something else
 }
 
 func (r *reader) readJob(o object) {
@@ -258,10 +263,10 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 
 // startJob adds the command that does what a Job does.
 func (r *reader) startJob(j job) {
-	name := ""
+	name, _ := shortName(j.hardware)
 	key, _ := find(r.controllers, j.machine, j.object)
 	for _, h := range r.hardware {
-		if h.bmc == nil {
+		if h.bmc == nil || name != "" {
 			continue
 		}
 		k, _ := find(r.controllers, *h.bmc, h.object)

@@ -62,8 +62,43 @@ var wrong = []struct{ name, text string }{
 	{"List in a List", "apiVersion: v1\nkind: List\nitems: &a\n  - {apiVersion: v1, kind: List, items: *a}\n"},
 
 	// Versions.
-	{"v1alpha2", "apiVersion: tinkerbell.org/v1alpha2\nkind: Hardware\nmetadata: {name: n}\n"},
-	{"v1alpha2 Job", "apiVersion: bmc.tinkerbell.org/v1alpha2\nkind: Job\nmetadata: {name: n}\n"},
+	{"v1alpha3", "apiVersion: tinkerbell.org/v1alpha3\nkind: Hardware\nmetadata: {name: n}\n"},
+	{"v1alpha2 Template", "apiVersion: tinkerbell.org/v1alpha2\nkind: Template\nmetadata: {name: n}\n"},
+	{"v1alpha2 Hardware", `apiVersion: tinkerbell.org/v1alpha2
+kind: Hardware
+metadata: {name: n}
+spec:
+  bmc: {bootMode: CSM, connection: {host: "", credentialsRef: {name: none}}}
+  networkInterfaces:
+    02:00:00:00:00:01: {dhcp: {ipv4: {leaseTimeSeconds: -1, vlanID: 5000}}, ipam: {ipv4: {address: 10.0.0.5, prefix: 33}}}
+    not-a-mac: {}
+  storageDevices: [{name: sda}]
+`},
+	{"v1alpha2 Task", `apiVersion: tinkerbell.org/v1alpha2
+kind: Task
+metadata: {name: t}
+spec:
+  actions:
+  - {name: a, if: "false", background: true, image: nothing, timeoutSeconds: -5}
+`},
+	{"v1alpha2 Workflow and Job", `apiVersion: tinkerbell.org/v1alpha2
+kind: Workflow
+metadata: {name: w}
+spec: {tasks: [{}]}
+---
+apiVersion: tinkerbell.org/v1alpha2
+kind: Workflow
+metadata: {name: w2}
+---
+apiVersion: bmc.tinkerbell.org/v1alpha2
+kind: Job
+metadata: {name: j}
+spec: {operations: [{}, {powerAction: fly}, {bootDevice: {name: tape}}]}
+---
+apiVersion: bmc.tinkerbell.org/v1alpha2
+kind: Job
+metadata: {name: j2}
+`},
 	{"no version", "apiVersion: tinkerbell.org\nkind: Hardware\nmetadata: {name: n}\n"},
 	{"EKS Anywhere v1beta1", "apiVersion: anywhere.eks.amazonaws.com/v1beta1\nkind: TinkerbellMachineConfig\nmetadata: {name: n}\n"},
 
