@@ -1,6 +1,7 @@
 package importfile
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -10,8 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -334,10 +334,16 @@ func (r *reader) readLaterTask(o object) {
 	if len(d.Spec.Volumes) > 0 {
 		task["volumes"] = d.Spec.Volumes
 	}
-	source, err := yaml.Marshal(struct {
-		Version, Name string
-		Tasks         []any
+	raw, err := json.Marshal(struct {
+		Version string `json:"version"`
+		Name    string `json:"name"`
+		Tasks   []any  `json:"tasks"`
 	}{"0.1", o.name, []any{task}})
+	if err != nil {
+		r.report(err)
+		return
+	}
+	source, err := strictyaml.FromJSON(raw)
 	if err != nil {
 		r.report(err)
 		return
