@@ -114,7 +114,7 @@ bench: deps-test build ## the figures of the README
 	$(LAB_TEST) -timeout 30m -run '^TestBench$$' ./e2e -args -lab -bench
 
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
-	TMPDIR=/dev/shm go test -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench
+	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench
 
 bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
 	$(LAB_TEST) -timeout 30m -run '^TestBenchPage$$' ./e2e -args -bench
