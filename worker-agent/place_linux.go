@@ -46,7 +46,10 @@ func (t *attempt) place(ctx context.Context, variable string) (p place, err erro
 	if err == nil {
 		p.fstype, err = t.holds(p.Partition)
 	}
-	return p, errors.Join(err, p.releaseAfter(ctx, err))
+	if err != nil { // the caller gets no place to release
+		p.release(ctx, &err)
+	}
+	return p, err
 }
 
 // declared returns the storage of the action, and whether it declares device, which is no partition
@@ -69,14 +72,6 @@ func (p place) release(ctx context.Context, err *error) {
 	if p.storage != nil {
 		*err = errors.Join(*err, p.storage.release(context.WithoutCancel(ctx)))
 	}
-}
-
-// releaseAfter calls release if there is an error: the caller gets no place then.
-func (p place) releaseAfter(ctx context.Context, failed error) (err error) {
-	if failed != nil {
-		p.release(ctx, &err)
-	}
-	return err
 }
 
 // again finds the place again, after a use of it: its path may have changed.
