@@ -441,7 +441,8 @@ func TestS20Qcow2OfQEMURefusals(t *testing.T) {
 	create("backed", "-b", path("base"), "-F", "qcow2")
 	create("external", "-o", "data_file="+path("data"))
 	create("subclusters", "-o", "extended_l2=on")
-	create("encrypted", "--object", "secret,id=s,data=secret", "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10")
+	// Not LUKS: qemu-img measures its processor time to choose the number of iterations, and fails where it cannot.
+	create("encrypted", "--object", "secret,id=s,data=secret", "-o", "encrypt.format=aes,encrypt.key-secret=s")
 	create("snapshot")
 	qemu(t, "qemu-img", "snapshot", "-c", "first", path("snapshot"))
 
