@@ -1,8 +1,13 @@
 package e2e
 
 import (
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
 	"os"
 	"os/exec"
 	"path"
@@ -254,4 +259,63 @@ tasks:
 	line, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
 	require.NoError(t, err)
 	require.Contains(t, line, "fw=bios")
+}
+
+// TestSlurp: the disk that qemuimg2disk wrote on a QEMU machine is sent to another host, bit by bit.
+func TestSlurp(t *testing.T) {
+	beside(t, 60, 9)
+	ctx := needLab(t)
+	const size = 256 << 20
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {upload_hosts: [" + lab.DirectGateway + "]}\n"})
+	require.NoError(t, err)
+	s.keep(t)
+	s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+
+	l, err := s.Listen(ctx, lab.Router, lab.DirectGateway+":0")
+	require.NoError(t, err)
+	received := make(chan string, 1)
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		form, err := r.MultipartReader()
+		if err == nil {
+			var file *multipart.Part
+			if file, err = form.NextPart(); err == nil && file.FormName() == "BootyImage" {
+				var content io.Reader
+				if content, err = gzip.NewReader(file); err == nil {
+					h := sha256.New()
+					var n int64
+					n, err = io.Copy(h, content)
+					received <- fmt.Sprintf("%s %d %x", file.FileName(), n, h.Sum(nil))
+				}
+			}
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})}
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	go func() { _ = server.Serve(l) }() // ends with Close
+
+	s.template(ctx, t, "slurp", fmt.Sprintf(`version: "0.1"
+name: slurp
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: write, image: qemuimg2disk, timeout: 1200, environment: {DEST_DISK: /dev/vda}}
+  - name: send
+    image: quay.io/tinkerbell/actions/slurp:v1.0.0
+    timeout: 600
+    environment: {SOURCE_DISK: /dev/vda, DEST_URL: "http://%s/image", IMG_NAME: guest.img.gz, COMPRESSED: "true"}
+  - {name: "off", image: poweroff, timeout: 60}
+`, l.Addr()))
+	m, err := s.Add(ctx, lab.Spec{Name: "guest", Firmware: lab.UEFI, DiskSize: size}, nil)
+	require.NoError(t, err)
+	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "slurp", Image: "mini"})
+	require.NoError(t, err)
+	s.ended(ctx, t, "guest", inventory.StateSuccess)
+	require.NoError(t, m.WaitPower(ctx, lab.Off))
+
+	digest, err := DigestOf(m.DiskPath(), size)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("guest.img.gz %d %s", size, digest), <-received)
 }
