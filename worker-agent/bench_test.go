@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -153,13 +154,14 @@ func benchPipe(t *testing.T, dir, url, decompress string, rate float64, proof bo
 		out, err := c.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, c.Start())
-		n, err := io.CopyBuffer(io.NewOffsetWriter(disk, 0), struct{ io.Reader }{out}, make([]byte, mib))
+		blocks := bufio.NewWriterSize(io.NewOffsetWriter(disk, 0), mib) // as dd bs=1M iflag=fullblock
+		n, err := io.Copy(blocks, struct{ io.Reader }{out})
 		require.NoError(t, err)
 		require.EqualValues(t, benchSize, n)
-		require.NoError(t, errors.Join(c.Wait(), disk.Sync()))
+		require.NoError(t, errors.Join(blocks.Flush(), c.Wait(), disk.Sync()))
 		if proof {
 			c := exec.Command("sha256sum")
-			c.Stdin = struct{ io.Reader }{io.NewSectionReader(disk, 0, benchSize)}
+			c.Stdin = bufio.NewReaderSize(io.NewSectionReader(disk, 0, benchSize), mib)
 			require.NoError(t, c.Run())
 		}
 		require.NoError(t, disk.Close())
