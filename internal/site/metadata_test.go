@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,13 +24,23 @@ import (
 func TestForward(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	var mu sync.Mutex // the server's goroutines
 	var asked []string
-	var serve http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	requests := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(asked)
+	}
+	var serving atomic.Bool
+	serving.Store(true)
+	handler := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			rw.WriteHeader(http.StatusRequestEntityTooLarge)
 			return
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, fmt.Sprintf("%s %s from %s by %q: %s", r.Method, r.RequestURI, r.RemoteAddr, r.Header.Get("X-Forwarded-For"), body))
 		for k := range r.Header {
 			if strings.HasPrefix(k, "Ingot-") || k == "Authorization" {
@@ -42,7 +53,12 @@ func TestForward(t *testing.T) {
 		}
 		_, _ = io.WriteString(rw, "of the target")
 	})
-	w.target.Metadata = func() http.Handler { return serve }
+	w.target.Metadata = func() http.Handler {
+		if !serving.Load() {
+			return nil
+		}
+		return handler
+	}
 	f, err := Forward(w.peer, w.cert, token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	ask := func(f http.Handler, method, path, body string, head ...string) *httptest.ResponseRecorder {
@@ -79,12 +95,12 @@ func TestForward(t *testing.T) {
 		`GET /2009-04-04/meta-data/instance-id?x=%20y from 10.10.20.107:0 by "10.8.8.8": `,
 		`POST /phone-home/m1/abc from 10.10.20.107:0 by "": hostname=m1`,
 		`GET /nothing from 10.10.20.107:0 by "": `,
-	}, asked)
+	}, requests())
 	require.Equal(t, http.StatusRequestEntityTooLarge, ask(f, http.MethodPost, "/phone-home/m1/abc", strings.Repeat("x", maxForwarded+1)).Code)
 
 	// A request without a path is not forwarded.
 	for _, uri := range []string{"http:foo", "*"} {
-		n := len(asked)
+		n := len(requests())
 		bad := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 		bad.URL, err = url.ParseRequestURI(uri)
 		require.NoError(t, err)
@@ -92,7 +108,7 @@ func TestForward(t *testing.T) {
 		rec := httptest.NewRecorder()
 		f.ServeHTTP(rec, bad)
 		require.Equal(t, http.StatusBadRequest, rec.Code, uri)
-		require.Len(t, asked, n, uri)
+		require.Len(t, requests(), n, uri)
 	}
 
 	// Only the pinned server answers, and only the known source.
@@ -103,12 +119,12 @@ func TestForward(t *testing.T) {
 	other, err := Forward(wrong, w.cert, token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	for name, f := range map[string]http.Handler{"a source that it does not know": stranger, "a target with another key": other} {
-		n := len(asked)
+		n := len(requests())
 		r := ask(f, http.MethodGet, "/latest/meta-data/", "")
 		require.Equal(t, http.StatusServiceUnavailable, r.Code, name)
-		require.Len(t, asked, n, name)
+		require.Len(t, requests(), n, name)
 	}
-	serve = nil
+	serving.Store(false)
 	require.Equal(t, http.StatusServiceUnavailable, ask(f, http.MethodGet, "/latest/meta-data/", "").Code, "the target is no site")
 	w.killTarget()
 	r = ask(f, http.MethodGet, "/latest/meta-data/", "")
