@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/internal/guard"
@@ -56,6 +57,8 @@ type Config struct {
 	// Interfaces are the network interfaces on which DHCP is answered. If there are
 	// none, nothing is served: a DHCP server must never start on a network by default.
 	Interfaces []string
+	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
+	Modes map[string]inventory.DHCPMode
 	// RelayOnly answers only what relays send to Address, on a plain UDP socket
 	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
 	// are dropped, and Relays must list the relays to trust.
@@ -125,8 +128,10 @@ type Server struct {
 	guard    *guard.Guard
 	log      *slog.Logger
 	now      func() time.Time
-	httpPort atomic.Uint32
-	stats    stats
+	// neighbour returns the MAC that has an address on a network of this host.
+	neighbour func(netip.Addr) (mac string, ok bool)
+	httpPort  atomic.Uint32
+	stats     stats
 }
 
 // stats are the counters of Stats.
@@ -182,6 +187,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.Guard = guard.New(cfg.Log)
 	}
 	cfg.relayOnly(&p)
+	cfg.checkModes(&p)
 	if len(cfg.Interfaces) > 0 || cfg.RelayOnly {
 		if !cfg.Address.IsValid() && len(cfg.Interfaces) > 0 {
 			a, err := firstAddress(cfg.Interfaces[0])
@@ -215,7 +221,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
-		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent)}
+		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))
@@ -321,24 +327,34 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, c := range dhcp {
 		g.Go(func() error { return s.serveDHCP(ctx, c) })
 	}
-	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "relayOnly", s.cfg.RelayOnly, "address",
+	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "dhcp", s.cfg.Modes, "relayOnly", s.cfg.RelayOnly, "address",
 		s.cfg.Address.String(), "http", s.Base())
 	return g.Wait()
 }
 
-// listenDHCP binds UDP port 67 on all interfaces, or the one that relays send to.
+// listenDHCP binds the UDP ports of the interfaces' modes, or port 67 of the address that relays send to.
 func (s *Server) listenDHCP(ctx context.Context) (out []*dhcpConn, err error) {
 	if s.cfg.RelayOnly {
 		c, err := listenRelayed(ctx, s.cfg.bind())
 		return []*dhcpConn{c}, err
 	}
 	for _, name := range s.cfg.Interfaces {
-		c, err := listenDHCP(ctx, name, s.cfg.Address)
-		if err != nil {
-			closeAll(out)
-			return nil, err
+		var ports []int
+		switch s.cfg.mode(name) {
+		case inventory.DHCPReservation:
+			ports = []int{dhcpv4.ServerPort}
+		case inventory.DHCPProxy:
+			ports = []int{dhcpv4.ServerPort, proxyPort}
 		}
-		out = append(out, c)
+		for _, port := range ports {
+			c, err := listenDHCP(ctx, name, port, s.cfg.Address)
+			if err != nil {
+				closeAll(out)
+				return nil, err
+			}
+			c.mode = s.cfg.mode(name)
+			out = append(out, c)
+		}
 	}
 	return out, nil
 }

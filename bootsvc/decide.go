@@ -234,6 +234,12 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
+// The loaders of iPXE.
+const (
+	loaderBIOS = "undionly.kpxe"
+	loaderUEFI = "snponly.efi"
+)
+
 // loader returns the loader for an architecture of option 93, or "".
 //
 // x64 UEFI gets snponly.efi. It uses the firmware's driver, which has just worked,
@@ -248,17 +254,17 @@ func loader(i inventory.Interface, arch int) string {
 	}
 	switch arch {
 	case ArchBIOS, ArchHTTPBIOS:
-		return "undionly.kpxe"
+		return loaderBIOS
 	case ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC:
-		return "snponly.efi"
+		return loaderUEFI
 	case ArchUnknown: // very old ROMs do not send option 93: use the inventory
 		switch {
 		case i.Arch != "" && i.Arch != "x86_64":
 			return ""
 		case i.UEFI:
-			return "snponly.efi"
+			return loaderUEFI
 		}
-		return "undionly.kpxe"
+		return loaderBIOS
 	}
 	return ""
 }
@@ -314,7 +320,7 @@ func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decis
 // does not resolve.
 func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 	switch {
-	case !d.Address:
+	case d.Interface.DisableDHCP:
 		return "", ""
 	case d.Script:
 		return s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe", ""

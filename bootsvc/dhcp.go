@@ -26,23 +26,28 @@ const (
 	routeUnicast                // UDP to an address that the client has already
 	routeBroadcast              // UDP to 255.255.255.255:68
 	routeRaw                    // Ethernet frame to a client without an address, which cannot answer ARP
+	routeSource                 // UDP to the source address and port of the request (proxyPort)
 )
 
 func (r route) String() string {
-	return [...]string{"none", "relay", "unicast", "broadcast", "raw"}[r]
+	return [...]string{"none", "relay", "unicast", "broadcast", "raw", "source"}[r]
 }
 
 // link is where a packet was received.
 type link struct {
 	name     string         // interface
 	prefixes []netip.Prefix // of the interface
+	mode     inventory.DHCPMode
+	port     int            // of this server
+	from     netip.AddrPort // the packet's source
 }
 
 // reply is a DHCP packet and how it is sent.
 type reply struct {
 	packet *dhcpv4.DHCPv4
 	route  route
-	to     netip.Addr // relay, unicast, raw
+	to     netip.Addr // relay, unicast, raw, source
+	port   uint16     // source
 	mac    net.HardwareAddr
 }
 
@@ -143,11 +148,13 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	}
 	e.log = e.log.With("machine", e.machine.Name)
 	e.subnet = reservationPrefix(e.decision.Interface, in)
-	if !s.mayLease(ctx, e) {
-		return reply{}
+	var r reply
+	switch {
+	case in.mode == inventory.DHCPProxy:
+		r = s.answerProxy(ctx, e)
+	case s.mayLease(ctx, e):
+		r = s.answerKnown(e)
 	}
-
-	r := s.answerKnown(e)
 	if r.route != routeNone {
 		s.stats.dhcpAnswered.Add(1)
 		e.log.Debug("DHCP answered", "reply", r.packet.MessageType().String(), "route", r.route.String(),

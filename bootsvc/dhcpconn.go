@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
@@ -26,9 +27,11 @@ const (
 	maxDatagram = 4096
 )
 
-// dhcpConn is UDP port 67 on one interface, or on the address that relays send to.
+// dhcpConn is a UDP port on one interface, or port 67 on the address that relays send to.
 type dhcpConn struct {
-	name  string         // of the interface, or the address
+	name  string // of the interface, or the address
+	port  int    // 67, or proxyPort
+	mode  inventory.DHCPMode
 	iface *net.Interface // nil = only relays
 	self  netip.Addr
 	conn  *net.UDPConn
@@ -47,7 +50,7 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
 			httpserve.BindRemedy(err, "address"))
 	}
 	conn := pc.(*net.UDPConn)
-	return &dhcpConn{name: at.String(), self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
+	return &dhcpConn{name: at.String(), port: dhcpv4.ServerPort, mode: inventory.DHCPReservation, self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
 }
 
 // link returns where packets on c are received.
@@ -55,13 +58,13 @@ func (c *dhcpConn) link() link {
 	if c.iface == nil {
 		return link{name: "relay"}
 	}
-	return link{name: c.name, prefixes: interfacePrefixes(c.iface)}
+	return link{name: c.name, prefixes: interfacePrefixes(c.iface), mode: c.mode, port: c.port}
 }
 
-// listenDHCP binds UDP port 67 on the interface. The socket is bound to the device,
+// listenDHCP binds a UDP port on the interface. The socket is bound to the device,
 // so it neither receives packets of other networks nor conflicts with a DHCP server
 // on them. The port is not shared: two servers would answer.
-func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, error) {
+func listenDHCP(ctx context.Context, name string, port int, self netip.Addr) (*dhcpConn, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("finding interface %q: %w (list them with: ip link; correct the configuration)", name, err)
@@ -76,9 +79,9 @@ func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, e
 		})
 		return errors.Join(err, opt)
 	}}
-	pc, err := lc.ListenPacket(ctx, "udp4", ":67")
+	pc, err := lc.ListenPacket(ctx, "udp4", fmt.Sprintf(":%d", port))
 	if err != nil {
-		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", name, err,
+		return nil, fmt.Errorf("binding UDP port %d on %s for DHCP: %w (%s)", port, name, err,
 			httpserve.BindRemedy(err, "interfaces"))
 	}
 	conn := pc.(*net.UDPConn)
@@ -91,7 +94,7 @@ func listenDHCP(ctx context.Context, name string, self netip.Addr) (*dhcpConn, e
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &dhcpConn{name: name, iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
+	return &dhcpConn{name: name, port: port, iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
 }
 
 func (c *dhcpConn) Close() error {
@@ -129,6 +132,8 @@ func (c *dhcpConn) write(r reply) error {
 		// Do not set an interface for the packet: the route to the relay may differ
 		// from the one that its packet took.
 		to.IP, to.Port, cm.IfIndex = r.to.AsSlice(), 67, 0
+	case routeSource:
+		to.IP, to.Port, cm.IfIndex = r.to.AsSlice(), int(r.port), 0
 	case routeUnicast:
 		to.IP = r.to.AsSlice()
 	case routeBroadcast:
@@ -193,12 +198,12 @@ func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	queue := make(chan []byte, dhcpQueue)
+	queue := make(chan dhcpPacket, dhcpQueue)
 	var g errgroup.Group
 	for range dhcpWorkers {
 		g.Go(func() error {
-			for b := range queue {
-				s.handleDHCP(ctx, c, b)
+			for d := range queue {
+				s.handleDHCP(ctx, c, d)
 			}
 			return nil
 		})
@@ -208,10 +213,16 @@ func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	return errors.Join(err, g.Wait())
 }
 
-func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte) error {
+// dhcpPacket is a received packet with its source.
+type dhcpPacket struct {
+	payload []byte
+	from    netip.AddrPort
+}
+
+func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- dhcpPacket) error {
 	buf := make([]byte, maxDatagram)
 	for {
-		n, _, err := c.conn.ReadFromUDPAddrPort(buf)
+		n, from, err := c.conn.ReadFromUDPAddrPort(buf)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -226,18 +237,20 @@ func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- []byte)
 		}
 		s.stats.dhcpReceived.Add(1)
 		select {
-		case queue <- append([]byte(nil), buf[:n]...):
+		case queue <- dhcpPacket{append([]byte(nil), buf[:n]...), from}:
 		default:
 			s.stats.dhcpDropped.Add(1)
 		}
 	}
 }
 
-func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte) {
+func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, d dhcpPacket) {
 	defer s.guard.Recover("an answer by DHCP")
 	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
 	defer cancel()
-	r := s.handlePacket(ctx, b, c.link())
+	in := c.link()
+	in.from = d.from
+	r := s.handlePacket(ctx, d.payload, in)
 	if r.route == routeNone {
 		return
 	}

@@ -93,7 +93,7 @@ func split(p string) []string {
 func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
-		s.serveBinary(w, r, bySource(r), seg[len(seg)-1])
+		s.serveBinary(w, r, s.identify(bySource(r)), seg[len(seg)-1])
 	case len(seg) == 4 && seg[0] == "ipxe" && (seg[1] == "binary" || seg[1] == "script"):
 		mac, ok := ParseMAC(seg[2])
 		if !ok {
@@ -165,6 +165,10 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 			writeScript(w, r, s.checkScript())
 			return
 		}
+		if name == autoexecName && s.anonymous(req) {
+			writeScript(w, r, s.chainScript())
+			return
+		}
 		notFound(w)
 		return
 	}
@@ -203,7 +207,7 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	m, d := s.decidedHTTP(r, req)
-	if m == nil || !d.ServesLoader() {
+	if m == nil && !s.anonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
 		return
 	}
@@ -261,7 +265,7 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	}
 	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
-	if r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
+	if d.Machine != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
 		s.rec.event(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()))
 	}

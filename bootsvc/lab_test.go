@@ -105,11 +105,11 @@ func TestLabDHCP(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].MAC = cli.HardwareAddr.String() })}}
 	s, j := newServer(t, f, func(c *Config) { c.Interfaces, c.HTTPAddr = []string{"srv0"}, nil })
 	f.setGrant(armed("node1"))
-	c, err := listenDHCP(t.Context(), "srv0", testSelf)
+	c, err := listenDHCP(t.Context(), "srv0", 67, testSelf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenDHCP(t.Context(), "srv0", testSelf); err == nil || !strings.Contains(err.Error(), "UDP port 67 on srv0") {
+	if _, err := listenDHCP(t.Context(), "srv0", 67, testSelf); err == nil || !strings.Contains(err.Error(), "UDP port 67 on srv0") {
 		t.Errorf("a second server: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -195,7 +195,7 @@ func probed(t *testing.T) {
 	t.Helper()
 	var foreign *net.UDPConn
 	atClient(t, func() error {
-		c, err := listenDHCP(t.Context(), "cli0", netip.MustParseAddr("10.10.20.1"))
+		c, err := listenDHCP(t.Context(), "cli0", 67, netip.MustParseAddr("10.10.20.1"))
 		if err == nil {
 			foreign = c.conn
 			go func() {
@@ -269,7 +269,7 @@ func TestLabCheckClient(t *testing.T) {
 	twin, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Address = netip.MustParseAddr("10.10.20.1") })
 	var at *dhcpConn
 	atClient(t, func() (err error) {
-		at, err = listenDHCP(t.Context(), "cli0", netip.MustParseAddr("10.10.20.1"))
+		at, err = listenDHCP(t.Context(), "cli0", 67, netip.MustParseAddr("10.10.20.1"))
 		return err
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,6 +18,9 @@ const (
 	noProxyDHCP  = 176                // its sub-option: do not wait 3 s for a proxy offer
 )
 
+// bootThisFile is option 43: PXE discovery control (6) with bit 3, boot the file of this packet.
+var bootThisFile = []byte{6, 1, 8, 255}
+
 // send chooses how an OFFER or ACK is sent (RFC 2131 §4.1).
 func (s *Server) send(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) reply {
 	r := reply{packet: p, mac: p.ClientHWAddr}
@@ -146,6 +149,19 @@ func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
 	if req.Class == ClassIPXE {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
 	}
+	file := s.offeredFile(d, req)
+	if file == "" {
+		return
+	}
+	if req.Class == ClassPXE {
+		r.ServerHostName = s.cfg.Address.String()
+		r.UpdateOption(dhcpv4.OptTFTPServerName(s.cfg.Address.String()))
+	}
+	s.putBootFile(r, req.Class, file)
+}
+
+// offeredFile returns the boot file for a DHCP client, or "", and records the request as an event.
+func (s *Server) offeredFile(d Decision, req Request) string {
 	file, why := s.bootFile(d, req.Class)
 	if why != "" {
 		s.log.Error("no boot file for an armed machine", "machine", d.Machine, "reason", why)
@@ -160,24 +176,23 @@ func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
 	default:
 		s.rec.event(d, diskEvent(d), string(req.Class))
 	}
-	if file == "" {
-		return
-	}
-	self := s.cfg.Address
-	r.ServerIPAddr = self.AsSlice()
+	return file
+}
+
+// putBootFile adds a boot file to a reply, with what a client of that class needs to accept it.
+func (s *Server) putBootFile(r *dhcpv4.DHCPv4, class Class, file string) {
+	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	r.UpdateOption(dhcpv4.OptBootFileName(file))
 	if len(file) < 128 {
 		r.BootFileName = file // U-Boot and some ROMs read only the header
 	}
-	switch req.Class {
+	switch class {
 	case ClassHTTP: // UEFI HTTP boot ignores an offer without this echo
 		r.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 	case ClassPXE:
-		r.ServerHostName = self.String()
-		r.UpdateOption(dhcpv4.OptTFTPServerName(self.String()))
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 		// PXE discovery control 8: use the boot file of this packet. Without it, EDK2
 		// treats the offer as BINL, asks port 4011 and fails with PXE-E16.
-		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255}))
+		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, bootThisFile))
 	}
 }

@@ -20,11 +20,16 @@ type ForeignServer struct {
 	Server   netip.Addr `json:"server"`            // option 54, or the packet's siaddr
 	Offered  netip.Addr `json:"offered,omitzero"`  // invalid = a proxy, which offers no address
 	BootFile string     `json:"bootFile,omitzero"` // shortened, printable ASCII
+	Next     netip.Addr `json:"next,omitzero"`     // siaddr: where BootFile is
 	Proxy    bool       `json:"proxy,omitempty"`
 }
 
 // probeWait is how long ProbeDHCP waits for answers after each of two DISCOVERs.
 const probeWait = 1500 * time.Millisecond
+
+// Ours reports whether the server sends UEFI machines to the Ingot server at an address, as
+// Snippet says.
+func (f ForeignServer) Ours(self netip.Addr) bool { return f.BootFile == loaderUEFI && f.Next == self }
 
 // ProbeDHCP sends DISCOVERs with a random MAC on the interface and returns the
 // servers that answer, each once, within 3 seconds. It takes no lease. It does not
@@ -86,7 +91,7 @@ func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	}
 	f := ForeignServer{
 		Server: addr4(p.Options.Get(dhcpv4.OptionServerIdentifier)), Offered: addr4(p.YourIPAddr),
-		BootFile: clean(p.BootFileName),
+		BootFile: clean(p.BootFileName), Next: addr4(p.ServerIPAddr),
 	}
 	if !f.Server.IsValid() {
 		f.Server = addr4(p.ServerIPAddr)

@@ -163,25 +163,23 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 		req.Address = ask.from
 	}
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
+	req = s.identify(req)
 	m, d := s.decided(lookup, req)
 	cancel()
-	if m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost() {
-		if !ask.serve(rankOwn) {
-			return errBusy
-		}
-		script := s.checkScript()
-		rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
-		_, err := rf.ReadFrom(strings.NewReader(script))
-		return err
-	}
-	if m == nil {
+	switch {
+	case m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost():
+		return sendScript(s.checkScript(), rf, ask, rankOwn)
+	case m == nil && file == autoexecName && s.anonymous(req):
+		return sendScript(s.chainScript(), rf, ask, rankKnown)
+	case m == nil && !s.anonymous(req):
 		return errNoFile
-	}
-	if file == autoexecName {
+	case m != nil && file == autoexecName:
 		return s.tftpScript(ctx, *m, d, rf, ask)
-	}
-	if !d.ServesLoader() {
+	case m != nil && !d.ServesLoader():
 		s.log.Info("TFTP refused: the machine is not armed", "machine", d.Machine, "file", file, "reasons", d.Reasons)
+		if mac == "" { // another DHCP server named the loader, so this is the first packet of this boot
+			s.rec.event(d, diskEvent(d), file+" by TFTP")
+		}
 		return errNoFile
 	}
 	f, info, err := s.openLoader(file)
@@ -190,7 +188,11 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 		return errNoFile
 	}
 	defer f.Close()
-	if !ask.serve(ask.rank(*m, d)) {
+	rank := rankKnown
+	if m != nil {
+		rank = ask.rank(*m, d)
+	}
+	if !ask.serve(rank) {
 		return errBusy
 	}
 	rf.(tftp.OutgoingTransfer).SetSize(info.Size())
@@ -199,8 +201,20 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 		s.log.Debug("TFTP transfer ended early", "machine", d.Machine, "file", file, "error", err)
 		return err
 	}
-	s.rec.event(d, inventory.EventLoader, file+" by TFTP")
+	if m != nil {
+		s.rec.event(d, inventory.EventLoader, file+" by TFTP")
+	}
 	return nil
+}
+
+// sendScript sends a script.
+func sendScript(script string, rf io.ReaderFrom, ask askTFTP, rank tftpRank) error {
+	if !ask.serve(rank) {
+		return errBusy
+	}
+	rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
+	_, err := rf.ReadFrom(strings.NewReader(script))
+	return err
 }
 
 func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, rf io.ReaderFrom, ask askTFTP) error {
@@ -211,11 +225,7 @@ func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision
 	if err != nil || !ok {
 		return errNoFile
 	}
-	if !ask.serve(ask.rank(m, d)) {
-		return errBusy
-	}
-	rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
-	if _, err := rf.ReadFrom(strings.NewReader(script)); err != nil {
+	if err := sendScript(script, rf, ask, ask.rank(m, d)); err != nil {
 		return err
 	}
 	s.rec.event(d, scriptEvent(d), autoexecName+" by TFTP")

@@ -62,7 +62,16 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	if d.Verdict == Installer {
 		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
 	}
-	if d.Address {
+	mode := s.modeOf(d.Interface)
+	switch {
+	case mode == inventory.DHCPProxy:
+		e.Address = ""
+		e.Reasons = append(e.Reasons, "DHCP is in mode proxy: another server gives the address, Ingot the boot file")
+	case mode == inventory.DHCPOff:
+		e.Address = ""
+		e.Reasons = append(e.Reasons, "DHCP is off: another server gives the address and always names the loader, "+
+			"and the files that Ingot serves decide")
+	case d.Address:
 		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
 		n := s.network()
 		if subnet, unserved := n.Unserved(d.Interface); unserved {

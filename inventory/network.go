@@ -7,6 +7,21 @@ import (
 	"strings"
 )
 
+// A DHCPMode is how DHCP is served on an interface of the server.
+type DHCPMode string
+
+// Modes of DHCP.
+const (
+	DHCPReservation DHCPMode = "reservation" // address and boot file; the default
+	DHCPProxy       DHCPMode = "proxy"       // another server gives the address, Ingot the boot file (PXE 2.1 §2.2.3, ProxyDHCP)
+	DHCPOff         DHCPMode = "off"         // another server gives both; Ingot does not answer DHCP
+)
+
+// DHCPModes returns all modes of DHCP.
+func DHCPModes() []string {
+	return []string{string(DHCPReservation), string(DHCPProxy), string(DHCPOff)}
+}
+
 // A Network is what this server knows of the provisioning network: the addresses
 // that no machine may use, and the subnets where DHCP is answered.
 type Network struct {

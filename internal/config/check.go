@@ -103,6 +103,7 @@ func (n Netboot) check(p *checker) {
 		p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
 	}
 
+	n.checkDHCP(p)
 	p.prefixes("netboot.relays", n.Relays)
 	p.prefixes("netboot.proxies", n.Proxies)
 	p.ports("netboot.http", "[80, 7080]", n.HTTP)
@@ -111,6 +112,19 @@ func (n Netboot) check(p *checker) {
 	p.port("netboot.agent", n.Agent)
 	if n.RelayOnly {
 		n.checkRelayOnly(p)
+	}
+}
+
+// checkDHCP checks the modes of interfaces.
+func (n Netboot) checkDHCP(p *checker) {
+	for _, name := range slices.Sorted(maps.Keys(n.DHCP)) {
+		field := "netboot.dhcp." + name
+		if mode := n.DHCP[name]; !slices.Contains(inventory.DHCPModes(), string(mode)) {
+			p.Add(field, "write one of "+strings.Join(inventory.DHCPModes(), ", "), "invalid DHCP mode %q", mode)
+		}
+		if !slices.Contains(n.Interfaces, name) {
+			p.Add(field, "add it to netboot.interfaces, or correct the name", "%s is not one of netboot.interfaces", name)
+		}
 	}
 }
 

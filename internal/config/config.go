@@ -88,6 +88,9 @@ type Records struct {
 type Netboot struct {
 	// Interfaces are those on which machines are answered; default: that of Address.
 	Interfaces []string `json:"interfaces,omitempty"`
+	// DHCP is the mode of each interface: reservation (the default), proxy beside a DHCP server
+	// that gives addresses, or off where that server also names the boot file.
+	DHCP map[string]inventory.DHCPMode `json:"dhcp,omitempty"`
 	// Address is the server as the machines see it; default: the first IPv4
 	// address of the first interface. Alone it names the interface that has it.
 	Address string `json:"address,omitempty"`
@@ -118,6 +121,11 @@ type Netboot struct {
 
 // On reports whether machines are answered at all.
 func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly || n.Address != "" }
+
+// Answers reports whether DHCP is answered on an interface or to a relay.
+func (n Netboot) Answers() bool {
+	return n.RelayOnly || slices.ContainsFunc(n.Interfaces, func(name string) bool { return n.DHCP[name] != inventory.DHCPOff })
+}
 
 // Resolve returns n with the interface that holds Address where nothing but
 // Address says on which interface machines are.
@@ -246,6 +254,7 @@ func Schema() strictyaml.Schema {
 	port := strictyaml.Between(1, 65535)
 	return strictyaml.SchemaOf[Config]("The configuration of ingot serve", strictyaml.Rules{
 		"notify.events[]":    strictyaml.OneOf(inventory.NoticeEvents()...),
+		"netboot.dhcp.*":     strictyaml.OneOf(inventory.DHCPModes()...),
 		"netboot.http[]":     port,
 		"netboot.tftp":       port,
 		"netboot.agent":      port,

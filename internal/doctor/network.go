@@ -22,6 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // checkPorts tries every socket that ingot serve would bind, except those of the
@@ -156,9 +157,13 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 			continue
 		}
 		found, err := bootsvc.ProbeDHCP(ctx, i.Name)
+		mode := d.cfg.Netboot.DHCP[i.Name]
 		switch {
 		case err != nil && len(found) == 0:
 			out = append(out, warn("%v", err))
+		case mode == inventory.DHCPProxy || mode == inventory.DHCPOff:
+			out = append(out, checkServers(i, mode, found)...)
+			continue
 		case len(found) == 0:
 			out = append(out, ok("no other server answers on %s", i.Name))
 		}
@@ -169,6 +174,46 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 	}
 
 	return out
+}
+
+// checkServers checks the servers that give addresses on an interface where Ingot does not.
+func checkServers(i hostnet.Interface, mode inventory.DHCPMode, found []bootsvc.ForeignServer) (out []Finding) {
+	addresses := 0
+	for _, f := range found {
+		ours := slices.ContainsFunc(i.Addresses, func(a string) bool {
+			p, err := netip.ParsePrefix(a)
+			return err == nil && f.Ours(p.Addr())
+		})
+		if !f.Proxy {
+			addresses++
+		}
+		switch {
+		case f.Proxy:
+			out = append(out, warn("%s", ForeignDHCPText(i.Name, f)).remedy("turn off PXE on "+f.Server.String()))
+		case mode == inventory.DHCPProxy && f.BootFile != "":
+			out = append(out, warn("%s gives addresses on %s, but also names the boot file %q: machines may follow it instead of Ingot",
+				f.Server, i.Name, f.BootFile).remedy("remove the boot file there, or write dhcp: {"+i.Name+": off} and see: ingot dhcp snippet"))
+		case mode == inventory.DHCPOff && !ours:
+			out = append(out, fail("%s gives addresses on %s, but does not send machines to Ingot: boot file %q, next server %s",
+				f.Server, i.Name, f.BootFile, addrText(f.Next)).remedy("ingot dhcp snippet shows what to configure there"))
+		default:
+			out = append(out, ok("%s gives addresses on %s%s", f.Server, i.Name,
+				map[bool]string{true: " and sends machines to Ingot"}[ours]))
+		}
+	}
+	if addresses == 0 {
+		out = append(out, fail("no DHCP server gives addresses on %s, and Ingot does not in mode %s", i.Name, mode).remedy(
+			"start that server, or write dhcp: {"+i.Name+": reservation}; a server that knows its clients does not answer this check"))
+	}
+	return out
+}
+
+// addrText returns a, or "none".
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return "none"
+	}
+	return a.String()
 }
 
 // ForeignDHCPText describes another DHCP server and its consequence.

@@ -43,10 +43,11 @@ func Sockets(c config.Config) ([]Socket, error) {
 	tcp("netboot.http", at, n.HTTP...)
 	tcp("netboot.metadata", at, n.Metadata...)
 	tcp("netboot.agent", at, n.Agent)
-	return append(out,
-		Socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"},
-		Socket{"udp", config.Join(dhcp, 67), "DHCP"},
-	), nil
+	out = append(out, Socket{"udp", config.Join(at, n.TFTP), "netboot.tftp"})
+	if n.Answers() {
+		out = append(out, Socket{"udp", config.Join(dhcp, 67), "DHCP"})
+	}
+	return out, nil
 }
 
 // Try binds the socket and closes it again.

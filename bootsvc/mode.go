@@ -1,0 +1,123 @@
+package bootsvc
+
+import (
+	"bufio"
+	"bytes"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// mode returns the mode of an interface.
+func (c *Config) mode(iface string) inventory.DHCPMode {
+	if m := c.Modes[iface]; m != "" {
+		return m
+	}
+	return inventory.DHCPReservation
+}
+
+// checkModes checks Modes.
+func (c *Config) checkModes(p *inventory.Problems) {
+	for _, name := range slices.Sorted(maps.Keys(c.Modes)) {
+		if m := c.Modes[name]; !slices.Contains(inventory.DHCPModes(), string(m)) {
+			p.Add("modes."+name, "one of "+strings.Join(inventory.DHCPModes(), ", "), "invalid DHCP mode %q", m)
+		}
+		if !slices.Contains(c.Interfaces, name) {
+			p.Add("modes."+name, "name one of the interfaces", "%q is not an interface on which machines are answered", name)
+		}
+	}
+}
+
+// modeOf returns the mode that the interface of a machine meets: that of the interface whose
+// subnet has its address. Without such an interface it is inventory.DHCPReservation, which also
+// serves relays, unless all interfaces have one mode.
+func (s *Server) modeOf(i inventory.Interface) inventory.DHCPMode {
+	var all []inventory.DHCPMode
+	for _, name := range s.cfg.Interfaces {
+		m := s.cfg.mode(name)
+		if i.Address.Is4() && local(link{prefixes: s.prefixes(name)}, i.Address) {
+			return m
+		}
+		all = append(all, m)
+	}
+	for _, m := range all {
+		if m != all[0] {
+			return inventory.DHCPReservation
+		}
+	}
+	if len(all) == 0 {
+		return inventory.DHCPReservation
+	}
+	return all[0]
+}
+
+// foreign reports whether another DHCP server gives the addresses of some interface, so that a
+// client's address may be none of the inventory.
+func (s *Server) foreign() bool {
+	for _, m := range s.cfg.Modes {
+		if m == inventory.DHCPProxy || m == inventory.DHCPOff {
+			return true
+		}
+	}
+	return false
+}
+
+// identify returns r with the MAC of its source address, if another DHCP server gives
+// addresses and the client is on a network of this host. The kernel knows the MAC, because it
+// has just received a packet from that address. Like the address, a MAC can be forged: it
+// opens nothing that /ipxe/script/<mac>/auto.ipxe does not open.
+func (s *Server) identify(r Request) Request {
+	if r.MAC != "" || !r.Address.IsValid() || !s.foreign() {
+		return r
+	}
+	if mac, ok := s.neighbour(r.Address); ok {
+		r.MAC = mac
+	}
+	return r
+}
+
+// anonymous reports whether the client of r cannot be told from its address, which another DHCP
+// server gave to it. It gets a loader and a script that asks by MAC; both open nothing.
+func (s *Server) anonymous(r Request) bool { return r.MAC == "" && s.foreign() }
+
+// neighbourMAC returns the MAC of an address from the kernel's ARP table (proc(5)).
+func neighbourMAC(a netip.Addr) (mac string, ok bool) {
+	b, err := os.ReadFile("/proc/net/arp")
+	if err != nil {
+		return "", false
+	}
+	return findNeighbour(b, a)
+}
+
+func findNeighbour(table []byte, a netip.Addr) (mac string, ok bool) {
+	lines := bufio.NewScanner(bytes.NewReader(table))
+	for lines.Scan() {
+		// IP address, HW type, flags, HW address, mask, device
+		f := strings.Fields(lines.Text())
+		if len(f) == 6 && f[0] == a.String() && f[1] == "0x1" && f[2] != "0x0" {
+			return ParseMAC(f[3])
+		}
+	}
+	return "", false
+}
+
+// prefixes returns the IPv4 addresses of an interface with their lengths.
+func (s *Server) prefixes(iface string) []netip.Prefix {
+	i, err := net.InterfaceByName(iface)
+	if err != nil {
+		return nil
+	}
+	return interfacePrefixes(i)
+}
+
+// chainScript returns the script for a client whose machine is not known from its address. iPXE
+// knows its MAC and asks for the script of that machine.
+func (s *Server) chainScript() string {
+	return "#!ipxe\n" + autoexecLines +
+		"chain --replace --autofree " + s.Base() + "/ipxe/script/${mac:hexhyp}/" + scriptName + " ||\n" + exitLines
+}

@@ -1,0 +1,102 @@
+package bootsvc
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// proxyPort is where a PXE client asks the server that it chose for its boot file (PXE 2.1 §2.2.3).
+const proxyPort = 4011
+
+// answerProxy answers a known machine beside the DHCP server that gives it an address. It is
+// silent unless there is a boot file: the machine then boots from disk by the other server's offer.
+//
+//   - A DISCOVER is answered with an OFFER without an address. For BIOS, iPXE and HTTP clients it
+//     has the boot file. UEFI PXE clients of EDK2 take the file only from port 4011: without
+//     option 43 they send a REQUEST there.
+//   - A message on port 4011 is answered with an ACK that has the boot file.
+//   - Everything else belongs to the other server.
+func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
+	kind := e.packet.MessageType()
+	asked := e.in.port == proxyPort
+	if e.request.Class == ClassNone {
+		if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
+			s.rec.event(e.decision, inventory.EventOS, "")
+		}
+		return reply{}
+	}
+	if !asked && kind != dhcpv4.MessageTypeDiscover || !s.mayProxy(ctx, e, asked) {
+		return reply{}
+	}
+	file := s.offeredFile(e.decision, e.request)
+	if file == "" {
+		return reply{}
+	}
+	if e.request.Class == ClassPXE {
+		// The client's address is the other server's choice, so the name says which machine it is.
+		file = strings.ReplaceAll(e.request.MAC, ":", "-") + "/" + file
+	}
+
+	if asked {
+		r := s.base(e.packet, dhcpv4.MessageTypeAck)
+		r.ClientIPAddr = e.packet.ClientIPAddr
+		s.putProxyFile(r, e.request, file)
+		from := e.in.from
+		return reply{packet: r, route: routeSource, to: unmap(from.Addr()), port: from.Port(), mac: r.ClientHWAddr}
+	}
+	r := s.base(e.packet, dhcpv4.MessageTypeOffer)
+	if e.request.Class == ClassPXE && isUEFI(e.request.Arch) {
+		r.ServerIPAddr = s.cfg.Address.AsSlice()
+		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
+	} else {
+		s.putProxyFile(r, e.request, file)
+	}
+	// There is no address to send a unicast to.
+	r.SetBroadcast()
+	return s.send(r, e.relay, netip.Addr{})
+}
+
+// putProxyFile adds a boot file to a proxy's reply. Every PXE client, also iPXE, recognizes a proxy
+// by option 60, and skips port 4011 with option 43.
+func (s *Server) putProxyFile(r *dhcpv4.DHCPv4, req Request, file string) {
+	class := req.Class
+	if class == ClassIPXE {
+		class = ClassPXE
+	}
+	s.putBootFile(r, class, file)
+}
+
+// mayProxy reports whether a request may be answered: the machine's interface is not excluded,
+// and the answer goes to a network of this host or to the network of the machine's address, so
+// that a sender cannot direct packets to any host (S30).
+func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
+	i := e.decision.Interface
+	if i.DisableDHCP {
+		e.log.Info("DHCP not answered", "reasons", e.decision.Reasons)
+		return false
+	}
+	to := e.relay
+	if asked {
+		to = unmap(e.in.from.Addr())
+	}
+	switch {
+	case asked && local(e.in, to), !to.IsValid():
+		return true
+	case !i.Address.Is4() || !e.subnet.Contains(to):
+		e.log.Error("DHCP not answered: the machine has no address in the subnet that it asks from; "+
+			"enter the address that the other DHCP server gives to it", "from", to.String())
+		return false
+	}
+	if !asked && len(s.cfg.Relays) == 0 {
+		s.hear(ctx, e.relay, e.log)
+	}
+	return true
+}
+
+// isUEFI reports whether an architecture of option 93 is UEFI PXE.
+func isUEFI(arch int) bool { return arch != ArchBIOS && arch != ArchUnknown }

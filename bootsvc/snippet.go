@@ -1,0 +1,110 @@
+package bootsvc
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Snippet returns the configuration that makes another DHCP server send machines to an Ingot
+// server on an interface with the mode "off". server is one of SnippetServers, otherwise the
+// error is inventory.ErrInvalid. address is Ingot's TFTP server, base the URL of its HTTP server.
+//
+// The file names are the same for every machine and at all times: Ingot refuses them to a
+// machine that is not armed.
+func Snippet(server string, address netip.Addr, base string) (string, error) {
+	text, ok := snippets[server]
+	if !ok {
+		return "", inventory.Invalid("server", "write one of "+strings.Join(SnippetServers(), ", "), "unknown DHCP server %q", server)
+	}
+	if u, err := url.Parse(base); err != nil || u.Scheme != "http" || !agentHost.MatchString(u.Host) || u.Path != "" || !address.Is4() {
+		return "", fmt.Errorf("writing a snippet for %s and %q: %w", address, base, inventory.ErrInvalid)
+	}
+	var b strings.Builder
+	err := template.Must(template.New(server).Parse(text)).Execute(&b, map[string]string{
+		"Address": address.String(), "Script": base + "/" + autoexecName, "HTTP": base + "/ipxe/binary/" + loaderUEFI,
+		"BIOS": loaderBIOS, "UEFI": loaderUEFI,
+	})
+	return b.String(), err
+}
+
+// SnippetServers returns the DHCP servers that Snippet knows.
+func SnippetServers() []string { return slices.Sorted(maps.Keys(snippets)) }
+
+// oneLoader is what holds for servers that name the same file to every client.
+const oneLoader = `# This server names one file to every client: UEFI machines only, with iPXE 2.0 or later in Ingot's
+# loader directory, which finds its script without DHCP.
+`
+
+var snippets = map[string]string{
+	"isc": `# ISC DHCP: the top level of dhcpd.conf.
+option ingot-architecture code 93 = unsigned integer 16;
+next-server {{.Address}};
+if exists user-class and option user-class = "iPXE" {
+  filename "{{.Script}}";
+} elsif substring(option vendor-class-identifier, 0, 10) = "HTTPClient" {
+  option vendor-class-identifier "HTTPClient";
+  filename "{{.HTTP}}";
+} elsif option ingot-architecture = 00:07 or option ingot-architecture = 00:09 {
+  filename "{{.UEFI}}";
+} elsif substring(option vendor-class-identifier, 0, 9) = "PXEClient" {
+  filename "{{.BIOS}}";
+}
+`,
+	"kea": `// Kea: members of "Dhcp4".
+"client-classes": [
+  {
+    "name": "ingot-ipxe",
+    "test": "option[77].hex == 'iPXE'",
+    "boot-file-name": "{{.Script}}"
+  },
+  {
+    "name": "ingot-http",
+    "test": "not member('ingot-ipxe') and substring(option[60].hex,0,10) == 'HTTPClient'",
+    "option-data": [{"name": "vendor-class-identifier", "data": "HTTPClient", "always-send": true}],
+    "boot-file-name": "{{.HTTP}}"
+  },
+  {
+    "name": "ingot-uefi",
+    "test": "not member('ingot-ipxe') and (option[93].hex == 0x0007 or option[93].hex == 0x0009)",
+    "next-server": "{{.Address}}",
+    "boot-file-name": "{{.UEFI}}"
+  },
+  {
+    "name": "ingot-bios",
+    "test": "not member('ingot-ipxe') and option[93].hex == 0x0000",
+    "next-server": "{{.Address}}",
+    "boot-file-name": "{{.BIOS}}"
+  }
+]
+`,
+	"dnsmasq": `# dnsmasq: dnsmasq.conf, or a file in dnsmasq.d.
+dhcp-match=set:ipxe,175
+dhcp-match=set:bios,option:client-arch,0
+dhcp-match=set:uefi,option:client-arch,7
+dhcp-match=set:uefi,option:client-arch,9
+dhcp-vendorclass=set:http,HTTPClient
+dhcp-option-force=tag:http,tag:!ipxe,60,HTTPClient
+dhcp-boot=tag:ipxe,{{.Script}}
+dhcp-boot=tag:http,tag:!ipxe,{{.HTTP}}
+dhcp-boot=tag:uefi,tag:!ipxe,tag:!http,{{.UEFI}},,{{.Address}}
+dhcp-boot=tag:bios,tag:!ipxe,tag:!http,{{.BIOS}},,{{.Address}}
+`,
+	"vyos": `# VyOS: configuration mode; replace NETWORK and SUBNET.
+` + oneLoader + `set service dhcp-server shared-network-name NETWORK subnet SUBNET option bootfile-server {{.Address}}
+set service dhcp-server shared-network-name NETWORK subnet SUBNET option bootfile-name {{.UEFI}}
+`,
+	"mikrotik": `# MikroTik RouterOS; replace SUBNET.
+` + oneLoader + `/ip dhcp-server network set [find address=SUBNET] next-server={{.Address}} boot-file-name={{.UEFI}}
+`,
+	"unifi": `# UniFi Network: Settings, Networks, the network, DHCP Service Management, Network Boot.
+` + oneLoader + `Server    {{.Address}}
+Filename  {{.UEFI}}
+`,
+}

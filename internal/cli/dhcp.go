@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func dhcpCommand(o *options) *cobra.Command {
+	return group("dhcp", "Configure the DHCP servers beside Ingot", "  ingot dhcp snippet isc", dhcpSnippetCommand(o))
+}
+
+func dhcpSnippetCommand(o *options) *cobra.Command {
+	servers := bootsvc.SnippetServers()
+	cmd := &cobra.Command{
+		Use:   "snippet {" + strings.Join(servers, " | ") + "}",
+		Short: "Print what sends machines from another DHCP server to Ingot",
+		Long: `Print what sends machines from another DHCP server to Ingot, for interfaces with
+"dhcp: off" in the configuration. The boot files are the same for every machine and
+at all times: Ingot refuses them to a machine that is not armed, and the machine
+boots from its disk.
+
+The address and the port are those of this host's configuration.`,
+		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2",
+		Args:    cobra.ExactArgs(1), ValidArgs: servers,
+	}
+	var address string
+	var port int
+	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
+	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")
+
+	return o.command(cmd, func(c *call) error {
+		n := config.Default().Netboot
+		at, err := netip.ParseAddr(address)
+		switch {
+		case address == "":
+			cfg, err := c.loadConfig()
+			if err != nil {
+				return err
+			}
+			if n = cfg.Netboot; !n.On() {
+				return inventory.Invalid("--address", "give --address", "this host's configuration answers no machines")
+			}
+			if at, err = hostnet.ProvisioningAddress(n); err != nil {
+				return err
+			}
+		case err != nil || !at.Is4():
+			return inventory.Invalid("--address", "write an IPv4 address, for example 10.0.20.2", "invalid IPv4 address %q", address)
+		}
+		if port == 0 {
+			port = n.HTTP[0]
+		}
+		base := "http://" + at.String()
+		if port != 80 {
+			base = "http://" + config.Join(at.String(), port)
+		}
+		text, err := bootsvc.Snippet(c.args[0], at, base)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(c.OutOrStdout(), text)
+		return err
+	})
+}
