@@ -3,6 +3,7 @@ package bootsvc
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -85,17 +86,30 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 		to = unmap(e.in.from.Addr())
 	}
 	switch {
-	case asked && local(e.in, to), !to.IsValid():
+	case !to.IsValid(), asked && local(e.in, to):
 		return true
-	case !i.Address.Is4() || !e.subnet.Contains(to):
-		e.log.Error("DHCP not answered: the machine has no address in the subnet that it asks from; "+
-			"enter the address that the other DHCP server gives to it", "from", to.String())
+	case i.Address.Is4() && e.subnet.Contains(to):
+	case !i.Address.Is4() && s.nearRelay(to):
+	default:
+		e.log.Error("DHCP not answered: the machine has no address in the network that it asks from; "+
+			"enter the one that the other DHCP server gives to it, or list the relay under netboot.relays", "from", to.String())
 		return false
 	}
 	if !asked && len(s.cfg.Relays) == 0 {
 		s.hear(ctx, e.relay, e.log)
 	}
 	return true
+}
+
+// nearRelay reports whether an address is in the network of a listed relay. The length of that
+// network is not known: 24 bits are assumed, as for a reservation without a netmask.
+func (s *Server) nearRelay(a netip.Addr) bool {
+	return slices.ContainsFunc(s.cfg.Relays, func(p netip.Prefix) bool {
+		if p.IsSingleIP() {
+			p = netip.PrefixFrom(p.Addr(), 24)
+		}
+		return p.Masked().Contains(a)
+	})
 }
 
 // isUEFI reports whether an architecture of option 93 is UEFI PXE.

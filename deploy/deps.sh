@@ -7,7 +7,7 @@
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
-#   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, IPMI simulator),
+#   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator),
 #                  others go to other machines (kernel, mdadm, LVM, iPXE of Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
 # CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab. The script asks no questions, can be interrupted and repeated at any
@@ -128,7 +128,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi)
+    relay | openipmi | dhcp)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -170,7 +170,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay openipmi programs kernel ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp openipmi programs kernel ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -179,6 +179,7 @@ unpack_all() {
   rm -rf "$CACHE"/pkg/.tmp.*
   unpack busybox busybox-static
   unpack relay isc-dhcp-relay
+  unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server
   unpack openipmi openipmi libopenipmi0
   unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
   unpack kernel linux-image-amd64

@@ -26,7 +26,7 @@ func CacheDir() string {
 }
 
 // PackageDir returns the folder of a package that `make deps` has unpacked instead of installing
-// it: "ipxe", "kernel", "busybox", "relay" or "openipmi".
+// it: "ipxe", "kernel", "busybox", "relay", "dhcp" or "openipmi".
 func PackageDir(name string) string { return filepath.Join(CacheDir(), "pkg", name) }
 
 // Requirements checks that this program can run a lab here, and returns everything that is missing
@@ -51,7 +51,7 @@ func requirements(uid int, look func(string) (string, error), stat func(string) 
 			programs = append(programs, p)
 		}
 	}
-	for _, p := range []string{"ipxe", "kernel", "busybox", "relay", "openipmi"} {
+	for _, p := range []string{"ipxe", "kernel", "busybox", "relay", "dhcp", "openipmi"} {
 		if stat(filepath.Join(PackageDir(p), ".stamp")) != nil {
 			packages = append(packages, PackageDir(p))
 		}

@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+)
+
+// dhcpSetup is a DHCP mode of Ingot with the server beside it.
+type dhcpSetup struct {
+	name    string
+	mode    inventory.DHCPMode
+	program lab.DHCPProgram // "" = none
+}
+
+var dhcpSetups = []dhcpSetup{
+	{"reservation", inventory.DHCPReservation, ""},
+	{"proxy beside dnsmasq", inventory.DHCPProxy, lab.Dnsmasq},
+	{"proxy beside Kea", inventory.DHCPProxy, lab.Kea},
+	{"off beside ISC dhcpd", inventory.DHCPOff, lab.ISC},
+}
+
+// dhcpSite starts a site in that mode, with the other server and the relay to those that answer.
+func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup) *Site {
+	t.Helper()
+	s, err := NewSite(ctx, Options{
+		Root: "..", Dir: keepDir(t),
+		Netboot: fmt.Sprintf("  dhcp: {%s: %s}\n  relays: [%s, %s]", lab.ServerInterface, setup.mode, lab.DirectGateway, lab.RelayedGateway),
+	})
+	require.NoError(t, err)
+	s.keep(t)
+	if setup.program == "" {
+		return s
+	}
+	extra := ""
+	relays := []string{lab.ServerAddress, lab.OtherDHCPAddress}
+	if setup.mode == inventory.DHCPOff {
+		extra, relays = s.must(ctx, t, "dhcp", "snippet", string(setup.program), "--address", lab.ServerAddress), relays[1:]
+	}
+	require.NoError(t, s.StartDHCP(ctx, setup.program, extra))
+	require.NoError(t, s.SetRelays(relays...))
+	return s
+}
+
+// addTo adds a machine to a site in that mode. Its addresses are the other server's choice.
+func (setup dhcpSetup) addTo(ctx context.Context, s *Site, spec lab.Spec) (*lab.Machine, error) {
+	return s.Add(ctx, spec, func(doc map[string]any) {
+		doc["image"], doc["diskSelector"] = "mini", map[string]any{"serial": "DISK-" + spec.Name}
+		if setup.mode != inventory.DHCPReservation {
+			nic := doc["interfaces"].([]any)[0].(map[string]any)
+			for _, key := range []string{"address", "netmask", "gateway", "nameservers"} {
+				delete(nic, key)
+			}
+		}
+	})
+}
+
+// TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
+// server and each server beside Ingot.
+func TestDHCPModes(t *testing.T) {
+	beside(t, 150, 9)
+	short := map[string]bool{
+		"uefi direct proxy beside dnsmasq": true, "bios relayed off beside ISC dhcpd": true,
+	}
+	for _, setup := range dhcpSetups {
+		t.Run(setup.name, func(t *testing.T) {
+			ctx := needLab(t)
+			var s *Site
+			for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
+				for vlan, way := range map[int]string{lab.DirectVLAN: "direct", lab.RelayedVLAN: "relayed"} {
+					if !*full && !short[strings.Join([]string{string(firmware), way, setup.name}, " ")] {
+						continue
+					}
+					t.Run(string(firmware)+" "+way, func(t *testing.T) {
+						if s == nil {
+							s = dhcpSite(ctx, t, setup)
+							s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+						}
+						name := string(firmware) + "-" + way
+						m, err := setup.addTo(ctx, s, lab.Spec{Name: name, Firmware: firmware, VLAN: vlan})
+						require.NoError(t, err)
+						s.must(ctx, t, "machine", "provision", name, "--wait")
+						s.ended(ctx, t, name, inventory.StateSuccess)
+						s.closed(ctx, t, name)
+						_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+						require.NoError(t, err)
+						require.NoError(t, m.PowerOff(ctx))
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestOffBesideISC: another DHCP server always names the loader, and the machine boots from the
+// network first. It is installed once, and then boots from its disk, also while Ingot is stopped and
+// after a run that failed.
+func TestOffBesideISC(t *testing.T) {
+	beside(t, 200, 9)
+	setup := dhcpSetups[3]
+	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI} {
+		t.Run(string(firmware), func(t *testing.T) {
+			ctx := needLab(t)
+			s := dhcpSite(ctx, t, setup)
+			s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+			m, err := setup.addTo(ctx, s, lab.Spec{Name: "net", Firmware: firmware, Order: lab.NetworkFirst})
+			require.NoError(t, err)
+			s.must(ctx, t, "machine", "provision", "net", "--wait")
+			s.ended(ctx, t, "net", inventory.StateSuccess)
+			cycle := func() {
+				require.NoError(t, m.PowerCycle(ctx))
+				_, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+				require.NoError(t, err)
+			}
+			cycle()
+			s.Stop()
+			cycle()
+			require.NoError(t, s.Start(ctx))
+			cycle()
+
+			// A run that fails before it writes.
+			s.must(ctx, t, "machine", "provision", "net", "--yes")
+			_, err = s.Follow(ctx, "net", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseLoader })
+			require.NoError(t, err)
+			s.must(ctx, t, "workflow", "cancel", "net", "--yes")
+			s.ended(ctx, t, "net", inventory.StateCancelled)
+			s.closed(ctx, t, "net")
+			cycle()
+
+			var list struct{ Items []inventory.Workflow }
+			require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows?machine=net", nil, &list))
+			require.Len(t, list.Items, 2, "no machine reinstalls itself")
+		})
+	}
+}
