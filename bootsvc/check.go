@@ -106,6 +106,10 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 		where = []string{""}
 	}
 	for _, name := range where {
+		if s.cfg.mode(name) == inventory.DHCPOff {
+			notes = append(notes, "DHCP was not asked for on "+name+": another server answers there (netboot.dhcp)")
+			continue
+		}
 		at := "on " + name
 		if name == "" {
 			at = "as a relay"

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )
@@ -137,6 +139,25 @@ func TestOffBesideISC(t *testing.T) {
 			var list struct{ Items []inventory.Workflow }
 			require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows?machine=net", nil, &list))
 			require.Len(t, list.Items, 2, "no machine reinstalls itself")
+		})
+	}
+}
+
+// TestSnippets: the DHCP servers of Debian accept what `ingot dhcp snippet` prints for them.
+func TestSnippets(t *testing.T) {
+	beside(t, 10, 9)
+	ctx := needLab(t)
+	for _, program := range []lab.DHCPProgram{lab.ISC, lab.Kea, lab.Dnsmasq} {
+		t.Run(string(program), func(t *testing.T) {
+			l, err := lab.New(ctx, lab.Options{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress)
+			require.NoError(t, err)
+			if program == lab.Kea {
+				_, text, _ = strings.Cut(text, "\n") // the comment
+			}
+			require.NoError(t, l.StartDHCP(ctx, program, text))
 		})
 	}
 }

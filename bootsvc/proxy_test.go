@@ -1,0 +1,184 @@
+package bootsvc
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// beside makes a server's only interface one of that mode.
+func beside(mode inventory.DHCPMode) func(*Config) {
+	return func(c *Config) {
+		c.Modes = map[string]inventory.DHCPMode{"lo": mode}
+		c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.30.1/32")}
+	}
+}
+
+// The golden file has the answers beside a server that gives addresses: on port 67 and on 4011.
+func TestProxyAnswers(t *testing.T) {
+	const discover, request, inform = dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform
+	ipxe := func(p *dhcpv4.DHCPv4) { pxeClient(0)(p); generic(77, []byte("iPXE")...)(p) }
+	dynamic := func(m *inventory.Machine) { m.Interfaces[0].Address = netip.Addr{} }
+	relay := dhcpv4.WithGatewayIP([]byte{10, 10, 30, 1})
+	optionEightyTwo := generic(82, 1, 2, 'p', '7')
+	var golden strings.Builder
+	for _, r := range []struct {
+		name    string
+		p       *dhcpv4.DHCPv4
+		from    string // on port 4011; "" = port 67
+		unarmed bool
+		edit    func(*inventory.Machine)
+	}{
+		{name: "BIOS", p: packet(t, discover, pxeClient(0))},
+		{name: "UEFI", p: packet(t, discover, pxeClient(7))},
+		{name: "UEFI HTTP", p: packet(t, discover, pxeClient(16))},
+		{name: "iPXE", p: packet(t, discover, ipxe)},
+		{name: "an operating system", p: packet(t, discover)},
+		{name: "not armed", p: packet(t, discover, pxeClient(7)), unarmed: true},
+		{name: "not armed, iPXE by ipxe-exit", p: packet(t, discover, ipxe), unarmed: true, edit: func(m *inventory.Machine) {
+			m.BootFromDisk = MethodExit
+		}},
+		{name: "a machine without an address", p: packet(t, discover, pxeClient(0)), edit: dynamic},
+		{name: "excluded", p: packet(t, discover, pxeClient(7)), edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
+		{name: "REQUEST to the other server", p: packet(t, request, pxeClient(7), generic(54, 10, 10, 20, 3))},
+		{name: "relayed", p: packet(t, discover, pxeClient(7), relay, optionEightyTwo), edit: dynamic},
+		{name: "relayed, address elsewhere", p: packet(t, discover, pxeClient(7), relay)},
+		{name: "4011, UEFI", p: packet(t, request, pxeClient(7), dhcpv4.WithClientIP([]byte{10, 10, 20, 170})), from: "10.10.20.170:4011"},
+		{name: "4011, BIOS from port 68", p: packet(t, inform, pxeClient(0)), from: "10.10.20.170:68"},
+		{name: "4011, not armed", p: packet(t, request, pxeClient(7)), from: "10.10.20.170:4011", unarmed: true},
+		{name: "4011, relayed", p: packet(t, request, pxeClient(7)), from: "10.10.30.170:4011", edit: dynamic},
+		{name: "4011, from any host", p: packet(t, request, pxeClient(7)), from: "192.0.2.7:4011", edit: dynamic},
+		{name: "4011, an operating system", p: packet(t, request), from: "10.10.20.170:4011"},
+	} {
+		f := &fakeMachines{machines: []inventory.Machine{machine(r.edit)}, grants: map[string]inventory.Grant{}}
+		if !r.unarmed {
+			f.grants["node1"] = armed("node1")
+		}
+		s, _ := newServer(t, f, beside(inventory.DHCPProxy))
+		in := link{name: "lo", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}, mode: inventory.DHCPProxy, port: dhcpv4.ServerPort}
+		if r.from != "" {
+			in.port, in.from = proxyPort, netip.MustParseAddrPort(r.from)
+		}
+		got := s.handlePacket(t.Context(), r.p.ToBytes(), in)
+		text := describe(got)
+		if got.route == routeSource {
+			text = strings.Replace(text, "source to ", fmt.Sprintf("source to port %d of ", got.port), 1)
+		}
+		fmt.Fprintf(&golden, "%s: %s\n", r.name, text)
+	}
+	compareGolden(t, "testdata/proxy.golden", golden.String())
+}
+
+// Every name that a proxy offers resolves by TFTP, whatever the address of the client.
+func TestProxyNamesResolve(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+	s, _ := newServer(t, f, beside(inventory.DHCPProxy))
+	s.neighbour = func(netip.Addr) (string, bool) { return "", false }
+	addr := startTFTP(t, s)
+	in := link{name: "lo", mode: inventory.DHCPProxy, port: dhcpv4.ServerPort}
+	r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), in)
+	name := r.packet.BootFileName
+	body, err := tftpGet(t, addr, name)
+	if err != nil || !strings.Contains(body, "undionly.kpxe") {
+		t.Fatalf("TFTP %q: %v", name, err)
+	}
+	script, err := tftpGet(t, addr, strings.Replace(name, "undionly.kpxe", "autoexec.ipxe", 1))
+	if err != nil || !strings.Contains(script, "ingot.claim=") {
+		t.Fatalf("the script beside %q: %v\n%s", name, err, script)
+	}
+}
+
+// Where another server always names the loader, the files decide: a machine is known by the MAC of
+// its source address, and gets nothing unless it is armed. A client that cannot be told gets a
+// loader and a script that asks by MAC. An unknown MAC gets nothing.
+func TestFilesBesideAnotherServer(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{}}
+	s, j := newServer(t, f, beside(inventory.DHCPOff))
+	addr, h := startTFTP(t, s), s.Handler()
+	var mac string
+	s.neighbour = func(netip.Addr) (string, bool) { return mac, mac != "" }
+	const refused, loader, chain, boot, disk = "404", "the loader", "by MAC", "the boot script", "disk"
+	kind := func(body string) string {
+		switch {
+		case strings.Contains(body, "ingot.claim="):
+			return boot
+		case strings.Contains(body, "${mac:hexhyp}"):
+			return chain
+		case strings.Contains(body, "booting from disk"):
+			return disk
+		case strings.HasPrefix(body, "snponly.efi\n"):
+			return loader
+		}
+		return refused
+	}
+	check := func(who, wantLoader, wantScript string) {
+		t.Helper()
+		for name, want := range map[string]string{"snponly.efi": wantLoader, "autoexec.ipxe": wantScript} {
+			body, err := tftpGet(t, addr, name)
+			if err != nil {
+				body = ""
+			}
+			if got := kind(body); got != want {
+				t.Errorf("%s, %s by TFTP: %s, not %s", who, name, got, want)
+			}
+			url := "/ipxe/binary/" + name
+			if name == autoexecName {
+				url = "/" + name
+			}
+			if got := kind(get(t, h, http.MethodGet, url, "10.10.20.170").Body.String()); got != want {
+				t.Errorf("%s, %s by HTTP: %s, not %s", who, url, got, want)
+			}
+		}
+	}
+
+	mac = testMAC
+	check("known, not armed", refused, disk)
+	if got := j.kinds(t, s); got != inventory.EventDisk {
+		t.Errorf("the refused loader and the script make the event %q", got)
+	}
+	f.setGrant(armed("node1"))
+	check("armed", loader, boot)
+	g := armed("node1")
+	g.Spent = true
+	f.setGrant(g)
+	check("spent", refused, disk)
+	mac = "52:54:00:99:99:99"
+	check("an unknown MAC", refused, refused)
+	mac = ""
+	check("behind a router", loader, chain)
+
+	s, _ = newServer(t, f, nil)
+	h = s.Handler()
+	if w := get(t, h, http.MethodGet, "/autoexec.ipxe", "10.10.20.170"); w.Code != http.StatusNotFound {
+		t.Errorf("a server that gives all addresses answers an unknown one: %d", w.Code)
+	}
+}
+
+func TestFindNeighbour(t *testing.T) {
+	const table = `IP address       HW type     Flags       HW address            Mask     Device
+10.10.20.170     0x1         0x2         52:54:00:20:01:01     *        eth0
+10.10.20.171     0x1         0x0         00:00:00:00:00:00     *        eth0
+`
+	for a, want := range map[string]string{"10.10.20.170": testMAC, "10.10.20.171": "", "10.10.20.17": ""} {
+		if got, _ := findNeighbour([]byte(table), netip.MustParseAddr(a)); got != want {
+			t.Errorf("%s: %q, not %q", a, got, want)
+		}
+	}
+}
+
+func TestModesOfInterfaces(t *testing.T) {
+	cfg := Config{Interfaces: []string{"eth0"}, Address: testSelf, AgentURL: "https://10.10.20.2:7443", AgentPin: "sha256:" + strings.Repeat("ab", 32)}
+	cfg.Modes = map[string]inventory.DHCPMode{"eth0": "on", "eth1": inventory.DHCPProxy}
+	_, err := New(cfg, &fakeMachines{}, &fakeJournal{})
+	for _, want := range []string{`invalid DHCP mode "on"`, `"eth1" is not an interface`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %s", err, want)
+		}
+	}
+}
