@@ -21,7 +21,7 @@ func beside(mode inventory.DHCPMode) func(*Config) {
 }
 
 // The golden file has the answers beside a server that gives addresses: on port 67 and on 4011.
-func TestProxyAnswers(t *testing.T) {
+func TestS30ProxyAnswers(t *testing.T) {
 	const discover, request, inform = dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform
 	ipxe := func(p *dhcpv4.DHCPv4) { pxeClient(0)(p); generic(77, []byte("iPXE")...)(p) }
 	dynamic := func(m *inventory.Machine) { m.Interfaces[0].Address = netip.Addr{} }

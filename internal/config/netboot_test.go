@@ -47,3 +47,19 @@ func TestAddressAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, n.Interfaces)
 }
+
+func TestDHCPModes(t *testing.T) {
+	c, err := load(t, "netboot:\n  interfaces: [eth0, eth1]\n  dhcp: {eth0: proxy, eth1: off}\n")
+	require.NoError(t, err)
+	require.Equal(t, map[string]inventory.DHCPMode{"eth0": inventory.DHCPProxy, "eth1": inventory.DHCPOff}, c.Netboot.DHCP)
+	require.True(t, c.Netboot.Answers())
+
+	c, err = load(t, "netboot:\n  interfaces: [eth0]\n  dhcp: {eth0: off}\n")
+	require.NoError(t, err)
+	require.False(t, c.Netboot.Answers())
+
+	_, err = load(t, "netboot:\n  interfaces: [eth0]\n  dhcp: {eth0: relay, eth1: proxy}\n")
+	for _, want := range []string{"ingot.yaml:3", `invalid DHCP mode "relay"`, "write one of reservation, proxy, off", "eth1 is not one of netboot.interfaces"} {
+		require.ErrorContains(t, err, want)
+	}
+}
