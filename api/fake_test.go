@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -143,13 +144,20 @@ func (s *site) apiConfig() Config {
 		Access:  Access{TokenSHA256: sha256.Sum256([]byte(adminToken)), ClaimKey: c.ClaimKey, AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL},
 		Images:  ImageConfig{Dir: c.ImageDir, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
 		Space:   SpaceConfig{DataDir: c.DataDir, MinFree: c.MinFree, Reserve: c.Reserve},
-		Netboot: Netboot{Network: c.Network, Why: whyNotArmed},
+		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},
 		BMC: BMC{
 			CheckHost: c.CheckBMCHost, CheckCommand: c.CheckPowerCommand,
 			Check: func(context.Context, inventory.Machine) (string, error) { return "on", nil },
 		},
 		Upkeep: c.Upkeep, Process: c.Process, Site: c.Site, Intake: c.Intake, Guard: s.guard, Log: c.Log, Now: c.Now,
 	}
+}
+
+func aLease() []inventory.DHCPLease {
+	return []inventory.DHCPLease{{
+		MAC: "52:54:00:00:00:0b", Machine: "m1", Address: netip.MustParseAddr("192.0.2.11"), State: inventory.LeaseBound,
+		At: time.Unix(1, 0).UTC(), Expires: time.Unix(601, 0).UTC(), Where: "eth0",
+	}}
 }
 
 func whyNotArmed(_ context.Context, mac string) (any, error) {

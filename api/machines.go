@@ -69,6 +69,7 @@ func (m *machines) routes() []httpapi.Route {
 		{Method: "GET", Path: one + "/why", Handler: httpapi.Get(m.why)},
 		{Method: "POST", Path: one + "/netboot", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.setNetboot)},
 		{Method: "GET", Path: "/v1/why/:mac", Handler: httpapi.Get(m.whyMAC)},
+		{Method: "GET", Path: "/v1/dhcp/leases", Handler: httpapi.Get(m.listLeases)},
 		{Method: "GET", Path: "/v1/seen", Handler: httpapi.Get(m.listSeen)},
 		{Method: "POST", Path: "/v1/seen/:mac/accept", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, m.acceptSeen)},
 	}

@@ -26,6 +26,8 @@ type Netboot struct {
 	UnknownDropped func() int64
 	// Why returns the boot decision for a MAC and its reasons.
 	Why func(ctx context.Context, mac string) (any, error)
+	// Leases returns what DHCP agreed with machines since the server started.
+	Leases func() []inventory.DHCPLease
 }
 
 func (n Netboot) network() inventory.Network {
@@ -132,6 +134,13 @@ func (m *machines) why(ctx context.Context, q byName) (any, error) {
 		return nil, inventory.Invalid("interfaces", "", "machine %q has no interface that may boot from the network", found.Name)
 	}
 	return m.decisionFor(ctx, i.MAC)
+}
+
+func (m *machines) listLeases(context.Context, httpapi.Empty) (httpapi.List[inventory.DHCPLease], error) {
+	if m.netboot.Leases == nil {
+		return httpapi.NewList[inventory.DHCPLease](nil), nil
+	}
+	return httpapi.NewList(m.netboot.Leases()), nil
 }
 
 type byMAC struct {

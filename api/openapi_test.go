@@ -162,6 +162,7 @@ func TestAnswersFitDocument(t *testing.T) {
 			[]inventory.Seen{{MAC: "52:54:00:00:00:0b", First: c.Clock.Now(), Last: c.Clock.Now(), Count: 3, Class: "PXEClient"}},
 		),
 	)
+	c.op(200, "GET", "/v1/dhcp/leases", nil)
 	c.op(200, "GET", "/v1/seen", nil)
 	c.op(201, "POST", "/v1/seen/52:54:00:00:00:0b/accept", `{"name":"m3","address":"192.0.2.23","netmask":"255.255.255.0"}`)
 	c.op(204, "DELETE", "/v1/machines/m3", nil)

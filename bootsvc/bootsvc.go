@@ -128,10 +128,12 @@ type Server struct {
 	guard    *guard.Guard
 	log      *slog.Logger
 	now      func() time.Time
-	// neighbour returns the MAC that has an address on a network of this host.
-	neighbour func(netip.Addr) (mac string, ok bool)
-	httpPort  atomic.Uint32
-	stats     stats
+	wire     *wire
+	leases   leases
+	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
+	neighbour, probe func(netip.Addr) (mac string, ok bool)
+	httpPort         atomic.Uint32
+	stats            stats
 }
 
 // stats are the counters of Stats.
@@ -221,7 +223,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
-		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC}
+		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, probe: probeARP, wire: newWire()}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))

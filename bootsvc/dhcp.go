@@ -114,6 +114,7 @@ type exchange struct {
 	request  Request
 	in       link
 	relay    netip.Addr // giaddr; invalid = not relayed
+	network  netip.Addr // of the client: giaddr, or what the relay selects (RFC 3527)
 	machine  inventory.Machine
 	decision Decision
 	subnet   netip.Prefix // of the reservation
@@ -154,6 +155,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		r = s.answerProxy(ctx, e)
 	case s.mayLease(ctx, e):
 		r = s.answerKnown(e)
+		s.noteLease(e, r)
 	}
 	if r.route != routeNone {
 		s.stats.dhcpAnswered.Add(1)
@@ -179,10 +181,21 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (*exchange, bool) {
 		packet: p, request: requestOf(p, mac), in: in, relay: addr4(p.GatewayIPAddr),
 		log: s.log.With("mac", mac, "message", kind.String(), "interface", in.name),
 	}
-	if e.relay.IsValid() {
+	if e.network = e.relay; e.relay.IsValid() {
 		e.log = e.log.With("relay", e.relay.String())
+		if a := addr4(linkSelection(p)); a.IsValid() {
+			e.network = a
+		}
 	}
 	return e, true
+}
+
+// linkSelection returns the link selection of a relay (RFC 3527), or nil.
+func linkSelection(p *dhcpv4.DHCPv4) net.IP {
+	if o := p.RelayAgentInfo(); o != nil {
+		return o.Get(dhcpv4.LinkSelectionSubOption)
+	}
+	return nil
 }
 
 // acceptsRelay applies Config.Relays and Config.RelayOnly. It records that a listed
@@ -246,9 +259,10 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.relay.IsValid() {
 		return true
 	}
-	if !e.subnet.Contains(e.relay) {
+	if !e.subnet.Contains(e.network) || len(s.cfg.Relays) == 0 && !e.subnet.Contains(e.relay) {
 		e.log.Error("DHCP not answered: the reservation is not in the relay's subnet; "+
-			"correct the machine's address or its cabling", "reservation", e.subnet.String())
+			"correct the machine's address or its cabling, or list the relay under netboot.relays if it selects another subnet",
+			"reservation", e.subnet.String(), "selected", e.network.String())
 		return false
 	}
 	if len(s.cfg.Relays) == 0 {
@@ -287,6 +301,10 @@ func (s *Server) answerKnown(e *exchange) reply {
 
 	switch p.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
+		if s.inConflict(e.request.MAC, reserved) {
+			e.log.Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String())
+			return reply{}
+		}
 		return s.send(s.lease(e, dhcpv4.MessageTypeOffer), e.relay, to)
 	case dhcpv4.MessageTypeRequest:
 		if forUs { // otherwise the client chose another server

@@ -275,5 +275,13 @@ func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) 
 		s.stats.dhcpMalformed.Add(1)
 		return reply{}
 	}
-	return s.answer(ctx, p, in)
+	r = s.answer(ctx, p, in)
+	if mac, ok := ParseMAC(p.ClientHWAddr.String()); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
+		where := in.name
+		if giaddr := addr4(p.GatewayIPAddr); giaddr.IsValid() {
+			where = "relay " + giaddr.String()
+		}
+		s.wire.add(mac, heard{at: s.now(), where: where, payload: b, reply: describeReply(r)})
+	}
+	return r
 }

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,10 +144,19 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 // known to the whole network.
 func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, Decision) {
 	m, d := s.decided(r.Context(), req)
+	s.hearHTTP(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
 	if m != nil && d.Armed() && reserved(*m, bySource(r).Address) {
 		httpserve.Prefer(r.Context())
 	}
 	return m, d
+}
+
+// hearHTTP remembers a request of a client that boots.
+func (s *Server) hearHTTP(r *http.Request, mac, path string, d Decision) {
+	s.wire.add(mac, heard{
+		at: s.now(), where: "HTTP from " + r.RemoteAddr, request: printable(r.Method+" "+path, maxWireText),
+		reply: "verdict " + string(d.Verdict),
+	})
 }
 
 // reserved reports whether an interface of m has that address.
@@ -226,6 +236,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		return
 	}
 	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
+	s.hearHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
 	if m == nil || !d.Armed() || !inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)) {
 		notFound(w)
 		return

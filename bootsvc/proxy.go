@@ -81,14 +81,14 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 		e.log.Info("DHCP not answered", "reasons", e.decision.Reasons)
 		return false
 	}
-	to := e.relay
+	to := e.network
 	if asked {
 		to = unmap(e.in.from.Addr())
 	}
 	switch {
 	case !to.IsValid(), asked && local(e.in, to):
 		return true
-	case i.Address.Is4() && e.subnet.Contains(to):
+	case i.Address.Is4() && e.subnet.Contains(to) && (asked || len(s.cfg.Relays) > 0 || e.subnet.Contains(e.relay)):
 	case !i.Address.Is4() && s.nearRelay(to):
 	default:
 		e.log.Error("DHCP not answered: the machine has no address in the network that it asks from; "+

@@ -272,12 +272,15 @@ func (r *recorder) flushSeen(ctx context.Context) {
 }
 
 // clean returns the printable ASCII of a packet's text, at most 64 characters.
-func clean(s string) string {
+func clean(s string) string { return printable(s, 64) }
+
+// printable returns the printable ASCII of s, at most so many characters.
+func printable(s string, most int) string {
 	s = strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return -1
 		}
 		return c
 	}, s)
-	return s[:min(len(s), 64)]
+	return s[:min(len(s), most)]
 }

@@ -26,6 +26,9 @@ type Explanation struct {
 	// Answers are what each kind of client would get now.
 	Answers []Answer `json:"answers,omitempty"`
 	Reasons []string `json:"reasons"`
+	// Heard are the client's last requests to this server since its start, oldest first.
+	Heard []Heard              `json:"heard,omitempty"`
+	Lease *inventory.DHCPLease `json:"lease,omitempty"`
 }
 
 // Answer is what one kind of client gets.
@@ -47,6 +50,10 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		return Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
 	}
 	e := Explanation{MAC: canonical, Machine: d.Machine, Verdict: d.Verdict, Reasons: d.Reasons}
+	e.Heard = s.wire.of(canonical)
+	if x, ok := s.leases.get(canonical); ok {
+		e.Lease = &x
+	}
 	if d.Address {
 		e.Address = d.Interface.Address.String()
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A DHCPMode is how DHCP is served on an interface of the server.
@@ -20,6 +21,28 @@ const (
 // DHCPModes returns all modes of DHCP.
 func DHCPModes() []string {
 	return []string{string(DHCPReservation), string(DHCPProxy), string(DHCPOff)}
+}
+
+// States of a DHCPLease.
+const (
+	LeaseOffered  = "offered"
+	LeaseBound    = "bound"
+	LeaseReleased = "released"
+	LeaseDeclined = "declined" // the machine says that another host uses the address
+	LeaseConflict = "conflict" // another host answers at the address; it is not offered for 5 minutes
+)
+
+// A DHCPLease is what DHCP last agreed with a machine. The reservation is in the inventory.
+type DHCPLease struct {
+	MAC     string     `json:"mac"`
+	Machine string     `json:"machine"`
+	Address netip.Addr `json:"address"`
+	State   string     `json:"state"`
+	At      time.Time  `json:"at"`
+	Expires time.Time  `json:"expires,omitzero"` // of a bound lease
+	Where   string     `json:"where"`            // interface or relay
+	// Other is the MAC of the host that answers at the address of a conflict.
+	Other string `json:"other,omitempty"`
 }
 
 // A Network is what this server knows of the provisioning network: the addresses

@@ -2,19 +2,53 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 func dhcpCommand(o *options) *cobra.Command {
-	return group("dhcp", "Configure the DHCP servers beside Ingot", "  ingot dhcp snippet isc", dhcpSnippetCommand(o))
+	return group("dhcp", "List leases, and configure DHCP servers beside Ingot", "  ingot dhcp leases\n  ingot dhcp snippet isc",
+		dhcpLeasesCommand(o), dhcpSnippetCommand(o))
+}
+
+func dhcpLeasesCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "leases", Short: "List what DHCP agreed with machines since the server started", Args: cobra.NoArgs,
+		Long: `List what DHCP agreed with machines since the server started. An address is reserved
+in the machine's document, with or without a lease. In conflict is an address at which
+another host answers: it is not offered for 5 minutes.`,
+		Example: "  ingot dhcp leases",
+	}, func(c *call) error {
+		return getAndShow(c, client.Path("dhcp", "leases"), func(w io.Writer, l client.List[inventory.DHCPLease]) error {
+			if len(l.Items) == 0 {
+				c.note("no machine has asked for an address since the server started")
+				return nil
+			}
+			t := newTable(w, "ADDRESS", "MACHINE", "MAC", "STATE", "SINCE", "EXPIRES", "BY")
+			for _, x := range l.Items {
+				state := x.State
+				if x.Other != "" {
+					state += " with " + x.Other
+				}
+				expires := ""
+				if !x.Expires.IsZero() {
+					expires = human.Time(x.Expires)
+				}
+				t.row(x.Address.String(), x.Machine, x.MAC, state, human.Ago(x.At), expires, x.Where)
+			}
+			return t.flush()
+		})
+	})
 }
 
 func dhcpSnippetCommand(o *options) *cobra.Command {

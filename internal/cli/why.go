@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -49,14 +50,31 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 	for _, r := range e.Reasons {
 		fmt.Fprintf(w, "  – %s\n", inert(r))
 	}
-	if len(e.Answers) == 0 {
+	if x := e.Lease; x != nil {
+		fmt.Fprintf(w, "  – lease of %s: %s %s\n", x.Address, x.State, human.Ago(x.At))
+	}
+	if len(e.Answers) > 0 {
+		fmt.Fprintln(w)
+		t := newTable(w, "CLIENT", "GETS", "BECAUSE")
+		for _, a := range e.Answers {
+			t.row(a.Client, a.BootFile, a.Reason)
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	return printHeard(w, e.Heard)
+}
+
+// printHeard prints the last requests of a client.
+func printHeard(w io.Writer, all []bootsvc.Heard) error {
+	if len(all) == 0 {
 		return nil
 	}
-
 	fmt.Fprintln(w)
-	t := newTable(w, "CLIENT", "GETS", "BECAUSE")
-	for _, a := range e.Answers {
-		t.row(a.Client, a.BootFile, a.Reason)
+	t := newTable(w, "HEARD", "BY", "REQUEST", "ANSWER")
+	for _, h := range all {
+		t.row(h.At.UTC().Format("15:04:05.000"), h.Where, h.Request, h.Answer)
 	}
 
 	return t.flush()

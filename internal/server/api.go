@@ -63,7 +63,7 @@ func (s *server) newAPI() (*api.API, error) {
 		},
 		Netboot: api.Netboot{
 			Network:        func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
-			UnknownDropped: s.unknownDropped, Why: s.why,
+			UnknownDropped: s.unknownDropped, Why: s.why, Leases: s.leases,
 		},
 		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC},
 		Upkeep: api.Upkeep{Backup: s.backup, RotateKeys: s.RotateKeys, TestNotice: s.testNotice()},
@@ -81,6 +81,14 @@ func (s *server) unknownDropped() int64 {
 		return 0
 	}
 	return s.netboot.boot.Stats().SeenDropped
+}
+
+// leases are those that DHCP has given.
+func (s *server) leases() []inventory.DHCPLease {
+	if !s.netboot.on() {
+		return nil
+	}
+	return s.netboot.boot.Leases()
 }
 
 // why explains how a machine is answered.

@@ -1,0 +1,247 @@
+package bootsvc
+
+import (
+	"cmp"
+	"container/list"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Limits of what is remembered of clients (security S48). It is kept in memory only.
+const (
+	maxWireMACs    = 1024 // clients whose last requests are kept
+	maxWireEach    = 16   // requests of each
+	maxWirePayload = 1500 // bytes of a packet
+	maxWireText    = 200  // characters of any other request
+	maxLeases      = 1 << 17
+)
+
+// Heard is a request of a client and its answer, as Explanation shows them.
+type Heard struct {
+	At      time.Time `json:"at"`
+	Where   string    `json:"where"` // interface, relay or protocol
+	Request string    `json:"request"`
+	Answer  string    `json:"answer"`
+}
+
+// heard is a Heard that is not decoded yet.
+type heard struct {
+	at             time.Time
+	where          string
+	payload        []byte // a DHCP packet, or nil
+	request, reply string
+}
+
+// wire remembers the last requests of each client.
+type wire struct {
+	mu    sync.Mutex
+	order *list.List // of *wireClient, least recent first
+	byMAC map[string]*list.Element
+}
+
+type wireClient struct {
+	mac  string
+	last []heard // oldest first
+}
+
+func newWire() *wire { return &wire{order: list.New(), byMAC: map[string]*list.Element{}} }
+
+// add remembers a request. It keeps h.payload, which must not change.
+func (w *wire) add(mac string, h heard) {
+	if mac == "" || len(h.payload) > maxWirePayload {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.byMAC[mac]
+	if e == nil {
+		if len(w.byMAC) >= maxWireMACs {
+			oldest := w.order.Front()
+			delete(w.byMAC, w.order.Remove(oldest).(*wireClient).mac)
+		}
+		e = w.order.PushBack(&wireClient{mac: mac})
+		w.byMAC[mac] = e
+	}
+	w.order.MoveToBack(e)
+	c := e.Value.(*wireClient)
+	if len(c.last) == maxWireEach {
+		c.last = slices.Delete(c.last, 0, 1)
+	}
+	c.last = append(c.last, h)
+}
+
+// of returns the last requests of a client, oldest first.
+func (w *wire) of(mac string) []Heard {
+	w.mu.Lock()
+	var last []heard
+	if e := w.byMAC[mac]; e != nil {
+		last = slices.Clone(e.Value.(*wireClient).last)
+	}
+	w.mu.Unlock()
+	var out []Heard
+	for _, h := range last {
+		if h.payload != nil {
+			h.request = decodeDHCP(h.payload)
+		}
+		out = append(out, Heard{At: h.at, Where: h.where, Request: h.request, Answer: h.reply})
+	}
+	return out
+}
+
+// decodeDHCP returns the text of a DHCP packet with its options by code. Text of the client is
+// quoted and shortened.
+func decodeDHCP(payload []byte) string {
+	p, err := dhcpv4.FromBytes(payload)
+	if err != nil {
+		return "malformed packet"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s xid=%s secs=%d", p.MessageType(), p.TransactionID, p.NumSeconds)
+	for _, a := range []struct {
+		name string
+		addr netip.Addr
+	}{{"ciaddr", addr4(p.ClientIPAddr)}, {"giaddr", addr4(p.GatewayIPAddr)}} {
+		if a.addr.IsValid() {
+			fmt.Fprintf(&b, " %s=%s", a.name, a.addr)
+		}
+	}
+	if p.IsBroadcast() {
+		b.WriteString(" broadcast")
+	}
+	for _, code := range sortedOptions(p.Options) {
+		if code != uint8(dhcpv4.OptionDHCPMessageType.Code()) {
+			b.WriteString(" " + decodeOption(code, p.Options[code]))
+		}
+	}
+	return b.String()
+}
+
+func sortedOptions(o dhcpv4.Options) []uint8 {
+	codes := make([]uint8, 0, len(o))
+	for code := range o {
+		codes = append(codes, code)
+	}
+	slices.Sort(codes)
+	return codes
+}
+
+// decodeOption returns an option as code=value: addresses, numbers and text where the code has
+// them, bytes otherwise (RFC 2132, 4578, 3046).
+func decodeOption(code uint8, b []byte) string {
+	const most = 64
+	switch c := dhcpv4.GenericOptionCode(code); {
+	case (c == 50 || c == 54) && len(b) == 4:
+		return fmt.Sprintf("%d=%s", code, addr4(b))
+	case c == 12 || c == 60 || c == 77:
+		return fmt.Sprintf("%d=%q", code, clean(string(b[:min(len(b), most)])))
+	case c == 93 && len(b) == 2:
+		return fmt.Sprintf("%d=%s", code, iana.Arch(uint16(b[0])<<8|uint16(b[1])))
+	case c == 57 && len(b) == 2:
+		return fmt.Sprintf("%d=%d", code, int(b[0])<<8|int(b[1]))
+	case c == 55:
+		return fmt.Sprintf("%d=%d", code, b[:min(len(b), most)])
+	}
+	if len(b) > most {
+		return fmt.Sprintf("%d=%x…", code, b[:most])
+	}
+	return fmt.Sprintf("%d=%x", code, b)
+}
+
+// describeReply returns the text of an answer to DHCP.
+func describeReply(r reply) string {
+	if r.route == routeNone {
+		return "not answered"
+	}
+	text := fmt.Sprintf("%s by %s", r.packet.MessageType(), r.route)
+	if a := addr4(r.packet.YourIPAddr); a.IsValid() {
+		text += ", address " + a.String()
+	}
+	if file := cmp.Or(r.packet.BootFileNameOption(), r.packet.BootFileName); file != "" {
+		text += ", boot file " + file
+	}
+	return text
+}
+
+// leases are the leases since the start of the server, by MAC.
+type leases struct {
+	mu    sync.Mutex
+	byMAC map[string]inventory.DHCPLease
+}
+
+// put stores a lease. Only machines of the inventory have leases, so their number is bounded; a
+// further one is not stored.
+func (l *leases) put(x inventory.DHCPLease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byMAC == nil {
+		l.byMAC = map[string]inventory.DHCPLease{}
+	}
+	if _, known := l.byMAC[x.MAC]; known || len(l.byMAC) < maxLeases {
+		l.byMAC[x.MAC] = x
+	}
+}
+
+func (l *leases) get(mac string) (inventory.DHCPLease, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x, ok := l.byMAC[mac]
+	return x, ok
+}
+
+// Leases returns the leases of reservations since the start of the server, by address.
+func (s *Server) Leases() []inventory.DHCPLease {
+	s.leases.mu.Lock()
+	out := make([]inventory.DHCPLease, 0, len(s.leases.byMAC))
+	for _, x := range s.leases.byMAC {
+		out = append(out, x)
+	}
+	s.leases.mu.Unlock()
+	slices.SortFunc(out, func(a, b inventory.DHCPLease) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.MAC, b.MAC))
+	})
+	return out
+}
+
+// noteLease stores the result of an exchange with a machine that has a reservation.
+func (s *Server) noteLease(e *exchange, r reply) {
+	x := inventory.DHCPLease{
+		MAC: e.request.MAC, Machine: e.machine.Name, Address: e.decision.Interface.Address, At: s.now(), Where: e.where(),
+	}
+	switch kind := e.packet.MessageType(); {
+	case kind == dhcpv4.MessageTypeDecline:
+		x.State = inventory.LeaseDeclined
+		s.probeDeclined(x)
+	case kind == dhcpv4.MessageTypeRelease:
+		x.State = inventory.LeaseReleased
+	case r.route == routeNone:
+		return
+	case r.packet.MessageType() == dhcpv4.MessageTypeOffer:
+		if before, ok := s.leases.get(x.MAC); ok && before.State == inventory.LeaseBound && before.Address == x.Address {
+			return // it may choose another server, and keeps what it has
+		}
+		x.State = inventory.LeaseOffered
+	case r.packet.MessageType() == dhcpv4.MessageTypeAck && kind == dhcpv4.MessageTypeRequest:
+		x.State = inventory.LeaseBound
+		x.Expires = x.At.Add(r.packet.IPAddressLeaseTime(0))
+	default:
+		return
+	}
+	s.leases.put(x)
+}
+
+// where returns the relay or the interface that e came through.
+func (e *exchange) where() string {
+	if e.relay.IsValid() {
+		return "relay " + e.relay.String()
+	}
+	return e.in.name
+}

@@ -1,0 +1,165 @@
+package bootsvc
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// The last requests of a client are explained, at most 16 of each and of 1,024 clients. No secret
+// of a boot is among them.
+func TestS48HeardIsBounded(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+	s, _ := newServer(t, f, nil)
+	in := link{name: "eth0"}
+	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(7), generic(12, []byte("a\x1b[31mb")...)).ToBytes(), in)
+	script := get(t, s.Handler(), http.MethodGet, "/ipxe/script/"+testMAC+"/auto.ipxe", "10.10.20.11").Body.String()
+	_, rest, _ := strings.Cut(script, "kernel http://10.10.20.2")
+	kernel, _, _ := strings.Cut(rest, " ")
+	if w := get(t, s.Handler(), http.MethodGet, kernel, "10.10.20.11"); w.Code != http.StatusOK {
+		t.Fatalf("%s: %d", kernel, w.Code)
+	}
+	e, err := s.Why(t.Context(), testMAC)
+	if err != nil || len(e.Heard) != 3 {
+		t.Fatalf("%v, %+v", err, e.Heard)
+	}
+	for n, want := range []string{`DISCOVER xid=0x01020304 secs=0 12="a[31mb" 60="PXEClient`, "GET /ipxe/script/", "GET /boot/" + testMAC + "/TOKEN/vmlinuz"} {
+		if !strings.Contains(e.Heard[n].Request, want) {
+			t.Errorf("%q does not have %q", e.Heard[n].Request, want)
+		}
+	}
+	if !strings.Contains(e.Heard[0].Answer, "OFFER by raw, address "+testAddr+", boot file snponly.efi") {
+		t.Errorf("the answer: %s", e.Heard[0].Answer)
+	}
+	if text := fmt.Sprint(e.Heard); strings.Contains(text, strings.Split(kernel, "/")[3]) {
+		t.Errorf("the boot's token is among %s", text)
+	}
+
+	for n := range 3000 {
+		mac := net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}
+		for range 20 {
+			s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac)).ToBytes(), in)
+		}
+	}
+	if n := len(s.wire.byMAC); n != maxWireMACs {
+		t.Errorf("%d clients", n)
+	}
+	if n := len(s.wire.of("02:00:00:00:0b:b7")); n != maxWireEach {
+		t.Errorf("%d requests of the last client", n)
+	}
+}
+
+func FuzzDecodeDHCP(f *testing.F) {
+	f.Add(packet(f, dhcpv4.MessageTypeDiscover, pxeClient(7), generic(82, 5, 4, 10, 10, 20, 1)).ToBytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		text := decodeDHCP(b)
+		if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+			t.Fatalf("control characters in %q", text)
+		}
+		if len(text) > 200+len(b)*8 {
+			t.Fatalf("%d characters for %d bytes", len(text), len(b))
+		}
+	})
+}
+
+// A lease follows what was agreed. An address at which another host answers is not offered for
+// five minutes; a DECLINE alone, which can be forged, changes nothing.
+func TestLeases(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	now := testNow
+	s, _ := newServer(t, f, func(c *Config) { c.Now = func() time.Time { return now } })
+	const other = "52:54:00:99:99:99"
+	probes := make(chan string) // the MAC that answers, or ""
+	s.probe = func(netip.Addr) (string, bool) { mac := <-probes; return mac, mac != "" }
+	in := link{name: "eth0"}
+	send := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) bool {
+		return s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), in).route != routeNone
+	}
+	wants := generic(50, net.ParseIP(testAddr).To4()...)
+	state := func(want string) inventory.DHCPLease {
+		t.Helper()
+		all := s.Leases()
+		if len(all) != 1 || all[0].State != want {
+			t.Fatalf("%+v, not %s", all, want)
+		}
+		return all[0]
+	}
+	waitFor := func(want string) {
+		t.Helper()
+		for range 500 {
+			if s.Leases()[0].State == want {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("%+v, not %s", s.Leases(), want)
+	}
+
+	send(dhcpv4.MessageTypeDiscover)
+	state(inventory.LeaseOffered)
+	send(dhcpv4.MessageTypeRequest, wants)
+	if x := state(inventory.LeaseBound); !x.Expires.Equal(now.Add(defaultLease)) || x.Machine != "node1" || x.Where != "eth0" {
+		t.Errorf("%+v", x)
+	}
+	send(dhcpv4.MessageTypeDiscover)
+	state(inventory.LeaseBound)
+	send(dhcpv4.MessageTypeRelease)
+	state(inventory.LeaseReleased)
+
+	send(dhcpv4.MessageTypeDecline, wants)
+	state(inventory.LeaseDeclined)
+	probes <- ""
+	if !send(dhcpv4.MessageTypeDiscover) {
+		t.Error("after a forged DECLINE the machine gets no offer")
+	}
+
+	now = now.Add(time.Minute)
+	send(dhcpv4.MessageTypeDecline, wants)
+	probes <- other
+	waitFor(inventory.LeaseConflict)
+	if x := state(inventory.LeaseConflict); x.Other != other {
+		t.Errorf("%+v", x)
+	}
+	if send(dhcpv4.MessageTypeDiscover) {
+		t.Error("an address that another host uses was offered")
+	}
+	now = now.Add(conflictPause)
+	if !send(dhcpv4.MessageTypeDiscover) {
+		t.Error("the address is not offered again")
+	}
+}
+
+// A relay may select the client's network by option 82 (RFC 3527), if it is listed.
+func TestLinkSelection(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.IPv4(10, 99, 0, 1)), generic(82, 5, 4, 10, 10, 20, 0))
+	elsewhere := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.IPv4(10, 10, 20, 1)), generic(82, 5, 4, 10, 99, 20, 0))
+	listed := func(c *Config) {
+		c.Relays = []netip.Prefix{netip.MustParsePrefix("10.99.0.1/32"), netip.MustParsePrefix("10.10.20.1/32")}
+	}
+	for _, c := range []struct {
+		name string
+		p    *dhcpv4.DHCPv4
+		edit func(*Config)
+		want route
+	}{
+		{"listed", p, listed, routeRelay}, {"not listed", p, nil, routeNone}, {"another network", elsewhere, listed, routeNone},
+	} {
+		s, _ := newServer(t, f, c.edit)
+		r := s.handlePacket(t.Context(), c.p.ToBytes(), link{name: "eth0"})
+		if r.route != c.want {
+			t.Errorf("%s: by %s", c.name, r.route)
+		}
+		if r.route == routeRelay && r.to != netip.MustParseAddr("10.99.0.1") {
+			t.Errorf("%s: to %s", c.name, r.to)
+		}
+	}
+}
