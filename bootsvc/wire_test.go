@@ -137,7 +137,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// A relay may select the client's network by option 82 (RFC 3527), if it is listed.
+// S31: a relay may select the client's network by option 82 (RFC 3527), if it is listed.
 func TestLinkSelection(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.IPv4(10, 99, 0, 1)), generic(82, 5, 4, 10, 10, 20, 0))

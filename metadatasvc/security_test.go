@@ -103,7 +103,7 @@ func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
 	}
 }
 
-// TestS4AddressesOpenNoSecret: secrets are served only for a run's capability, not for
+// TestS4AddressesOpenNoSecret (S5): secrets are served only for a run's capability, not for
 // an address or a header with an address. The header is trusted only from listed
 // proxies.
 func TestS4AddressesOpenNoSecret(t *testing.T) {

@@ -154,7 +154,7 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 	)
 }
 
-// TestClaimConflictStopsTheOldAgentFirst: after a restart during an action, no agent writes
+// TestClaimConflictStopsTheOldAgentFirst (S5): after a restart during an action, no agent writes
 // before the power of the agent that may be writing was cut, or a person without a BMC was
 // asked to cut it.
 func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {

@@ -445,6 +445,7 @@ func TestRedeem(t *testing.T) {
 	require.Zero(t, n)
 }
 
+// TestClaimConflict (S5): a second claim with another nonce is a conflict.
 func TestClaimConflict(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
