@@ -112,6 +112,20 @@ type Hello struct {
 	Facts    Facts  `json:"facts"`
 }
 
+// Discovery is what the agent of an unknown machine reports. POST /agent/v1/discover.
+type Discovery struct {
+	Protocol int    `json:"protocol"`
+	MAC      string `json:"mac"` // of the interface that booted
+	Facts    Facts  `json:"facts"`
+}
+
+// Discovered answers Discovery.
+type Discovered struct {
+	Known   bool    `json:"known"`             // the machine is in the inventory now, and reboots
+	Machine string  `json:"machine,omitempty"` // its name there
+	Again   Seconds `json:"again"`             // until the next report
+}
+
 // Welcome answers Hello. The same claim and nonce get the same answer until the token is first
 // used.
 type Welcome struct {

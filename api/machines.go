@@ -26,6 +26,7 @@ type MachineStore interface {
 	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
+	SeenMAC(ctx context.Context, mac string) (inventory.Seen, error)
 }
 
 // BMC holds the functions of the BMC drivers. Each may be nil.
@@ -311,7 +312,8 @@ type acceptSeen struct {
 	inventory.Interface
 }
 
-// acceptSeen creates a machine from an unknown MAC that was seen.
+// acceptSeen creates a machine from an unknown MAC that was seen, with the hardware that its agent
+// has reported.
 func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, error) {
 	mac, err := inventory.ParseMAC(q.PathMAC)
 	if err != nil {
@@ -322,6 +324,13 @@ func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, e
 	}
 	q.MAC = mac
 	added := inventory.Machine{Name: q.Name, Interfaces: []inventory.Interface{q.Interface}}
+	seen, err := m.store.SeenMAC(ctx, mac)
+	switch {
+	case err == nil && seen.Facts != nil:
+		added = inventory.FromFacts(q.Name, q.Interface, *seen.Facts)
+	case err != nil && !errors.Is(err, inventory.ErrNotFound):
+		return MachineView{}, err
+	}
 	stored, _, err := m.put(ctx, []inventory.Machine{added}, false)
 	if err != nil {
 		return MachineView{}, err

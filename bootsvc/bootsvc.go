@@ -59,6 +59,9 @@ type Config struct {
 	Interfaces []string
 	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
 	Modes map[string]inventory.DHCPMode
+	// Discovery are the addresses for unknown machines on interfaces. They boot the agent, which
+	// reports the hardware. An interface that is missing answers no unknown machine.
+	Discovery map[string]inventory.Range
 	// RelayOnly answers only what relays send to Address, on a plain UDP socket
 	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
 	// are dropped, and Relays must list the relays to trust.
@@ -129,6 +132,7 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	wire     *wire
+	guests   map[string]*guests // by interface
 	leases   leases
 	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
 	neighbour, probe func(netip.Addr) (mac string, ok bool)
@@ -190,6 +194,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	cfg.relayOnly(&p)
 	cfg.checkModes(&p)
+	cfg.checkDiscovery(&p)
 	if len(cfg.Interfaces) > 0 || cfg.RelayOnly {
 		if !cfg.Address.IsValid() && len(cfg.Interfaces) > 0 {
 			a, err := firstAddress(cfg.Interfaces[0])
@@ -224,6 +229,10 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
 		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, probe: probeARP, wire: newWire()}
+	s.guests = map[string]*guests{}
+	for name, r := range cfg.Discovery {
+		s.guests[name] = newGuests(r)
+	}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))

@@ -56,6 +56,7 @@ const (
 	Rescue    Verdict = "rescue"    // boot the agent OS without assignments, for an operator
 	Disk      Verdict = "disk"      // not armed: boot from disk
 	Hold      Verdict = "hold"      // not armed, and the disk may be half written: wait at the loader
+	Discover  Verdict = "discover"  // unknown, with discovery on: boot the agent OS, which only reports the hardware
 	Never     Verdict = "never"     // netboot is disabled for this interface
 )
 
@@ -98,7 +99,12 @@ func (d Decision) Armed() bool {
 
 // ServesLoader reports whether a boot loader is served. The loader's script decides
 // what the machine does next.
-func (d Decision) ServesLoader() bool { return d.Armed() || d.Verdict == Hold }
+func (d Decision) ServesLoader() bool {
+	return d.Armed() || d.Verdict == Hold || d.Verdict == Discover
+}
+
+// servesAgent reports whether kernel and initramfs are served.
+func (d Decision) servesAgent() bool { return d.Armed() || d.Verdict == Discover }
 
 func (d *Decision) because(format string, args ...any) {
 	d.Reasons = append(d.Reasons, fmt.Sprintf(format, args...))
@@ -298,7 +304,11 @@ func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inve
 			err = nil
 		}
 	}
-	return m, g, s.decide(m, g, r), err
+	d := s.decide(m, g, r)
+	if d.Verdict == Unknown && err == nil {
+		d = s.decideGuest(r, d)
+	}
+	return m, g, d, err
 }
 
 // decide is Decide, except that a server without its claim key arms no machine:

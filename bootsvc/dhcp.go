@@ -145,7 +145,13 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		return reply{}
 	}
 	if e.decision.Verdict == Unknown {
-		return s.answerUnknown(ctx, e)
+		if !s.admitGuest(ctx, e) {
+			return s.answerUnknown(ctx, e)
+		}
+		e.decision = s.decideGuest(e.request, e.decision)
+	}
+	if e.decision.Verdict == Discover {
+		s.noteUnknown(e)
 	}
 	e.log = e.log.With("machine", e.machine.Name)
 	e.subnet = reservationPrefix(e.decision.Interface, in)
@@ -239,14 +245,25 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 		return s.answerCheck(e.packet, e.request, e.relay)
 	}
 
+	s.noteUnknown(e)
+	return reply{}
+}
+
+// noteUnknown records that an unknown MAC has asked, and renews what it has as a guest.
+func (s *Server) noteUnknown(e *exchange) {
+	mac := e.request.MAC
 	s.stats.dhcpUnknown.Add(1)
+	if g := s.guests[e.in.name]; g != nil {
+		if _, _, ok := g.find(mac, netip.Addr{}, s.now()); ok {
+			g.admit(mac, s.now(), func(netip.Addr) bool { return false })
+		}
+	}
 	port, relay := e.in.name, ""
 	if e.relay.IsValid() {
 		relay = e.relay.String()
 		port = relay
 	}
 	s.rec.unknown(mac, port, relay, string(e.packet.Options.Get(dhcpv4.OptionClassIdentifier)))
-	return reply{}
 }
 
 // mayLease reports whether the machine has a reservation in the network that the

@@ -237,7 +237,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 	}
 	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
 	s.hearHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
-	if m == nil || !d.Armed() || !inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)) {
+	if m == nil || !d.servesAgent() || !inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)) {
 		notFound(w)
 		return
 	}
@@ -276,7 +276,7 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	}
 	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
-	if d.Machine != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
+	if r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
 		s.rec.event(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()))
 	}

@@ -166,6 +166,9 @@ func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, au
 	case Installer:
 		script, err = s.installerScript(ctx, m, d, autoexec)
 		return script, err == nil, err
+	case Discover:
+		script, err = s.discoveryScript(d, autoexec)
+		return script, err == nil, err
 	case Hold:
 		return s.holdScript(d, autoexec), true, nil
 	}

@@ -102,7 +102,9 @@ func (s *Server) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	if ts := ips(i.TimeServers); len(ts) > 0 {
 		r.UpdateOption(dhcpv4.OptNTPServers(ts...))
 	}
-	r.UpdateOption(dhcpv4.OptHostName(cmp.Or(i.Hostname, e.machine.Name)))
+	if name := cmp.Or(i.Hostname, e.machine.Name); name != "" {
+		r.UpdateOption(dhcpv4.OptHostName(name))
+	}
 	if i.Domain != "" {
 		r.UpdateOption(dhcpv4.OptDomainName(i.Domain))
 	}

@@ -122,6 +122,9 @@ func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 
 // event records an event of d's machine. Equal events are merged and counted.
 func (r *recorder) event(d Decision, kind, message string) {
+	if d.Machine == "" {
+		return // a machine that is being discovered has no events
+	}
 	k := eventKey{d.Machine, d.Owner.Run, d.Owner.Epoch, d.Boot, kind}
 	r.mu.Lock()
 	e, ok := r.events[k]

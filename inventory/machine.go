@@ -228,4 +228,7 @@ type Seen struct {
 	Count  int64     `json:"count"`
 	Giaddr string    `json:"giaddr,omitempty"`
 	Class  string    `json:"class,omitempty"` // option 60, cleaned
+	// Facts are what its agent has reported, nil = nothing; see discovery.
+	Facts    *action.Facts `json:"facts,omitempty"`
+	Reported time.Time     `json:"reported,omitzero"` // when
 }

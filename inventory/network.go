@@ -53,15 +53,18 @@ type Network struct {
 	Subnets  []netip.Prefix // of the interfaces on which DHCP is answered
 	Relays   []netip.Prefix // the relays that are listed
 	On       bool           // DHCP is answered at all
+	Guests   []Range        // of unknown machines that are discovered
 }
 
-// Taken returns whose address a is, "" if a machine may use it.
+// Taken returns what address a is, "" if a machine may use it.
 func (n Network) Taken(a netip.Addr) string {
 	switch {
 	case slices.Contains(n.Own, a):
 		return "this server's own address"
 	case slices.Contains(n.Gateways, a):
 		return "this server's gateway"
+	case slices.ContainsFunc(n.Guests, func(r Range) bool { return r.Contains(a) }):
+		return "in a range for unknown machines (netboot.discovery)"
 	}
 	return ""
 }

@@ -69,6 +69,9 @@ type Config struct {
 	PlanKey string // ed25519:<base64url>, the key that signs orders; without it every action is refused
 	MAC     string // of the interface that booted
 	Rescue  bool   // true: an operator's boot; the agent reports to the server and carries nothing out
+	// Discover: the machine is unknown. The agent needs no Machine and no Claim; it reports the
+	// hardware and does nothing else.
+	Discover bool
 
 	Finder Finder       // nil: no facts are reported
 	Disks  Disks        // nil: no disks; every action that writes fails
@@ -122,7 +125,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Disks == nil {
 		cfg.Disks = FileDisks{}
 	}
-	if cfg.Machine == "" || cfg.Claim == "" {
+	if !cfg.Discover && (cfg.Machine == "" || cfg.Claim == "") {
 		return nil, errors.New("reading the configuration: machine and claim are needed")
 	}
 
@@ -173,7 +176,11 @@ func (e *leaveError) Error() string { return "leaving: " + e.native }
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	cause := a.claim(ctx)
+	begin := a.claim
+	if a.cfg.Discover {
+		begin = a.discover
+	}
+	cause := begin(ctx)
 
 	if cause == nil {
 		var tasks sync.WaitGroup

@@ -11,6 +11,7 @@ import "strings"
 //	ingot.plan=ed25519:BASE64URL          the key that signs what it may carry out
 //	ingot.mac=52:54:00:00:00:01           the interface to use
 //	ingot.rescue=1                        an operator's boot: carry nothing out
+//	ingot.discover=1                      an unknown machine: report the hardware, and nothing else
 //
 // BOOTIF=01-52-54-… replaces a missing ingot.mac. If a parameter is repeated, the last one counts,
 // as in the kernel.
@@ -34,6 +35,8 @@ func CommandLine(line string) Config {
 			c.MAC = strings.ToLower(strings.ReplaceAll(value, "-", ":"))
 		case "ingot.rescue":
 			c.Rescue = value != "0"
+		case "ingot.discover":
+			c.Discover = value != "0"
 		case "BOOTIF":
 			if _, mac, ok := strings.Cut(value, "-"); ok {
 				bootif = strings.ToLower(strings.ReplaceAll(mac, "-", ":"))

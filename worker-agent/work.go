@@ -15,15 +15,7 @@ func (a *Agent) claim(ctx context.Context) error {
 		Protocol: action.Protocol, Machine: a.cfg.Machine, Claim: a.cfg.Claim, Nonce: a.nonce,
 		MAC: a.cfg.MAC,
 	}
-	if a.cfg.Finder != nil {
-		facts, err := a.cfg.Finder.Facts(ctx)
-		if err != nil {
-			a.log.Warn("reading the machine's facts", "error", err)
-		}
-		hello.Facts = facts
-	}
-
-	hello.Facts = fit(hello.Facts, func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
+	hello.Facts = fit(a.readFacts(ctx), func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
 	if hello.Facts.Truncated != "" {
 		a.log.Warn("the machine's facts are too long for a hello", "left out", hello.Facts.Truncated)
 	}

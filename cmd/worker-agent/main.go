@@ -55,6 +55,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&cfg.PlanKey, "plan", "", "ed25519:BASE64URL, the `key` that signs what the agent may carry out")
 	flags.StringVar(&cfg.MAC, "mac", "", "the interface that booted")
 	flags.BoolVar(&cfg.Rescue, "rescue", false, "an operator's boot: carry nothing out")
+	flags.BoolVar(&cfg.Discover, "discover", false, "an unknown machine: report the hardware, and nothing else")
 	flags.StringVar(&sim.serial, "serial", "", "SMBIOS serial number to report")
 	flags.Func("disk", "a disk: `PATH=FILE[,serial=S][,wwn=W]`; may be repeated", sim.addDisk)
 	if err := flags.Parse(args); err != nil {

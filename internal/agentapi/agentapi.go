@@ -71,6 +71,8 @@ type Config struct {
 	Heartbeat time.Duration
 	// SecretsFor is how long an agent's claim opens the secrets window; 0 means 1 h.
 	SecretsFor time.Duration
+	// Discovery is zero if no unknown machine is discovered.
+	Discovery Discovery
 }
 
 // server answers agents.
@@ -110,6 +112,7 @@ func New(c Config) http.Handler {
 	r := httpapi.NewRouter(c.Log, c.Guard)
 	r.Use(func(c *gin.Context) { c.Header("X-Content-Type-Options", "nosniff") })
 	httpapi.AddRoutes(r, []httpapi.Route{
+		{Method: "POST", Path: "/agent/v1/discover", Handler: s.discover},
 		{Method: "POST", Path: "/agent/v1/claim", Handler: httpapi.Handle(http.StatusOK, lenient(maxHello), s.claim)},
 	})
 	httpapi.AddRoutes(r.Group("", s.authenticate), []httpapi.Route{

@@ -131,67 +131,6 @@ its runs stay. What runs on the machine itself is not touched.`,
 	})
 }
 
-// seenList is the answer of GET /v1/seen.
-type seenList struct {
-	client.List[inventory.Seen]
-	Dropped int64 `json:"dropped"`
-}
-
-func machineSeenCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
-		Use: "seen", Short: "List unknown machines that asked for an address", Args: cobra.NoArgs,
-		Example: "  ingot machine seen",
-	}, func(c *call) error {
-		return getAndShow(c, client.Path("seen"), func(w io.Writer, l seenList) error {
-			if l.Dropped > 0 {
-				c.note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
-					human.Count(int(l.Dropped), "packet"))
-			}
-			if len(l.Items) == 0 {
-				c.note("no unknown machine has asked for an address; is DHCP on? ingot status")
-				return nil
-			}
-			t := newTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS")
-			for _, s := range l.Items {
-				t.row(s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class)
-			}
-			if err := t.flush(); err != nil {
-				return err
-			}
-			c.note("next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)
-			return nil
-		})
-	})
-}
-
-func machineAcceptCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "accept MAC --name NAME", Short: "Add an unknown machine that asked for an address", Args: cobra.ExactArgs(1),
-		Example: "  ingot machine accept 02:00:00:00:00:03 --name node-3 --address 10.0.0.13/24 --gateway 10.0.0.1",
-	}
-
-	var f machineFlags
-	name := cmd.Flags().String("name", "", "the machine's name")
-	f.addInterfaceFlags(cmd)
-	requireFlags(cmd, "name")
-
-	return o.command(cmd, func(c *call) error {
-		f.mac = c.args[0]
-		m, err := f.machine(c, *name)
-		if err != nil {
-			return err
-		}
-
-		in := struct {
-			Name string `json:"name"`
-			inventory.Interface
-		}{m.Name, m.Interfaces[0]}
-		return postAndShow(c, client.Path("seen", in.MAC, "accept"), in, text(func(client.List[api.MachineView]) string {
-			return machineStored(m)
-		}))
-	})
-}
-
 // machineStored prints that a machine was stored, and how to install it.
 func machineStored(m inventory.Machine) string {
 	next := "ingot machine provision " + m.Name

@@ -104,6 +104,7 @@ func (n Netboot) check(p *checker) {
 	}
 
 	n.checkDHCP(p)
+	n.checkDiscovery(p)
 	p.prefixes("netboot.relays", n.Relays)
 	p.prefixes("netboot.proxies", n.Proxies)
 	p.ports("netboot.http", "[80, 7080]", n.HTTP)
@@ -126,6 +127,23 @@ func (n Netboot) checkDHCP(p *checker) {
 			p.Add(field, "add it to netboot.interfaces, or correct the name", "%s is not one of netboot.interfaces", name)
 		}
 	}
+}
+
+// checkDiscovery checks where unknown machines are answered, and the rules that accept them.
+func (n Netboot) checkDiscovery(p *checker) {
+	for _, name := range slices.Sorted(maps.Keys(n.Discovery.Ranges)) {
+		field := "netboot.discovery.ranges." + name
+		if !slices.Contains(n.Interfaces, name) {
+			p.Add(field, "add it to netboot.interfaces, or correct the name", "%s is not one of netboot.interfaces", name)
+		}
+		if mode := n.DHCP[name]; mode != "" && mode != inventory.DHCPReservation {
+			p.Add(field, "leave it out", "in mode %s another server gives the addresses of %s", mode, name)
+		}
+	}
+	if len(n.Discovery.Accept) > 0 && len(n.Discovery.Ranges) == 0 {
+		p.Add("netboot.discovery.ranges", "write for example \"ranges: {eth1: 10.0.20.200-10.0.20.230}\"", "is missing: no machine is discovered")
+	}
+	p.Problems = append(p.Problems, n.Discovery.Check("netboot.discovery")...)
 }
 
 // checkRelayOnly checks a server that answers relays alone.

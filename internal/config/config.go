@@ -94,6 +94,8 @@ type Netboot struct {
 	// Address is the server as the machines see it; default: the first IPv4
 	// address of the first interface. Alone it names the interface that has it.
 	Address string `json:"address,omitempty"`
+	// Discovery makes unknown machines boot the agent, which only reports their hardware; default: off.
+	Discovery inventory.Discovery `json:"discovery,omitempty"`
 	// RelayOnly answers DHCP that Relays send to Address, in place of
 	// Interfaces: no raw socket, no broadcast.
 	RelayOnly bool `json:"relay_only,omitempty"`

@@ -35,6 +35,7 @@ func (s *server) newAgentAPI() http.Handler {
 		Stores: agentapi.Stores{Claims: store, Tokens: store, Work: store, Images: store},
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, ImageDir: s.cfg.ImageDir(),
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
+		Discovery: s.discovery(),
 	})
 }
 

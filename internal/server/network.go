@@ -17,6 +17,9 @@ func NetworkOf(n config.Netboot) inventory.Network {
 	}
 	out.Own = append(out.Own, hostnet.Addresses()...)
 	out.Relays, _ = config.Prefixes(n.Relays) // checked when the configuration was read
+	for _, r := range n.Discovery.Ranges {
+		out.Guests = append(out.Guests, r)
+	}
 	out.Gateways = hostnet.Gateways(hostnet.Routes())
 	return out
 }

@@ -404,6 +404,23 @@ func TestSeenIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(5), got[0].Count)
 	require.Equal(t, newest.First, got[0].First)
+
+	// What an unknown machine reports is kept with it; that of a stored machine is not.
+	facts := action.Facts{Serial: "SN1", Disks: []action.Disk{{Path: "/dev/sda", Signatures: []string{"LVM"}}}}
+	name, err := w.PutDiscovered(ctx, newest.MAC, facts, w.in(time.Minute))
+	require.NoError(t, err)
+	require.Empty(t, name)
+	seen, err := w.SeenMAC(ctx, newest.MAC)
+	require.NoError(t, err)
+	require.Equal(t, &facts, seen.Facts)
+	require.Equal(t, w.in(time.Minute), seen.Reported)
+	require.Equal(t, int64(5), seen.Count)
+	name, err = w.PutDiscovered(ctx, "52:54:00:00:00:01", facts, w.in(time.Minute))
+	require.NoError(t, err)
+	require.NotEmpty(t, name)
+	_, err = w.SeenMAC(ctx, "52:54:00:00:00:01")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
 	m := machine("new", 7)
 	m.Interfaces[0].MAC = newest.MAC
 	require.NoError(t, put(t, w.Store, false, m))

@@ -2,9 +2,15 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -13,17 +19,49 @@ const maxSeen = 1000
 
 // SeenUnknown returns the unknown MACs that requested an address, the newest first.
 func (s *Store) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
-	out, err := list[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class FROM seen ORDER BY last DESC, mac")
+	out, err := list[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class, facts, reported FROM seen ORDER BY last DESC, mac")
 	return out, wrap(err, "listing unknown MACs")
+}
+
+// SeenMAC returns an unknown MAC, or inventory.ErrNotFound.
+func (s *Store) SeenMAC(ctx context.Context, mac string) (inventory.Seen, error) {
+	x, err := read[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class, facts, reported FROM seen WHERE mac = ?", mac)
+	return x, wrap(err, "reading the unknown MAC %q", mac)
+}
+
+// PutDiscovered stores what an unknown machine has reported. It returns the name of the machine if
+// the MAC belongs to one of the inventory, and then stores nothing.
+func (s *Store) PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error) {
+	b, err := json.Marshal(facts)
+	if err != nil {
+		return "", fmt.Errorf("encoding the facts of %q: %w", mac, err)
+	}
+	err = s.write(ctx, "recording a discovered machine", func(tx *sqlx.Tx) error {
+		err := tx.GetContext(ctx, &machine, "SELECT machine FROM interface WHERE mac = ?", mac)
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		return do(ctx, tx, `INSERT INTO seen (mac, first, last, count, giaddr, class, facts, reported)
+			VALUES (?1, ?2, ?2, 1, '', '', ?3, ?2)
+			ON CONFLICT (mac) DO UPDATE SET last = max(last, excluded.last), facts = excluded.facts, reported = excluded.reported`,
+			mac, nanos(at), string(b))
+	})
+	return machine, err
 }
 
 type seenRow struct {
 	inventory.Seen
-	First, Last int64
+	First, Last, Reported int64
+	Facts                 sql.NullString
 }
 
 func (r seenRow) value() (inventory.Seen, error) {
-	r.Seen.First, r.Seen.Last = moment(r.First), moment(r.Last)
+	r.Seen.First, r.Seen.Last, r.Seen.Reported = moment(r.First), moment(r.Last), moment(r.Reported)
+	if r.Facts.Valid {
+		if err := json.Unmarshal([]byte(r.Facts.String), &r.Seen.Facts); err != nil {
+			return r.Seen, fmt.Errorf("decoding the facts of %q: %w", r.MAC, err)
+		}
+	}
 	return r.Seen, nil
 }
 

@@ -1,0 +1,104 @@
+package bootsvc
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func discovering(c *Config) {
+	c.Discovery = map[string]inventory.Range{"lo": {From: netip.MustParseAddr("10.10.20.10"), To: netip.MustParseAddr("10.10.20.13")}}
+}
+
+// S7, S8, S32: an unknown machine gets an address that is not reserved, and the agent without claim
+// and key. It never takes one from a known machine, few are admitted at a time, and none without
+// a boot class.
+func TestS7S8S32Discovery(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}} // 10.10.20.11
+	now := testNow
+	s, _ := newServer(t, f, func(c *Config) { discovering(c); c.Now = func() time.Time { return now } })
+	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
+	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
+	ask := func(n byte, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
+		r := s.handlePacket(t.Context(), packet(t, kind, append(mods, dhcpv4.WithHwAddr(mac(n)))...).ToBytes(), in)
+		if r.route == routeNone {
+			return ""
+		}
+		return r.packet.MessageType().String() + " " + r.packet.YourIPAddr.String() + " " + r.packet.BootFileName
+	}
+	if got := ask(1, dhcpv4.MessageTypeDiscover); got != "" {
+		t.Errorf("a telephone got %s", got)
+	}
+	if got := ask(1, dhcpv4.MessageTypeDiscover, pxeClient(7)); got != "OFFER 10.10.20.10 snponly.efi" {
+		t.Errorf("firmware: %q", got)
+	}
+	wants := generic(50, 10, 10, 20, 10)
+	if got := ask(1, dhcpv4.MessageTypeRequest, wants); got != "ACK 10.10.20.10 " {
+		t.Errorf("its agent: %q", got)
+	}
+	if got := ask(2, dhcpv4.MessageTypeRequest, wants, pxeClient(7)); got != "" {
+		t.Errorf("without a DISCOVER: %q", got)
+	}
+	if got := ask(2, dhcpv4.MessageTypeDiscover, pxeClient(0)); got != "OFFER 10.10.20.12 undionly.kpxe" {
+		t.Errorf("the reserved address is skipped: %q", got)
+	}
+	ask(3, dhcpv4.MessageTypeDiscover, pxeClient(0))
+	if got := ask(4, dhcpv4.MessageTypeDiscover, pxeClient(0)); got != "" {
+		t.Errorf("from a full range: %q", got)
+	}
+	if !s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.10")) || s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.12")) ||
+		s.Guest(testMAC, netip.MustParseAddr(testAddr)) {
+		t.Error("a guest is a MAC with its own address")
+	}
+
+	h := s.Handler()
+	script := get(t, h, http.MethodGet, "/ipxe/script/02:00:00:00:00:01/auto.ipxe", "10.10.20.10").Body.String()
+	for _, secret := range []string{"ingot.claim=", "ingot.plan=", "ingot.machine="} {
+		if strings.Contains(script, secret) {
+			t.Errorf("the script has %s", secret)
+		}
+	}
+	_, rest, _ := strings.Cut(script, "kernel http://10.10.20.2")
+	kernel, _, _ := strings.Cut(rest, " ")
+	if !strings.Contains(script, "ingot.discover=1") || get(t, h, http.MethodGet, kernel, "10.10.20.10").Code != http.StatusOK {
+		t.Errorf("the script: %s", script)
+	}
+
+	// The lease ends, and with it everything else.
+	now = now.Add(guestLease)
+	for _, url := range []string{kernel, "/ipxe/script/02:00:00:00:00:01/auto.ipxe"} {
+		if w := get(t, h, http.MethodGet, url, "10.10.20.10"); w.Code != http.StatusNotFound {
+			t.Errorf("%s after the lease: %d", url, w.Code)
+		}
+	}
+	if got := ask(4, dhcpv4.MessageTypeDiscover, pxeClient(0)); got == "" {
+		t.Error("an address whose lease has ended is not given again")
+	}
+
+	g := newGuests(inventory.Range{From: netip.MustParseAddr("10.0.0.0"), To: netip.MustParseAddr("10.0.0.200")})
+	admitted := 0
+	for n := range byte(100) {
+		if g.admit(mac(n).String(), now, func(netip.Addr) bool { return false }) {
+			admitted++
+		}
+	}
+	if admitted != maxNewGuests {
+		t.Errorf("%d were admitted in a minute", admitted)
+	}
+}
+
+// Without discovery an unknown machine gets nothing.
+func TestS41DiscoveryIsOffByDefault(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, nil)
+	r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(7)).ToBytes(), link{name: "lo"})
+	if r.route != routeNone {
+		t.Errorf("answered by %s", r.route)
+	}
+}

@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// seenList is the answer of GET /v1/seen.
+type seenList struct {
+	client.List[inventory.Seen]
+	Dropped int64 `json:"dropped"`
+}
+
+func machineSeenCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "seen [MAC]", Short: "List unknown machines that asked for an address", Args: cobra.MaximumNArgs(1),
+		Long: `List unknown machines that asked for an address, or show the hardware that one of
+them has reported (netboot.discovery in the configuration).`,
+		Example: "  ingot machine seen\n  ingot machine seen 02:00:00:00:00:03",
+	}, func(c *call) error {
+		if len(c.args) == 1 {
+			return showSeen(c)
+		}
+		return getAndShow(c, client.Path("seen"), func(w io.Writer, l seenList) error {
+			if l.Dropped > 0 {
+				c.note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
+					human.Count(int(l.Dropped), "packet"))
+			}
+			if len(l.Items) == 0 {
+				c.note("no unknown machine has asked for an address; is DHCP on? ingot status")
+				return nil
+			}
+			t := newTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE")
+			for _, s := range l.Items {
+				t.row(s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts))
+			}
+			if err := t.flush(); err != nil {
+				return err
+			}
+			c.note("next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)
+			return nil
+		})
+	})
+}
+
+// showSeen prints the hardware of one unknown machine.
+func showSeen(c *call) error {
+	mac, err := inventory.ParseMAC(c.args[0])
+	if err != nil {
+		return err
+	}
+	l, err := get[seenList](c, client.Path("seen"))
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(l.Value.Items, func(s inventory.Seen) bool { return s.MAC == mac })
+	if i < 0 {
+		return fmt.Errorf("MAC %s: %w: no unknown machine has asked with it (ingot machine seen)", mac, inventory.ErrNotFound)
+	}
+	s := l.Value.Items[i]
+	return showValue(c, s, func(w io.Writer) error {
+		if s.Facts == nil {
+			fmt.Fprintf(w, "%s has reported no hardware\n", s.MAC)
+			return nil
+		}
+		f := s.Facts
+		fmt.Fprintf(w, "%s: %s, reported %s\n", s.MAC, inert(hardwareText(f)), human.Ago(s.Reported))
+		for _, n := range f.NICs {
+			fmt.Fprintf(w, "  – network card %s %s\n", inert(n.Name), inert(n.MAC))
+		}
+		fmt.Fprintln(w)
+		return printDisks(w, f.Disks)
+	})
+}
+
+// hardwareText is a machine's hardware in a line.
+func hardwareText(f *action.Facts) string {
+	if f == nil {
+		return ""
+	}
+	var parts []string
+	for _, p := range []string{strings.TrimSpace(f.Manufacturer + " " + f.Product), f.Serial, f.Firmware} {
+		if p != "" {
+			parts = append(parts, p)
+		}
+	}
+	return strings.Join(append(parts, fmt.Sprintf("%d CPUs", f.CPUs), human.Size(f.Memory),
+		human.Count(len(f.Disks)+f.DisksOmitted, "disk")), ", ")
+}
+
+func machineAcceptCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "accept MAC --name NAME", Short: "Add an unknown machine that asked for an address", Args: cobra.ExactArgs(1),
+		Example: "  ingot machine accept 02:00:00:00:00:03 --name node-3 --address 10.0.0.13/24 --gateway 10.0.0.1",
+	}
+
+	var f machineFlags
+	name := cmd.Flags().String("name", "", "the machine's name")
+	f.addInterfaceFlags(cmd)
+	requireFlags(cmd, "name")
+
+	return o.command(cmd, func(c *call) error {
+		f.mac = c.args[0]
+		m, err := f.machine(c, *name)
+		if err != nil {
+			return err
+		}
+
+		in := struct {
+			Name string `json:"name"`
+			inventory.Interface
+		}{m.Name, m.Interfaces[0]}
+		return postAndShow(c, client.Path("seen", in.MAC, "accept"), in, text(func(client.List[api.MachineView]) string {
+			return machineStored(m)
+		}))
+	})
+}

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/agentapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// discovery receives the reports of unknown machines, if they are discovered.
+func (s *server) discovery() agentapi.Discovery {
+	if len(s.cfg.Netboot.Discovery.Ranges) == 0 {
+		return agentapi.Discovery{}
+	}
+	return agentapi.Discovery{
+		Guest: func(mac string, a netip.Addr) bool { return s.netboot.on() && s.netboot.boot.Guest(mac, a) },
+		Report: func(ctx context.Context, mac string, facts action.Facts) (string, error) {
+			machine, err := s.records.store.PutDiscovered(ctx, mac, facts, time.Now())
+			if err != nil || machine != "" {
+				return machine, err
+			}
+			return s.acceptByRule(ctx, mac, facts), nil
+		},
+	}
+}
+
+// acceptByRule adds a discovered machine to the inventory if a rule of the configuration matches,
+// and returns its name, or "". A machine that a rule cannot add waits for an operator.
+func (s *server) acceptByRule(ctx context.Context, mac string, facts action.Facts) string {
+	for i, r := range s.cfg.Netboot.Discovery.Accept {
+		if !r.Matches(mac, facts) {
+			continue
+		}
+		log := s.log.With("mac", mac, "rule", i+1)
+		name := ""
+		network := NetworkOf(s.cfg.Netboot)
+		err := r.Addresses.FirstFree(func(a netip.Addr) error {
+			m, err := r.Machine(mac, facts, a)
+			if err != nil {
+				return err
+			}
+			m = inventory.Canonical(m)
+			if found := inventory.Validate(m); len(found) > 0 {
+				return found
+			}
+			_, _, err = s.records.store.MachineByAddress(ctx, a)
+			switch {
+			case err == nil || network.Taken(a) != "":
+				return fmt.Errorf("reserving %s: %w", a, inventory.ErrConflict)
+			case !errors.Is(err, inventory.ErrNotFound):
+				return err
+			}
+			name = m.Name
+			if err = s.records.store.PutMachines(ctx, []inventory.Machine{m}, false, "discovery"); err != nil {
+				return fmt.Errorf("storing machine %q: %s: %w", name, err, inventory.ErrInvalid) // no other address would help
+			}
+			return nil
+		})
+		if err != nil {
+			log.Warn("a rule cannot accept a discovered machine: accept it with ingot machine accept", "error", err)
+			return ""
+		}
+		log.Info("a discovered machine was accepted by a rule", "machine", name)
+		return name
+	}
+	return ""
+}

@@ -1,0 +1,171 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// Discovery says which unknown machines boot the agent to report their hardware. Nothing is
+// written to them, and nothing is installed before an operator orders it.
+type Discovery struct {
+	// Ranges are the addresses for unknown machines, by interface.
+	Ranges map[string]Range `json:"ranges,omitempty"`
+	// Accept are the rules by which a discovered machine is added to the inventory; the first that
+	// matches counts. Without one, an operator accepts it.
+	Accept []AcceptRule `json:"accept,omitempty"`
+}
+
+// An AcceptRule adds discovered machines to the inventory.
+type AcceptRule struct {
+	// Match has patterns for facts, all of which must match: * is any text, ? any character.
+	Match map[string]string `json:"match,omitempty"`
+	// Name is the machine's name. {serial}, {uuid} and {mac} stand for its facts.
+	Name string `json:"name"`
+	// Addresses are those that the rule reserves, the first free one for each machine.
+	Addresses   Range             `json:"addresses,omitempty"`
+	Netmask     string            `json:"netmask,omitempty"`     // dotted quad; default 255.255.255.0
+	Gateway     netip.Addr        `json:"gateway,omitzero"`      // default gateway
+	Nameservers []netip.Addr      `json:"nameservers,omitempty"` // DNS servers
+	Labels      map[string]string `json:"labels,omitempty"`      // added to those from facts
+	Template    string            `json:"template,omitempty"`    // default of its provisioning
+	Image       string            `json:"image,omitempty"`       // default of its provisioning
+}
+
+// DiscoveryFacts are the facts that AcceptRule.Match and AcceptRule.Name may name.
+func DiscoveryFacts() []string {
+	return []string{"manufacturer", "product", "serial", "uuid", "firmware", "arch", "mac"}
+}
+
+func discoveryFacts(mac string, f action.Facts) map[string]string {
+	return map[string]string{
+		"manufacturer": f.Manufacturer, "product": f.Product, "serial": f.Serial, "uuid": f.UUID, "firmware": f.Firmware,
+		"arch": f.Arch, "mac": mac,
+	}
+}
+
+var placeholder = regexp.MustCompile(`\{([a-z]*)\}`)
+
+// Check returns the problems of d, with fields below field.
+func (d Discovery) Check(field string) (ps Problems) {
+	known := strings.Join(DiscoveryFacts(), ", ")
+	for i, r := range d.Accept {
+		at := fmt.Sprintf("%s.accept[%d]", field, i)
+		for fact, pattern := range r.Match {
+			if !slices.Contains(DiscoveryFacts(), fact) {
+				ps.Add(at+".match."+fact, "write one of "+known, "unknown fact %q", fact)
+			}
+			if _, err := path.Match(pattern, ""); err != nil {
+				ps.Add(at+".match."+fact, "write * for any text, ? for any character", "invalid pattern %q", pattern)
+			}
+		}
+		if r.Name == "" {
+			ps.Add(at+".name", "write for example node-{serial}", "is missing")
+		}
+		for _, p := range placeholder.FindAllStringSubmatch(r.Name, -1) {
+			if !slices.Contains(DiscoveryFacts(), p[1]) {
+				ps.Add(at+".name", "write one of "+known, "unknown fact %q", p[1])
+			}
+		}
+		if r.Addresses == (Range{}) {
+			ps.Add(at+".addresses", "write for example 10.0.20.50-10.0.20.90", "is missing: a machine without a reserved address is not answered")
+		}
+		for name, guests := range d.Ranges {
+			if r.Addresses != (Range{}) && (guests.Contains(r.Addresses.From) || guests.Contains(r.Addresses.To) || r.Addresses.Contains(guests.From)) {
+				ps.Add(at+".addresses", "choose other addresses", "%s overlaps %s of %s.ranges.%s", r.Addresses, guests, field, name)
+			}
+		}
+		if ip := net.ParseIP(r.Netmask).To4(); r.Netmask != "" && ip == nil {
+			ps.Add(at+".netmask", "write for example 255.255.255.0", "invalid netmask %q", r.Netmask)
+		}
+	}
+	return ps
+}
+
+// Matches reports whether r accepts a machine.
+func (r AcceptRule) Matches(mac string, f action.Facts) bool {
+	facts := discoveryFacts(mac, f)
+	for fact, pattern := range r.Match {
+		if ok, err := path.Match(pattern, facts[fact]); !ok || err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Machine returns the machine that r makes of a discovered one, with an address of r.Addresses.
+// Facts come from the machine: text that cannot stand in a name or a label is left out. The error
+// is ErrInvalid if no name remains.
+func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Machine, error) {
+	facts := discoveryFacts(mac, f)
+	missing := ""
+	name := placeholder.ReplaceAllStringFunc(r.Name, func(p string) string {
+		text := nameForm(facts[p[1:len(p)-1]])
+		if text == "" {
+			missing = p
+		}
+		return text
+	})
+	if missing != "" {
+		return Machine{}, fmt.Errorf("naming the machine with the MAC %s: it reports no %s: %w", mac, missing, ErrInvalid)
+	}
+	nic := Interface{MAC: mac, Address: address, Netmask: r.Netmask, Gateway: r.Gateway, Nameservers: r.Nameservers}
+	if nic.Netmask == "" {
+		nic.Netmask = "255.255.255.0"
+	}
+	m := FromFacts(name, nic, f)
+	for k, v := range r.Labels {
+		m.Labels[k] = v
+	}
+	m.Template, m.Image = r.Template, r.Image
+	return m, nil
+}
+
+var notInName = regexp.MustCompile(`[^a-z0-9]+`)
+
+// nameForm returns the part of s that can stand in a machine's name.
+func nameForm(s string) string {
+	return strings.Trim(notInName.ReplaceAllString(strings.ToLower(s), "-"), "-")
+}
+
+var notInLabel = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// FromFacts returns a machine with the hardware that its agent has reported: all its network
+// interfaces, of which nic is the one that booted, and labels.
+func FromFacts(name string, nic Interface, f action.Facts) Machine {
+	nic.UEFI = nic.UEFI || f.Firmware == "uefi"
+	if nic.Arch == "" {
+		nic.Arch = f.Arch
+	}
+	m := Machine{Name: name, Interfaces: []Interface{nic}, Labels: map[string]string{}}
+	for _, x := range f.NICs {
+		if mac, err := ParseMAC(x.MAC); err == nil && mac != nic.MAC {
+			m.Interfaces = append(m.Interfaces, Interface{MAC: mac, Arch: nic.Arch, UEFI: nic.UEFI})
+		}
+	}
+	for k, v := range map[string]string{"manufacturer": f.Manufacturer, "product": f.Product, "serial": f.Serial} {
+		v = strings.Trim(notInLabel.ReplaceAllString(v, "-"), "._-")
+		if v = v[:min(len(v), 63)]; v != "" {
+			m.Labels[k] = strings.TrimRight(v, "._-")
+		}
+	}
+	return m
+}
+
+// FirstFree calls use with the addresses of r until one is not refused with ErrConflict, and returns
+// the error of that call. If all are refused, it is the last one's.
+func (r Range) FirstFree(use func(netip.Addr) error) (err error) {
+	for a := r.From; a.Compare(r.To) <= 0; a = a.Next() {
+		if err = use(a); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("finding a free address in %s: %w", r, err)
+}

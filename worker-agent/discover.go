@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// discoverEvery is the pause between two reports if the server names none.
+const discoverEvery = time.Minute
+
+// discover reports this unknown machine's hardware again and again until the server knows the
+// machine, or wants no reports: then the error is an *overError, and the machine reboots. It
+// writes nothing and carries nothing out.
+func (a *Agent) discover(ctx context.Context) error {
+	for {
+		facts := a.readFacts(ctx)
+		report := action.Discovery{Protocol: action.Protocol, MAC: a.cfg.MAC}
+		report.Facts = fit(facts, func(f action.Facts) int { report.Facts = f; return jsonSize(report) }, action.MaxHello)
+
+		var answer action.Discovered
+		err := a.api.do(ctx, "/agent/v1/discover", report, &answer, 15*time.Second)
+		var status *statusError
+		switch {
+		case errors.As(err, &status) && status.code == http.StatusNotFound:
+			return &overError{"the server does not discover this machine"}
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			a.log.Warn("reporting the hardware", "server", a.cfg.Server, "error", err)
+		case answer.Known:
+			return &overError{"the machine was accepted as " + answer.Machine}
+		default:
+			a.log.Info("the hardware was reported; waiting to be accepted", "mac", a.cfg.MAC)
+		}
+
+		pause := answer.Again.Duration()
+		if pause <= 0 {
+			pause = discoverEvery
+		}
+		if err != nil {
+			pause = a.cfg.Backoff
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// readFacts returns the facts of the machine; those that cannot be read are missing.
+func (a *Agent) readFacts(ctx context.Context) action.Facts {
+	if a.cfg.Finder == nil {
+		return action.Facts{}
+	}
+	facts, err := a.cfg.Finder.Facts(ctx)
+	if err != nil {
+		a.log.Warn("reading the machine's facts", "error", err)
+	}
+	return facts
+}
