@@ -59,6 +59,7 @@ type Store interface {
 	agentapi.ClaimStore
 	agentapi.TokenStore
 	agentapi.WorkStore
+	PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error)
 }
 
 // siteConfig is what tests may change.
@@ -129,8 +130,17 @@ func (s *site) restart(change ...func(*siteConfig)) {
 		Stores: agentapi.Stores{Claims: c.Store, Tokens: c.Store, Work: c.Store, Images: c.Store},
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, ImageDir: c.ImageDir, Guard: s.guard, Log: c.Log,
 		Now: c.Now, Heartbeat: c.Heartbeat,
+		Discovery: agentapi.Discovery{
+			Guest: func(mac string, a netip.Addr) bool { return mac == guestMAC && a.String() == "192.0.2.1" },
+			Report: func(ctx context.Context, mac string, facts action.Facts) (string, error) {
+				return c.Store.PutDiscovered(ctx, mac, facts, c.Now())
+			},
+		},
 	})
 }
+
+// guestMAC is the unknown machine that DHCP has admitted, at the source address of requests.
+const guestMAC = "52:54:00:00:00:99"
 
 func (s *site) apiConfig() Config {
 	c := s.cfg
