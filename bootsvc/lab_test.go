@@ -2,6 +2,7 @@ package bootsvc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,17 +25,21 @@ import (
 
 var lab = flag.Bool("lab", false, "run the tests that need root and make network namespaces")
 
-const (
-	serverNS = "ingot-bootsvc-srv"
-	clientNS = "ingot-bootsvc-cli"
-)
+// inside is set in a test that runs in a namespace: the number of the process that made it.
+const inside = "INGOT_BOOTSVC_LAB"
+
+// namespace returns the name of a namespace that no other run of these tests has.
+func namespace(name string) string {
+	return "ingot-bootsvc-" + cmp.Or(os.Getenv(inside), strconv.Itoa(os.Getpid())) + "-" + name
+}
+
+var serverNS, clientNS = namespace("srv"), namespace("cli")
 
 // inNamespaces reports whether the test runs inside a namespace with srv0, 10.10.20.2/24,
 // whose other end is cli0 in a second namespace, without an address. If not, it runs
 // the calling test there.
 func inNamespaces(t *testing.T) bool {
 	t.Helper()
-	const inside = "INGOT_BOOTSVC_LAB"
 	if os.Getenv(inside) != "" {
 		return true
 	}
@@ -54,7 +60,7 @@ func inNamespaces(t *testing.T) bool {
 	ip(t, "-n", serverNS, "link", "set", "srv0", "up")
 	ip(t, "-n", clientNS, "link", "set", "cli0", "up")
 	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", serverNS, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-lab")
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), inside+"="+strconv.Itoa(os.Getpid()))
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {

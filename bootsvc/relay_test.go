@@ -142,9 +142,9 @@ func TestWhyRelayOnly(t *testing.T) {
 	}
 }
 
-const (
-	relayServerNS = "ingot-relay-srv"
-	relayRouterNS = "ingot-relay-rtr"
+var (
+	relayServerNS = namespace("relay-srv")
+	relayRouterNS = namespace("relay-rtr")
 	relayClientNS = clientNS // used by atClient
 )
 
