@@ -1,0 +1,218 @@
+package bootsvc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+var bench = flag.Bool("bench", false, "compare TFTP with tftpd-hpa and atftpd (make bench-wire)")
+
+const (
+	benchRuns   = 5
+	benchServer = "INGOT_BENCH_SERVER" // the folder that a process serves instead of running the benchmark
+	benchPort   = 6901                 // of this server; tftpd-hpa and atftpd have the next ones
+)
+
+// TestBenchTFTP measures this server beside tftpd-hpa and atftpd, in turns, over a veth pair between two network
+// namespaces and with one client: the median of the speeds, and the ratios. Server and client share the processors.
+func TestBenchTFTP(t *testing.T) {
+	if dir := os.Getenv(benchServer); dir != "" {
+		serveBench(t, dir)
+		return
+	}
+	if !*bench && os.Getenv("INGOT_BOOTSVC_LAB") == "" {
+		t.Skip("measures: make bench-wire")
+	}
+	if !inNamespaces(t) {
+		return
+	}
+	ip(t, "-n", clientNS, "addr", "add", testAddr+"/24", "dev", "cli0")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "large.efi"), strings.Repeat("0123456789abcdef", 32<<16))
+	write(t, filepath.Join(dir, "loader.efi"), strings.Repeat("0123456789abcdef", 1<<16))
+	startBench(t, dir)
+
+	fmt.Printf("MB/s, median of %d        ingot       hpa    atftpd   ingot/hpa  ingot/atftpd\n", benchRuns)
+	for _, c := range []struct {
+		name    string
+		file    string
+		clients int
+		window  int
+	}{
+		{"32 MiB", "large.efi", 1, 0},
+		{"1 MiB, 32 clients", "loader.efi", 32, 0},
+		{"32 MiB, windowsize 4", "large.efi", 1, 4},
+		{"32 MiB, windowsize 8", "large.efi", 1, 8},
+		{"32 MiB, windowsize 32", "large.efi", 1, 32},
+	} {
+		var speeds [3][]float64
+		for range benchRuns {
+			for n := range speeds {
+				speeds[n] = append(speeds[n], measureTFTP(t, benchPort+n, c.file, c.clients, c.window))
+			}
+		}
+		var median [3]float64
+		for n := range speeds {
+			slices.Sort(speeds[n])
+			median[n] = speeds[n][benchRuns/2]
+		}
+		fmt.Printf("%-22s %9.1f %9.1f %9.1f %11.2f %13.2f\n", c.name, median[0], median[1], median[2], median[0]/median[1], median[0]/median[2])
+	}
+}
+
+// startBench starts the three servers, and waits until each of them serves.
+func startBench(t *testing.T, dir string) {
+	t.Helper()
+	own := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestBenchTFTP$", "-test.cpuprofile", os.Getenv("INGOT_BENCH_PROFILE"))
+	own.Env = append(os.Environ(), benchServer+"="+dir)
+	stop, err := own.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, cmd := range []*exec.Cmd{
+		own,
+		tftpProgram(t, "in.tftpd", "--foreground", "--address", fmt.Sprintf("%s:%d", testSelf, benchPort+1), "--user", "root", "--secure", dir),
+		tftpProgram(t, "atftpd", "--daemon", "--no-fork", "--user", "root.root", "--bind-address", testSelf.String(),
+			"--port", fmt.Sprint(benchPort+2), "--logfile", "-", "--verbose=0", dir),
+	} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if n == 0 {
+				_ = stop.Close() // it writes its profile
+			} else {
+				_ = cmd.Process.Kill()
+			}
+			_ = cmd.Wait()
+		})
+		waitFor(t, func() bool { return tryTFTP(t, benchPort+n, "loader.efi", 1, 0) == nil })
+	}
+}
+
+// serveBench serves the files of dir to a machine with the client's address until stdin ends.
+func serveBench(t *testing.T, dir string) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, f, func(c *Config) { c.LoaderDir = dir })
+	f.setGrant(armed("node1"))
+	c, err := listenTFTP(t.Context(), fmt.Sprintf("%s:%d", testSelf, benchPort), netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	if err := s.serveTFTP(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// measureTFTP returns the speed of all clients together in MB/s.
+func measureTFTP(t *testing.T, port int, file string, clients, window int) float64 {
+	t.Helper()
+	size := 32 << 20
+	if file == "loader.efi" {
+		size = 1 << 20
+	}
+	begun := time.Now()
+	if err := tryTFTP(t, port, file, clients, window); err != nil {
+		t.Fatal(err)
+	}
+	return float64(clients*size) / 1e6 / time.Since(begun).Seconds()
+}
+
+// tryTFTP fetches a file with that many clients at once.
+func tryTFTP(t *testing.T, port int, file string, clients, window int) error {
+	t.Helper()
+	sockets := make([]int, clients)
+	var err error
+	atClient(t, func() error {
+		for n := range sockets {
+			sockets[n], err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err == nil {
+				err = unix.SetsockoptTimeval(sockets[n], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 3})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	errs := make([]error, clients)
+	var wg sync.WaitGroup
+	for n, fd := range sockets {
+		wg.Go(func() {
+			errs[n] = errors.Join(fetchTFTP(fd, port, file, window), unix.Close(fd))
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// fetchTFTP is a client that does as little as possible. It repeats no packet; the server must.
+func fetchTFTP(fd, port int, file string, window int) error {
+	request := "\x00\x01" + file + "\x00octet\x00blksize\x001468\x00"
+	if window > 0 {
+		request += fmt.Sprintf("windowsize\x00%d\x00", window)
+	}
+	b := make([]byte, 2048)
+	if err := unix.Sendto(fd, []byte(request), 0, &unix.SockaddrInet4{Port: port, Addr: testSelf.As4()}); err != nil {
+		return err
+	}
+	n, from, err := unix.Recvfrom(fd, b, 0)
+	if err == nil {
+		err = unix.Connect(fd, from)
+	}
+	if err != nil {
+		return fmt.Errorf("requesting %s from port %d: %w", file, port, err)
+	}
+	if n < 2 || b[1] != opOACK || !strings.Contains(string(b[:n]), "blksize\x001468") {
+		return fmt.Errorf("port %d answers %q", port, b[:n])
+	}
+	if !strings.Contains(string(b[:n]), "windowsize") {
+		window = 1
+	}
+
+	ack := []byte{0, opACK, 0, 0}
+	for have, unacked, size := uint16(0), 0, 1472; size == 1472; {
+		if unacked <= 0 {
+			if _, err := unix.Write(fd, ack); err != nil {
+				return err
+			}
+			unacked = window
+		}
+		if n, err = unix.Read(fd, b); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("reading block %d from port %d: %w", have+1, port, err)
+		}
+		if b[1] != opData || binary.BigEndian.Uint16(b[2:]) != have+1 {
+			unacked = 0 // a lost block: report the last one that came
+			continue
+		}
+		have, size = have+1, n
+		unacked--
+		copy(ack[2:], b[2:4])
+	}
+	_, err = unix.Write(fd, ack)
+	return err
+}
