@@ -41,6 +41,7 @@ const (
 // looks the machine up, reads the file ahead and repeats lost blocks.
 func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
 	c.guard = s.guard
+	defer c.Close() // when no transfer uses it
 	var transfers sync.WaitGroup
 	defer transfers.Wait()
 	ctx, cancel := context.WithCancel(ctx)

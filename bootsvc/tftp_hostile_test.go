@@ -172,10 +172,9 @@ func (w *fakeWire) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 
 func (w *fakeWire) LocalAddr() net.Addr { return &net.UDPAddr{IP: testSelf.AsSlice(), Port: 69} }
 
-func (w *fakeWire) Close() error {
-	w.once.Do(func() { close(w.closed) })
-	return nil
-}
+func (w *fakeWire) Stop() { w.once.Do(func() { close(w.closed) }) }
+
+func (w *fakeWire) Close() error { return nil }
 
 // fetch fetches a file like a client that loses no packets and repeats a packet until it
 // is answered.

@@ -1,7 +1,6 @@
 package bootsvc
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/pin/tftp/v3/netascii"
@@ -17,19 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
-const (
-	tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
-	tftpBatch  = 64      // packets that one system call reads or writes
-)
+const tftpBatch = 64 // packets that one system call reads or writes
 
-// packets is the socket of a tftpConn, an *ipv4.PacketConn.
+// packets is the socket of a tftpConn, a *tftpSocket.
 type packets interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 	LocalAddr() net.Addr
+	// Stop makes a ReadBatch that waits return, and later ones return at once.
+	Stop()
 	Close() error
 }
 
@@ -75,29 +71,6 @@ type tftpSession struct {
 	wake    chan struct{}
 }
 
-func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, error) {
-	full := httpserve.WithHost(addr, self)
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) {
-			// A large buffer keeps requests during a burst of forged ones. Without
-			// CAP_NET_ADMIN, the kernel's default size remains.
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, tftpBuffer)
-			// A router with a smaller MTU than ours may split blocks. If this fails, it
-			// asks for smaller packets and the block is repeated.
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
-		})
-	}}
-	pc, err := lc.ListenPacket(ctx, "udp4", full)
-	if err != nil {
-		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, httpserve.BindRemedy(err, "TFTP address"))
-	}
-	p4 := ipv4.NewPacketConn(pc)
-	if err := p4.SetControlMessage(ipv4.FlagDst, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("enabling packet information: %w", err), pc.Close())
-	}
-	return newTFTPConn(p4), nil
-}
-
 func newTFTPConn(p packets) *tftpConn {
 	c := &tftpConn{
 		packets: p, live: map[netip.AddrPort]*tftpSession{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
@@ -118,11 +91,13 @@ func (c *tftpConn) receive(begin func(*tftpSession)) error {
 		in[n].OOB = ipv4.NewControlMessage(ipv4.FlagDst)
 	}
 	for {
-		n, err := c.ReadBatch(in, 0)
-		if errors.Is(err, net.ErrClosed) {
+		n, err := c.ReadBatch(in, unix.MSG_WAITFORONE)
+		switch {
+		case c.isShut():
 			return nil
-		}
-		if err != nil {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
 			return fmt.Errorf("reading TFTP packets: %w", err)
 		}
 		c.take(in[:n], begin)
@@ -355,13 +330,22 @@ func peerOf(a *net.UDPAddr) netip.AddrPort {
 	return netip.AddrPortFrom(unmap(p.Addr()), p.Port())
 }
 
-// shut ends all transfers and closes the socket.
+// shut ends all transfers, and receive.
 func (c *tftpConn) shut() {
-	_ = c.Close() // receive and a flush that waits return in any case
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
 	c.closed = true
 	for _, s := range c.live {
 		c.end(s)
 	}
+	c.Stop()
+}
+
+func (c *tftpConn) isShut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
