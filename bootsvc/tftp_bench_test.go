@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -146,79 +145,95 @@ func measureTFTP(t *testing.T, port int, file string, clients, window int) float
 	return float64(clients*size) / 1e6 / time.Since(begun).Seconds()
 }
 
-// tryTFTP fetches a file with that many clients at once.
-func tryTFTP(t *testing.T, port int, file string, clients, window int) error {
+// tryTFTP fetches a file with that many clients at once, on one thread.
+func tryTFTP(t *testing.T, port int, file string, clients, window int) (err error) {
 	t.Helper()
-	sockets := make([]int, clients)
-	var err error
 	atClient(t, func() error {
-		for n := range sockets {
-			sockets[n], err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-			if err == nil {
-				err = unix.SetsockoptTimeval(sockets[n], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 3})
+		poll, e := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+		if e != nil {
+			return e
+		}
+		defer unix.Close(poll)
+		all := map[int32]*benchClient{}
+		for range clients {
+			fd, e := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if e != nil {
+				return e
 			}
-			if err != nil {
-				return err
+			defer unix.Close(fd)
+			all[int32(fd)] = &benchClient{fd: fd, window: window}
+			err = errors.Join(err, unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}),
+				all[int32(fd)].request(port, file))
+		}
+		for events := make([]unix.EpollEvent, 64); len(all) > 0 && err == nil; {
+			n, e := unix.EpollWait(poll, events, 3000)
+			if errors.Is(e, unix.EINTR) {
+				continue
+			}
+			if n == 0 || e != nil {
+				err = fmt.Errorf("no answer from port %d: %w", port, e)
+			}
+			for _, event := range events[:max(n, 0)] {
+				done, e := all[event.Fd].receive()
+				if err = errors.Join(err, e); done {
+					delete(all, event.Fd)
+				}
 			}
 		}
 		return nil
 	})
-	errs := make([]error, clients)
-	var wg sync.WaitGroup
-	for n, fd := range sockets {
-		wg.Go(func() {
-			errs[n] = errors.Join(fetchTFTP(fd, port, file, window), unix.Close(fd))
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return err
 }
 
-// fetchTFTP is a client that does as little as possible. It repeats no packet; the server must.
-func fetchTFTP(fd, port int, file string, window int) error {
-	request := "\x00\x01" + file + "\x00octet\x00blksize\x001468\x00"
-	if window > 0 {
-		request += fmt.Sprintf("windowsize\x00%d\x00", window)
-	}
-	b := make([]byte, 2048)
-	if err := unix.Sendto(fd, []byte(request), 0, &unix.SockaddrInet4{Port: port, Addr: testSelf.As4()}); err != nil {
-		return err
-	}
-	n, from, err := unix.Recvfrom(fd, b, 0)
-	if err == nil {
-		err = unix.Connect(fd, from)
-	}
-	if err != nil {
-		return fmt.Errorf("requesting %s from port %d: %w", file, port, err)
-	}
-	if n < 2 || b[1] != opOACK || !strings.Contains(string(b[:n]), "blksize\x001468") {
-		return fmt.Errorf("port %d answers %q", port, b[:n])
-	}
-	if !strings.Contains(string(b[:n]), "windowsize") {
-		window = 1
-	}
+// benchClient is a client that does as little as possible. It repeats no packet: the server must.
+type benchClient struct {
+	fd, window int
+	started    bool
+	have       uint16 // last block
+	left       int    // blocks until the next ACK
+	b          [2048]byte
+}
 
-	ack := []byte{0, opACK, 0, 0}
-	for have, unacked, size := uint16(0), 0, 1472; size == 1472; {
-		if unacked <= 0 {
-			if _, err := unix.Write(fd, ack); err != nil {
-				return err
-			}
-			unacked = window
-		}
-		if n, err = unix.Read(fd, b); errors.Is(err, unix.EINTR) {
-			continue
-		} else if err != nil {
-			return fmt.Errorf("reading block %d from port %d: %w", have+1, port, err)
-		}
-		if b[1] != opData || binary.BigEndian.Uint16(b[2:]) != have+1 {
-			unacked = 0 // a lost block: report the last one that came
-			continue
-		}
-		have, size = have+1, n
-		unacked--
-		copy(ack[2:], b[2:4])
+func (c *benchClient) request(port int, file string) error {
+	request := "\x00\x01" + file + "\x00octet\x00blksize\x001468\x00"
+	if c.window > 0 {
+		request += fmt.Sprintf("windowsize\x00%d\x00", c.window)
 	}
-	_, err = unix.Write(fd, ack)
+	return unix.Sendto(c.fd, []byte(request), 0, &unix.SockaddrInet4{Port: port, Addr: testSelf.As4()})
+}
+
+// receive handles one packet of the server, and reports whether it was the last one.
+func (c *benchClient) receive() (done bool, err error) {
+	if !c.started {
+		n, from, err := unix.Recvfrom(c.fd, c.b[:], 0)
+		if err == nil {
+			err = unix.Connect(c.fd, from)
+		}
+		if err == nil && (n < 2 || c.b[1] != opOACK || !strings.Contains(string(c.b[:n]), "blksize\x001468")) {
+			err = fmt.Errorf("the answer is %q", c.b[:n])
+		}
+		if c.started = true; !strings.Contains(string(c.b[:n]), "windowsize") {
+			c.window = 1
+		}
+		return false, errors.Join(err, c.acknowledge())
+	}
+	n, err := unix.Read(c.fd, c.b[:])
+	if err != nil {
+		return false, fmt.Errorf("reading block %d: %w", c.have+1, err)
+	}
+	if c.b[1] != opData || binary.BigEndian.Uint16(c.b[2:]) != c.have+1 {
+		return false, c.acknowledge() // a block is lost: report the last one that came
+	}
+	c.have++
+	c.left--
+	if n < 1472 || c.left == 0 {
+		return n < 1472, c.acknowledge()
+	}
+	return false, nil
+}
+
+func (c *benchClient) acknowledge() error {
+	c.left = c.window
+	_, err := unix.Write(c.fd, []byte{0, opACK, byte(c.have >> 8), byte(c.have)})
 	return err
 }

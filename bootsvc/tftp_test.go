@@ -217,3 +217,36 @@ func FuzzTFTPPath(f *testing.F) {
 		}
 	})
 }
+
+// Options get the answers of RFC 2348, 2349 and 7440, within the limits of this server.
+// An invalid value is as if the option were missing.
+func TestTFTPOptions(t *testing.T) {
+	for options, want := range map[string]string{
+		"":                                            "",
+		"blksize\x008\x00":                            "blksize\x008\x00",
+		"blksize\x007\x00":                            "",
+		"blksize\x0065464\x00":                        "blksize\x001468\x00",
+		"blksize\x0065465\x00":                        "",
+		"BlkSize\x00512\x00WINDOWSIZE\x004\x00":       "blksize\x00512\x00windowsize\x004\x00",
+		"windowsize\x0065535\x00":                     "windowsize\x0064\x00",
+		"windowsize\x0065536\x00":                     "",
+		"windowsize\x000\x00":                         "",
+		"timeout\x00255\x00tsize\x000\x00":            "timeout\x00255\x00tsize\x0012345\x00",
+		"timeout\x00256\x00":                          "",
+		"timeout\x000\x00multicast\x00\x00x\x00y\x00": "",
+		"tsize": "",
+	} {
+		r, ok := readRequest([]byte("\x00\x01a\x00octet\x00" + options))
+		if want != "" {
+			want = "\x00\x06" + want
+		}
+		if got := string(r.oack(12345)); !ok || got != want {
+			t.Errorf("%q: %v, %q", options, ok, got)
+		}
+	}
+	for _, bad := range []string{"\x00\x01a\x00mail\x00", "\x00\x01\x00octet\x00", "\x00\x01a", "\x00\x01" + strings.Repeat("x", 256) + "\x00octet\x00"} {
+		if _, ok := readRequest([]byte(bad)); ok {
+			t.Errorf("%.20q is accepted", bad)
+		}
+	}
+}

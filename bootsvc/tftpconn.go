@@ -17,7 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/guard"
 )
 
-const tftpBatch = 64 // packets that one system call reads or writes
+const tftpBatch = 64 // packets that one system call writes
 
 // packets is the socket of a tftpConn, a *tftpSocket.
 type packets interface {
@@ -50,6 +50,7 @@ type tftpConn struct {
 	closed    bool
 	out       []ipv4.Message // to be sent by flush; their buffers are headers and contents
 	queued    int            // of out
+	sleeping  []*tftpSession // to be woken by flush: sending comes first
 }
 
 // tftpSession is one transfer, from its request until its end.
@@ -85,7 +86,7 @@ func newTFTPConn(p packets) *tftpConn {
 // receive handles packets until the socket is closed. It calls begin for each request
 // that is admitted, with c.mu locked.
 func (c *tftpConn) receive(begin func(*tftpSession)) error {
-	in := make([]ipv4.Message, tftpBatch)
+	in := make([]ipv4.Message, tftpBatch/4)
 	for n := range in {
 		in[n].Buffers = [][]byte{make([]byte, maxTFTPRequest+1)} // a longer packet is cut off, and invalid
 		in[n].OOB = ipv4.NewControlMessage(ipv4.FlagDst)
@@ -176,10 +177,10 @@ func (c *tftpConn) acknowledged(peer netip.AddrPort, block uint16, now time.Time
 		s.last = now
 		c.prove(s)
 	}
-	if s.done() || s.wantsChunk() {
-		s.wakeUp()
-	}
 	c.push(s, now)
+	if s.done() || s.wantsChunk() {
+		c.sleeping = append(c.sleeping, s)
+	}
 }
 
 // prove notes that the client of s answers. Its request no longer counts as one that
@@ -312,6 +313,10 @@ func (c *tftpConn) flush() {
 		}
 		queued = queued[n:]
 	}
+	for _, s := range c.sleeping {
+		s.wakeUp()
+	}
+	c.sleeping = c.sleeping[:0]
 }
 
 // finish ends s after its goroutine has returned err.

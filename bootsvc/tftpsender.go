@@ -11,9 +11,8 @@ import (
 // count does not roll over as their numbers on the wire do. The OACK is block 0.
 //
 // A duplicate ACK repeats nothing in a transfer without windows (RFC 1123 §4.2.3.1). In
-// one with windows, it is how a client reports that the first block of a window is lost.
-// Some clients (EDK2) send it for each block that comes after the lost one, so a window
-// is repeated once in a round trip.
+// one with windows, it is how a client reports that the first block of a window is lost;
+// some clients (EDK2) repeat it for each block that comes after the lost one.
 type tftpSender struct {
 	oack      []byte // nil = the request had no options
 	blockSize int
@@ -24,9 +23,12 @@ type tftpSender struct {
 	sent    int64 // last block that was sent
 	read    int64 // last block in chunks
 	final   int64 // last block of the file; -1 = not known yet
+	end     int64 // last block of the window
 	repeats int   // of blocks after acked
 	sentAt  time.Time
-	trip    time.Duration // from the last block of a window to its ACK
+
+	repeated bool          // a block of this window was sent twice
+	trip     time.Duration // from the end of a window without repetitions to its ACK
 
 	// chunks are the next blocks of the file, at most two chunks of perChunk blocks. The
 	// first one begins with block first.
@@ -37,7 +39,7 @@ type tftpSender struct {
 }
 
 const (
-	tftpChunk       = 32 << 10 // bytes of a file that are read at once
+	tftpChunk       = 64 << 10 // bytes of a file that are read at once
 	tftpPlainBlock  = 512      // without the option blksize
 	tftpPlainWindow = 1
 )
@@ -45,10 +47,7 @@ const (
 // newTFTPSender returns the sender of a file of size bytes. In netascii, up to twice as
 // much is sent.
 func newTFTPSender(r tftpRequest, size int64) *tftpSender {
-	t := &tftpSender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, sent: -1, final: -1, first: 1}
-	if t.oack != nil {
-		t.acked = -1
-	}
+	t := &tftpSender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
 	if t.blockSize == 0 {
 		t.blockSize = tftpPlainBlock
 	}
@@ -61,7 +60,11 @@ func newTFTPSender(r tftpRequest, size int64) *tftpSender {
 	if r.netascii {
 		size *= 2
 	}
-	t.sent = t.acked
+	if t.oack != nil {
+		t.acked, t.sent = -1, -1 // a window of the OACK alone
+	} else {
+		t.beginWindow()
+	}
 	t.perChunk = max(int64(t.window), min(tftpChunk, size)/int64(t.blockSize)+1)
 	return t
 }
@@ -105,7 +108,7 @@ func (t *tftpSender) addChunk(b []byte, last bool) {
 // next returns the next block to send, if the window and what has been read allow one.
 func (t *tftpSender) next() (number uint16, content []byte, ok bool) {
 	n := t.sent + 1
-	if n > t.read || n > t.acked+int64(t.window) || t.acked < 0 && n > 0 {
+	if n > t.read || n > t.end {
 		return 0, nil, false
 	}
 	t.sent = n
@@ -119,20 +122,34 @@ func (t *tftpSender) next() (number uint16, content []byte, ok bool) {
 
 // ack handles an ACK that came at now, and reports whether it acknowledges a block. The
 // blocks that next then returns are to be sent.
+//
+// An ACK inside the window, or of the block before it, says that the next block is lost.
+// One that comes sooner than a quarter of a round trip after the last packet answers
+// earlier packets: then nothing is repeated, or each packet could cause two more.
 func (t *tftpSender) ack(number uint16, now time.Time) bool {
 	news := int64(number - uint16(t.acked))
+	soon := now.Sub(t.sentAt) <= t.trip/4
 	switch {
 	case news > t.sent-t.acked:
 		return false // of a block that was not sent, or an old one
 	case news == 0:
-		if t.window > 1 && t.sent > t.acked && t.acked >= 0 && t.repeats < tftpRetries && now.Sub(t.sentAt) > 2*t.trip {
+		if t.window > 1 && t.acked >= 0 && t.sent > t.acked && !soon && t.repeats < tftpRetries {
 			t.repeat()
 		}
 		return false
 	}
 	t.acked += news
-	t.sent = t.acked // blocks after it are lost
-	t.repeats, t.trip = 0, now.Sub(t.sentAt)
+	t.repeats = 0
+	if t.acked == t.sent {
+		if !t.repeated {
+			t.trip = now.Sub(t.sentAt)
+		}
+		t.repeated = false
+		t.beginWindow()
+	} else if !soon {
+		t.repeated = true
+		t.beginWindow()
+	}
 	if len(t.chunks) > 0 && t.acked >= t.first+t.perChunk-1 {
 		t.spare = t.chunks[0][:cap(t.chunks[0])]
 		t.chunks, t.first = t.chunks[1:], t.first+t.perChunk
@@ -143,10 +160,20 @@ func (t *tftpSender) ack(number uint16, now time.Time) bool {
 // done reports whether the client has acknowledged the last block.
 func (t *tftpSender) done() bool { return t.final >= 0 && t.acked == t.final }
 
+// beginWindow makes next return the blocks after the last acknowledged one.
+func (t *tftpSender) beginWindow() {
+	t.sent, t.end = t.acked, t.acked+int64(t.window)
+}
+
 // repeat makes next return the blocks that are not acknowledged once more.
 func (t *tftpSender) repeat() {
-	t.sent = t.acked
 	t.repeats++
+	t.repeated = true
+	if t.acked >= 0 {
+		t.beginWindow()
+	} else {
+		t.sent = t.acked
+	}
 }
 
 // expired reports whether blocks were repeated as often as they may be.
