@@ -103,7 +103,7 @@ func TestTFTPIsNotStarved(t *testing.T) {
 }
 
 // TestTFTPLimitsRequests: requests that are not decided yet have a limit, and one that is
-// decided leaves its place to the next.
+// decided leaves its place to the next (security S34).
 func TestTFTPLimitsRequests(t *testing.T) {
 	c := newTFTPConn(&fakeWire{})
 	ask := func(n int) *tftpSession {
@@ -236,6 +236,23 @@ func serveWire(t testing.TB, s *Server) *fakeWire {
 		}
 	})
 	return w
+}
+
+// TestTFTPWindowsAreShortForOthers: a request for an armed machine's file gets a long
+// window only if it comes from the machine's own address (security S34).
+func TestTFTPWindowsAreShortForOthers(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, f, nil)
+	f.setGrant(armed("node1"))
+	w := serveWire(t, s)
+	for source, want := range map[string]string{"192.0.2.7:1069": "windowsize\x008\x00", testAddr + ":1069": "windowsize\x0064\x00"} {
+		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00windowsize\x00100\x00")}
+		var got []datagram
+		waitFor(t, func() bool { got = append(got, w.take()...); return len(got) > 0 })
+		if string(got[0].b) != "\x00\x06"+want {
+			t.Errorf("%s is answered with %q", source, got[0].b)
+		}
+	}
 }
 
 // TestTFTPSelfTestIsForThisHost: the check's script, the only file without a machine, is

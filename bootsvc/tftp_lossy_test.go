@@ -136,7 +136,7 @@ func (c *lossyClient) fetch(request string) ([]byte, error) {
 }
 
 // TestTFTPLossyNetwork: over a network that loses, duplicates and reorders packets, each
-// file arrives as it is, without more packets than the losses explain.
+// file arrives as it is, and an ACK causes at most one window of packets (security S34).
 func TestTFTPLossyNetwork(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 15))

@@ -219,7 +219,7 @@ func FuzzTFTPPath(f *testing.F) {
 }
 
 // Options get the answers of RFC 2348, 2349 and 7440, within the limits of this server.
-// An invalid value is as if the option were missing.
+// An invalid value is as if the option were missing (security S34).
 func TestTFTPOptions(t *testing.T) {
 	for options, want := range map[string]string{
 		"":                                            "",
