@@ -116,6 +116,9 @@ bench: deps-test build ## the figures of the README
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench
 
+bench-wire: deps-test ## TFTP beside tftpd-hpa and atftpd, 2 min
+	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchTFTP$$' ./bootsvc -args -lab -bench
+
 bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
 	$(LAB_TEST) -timeout 30m -run '^TestBenchPage$$' ./e2e -args -bench
 
@@ -141,5 +144,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-image bench-page check size graph docs clean help FORCE
+.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
 FORCE:

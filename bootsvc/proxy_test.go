@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -101,8 +102,9 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{}}
 	s, j := newServer(t, f, beside(inventory.DHCPOff))
 	addr, h := startTFTP(t, s), s.Handler()
-	var mac string
-	s.neighbour = func(netip.Addr) (string, bool) { return mac, mac != "" }
+	var neighbour atomic.Value // of the kernel's table; the servers' goroutines read it
+	be := func(mac string) { neighbour.Store(mac) }
+	s.neighbour = func(netip.Addr) (string, bool) { mac := neighbour.Load().(string); return mac, mac != "" }
 	const refused, loader, chain, boot, disk = "404", "the loader", "by MAC", "the boot script", "disk"
 	kind := func(body string) string {
 		switch {
@@ -137,7 +139,7 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 		}
 	}
 
-	mac = testMAC
+	be(testMAC)
 	check("known, not armed", refused, disk)
 	if got := j.kinds(t, s); got != inventory.EventDisk {
 		t.Errorf("the refused loader and the script make the event %q", got)
@@ -148,9 +150,9 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	g.Spent = true
 	f.setGrant(g)
 	check("spent", refused, disk)
-	mac = "52:54:00:99:99:99"
+	be("52:54:00:99:99:99")
 	check("an unknown MAC", refused, refused)
-	mac = ""
+	be("")
 	check("behind a router", loader, chain)
 
 	s, _ = newServer(t, f, nil)

@@ -3,23 +3,25 @@ package bootsvc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
-
-	"github.com/pin/tftp/v3"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
-	tftpBlock   = 1428 // fits an MTU of 1500 with room for a VLAN tag and a tunnel
+	tftpBlock   = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
 	tftpTimeout = 2 * time.Second
 	tftpRetries = 5
+
+	// Windows in blocks (RFC 7440). ACKs are as easily forged as requests, and a window is
+	// many times longer than its ACK: only an armed machine's own address gets long ones.
+	tftpOwnWindow    = 64
+	tftpOthersWindow = 8
 )
 
 // Operation codes (RFC 1350, 2347).
@@ -34,76 +36,49 @@ const (
 
 // serveTFTP serves until ctx ends. It uses a single port: with a new port for each
 // transfer, every router between relay and server would need connection tracking.
+//
+// One goroutine receives packets and answers ACKs. Each transfer has another one, which
+// looks the machine up, reads the file ahead and repeats lost blocks.
 func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
-	defer c.Close()
 	c.guard = s.guard
-	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error { return s.transferTFTP(ctx, c, name, rf) }, nil)
-	srv.SetBlockSize(tftpBlock)
-	srv.SetBlockSizeNegotiation(false) // it would limit blocks to 512: the library does not know the MTU
-	srv.SetTimeout(tftpTimeout)
-	srv.SetRetries(math.MaxInt) // tftpConn ends a transfer after tftpRetries
-	srv.EnableSinglePort()
-	stop := context.AfterFunc(ctx, func() {
-		srv.Shutdown()
-		c.shut()
+	defer c.Close() // when no transfer uses it
+	var transfers sync.WaitGroup
+	defer transfers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer c.shut()
+	defer context.AfterFunc(ctx, c.shut)()
+	return c.receive(func(session *tftpSession) {
+		transfers.Go(func() { s.transferTFTP(ctx, c, session) })
 	})
-	defer stop()
-	for {
-		done, err := s.serveOnce(srv, c)
-		if err != nil || done {
-			return err
-		}
-	}
 }
 
-// serveOnce runs the library's loop. In single-port mode the loop panics if it sends
-// on the channel of a transfer that has just ended. tftpConn prevents that, but a
-// panic must not stop DHCP either: it is recovered, and the caller starts the loop
-// again, which holds no lock at that point.
-func (s *Server) serveOnce(srv *tftp.Server, c *tftpConn) (done bool, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.guard.Caught("a TFTP packet", v)
-			done, err = false, nil
-		}
-	}()
-	if err := srv.Serve(c); err != nil {
-		return true, fmt.Errorf("serving TFTP: %w", err)
-	}
-	return true, nil
-}
-
-// transferTFTP handles one read request. It runs in a goroutine of the library, which
-// does not recover panics.
-func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, name string, rf io.ReaderFrom) (err error) {
-	remote := rf.(tftp.OutgoingTransfer).RemoteAddr()
-	session := c.session(peerOf(&remote))
-	if session == nil {
-		return errNoFile // WriteTo sends nothing without a session
-	}
+// transferTFTP handles one read request.
+func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSession) {
+	err := errBrokeOff
 	defer func() {
 		if v := recover(); v != nil {
 			s.guard.Caught("a TFTP transfer", v)
-			err = errBrokeOff
 		}
 		if err == nil {
 			s.stats.tftpServed.Add(1)
 		} else {
 			s.stats.tftpRefused.Add(1)
 		}
-		if !errors.Is(err, errNoFile) || session.crowded {
-			c.end(session) // nothing more is sent
-		}
+		c.finish(session, err)
 	}()
-	return s.readTFTP(ctx, name, rf, askTFTP{session.peer.Addr(), session.local, func(rank tftpRank) bool { return c.serve(session, rank) }})
+	err = s.readTFTP(ctx, askTFTP{session.request.name, session.peer.Addr(), session.local, func(rank tftpRank, size int64, content io.Reader) error {
+		return c.transfer(session, rank, size, content)
+	}})
 }
 
-// askTFTP is the source and destination address of a request.
+// askTFTP is a read request.
 type askTFTP struct {
+	name  string
 	from  netip.Addr
 	local net.IP
-	// serve makes room for a transfer. It returns false if there is no room.
-	serve func(rank tftpRank) bool
+	// send sends the file, and returns when the client has acknowledged all of it.
+	send func(rank tftpRank, size int64, content io.Reader) error
 }
 
 // fromThisHost reports whether this host sent the request. The source cannot be forged: the
@@ -153,8 +128,8 @@ func tftpPath(name string) (mac, file string, ok bool) {
 }
 
 // readTFTP answers one read request.
-func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, ask askTFTP) error {
-	mac, file, ok := tftpPath(name)
+func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
+	mac, file, ok := tftpPath(ask.name)
 	if !ok {
 		return errNoFile
 	}
@@ -168,13 +143,13 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 	cancel()
 	switch {
 	case m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost():
-		return sendScript(s.checkScript(), rf, ask, rankOwn)
+		return sendScript(s.checkScript(), ask, rankOwn)
 	case m == nil && file == autoexecName && s.anonymous(req):
-		return sendScript(s.chainScript(), rf, ask, rankKnown)
+		return sendScript(s.chainScript(), ask, rankKnown)
 	case m == nil && !s.anonymous(req):
 		return errNoFile
 	case m != nil && file == autoexecName:
-		return s.tftpScript(ctx, *m, d, rf, ask)
+		return s.tftpScript(ctx, *m, d, ask)
 	case m != nil && !d.ServesLoader():
 		s.log.Info("TFTP refused: the machine is not armed", "machine", d.Machine, "file", file, "reasons", d.Reasons)
 		if mac == "" { // another DHCP server named the loader, so this is the first packet of this boot
@@ -192,11 +167,7 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 	if m != nil {
 		rank = ask.rank(*m, d)
 	}
-	if !ask.serve(rank) {
-		return errBusy
-	}
-	rf.(tftp.OutgoingTransfer).SetSize(info.Size())
-	if _, err := rf.ReadFrom(f); err != nil {
+	if err := ask.send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.
 		s.log.Debug("TFTP transfer ended early", "machine", d.Machine, "file", file, "error", err)
 		return err
@@ -208,16 +179,11 @@ func (s *Server) readTFTP(ctx context.Context, name string, rf io.ReaderFrom, as
 }
 
 // sendScript sends a script.
-func sendScript(script string, rf io.ReaderFrom, ask askTFTP, rank tftpRank) error {
-	if !ask.serve(rank) {
-		return errBusy
-	}
-	rf.(tftp.OutgoingTransfer).SetSize(int64(len(script)))
-	_, err := rf.ReadFrom(strings.NewReader(script))
-	return err
+func sendScript(script string, ask askTFTP, rank tftpRank) error {
+	return ask.send(rank, int64(len(script)), strings.NewReader(script))
 }
 
-func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, rf io.ReaderFrom, ask askTFTP) error {
+func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, ask askTFTP) error {
 	script, ok, err := s.script(ctx, m, d, true)
 	if err != nil {
 		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
@@ -225,7 +191,7 @@ func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision
 	if err != nil || !ok {
 		return errNoFile
 	}
-	if err := sendScript(script, rf, ask, ask.rank(m, d)); err != nil {
+	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
 		return err
 	}
 	s.rec.event(d, scriptEvent(d), autoexecName+" by TFTP")

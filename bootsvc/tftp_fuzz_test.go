@@ -31,7 +31,7 @@ func (w *fakeWire) finish(t *testing.T, s *Server, peer netip.AddrPort) {
 	for range 2 {
 		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x05\x00\x00enough\x00")}
 	}
-	for w.conn.session(peer) != nil {
+	for w.has(peer) {
 		runtime.Gosched()
 	}
 	if n := s.guard.Panics(); n > 0 {
@@ -45,7 +45,7 @@ func (w *fakeWire) finish(t *testing.T, s *Server, peer netip.AddrPort) {
 			t.Fatalf("%d bytes were sent", len(d.b))
 		case d.b[1] == opOACK:
 			options := strings.Split(strings.TrimSuffix(string(d.b[2:]), "\x00"), "\x00")
-			if len(options)%2 != 0 || len(options) > 4 || len(d.b) > 64 {
+			if len(options)%2 != 0 || len(options) > 8 || len(d.b) > 80 {
 				t.Fatalf("options %q", d.b)
 			}
 		}
@@ -53,11 +53,11 @@ func (w *fakeWire) finish(t *testing.T, s *Server, peer netip.AddrPort) {
 }
 
 // FuzzTFTPOptions: with any bytes after the mode of a request, the transfer begins and
-// ends, and the answer has at most two options with numbers of the server (security S34).
+// ends, and the answer has at most four options with numbers of the server (security S34).
 func FuzzTFTPOptions(f *testing.F) {
 	for _, options := range []string{
 		"", "blksize\x001428\x00tsize\x000\x00", "blksize\x00" + strings.Repeat("0", 470) + "512\x00", "BLKSIZE\x008\x00", "tsize\x00-1\x00windowsize\x0064\x00",
-		strings.Repeat("blksize\x00512\x00", 30), "\x00\x00\x00", "blksize", "blksize\x00", "timeout\x00255\x00multicast\x00\x00", strings.Repeat("x", 1400),
+		strings.Repeat("blksize\x00512\x00", 30), "\x00\x00\x00", "blksize", "blksize\x00", "windowsize\x0065536\x00blksize\x008\x00", "timeout\x00255\x00multicast\x00\x00", strings.Repeat("x", 1400),
 	} {
 		f.Add("octet\x00" + options)
 	}

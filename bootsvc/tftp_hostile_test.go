@@ -1,16 +1,17 @@
 package bootsvc
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -101,70 +102,32 @@ func TestTFTPIsNotStarved(t *testing.T) {
 	}
 }
 
-// TestTFTPForgetsLostRequests: requests that the library has dropped do not count
-// permanently.
-func TestTFTPForgetsLostRequests(t *testing.T) {
-	c := newTFTPConn(nil, &fakeWire{})
-	peer := func(n int) netip.AddrPort {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}), 1069)
+// TestTFTPLimitsRequests: requests that are not decided yet have a limit, and one that is
+// decided leaves its place to the next (security S34).
+func TestTFTPLimitsRequests(t *testing.T) {
+	c := newTFTPConn(&fakeWire{})
+	ask := func(n int) *tftpSession {
+		s := &tftpSession{peer: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}), 1069), last: time.Now()}
+		if !c.admit(s) {
+			return nil
+		}
+		return s
 	}
-	for n := range tftpUndecided {
-		if !c.admit(peer(n), nil) {
+	first := ask(0)
+	for n := 1; n < tftpUndecided; n++ {
+		if ask(n) == nil {
 			t.Fatalf("request %d is refused", n)
 		}
 	}
-	if c.admit(peer(tftpUndecided), nil) || c.admit(peer(0), nil) {
+	if ask(tftpUndecided) != nil || ask(1) != nil {
 		t.Fatal("more requests are let in than may be undecided")
 	}
-	late := c.session(peer(1))
-	for _, s := range c.live {
-		s.last = s.last.Add(-2 * tftpLost)
+	c.finish(first, errBusy)
+	if ask(tftpUndecided) == nil {
+		t.Error("a request that was decided keeps its place")
 	}
-	if !c.admit(peer(0), nil) || !c.admit(peer(tftpUndecided), nil) {
-		t.Error("lost requests keep their place")
-	}
-	if c.serve(late, rankOwn) || c.undecided != 2 || c.transfers != 0 {
+	if c.serve(first, rankOwn) || c.undecided != tftpUndecided || c.transfers != 0 {
 		t.Errorf("%d undecided, %d transfers", c.undecided, c.transfers)
-	}
-}
-
-// TestTFTPTransferReadsWhatItIsHanded: if a transfer times out while a packet is being
-// passed to it, it is not ended before it has read the packet: it would close a channel
-// that the library's loop sends on. After tftpRetries it is ended in any case.
-func TestTFTPTransferReadsWhatItIsHanded(t *testing.T) {
-	peer := netip.MustParseAddrPort("192.0.2.1:1069")
-	oack, data := []byte{0, opOACK, 0, 0}, []byte{0, opData, 0, 1}
-	ended := func(c *tftpConn, b []byte) bool { _, _, err := c.maySend(peer, b); return err != nil }
-	for name, hand := range map[string]func(c *tftpConn) bool{
-		"an ACK":                    func(c *tftpConn) bool { return c.acknowledged(peer, 0) },
-		"an error":                  func(c *tftpConn) bool { return c.ended(peer) },
-		"an ACK before an eviction": func(c *tftpConn) bool { return c.acknowledged(peer, 0) && !c.finish(c.live[peer]) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newTFTPConn(nil, &fakeWire{})
-			if !c.admit(peer, nil) || !c.serve(c.live[peer], rankOwn) || ended(c, oack) || !hand(c) {
-				t.Fatal("the transfer did not begin")
-			}
-			for n := range tftpRetries {
-				if _, send, err := c.maySend(peer, oack); send || err != nil {
-					t.Fatalf("repeat %d: sent: %v, %v", n, send, err)
-				}
-			}
-			if !ended(c, oack) {
-				t.Error("the transfer goes on for ever")
-			}
-			if c.acknowledged(peer, 0) || c.ended(peer) {
-				t.Error("a transfer that is over is handed a packet")
-			}
-		})
-	}
-	c := newTFTPConn(nil, &fakeWire{})
-	if !c.admit(peer, nil) || !c.serve(c.live[peer], rankOwn) || ended(c, oack) || !c.acknowledged(peer, 0) || ended(c, data) {
-		t.Fatal("the transfer did not begin")
-	}
-	c.shut()
-	if ended(c, data) || c.acknowledged(peer, 1) {
-		t.Error("it is ended before it has read that the server shuts down")
 	}
 }
 
@@ -182,25 +145,36 @@ type fakeWire struct {
 
 type datagram struct {
 	peer  netip.AddrPort
-	local net.IP
+	local net.IP // where it was sent to; nil if the server sent it
 	b     []byte
 }
 
-func (w *fakeWire) ReadFrom(b []byte) (int, *ipv4.ControlMessage, net.Addr, error) {
+func (w *fakeWire) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	select {
 	case d := <-w.in:
-		return copy(b, d.b), &ipv4.ControlMessage{Dst: d.local}, net.UDPAddrFromAddrPort(d.peer), nil
+		m := &ms[0]
+		m.N, m.Addr = copy(m.Buffers[0], d.b), net.UDPAddrFromAddrPort(d.peer)
+		m.NN = copy(m.OOB, unix.PktInfo4(&unix.Inet4Pktinfo{Addr: [4]byte(d.local.To4())}))
+		return 1, nil
 	case <-w.closed:
-		return 0, nil, nil, net.ErrClosed
+		return 0, net.ErrClosed
 	}
 }
 
-func (w *fakeWire) WriteTo(b []byte, cm *ipv4.ControlMessage, to net.Addr) (int, error) {
+func (w *fakeWire) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sent = append(w.sent, datagram{peerOf(to.(*net.UDPAddr)), cm.Src, bytes.Clone(b)})
-	return len(b), nil
+	for _, m := range ms {
+		w.sent = append(w.sent, datagram{peerOf(m.Addr.(*net.UDPAddr)), nil, slices.Concat(m.Buffers...)})
+	}
+	return len(ms), nil
 }
+
+func (w *fakeWire) LocalAddr() net.Addr { return &net.UDPAddr{IP: testSelf.AsSlice(), Port: 69} }
+
+func (w *fakeWire) Stop() { w.once.Do(func() { close(w.closed) }) }
+
+func (w *fakeWire) Close() error { return nil }
 
 // fetch fetches a file like a client that loses no packets and repeats a packet until it
 // is answered.
@@ -240,18 +214,11 @@ func (w *fakeWire) take() []datagram {
 	return out
 }
 
-// fakeSocket has the other methods of a socket that the library calls.
-type fakeSocket struct{ *fakeWire }
-
-func (s fakeSocket) ReadFrom([]byte) (int, net.Addr, error) { return 0, nil, net.ErrClosed }
-func (s fakeSocket) WriteTo([]byte, net.Addr) (int, error)  { return 0, net.ErrClosed }
-func (s fakeSocket) Close() error                           { return nil }
-func (s fakeSocket) LocalAddr() net.Addr                    { return &net.UDPAddr{IP: testSelf.AsSlice(), Port: 69} }
-func (s fakeSocket) SetDeadline(time.Time) error            { return nil }
-func (s fakeSocket) SetWriteDeadline(time.Time) error       { return nil }
-func (s fakeSocket) SetReadDeadline(time.Time) error {
-	s.once.Do(func() { close(s.closed) })
-	return nil
+// has reports whether the transfer with peer is not over.
+func (w *fakeWire) has(peer netip.AddrPort) bool {
+	w.conn.mu.Lock()
+	defer w.conn.mu.Unlock()
+	return w.conn.live[peer] != nil
 }
 
 // serveWire serves s on a fakeWire until the test ends.
@@ -260,7 +227,7 @@ func serveWire(t testing.TB, s *Server) *fakeWire {
 	w := &fakeWire{in: make(chan datagram), closed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	w.conn = newTFTPConn(fakeSocket{w}, w)
+	w.conn = newTFTPConn(w)
 	go func() { done <- s.serveTFTP(ctx, w.conn) }()
 	t.Cleanup(func() {
 		cancel()
@@ -269,6 +236,23 @@ func serveWire(t testing.TB, s *Server) *fakeWire {
 		}
 	})
 	return w
+}
+
+// TestTFTPWindowsAreShortForOthers: a request for an armed machine's file gets a long
+// window only if it comes from the machine's own address (security S34).
+func TestTFTPWindowsAreShortForOthers(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, f, nil)
+	f.setGrant(armed("node1"))
+	w := serveWire(t, s)
+	for source, want := range map[string]string{"192.0.2.7:1069": "windowsize\x008\x00", testAddr + ":1069": "windowsize\x0064\x00"} {
+		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00windowsize\x00100\x00")}
+		var got []datagram
+		waitFor(t, func() bool { got = append(got, w.take()...); return len(got) > 0 })
+		if string(got[0].b) != "\x00\x06"+want {
+			t.Errorf("%s is answered with %q", source, got[0].b)
+		}
+	}
 }
 
 // TestTFTPSelfTestIsForThisHost: the check's script, the only file without a machine, is

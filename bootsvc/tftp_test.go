@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -70,8 +71,8 @@ func TestTFTPSizeProbe(t *testing.T) {
 	send(t, c, rrq)
 	oack := receive(t, c)
 	if !strings.HasPrefix(oack, "\x00\x06") || !strings.Contains(oack, "tsize\x004800\x00") ||
-		!strings.Contains(oack, "blksize\x001428\x00") ||
-		strings.Contains(oack, "windowsize") {
+		!strings.Contains(oack, "blksize\x001468\x00") ||
+		!strings.Contains(oack, "windowsize\x004\x00") {
 		t.Fatalf("OACK %q", oack)
 	}
 	send(t, c, "\x00\x05\x00\x08User aborted the transfer\x00")
@@ -130,40 +131,53 @@ func TestTFTPRefusals(t *testing.T) {
 // of requests of its address is limited (security S34).
 func TestTFTPDoesNotAmplify(t *testing.T) {
 	wire := &fakeWire{}
-	c := newTFTPConn(nil, wire)
-	a := netip.MustParseAddr("192.0.2.1")
+	c := newTFTPConn(wire)
+	ask := func(peer string) *tftpSession {
+		p := netip.MustParseAddrPort(peer)
+		s := &tftpSession{peer: p, to: net.UDPAddrFromAddrPort(p), last: time.Now(), request: tftpRequest{name: "x", blockSize: 512, window: 64}}
+		if !c.admit(s) {
+			return nil
+		}
+		return s
+	}
 	for port := range tftpPerWindow {
-		if !c.admit(netip.AddrPortFrom(a, uint16(1000+port)), nil) {
+		if ask(fmt.Sprintf("192.0.2.1:%d", 1000+port)) == nil {
 			t.Fatalf("request %d is refused", port)
 		}
 	}
-	if p := netip.AddrPortFrom(a, 9); !c.admit(p, nil) || c.serve(c.session(p), rankArmed) {
+	if s := ask("192.0.2.1:9"); s == nil || c.serve(s, rankArmed) {
 		t.Error("more requests than the limit are served")
 	}
-	if c.mayAsk(a) {
+	if c.count(netip.MustParseAddr("192.0.2.1"), time.Now()) {
 		t.Error("more requests than the limit are answered")
 	}
 
-	peer := &net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 7}
-	if !c.admit(peerOf(peer), nil) || !c.serve(c.session(peerOf(peer)), rankArmed) {
+	s := ask("192.0.2.2:7")
+	if s == nil || !c.serve(s, rankOwn) {
 		t.Fatal("not admitted")
 	}
+	s.tftpSender = newTFTPSender(s.request, 1<<20)
+	sent := func() int { c.flush(); return len(wire.take()) }
 	for range 5 {
-		if n, err := c.WriteTo([]byte{0, opOACK, 0, 0}, peer); n != 4 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
+		s.repeat()
+		s.repeats = 0
+		c.push(s, time.Now())
 	}
-	if len(wire.sent) != 1 {
-		t.Errorf("%d packets for one request", len(wire.sent))
+	if n := sent(); n != 1 {
+		t.Errorf("%d packets for one request", n)
 	}
-	c.take([]byte{0, opACK, 0, 0}, 4, peer, nil)
-	for range 5 {
-		if _, err := c.WriteTo([]byte{0, opData, 0, 1}, peer); err != nil {
-			t.Error(err)
-		}
+	if ask("192.0.2.2:7") != nil || sent() != 1 {
+		t.Error("a repeated request is not answered once")
 	}
-	if len(wire.sent) != 6 {
-		t.Errorf("%d packets for a client that answers", len(wire.sent))
+	c.acknowledged(s.peer, 7, time.Now())
+	if n := sent(); n != 0 || s.proven {
+		t.Errorf("%d packets for an ACK of a block that was not sent", n)
+	}
+	c.acknowledged(s.peer, 0, time.Now())
+	s.addChunk(s.buffer(), false)
+	c.push(s, time.Now())
+	if n := sent(); n != tftpOwnWindow || !s.proven {
+		t.Errorf("%d packets for a client that answers", n)
 	}
 }
 
@@ -202,4 +216,37 @@ func FuzzTFTPPath(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Options get the answers of RFC 2348, 2349 and 7440, within the limits of this server.
+// An invalid value is as if the option were missing (security S34).
+func TestTFTPOptions(t *testing.T) {
+	for options, want := range map[string]string{
+		"":                                            "",
+		"blksize\x008\x00":                            "blksize\x008\x00",
+		"blksize\x007\x00":                            "",
+		"blksize\x0065464\x00":                        "blksize\x001468\x00",
+		"blksize\x0065465\x00":                        "",
+		"BlkSize\x00512\x00WINDOWSIZE\x004\x00":       "blksize\x00512\x00windowsize\x004\x00",
+		"windowsize\x0065535\x00":                     "windowsize\x0064\x00",
+		"windowsize\x0065536\x00":                     "",
+		"windowsize\x000\x00":                         "",
+		"timeout\x00255\x00tsize\x000\x00":            "timeout\x00255\x00tsize\x0012345\x00",
+		"timeout\x00256\x00":                          "",
+		"timeout\x000\x00multicast\x00\x00x\x00y\x00": "",
+		"tsize": "",
+	} {
+		r, ok := readRequest([]byte("\x00\x01a\x00octet\x00" + options))
+		if want != "" {
+			want = "\x00\x06" + want
+		}
+		if got := string(r.oack(12345)); !ok || got != want {
+			t.Errorf("%q: %v, %q", options, ok, got)
+		}
+	}
+	for _, bad := range []string{"\x00\x01a\x00mail\x00", "\x00\x01\x00octet\x00", "\x00\x01a", "\x00\x01" + strings.Repeat("x", 256) + "\x00octet\x00"} {
+		if _, ok := readRequest([]byte(bad)); ok {
+			t.Errorf("%.20q is accepted", bad)
+		}
+	}
 }

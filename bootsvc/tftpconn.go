@@ -1,7 +1,6 @@
 package bootsvc
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,61 +8,39 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/pin/tftp/v3/netascii"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
-const (
-	tftpSessions  = 1024 // transfers at once
-	tftpUndecided = 256  // requests at once that are not decided yet (rankUndecided)
-	tftpCrowd     = 8    // of tftpUndecided, for addresses with more than tftpPerWindow requests
-	tftpPerWindow = 100  // requests of one address in tftpWindow without an ACK, so they may be forged
-	tftpWindow    = 10 * time.Second
-	tftpSources   = 4096            // addresses whose requests are counted
-	tftpStalled   = 5 * time.Second // without an expected ACK
-	tftpLost      = 3 * tftpStalled // undecided or over for longer: the library has no transfer
-	tftpBuffer    = 2 << 20         // bytes
-	maxTFTPError  = 128             // bytes of a client's error that are passed to the library
-)
+const tftpBatch = 64 // packets that one system call writes
 
-// tftpRank is how important a request is, from the inventory.
-type tftpRank int
-
-const (
-	rankUndecided tftpRank = iota // not looked up yet
-	rankKnown                     // a file that is served to any client that names its machine
-	rankArmed                     // a file of a machine with an open netboot window
-	rankOwn                       // like rankArmed, requested from the machine's reserved address
-)
-
-// packets is the socket of a tftpConn, an *ipv4.PacketConn.
+// packets is the socket of a tftpConn, a *tftpSocket.
 type packets interface {
-	ReadFrom(b []byte) (n int, cm *ipv4.ControlMessage, src net.Addr, err error)
-	WriteTo(b []byte, cm *ipv4.ControlMessage, dst net.Addr) (n int, err error)
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+	WriteBatch(ms []ipv4.Message, flags int) (int, error)
+	LocalAddr() net.Addr
+	// Stop makes a ReadBatch that waits return, and later ones return at once.
+	Stop()
+	Close() error
 }
 
-// tftpConn is a filter between the library and the socket. It passes to the library
-// only requests that readRequest wrote, expected ACKs and short errors. It answers
-// from the address that the request was sent to. Because the source of a request is
-// easily forged, a source that has not sent an ACK gets at most as many packets as it
-// has sent (security S34).
+// tftpConn has the transfers of one socket. It answers from the address that the request
+// was sent to. Because the source of a request is easily forged, a source that has not
+// sent an ACK gets at most as many packets as it has sent (security S34).
 //
 // If there are more transfers than tftpSessions, the least valuable one is ended: see
 // value.
 type tftpConn struct {
-	net.PacketConn
-	packets packets
-	guard   *guard.Guard
+	packets
+	guard *guard.Guard
 
 	mu        sync.Mutex
 	live      map[netip.AddrPort]*tftpSession
-	evicted   []netip.AddrPort   // peers whose transfers the library must end
 	serving   map[netip.Addr]int // transfers by address
 	transfers int                // total of serving
 	undecided int
@@ -71,319 +48,139 @@ type tftpConn struct {
 	recent    map[netip.Addr]int // requests since the time since
 	since     time.Time
 	closed    bool
+	out       []ipv4.Message // to be sent by flush; their buffers are headers and contents
+	queued    int            // of out
+	sleeping  []*tftpSession // to be woken by flush: sending comes first
 }
 
-// tftpSession is one transfer, from its request until the library has ended it.
+// tftpSession is one transfer, from its request until its end.
 type tftpSession struct {
+	*tftpSender // nil until the file is known
+
 	peer    netip.AddrPort
+	to      net.Addr // peer
 	local   net.IP
+	source  []byte // the control message that makes local the source of packets
+	request tftpRequest
 	rank    tftpRank
 	crowded bool // its address has sent more than tftpPerWindow requests
 	last    time.Time
 	asked   int  // requests received
-	sent    int  // packets sent before the first ACK
-	block   int  // last block that the library sent; 0 = the OACK, -1 = none yet
-	repeats int  // of block
-	waits   int  // block whose ACK is expected; -1 = none
-	handed  bool // a packet was passed to the library, which has sent nothing new since
+	answers int  // packets sent before the first ACK
 	proven  bool // the client has sent an ACK, so its address is not forged
-	over    bool // evicted, or ended by its client: nothing more is sent
+	over    bool // nothing more is sent
+	wake    chan struct{}
 }
 
-func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, error) {
-	full := httpserve.WithHost(addr, self)
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) {
-			// A large buffer keeps requests during a burst of forged ones. Without
-			// CAP_NET_ADMIN, the kernel's default size remains.
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, tftpBuffer)
-		})
-	}}
-	pc, err := lc.ListenPacket(ctx, "udp4", full)
-	if err != nil {
-		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, httpserve.BindRemedy(err, "TFTP address"))
+func newTFTPConn(p packets) *tftpConn {
+	c := &tftpConn{
+		packets: p, live: map[netip.AddrPort]*tftpSession{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
+		out: make([]ipv4.Message, tftpBatch),
 	}
-	p4 := ipv4.NewPacketConn(pc)
-	if err := p4.SetControlMessage(ipv4.FlagDst, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("enabling packet information: %w", err), pc.Close())
+	for n := range c.out {
+		c.out[n].Buffers = [][]byte{make([]byte, 4), nil}
 	}
-	return newTFTPConn(pc, p4), nil
+	return c
 }
 
-func newTFTPConn(pc net.PacketConn, p packets) *tftpConn {
-	return &tftpConn{
-		PacketConn: pc, packets: p,
-		live: map[netip.AddrPort]*tftpSession{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
+// receive handles packets until the socket is closed. It calls begin for each request
+// that is admitted, with c.mu locked.
+func (c *tftpConn) receive(begin func(*tftpSession)) error {
+	in := make([]ipv4.Message, tftpBatch/4)
+	for n := range in {
+		in[n].Buffers = [][]byte{make([]byte, maxTFTPRequest+1)} // a longer packet is cut off, and invalid
+		in[n].OOB = ipv4.NewControlMessage(ipv4.FlagDst)
 	}
-}
-
-// ReadFrom returns the next packet for the library. b must be longer than any packet.
-func (c *tftpConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
-		if peer, ok := c.nextEvicted(); ok {
-			return copy(b, "\x00\x05\x00\x00evicted\x00"), net.UDPAddrFromAddrPort(peer), nil
-		}
-		n, cm, from, err := c.packets.ReadFrom(b)
-		if err != nil {
-			c.mu.Lock()
-			closed := c.closed
-			c.mu.Unlock()
-			if closed {
-				time.Sleep(10 * time.Millisecond) // the library keeps reading until its transfers have ended
-			}
-			return n, from, err
-		}
-		src, ok := from.(*net.UDPAddr)
-		if !ok || n < 4 || b[0] != 0 {
+		n, err := c.ReadBatch(in, unix.MSG_WAITFORONE)
+		switch {
+		case c.isShut():
+			return nil
+		case errors.Is(err, unix.EINTR):
 			continue
+		case err != nil:
+			return fmt.Errorf("reading TFTP packets: %w", err)
 		}
-		var local net.IP
-		if cm != nil && cm.Dst != nil && !cm.Dst.IsMulticast() && !cm.Dst.Equal(net.IPv4bcast) {
-			local = cm.Dst
-		}
-		if n = c.take(b, n, src, local); n > 0 {
-			return n, from, nil
-		}
+		c.take(in[:n], begin)
 	}
 }
 
-// take handles the packet of n bytes in b. It replaces b by the packet for the library
-// and returns its length, or 0 if the library gets nothing.
-func (c *tftpConn) take(b []byte, n int, src *net.UDPAddr, local net.IP) int {
-	peer := peerOf(src)
-	switch b[1] {
-	case opWRQ:
-		if c.mayAsk(peer.Addr()) {
-			_, _ = c.packets.WriteTo([]byte("\x00\x05\x00\x02read-only\x00"), &ipv4.ControlMessage{Src: local},
-				src) // if the error is lost, the client times out
-		}
-	case opRRQ:
-		if request, ok := readRequest(b[:n]); ok && c.admit(peer, local) {
-			return copy(b, request)
-		}
-	case opACK:
-		if c.acknowledged(peer, int(binary.BigEndian.Uint16(b[2:]))) {
-			return 4
-		}
-	case opError:
-		if c.ended(peer) {
-			n = min(n, maxTFTPError)
-			b[n] = 0 // the library needs a terminated message; b has room for it
-			return n + 1
-		}
-	}
-	return 0
-}
-
-// WriteTo sends a packet of the library. An error ends the transfer in the library,
-// because it is not a net.Error.
-func (c *tftpConn) WriteTo(b []byte, to net.Addr) (n int, err error) {
-	defer c.guard.Recover("a TFTP answer")
-	dst, ok := to.(*net.UDPAddr)
-	if !ok || len(b) < 4 {
-		return 0, net.ErrClosed
-	}
-	local, send, err := c.maySend(peerOf(dst), b)
-	if err != nil || !send {
-		return len(b), err
-	}
-	return c.packets.WriteTo(b, &ipv4.ControlMessage{Src: local}, to)
-}
-
-// maySend reports whether to send a packet to peer, and from which address. An error
-// ends the transfer.
-func (c *tftpConn) maySend(peer netip.AddrPort, b []byte) (local net.IP, send bool, err error) {
+// take handles packets that were received at once.
+func (c *tftpConn) take(in []ipv4.Message, begin func(*tftpSession)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.live[peer]
-	if s == nil {
-		return nil, false, io.ErrClosedPipe
+	defer c.guard.Recover("a TFTP packet")
+	now := time.Now()
+	for _, m := range in {
+		b := m.Buffers[0][:m.N]
+		from, ok := m.Addr.(*net.UDPAddr)
+		if !ok || len(b) < 4 || b[0] != 0 {
+			continue
+		}
+		peer := peerOf(from)
+		switch b[1] {
+		case opRRQ, opWRQ:
+			c.ask(&tftpSession{peer: peer, to: from, local: localAddress(m.OOB[:m.NN]), last: now}, b, begin)
+		case opACK:
+			c.acknowledged(peer, binary.BigEndian.Uint16(b[2:]), now)
+		case opError:
+			if s := c.live[peer]; s != nil {
+				c.prove(s)
+				c.end(s)
+			}
+		}
 	}
-	last := b[1] == opError // an error packet is the last one of a transfer
-	if last {
-		defer c.forget(s)
-	}
-	if !last {
-		s.note(blockOf(b))
-	}
-	switch {
-	case s.repeats > tftpRetries:
-		c.finish(s)
-		return nil, false, io.ErrClosedPipe
-	case s.handed:
-		return nil, false, nil
-	case c.closed || s.over:
-		return nil, false, io.ErrClosedPipe
-	case !last:
-		s.waits = s.block
-	}
-	if !s.proven && s.sent >= s.asked {
-		return nil, false, nil
-	}
-	s.sent++
-	return s.local, true, nil
+	c.flush()
 }
 
-// blockOf returns the block of a DATA or OACK packet.
-func blockOf(b []byte) int {
-	if b[1] == opOACK {
-		return 0
+// localAddress returns the address that a packet was sent to, or nil if that was not one
+// address of this host.
+func localAddress(control []byte) net.IP {
+	var m ipv4.ControlMessage
+	if m.Parse(control) != nil || m.Dst == nil || m.Dst.IsMulticast() || m.Dst.Equal(net.IPv4bcast) {
+		return nil
 	}
-	return int(binary.BigEndian.Uint16(b[2:]))
+	return m.Dst
 }
 
-// note counts a packet that the library sends: the next block, or a repeated one after
-// a timeout.
-func (s *tftpSession) note(block int) {
-	if block == s.block {
-		s.repeats++
+// ask handles a request. s becomes its session.
+func (c *tftpConn) ask(s *tftpSession, b []byte, begin func(*tftpSession)) {
+	s.source = (&ipv4.ControlMessage{Src: s.local}).Marshal()
+	if b[1] == opWRQ {
+		if c.count(s.peer.Addr(), s.last) {
+			c.queue(s, []byte{0, opError, 0, 2}, []byte("read-only\x00"))
+		}
 		return
 	}
-	s.block, s.repeats, s.handed = block, 0, false
+	var ok bool
+	if s.request, ok = readRequest(b); ok && c.admit(s) {
+		begin(s)
+	}
 }
 
-// mayAsk counts a request of an address and returns false if there were too many.
-func (c *tftpConn) mayAsk(a netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.count(a, time.Now())
+// repeatAnswer sends the first packet of a transfer again, if its client repeats the
+// request.
+func (c *tftpConn) repeatAnswer(s *tftpSession) {
+	if s.tftpSender != nil && !s.proven && s.sent > s.acked {
+		s.sent = s.acked
+		c.push(s, time.Now())
+	}
 }
 
-// count is mayAsk with the lock held. If there are too many addresses to count, it
-// begins a new window, so that forged addresses cannot lock out others.
-func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
-	if now.Sub(c.since) > tftpWindow || len(c.recent) >= tftpSources {
-		c.recent, c.since = map[netip.Addr]int{}, now
-	}
-	c.recent[a]++
-	return c.recent[a] <= tftpPerWindow
-}
-
-// admit reports whether to pass a request to the library. A repeated request is only
-// counted: the library has it already, and repeats its own packet.
-func (c *tftpConn) admit(peer netip.AddrPort, local net.IP) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	crowded := !c.count(peer.Addr(), now)
-	if s := c.live[peer]; s != nil && !s.lost(now) {
-		if !crowded {
-			s.asked++
-		}
-		return false
-	} else if s != nil {
-		c.forget(s)
-	}
-	if c.undecided >= tftpUndecided || len(c.live) >= 2*tftpSessions {
-		for _, s := range c.live {
-			if s.lost(now) {
-				c.forget(s)
-			}
-		}
-	}
-	if c.closed || c.undecided >= tftpUndecided || crowded && c.crowd >= tftpCrowd || len(c.live) >= 2*tftpSessions {
-		return false
-	}
-	c.undecided++
-	if crowded {
-		c.crowd++
-	}
-	c.live[peer] = &tftpSession{peer: peer, local: local, crowded: crowded, last: now, asked: 1, block: -1, waits: -1}
-	return true
-}
-
-// lost reports whether the library has no transfer for s. The library drops a request
-// while it is ending the previous transfer of the same port.
-func (s *tftpSession) lost(now time.Time) bool {
-	return (s.over || s.rank == rankUndecided) && now.Sub(s.last) > tftpLost
-}
-
-// session returns the transfer with peer, or nil if it is over already.
-func (c *tftpConn) session(peer netip.AddrPort) *tftpSession {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.live[peer]
-}
-
-// serve reports whether to serve a request of that rank, and makes room for it. A
-// machine's reserved address is served even after too many requests, because others
-// may have forged them.
-func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s.over || s.crowded && rank < rankOwn {
-		return false
-	}
-	c.uncount(s)
-	s.rank = rank
-	c.transfers++
-	c.serving[s.peer.Addr()]++
-	if c.transfers <= tftpSessions {
-		return true
-	}
-	worst := c.leastValuable(s, time.Now())
-	if c.finish(worst) {
-		c.evicted = append(c.evicted, worst.peer)
-	}
-	return worst != s
-}
-
-// leastValuable returns the transfer to end: the one with the lowest value, then of
-// the address with the most transfers, then the one that has been idle longest. It
-// may be newest itself.
-func (c *tftpConn) leastValuable(newest *tftpSession, now time.Time) *tftpSession {
-	worst := newest
-	for _, s := range c.live {
-		if s.over || s.rank == rankUndecided {
-			continue
-		}
-		if c.before(s, worst, now) {
-			worst = s
-		}
-	}
-	return worst
-}
-
-// before reports whether a should be ended before b.
-func (c *tftpConn) before(a, b *tftpSession, now time.Time) bool {
-	if v, w := a.value(now), b.value(now); v != w {
-		return v < w
-	}
-	if n, m := c.serving[a.peer.Addr()], c.serving[b.peer.Addr()]; n != m {
-		return n > m
-	}
-	return a.last.Before(b.last)
-}
-
-// value orders transfers by how much would be lost if they ended. It is highest for a
-// machine with an open window, from its own address, that is making progress.
-func (s *tftpSession) value(now time.Time) int {
-	goesOn := s.proven && now.Sub(s.last) < tftpStalled
-	switch {
-	case s.rank == rankOwn && goesOn:
-		return 4
-	case s.rank == rankOwn:
-		return 3
-	case goesOn:
-		return 2
-	case s.rank == rankArmed:
-		return 1
-	}
-	return 0
-}
-
-// acknowledged reports whether the transfer with peer expects the ACK of that block,
-// and notes it. Any other ACK is dropped: it would restart the library's timeout.
-func (c *tftpConn) acknowledged(peer netip.AddrPort, block int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// acknowledged handles an ACK.
+func (c *tftpConn) acknowledged(peer netip.AddrPort, block uint16, now time.Time) {
 	s := c.live[peer]
-	if s == nil || s.over || s.waits != block {
-		return false
+	if s == nil || s.tftpSender == nil {
+		return
 	}
-	s.waits, s.handed, s.last = -1, true, time.Now()
-	c.prove(s)
-	return true
+	if s.ack(block, now) {
+		s.last = now
+		c.prove(s)
+	}
+	c.push(s, now)
+	if s.done() || s.wantsChunk() {
+		c.sleeping = append(c.sleeping, s)
+	}
 }
 
 // prove notes that the client of s answers. Its request no longer counts as one that
@@ -395,74 +192,142 @@ func (c *tftpConn) prove(s *tftpSession) {
 	s.proven = true
 }
 
-// ended marks the transfer with peer as ended by its client, and reports whether the
-// library must get the client's error.
-func (c *tftpConn) ended(peer netip.AddrPort) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.live[peer]
-	if s == nil || s.over {
-		return false
-	}
-	c.prove(s)
-	return c.finish(s)
-}
-
-// finish marks s as ended and reports whether the library is waiting for a packet of
-// s, so that it must get an error packet. Otherwise, an error of WriteTo ends s.
-//
-// When a transfer ends, the library closes the channel that its loop sends the
-// transfer's packets on, and sending on a closed channel panics. Therefore WriteTo
-// does not end a transfer before it has read a packet that was passed to it.
-func (c *tftpConn) finish(s *tftpSession) (waits bool) {
-	c.uncount(s)
-	waits = s.waits >= 0
-	s.over, s.waits, s.handed = true, -1, s.handed || waits
-	return waits
-}
-
-// nextEvicted returns the next evicted transfer that is still live.
-func (c *tftpConn) nextEvicted() (peer netip.AddrPort, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.evicted) > 0 && !ok {
-		peer, c.evicted = c.evicted[0], c.evicted[1:]
-		_, ok = c.live[peer]
-	}
-	return peer, ok
-}
-
-// end forgets a transfer that the library has ended.
-func (c *tftpConn) end(s *tftpSession) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.forget(s)
-}
-
-// forget is end with the lock held.
-func (c *tftpConn) forget(s *tftpSession) {
-	if c.live[s.peer] == s {
-		delete(c.live, s.peer)
-		c.uncount(s)
-		s.over = true // in case the library still has the transfer
+// wakeUp makes the goroutine of s look at its state.
+func (s *tftpSession) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look in any case
 	}
 }
 
-// uncount removes s from the counters.
-func (c *tftpConn) uncount(s *tftpSession) {
-	switch a := s.peer.Addr(); {
-	case s.over:
-	case s.rank == rankUndecided:
-		c.undecided--
-		if s.crowded {
-			c.crowd--
+// transfer sends a file, and returns when the client has acknowledged its last block. It
+// returns errBusy if transfers of a higher rank need the room.
+func (c *tftpConn) transfer(s *tftpSession, rank tftpRank, size int64, content io.Reader) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.serve(s, rank) {
+		return errBusy
+	}
+	if rank < rankOwn {
+		s.request.window = min(s.request.window, tftpOthersWindow)
+	}
+	if s.request.netascii {
+		content = netascii.ToReader(content)
+	}
+	s.tftpSender = newTFTPSender(s.request, size)
+	timer := time.NewTimer(s.timeout)
+	defer timer.Stop()
+	for {
+		c.push(s, time.Now())
+		c.flush()
+		switch {
+		case s.done():
+			return nil
+		case s.over || s.expired():
+			return errBrokeOff
+		case s.wantsChunk():
+			if err := c.readAhead(s, content); err != nil {
+				return err
+			}
+			continue
 		}
-	default:
-		c.transfers--
-		if c.serving[a]--; c.serving[a] == 0 {
-			delete(c.serving, a)
+		timer.Reset(time.Until(s.sentAt.Add(s.timeout)))
+		c.unlocked(func() {
+			select {
+			case <-s.wake:
+			case <-timer.C:
+			}
+		})
+		if time.Since(s.sentAt) >= s.timeout && s.sent > s.acked && !s.over {
+			s.repeat()
 		}
 	}
+}
+
+// readAhead reads a chunk of the file. No other transfer waits for a slow disk.
+func (c *tftpConn) readAhead(s *tftpSession, content io.Reader) (err error) {
+	chunk, last := s.buffer(), false
+	c.unlocked(func() { chunk, last, err = readChunk(content, chunk) })
+	if err == nil {
+		s.addChunk(chunk, last)
+	}
+	return err
+}
+
+// unlocked calls f without the lock.
+func (c *tftpConn) unlocked(f func()) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	f()
+}
+
+// push queues the blocks that s may send.
+func (c *tftpConn) push(s *tftpSession, now time.Time) {
+	for !s.over && !s.expired() {
+		block, content, ok := s.next()
+		if !ok {
+			return
+		}
+		s.sentAt = now
+		if s.sent == 0 {
+			c.answer(s, s.oack[:4], s.oack[4:])
+			continue
+		}
+		head := [4]byte{0, opData}
+		binary.BigEndian.PutUint16(head[2:], block)
+		c.answer(s, head[:], content)
+	}
+}
+
+// answer queues a packet of a transfer, unless the client has not proven its address and
+// has got as many packets as it has sent.
+func (c *tftpConn) answer(s *tftpSession, head, content []byte) {
+	if !s.proven {
+		if s.answers >= s.asked {
+			return
+		}
+		s.answers++
+	}
+	c.queue(s, head, content)
+}
+
+// queue adds a packet to those that flush sends. content must remain valid until then.
+func (c *tftpConn) queue(s *tftpSession, head, content []byte) {
+	if c.queued == len(c.out) {
+		c.flush()
+	}
+	m := &c.out[c.queued]
+	copy(m.Buffers[0], head)
+	m.Buffers[1], m.OOB, m.Addr = content, s.source, s.to
+	c.queued++
+}
+
+// flush sends the queued packets. A packet that cannot be sent is lost, as on the network.
+func (c *tftpConn) flush() {
+	queued := c.out[:c.queued]
+	c.queued = 0
+	for len(queued) > 0 && !c.closed {
+		n, err := c.WriteBatch(queued, 0)
+		if err != nil || n <= 0 {
+			n = 1
+		}
+		queued = queued[n:]
+	}
+	for _, s := range c.sleeping {
+		s.wakeUp()
+	}
+	c.sleeping = c.sleeping[:0]
+}
+
+// finish ends s after its goroutine has returned err.
+func (c *tftpConn) finish(s *tftpSession, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(err, errNoFile) && !s.crowded && !s.over {
+		c.answer(s, []byte{0, opError, 0, 1}, []byte(errNoFile.Error()+"\x00"))
+		c.flush()
+	}
+	c.end(s)
 }
 
 func peerOf(a *net.UDPAddr) netip.AddrPort {
@@ -470,14 +335,22 @@ func peerOf(a *net.UDPAddr) netip.AddrPort {
 	return netip.AddrPortFrom(unmap(p.Addr()), p.Port())
 }
 
-// shut ends all transfers and rejects new ones.
+// shut ends all transfers, and receive.
 func (c *tftpConn) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = true
-	for peer, s := range c.live {
-		if c.finish(s) {
-			c.evicted = append(c.evicted, peer)
-		}
+	if c.closed {
+		return
 	}
+	c.closed = true
+	for _, s := range c.live {
+		c.end(s)
+	}
+	c.Stop()
+}
+
+func (c *tftpConn) isShut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }

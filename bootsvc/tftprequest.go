@@ -4,50 +4,84 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
 	maxTFTPRequest = 512 // bytes (RFC 2347)
 	maxTFTPName    = 255
-	minTFTPBlock   = 512 // the library's minimum; RFC 2348 allows 8
 )
 
-// readRequest parses a read request and returns a new one for the library: file name,
-// mode, and at most one blksize and one tsize option, with numbers that Ingot wrote.
-// Option texts of the client could overflow the library's buffer.
-func readRequest(b []byte) (request []byte, ok bool) {
+// tftpRequest is a read request (RFC 1350) with the options that this server knows
+// (RFC 2347). An option that the client did not ask for, or with an invalid value, is
+// zero.
+type tftpRequest struct {
+	name      string
+	netascii  bool
+	tsize     bool          // RFC 2349
+	timeout   time.Duration // RFC 2349
+	blockSize int           // RFC 2348, at most tftpBlock
+	window    int           // RFC 7440, at most tftpOwnWindow blocks
+}
+
+// readRequest parses a read request.
+func readRequest(b []byte) (r tftpRequest, ok bool) {
 	if len(b) < 4 || len(b) > maxTFTPRequest {
-		return nil, false
+		return r, false
 	}
 	fields := bytes.Split(b[2:], []byte{0})
 	if len(fields) < 2 || len(fields[0]) == 0 || len(fields[0]) > maxTFTPName {
-		return nil, false
+		return r, false
 	}
-	mode := strings.ToLower(string(fields[1]))
-	if mode != "octet" && mode != "netascii" {
-		return nil, false
+	r.name = string(fields[0])
+	switch strings.ToLower(string(fields[1])) {
+	case "octet":
+	case "netascii":
+		r.netascii = true
+	default:
+		return r, false
 	}
 
-	var size uint64
-	var tsize bool
 	for i := 2; i+1 < len(fields); i += 2 {
+		value := string(fields[i+1])
 		switch strings.ToLower(string(fields[i])) { // RFC 2347: names have no case
 		case "blksize":
-			if n, err := strconv.ParseUint(string(fields[i+1]), 10, 16); err == nil && n >= minTFTPBlock {
-				size = min(n, tftpBlock)
-			}
+			r.blockSize = min(optionValue(value, 8, 65464), tftpBlock)
+		case "windowsize":
+			r.window = min(optionValue(value, 1, 65535), tftpOwnWindow)
+		case "timeout":
+			r.timeout = time.Duration(optionValue(value, 1, 255)) * time.Second
 		case "tsize":
-			tsize = true
+			r.tsize = !r.netascii // the length of netascii is not known before it is sent
 		}
 	}
+	return r, true
+}
 
-	request = append([]byte{0, opRRQ}, fields[0]...)
-	request = append(request, "\x00"+mode+"\x00"...)
-	if size > 0 {
-		request = append(request, "blksize\x00"+strconv.FormatUint(size, 10)+"\x00"...)
+// optionValue returns the value of an option, or 0 if it is not from least to most.
+func optionValue(s string, least, most uint64) int {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n < least || n > most {
+		return 0
 	}
-	if tsize {
-		request = append(request, "tsize\x000\x00"...)
+	return int(n)
+}
+
+// oack returns the OACK for the options of r, or nil if r has none. size is the file's,
+// in bytes.
+func (r tftpRequest) oack(size int64) []byte {
+	b := []byte{0, opOACK}
+	add := func(asked bool, name string, value int64) {
+		if asked {
+			b = append(b, name+"\x00"+strconv.FormatInt(value, 10)+"\x00"...)
+		}
 	}
-	return request, true
+	add(r.blockSize > 0, "blksize", int64(r.blockSize))
+	add(r.window > 0, "windowsize", int64(r.window))
+	add(r.timeout > 0, "timeout", int64(r.timeout/time.Second))
+	add(r.tsize, "tsize", size)
+	if len(b) == 2 {
+		return nil
+	}
+	return b
 }

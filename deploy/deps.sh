@@ -170,7 +170,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay dhcp openipmi programs kernel ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp openipmi tftp programs kernel ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -181,6 +181,7 @@ unpack_all() {
   unpack relay isc-dhcp-relay
   unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server
   unpack openipmi openipmi libopenipmi0
+  unpack tftp atftp atftpd tftp-hpa tftpd-hpa libwrap0 # the two servers conflict: apt could not install both
   unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
   unpack kernel linux-image-amd64
   unpack_ipxe

@@ -64,38 +64,58 @@ func (setup dhcpSetup) addTo(ctx context.Context, s *Site, spec lab.Spec) (*lab.
 	})
 }
 
+// A dhcpCell is a firmware and its way to the server.
+type dhcpCell struct {
+	firmware lab.Firmware
+	vlan     int
+}
+
+func (c dhcpCell) String() string {
+	way := "direct"
+	if c.vlan == lab.RelayedVLAN {
+		way = "relayed"
+	}
+	return string(c.firmware) + " " + way
+}
+
+// dhcpCells are the cells of a setup: all, or the one that the short form runs.
+func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
+	if !*full {
+		return map[string][]dhcpCell{
+			"proxy beside dnsmasq": {{lab.UEFI, lab.DirectVLAN}}, "off beside ISC dhcpd": {{lab.BIOS, lab.RelayedVLAN}},
+		}[setup.name]
+	}
+	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
+		out = append(out, dhcpCell{firmware, lab.DirectVLAN}, dhcpCell{firmware, lab.RelayedVLAN})
+	}
+	return out
+}
+
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
 // server and each server beside Ingot.
 func TestDHCPModes(t *testing.T) {
-	beside(t, 150, 9)
-	short := map[string]bool{
-		"uefi direct proxy beside dnsmasq": true, "bios relayed off beside ISC dhcpd": true,
-	}
+	beside(t, 100, 9)
 	for _, setup := range dhcpSetups {
+		cells := dhcpCells(setup)
+		if len(cells) == 0 {
+			continue
+		}
 		t.Run(setup.name, func(t *testing.T) {
 			ctx := needLab(t)
-			var s *Site
-			for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
-				for vlan, way := range map[int]string{lab.DirectVLAN: "direct", lab.RelayedVLAN: "relayed"} {
-					if !*full && !short[strings.Join([]string{string(firmware), way, setup.name}, " ")] {
-						continue
-					}
-					t.Run(string(firmware)+" "+way, func(t *testing.T) {
-						if s == nil {
-							s = dhcpSite(ctx, t, setup)
-							s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
-						}
-						name := string(firmware) + "-" + way
-						m, err := setup.addTo(ctx, s, lab.Spec{Name: name, Firmware: firmware, VLAN: vlan})
-						require.NoError(t, err)
-						s.must(ctx, t, "machine", "provision", name, "--wait")
-						s.ended(ctx, t, name, inventory.StateSuccess)
-						s.closed(ctx, t, name)
-						_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
-						require.NoError(t, err)
-						require.NoError(t, m.PowerOff(ctx))
-					})
-				}
+			s := dhcpSite(ctx, t, setup)
+			s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+			for n, cell := range cells {
+				t.Run(cell.String(), func(t *testing.T) {
+					name := fmt.Sprintf("cell-%d", n)
+					m, err := setup.addTo(ctx, s, lab.Spec{Name: name, Firmware: cell.firmware, VLAN: cell.vlan})
+					require.NoError(t, err)
+					s.must(ctx, t, "machine", "provision", name, "--wait")
+					s.ended(ctx, t, name, inventory.StateSuccess)
+					s.closed(ctx, t, name)
+					_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+					require.NoError(t, err)
+					require.NoError(t, m.PowerOff(ctx))
+				})
 			}
 		})
 	}

@@ -1,0 +1,180 @@
+package bootsvc
+
+import (
+	"errors"
+	"io"
+	"time"
+)
+
+// tftpSender sends the content of a transfer in blocks (RFC 1350) and windows of blocks
+// (RFC 7440). It does no input or output itself. Blocks are counted from 1, and their
+// count does not roll over as their numbers on the wire do. The OACK is block 0.
+//
+// A duplicate ACK repeats nothing in a transfer without windows (RFC 1123 §4.2.3.1). In
+// one with windows, it is how a client reports that the first block of a window is lost;
+// some clients (EDK2) repeat it for each block that comes after the lost one.
+type tftpSender struct {
+	oack      []byte // nil = the request had no options
+	blockSize int
+	window    int
+	timeout   time.Duration
+
+	acked   int64 // last block that the client has; -1 = not even the OACK
+	sent    int64 // last block that was sent
+	read    int64 // last block in chunks
+	final   int64 // last block of the file; -1 = not known yet
+	end     int64 // last block of the window
+	repeats int   // of blocks after acked
+	sentAt  time.Time
+
+	repeated bool          // a block of this window was sent twice
+	trip     time.Duration // from the end of a window without repetitions to its ACK
+
+	// chunks are the next blocks of the file, at most two chunks of perChunk blocks. The
+	// first one begins with block first.
+	chunks   [][]byte
+	first    int64
+	perChunk int64
+	spare    []byte // a chunk that was acknowledged
+}
+
+const (
+	tftpChunk       = 64 << 10 // bytes of a file that are read at once
+	tftpPlainBlock  = 512      // without the option blksize
+	tftpPlainWindow = 1
+)
+
+// newTFTPSender returns the sender of a file of size bytes. In netascii, up to twice as
+// much is sent.
+func newTFTPSender(r tftpRequest, size int64) *tftpSender {
+	t := &tftpSender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
+	if t.blockSize == 0 {
+		t.blockSize = tftpPlainBlock
+	}
+	if t.window == 0 {
+		t.window = tftpPlainWindow
+	}
+	if t.timeout == 0 {
+		t.timeout = tftpTimeout
+	}
+	if r.netascii {
+		size *= 2
+	}
+	if t.oack != nil {
+		t.acked, t.sent = -1, -1 // a window of the OACK alone
+	} else {
+		t.beginWindow()
+	}
+	t.perChunk = max(int64(t.window), min(tftpChunk, size)/int64(t.blockSize)+1)
+	return t
+}
+
+// wantsChunk reports whether to read a chunk of the file: not before the client has
+// acknowledged the OACK, because the address of a request may be forged.
+func (t *tftpSender) wantsChunk() bool {
+	return t.acked >= 0 && t.final < 0 && len(t.chunks) < 2
+}
+
+// readChunk returns the next chunk of r. It is the only method that may run beside others.
+func readChunk(r io.Reader, b []byte) (chunk []byte, last bool, err error) {
+	n, err := io.ReadFull(r, b)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return b[:n], true, nil
+	}
+	return b[:n], false, err
+}
+
+// buffer returns the memory for the next chunk.
+func (t *tftpSender) buffer() []byte {
+	b := t.spare
+	if t.spare = nil; b == nil {
+		b = make([]byte, t.perChunk*int64(t.blockSize))
+	}
+	return b
+}
+
+// addChunk appends a chunk. The last one of a file has less than a whole number of
+// blocks: its last block is short, or empty.
+func (t *tftpSender) addChunk(b []byte, last bool) {
+	t.chunks = append(t.chunks, b)
+	if !last {
+		t.read += t.perChunk
+		return
+	}
+	t.read += int64(len(b)/t.blockSize) + 1
+	t.final = t.read
+}
+
+// next returns the next block to send, if the window and what has been read allow one.
+func (t *tftpSender) next() (number uint16, content []byte, ok bool) {
+	n := t.sent + 1
+	if n > t.read || n > t.end {
+		return 0, nil, false
+	}
+	t.sent = n
+	if n == 0 {
+		return 0, nil, true
+	}
+	chunk := t.chunks[(n-t.first)/t.perChunk]
+	at := int((n-t.first)%t.perChunk) * t.blockSize
+	return uint16(n), chunk[at:min(at+t.blockSize, len(chunk))], true
+}
+
+// ack handles an ACK that came at now, and reports whether it acknowledges a block. The
+// blocks that next then returns are to be sent.
+//
+// An ACK inside the window, or of the block before it, says that the next block is lost.
+// One that comes sooner than a quarter of a round trip after the last packet answers
+// earlier packets: then nothing is repeated, or each packet could cause two more.
+func (t *tftpSender) ack(number uint16, now time.Time) bool {
+	news := int64(number - uint16(t.acked))
+	soon := now.Sub(t.sentAt) <= t.trip/4
+	switch {
+	case news > t.sent-t.acked:
+		return false // of a block that was not sent, or an old one
+	case news == 0:
+		if t.window > 1 && t.acked >= 0 && t.sent > t.acked && !soon && t.repeats < tftpRetries {
+			t.repeat()
+		}
+		return false
+	}
+	t.acked += news
+	t.repeats = 0
+	if t.acked == t.sent {
+		if !t.repeated {
+			t.trip = now.Sub(t.sentAt)
+		}
+		t.repeated = false
+		t.beginWindow()
+	} else if !soon {
+		t.repeated = true
+		t.beginWindow()
+	}
+	if len(t.chunks) > 0 && t.acked >= t.first+t.perChunk-1 {
+		t.spare = t.chunks[0][:cap(t.chunks[0])]
+		t.chunks, t.first = t.chunks[1:], t.first+t.perChunk
+	}
+	return true
+}
+
+// done reports whether the client has acknowledged the last block.
+func (t *tftpSender) done() bool { return t.final >= 0 && t.acked == t.final }
+
+// beginWindow makes next return the blocks after the last acknowledged one.
+func (t *tftpSender) beginWindow() {
+	t.sent, t.end = t.acked, t.acked+int64(t.window)
+}
+
+// repeat makes next return the blocks that are not acknowledged once more.
+func (t *tftpSender) repeat() {
+	t.repeats++
+	t.repeated = true
+	if t.acked >= 0 {
+		t.beginWindow()
+	} else {
+		t.sent = t.acked
+	}
+}
+
+// expired reports whether blocks were repeated as often as they may be.
+func (t *tftpSender) expired() bool { return t.repeats > tftpRetries }
