@@ -101,10 +101,10 @@ func TestProxyNamesResolve(t *testing.T) {
 func TestFilesBesideAnotherServer(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{}}
 	s, j := newServer(t, f, beside(inventory.DHCPOff))
-	addr, h := startTFTP(t, s), s.Handler()
 	var neighbour atomic.Value // of the kernel's table; the servers' goroutines read it
 	be := func(mac string) { neighbour.Store(mac) }
 	s.neighbour = func(netip.Addr) (string, bool) { mac := neighbour.Load().(string); return mac, mac != "" }
+	addr, h := startTFTP(t, s), s.Handler()
 	const refused, loader, chain, boot, disk = "404", "the loader", "by MAC", "the boot script", "disk"
 	kind := func(body string) string {
 		switch {
