@@ -81,15 +81,7 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 
-	mu      sync.Mutex
-	fetched map[fetch]time.Time // when a fetch was last recorded
-}
-
-// fetch identifies fetches of metadata that are recorded only once per recordEvery.
-type fetch struct {
-	machine, run string
-	epoch        int64
-	document     string
+	fetches fetches
 }
 
 // New checks cfg and returns a server. Its error is an inventory.Problems.
@@ -124,7 +116,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 
 	return &Server{
-		cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetched: map[fetch]time.Time{},
+		cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetches: newFetches(),
 	}, nil
 }
 
@@ -148,6 +140,10 @@ func (s *Server) Run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 
+	var writing sync.WaitGroup
+	writing.Go(func() { s.writeFetches(ctx) })
+	defer writing.Wait()
+	defer cancel()
 	ended := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { ended <- s.serve(ctx, l) }()
@@ -276,45 +272,6 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 func (s *Server) logFailure(err error, what string) {
 	if !errors.Is(err, inventory.ErrNotFound) {
 		s.log.Error("answering a metadata request", "doing", what, "error", err)
-	}
-}
-
-// recordEvery is the shortest time between two records of the same fetch.
-const recordEvery = time.Minute
-
-// record stores that p's machine fetched metadata, for display only.
-func (s *Server) record(ctx context.Context, p profile) {
-	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
-	now := s.now()
-	s.mu.Lock()
-	last, ok := s.fetched[k]
-	if ok && now.Sub(last) < recordEvery {
-		s.mu.Unlock()
-		return
-	}
-	if len(s.fetched) >= 4096 {
-		clear(s.fetched)
-	}
-	s.fetched[k] = now
-	s.mu.Unlock()
-
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	e := inventory.Event{
-		Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant),
-		Kind: inventory.EventMetadata, At: now, Count: 1,
-	}
-	if p.secret {
-		e.Message = "with its secrets"
-	}
-	if p.document != "" {
-		e.Kind, e.Key, e.Message = inventory.EventDocument, p.document, ""
-	}
-	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
-		s.log.Warn("writing a metadata event", "machine", k.machine, "error", err)
-		s.mu.Lock()
-		delete(s.fetched, k) // so that the next fetch is written
-		s.mu.Unlock()
 	}
 }
 

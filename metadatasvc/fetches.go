@@ -1,0 +1,141 @@
+package metadatasvc
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// recordEvery is the shortest time between two records of the same fetch.
+	recordEvery = time.Minute
+	// maxFetches is how many fetches are known in each half of fetches.
+	maxFetches = 1 << 16
+	// maxPendingFetches is how many records may wait to be written; more are dropped.
+	maxPendingFetches = 1 << 16
+	// writeSoon is the pause before waiting records are written, so that they share a transaction.
+	writeSoon = 100 * time.Millisecond
+	writeWait = 2 * time.Second
+)
+
+// fetch identifies fetches of metadata that are recorded only once per recordEvery.
+type fetch struct {
+	machine, run string
+	epoch        int64
+	document     string
+}
+
+// fetches are the fetches that were recorded last, and the records that are not written yet.
+type fetches struct {
+	mu sync.Mutex
+	// A full half replaces the older one, so that memory is bounded and few fetches are forgotten.
+	recent, older map[fetch]time.Time
+	pending       []inventory.Event
+	wake          chan struct{}
+}
+
+func newFetches() fetches {
+	return fetches{recent: map[fetch]time.Time{}, wake: make(chan struct{}, 1)}
+}
+
+// due reports whether a fetch must be recorded now, and remembers it.
+func (f *fetches) due(k fetch, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last, ok := f.recent[k]
+	if !ok {
+		last, ok = f.older[k]
+	}
+	if ok && now.Sub(last) < recordEvery {
+		return false
+	}
+	if len(f.recent) >= maxFetches {
+		f.recent, f.older = map[fetch]time.Time{}, f.recent
+	}
+	f.recent[k] = now
+	return true
+}
+
+// forget makes the next fetch due.
+func (f *fetches) forget(k fetch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.recent, k)
+	delete(f.older, k)
+}
+
+// record stores that p's machine fetched metadata. No client waits for it: the record is for display
+// alone. That of a document of a run is written before the document is served, because a run
+// proceeds by it.
+func (s *Server) record(ctx context.Context, p profile) {
+	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
+	now := s.now()
+	if !s.fetches.due(k, now) {
+		return
+	}
+	e := inventory.Event{
+		Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant),
+		Kind: inventory.EventMetadata, At: now, Count: 1,
+	}
+	if p.document != "" {
+		e.Kind, e.Key = inventory.EventDocument, p.document
+		if !s.write(ctx, []inventory.Event{e}) {
+			s.fetches.forget(k)
+		}
+		return
+	}
+	if p.secret {
+		e.Message = "with its secrets"
+	}
+	s.fetches.mu.Lock()
+	if len(s.fetches.pending) < maxPendingFetches {
+		s.fetches.pending = append(s.fetches.pending, e)
+	}
+	s.fetches.mu.Unlock()
+	select {
+	case s.fetches.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write reports whether events were written.
+func (s *Server) write(ctx context.Context, events []inventory.Event) bool {
+	ctx, cancel := context.WithTimeout(ctx, writeWait)
+	defer cancel()
+	err := s.journal.AppendEvents(ctx, events)
+	if err != nil {
+		s.log.Warn("writing metadata events", "count", len(events), "machine", events[0].Machine, "error", err)
+	}
+	return err == nil
+}
+
+// writeFetches writes records in batches until ctx ends, and then what is left.
+func (s *Server) writeFetches(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-s.fetches.wake:
+			select {
+			case <-ctx.Done():
+			case <-time.After(writeSoon):
+			}
+		}
+		s.flushFetches(context.WithoutCancel(ctx))
+	}
+}
+
+// flushFetches writes the records that wait. Those that cannot be written are due again.
+func (s *Server) flushFetches(ctx context.Context) {
+	s.fetches.mu.Lock()
+	events := s.fetches.pending
+	s.fetches.pending = nil
+	s.fetches.mu.Unlock()
+	if len(events) == 0 || s.write(ctx, events) {
+		return
+	}
+	for _, e := range events {
+		s.fetches.forget(fetch{e.Machine, e.Run, e.Epoch, ""})
+	}
+}
