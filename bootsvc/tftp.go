@@ -67,9 +67,12 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSes
 		}
 		c.finish(session, err)
 	}()
-	err = s.readTFTP(ctx, askTFTP{session.request.name, session.peer.Addr(), session.local, func(rank tftpRank, size int64, content io.Reader) error {
-		return c.transfer(session, rank, size, content)
-	}})
+	err = s.readTFTP(ctx, askTFTP{
+		name: session.request.name, from: session.peer.Addr(), local: session.local,
+		send: func(rank tftpRank, size int64, content io.Reader) error {
+			return c.transfer(session, rank, size, content)
+		},
+	})
 }
 
 // askTFTP is a read request.

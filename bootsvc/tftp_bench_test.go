@@ -85,7 +85,8 @@ func median(s []float64) float64 { return slices.Sorted(slices.Values(s))[len(s)
 // startBench starts the three servers, and waits until each of them serves.
 func startBench(t *testing.T, dir string) {
 	t.Helper()
-	own := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run", "^TestBenchTFTP$", "-test.cpuprofile", os.Getenv("INGOT_BENCH_PROFILE"))
+	own := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run", "^TestBenchTFTP$",
+		"-test.cpuprofile", os.Getenv("INGOT_BENCH_PROFILE"))
 	own.Env = append(os.Environ(), benchServer+"="+dir)
 	stop, err := own.StdinPipe()
 	if err != nil {

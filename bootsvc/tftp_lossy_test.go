@@ -89,12 +89,12 @@ type lossyClient struct {
 
 func (c *lossyClient) fetch(request string) ([]byte, error) {
 	var body []byte
-	have, left, size, reported := int64(-1), 1, 512, false
+	have, size, reported := int64(-1), 512, false
 	packet := []byte(request)
 	for tries := 0; tries < 12; {
 		c.w.send(c.peer, packet)
 		c.acks++
-		for left = c.window; left > 0; {
+		for left := c.window; left > 0; {
 			var b []byte
 			select {
 			case b = <-c.w.toClient:

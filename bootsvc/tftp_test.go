@@ -2,6 +2,7 @@ package bootsvc
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -179,6 +180,42 @@ func TestTFTPDoesNotAmplify(t *testing.T) {
 	if n := sent(); n != tftpOwnWindow || !s.proven {
 		t.Errorf("%d packets for a client that answers", n)
 	}
+}
+
+// A disk that does not answer delays only the transfer of its file.
+func TestTFTPSlowDisk(t *testing.T) {
+	wire := &fakeWire{}
+	c := newTFTPConn(wire)
+	start := func(peer string, content io.Reader) (*tftpSession, <-chan error) {
+		p := netip.MustParseAddrPort(peer)
+		s := &tftpSession{peer: p, to: net.UDPAddrFromAddrPort(p), last: time.Now()}
+		if !c.admit(s) {
+			t.Fatalf("%s is refused", peer)
+		}
+		done := make(chan error, 1)
+		go func() { done <- c.transfer(s, rankOwn, 5, content) }()
+		return s, done
+	}
+	finish := func(s *tftpSession, done <-chan error) {
+		waitFor(t, func() bool { return len(wire.take()) > 0 })
+		c.mu.Lock()
+		c.acknowledged(s.peer, 1, time.Now())
+		c.flush()
+		c.mu.Unlock()
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", s.peer, err)
+		}
+	}
+	disk, answer := io.Pipe()
+	slow, slowDone := start("192.0.2.1:1069", disk)
+	if _, err := answer.Write([]byte("h")); err != nil { // it is being read
+		t.Fatal(err)
+	}
+	finish(start("192.0.2.2:1069", strings.NewReader("hello")))
+	if err := answer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	finish(slow, slowDone)
 }
 
 func TestTFTPInParallel(t *testing.T) {

@@ -311,6 +311,9 @@ func (c *tftpConn) flush() {
 		if err != nil || n <= 0 {
 			n = 1
 		}
+		for i := range queued[:n] {
+			queued[i].Buffers[1] = nil // the file may be gone before the next packet
+		}
 		queued = queued[n:]
 	}
 	for _, s := range c.sleeping {

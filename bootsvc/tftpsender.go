@@ -7,8 +7,8 @@ import (
 )
 
 // tftpSender sends the content of a transfer in blocks (RFC 1350) and windows of blocks
-// (RFC 7440). It does no input or output itself. Blocks are counted from 1, and their
-// count does not roll over as their numbers on the wire do. The OACK is block 0.
+// (RFC 7440). It has no socket and no clock. Blocks are counted from 1, and their count
+// does not roll over as their numbers on the wire do. The OACK is block 0.
 //
 // A duplicate ACK repeats nothing in a transfer without windows (RFC 1123 §4.2.3.1). In
 // one with windows, it is how a client reports that the first block of a window is lost;
@@ -75,7 +75,7 @@ func (t *tftpSender) wantsChunk() bool {
 	return t.acked >= 0 && t.final < 0 && len(t.chunks) < 2
 }
 
-// readChunk returns the next chunk of r. It is the only method that may run beside others.
+// readChunk reads the next chunk of a file into b. last reports that the file ends with it.
 func readChunk(r io.Reader, b []byte) (chunk []byte, last bool, err error) {
 	n, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

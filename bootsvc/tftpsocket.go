@@ -47,8 +47,9 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 		return nil, err
 	}
 	var fd int
-	if controlErr := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); controlErr != nil || err != nil {
-		return nil, errors.Join(controlErr, err)
+	controlErr := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	if err := errors.Join(controlErr, err); err != nil {
+		return nil, err
 	}
 	s = &tftpSocket{ipv4.NewPacketConn(blockingUDP{u, blockingFD(fd)}), fd}
 	if err := errors.Join(unix.SetNonblock(fd, false), s.SetControlMessage(ipv4.FlagDst, true)); err != nil {
