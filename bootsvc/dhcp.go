@@ -118,7 +118,19 @@ type exchange struct {
 	machine  inventory.Machine
 	decision Decision
 	subnet   netip.Prefix // of the reservation
-	log      *slog.Logger
+	base     *slog.Logger
+}
+
+// log returns a logger with what is known of e. Few packets are logged, so it is made when needed.
+func (e *exchange) log() *slog.Logger {
+	l := e.base.With("mac", e.request.MAC, "message", e.packet.MessageType().String(), "interface", e.in.name)
+	if e.relay.IsValid() {
+		l = l.With("relay", e.relay.String())
+	}
+	if e.machine.Name != "" {
+		l = l.With("machine", e.machine.Name)
+	}
+	return l
 }
 
 // answer returns the reply to a packet, or routeNone. It sends nothing. It waits only
@@ -141,7 +153,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 
 	var err error
 	if e.machine, _, e.decision, err = s.lookup(ctx, e.request); err != nil {
-		e.log.Error("looking up a machine for DHCP", "error", err)
+		e.log().Error("looking up a machine for DHCP", "error", err)
 		return reply{}
 	}
 	if e.decision.Verdict == Unknown {
@@ -153,7 +165,6 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if e.decision.Verdict == Discover {
 		s.noteUnknown(e)
 	}
-	e.log = e.log.With("machine", e.machine.Name)
 	e.subnet = reservationPrefix(e.decision.Interface, in)
 	var r reply
 	switch {
@@ -165,8 +176,10 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	}
 	if r.route != routeNone {
 		s.stats.dhcpAnswered.Add(1)
-		e.log.Debug("DHCP answered", "reply", r.packet.MessageType().String(), "route", r.route.String(),
-			"bootFile", r.packet.BootFileName, "verdict", string(e.decision.Verdict))
+		if s.log.Enabled(ctx, slog.LevelDebug) {
+			e.log().Debug("DHCP answered", "reply", r.packet.MessageType().String(), "route", r.route.String(),
+				"bootFile", r.packet.BootFileName, "verdict", string(e.decision.Verdict))
+		}
 	}
 	return r
 }
@@ -185,10 +198,9 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (*exchange, bool) {
 	}
 	e := &exchange{
 		packet: p, request: requestOf(p, mac), in: in, relay: addr4(p.GatewayIPAddr),
-		log: s.log.With("mac", mac, "message", kind.String(), "interface", in.name),
+		base: s.log,
 	}
 	if e.network = e.relay; e.relay.IsValid() {
-		e.log = e.log.With("relay", e.relay.String())
 		if a := addr4(linkSelection(p)); a.IsValid() {
 			e.network = a
 		}
@@ -217,7 +229,7 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 		return !s.cfg.RelayOnly
 	}
 	if !s.mayRelay(e.relay) {
-		e.log.Warn("DHCP through a relay that is not listed: not answered")
+		e.log().Warn("DHCP through a relay that is not listed: not answered")
 		return false
 	}
 	if len(s.cfg.Relays) > 0 {
@@ -270,14 +282,14 @@ func (s *Server) noteUnknown(e *exchange) {
 // request came from.
 func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.decision.Address {
-		e.log.Info("DHCP not answered", "reasons", e.decision.Reasons)
+		e.log().Info("DHCP not answered", "reasons", e.decision.Reasons)
 		return false
 	}
 	if !e.relay.IsValid() {
 		return true
 	}
 	if !e.subnet.Contains(e.network) || len(s.cfg.Relays) == 0 && !e.subnet.Contains(e.relay) {
-		e.log.Error("DHCP not answered: the reservation is not in the relay's subnet; "+
+		e.log().Error("DHCP not answered: the reservation is not in the relay's subnet; "+
 			"correct the machine's address or its cabling, or list the relay under netboot.relays if it selects another subnet",
 			"reservation", e.subnet.String(), "selected", e.network.String())
 		return false
@@ -319,7 +331,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 	switch p.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
 		if s.inConflict(e.request.MAC, reserved) {
-			e.log.Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String())
+			e.log().Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String())
 			return reply{}
 		}
 		return s.send(s.lease(e, dhcpv4.MessageTypeOffer), e.relay, to)
@@ -337,11 +349,11 @@ func (s *Server) answerKnown(e *exchange) reply {
 		return reply{packet: r, route: routeUnicast, to: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
 		// The packet may be forged, so the reservation stays.
-		e.log.Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
+		e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
 			"address", reserved.String())
 	case dhcpv4.MessageTypeRelease:
 		if forUs {
-			e.log.Info("DHCP RELEASE: the reservation stays")
+			e.log().Info("DHCP RELEASE: the reservation stays")
 		}
 	}
 	return reply{}
@@ -357,11 +369,11 @@ func (s *Server) answerRequest(e *exchange, to netip.Addr) reply {
 	}
 	switch {
 	case !wanted.IsValid():
-		e.log.Info("DHCP REQUEST without an address: not answered")
+		e.log().Info("DHCP REQUEST without an address: not answered")
 	case wanted == reserved:
 		return s.send(s.lease(e, dhcpv4.MessageTypeAck), e.relay, to)
 	case e.relay.IsValid() || local(e.in, reserved):
-		e.log.Info("DHCP REQUEST for an address that is not the reservation: NAK",
+		e.log().Info("DHCP REQUEST for an address that is not the reservation: NAK",
 			"wanted", wanted.String(), "reservation", reserved.String())
 		return s.nak(e.packet, e.relay)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,6 +39,7 @@ type dhcpConn struct {
 	p4    *ipv4.PacketConn
 	raw   int // packet socket that only sends; -1 = none
 	once  sync.Once
+	known atomic.Pointer[knownPrefixes]
 }
 
 // listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
@@ -53,12 +55,26 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
 	return &dhcpConn{name: at.String(), port: dhcpv4.ServerPort, mode: inventory.DHCPReservation, self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
 }
 
+// prefixesFor is how long the addresses of an interface are not read again.
+const prefixesFor = time.Second
+
+// knownPrefixes are the addresses of an interface, as last read.
+type knownPrefixes struct {
+	read     time.Time
+	prefixes []netip.Prefix
+}
+
 // link returns where packets on c are received.
 func (c *dhcpConn) link() link {
 	if c.iface == nil {
 		return link{name: "relay"}
 	}
-	return link{name: c.name, prefixes: interfacePrefixes(c.iface), mode: c.mode, port: c.port}
+	known := c.known.Load()
+	if known == nil || time.Since(known.read) > prefixesFor {
+		known = &knownPrefixes{time.Now(), interfacePrefixes(c.iface)}
+		c.known.Store(known)
+	}
+	return link{name: c.name, prefixes: known.prefixes, mode: c.mode, port: c.port}
 }
 
 // listenDHCP binds a UDP port on the interface. The socket is bound to the device,

@@ -97,7 +97,7 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
 		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
 	})
 	if !ok {
-		e.log.Warn("an unknown machine gets no address for its discovery: none is left, or too many are new", "range", g.String())
+		e.log().Warn("an unknown machine gets no address for its discovery: none is left, or too many are new", "range", g.String())
 	}
 	return ok
 }

@@ -78,7 +78,7 @@ func (s *Server) putProxyFile(r *dhcpv4.DHCPv4, req Request, file string) {
 func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	i := e.decision.Interface
 	if i.DisableDHCP {
-		e.log.Info("DHCP not answered", "reasons", e.decision.Reasons)
+		e.log().Info("DHCP not answered", "reasons", e.decision.Reasons)
 		return false
 	}
 	to := e.network
@@ -91,7 +91,7 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	case i.Address.Is4() && e.subnet.Contains(to) && (asked || len(s.cfg.Relays) > 0 || e.subnet.Contains(e.relay)):
 	case !i.Address.Is4() && s.nearRelay(to):
 	default:
-		e.log.Error("DHCP not answered: the machine has no address in the network that it asks from; "+
+		e.log().Error("DHCP not answered: the machine has no address in the network that it asks from; "+
 			"enter the one that the other DHCP server gives to it, or list the relay under netboot.relays", "from", to.String())
 		return false
 	}

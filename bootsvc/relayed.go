@@ -87,7 +87,7 @@ func (r *relays) room(now time.Time) bool {
 // record before the packet is answered: a client with an answer does not ask again,
 // and the server may crash at any time. Packets of the same relay wait for the
 // record; packets of other relays do not.
-func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) {
+func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
 	end, wait, first := s.relayed.begin(giaddr, s.now())
 	if end == nil && wait == nil {
 		return
@@ -104,12 +104,12 @@ func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log *slog.Logger) 
 	again := hearTry
 	defer func() { end(s.now().Add(again)) }() // also if the journal panics, because other packets wait
 	if err := s.rec.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
-		log.Warn("recording that a relay was heard", "error", err)
+		log().Warn("recording that a relay was heard", "error", err)
 		return
 	}
 	again = hearAgain
 	if first {
-		log.Info("relay heard")
+		log().Info("relay heard")
 	}
 }
 
@@ -123,14 +123,14 @@ type networks struct {
 // reserved reports whether an address is in the network of a reservation. It reads the
 // inventory at most once in hearAgain, because any host on the network can cause the
 // call.
-func (s *Server) reserved(ctx context.Context, a netip.Addr, log *slog.Logger) bool {
+func (s *Server) reserved(ctx context.Context, a netip.Addr, log func() *slog.Logger) bool {
 	n := &s.networks
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if now := s.now(); n.read.IsZero() || now.Before(n.read) || now.Sub(n.read) >= hearAgain {
 		ms, err := s.machines.Machines(ctx)
 		if err != nil {
-			log.Error("reading the networks of the reservations", "error", err)
+			log().Error("reading the networks of the reservations", "error", err)
 		} else {
 			n.of = networksOf(ms)
 		}

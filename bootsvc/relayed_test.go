@@ -68,7 +68,7 @@ func TestRelayed(t *testing.T) {
 	// relay is recorded again after hearAgain.
 	j.relays, j.stall = nil, func(context.Context, netip.Addr) error { now = now.Add(time.Millisecond); return nil }
 	for n := range 4 * maxRelays {
-		s.hear(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), s.log)
+		s.hear(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), func() *slog.Logger { return s.log })
 	}
 	if n := len(s.relayed.known); n != maxRelays || len(j.relays) >= maxRelays {
 		t.Errorf("%d relays are remembered, want %d; %d writes", n, maxRelays, len(j.relays))
@@ -140,7 +140,7 @@ func TestRelayedWaits(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		s.hear(ended, slow, s.log) // its context has ended: it does not wait
+		s.hear(ended, slow, func() *slog.Logger { return s.log }) // its context has ended: it does not wait
 		close(release)
 		synctest.Wait()
 		if !slices.Equal(j.relays, []netip.Addr{other, slow}) || waiting.Load() != 0 {
@@ -150,10 +150,10 @@ func TestRelayedWaits(t *testing.T) {
 		// A packet waits at most hearWait for a slow record.
 		s.now = func() time.Time { return testNow.Add(hearAgain) }
 		release = make(chan struct{})
-		go s.hear(t.Context(), slow, s.log)
+		go s.hear(t.Context(), slow, func() *slog.Logger { return s.log })
 		synctest.Wait()
 		began := time.Now()
-		s.hear(t.Context(), slow, s.log)
+		s.hear(t.Context(), slow, func() *slog.Logger { return s.log })
 		if d := time.Since(began); d != hearWait { // exact in the synctest bubble
 			t.Errorf("a packet waited %s", d)
 		}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -92,9 +94,10 @@ func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 }
 
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
-// server and each server beside Ingot.
+// server and each server beside Ingot. The long form writes the table of docs/booting.md.
 func TestDHCPModes(t *testing.T) {
 	beside(t, 100, 9)
+	done := map[dhcpCell]map[string]string{}
 	for _, setup := range dhcpSetups {
 		cells := dhcpCells(setup)
 		if len(cells) == 0 {
@@ -105,7 +108,12 @@ func TestDHCPModes(t *testing.T) {
 			s := dhcpSite(ctx, t, setup)
 			s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
 			for n, cell := range cells {
+				if done[cell] == nil {
+					done[cell] = map[string]string{}
+				}
+				done[cell][setup.name] = "fails"
 				t.Run(cell.String(), func(t *testing.T) {
+					begun := time.Now()
 					name := fmt.Sprintf("cell-%d", n)
 					m, err := setup.addTo(ctx, s, lab.Spec{Name: name, Firmware: cell.firmware, VLAN: cell.vlan})
 					require.NoError(t, err)
@@ -114,11 +122,40 @@ func TestDHCPModes(t *testing.T) {
 					s.closed(ctx, t, name)
 					_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
 					require.NoError(t, err)
+					done[cell][setup.name] = fmt.Sprintf("%.0f s", time.Since(begun).Seconds())
 					require.NoError(t, m.PowerOff(ctx))
 				})
 			}
 		})
 	}
+	if *full {
+		writeDHCPTable(t, done)
+	}
+}
+
+// writeDHCPTable replaces the table of docs/booting.md between its markers.
+func writeDHCPTable(t *testing.T, done map[dhcpCell]map[string]string) {
+	t.Helper()
+	const file, begin, end = "../docs/booting.md", "<!-- begin: written by TestDHCPModes -->\n", "<!-- end -->"
+	var b strings.Builder
+	b.WriteString("| firmware, way |")
+	for _, setup := range dhcpSetups {
+		b.WriteString(" " + setup.name + " |")
+	}
+	b.WriteString("\n|---" + strings.Repeat("|---", len(dhcpSetups)) + "|\n")
+	for _, cell := range dhcpCells(dhcpSetups[0]) {
+		b.WriteString("| " + cell.String() + " |")
+		for _, setup := range dhcpSetups {
+			b.WriteString(" " + done[cell][setup.name] + " |")
+		}
+		b.WriteString("\n")
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, found := strings.Cut(rest, end)
+	require.True(t, ok && found, "the markers are missing in %s", file)
+	require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644))
 }
 
 // TestOffBesideISC: another DHCP server always names the loader, and the machine boots from the

@@ -23,9 +23,11 @@ const owns = "machine = ?1 AND run = ?2 AND epoch = ?3 AND run <> ''"
 // personPrefix is the prefix of the run in an operator's grant.
 const personPrefix = "person:"
 
-// grantColumns returns the columns of table alias grant_ or g, named for a grantRow. In joins, the
-// names have a prefix.
-func grantColumns(prefix string) string {
+// grantColumns and joinedGrantColumns are the columns of a grantRow; in joins, the table's alias is g
+// and the names have that prefix. They are part of every query for a packet.
+var grantColumns, joinedGrantColumns = listGrantColumns(""), listGrantColumns("g.")
+
+func listGrantColumns(prefix string) string {
 	var b strings.Builder
 	for _, c := range []string{
 		"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "acting",
@@ -55,7 +57,7 @@ func (r grantRow) grant() inventory.Grant {
 
 // grantOf returns the zero Grant if the machine was never granted.
 func grantOf(ctx context.Context, q sqlx.QueryerContext, machine string) (inventory.Grant, error) {
-	return optional(read[grantRow](ctx, q, "SELECT "+grantColumns("")+" FROM grant_ WHERE machine = ?", machine))
+	return optional(read[grantRow](ctx, q, "SELECT "+grantColumns+" FROM grant_ WHERE machine = ?", machine))
 }
 
 // fencedOr explains why a fenced statement changed nothing. It returns inventory.ErrFenced unless o
@@ -79,7 +81,7 @@ func (s *Store) Grant(ctx context.Context, machine string) (inventory.Grant, err
 
 // Grants returns the grants that have an owner, by machine.
 func (s *Store) Grants(ctx context.Context) ([]inventory.Grant, error) {
-	out, err := list[grantRow](ctx, s.ro, "SELECT "+grantColumns("")+" FROM grant_ WHERE run <> '' ORDER BY machine")
+	out, err := list[grantRow](ctx, s.ro, "SELECT "+grantColumns+" FROM grant_ WHERE run <> '' ORDER BY machine")
 	return out, wrap(err, "listing grants")
 }
 
@@ -94,7 +96,7 @@ func take(condition string) string {
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch,
 			workflow = excluded.workflow, boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0,
 			acting = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
-		WHERE ` + condition + ` RETURNING ` + grantColumns("")
+		WHERE ` + condition + ` RETURNING ` + grantColumns
 }
 
 // TakeGrant makes run the owner of machine. It is one compare-and-set that increments the epoch;
@@ -249,7 +251,7 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 // longer holds the grant, EndGrant does nothing and returns no error.
 func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *sqlx.Tx) error {
-		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns("")+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
+		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return nil
 		}

@@ -66,14 +66,21 @@ func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.M
 	return s.machineBy(ctx, "address", a.Unmap().String())
 }
 
-// machineBy finds a machine by a column of table interface.
+// machineByQuery are the queries of machineBy.
+var machineByQuery = map[string]string{"mac": machineBySQL("mac"), "address": machineBySQL("address")}
+
+func machineBySQL(column string) string {
+	return "SELECT " + machineColumns + ", " + joinedGrantColumns + ` FROM interface i
+		JOIN machine m ON m.name = i.machine LEFT JOIN grant_ g ON g.machine = m.name WHERE i.` + column + " = ?"
+}
+
+// machineBy finds a machine by a column of table interface, mac or address.
 func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.Machine, inventory.Grant, error) {
 	var r struct {
 		machineRow
 		Grant grantRow `db:"g"`
 	}
-	err := get(ctx, s.ro, &r, "SELECT "+machineColumns+", "+grantColumns("g.")+` FROM interface i
-		JOIN machine m ON m.name = i.machine LEFT JOIN grant_ g ON g.machine = m.name WHERE i.`+column+" = ?", value)
+	err := get(ctx, s.ro, &r, machineByQuery[column], value)
 	if err != nil {
 		return inventory.Machine{}, inventory.Grant{}, fmt.Errorf("finding machine by %s %q: %w", column, value, err)
 	}

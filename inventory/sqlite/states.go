@@ -13,7 +13,7 @@ import (
 // MachineStates returns machines with their grants, latest runs and agents, by name: those in
 // names, or all if names is nil. It always uses a single statement.
 func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
-	q := selection{query: "SELECT " + machineColumns + ", " + grantColumns("g.") + `, coalesce(w.doc, '') AS run_doc,
+	q := selection{query: "SELECT " + machineColumns + ", " + joinedGrantColumns + `, coalesce(w.doc, '') AS run_doc,
 		coalesce(w.started, 0) AS run_started,
 		coalesce((SELECT last_seen FROM agent a WHERE a.machine = m.name ORDER BY a.epoch DESC, a.boot DESC LIMIT 1), 0) AS last_seen
 		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name ` + latestRun + " WHERE true"}

@@ -56,7 +56,7 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (invento
 
 	g, err := read[grantRow](ctx, tx, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4,
 		netboot_until = ?5, installer = ?6, acting = acting AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
-		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns(""),
+		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns,
 		w.Machine, w.Run, w.Epoch, w.boot, nanos(w.until), w.installer)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return inventory.Grant{}, bootNotAllowed(ctx, tx, w.Owner, w.boot)
