@@ -3,6 +3,7 @@ package bootsvc
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
