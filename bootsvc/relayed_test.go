@@ -76,7 +76,7 @@ func TestRelayed(t *testing.T) {
 	}
 	j.relays, now = nil, now.Add(hearAgain)
 	fresh := netip.MustParseAddr("10.10.20.3")
-	s.hear(t.Context(), fresh, s.log)
+	s.hear(t.Context(), fresh, func() *slog.Logger { return s.log })
 	if n := len(s.relayed.known); n != maxRelays || !slices.Equal(j.relays, []netip.Addr{fresh}) {
 		t.Errorf("after a flood %v was recorded, want %s; %d are remembered", j.relays, fresh, n)
 	}
@@ -124,7 +124,7 @@ func TestRelayedWaits(t *testing.T) {
 		}
 		var waiting atomic.Int32
 		hear := func() {
-			s.hear(t.Context(), slow, s.log)
+			s.hear(t.Context(), slow, func() *slog.Logger { return s.log })
 			waiting.Add(-1)
 			if !slices.Contains(j.relays, slow) {
 				t.Error("a packet goes on before its relay was recorded")
@@ -135,7 +135,7 @@ func TestRelayedWaits(t *testing.T) {
 			go hear()
 		}
 		synctest.Wait()
-		s.hear(t.Context(), other, s.log)
+		s.hear(t.Context(), other, func() *slog.Logger { return s.log })
 		if !slices.Equal(j.relays, []netip.Addr{other}) || waiting.Load() != 4 {
 			t.Errorf("recorded: %v; %d wait", j.relays, waiting.Load())
 		}
