@@ -52,7 +52,10 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
 			httpserve.BindRemedy(err, "address"))
 	}
 	conn := pc.(*net.UDPConn)
-	return &dhcpConn{name: at.String(), port: dhcpv4.ServerPort, mode: inventory.DHCPReservation, self: at, conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}, nil
+	return &dhcpConn{
+		name: at.String(), port: dhcpv4.ServerPort, mode: inventory.DHCPReservation, self: at, conn: conn,
+		p4: ipv4.NewPacketConn(conn), raw: -1,
+	}, nil
 }
 
 // prefixesFor is how long the addresses of an interface are not read again.

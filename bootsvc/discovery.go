@@ -139,12 +139,12 @@ func (s *Server) Guest(mac string, a netip.Addr) bool {
 }
 
 // discoveryScript returns the script that boots the agent to report its hardware.
-func (s *Server) discoveryScript(d Decision, autoexec bool) (string, error) {
+func (s *Server) discoveryScript(d Decision, autoexec bool) string {
 	line := fmt.Sprintf("initrd=initramfs rdinit=/init ingot.server=%s ingot.pin=%s ingot.mac=%s ingot.discover=1 "+
 		"console=tty0 console=ttyS0,115200 panic=30", s.cfg.AgentURL, s.cfg.AgentPin, d.Interface.MAC)
 	base := s.bootURL(d)
 	return s.netbootScript(d, "Ingot discovers this machine",
-		fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec), nil
+		fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec)
 }
 
 // checkDiscovery checks Discovery.

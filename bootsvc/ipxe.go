@@ -167,8 +167,7 @@ func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, au
 		script, err = s.installerScript(ctx, m, d, autoexec)
 		return script, err == nil, err
 	case Discover:
-		script, err = s.discoveryScript(d, autoexec)
-		return script, err == nil, err
+		return s.discoveryScript(d, autoexec), true, nil
 	case Hold:
 		return s.holdScript(d, autoexec), true, nil
 	}

@@ -62,7 +62,10 @@ func TestS30ProxyAnswers(t *testing.T) {
 			f.grants["node1"] = armed("node1")
 		}
 		s, _ := newServer(t, f, beside(inventory.DHCPProxy))
-		in := link{name: "lo", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}, mode: inventory.DHCPProxy, port: dhcpv4.ServerPort}
+		in := link{
+			name: "lo", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}, mode: inventory.DHCPProxy,
+			port: dhcpv4.ServerPort,
+		}
 		if r.from != "" {
 			in.port, in.from = proxyPort, netip.MustParseAddrPort(r.from)
 		}
@@ -175,7 +178,12 @@ func TestFindNeighbour(t *testing.T) {
 }
 
 func TestModesOfInterfaces(t *testing.T) {
-	cfg := Config{Interfaces: []string{"eth0"}, Address: testSelf, AgentURL: "https://10.10.20.2:7443", AgentPin: "sha256:" + strings.Repeat("ab", 32)}
+	cfg := Config{
+		Interfaces: []string{"eth0"},
+		Address:    testSelf,
+		AgentURL:   "https://10.10.20.2:7443",
+		AgentPin:   "sha256:" + strings.Repeat("ab", 32),
+	}
 	cfg.Modes = map[string]inventory.DHCPMode{"eth0": "on", "eth1": inventory.DHCPProxy}
 	_, err := New(cfg, &fakeMachines{}, &fakeJournal{})
 	for _, want := range []string{`invalid DHCP mode "on"`, `"eth1" is not an interface`} {

@@ -33,7 +33,9 @@ func TestDiscovery(t *testing.T) {
 	s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
 
 	// A disk with LVM on it.
-	byHand, err := s.Machine(ctx, lab.Spec{Name: "hand", Firmware: lab.UEFI, Order: lab.NetworkFirst, Cards: []lab.Card{{VLAN: lab.DirectVLAN}}})
+	byHand, err := s.Machine(ctx, lab.Spec{
+		Name: "hand", Firmware: lab.UEFI, Order: lab.NetworkFirst, Cards: []lab.Card{{VLAN: lab.DirectVLAN}},
+	})
 	require.NoError(t, err)
 	plantLVM(t, byHand.DiskPath())
 	before, err := DigestOf(byHand.DiskPath(), size(byHand.DiskPath()))

@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -78,7 +77,8 @@ func (d Discovery) Check(field string) (ps Problems) {
 			ps.Add(at+".addresses", "write for example 10.0.20.50-10.0.20.90", "is missing: a machine without a reserved address is not answered")
 		}
 		for name, guests := range d.Ranges {
-			if r.Addresses != (Range{}) && (guests.Contains(r.Addresses.From) || guests.Contains(r.Addresses.To) || r.Addresses.Contains(guests.From)) {
+			if r.Addresses != (Range{}) &&
+				(guests.Contains(r.Addresses.From) || guests.Contains(r.Addresses.To) || r.Addresses.Contains(guests.From)) {
 				ps.Add(at+".addresses", "choose other addresses", "%s overlaps %s of %s.ranges.%s", r.Addresses, guests, field, name)
 			}
 		}
@@ -159,13 +159,12 @@ func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	return m
 }
 
-// FirstFree calls use with the addresses of r until one is not refused with ErrConflict, and returns
-// the error of that call. If all are refused, it is the last one's.
-func (r Range) FirstFree(use func(netip.Addr) error) (err error) {
+// FirstFree returns the first address of r that is not taken. If all are, the error is ErrConflict.
+func (r Range) FirstFree(taken func(netip.Addr) (bool, error)) (netip.Addr, error) {
 	for a := r.From; a.Compare(r.To) <= 0; a = a.Next() {
-		if err = use(a); !errors.Is(err, ErrConflict) {
-			return err
+		if is, err := taken(a); err != nil || !is {
+			return a, err
 		}
 	}
-	return fmt.Errorf("finding a free address in %s: %w", r, err)
+	return netip.Addr{}, fmt.Errorf("finding a free address in %s: all are taken: %w", r, ErrConflict)
 }

@@ -20,18 +20,14 @@ func TestRange(t *testing.T) {
 		require.ErrorIs(t, r.UnmarshalText([]byte(text)), ErrInvalid, text)
 	}
 
-	var tried []string
-	err := r.FirstFree(func(a netip.Addr) error {
-		if tried = append(tried, a.String()); len(tried) < 3 {
-			return ErrConflict
-		}
-		return nil
-	})
+	free, err := r.FirstFree(func(a netip.Addr) (bool, error) { return a.Less(netip.MustParseAddr("10.0.0.252")), nil })
 	require.NoError(t, err)
-	require.Equal(t, []string{"10.0.0.250", "10.0.0.251", "10.0.0.252"}, tried)
-	require.ErrorIs(t, r.FirstFree(func(netip.Addr) error { return ErrConflict }), ErrConflict)
+	require.Equal(t, "10.0.0.252", free.String())
+	_, err = r.FirstFree(func(netip.Addr) (bool, error) { return true, nil })
+	require.ErrorIs(t, err, ErrConflict)
 	other := errors.New("other")
-	require.ErrorIs(t, r.FirstFree(func(netip.Addr) error { return other }), other)
+	_, err = r.FirstFree(func(netip.Addr) (bool, error) { return false, other })
+	require.ErrorIs(t, err, other)
 }
 
 // S16: text that a machine reports cannot make a name, a label or a MAC that is not valid.
@@ -51,7 +47,11 @@ func TestS16AcceptRule(t *testing.T) {
 	m = Canonical(m)
 	require.Empty(t, Validate(m))
 	require.Equal(t, "node-sn-mac-1", m.Name)
-	require.Equal(t, map[string]string{"manufacturer": "Example-Inc", "product": "R-750-rm--rf", "serial": "SN-mac-..-1", "rack": "a1"}, m.Labels)
+	require.Equal(
+		t,
+		map[string]string{"manufacturer": "Example-Inc", "product": "R-750-rm--rf", "serial": "SN-mac-..-1", "rack": "a1"},
+		m.Labels,
+	)
 	require.Len(t, m.Interfaces, 2)
 	require.Equal(t, "255.255.255.0", m.Interfaces[0].Netmask)
 	require.True(t, m.Interfaces[1].UEFI)

@@ -45,14 +45,35 @@ func (l *Lab) StartDHCP(ctx context.Context, program DHCPProgram, extra string) 
 		for _, n := range otherDHCPNetworks {
 			config += fmt.Sprintf("subnet %s.0 netmask 255.255.255.0 { range %[1]s.150 %[1]s.199; option routers %[1]s.1; }\n", n)
 		}
-		args, started = []string{"sbin/dhcpd", "-4", "-f", "-d", "--no-pid", "-user", "root", "-group", "root", "-cf", file, "-lf", leases, "eth0"},
+		args, started = []string{
+			"sbin/dhcpd",
+			"-4",
+			"-f",
+			"-d",
+			"--no-pid",
+			"-user",
+			"root",
+			"-group",
+			"root",
+			"-cf",
+			file,
+			"-lf",
+			leases,
+			"eth0",
+		},
 			`Server starting service`
 	case Dnsmasq:
 		config = "port=0\ninterface=eth0\nbind-interfaces\nuser=root\ndhcp-authoritative\ndhcp-leasefile=" + leases + "\n" + extra
 		for _, n := range otherDHCPNetworks {
 			config += fmt.Sprintf("dhcp-range=set:%[1]s,%[1]s.150,%[1]s.199,255.255.255.0,600\ndhcp-option=tag:%[1]s,option:router,%[1]s.1\n", n)
 		}
-		args, started = []string{"sbin/dnsmasq", "--keep-in-foreground", "--log-facility=-", "--log-dhcp", "--conf-file=" + file}, `dnsmasq-dhcp.*IP range`
+		args, started = []string{
+			"sbin/dnsmasq",
+			"--keep-in-foreground",
+			"--log-facility=-",
+			"--log-dhcp",
+			"--conf-file=" + file,
+		}, `dnsmasq-dhcp.*IP range`
 	case Kea:
 		var err error
 		if config, err = keaConfig(extra); err != nil {

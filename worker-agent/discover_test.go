@@ -35,7 +35,14 @@ func TestS8DiscoverReportsUntilAccepted(t *testing.T) {
 			s.answer(w, action.Discovered{Known: true, Machine: "m1", Again: 1})
 		}
 	})
-	cfg := Config{Server: s.http.URL, Pin: s.pin, MAC: "52:54:00:00:00:01", Discover: true, Finder: factsOf{Serial: "SN1"}, Backoff: 20 * time.Millisecond}
+	cfg := Config{
+		Server:   s.http.URL,
+		Pin:      s.pin,
+		MAC:      "52:54:00:00:00:01",
+		Discover: true,
+		Finder:   factsOf{Serial: "SN1"},
+		Backoff:  20 * time.Millisecond,
+	}
 	r := s.start(cfg)
 	if went := r.ended(); reports.Load() != 2 || !slices.Equal(went, []string{"reboot"}) {
 		t.Errorf("%d reports, then %v", reports.Load(), went)

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -37,30 +36,7 @@ func (s *server) acceptByRule(ctx context.Context, mac string, facts action.Fact
 			continue
 		}
 		log := s.log.With("mac", mac, "rule", i+1)
-		name := ""
-		network := NetworkOf(s.cfg.Netboot)
-		err := r.Addresses.FirstFree(func(a netip.Addr) error {
-			m, err := r.Machine(mac, facts, a)
-			if err != nil {
-				return err
-			}
-			m = inventory.Canonical(m)
-			if found := inventory.Validate(m); len(found) > 0 {
-				return found
-			}
-			_, _, err = s.records.store.MachineByAddress(ctx, a)
-			switch {
-			case err == nil || network.Taken(a) != "":
-				return fmt.Errorf("reserving %s: %w", a, inventory.ErrConflict)
-			case !errors.Is(err, inventory.ErrNotFound):
-				return err
-			}
-			name = m.Name
-			if err = s.records.store.PutMachines(ctx, []inventory.Machine{m}, false, "discovery"); err != nil {
-				return fmt.Errorf("storing machine %q: %s: %w", name, err, inventory.ErrInvalid) // no other address would help
-			}
-			return nil
-		})
+		name, err := s.applyRule(ctx, r, mac, facts)
 		if err != nil {
 			log.Warn("a rule cannot accept a discovered machine: accept it with ingot machine accept", "error", err)
 			return ""
@@ -69,4 +45,28 @@ func (s *server) acceptByRule(ctx context.Context, mac string, facts action.Fact
 		return name
 	}
 	return ""
+}
+
+// applyRule stores the machine that a rule makes of a discovered one, with the first free address.
+func (s *server) applyRule(ctx context.Context, r inventory.AcceptRule, mac string, facts action.Facts) (name string, err error) {
+	network := NetworkOf(s.cfg.Netboot)
+	address, err := r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
+		_, _, err := s.records.store.MachineByAddress(ctx, a)
+		if errors.Is(err, inventory.ErrNotFound) {
+			return network.Taken(a) != "", nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return "", err
+	}
+	m, err := r.Machine(mac, facts, address)
+	if err != nil {
+		return "", err
+	}
+	m = inventory.Canonical(m)
+	if found := inventory.Validate(m); len(found) > 0 {
+		return "", found
+	}
+	return m.Name, s.records.store.PutMachines(ctx, []inventory.Machine{m}, false, "discovery")
 }
