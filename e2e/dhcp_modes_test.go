@@ -80,11 +80,13 @@ func (c dhcpCell) String() string {
 	return string(c.firmware) + " " + way
 }
 
-// dhcpCells are the cells of a setup: all, or the one that the short form runs.
+// dhcpCells are the cells of a setup: all, or the one that the short form runs. Reservations are what the
+// other tests of the lab use.
 func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 	if !*full {
 		return map[string][]dhcpCell{
-			"proxy beside dnsmasq": {{lab.UEFI, lab.DirectVLAN}}, "off beside ISC dhcpd": {{lab.BIOS, lab.RelayedVLAN}},
+			"proxy beside dnsmasq": {{lab.UEFI, lab.DirectVLAN}}, "proxy beside Kea": {{lab.UEFIHTTP, lab.DirectVLAN}},
+			"off beside ISC dhcpd": {{lab.BIOS, lab.RelayedVLAN}},
 		}[setup.name]
 	}
 	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
@@ -96,7 +98,7 @@ func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
 // server and each server beside Ingot. The long form writes the table of docs/booting.md.
 func TestDHCPModes(t *testing.T) {
-	beside(t, 100, 9)
+	beside(t, 150, 9)
 	done := map[dhcpCell]map[string]string{}
 	for _, setup := range dhcpSetups {
 		cells := dhcpCells(setup)
