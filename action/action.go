@@ -78,6 +78,16 @@ type NIC struct {
 	MAC   string `json:"mac"`
 	Speed int    `json:"speed,omitempty"` // Mbit/s
 	Up    bool   `json:"up,omitempty"`
+	// Neighbour is the switch port that the interface is connected to, if it was heard by LLDP.
+	Neighbour *Neighbour `json:"neighbour,omitempty"`
+}
+
+// Neighbour is the sender of an LLDP frame (IEEE 802.1AB).
+type Neighbour struct {
+	System      string `json:"system,omitempty"` // name
+	Chassis     string `json:"chassis"`
+	Port        string `json:"port"`
+	Description string `json:"description,omitempty"` // of the port
 }
 
 // Facts describes the machine on which the agent runs.
@@ -89,6 +99,8 @@ type Facts struct {
 	Firmware     string `json:"firmware,omitempty"` // bios | uefi
 	Arch         string `json:"arch,omitempty"`
 	CPUs         int    `json:"cpus,omitempty"`
+	CPU          string `json:"cpu,omitempty"`    // model
+	BIOS         string `json:"bios,omitempty"`   // vendor, version and date of the firmware (SMBIOS type 0)
 	Memory       int64  `json:"memory,omitempty"` // bytes
 	Disks        []Disk `json:"disks,omitempty"`
 	NICs         []NIC  `json:"nics,omitempty"`

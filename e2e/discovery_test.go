@@ -50,15 +50,21 @@ func TestDiscovery(t *testing.T) {
 		return x
 	}
 	mac := byHand.Spec().MAC
-	require.NoError(t, waitFor(ctx, "the report of the hardware", func() (bool, error) {
+	require.NoError(t, waitFor(ctx, "the report of the hardware and of the switch", func() (bool, error) {
+		if err := byHand.SendFrame(lldpFrame()); err != nil {
+			return false, err
+		}
 		out, err := s.CLI(ctx, "machine", "seen", "-o", "json")
-		return strings.Contains(out, `"reported"`) && strings.Contains(out, mac), err
+		return strings.Contains(out, `"leaf-1"`), err
 	}))
 	x := seen(mac)
 	require.Equal(t, "Lab", x.Facts.Manufacturer)
 	require.Equal(t, "uefi", x.Facts.Firmware)
 	require.Len(t, x.Facts.NICs, 2)
+	require.NotEmpty(t, x.Facts.CPU)
+	require.Contains(t, x.Facts.BIOS, "EDK II")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "LVM")
+	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "at port port-7 of leaf-1")
 	after, err := DigestOf(byHand.DiskPath(), size(byHand.DiskPath()))
 	require.NoError(t, err)
 	require.Equal(t, before, after, "a machine that was not accepted was written to")
@@ -87,6 +93,14 @@ func TestDiscovery(t *testing.T) {
 	_, err = byRule.WaitSerial(ctx, "LAB-MINI-BOOTED")
 	require.NoError(t, err)
 	s.ended(ctx, t, "node-sn-rule", inventory.StateSuccess)
+}
+
+// lldpFrame is an Ethernet frame with LLDP (IEEE 802.1AB): chassis, port, time to live, system name.
+func lldpFrame() []byte {
+	frame := append([]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 1, 0x88, 0xcc}, 2, 7, 4, 2, 0, 0, 0, 0, 1)
+	frame = append(frame, 4, 7, 5, 'p', 'o', 'r', 't', '-', '7')
+	frame = append(frame, 6, 2, 0, 120)
+	return append(append(frame, 10, 6), "leaf-1\x00\x00"...)
 }
 
 // plantLVM makes a disk look like a physical volume of LVM.

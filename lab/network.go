@@ -338,3 +338,18 @@ func removeNamespace(name string) error {
 	}
 	return ip(ctx, "netns", "del", name)
 }
+
+// SendFrame sends an Ethernet frame to the machine's first network card, as its switch would.
+func (m *Machine) SendFrame(frame []byte) error {
+	return m.lab.InNamespace(Switch, func() error {
+		i, err := net.InterfaceByName(m.tap())
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6}), unix.Close(fd))
+	})
+}

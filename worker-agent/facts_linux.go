@@ -21,6 +21,10 @@ import (
 type HostFinder struct {
 	// Sys is where sysfs is mounted; "" means /sys.
 	Sys string
+	// Proc is where procfs is mounted; "" means /proc.
+	Proc string
+	// Neighbours are what LLDP has heard; nil: nothing.
+	Neighbours *Neighbours
 }
 
 // Facts implements Finder. Facts that cannot be read are left out.
@@ -34,6 +38,9 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 		Firmware:     "bios",
 		Arch:         map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH],
 		CPUs:         runtime.NumCPU(),
+		CPU:          cpuModel(cmp.Or(h.Proc, "/proc")),
+		BIOS: strings.TrimSpace(word(sys, "class/dmi/id/bios_vendor") + " " + word(sys, "class/dmi/id/bios_version") + " " +
+			word(sys, "class/dmi/id/bios_date")),
 	}
 	if _, err := os.Stat(filepath.Join(sys, "firmware/efi")); err == nil {
 		f.Firmware = "uefi"
@@ -45,12 +52,32 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	}
 
 	f.NICs = listNICs(sys)
+	heard := h.Neighbours.Heard()
+	for i, n := range f.NICs {
+		if neighbour, ok := heard[n.Name]; ok {
+			f.NICs[i].Neighbour = &neighbour
+		}
+	}
 	disks, err := listDisks(sys)
 	for i := range disks {
 		probeDisk(&disks[i])
 	}
 	f.Disks = disks
 	return f, err
+}
+
+// cpuModel returns the model of the first processor (proc(5), cpuinfo), or "".
+func cpuModel(proc string) string {
+	b, err := os.ReadFile(filepath.Join(proc, "cpuinfo"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return clean(value)
+		}
+	}
+	return ""
 }
 
 // word reads a sysfs file of one line; it returns "" if there is none.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // sysfs creates a tree of one-line files.
@@ -27,6 +29,8 @@ func sysfs(t *testing.T, files map[string]string) string {
 func TestFacts(t *testing.T) {
 	dir := sysfs(t, map[string]string{
 		"class/dmi/id/sys_vendor": "ACME \x1b[31mInc.", "class/dmi/id/product_name": "Box", "class/dmi/id/product_serial": "SN1",
+		"class/dmi/id/bios_vendor": "EDK II", "class/dmi/id/bios_version": "2022.11", "class/dmi/id/bios_date": "02/02/2022",
+		"proc/cpuinfo":              "processor\t: 0\nmodel name\t: Fast CPU @ 3GHz\nmodel name\t: other",
 		"class/dmi/id/product_uuid": "ABCD-EF", "firmware/efi/fw_platform_size": "64",
 		"class/net/eth0/type": "1", "class/net/eth0/address": "52:54:00:00:00:01", "class/net/eth0/carrier": "1", "class/net/eth0/speed": "10000",
 		"class/net/eth1/type": "1", "class/net/eth1/address": "52:54:00:00:00:02", "class/net/eth1/carrier": "0", "class/net/eth1/speed": "-1",
@@ -39,15 +43,23 @@ func TestFacts(t *testing.T) {
 		"block/loop0/size": "99", "block/sr0/size": "99", "block/dm-0/size": "99", "block/zram0/size": "9", "block/md0/size": "9",
 		"block/sdb/size": "0",
 	})
-	f, err := HostFinder{Sys: dir}.Facts(t.Context())
+	heard := &Neighbours{heard: map[string]action.Neighbour{"eth0": {System: "leaf-1", Port: "7"}}}
+	f, err := HostFinder{Sys: dir, Proc: filepath.Join(dir, "proc"), Neighbours: heard}.Facts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	if f.CPU != "Fast CPU @ 3GHz" || f.BIOS != "EDK II 2022.11 02/02/2022" {
+		t.Errorf("processor %q, firmware %q", f.CPU, f.BIOS)
+	}
+	if n := f.NICs[0].Neighbour; n == nil || n.System != "leaf-1" || f.NICs[1].Neighbour != nil {
+		t.Errorf("neighbours %+v, %+v", n, f.NICs[1].Neighbour)
+	}
+	f.NICs[0].Neighbour = nil
 	if f.Manufacturer != "ACME [31mInc." || f.Product != "Box" || f.Serial != "SN1" || f.UUID != "abcd-ef" || f.Firmware != "uefi" ||
 		f.CPUs < 1 || f.Memory < mib {
 		t.Errorf("%+v", f)
 	}
-	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true} {eth1 52:54:00:00:00:02 0 false}]" {
+	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true <nil>} {eth1 52:54:00:00:00:02 0 false <nil>}]" {
 		t.Errorf("interfaces %s", got)
 	}
 	want := map[string]string{

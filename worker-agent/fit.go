@@ -36,6 +36,12 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 		each("all but one by-id name of each disk", func(d *action.Disk) { d.ByID = clipAll(d.ByID, 1) }),
 		each("by-id names", func(d *action.Disk) { d.ByID = nil }),
 		each("what is on the disks", func(d *action.Disk) { d.Signatures = clipAll(d.Signatures, 1) }),
+		func() {
+			for i := range f.NICs {
+				f.NICs[i].Neighbour = nil
+			}
+			left = append(left, "neighbours")
+		},
 		each("models", func(d *action.Disk) { d.Model, d.Signatures = "", nil }),
 		func() {
 			var up []action.NIC
@@ -50,7 +56,7 @@ func fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 		},
 		func() {
 			f.NICs = f.NICs[:min(len(f.NICs), 64)]
-			for _, s := range []*string{&f.Manufacturer, &f.Product, &f.Serial, &f.UUID, &f.Firmware, &f.Arch} {
+			for _, s := range []*string{&f.Manufacturer, &f.Product, &f.Serial, &f.UUID, &f.Firmware, &f.Arch, &f.CPU, &f.BIOS} {
 				*s = short(*s)
 			}
 			for i := range f.Disks {

@@ -60,7 +60,13 @@ func bootMachine() {
 
 	cfg := agent.CommandLine(string(raw))
 	cfg.Logger = log
-	cfg.Finder = agent.HostFinder{}
+	finder := agent.HostFinder{}
+	if cfg.Discover {
+		if finder.Neighbours, err = agent.ListenLLDP(ctx, log); err != nil {
+			log.Warn("listening for neighbours", "error", err)
+		}
+	}
+	cfg.Finder = finder
 	cfg.Disks = agent.BlockDisks{}
 	cfg.Files = agent.HostFilesystems{Load: mods.load, Children: &children}
 	cfg.Host = realHost{}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -75,8 +76,17 @@ func showSeen(c *call) error {
 		}
 		f := s.Facts
 		fmt.Fprintf(w, "%s: %s, reported %s\n", s.MAC, inert(hardwareText(f)), human.Ago(s.Reported))
+		for _, x := range [][2]string{{"processor", f.CPU}, {"firmware", f.BIOS}} {
+			if x[1] != "" {
+				fmt.Fprintf(w, "  – %s %s\n", x[0], inert(x[1]))
+			}
+		}
 		for _, n := range f.NICs {
-			fmt.Fprintf(w, "  – network card %s %s\n", inert(n.Name), inert(n.MAC))
+			at := ""
+			if x := n.Neighbour; x != nil {
+				at = fmt.Sprintf(", at port %s of %s", x.Port, cmp.Or(x.System, x.Chassis))
+			}
+			fmt.Fprintf(w, "  – network card %s\n", inert(n.Name+" "+n.MAC+at))
 		}
 		fmt.Fprintln(w)
 		return printDisks(w, f.Disks)
