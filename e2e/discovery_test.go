@@ -62,7 +62,7 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, "uefi", x.Facts.Firmware)
 	require.Len(t, x.Facts.NICs, 2)
 	require.NotEmpty(t, x.Facts.CPU)
-	require.Contains(t, x.Facts.BIOS, "EDK II")
+	require.Contains(t, x.Facts.BIOS, "OVMF")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "LVM")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "at port port-7 of leaf-1")
 	after, err := DigestOf(byHand.DiskPath(), size(byHand.DiskPath()))
