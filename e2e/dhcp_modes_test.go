@@ -186,12 +186,21 @@ func TestOffBesideISC(t *testing.T) {
 			require.NoError(t, s.Start(ctx))
 			cycle()
 
-			// A run that fails before it writes.
-			s.must(ctx, t, "machine", "provision", "net", "--yes")
-			_, err = s.Follow(ctx, "net", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseLoader })
-			require.NoError(t, err)
-			s.must(ctx, t, "workflow", "cancel", "net", "--yes")
-			s.ended(ctx, t, "net", inventory.StateCancelled)
+			// A run that fails: the file system of the partition is another one.
+			s.template(ctx, t, "fails", `version: "0.1"
+name: fails
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - name: write
+    image: quay.io/tinkerbell/actions/writefile:v1.0.0
+    timeout: 60
+    environment: {DEST_DISK: /dev/vda1, FS_TYPE: btrfs, DEST_PATH: /file, CONTENTS: text, UID: "0", GID: "0", MODE: "0600", DIRMODE: "0700"}
+`)
+			out, err := s.CLI(ctx, "machine", "provision", "net", "--template", "fails", "--yes", "--wait")
+			require.Error(t, err, out)
+			s.ended(ctx, t, "net", inventory.StateFailed)
 			s.closed(ctx, t, "net")
 			cycle()
 
