@@ -161,7 +161,8 @@ func benchPipe(t *testing.T, dir, url, decompress string, rate float64, proof bo
 		require.NoError(t, errors.Join(blocks.Flush(), c.Wait(), disk.Sync()))
 		if proof {
 			c := exec.Command("sha256sum")
-			c.Stdin = bufio.NewReaderSize(io.NewSectionReader(disk, 0, benchSize), mib)
+			// Without WriteTo of the two readers, which would read in small pieces.
+			c.Stdin = struct{ io.Reader }{bufio.NewReaderSize(struct{ io.Reader }{io.NewSectionReader(disk, 0, benchSize)}, mib)}
 			require.NoError(t, c.Run())
 		}
 		require.NoError(t, disk.Close())
