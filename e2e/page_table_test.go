@@ -271,7 +271,13 @@ func TestPageWithManyMachines(t *testing.T) {
 	)
 
 	// Many machines that were switched on by hand are reported at once.
-	do("switched on", click(`[data-bulk] summary`), click(`[data-bulk] li:nth-child(2) input`))
+	do(
+		"switched on",
+		click(`[data-bulk] summary`),
+		see(`[data-bulk] li:nth-child(2) input:checked`), // ticked by the list's own event, after it is open
+		click(`[data-bulk] li:nth-child(2) input`),
+		see(`[data-bulk] li:nth-child(2) input:not(:checked)`),
+	)
 	check("machines to be switched on")
 	do(
 		"switched on, two of three",
