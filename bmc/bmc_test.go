@@ -336,7 +336,6 @@ func TestErrors(t *testing.T) {
 		"cipher 0":       {func(b *inventory.BMC) { b.CipherSuite = "0" }, inventory.ErrUnsupported},
 		"cipher 00":      {func(b *inventory.BMC) { b.CipherSuite = "00" }, inventory.ErrUnsupported},
 		"cipher x":       {func(b *inventory.BMC) { b.CipherSuite = "x" }, inventory.ErrInvalid},
-		"redfish":        {func(b *inventory.BMC) { b.Driver = inventory.DriverRedfish }, inventory.ErrUnsupported},
 		"manual":         {func(b *inventory.BMC) { b.Driver = inventory.DriverManual }, inventory.ErrUnsupported},
 		"unknown driver": {func(b *inventory.BMC) { b.Driver = "ilo" }, inventory.ErrUnsupported},
 		"wake-on-LAN":    {func(b *inventory.BMC) { b.Driver = inventory.DriverWOL }, inventory.ErrUnsupported},

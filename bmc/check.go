@@ -13,6 +13,27 @@ type Report struct {
 	Power string        `json:"power"`
 	Boot  string        `json:"boot"` // the boot device that was read
 	Took  time.Duration `json:"took"` // nanoseconds in JSON
+
+	// The rest is read by Redfish only.
+	Maker      string    `json:"maker,omitempty"`
+	Model      string    `json:"model,omitempty"`
+	Firmware   string    `json:"firmware,omitempty"`   // version of the machine's firmware
+	Controller string    `json:"controller,omitempty"` // version of the BMC's firmware
+	SecureBoot string    `json:"secureBoot,omitempty"` // enabled or disabled at the last start
+	Sensors    []Reading `json:"sensors,omitempty"`
+}
+
+// Reading is the value of a sensor.
+type Reading struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`             // Cel, RPM, Percent
+	Health string  `json:"health,omitempty"` // ok, warning or critical
+}
+
+// inspector is a provider that can read more of a Report.
+type inspector interface {
+	inspect(ctx context.Context, r *Report) error
 }
 
 // Check logs in and reads the power state and the boot device. On AMT it also checks
@@ -26,6 +47,12 @@ func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.
 		}
 		if p, ok := s.provider.(selfTester); ok {
 			if err := p.ready(ctx); err != nil {
+				return err
+			}
+		}
+
+		if p, ok := s.provider.(inspector); ok {
+			if err := p.inspect(ctx, &r); err != nil {
 				return err
 			}
 		}

@@ -18,8 +18,6 @@ func checkBMC(ps *Problems, b BMC) {
 	switch {
 	case !KnownDriver(b.Driver):
 		ps.Add("bmc.driver", "use one of: "+strings.Join(Drivers(), ", "), "unknown driver %q", b.Driver)
-	case can.Missing != "":
-		ps.Add("bmc.driver", "use one of: "+strings.Join(Drivers(), ", "), "%s", can.Missing)
 	case can.NeedsHost && b.Host == "":
 		ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
 	}
@@ -44,13 +42,16 @@ func checkBMC(ps *Problems, b BMC) {
 // fingerprint.
 func checkDriverFields(ps *Problems, b BMC) {
 	for _, x := range []struct{ field, value, driver string }{
-		{"bmc.command", b.Command, DriverExec}, {"bmc.fingerprint", b.Fingerprint, DriverAMT}, {"bmc.mac", b.MAC, DriverWOL},
+		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL},
 	} {
 		if x.value != "" && b.Driver != x.driver {
 			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
 		}
 	}
 
+	if b.Fingerprint != "" && b.Driver != DriverAMT && b.Driver != DriverRedfish {
+		ps.Add("bmc.fingerprint", "leave it out", "only the drivers %s and %s have it", DriverAMT, DriverRedfish)
+	}
 	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
 		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "invalid fingerprint of a key %q", b.Fingerprint)
 	}
