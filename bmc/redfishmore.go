@@ -1,6 +1,7 @@
 package bmc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,22 +68,21 @@ func (p *redfish) SetVirtualMedia(ctx context.Context, kind, mediaURL string) (b
 
 // media returns the URLs of the media in the virtual CD drives; a medium without URL is "unknown".
 func (p *redfish) media(ctx context.Context) (inserted []string, err error) {
-	err = p.run(ctx, func() error {
-		inserted = nil
-		drives, err := p.drives()
-		for _, d := range drives {
-			if !slices.Contains(d.MediaTypes, fish.CDMediaType) || !d.Inserted {
-				continue
-			}
-			image := d.Image
-			if image == "" {
-				image = "unknown"
-			}
-			inserted = append(inserted, image)
-		}
+	err = p.run(ctx, func() (err error) {
+		inserted, err = p.inserted()
 		return err
 	})
 	return inserted, err
+}
+
+func (p *redfish) inserted() (urls []string, err error) {
+	drives, err := p.drives()
+	for _, d := range drives {
+		if slices.Contains(d.MediaTypes, fish.CDMediaType) && d.Inserted {
+			urls = append(urls, cmp.Or(clip(printable(d.Image)), "unknown"))
+		}
+	}
+	return urls, err
 }
 
 // drives returns the virtual drives, which are below the manager or, in newer services, below the system.
@@ -104,7 +104,7 @@ func (p *redfish) drives() ([]*fish.VirtualMedia, error) {
 }
 
 // inspect reads what bmclib does not offer.
-func (p *redfish) inspect(ctx context.Context, r *Report) error {
+func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 	return p.run(ctx, func() error {
 		s, err := p.system()
 		if err != nil {
@@ -119,13 +119,14 @@ func (p *redfish) inspect(ctx context.Context, r *Report) error {
 			r.SecureBoot = strings.ToLower(clip(printable(string(b.SecureBootCurrentBoot))))
 		}
 		r.Sensors = p.sensors()
+		r.Media, _ = p.inserted()
 		p.transport.cause = nil
 		return nil
 	})
 }
 
 // sensors returns the temperatures and fans of the first chassis that has any.
-func (p *redfish) sensors() (out []Reading) {
+func (p *redfish) sensors() (out []inventory.BMCReading) {
 	all, err := p.reader.Service.Chassis()
 	if err != nil {
 		return nil
@@ -148,8 +149,8 @@ func (p *redfish) sensors() (out []Reading) {
 	return nil
 }
 
-func reading(name string, value float64, unit string, s common.Status) Reading {
-	return Reading{Name: clip(printable(name)), Value: value, Unit: clip(printable(unit)), Health: strings.ToLower(string(s.Health))}
+func reading(name string, value float64, unit string, s common.Status) inventory.BMCReading {
+	return inventory.BMCReading{Name: clip(printable(name)), Value: value, Unit: clip(printable(unit)), Health: strings.ToLower(string(s.Health))}
 }
 
 // mediaReader is a provider that can read what is in the virtual CD drives.

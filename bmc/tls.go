@@ -9,8 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -20,8 +18,8 @@ var errStranger = errors.New("its key is not the known one")
 
 // KeyStore remembers the TLS keys of BMCs.
 type KeyStore interface {
-	// KnownBMCKey returns the key that is known for the BMC at address (host and port as in
-	// the inventory): the key given, if none was known, which is then remembered.
+	// KnownBMCKey returns the key that is known for the BMC at address (see
+	// inventory.BMC.KeyAddress). If none is known, it remembers fingerprint and returns it.
 	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
 }
 
@@ -36,6 +34,8 @@ func keyOf(c *x509.Certificate) string {
 // Config.Authorities. With a KeyStore, a certificate that they did not sign is accepted if it has
 // the key that the BMC had at first (security S27). name is the BMC's host in the inventory.
 func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
+	inventoried := b
+	inventoried.Host = name
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: true} // VerifyConnection decides
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		switch {
@@ -54,7 +54,7 @@ func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 		defer cancel()
-		known, err := d.cfg.Keys.KnownBMCKey(ctx, net.JoinHostPort(name, strconv.Itoa(b.ListenPort())), keyOf(s.PeerCertificates[0]))
+		known, err := d.cfg.Keys.KnownBMCKey(ctx, inventoried.KeyAddress(), keyOf(s.PeerCertificates[0]))
 		if err != nil {
 			return err
 		}
