@@ -260,7 +260,7 @@ func TestBootDevice(t *testing.T) {
 			require.Equal(t, c.flags, b.get("boot"))
 			report, err := b.Check(t.Context(), b.bmc, password())
 			require.NoError(t, err)
-			require.Equal(t, Report{Power: Off, Boot: c.read, Took: report.Took}, report)
+			require.Equal(t, inventory.BMCReport{Power: Off, Boot: c.read, Took: report.Took}, report)
 		})
 	}
 	t.Run("flags dropped", func(t *testing.T) {

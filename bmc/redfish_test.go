@@ -100,7 +100,9 @@ func TestRedfish(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, strings.HasPrefix(r.Boot, "pxe persistent"), r.Boot)
 			require.Equal(t, "enabled", r.SecureBoot)
-			require.Equal(t, []inventory.BMCReading{{"Inlet Temp", 24, "Cel", "ok"}, {"Fan 1", 4200, "RPM", "ok"}}, r.Sensors)
+			require.Equal(t, []inventory.BMCReading{
+				{Name: "Inlet Temp", Value: 24, Unit: "Cel", Health: "ok"}, {Name: "Fan 1", Value: 4200, Unit: "RPM", Health: "ok"},
+			}, r.Sensors)
 			require.Equal(t, "1.2.3", r.Controller)
 			require.NotEmpty(t, r.Model)
 			_, err = b.SetBootDevice(ctx, b.bmc, password(), inventory.BootDevice{Device: "none"}, nil)

@@ -101,6 +101,9 @@ type BMC struct {
 	// packet goes to the host, by default the broadcast address of the machine's
 	// subnet.
 	MAC string `json:"mac,omitempty"`
+	// BootPath is how a machine is booted: pxe, http (UEFI HTTP boot) or media (virtual media), in
+	// this order, as long as nothing is heard of it. Default: pxe. http and media need Redfish.
+	BootPath []string `json:"bootPath,omitempty"`
 	// Machine is the name of the machine, and Broadcast the address that wol sends
 	// to without a Host. Machine.Controller sets both; they are never stored.
 	Machine   string     `json:"-"`
@@ -167,6 +170,21 @@ func broadcast(i Interface) netip.Addr {
 		a[n/8] |= 0x80 >> (n % 8)
 	}
 	return netip.AddrFrom4(a)
+}
+
+// The values of BootPath.
+const (
+	PathPXE   = "pxe"
+	PathHTTP  = "http"
+	PathMedia = "media"
+)
+
+// Path returns the boot path to use after n boots without an answer.
+func (b *BMC) Path(n int) string {
+	if b == nil || len(b.BootPath) == 0 {
+		return PathPXE
+	}
+	return b.BootPath[min(n, len(b.BootPath)-1)]
 }
 
 // Address returns the host by which operations on a BMC are serialized; "" if manual.

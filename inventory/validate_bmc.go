@@ -3,6 +3,8 @@ package inventory
 import (
 	"net/netip"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -25,6 +27,7 @@ func checkBMC(ps *Problems, b BMC) {
 		can.check(ps, b)
 	}
 
+	checkBootPath(ps, b.BootPath, can)
 	checkDriverFields(ps, b)
 	checkAddressOfBMC(ps, b)
 	checkLogin(ps, b, can)
@@ -35,6 +38,20 @@ func checkBMC(ps *Problems, b BMC) {
 	if b.SystemName != "" && (!plain(b.SystemName) || strings.ContainsAny(b.SystemName, "/?#%") ||
 		strings.Trim(b.SystemName, ".") == "") {
 		ps.Add("bmc.systemName", "give the system's id as Redfish lists it", "invalid system name %q", b.SystemName)
+	}
+}
+
+func checkBootPath(ps *Problems, paths []string, can Capabilities) {
+	for i, p := range paths {
+		field := "bmc.bootPath[" + strconv.Itoa(i) + "]"
+		switch {
+		case slices.Contains(paths[:i], p):
+			ps.Add(field, "remove it", "%s is in the list already", p)
+		case p == PathHTTP && !can.HTTPBoot, p == PathMedia && !can.Media:
+			ps.Add(field, "use the driver "+DriverRedfish+", or remove it", "the BMC's driver cannot boot by %s", p)
+		case p != PathPXE && p != PathHTTP && p != PathMedia:
+			ps.Add(field, "use pxe, http or media", "unknown boot path %q", p)
+		}
 	}
 }
 

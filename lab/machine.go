@@ -45,6 +45,7 @@ type BootOrder string
 const (
 	DiskFirst    BootOrder = "disk"
 	NetworkFirst BootOrder = "network"
+	CDFirst      BootOrder = "cd" // for one start only: see NextCD
 )
 
 // PowerState of a machine.
@@ -131,6 +132,7 @@ type Machine struct {
 	bmc  *BMC
 	amt  *AMT
 	fish *Redfish
+	cd   string // the image in the virtual drive, or ""
 	sim  *simulation // nil means QEMU
 
 	mu          sync.Mutex // serializes changes of power
@@ -472,6 +474,8 @@ func (m *Machine) first() BootOrder {
 		return NetworkFirst
 	case NextDisk:
 		return DiskFirst
+	case NextCD:
+		return CDFirst
 	}
 	return m.order
 }
@@ -653,7 +657,15 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	if !slices.Contains(serials, boot) && len(serials) > 0 {
 		boot = serials[0]
 	}
+	cd := m.cd
 	m.state.Unlock()
+	if cd != "" {
+		dev := "ide-cd,drive=cd,id=" + cdDevice
+		if first == CDFirst {
+			dev += ",bootindex=0"
+		}
+		a = append(a, "-drive", "if=none,id=cd,media=cdrom,readonly=on,format=raw,file="+cd, "-device", dev)
+	}
 	for i, serial := range serials {
 		drive := "drive" + strconv.Itoa(i)
 		a = append(a, "-drive", "if=none,id="+drive+",format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap,file="+m.worn(serial))

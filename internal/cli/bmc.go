@@ -145,7 +145,12 @@ func printJob(w io.Writer, j inventory.BMCJob) error {
 }
 
 func taskText(t inventory.BMCTask) string {
-	if t.BootDevice == nil {
+	switch {
+	case t.Media != nil && t.Media.MediaURL == "":
+		return "eject virtual media"
+	case t.Media != nil:
+		return "insert virtual media " + t.Media.MediaURL
+	case t.BootDevice == nil:
 		return "power " + t.Power
 	}
 
@@ -165,8 +170,10 @@ func jobCreateCommand(o *options) *cobra.Command {
 		Use: "create MACHINE --task TASK…", Short: "Run tasks on a machine's BMC, in order",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Long: `Run tasks on a machine's BMC, in order. A task is power:on, power:off,
-power:soft, power:cycle, power:reset, power:status, or boot:DEVICE with DEVICE
-pxe, http, disk, cdrom, bios or none, and then ,efi and ,persistent as needed.`,
+power:soft, power:cycle, power:reset, power:status, boot:DEVICE with DEVICE
+pxe, http, disk, cdrom, bios or none, and then ,efi and ,persistent as needed,
+media:URL, which inserts an image into the virtual CD drive, or media:, which
+ejects it.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
 
@@ -198,6 +205,8 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 	switch kind {
 	case "power":
 		return inventory.BMCTask{Power: rest}
+	case "media":
+		return inventory.BMCTask{Media: &inventory.VirtualMedia{MediaURL: rest}}
 	case "boot":
 		words := strings.Split(rest, ",")
 		d := inventory.BootDevice{Device: words[0]}
@@ -214,7 +223,7 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 		return inventory.BMCTask{BootDevice: &d}
 	}
 
-	ps.Add("--task", "write power:on or boot:pxe", "invalid task %q", text)
+	ps.Add("--task", "write power:on, boot:pxe or media:URL", "invalid task %q", text)
 	return inventory.BMCTask{}
 }
 

@@ -73,6 +73,7 @@ func (s *server) siteOf() activities.Site {
 	if s.netboot.on() {
 		out.Bootable = s.bootable
 		out.ImageURL = s.netboot.imageURL
+		out.MediaURL = s.mediaURL
 		out.MetadataURL = s.metadataURL(s.netboot.address)
 	}
 	return out

@@ -4,3 +4,10 @@ CREATE TABLE bmc_key (
     key     TEXT NOT NULL,    -- sha256: and the digest of the SubjectPublicKeyInfo
     first   INTEGER NOT NULL  -- when it was seen first
 );
+
+-- The media that runs have inserted into virtual CD drives, to be ejected when the run is over.
+CREATE TABLE bmc_media (
+    machine TEXT PRIMARY KEY REFERENCES machine (name) ON DELETE CASCADE,
+    run     TEXT NOT NULL,
+    url     TEXT NOT NULL
+);
