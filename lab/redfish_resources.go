@@ -2,10 +2,8 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -215,7 +213,9 @@ func (r *Redfish) setBoot(match string, data map[string]any) redfishAnswer {
 	}
 	if r.shape == RedfishDell || r.shape == RedfishDell13 {
 		r.job, r.jobReads = next, jobReads
-		return redfishAnswer{http.StatusAccepted, nil, map[string]string{"Location": "/redfish/v1/TaskService/Tasks/JID_1"}}
+		return redfishOK(map[string]any{"@Message.ExtendedInfo": []any{map[string]any{
+			"MessageId": "IDRAC.2.1.SYS413", "Message": "The operation successfully completed.",
+		}}})
 	}
 	r.boot = next
 	r.changes++
@@ -295,7 +295,7 @@ func (r *Redfish) power(ctx context.Context, word string) redfishAnswer {
 		return redfishError(http.StatusBadRequest, "The value %q for ResetType is not acceptable.", word)
 	}
 	if err != nil {
-		return redfishError(http.StatusInternalServerError, "%s", fmt.Sprint(err, " at change ", strconv.Itoa(r.changes)))
+		return redfishError(http.StatusInternalServerError, "%v", err)
 	}
 	return redfishAnswer{status: http.StatusNoContent}
 }
