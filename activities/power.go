@@ -128,8 +128,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return Powered{}, err
 	}
 
-	nic, _ := m.Netboot()
-	boot, err := a.bootTasks(ctx, m, q, nic.UEFI)
+	boot, err := a.bootTasks(ctx, m, q)
 	if err != nil {
 		return Powered{}, err
 	}
@@ -163,7 +162,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return Powered{}, a.tasks(ctx, m, list)
 	}
 
-	how, err := a.prepare(ctx, m, q, nic, boot[len(boot)-1].BootDevice)
+	how, err := a.prepare(ctx, m, q, boot[len(boot)-1].BootDevice)
 	if err != nil {
 		return Powered{}, err
 	}
@@ -212,8 +211,9 @@ var bootWords = map[string]string{
 // bootTasks returns the tasks that make the machine boot by the path of the request, the boot device
 // last. The run's record of what it inserts is written before, so that it is ejected whatever
 // happens; see ejectMedia in package server.
-func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest, efi bool) ([]inventory.BMCTask, error) {
-	boot := inventory.BMCTask{BootDevice: &inventory.BootDevice{Device: "pxe", EFI: efi}}
+func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest) ([]inventory.BMCTask, error) {
+	nic, _ := m.Netboot()
+	boot := inventory.BMCTask{BootDevice: &inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}}
 	switch m.BMC.Path(q.Path) {
 	case inventory.PathHTTP:
 		boot.BootDevice.Device, boot.BootDevice.EFI = "http", true
@@ -246,8 +246,7 @@ func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q Powe
 
 // prepare carries out the optional first steps of a start and returns what was not possible.
 // Steps that the BMC does not support are skipped.
-func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface,
-	pxe *inventory.BootDevice,
+func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
 ) (how []string, err error) {
 	if q.ResetBMC {
 		password, err := a.Machines.BMCPassword(ctx, m.Name)
@@ -269,10 +268,10 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 		switch {
 		case !m.BMC.Capabilities().EFI:
 			how = append(how, "no other boot path, because "+m.BMC.Driver+" cannot choose it")
-		case nic.UEFI:
+		case boot.EFI:
 			how = append(how, "no other boot path, because the inventory says UEFI")
 		default:
-			pxe.EFI = !pxe.EFI
+			boot.EFI = true
 			how = append(how, "the other boot path, EFI")
 		}
 	}

@@ -309,7 +309,7 @@ func TestS17AMTFollowsNoRedirect(t *testing.T) {
 	require.Zero(t, b.conns.Load())
 }
 
-// TestAMTOverTLS: the key is checked before anything is sent.
+// TestAMTOverTLS (S27): the key is checked before anything is sent.
 func TestAMTOverTLS(t *testing.T) {
 	b := newAMTBench(t)
 	s := httptest.NewTLSServer(b.amt)

@@ -247,7 +247,7 @@ func TestRedfishLeftovers(t *testing.T) {
 	require.Equal(t, 1, now)
 }
 
-// TestRedfishNoSession: errors for refused log-ins, exhausted sessions and lies are of the right kind.
+// TestRedfishErrors (S27): errors for refused log-ins, exhausted sessions and lies are of the right kind.
 func TestRedfishErrors(t *testing.T) {
 	const system = "/redfish/v1/Systems/1"
 	wrong := inventory.NewSecret("wrong-" + canary)

@@ -77,7 +77,7 @@ func TestRedfishJudges(t *testing.T) {
 	}
 	for _, program := range []string{"redfishtool", "/usr/bin/python3"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("%s is needed: make deps-e2e", program)
+			t.Fatalf("%s is needed: apt-get install redfishtool python3-sushy", program)
 		}
 	}
 	s := site(ctx, t)
