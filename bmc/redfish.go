@@ -104,7 +104,8 @@ func (p *redfish) logIn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return p.transport.errorOf(p.searchLeftovers())
+		p.searchLeftovers()
+		return nil
 	})
 }
 
@@ -131,8 +132,7 @@ func (p *redfish) open(ctx context.Context) error {
 	reader, err := gofish.Connect(config)
 	if err != nil {
 		err = p.transport.errorOf(err)
-		p.logOut(ctx)
-		return err
+		return errors.Join(err, p.logOut(ctx))
 	}
 	p.writer, p.reader = writer, reader
 	return nil
@@ -207,25 +207,24 @@ func (p *redfish) askSession(ctx context.Context, method string, s bmcSession) (
 
 // searchLeftovers deletes the other sessions of this user and this client's address, once for each
 // BMC and whenever a log-in was not answered: a killed server cannot delete its session.
-func (p *redfish) searchLeftovers() error {
+func (p *redfish) searchLeftovers() {
 	if p.target.left.searched || p.basic {
-		return nil
+		return
 	}
 	p.target.left.searched = true
 	all, err := p.reader.Service.Sessions()
 	if err != nil {
-		return nil // some services show sessions only to administrators
+		return // some services show sessions only to administrators
 	}
 	own := slices.IndexFunc(all, func(s *fish.Session) bool { return s.ODataID == p.transport.session.path })
 	if own < 0 || all[own].ClientOriginIPAddress == "" {
-		return nil
+		return
 	}
 	for i, s := range all {
 		if i != own && s.UserName == p.bmc.User && s.ClientOriginIPAddress == all[own].ClientOriginIPAddress {
 			_ = p.reader.Service.DeleteSession(s.ODataID) // it ends by its time-out
 		}
 	}
-	return nil
 }
 
 // PowerStateGet returns the power state as Redfish writes it, for normalize.

@@ -51,8 +51,8 @@ func newRedfishBench(t *testing.T, shape vlab.RedfishShape) *redfishBench {
 	b.bmc = at(t, b.server.URL)
 	b.bmc.Driver, b.bmc.User = inventory.DriverRedfish, "admin"
 	b.Driver = New(Config{
-		Step: 5 * time.Millisecond, Hard: 100 * time.Millisecond, Soft: 100 * time.Millisecond, Settle: 400 * time.Millisecond,
-		Back: 5 * time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000, Keys: b.keys,
+		Step: 5 * time.Millisecond, Hard: 100 * time.Millisecond, Soft: 100 * time.Millisecond, Settle: 100 * time.Millisecond,
+		Back: 600 * time.Millisecond, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000, Keys: b.keys,
 	})
 	return b
 }
@@ -350,7 +350,7 @@ func TestS27Certificates(t *testing.T) {
 		}
 	}
 
-	b.Driver.cfg.Keys = nil
+	b.cfg.Keys = nil
 	_, err = b.State(ctx, b.bmc, password())
 	require.ErrorIs(t, err, inventory.ErrRefused, "without a memory for keys, an authority must have signed it")
 	insecure := b.bmc

@@ -36,6 +36,8 @@ type Capabilities struct {
 	// HTTPBoot: the boot device can be UEFI HTTP boot. Media: an image can be inserted into a
 	// virtual CD drive.
 	HTTPBoot, Media bool
+	// Inspects: versions, Secure Boot and sensors can be read.
+	Inspects bool
 	// ResetByCycle: a reset is off and on, because only that can be verified.
 	ResetByCycle bool
 	// ResetsBMC: the driver can restart the controller.
@@ -62,7 +64,8 @@ var drivers = map[string]Capabilities{
 	DriverManual: {Manual: true},
 	DriverRedfish: {
 		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 443,
-		Soft: true, BootDevice: true, Persistent: true, EFI: true, ResetsBMC: true, HTTPBoot: true, Media: true, ResetByCycle: true,
+		Soft: true, BootDevice: true, Persistent: true, EFI: true, ResetsBMC: true, HTTPBoot: true, Media: true, Inspects: true,
+		ResetByCycle: true,
 	},
 }
 

@@ -228,9 +228,9 @@ type BMCTask struct {
 	BootDevice *BootDevice `json:"bootDevice,omitempty"`
 	// Media inserts an image into the virtual CD drive, or ejects what is in it.
 	Media   *VirtualMedia `json:"virtualMedia,omitempty"`
-	State      string      `json:"state,omitempty"`
-	Message    string      `json:"message,omitempty"` // what was read back, warnings
-	Seconds    float64     `json:"seconds,omitempty"`
+	State   string        `json:"state,omitempty"`
+	Message string        `json:"message,omitempty"` // what was read back, warnings
+	Seconds float64       `json:"seconds,omitempty"`
 }
 
 // VirtualMedia is an image for a machine's virtual CD drive.

@@ -132,7 +132,7 @@ type Machine struct {
 	bmc  *BMC
 	amt  *AMT
 	fish *Redfish
-	cd   string // the image in the virtual drive, or ""
+	cd   string      // the image in the virtual drive, or ""
 	sim  *simulation // nil means QEMU
 
 	mu          sync.Mutex // serializes changes of power

@@ -59,7 +59,11 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (inventory.B
 	if err != nil {
 		return inventory.BMCReport{}, err
 	}
-	return s.bmc.Check(ctx, m.Controller(), password)
+	if can := m.BMC.Capabilities(); can.SelfTest || can.Inspects {
+		return s.bmc.Check(ctx, m.Controller(), password)
+	}
+	power, err := s.bmc.State(ctx, m.Controller(), password)
+	return inventory.BMCReport{Power: power}, err
 }
 
 // siteOf is what activities know of this server.
