@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 # iPXE, unpacked by make deps; "ingot init" finds it beside the program.
 CACHE    = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab
-LOADERS  = $(addprefix $(CACHE)/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi)
+LOADERS  = $(addprefix $(CACHE)/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi ipxe.iso)
 
 STAGE    = @deploy/stage.sh
 

@@ -107,6 +107,9 @@ type Site struct {
 	ImageURL func() string
 	// Bootable returns what keeps machines from booting the agent; nil means nothing.
 	Bootable func() error
+	// MediaURL returns the URL of the image for virtual CD drives, which boots over the network; nil
+	// means that there is none.
+	MediaURL func() (string, error)
 	// MetadataURL is the base URL of the metadata server: http://10.0.0.2:7172.
 	MetadataURL string
 	// RequireDigest refuses images without a declared digest (security S18).
@@ -201,6 +204,7 @@ type Records interface {
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	PutBMCJob(ctx context.Context, j inventory.BMCJob) error
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
+	PutMedia(ctx context.Context, m inventory.Media) error
 }
 
 // A Fence is called immediately before each write to a BMC, while no other operation on that
@@ -219,6 +223,8 @@ type BMC interface {
 	// SetBootDevice returns what could not be verified as a warning.
 	SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret, d inventory.BootDevice,
 		fence Fence) (warning string, err error)
+	// SetMedia inserts the image at url into the virtual CD drive, or ejects what is in it.
+	SetMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string, fence Fence) error
 	// ResetBMC restarts the BMC itself and returns when it answers again.
 	ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret, fence Fence) error
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -11,8 +12,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func coldStart(pxe inventory.BootDevice) []inventory.BMCTask {
-	return []inventory.BMCTask{{Power: "off"}, {BootDevice: &pxe}, {Power: "on"}}
+// coldStart returns the tasks that start a machine from boot: off, boot, on.
+func coldStart(boot []inventory.BMCTask) []inventory.BMCTask {
+	return slices.Concat([]inventory.BMCTask{{Power: "off"}}, boot, []inventory.BMCTask{{Power: "on"}})
 }
 
 // BMCTasks carries out the operator's job under the owner's grant, task by task, and
@@ -152,7 +154,12 @@ func (a *Activities) power(ctx context.Context, o inventory.Owner, job string, t
 }
 
 func describe(t inventory.BMCTask) string {
-	if t.BootDevice == nil {
+	switch {
+	case t.Media != nil && t.Media.MediaURL == "":
+		return "virtual media ejected"
+	case t.Media != nil:
+		return "virtual media inserted"
+	case t.BootDevice == nil:
 		return "power " + t.Power
 	}
 	how := "once"
@@ -172,6 +179,8 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence,
 	}
 
 	switch {
+	case t.Media != nil:
+		return "", a.BMC.SetMedia(ctx, m.Controller(), password, t.Media.MediaURL, fence)
 	case t.BootDevice != nil:
 		return a.BMC.SetBootDevice(ctx, m.Controller(), password, *t.BootDevice, fence)
 	case t.Power == "status":

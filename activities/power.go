@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type PowerRequest struct {
 	ResetBMC bool `json:"resetBMC,omitempty"`
 	// OtherPath: EFI instead of legacy, if the inventory does not set the path.
 	OtherPath bool `json:"otherPath,omitempty"`
+	// Path is the number of boot paths of the machine's BMC that were tried without an answer.
+	Path int `json:"path,omitempty"`
 	// Installer: boot the plan's installer instead of the agent.
 	Installer bool `json:"installer,omitempty"`
 	// Unclaimed: the boot before this one was given up because its agent did not report. If
@@ -125,8 +128,10 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return Powered{}, err
 	}
 
-	nic, _ := m.Netboot()
-	pxe := inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}
+	boot, err := a.bootTasks(ctx, m, q)
+	if err != nil {
+		return Powered{}, err
+	}
 	allowed := false
 	allow := func() error {
 		err := a.allowBoot(ctx, q)
@@ -153,15 +158,16 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		if err != nil || s == "on" {
 			return Powered{}, err
 		}
-		list.job.Tasks, list.from, list.after = coldStart(pxe), 1, func(int) error { return nil }
+		list.job.Tasks, list.from, list.after = coldStart(boot), 1, func(int) error { return nil }
 		return Powered{}, a.tasks(ctx, m, list)
 	}
 
-	how, err := a.prepare(ctx, m, q, nic, &pxe)
+	how, err := a.prepare(ctx, m, q, boot[len(boot)-1].BootDevice)
 	if err != nil {
 		return Powered{}, err
 	}
 
+	by := bootWords[m.BMC.Path(q.Path)]
 	warm, err := a.startsWarm(ctx, m, q)
 	if err != nil {
 		return Powered{}, err
@@ -179,10 +185,10 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	if warm {
 		// Allow the boot only after the reset. Otherwise an agent that claims it just before
 		// the reset would use up the boot.
-		list.job.Tasks, list.after = []inventory.BMCTask{{BootDevice: &pxe}, {Power: "reset"}}, allowAfter(1)
+		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot))
 		err := a.tasks(ctx, m, list)
 		if err == nil {
-			return a.powered(ctx, q, append(how, "network boot once again, reset")), nil
+			return a.powered(ctx, q, append(how, by+" once again, reset")), nil
 		}
 		if !errors.Is(err, inventory.ErrUnsupported) {
 			return Powered{}, err
@@ -190,11 +196,42 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		how = append(how, "no reset, because the BMC cannot")
 	}
 
-	list.job.Tasks, list.after = coldStart(pxe), allowAfter(0)
+	list.job.Tasks, list.after = coldStart(boot), allowAfter(0)
 	if err := a.tasks(ctx, m, list); err != nil {
 		return Powered{}, err
 	}
-	return a.powered(ctx, q, append(how, "off, network boot once, on")), nil
+	return a.powered(ctx, q, append(how, "off, "+by+" once, on")), nil
+}
+
+// bootWords name the boot paths for operators.
+var bootWords = map[string]string{
+	inventory.PathPXE: "network boot", inventory.PathHTTP: "UEFI HTTP boot", inventory.PathMedia: "virtual media",
+}
+
+// bootTasks returns the tasks that make the machine boot by the path of the request, the boot device
+// last. The run's record of what it inserts is written before, so that it is ejected whatever
+// happens; see ejectMedia in package server.
+func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest) ([]inventory.BMCTask, error) {
+	nic, _ := m.Netboot()
+	boot := inventory.BMCTask{BootDevice: &inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}}
+	switch m.BMC.Path(q.Path) {
+	case inventory.PathHTTP:
+		boot.BootDevice.Device, boot.BootDevice.EFI = "http", true
+	case inventory.PathMedia:
+		if a.Site.MediaURL == nil {
+			return nil, fmt.Errorf("booting %q by virtual media: %w", m.Name, errOff)
+		}
+		url, err := a.Site.MediaURL()
+		if err != nil {
+			return nil, fmt.Errorf("booting %q by virtual media: %w", m.Name, err)
+		}
+		if err := a.Records.PutMedia(ctx, inventory.Media{Machine: m.Name, Run: q.Owner.Run, URL: url}); err != nil {
+			return nil, err
+		}
+		boot.BootDevice.Device = "cdrom"
+		return []inventory.BMCTask{{Media: &inventory.VirtualMedia{MediaURL: url}}, boot}, nil
+	}
+	return []inventory.BMCTask{boot}, nil
 }
 
 // startsWarm reports whether the machine is reset instead of power-cycled. Only a machine
@@ -209,8 +246,7 @@ func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q Powe
 
 // prepare carries out the optional first steps of a start and returns what was not possible.
 // Steps that the BMC does not support are skipped.
-func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, nic inventory.Interface,
-	pxe *inventory.BootDevice,
+func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
 ) (how []string, err error) {
 	if q.ResetBMC {
 		password, err := a.Machines.BMCPassword(ctx, m.Name)
@@ -228,14 +264,14 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 		}
 	}
 
-	if q.OtherPath {
+	if q.OtherPath && len(m.BMC.BootPath) < 2 { // otherwise the inventory says which other paths there are
 		switch {
 		case !m.BMC.Capabilities().EFI:
 			how = append(how, "no other boot path, because "+m.BMC.Driver+" cannot choose it")
-		case nic.UEFI:
+		case boot.EFI:
 			how = append(how, "no other boot path, because the inventory says UEFI")
 		default:
-			pxe.EFI = !pxe.EFI
+			boot.EFI = true
 			how = append(how, "the other boot path, EFI")
 		}
 	}

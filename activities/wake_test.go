@@ -117,7 +117,6 @@ func TestOtherPathOnlyWhereItCanBeChosen(t *testing.T) {
 			t.Context(),
 			inventory.Machine{BMC: &inventory.BMC{Driver: driver}},
 			PowerRequest{OtherPath: true},
-			inventory.Interface{},
 			&pxe,
 		)
 		require.NoError(t, err)

@@ -173,7 +173,7 @@ func newNouns(c Config) nouns {
 			store: s.Genesis, windows: s.Windows, machines: machines, templates: templates,
 			images: images, operations: operations, log: c.Log,
 		},
-		bmc:    &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, check: c.BMC.Check},
+		bmc:    &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, bmc: c.BMC},
 		sites:  &sites{site: c.Site, operations: operations, log: c.Log},
 		upkeep: &upkeep{Upkeep: c.Upkeep, log: c.Log},
 		board: newBoard(boardConfig{

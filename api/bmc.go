@@ -31,7 +31,7 @@ type bmcRoutes struct {
 	runs     *engine.Runs
 	machines *machines
 	starter  *starter
-	check    func(ctx context.Context, m inventory.Machine) (power string, err error)
+	bmc      BMC
 }
 
 func (b *bmcRoutes) routes() []httpapi.Route {
@@ -44,6 +44,7 @@ func (b *bmcRoutes) routes() []httpapi.Route {
 		{Method: "POST", Path: "/v1/bmc/jobs", Handler: accept(b.starter.startBMCJob)},
 		{Method: "GET", Path: "/v1/bmc/jobs/:machine/:job", Handler: httpapi.Get(b.getJob)},
 		{Method: "POST", Path: "/v1/bmc/check", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.checkLogin)},
+		{Method: "POST", Path: "/v1/bmc/forget-key", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.forgetKey)},
 	}
 }
 
@@ -173,11 +174,11 @@ type checkBMC struct {
 	Machine string `json:"machine"`
 }
 
-// BMCCheck says whether a BMC accepted the login, and its power state. Message says why it
+// BMCCheck says whether a BMC accepted the login, and what it reported. Message says why it
 // did not.
 type BMCCheck struct {
-	OK      bool   `json:"ok"`
-	Power   string `json:"power,omitempty"`
+	OK bool `json:"ok"`
+	*inventory.BMCReport
 	Message string `json:"message,omitempty"`
 }
 
@@ -191,15 +192,29 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error
 		return BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
 	case m.BMC.Manual():
 		return BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
-	case b.check == nil:
+	case b.bmc.Check == nil:
 		return BMCCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	power, err := b.check(ctx, m)
+	report, err := b.bmc.Check(ctx, m)
 	if err != nil {
 		return BMCCheck{Message: err.Error()}, nil // a result, not an error of this server
 	}
-	return BMCCheck{OK: true, Power: power}, nil
+	return BMCCheck{OK: true, BMCReport: &report}, nil
+}
+
+// forgetKey forgets the key of the certificate of a machine's BMC, which was replaced.
+func (b *bmcRoutes) forgetKey(ctx context.Context, q checkBMC) (struct{}, error) {
+	m, err := b.machines.find(ctx, q.Machine)
+	switch {
+	case err != nil:
+		return struct{}{}, err
+	case m.BMC.Manual() || m.BMC.Fingerprint != "":
+		return struct{}{}, inventory.Invalid("machine", "correct bmc.fingerprint, if it has one", "no key is remembered for the BMC of %q", m.Name)
+	case b.bmc.ForgetKey == nil:
+		return struct{}{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
+	}
+	return struct{}{}, b.bmc.ForgetKey(ctx, m.BMC.KeyAddress())
 }

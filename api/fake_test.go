@@ -157,7 +157,10 @@ func (s *site) apiConfig() Config {
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},
 		BMC: BMC{
 			CheckHost: c.CheckBMCHost, CheckCommand: c.CheckPowerCommand,
-			Check: func(context.Context, inventory.Machine) (string, error) { return "on", nil },
+			Check: func(context.Context, inventory.Machine) (inventory.BMCReport, error) {
+				return inventory.BMCReport{Power: "on"}, nil
+			},
+			ForgetKey: func(context.Context, string) error { return nil },
 		},
 		Upkeep: c.Upkeep, Process: c.Process, Site: c.Site, Intake: c.Intake, Guard: s.guard, Log: c.Log, Now: c.Now,
 	}

@@ -36,8 +36,10 @@ type BMC struct {
 	CheckHost func(host string) error
 	// CheckCommand refuses power commands that are not in the configuration.
 	CheckCommand func(name string) error
-	// Check logs in to a machine's BMC and returns its power state.
-	Check func(ctx context.Context, m inventory.Machine) (power string, err error)
+	// Check logs in to a machine's BMC and reads its state.
+	Check func(ctx context.Context, m inventory.Machine) (inventory.BMCReport, error)
+	// ForgetKey forgets the key of the certificate of the BMC at address.
+	ForgetKey func(ctx context.Context, address string) error
 }
 
 type machines struct {

@@ -232,6 +232,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "GET", "/v1/bmc/jobs", nil)
 	c.op(200, "GET", "/v1/bmc/jobs/m1/j1", nil)
 	c.op(200, "POST", "/v1/bmc/check", `{"machine":"m1"}`)
+	c.op(200, "POST", "/v1/bmc/forget-key", `{"machine":"m1"}`)
 	c.op(401, "GET", "/v1/machines", nil, header{"Authorization", ""})
 	c.op(403, "GET", "/v1/machines", nil, header{"Host", "evil.example"})
 }

@@ -63,11 +63,11 @@ var (
 	_ selfTester  = (*amt)(nil)
 )
 
-func newAMT(_ *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
+func newAMT(d *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if password.IsZero() {
 		return nil, fmt.Errorf("AMT has no password: set one: %w", inventory.ErrRefused)
 	}
-	return &amt{link: l, wsman: newWSMan(name, b, password)}, nil
+	return &amt{link: l, wsman: newWSMan(b, password, d.tlsConfig(name, b))}, nil
 }
 
 // Name returns the provider's name for bmclib's errors.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"log/slog"
 	"net"
@@ -307,7 +309,7 @@ func TestS17AMTFollowsNoRedirect(t *testing.T) {
 	require.Zero(t, b.conns.Load())
 }
 
-// TestAMTOverTLS: the key is checked before anything is sent.
+// TestAMTOverTLS (S27): the key is checked before anything is sent.
 func TestAMTOverTLS(t *testing.T) {
 	b := newAMTBench(t)
 	s := httptest.NewTLSServer(b.amt)
@@ -324,10 +326,11 @@ func TestAMTOverTLS(t *testing.T) {
 	x.Fingerprint = "sha256:" + hex.EncodeToString(make([]byte, 32))
 	_, err = b.State(t.Context(), x, password())
 	require.ErrorIs(t, err, inventory.ErrRefused)
-	require.ErrorContains(t, err, "its key is not the pinned one")
-	c := tlsConfig("amt-1", inventory.BMC{Driver: inventory.DriverAMT, Port: amtTLSPort})
-	require.False(t, c.InsecureSkipVerify, "without a fingerprint, the system's authorities decide")
+	require.ErrorContains(t, err, "its key is not the known one")
+	c := b.tlsConfig("amt-1", inventory.BMC{Driver: inventory.DriverAMT, Port: amtTLSPort})
 	require.Equal(t, "amt-1", c.ServerName)
+	require.Error(t, c.VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{s.Certificate()}}),
+		"without a fingerprint, the system's authorities decide")
 	require.Empty(t, b.amt.Calls())
 	require.Zero(t, b.amt.Refused())
 }

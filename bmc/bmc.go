@@ -13,6 +13,7 @@ package bmc
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -47,6 +48,11 @@ type Config struct {
 	Networks []netip.Prefix
 	// Resolver looks up the names of BMCs; nil = the system's resolver.
 	Resolver Resolver
+	// Authorities are the certificate authorities that may sign the certificates of BMCs; nil =
+	// the system's. Keys remembers the keys of certificates that they did not sign; nil = such
+	// certificates are refused.
+	Authorities *x509.CertPool
+	Keys        KeyStore
 	// PerMinute is the limit of sessions per minute with one BMC; 0 = 120.
 	PerMinute int
 	// Commands are the commands of driver exec, by name.

@@ -260,7 +260,7 @@ func TestBootDevice(t *testing.T) {
 			require.Equal(t, c.flags, b.get("boot"))
 			report, err := b.Check(t.Context(), b.bmc, password())
 			require.NoError(t, err)
-			require.Equal(t, Report{Power: Off, Boot: c.read, Took: report.Took}, report)
+			require.Equal(t, inventory.BMCReport{Power: Off, Boot: c.read, Took: report.Took}, report)
 		})
 	}
 	t.Run("flags dropped", func(t *testing.T) {
@@ -336,7 +336,6 @@ func TestErrors(t *testing.T) {
 		"cipher 0":       {func(b *inventory.BMC) { b.CipherSuite = "0" }, inventory.ErrUnsupported},
 		"cipher 00":      {func(b *inventory.BMC) { b.CipherSuite = "00" }, inventory.ErrUnsupported},
 		"cipher x":       {func(b *inventory.BMC) { b.CipherSuite = "x" }, inventory.ErrInvalid},
-		"redfish":        {func(b *inventory.BMC) { b.Driver = inventory.DriverRedfish }, inventory.ErrUnsupported},
 		"manual":         {func(b *inventory.BMC) { b.Driver = inventory.DriverManual }, inventory.ErrUnsupported},
 		"unknown driver": {func(b *inventory.BMC) { b.Driver = "ilo" }, inventory.ErrUnsupported},
 		"wake-on-LAN":    {func(b *inventory.BMC) { b.Driver = inventory.DriverWOL }, inventory.ErrUnsupported},

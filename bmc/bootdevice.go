@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SetBootDevice sets what the machine boots next: pxe, disk, cdrom, bios or none
+// SetBootDevice sets what the machine boots next: pxe, http (UEFI HTTP boot), disk, cdrom, bios or none
 // (the machine's own boot order). It succeeds if the device reads back as set. A
 // flag that reads back differently (once or persistent, EFI, valid) is only a
 // warning, because some BMCs obey flags that they do not show. A one-time device
@@ -26,8 +26,8 @@ import (
 func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	want inventory.BootDevice, fence func(context.Context) error,
 ) (warning string, err error) {
-	if !slices.Contains([]string{"pxe", "disk", "cdrom", "bios", "none"}, want.Device) {
-		return "", fmt.Errorf("invalid boot device %q; must be pxe, disk, cdrom, bios or none: %w", want.Device,
+	if !slices.Contains([]string{"pxe", "http", "disk", "cdrom", "bios", "none"}, want.Device) {
+		return "", fmt.Errorf("invalid boot device %q; must be pxe, http, disk, cdrom, bios or none: %w", want.Device,
 			inventory.ErrInvalid)
 	}
 

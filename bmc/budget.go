@@ -30,6 +30,7 @@ type target struct {
 	refused  int       // refusals of who in a row
 	since    time.Time // the last refusal
 	who      [sha256.Size]byte
+	left     leftovers
 }
 
 // credentials returns a hash of the user and the password.

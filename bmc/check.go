@@ -2,23 +2,20 @@ package bmc
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Report is what Check found.
-type Report struct {
-	Power string        `json:"power"`
-	Boot  string        `json:"boot"` // the boot device that was read
-	Took  time.Duration `json:"took"` // nanoseconds in JSON
+// inspector is a provider that can read more of a Report.
+type inspector interface {
+	inspect(ctx context.Context, r *inventory.BMCReport) error
 }
 
 // Check logs in and reads the power state and the boot device. On AMT it also checks
 // that a boot device would have an effect. It writes nothing.
-func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (Report, error) {
-	var r Report
+func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (inventory.BMCReport, error) {
+	var r inventory.BMCReport
 	began := time.Now()
 	err := d.with(ctx, b, password, "checking", func(s *session) (err error) {
 		if r.Power, err = s.state(ctx); err != nil {
@@ -30,13 +27,19 @@ func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.
 			}
 		}
 
+		if p, ok := s.provider.(inspector); ok {
+			if err := p.inspect(ctx, &r); err != nil {
+				return err
+			}
+		}
+
 		if !b.Capabilities().BootDevice {
 			r.Boot = Unknown
 			return nil
 		}
 
 		over, err := s.override(ctx)
-		if blind := (blindError{}); errors.As(err, &blind) {
+		if isUnsupported(err) {
 			r.Boot = Unknown
 			return nil
 		}

@@ -15,9 +15,10 @@ type newProvider func(d *Driver, l link, name string, dialed inventory.BMC,
 // providers has the constructor of each driver that can read the power state. Machines
 // with another driver are switched by hand or by wake-on-LAN.
 var providers = map[string]newProvider{
-	inventory.DriverIPMI: newIPMI,
-	inventory.DriverAMT:  newAMT,
-	inventory.DriverExec: newCommand,
+	inventory.DriverIPMI:    newIPMI,
+	inventory.DriverAMT:     newAMT,
+	inventory.DriverRedfish: newRedfish,
+	inventory.DriverExec:    newCommand,
 }
 
 // check returns an error for a BMC whose driver cannot read and change the power
@@ -29,8 +30,6 @@ func check(b inventory.BMC) error {
 		return fmt.Errorf("wake-on-LAN only switches on; switch off and check the power by hand: %w", inventory.ErrUnsupported)
 	case can.Manual:
 		return fmt.Errorf("the machine has no BMC; press its power button: %w", inventory.ErrUnsupported)
-	case can.Missing != "":
-		return fmt.Errorf("%s: %w", can.Missing, inventory.ErrUnsupported)
 	case providers[b.Driver] == nil:
 		return fmt.Errorf("unknown BMC driver %q: %w", b.Driver, inventory.ErrUnsupported)
 	case b.Host == "" && !can.NeedsHost:

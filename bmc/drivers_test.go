@@ -8,12 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
+	vlab "github.com/ingotmetal/ingot/lab"
 )
 
 // machinesOff has a machine that is off for each driver.
 var machinesOff = map[string]func(t *testing.T) (*Driver, inventory.BMC){
 	inventory.DriverIPMI: func(t *testing.T) (*Driver, inventory.BMC) { b := newBench(t); return b.Driver, b.bmc },
 	inventory.DriverAMT:  func(t *testing.T) (*Driver, inventory.BMC) { b := newAMTBench(t); return b.Driver, b.bmc },
+	inventory.DriverRedfish: func(t *testing.T) (*Driver, inventory.BMC) {
+		b := newRedfishBench(t, vlab.RedfishDell)
+		return b.Driver, b.bmc
+	},
 	inventory.DriverExec: func(t *testing.T) (*Driver, inventory.BMC) { d, b, _, _ := newPlug(t); return d, b },
 }
 

@@ -46,11 +46,11 @@ func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Se
 		s.fence = fence
 		switch power {
 		case "cycle":
-			if err := s.turn(ctx, "off", Off, d.cfg.Hard); err != nil {
-				return err
-			}
-			return s.turn(ctx, "on", On, d.cfg.Hard)
+			return s.cycle(ctx)
 		case "reset":
+			if b.Capabilities().ResetByCycle {
+				return s.cycle(ctx)
+			}
 			return s.reset(ctx)
 		case "soft":
 			return s.turn(ctx, "soft", Off, d.cfg.Soft)
@@ -58,6 +58,13 @@ func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Se
 
 		return s.turn(ctx, power, power, d.cfg.Hard)
 	})
+}
+
+func (s *session) cycle(ctx context.Context) error {
+	if err := s.turn(ctx, "off", Off, s.d.cfg.Hard); err != nil {
+		return err
+	}
+	return s.turn(ctx, "on", On, s.d.cfg.Hard)
 }
 
 func (s *session) state(ctx context.Context) (string, error) {

@@ -52,8 +52,15 @@ type blindError struct{ why string }
 func (e blindError) Error() string { return e.why }
 func (e blindError) Unwrap() error { return inventory.ErrUnsupported }
 
+// fencedProvider is a provider whose commands write several times. It calls fence immediately
+// before each write; nil means that it need not.
+type fencedProvider interface {
+	guard(fence func(context.Context) error)
+}
+
 // link is the state that the commands of one operation share.
 type link struct {
+	target *target
 	// admit is called before each command, and settle with its error.
 	admit  func(context.Context) error
 	settle func(error)

@@ -29,6 +29,10 @@ func (s *session) resetBMC(ctx context.Context) error {
 	if _, err := s.state(ctx); err != nil {
 		return err // without an answer before the reset, an answer after it proves nothing
 	}
+	last, err := s.lastReset(ctx)
+	if err != nil {
+		return err
+	}
 
 	wrote := s.write(ctx, func() (bool, error) { return s.client.ResetBMC(ctx, "cold") })
 	if wrote != nil && final(wrote) {
@@ -46,14 +50,14 @@ func (s *session) resetBMC(ctx context.Context) error {
 			return ctx.Err()
 		}
 
-		_, err := s.state(ctx)
+		_, err = s.state(ctx)
 		switch took := time.Since(began); {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil && gone:
 			return nil
 		case err == nil && took >= s.d.cfg.Settle:
-			return wrote // the BMC never went away, so an error of the write was not just a lost answer
+			return errors.Join(wrote, s.wasReset(ctx, last)) // it never went away, so the answer was not just lost
 		case err != nil && took >= s.d.cfg.Back:
 			return errors.Join(fmt.Errorf("no answer %s after its reset: %w", s.d.cfg.Back, inventory.ErrUnreachable),
 				err)
@@ -61,4 +65,27 @@ func (s *session) resetBMC(ctx context.Context) error {
 			gone = true // also on a refused log-in: a BMC that is starting may not know its users yet
 		}
 	}
+}
+
+// resetWitness is a provider whose BMC may report when it was last reset.
+type resetWitness interface {
+	lastReset(ctx context.Context) (at string, err error) // "" = it does not report it
+}
+
+// lastReset returns when the BMC was last reset, or "" if that is unknown.
+func (s *session) lastReset(ctx context.Context) (string, error) {
+	if w, ok := s.provider.(resetWitness); ok {
+		return w.lastReset(ctx)
+	}
+	return "", nil
+}
+
+// wasReset returns an error if the BMC still reports the reset before as its last one.
+func (s *session) wasReset(ctx context.Context, before string) error {
+	now, err := s.lastReset(ctx)
+	if err == nil && before != "" && now == before {
+		err = fmt.Errorf("the BMC reports that its last reset was at %s, before the command: %w", clip(printable(now)),
+			inventory.ErrUnreachable)
+	}
+	return err
 }

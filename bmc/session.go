@@ -19,7 +19,7 @@ import (
 // features are the bmclib features that are registered for every provider.
 var features = registrar.Features{
 	bmclibproviders.FeaturePowerState, bmclibproviders.FeaturePowerSet, bmclibproviders.FeatureBootDeviceSet,
-	bmclibproviders.FeatureBmcReset,
+	bmclibproviders.FeatureBmcReset, bmclibproviders.FeatureVirtualMedia,
 }
 
 // with runs one operation while no other operation uses the BMC. The operation gets
@@ -53,7 +53,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 
 	began := time.Now()
 	who := credentials(b, password)
-	l := link{admit: func(ctx context.Context) error { return d.admit(ctx, t, who) }}
+	l := link{target: t, admit: func(ctx context.Context) error { return d.admit(ctx, t, who) }}
 	if !password.IsZero() { // without a password nothing is sent
 		l.settle = func(err error) { d.settle(t, err) }
 	}
@@ -112,10 +112,13 @@ type session struct {
 	fence    func(context.Context) error
 }
 
-// write calls the fence and then do. The fence's error becomes a fenceError, and do is
-// not called.
+// write calls the fence and then do, or lets do call the fence. The fence's error becomes a
+// fenceError, and nothing is written.
 func (s *session) write(ctx context.Context, do func() (bool, error)) error {
-	if s.fence != nil {
+	if p, ok := s.provider.(fencedProvider); ok {
+		p.guard(s.fence)
+		defer p.guard(nil)
+	} else if s.fence != nil {
 		if err := s.fence(ctx); err != nil {
 			return fenceError{err}
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/md5"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/xml"
@@ -60,43 +58,24 @@ type wsman struct {
 }
 
 // newWSMan returns a client of the controller at b.Host, which must be an address.
-// name is the controller's host in the inventory and in its certificate.
-func newWSMan(name string, b inventory.BMC, password inventory.Secret) *wsman {
+// config says how to check its certificate.
+func newWSMan(b inventory.BMC, password inventory.Secret, config *tls.Config) *wsman {
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())), Path: "/wsman"}
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10}
 	if b.ListenPort() == amtTLSPort || b.Fingerprint != "" {
 		u.Scheme = "https"
-		transport.TLSClientConfig = tlsConfig(name, b)
+		for _, s := range tls.CipherSuites() {
+			config.CipherSuites = append(config.CipherSuites, s.ID)
+		}
+		// AMT before version 16 supports only RSA key exchange.
+		config.CipherSuites = append(config.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
+			tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
+		transport.TLSClientConfig = config
 	}
 	return &wsman{url: u.String(), user: b.User, password: password, http: &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-}
-
-// errStranger means that the certificate has another key than the pinned one.
-var errStranger = errors.New("its key is not the pinned one")
-
-func tlsConfig(name string, b inventory.BMC) *tls.Config {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-	for _, s := range tls.CipherSuites() {
-		c.CipherSuites = append(c.CipherSuites, s.ID)
-	}
-
-	// AMT before version 16 supports only RSA key exchange.
-	c.CipherSuites = append(c.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
-		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
-	c.InsecureSkipVerify = b.InsecureTLS || b.Fingerprint != ""
-	if b.Fingerprint != "" {
-		c.VerifyConnection = func(s tls.ConnectionState) error {
-			sum := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
-			if subtle.ConstantTimeCompare([]byte("sha256:"+hex.EncodeToString(sum[:])), []byte(b.Fingerprint)) != 1 {
-				return errStranger
-			}
-			return nil
-		}
-	}
-	return c
 }
 
 // close closes the idle connection.
@@ -364,13 +343,11 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 		text, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
 		err = errors.Join(err, res.Body.Close())
 	}
-	var untrusted *tls.CertificateVerificationError
-	switch {
+	switch untrusted := judgeTLS(bare(err)); {
 	case ctx.Err() != nil:
 		return 0, nil, nil, ctx.Err()
-	case errors.Is(err, errStranger), errors.As(err, &untrusted):
-		return 0, nil, nil, fmt.Errorf("its certificate is not trusted (%w), so nothing was sent; pin its key as bmc.fingerprint: %w",
-			bare(err), inventory.ErrRefused)
+	case untrusted != nil:
+		return 0, nil, nil, untrusted
 	case err != nil:
 		return 0, nil, nil, fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
 	case len(text) > maxAnswer:

@@ -38,6 +38,7 @@ const (
 //	/boot/<mac>/<token>/<image>         what an installer boots, while its boot is open
 //	/images/<name>                      images, the current file
 //	/images/<sha256>/<name>             images, the file of a plan
+//	/media/ipxe.iso                     the image for virtual CD drives
 //
 // and passes everything else to Config.Fallback. A refused request gets the same 404
 // for any reason.
@@ -55,7 +56,7 @@ func (s *Server) Handler() http.Handler {
 			_ = control.SetReadDeadline(time.Now().Add(30 * time.Second))
 		}
 		segments := split(r.URL.Path)
-		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" ||
+		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || segments[0] == "media" ||
 			len(segments) == 1 && segments[0] == autoexecName)
 		if !ours {
 			if s.cfg.Fallback != nil {
@@ -107,6 +108,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 			return
 		}
 		s.serveBinary(w, r, req, seg[3])
+	case len(seg) == 2 && seg[0] == "media" && seg[1] == MediaName:
+		s.serveMedia(w, r)
 	case len(seg) == 4 && seg[0] == "boot":
 		s.serveBoot(w, r, seg[1], seg[2], seg[3])
 	default:
@@ -229,6 +232,21 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 	s.serveAsset(w, r, d, f, info, inventory.EventLoader)
 }
 
+// MediaName is the file in LoaderDir that BMCs insert into virtual CD drives: iPXE, which asks DHCP like
+// the loaders.
+const MediaName = "ipxe.iso"
+
+// serveMedia serves MediaName to everyone, because a BMC does not say which machine is its own. It
+// holds no secret, and decides nothing.
+func (s *Server) serveMedia(w http.ResponseWriter, r *http.Request) {
+	f, info, err := s.openLoader(MediaName)
+	if err != nil {
+		notFound(w)
+		return
+	}
+	s.serveAsset(w, r, Decision{}, f, info, "")
+}
+
 func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, token, name string) {
 	mac, ok := ParseMAC(macText)
 	if !ok {
@@ -266,7 +284,8 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 	s.serveAsset(w, r, d, f, info, kind)
 }
 
-// serveAsset serves f and closes it. If the whole file was sent, it records an event.
+// serveAsset serves f and closes it. If the whole file was sent, it records an event of the
+// kind, unless that is empty.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -276,7 +295,7 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	}
 	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
-	if r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
+	if kind != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
 		s.rec.event(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()))
 	}

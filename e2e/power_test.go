@@ -66,6 +66,7 @@ func TestEveryPower(t *testing.T) {
 		clear(b)
 		b["driver"], b["command"], b["host"], b["password"] = "exec", "script", address, secret
 	})
+	add("redfish", lab.Spec{Controller: lab.ControllerRedfish, Redfish: lab.RedfishSupermicro}, nil)
 	add("wol", lab.Spec{NoBMC: true, WakeOnLAN: true, Order: lab.NetworkFirst}, nil)
 	// AMT and the command first have to switch the machine off.
 	for _, name := range []string{"amt", "command"} {
@@ -87,7 +88,7 @@ func TestEveryPower(t *testing.T) {
 	require.Equal(t, 2, machines["amt"].PowerOns(), "off, then on")
 
 	// The features that each driver supports and reports.
-	for _, name := range []string{"amt", "amt-tls", "command"} {
+	for _, name := range []string{"amt", "amt-tls", "command", "redfish"} {
 		require.Contains(t, s.must(ctx, t, "bmc", "check", name), "power is on")
 		s.must(ctx, t, "machine", "power", "off", name)
 		require.Equal(t, lab.Off, machines[name].PowerState(), name)

@@ -536,6 +536,9 @@ func (s *Site) Add(ctx context.Context, spec lab.Spec, edit func(doc map[string]
 	if a := m.AMT(); a != nil {
 		doc["bmc"] = map[string]any{"driver": "amt", "host": a.Address, "user": a.User, "password": a.Password}
 	}
+	if r := m.Redfish(); r != nil {
+		doc["bmc"] = map[string]any{"driver": "redfish", "host": r.Address, "user": r.User, "password": r.Password}
+	}
 	if spec.WakeOnLAN {
 		doc["bmc"] = map[string]any{"driver": "wol"}
 	}

@@ -21,9 +21,6 @@ type Capabilities struct {
 	// Manual: an operator presses the button, at least to switch off. Wakes: the
 	// driver can only switch on.
 	Manual, Wakes bool
-	// Missing says why this version cannot use the driver, and what to do; "" =
-	// usable.
-	Missing string
 
 	NeedsHost, NeedsUser, NeedsPassword bool
 	Port                                int // default; 0 = none
@@ -36,6 +33,13 @@ type Capabilities struct {
 	// BootDevice: the driver can set the next boot device; Persistent: also
 	// permanently; EFI: also whether to boot by UEFI.
 	BootDevice, Persistent, EFI bool
+	// HTTPBoot: the boot device can be UEFI HTTP boot. Media: an image can be inserted into a
+	// virtual CD drive.
+	HTTPBoot, Media bool
+	// Inspects: versions, Secure Boot and sensors can be read.
+	Inspects bool
+	// ResetByCycle: a reset is off and on, because only that can be verified.
+	ResetByCycle bool
 	// ResetsBMC: the driver can restart the controller.
 	ResetsBMC bool
 	// SelfTest: it may accept what it does not do, and can be asked whether it does.
@@ -59,18 +63,16 @@ var drivers = map[string]Capabilities{
 	DriverWOL:    {Manual: true, Wakes: true, Port: 9, check: checkWOL},
 	DriverManual: {Manual: true},
 	DriverRedfish: {
-		NeedsHost: true, Port: 443,
-		Missing: "this version has no Redfish driver: use ipmi if the BMC speaks it as well, or manual",
+		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 443,
+		Soft: true, BootDevice: true, Persistent: true, EFI: true, ResetsBMC: true, HTTPBoot: true, Media: true, Inspects: true,
+		ResetByCycle: true,
 	},
 }
 
-// Drivers lists the drivers that this version can use, sorted.
-func Drivers() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(drivers)),
-		func(name string) bool { return drivers[name].Missing != "" })
-}
+// Drivers lists the drivers, sorted.
+func Drivers() []string { return slices.Sorted(maps.Keys(drivers)) }
 
-// KnownDriver reports whether a driver has that name, usable or not.
+// KnownDriver reports whether a driver has that name.
 func KnownDriver(name string) bool {
 	_, ok := drivers[name]
 	return ok
@@ -80,7 +82,7 @@ func KnownDriver(name string) bool {
 // switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint or
 // Command clears the stored password.
 type BMC struct {
-	Driver      string `json:"driver"`                // ipmi | amt | exec | wol | manual
+	Driver      string `json:"driver"`                // ipmi | redfish | amt | exec | wol | manual
 	Host        string `json:"host,omitempty"`        // address or name
 	Port        int    `json:"port,omitempty"`        // 0 = the driver's default
 	User        string `json:"user,omitempty"`        // log-in name
@@ -91,8 +93,8 @@ type BMC struct {
 	// It is given explicitly, because a search costs two log-ins and may run a command twice.
 	CipherSuite string `json:"cipherSuite,omitempty"`
 	InsecureTLS bool   `json:"insecureTLS,omitempty"` // any certificate is accepted
-	SystemName  string `json:"systemName,omitempty"`  // Redfish, when there are several
-	// Fingerprint pins the TLS key of AMT: sha256: and the hexadecimal digest
+	SystemName  string `json:"systemName,omitempty"`  // id of the system, when Redfish lists several
+	// Fingerprint pins the TLS key of Redfish or AMT: sha256: and the hexadecimal digest
 	// of its SubjectPublicKeyInfo.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Command is the name of an entry under power.commands in the server's
@@ -102,6 +104,9 @@ type BMC struct {
 	// packet goes to the host, by default the broadcast address of the machine's
 	// subnet.
 	MAC string `json:"mac,omitempty"`
+	// BootPath is how a machine is booted: pxe, http (UEFI HTTP boot) or media (virtual media), in
+	// this order, as long as nothing is heard of it. Default: pxe. http and media need Redfish.
+	BootPath []string `json:"bootPath,omitempty"`
 	// Machine is the name of the machine, and Broadcast the address that wol sends
 	// to without a Host. Machine.Controller sets both; they are never stored.
 	Machine   string     `json:"-"`
@@ -168,6 +173,21 @@ func broadcast(i Interface) netip.Addr {
 		a[n/8] |= 0x80 >> (n % 8)
 	}
 	return netip.AddrFrom4(a)
+}
+
+// The values of BootPath.
+const (
+	PathPXE   = "pxe"
+	PathHTTP  = "http"
+	PathMedia = "media"
+)
+
+// Path returns the boot path to use after n boots without an answer.
+func (b *BMC) Path(n int) string {
+	if b == nil || len(b.BootPath) == 0 {
+		return PathPXE
+	}
+	return b.BootPath[min(n, len(b.BootPath)-1)]
 }
 
 // Address returns the host by which operations on a BMC are serialized; "" if manual.

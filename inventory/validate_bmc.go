@@ -3,6 +3,8 @@ package inventory
 import (
 	"net/netip"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -18,8 +20,6 @@ func checkBMC(ps *Problems, b BMC) {
 	switch {
 	case !KnownDriver(b.Driver):
 		ps.Add("bmc.driver", "use one of: "+strings.Join(Drivers(), ", "), "unknown driver %q", b.Driver)
-	case can.Missing != "":
-		ps.Add("bmc.driver", "use one of: "+strings.Join(Drivers(), ", "), "%s", can.Missing)
 	case can.NeedsHost && b.Host == "":
 		ps.Add("bmc.host", "give its address or name", "the driver %s needs a host", b.Driver)
 	}
@@ -27,6 +27,7 @@ func checkBMC(ps *Problems, b BMC) {
 		can.check(ps, b)
 	}
 
+	checkBootPath(ps, b.BootPath, can)
 	checkDriverFields(ps, b)
 	checkAddressOfBMC(ps, b)
 	checkLogin(ps, b, can)
@@ -40,17 +41,34 @@ func checkBMC(ps *Problems, b BMC) {
 	}
 }
 
+func checkBootPath(ps *Problems, paths []string, can Capabilities) {
+	for i, p := range paths {
+		field := "bmc.bootPath[" + strconv.Itoa(i) + "]"
+		switch {
+		case slices.Contains(paths[:i], p):
+			ps.Add(field, "remove it", "%s is in the list already", p)
+		case p == PathHTTP && !can.HTTPBoot, p == PathMedia && !can.Media:
+			ps.Add(field, "use the driver "+DriverRedfish+", or remove it", "the BMC's driver cannot boot by %s", p)
+		case p != PathPXE && p != PathHTTP && p != PathMedia:
+			ps.Add(field, "use pxe, http or media", "unknown boot path %q", p)
+		}
+	}
+}
+
 // checkDriverFields refuses fields that belong to another driver, and checks the
 // fingerprint.
 func checkDriverFields(ps *Problems, b BMC) {
 	for _, x := range []struct{ field, value, driver string }{
-		{"bmc.command", b.Command, DriverExec}, {"bmc.fingerprint", b.Fingerprint, DriverAMT}, {"bmc.mac", b.MAC, DriverWOL},
+		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL},
 	} {
 		if x.value != "" && b.Driver != x.driver {
 			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
 		}
 	}
 
+	if b.Fingerprint != "" && b.Driver != DriverAMT && b.Driver != DriverRedfish {
+		ps.Add("bmc.fingerprint", "leave it out", "only the drivers %s and %s have it", DriverAMT, DriverRedfish)
+	}
 	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
 		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "invalid fingerprint of a key %q", b.Fingerprint)
 	}

@@ -226,14 +226,26 @@ type BMCJob struct {
 type BMCTask struct {
 	Power      string      `json:"powerAction,omitempty"` // on off soft cycle reset status
 	BootDevice *BootDevice `json:"bootDevice,omitempty"`
-	State      string      `json:"state,omitempty"`
-	Message    string      `json:"message,omitempty"` // what was read back, warnings
-	Seconds    float64     `json:"seconds,omitempty"`
+	// Media inserts an image into the virtual CD drive, or ejects what is in it.
+	Media   *VirtualMedia `json:"virtualMedia,omitempty"`
+	State   string        `json:"state,omitempty"`
+	Message string        `json:"message,omitempty"` // what was read back, warnings
+	Seconds float64       `json:"seconds,omitempty"`
+}
+
+// VirtualMedia is an image for a machine's virtual CD drive.
+type VirtualMedia struct {
+	MediaURL string `json:"mediaURL"` // "" ejects
+}
+
+// Media is the image that a run has inserted into a machine's virtual CD drive.
+type Media struct {
+	Machine, Run, URL string
 }
 
 // BootDevice is what a machine boots next.
 type BootDevice struct {
-	Device     string `json:"device"` // pxe disk cdrom bios none
+	Device     string `json:"device"` // pxe http disk cdrom bios none
 	Persistent bool   `json:"persistent,omitempty"`
 	EFI        bool   `json:"efiBoot,omitempty"`
 }

@@ -38,8 +38,9 @@ type Controller string
 
 // The kinds of controller.
 const (
-	ControllerIPMI Controller = "ipmi" // Machine.BMC
-	ControllerAMT  Controller = "amt"  // Machine.AMT
+	ControllerIPMI    Controller = "ipmi"    // Machine.BMC
+	ControllerAMT     Controller = "amt"     // Machine.AMT
+	ControllerRedfish Controller = "redfish" // Machine.Redfish
 )
 
 // Chassis is the hardware that a management controller switches, such as a Machine.

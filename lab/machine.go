@@ -45,6 +45,7 @@ type BootOrder string
 const (
 	DiskFirst    BootOrder = "disk"
 	NetworkFirst BootOrder = "network"
+	CDFirst      BootOrder = "cd" // for one start only: see NextCD
 )
 
 // PowerState of a machine.
@@ -65,6 +66,7 @@ const (
 	NextDefault NextBoot = "none"    // no override: the boot order decides
 	NextNetwork NextBoot = "pxe"     // network once
 	NextDisk    NextBoot = "default" // disk once ("boot device: disk" of ipmitool)
+	NextCD      NextBoot = "cdrom"   // virtual drive once
 )
 
 // Spec describes a machine. Only Name is required; Machine sets the defaults.
@@ -88,9 +90,10 @@ type Spec struct {
 	BMCUser     string
 	BMCPassword string // at most 20 characters
 	NoBMC       bool   // a machine without a BMC: only PowerOn and similar methods switch it
-	// Controller is the type of its BMC, default ControllerIPMI. The defaults of an AMT are the
-	// same.
+	// Controller is the type of its BMC, default ControllerIPMI. The defaults of the other types are
+	// the same. ControllerRedfish has the given shape, default RedfishHPE.
 	Controller Controller
+	Redfish    RedfishShape
 	// WakeOnLAN switches the machine on when a magic packet for its MAC arrives on its VLAN.
 	WakeOnLAN bool
 
@@ -128,6 +131,8 @@ type Machine struct {
 	num  int
 	bmc  *BMC
 	amt  *AMT
+	fish *Redfish
+	cd   string      // the image in the virtual drive, or ""
 	sim  *simulation // nil means QEMU
 
 	mu          sync.Mutex // serializes changes of power
@@ -218,6 +223,12 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 		if err := m.amt.install(ctx); err != nil {
 			return nil, fmt.Errorf("making the AMT of %q: %w", spec.Name, err)
 		}
+	case spec.Controller == ControllerRedfish:
+		m.fish = NewRedfish(m, spec.Redfish, spec.BMCUser, spec.BMCPassword)
+		m.fish.Address, m.fish.machine = spec.BMCAddress, m
+		if err := m.fish.install(ctx); err != nil {
+			return nil, fmt.Errorf("making the Redfish service of %q: %w", spec.Name, err)
+		}
 	default:
 		m.bmc = &BMC{Address: spec.BMCAddress, User: spec.BMCUser, Password: spec.BMCPassword, machine: m}
 		if err := m.bmc.install(ctx); err != nil {
@@ -277,6 +288,10 @@ func (s Spec) complete(num int) (Spec, error) {
 	}
 	switch def((*string)(&s.Controller), string(ControllerIPMI)); s.Controller {
 	case ControllerIPMI, ControllerAMT:
+	case ControllerRedfish:
+		if def((*string)(&s.Redfish), string(RedfishHPE)); redfishNames[s.Redfish] == [3]string{} {
+			return s, fmt.Errorf("there is no shape %q of a Redfish service", s.Redfish)
+		}
 	default:
 		return s, fmt.Errorf("there is no controller %q", s.Controller)
 	}
@@ -328,6 +343,9 @@ func (m *Machine) BMC() *BMC { return m.bmc }
 
 // AMT returns the machine's Intel AMT, or nil unless Spec.Controller requests one.
 func (m *Machine) AMT() *AMT { return m.amt }
+
+// Redfish returns the machine's Redfish service, or nil unless Spec.Controller requests one.
+func (m *Machine) Redfish() *Redfish { return m.fish }
 
 // DiskPath returns the file of the disk for the installation. Change the file only while the
 // machine is off.
@@ -456,6 +474,8 @@ func (m *Machine) first() BootOrder {
 		return NetworkFirst
 	case NextDisk:
 		return DiskFirst
+	case NextCD:
+		return CDFirst
 	}
 	return m.order
 }
@@ -637,7 +657,15 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	if !slices.Contains(serials, boot) && len(serials) > 0 {
 		boot = serials[0]
 	}
+	cd := m.cd
 	m.state.Unlock()
+	if cd != "" {
+		dev := "ide-cd,drive=cd,id=" + cdDevice
+		if first == CDFirst {
+			dev += ",bootindex=0"
+		}
+		a = append(a, "-drive", "if=none,id=cd,media=cdrom,readonly=on,format=raw,file="+cd, "-device", dev)
+	}
 	for i, serial := range serials {
 		drive := "drive" + strconv.Itoa(i)
 		a = append(a, "-drive", "if=none,id="+drive+",format=raw,cache=unsafe,discard=unmap,detect-zeroes=unmap,file="+m.worn(serial))

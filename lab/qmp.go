@@ -16,9 +16,11 @@ import (
 const (
 	netDevice  = "net0"
 	diskDevice = "blk0"
+	cdDevice   = "cd0" // exists only while an image is in the virtual drive
 )
 
-// bootIndexes are the boot indexes of network card and disk for the firmware.
+// bootIndexes are the boot indexes of network card and disk for the firmware. With CDFirst, the virtual
+// drive comes before both.
 func bootIndexes(first BootOrder) (network, disk int) {
 	if first == NetworkFirst {
 		return 1, 2
@@ -132,6 +134,10 @@ func (q *qmp) call(ctx context.Context, cmd string, args map[string]any) (json.R
 // again is refused.
 func (q *qmp) setBootOrder(ctx context.Context, first BootOrder) error {
 	n, d := bootIndexes(first)
+	if first != CDFirst {
+		// Fails if the machine has no virtual drive now.
+		_, _ = q.call(ctx, "qom-set", map[string]any{"path": "/machine/peripheral/" + cdDevice, "property": "bootindex", "value": -1})
+	}
 	for _, s := range []struct {
 		device string
 		index  int

@@ -406,6 +406,10 @@ func (bmcs) Set(context.Context, inventory.BMC, inventory.Secret, string, activi
 	return nil
 }
 
+func (bmcs) SetMedia(context.Context, inventory.BMC, inventory.Secret, string, activities.Fence) error {
+	return nil
+}
+
 func (bmcs) SetBootDevice(context.Context, inventory.BMC, inventory.Secret, inventory.BootDevice, activities.Fence) (string, error) {
 	return "", nil
 }

@@ -126,3 +126,30 @@ func (w *world) recorded(text string) bool {
 	}
 	return false
 }
+
+// TestLadderOfBootPaths: a silent machine is started by the next of its boot paths. The record of what
+// is inserted is written first, so that the server ejects it.
+func TestLadderOfBootPaths(t *testing.T) {
+	w := newWorld(t, func(m *inventory.Machine) {
+		m.BMC.Driver, m.BMC.CipherSuite = inventory.DriverRedfish, ""
+		m.BMC.BootPath = []string{inventory.PathPXE, inventory.PathHTTP, inventory.PathMedia}
+	})
+	w.noPXEUntil = inventory.MaxBoots - 1
+	w.answer = func(q inventory.Question) *workflows.Decision { t.Error(q.Text); return nil }
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, []string{
+		"boot 1: off, network boot once, on",
+		"boot 2: UEFI HTTP boot once again, reset",
+		"boot 3: BMC reset; off, virtual media once, on",
+	}, w.starts())
+	var devices []string
+	for _, b := range w.boot {
+		devices = append(devices, b.Device)
+	}
+	require.Equal(t, []string{"pxe", "http", "cdrom"}, devices[:3])
+	require.Equal(t, []string{"http://10.0.0.1/media/ipxe.iso"}, w.media)
+	all, err := w.Media(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso"}}, all)
+	w.closed()
+}

@@ -18,6 +18,7 @@ type boot struct {
 	how        string // how the present boot was started, if not in the usual way
 	armed      bool   // netboot may be open
 	installer  bool   // the plan's installer is booted, not the agent
+	path       int    // boot paths that were tried without an answer
 	lost       bool   // the machine booted its disk instead
 	poweredOff bool   // the agent's power was cut
 }
@@ -121,6 +122,10 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		rung := ladder[b.rung()]
 		q.Warm, q.ResetBMC, q.OtherPath = rung.warm, rung.resetBMC, rung.otherPath && !s.pxe
 		q.Unclaimed = b.silent > 0 || b.lost
+		if !s.pxe { // the path stays if the machine was ever heard on it
+			b.path = b.silent
+		}
+		q.Path = b.path
 	}
 
 	if err := r.showPhase(ctx, inventory.PhasePower, message, b.number); err != nil {

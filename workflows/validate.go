@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 
 	"github.com/ingotmetal/ingot/action"
@@ -25,7 +26,7 @@ const (
 // The power actions and boot devices of bmc.tinkerbell.org.
 var (
 	powerActions = []string{"on", "off", "soft", "cycle", "reset", "status"}
-	bootDevices  = []string{"pxe", "disk", "cdrom", "bios", "none"}
+	bootDevices  = []string{"pxe", "http", "disk", "cdrom", "bios", "none"}
 )
 
 // Validate returns the problems of the request itself, independent of the inventory. The API
@@ -74,8 +75,14 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	for i, t := range in.Tasks {
 		field := fmt.Sprintf("tasks[%d]", i)
 		switch {
-		case (t.Power == "") == (t.BootDevice == nil):
-			ps.Add(field, "", "exactly one of powerAction and bootDevice is needed")
+		case given(t.Power != "", t.BootDevice != nil, t.Media != nil) != 1:
+			ps.Add(field, "", "exactly one of powerAction, bootDevice and virtualMedia is needed")
+		case t.Media != nil:
+			if u, err := url.Parse(t.Media.MediaURL); err != nil || u.User != nil ||
+				t.Media.MediaURL != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+				ps.Add(field+".virtualMedia.mediaURL", "give a URL without user and password, or leave it empty to eject",
+					"not an address by http or https")
+			}
 		case t.Power != "":
 			requireOneOf(&ps, field+".powerAction", t.Power, powerActions...)
 		default:
@@ -83,6 +90,15 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 		}
 	}
 	return ps
+}
+
+func given(has ...bool) (n int) {
+	for _, h := range has {
+		if h {
+			n++
+		}
+	}
+	return n
 }
 
 func requireOneOf(ps *inventory.Problems, field, value string, allowed ...string) {

@@ -78,6 +78,7 @@ type world struct {
 	noReset  error // of the machine
 	noMC     error // of the BMC
 	boot     []inventory.BootDevice
+	media    []string // URLs that were inserted
 	offs     int
 	cycles   int
 	signals  int
@@ -136,6 +137,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 			ClaimKey:    keys.Key(keyring.Claim),
 			ImageURL:    func() string { return "http://10.0.0.1/images" },
 			MetadataURL: "http://10.0.0.1:7172",
+			MediaURL:    func() (string, error) { return "http://10.0.0.1/media/ipxe.iso", nil },
 		},
 		Log:    slog.New(slog.DiscardHandler),
 		Clocks: activities.Clocks{Now: w.env.Now, Heard: w.hears},
@@ -462,6 +464,14 @@ func (w *world) ResetBMC(ctx context.Context, _ inventory.BMC, _ inventory.Secre
 		return err
 	}
 	w.resets++
+	return nil
+}
+
+func (w *world) SetMedia(ctx context.Context, _ inventory.BMC, _ inventory.Secret, url string, fence activities.Fence) error {
+	if err := fence(ctx); err != nil {
+		return err
+	}
+	w.media = append(w.media, url)
 	return nil
 }
 

@@ -332,6 +332,7 @@ func (s source) boot() (map[string]entry, error) {
 		{"ipxe/undionly.kpxe", "usr/lib/ipxe"},
 		{"ipxe/snponly.efi", "usr/lib/ipxe"},
 		{"ipxe/ipxe.efi", "usr/lib/ipxe"},
+		{"ipxe/ipxe.iso", "usr/lib/ipxe"},
 		{"agentos/vmlinuz", "usr/share/ingot"},
 		{"agentos/initramfs", "usr/share/ingot"},
 	} {

@@ -21,7 +21,7 @@ func made(t *testing.T) source {
 	s := source{Bin: t.TempDir(), Root: t.TempDir(), Name: "ingot:latest", Version: "v1"}
 	files := map[string]string{}
 	for name, text := range map[string]string{
-		"ingot": string(program), "ipxe/undionly.kpxe": "undi", "ipxe/snponly.efi": "snp", "ipxe/ipxe.efi": "ipxe",
+		"ingot": string(program), "ipxe/undionly.kpxe": "undi", "ipxe/snponly.efi": "snp", "ipxe/ipxe.efi": "ipxe", "ipxe/ipxe.iso": "iso",
 		"agentos/vmlinuz": "kernel", "agentos/initramfs": strings.Repeat("initramfs", 5000),
 	} {
 		files[filepath.Join(s.Bin, name)] = text

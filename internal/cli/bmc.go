@@ -22,7 +22,7 @@ func bmcCommand(o *options) *cobra.Command {
 		jobCreateCommand(o), jobListCommand(o), jobGetCommand(o))
 	return group("bmc", "Management controllers",
 		"  ingot bmc check node-1\n  ingot bmc job create node-1 --task power:off --task boot:pxe --task power:on",
-		bmcCheckCommand(o), job)
+		bmcCheckCommand(o), bmcForgetKeyCommand(o), job)
 }
 
 func bmcCheckCommand(o *options) *cobra.Command {
@@ -37,7 +37,7 @@ func bmcCheckCommand(o *options) *cobra.Command {
 
 		err = show(c, a, func(w io.Writer, v api.BMCCheck) error {
 			if v.OK {
-				fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", c.args[0], v.Power)
+				printReport(w, c.args[0], *v.BMCReport)
 			}
 			return nil
 		})
@@ -48,6 +48,40 @@ func bmcCheckCommand(o *options) *cobra.Command {
 		return human.Advise(
 			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.Value.Message),
 			"ingot machine get "+c.args[0]+" (address and user), ingot machine push --replace (password)")
+	})
+}
+
+// printReport prints what a BMC reported.
+func printReport(w io.Writer, machine string, r inventory.BMCReport) {
+	fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", machine, r.Power)
+	for _, x := range []struct{ name, value string }{
+		{"boots next", r.Boot}, {"machine", strings.TrimSpace(r.Maker + " " + r.Model)}, {"firmware", r.Firmware},
+		{"BMC's firmware", r.Controller}, {"Secure Boot", r.SecureBoot}, {"virtual media", strings.Join(r.Media, ", ")},
+	} {
+		if x.value != "" && x.value != "none" && x.value != "unknown" {
+			fmt.Fprintln(w, inert(x.name+": "+x.value))
+		}
+	}
+	for _, s := range r.Sensors {
+		fmt.Fprintln(w, inert(fmt.Sprintf("%s: %g %s %s", s.Name, s.Value, s.Unit, s.Health)))
+	}
+}
+
+func bmcForgetKeyCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "forget-key NAME", Short: "Forget the key of a BMC's certificate, which was replaced",
+		Long: `Forget the key of the certificate of a machine's BMC. Ingot remembers the key at
+its first use and then sends the password to no other. The next key that the BMC
+presents is remembered again: replace certificates only where nobody else can
+answer for the BMC, or give the key as bmc.fingerprint.`,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc forget-key node-1",
+	}, func(c *call) error {
+		_, err := post[struct{}](c, client.Path("bmc", "forget-key"), map[string]string{"machine": c.args[0]})
+		if err != nil {
+			return err
+		}
+		c.note("The key is forgotten. See and remember the new one with:  ingot bmc check %s", c.args[0])
+		return nil
 	})
 }
 
@@ -111,7 +145,12 @@ func printJob(w io.Writer, j inventory.BMCJob) error {
 }
 
 func taskText(t inventory.BMCTask) string {
-	if t.BootDevice == nil {
+	switch {
+	case t.Media != nil && t.Media.MediaURL == "":
+		return "eject virtual media"
+	case t.Media != nil:
+		return "insert virtual media " + t.Media.MediaURL
+	case t.BootDevice == nil:
 		return "power " + t.Power
 	}
 
@@ -131,8 +170,10 @@ func jobCreateCommand(o *options) *cobra.Command {
 		Use: "create MACHINE --task TASK…", Short: "Run tasks on a machine's BMC, in order",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Long: `Run tasks on a machine's BMC, in order. A task is power:on, power:off,
-power:soft, power:cycle, power:reset, power:status, or boot:DEVICE with DEVICE
-pxe, disk, cdrom, bios or none, and then ,efi and ,persistent as needed.`,
+power:soft, power:cycle, power:reset, power:status, boot:DEVICE with DEVICE
+pxe, http, disk, cdrom, bios or none, and then ,efi and ,persistent as needed,
+media:URL, which inserts an image into the virtual CD drive, or media:, which
+ejects it.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
 
@@ -164,6 +205,8 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 	switch kind {
 	case "power":
 		return inventory.BMCTask{Power: rest}
+	case "media":
+		return inventory.BMCTask{Media: &inventory.VirtualMedia{MediaURL: rest}}
 	case "boot":
 		words := strings.Split(rest, ",")
 		d := inventory.BootDevice{Device: words[0]}
@@ -180,7 +223,7 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 		return inventory.BMCTask{BootDevice: &d}
 	}
 
-	ps.Add("--task", "write power:on or boot:pxe", "invalid task %q", text)
+	ps.Add("--task", "write power:on, boot:pxe or media:URL", "invalid task %q", text)
 	return inventory.BMCTask{}
 }
 

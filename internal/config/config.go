@@ -180,6 +180,9 @@ type Images struct {
 type BMC struct {
 	// Networks are addresses or prefixes; empty: the private ranges.
 	Networks []string `json:"networks,omitempty"`
+	// CAFile holds the certificate authorities (PEM) that sign the certificates of BMCs; empty:
+	// the system's.
+	CAFile string `json:"ca_file,omitempty"`
 }
 
 // Power holds the commands that switch machines of driver exec.

@@ -36,7 +36,11 @@ type providerOptions struct {
 		Port        int    `json:"port"`
 		CipherSuite string `json:"cipherSuite"`
 	} `json:"ipmitool"`
-	Redfish       any `json:"redfish"`
+	Redfish *struct {
+		Port       int    `json:"port"`
+		SystemName string `json:"systemName"`
+		Basic      any    `json:"useBasicAuth"`
+	} `json:"redfish"`
 	RPC           any `json:"rpc"`
 	HomeAssistant any `json:"homeassistant"`
 }
@@ -45,8 +49,8 @@ type providerOptions struct {
 var ignoredController = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "labels are those of the Hardware",
-	"spec.connection.providerOptions.preferredOrder": "a BMC has one driver",
-	"spec.connection.providerOptions.redfish":        "this version has no Redfish driver",
+	"spec.connection.providerOptions.preferredOrder":       "a BMC has one driver",
+	"spec.connection.providerOptions.redfish.useBasicAuth": "a session is used where the BMC has them",
 	"spec.connection.providerOptions.rpc": "power by requests of your own is a command of the server: power.commands in its " +
 		"configuration, and bmc {driver: exec, command: NAME} in the machine",
 	"spec.connection.providerOptions.homeassistant": "a plug is switched by a command of the server: power.commands in its " +
@@ -175,6 +179,9 @@ func bmcOf(c connection) inventory.BMC {
 		} else if a != nil && a.HostScheme == "https" {
 			b.Port = amtTLSPort
 		}
+	case p.Redfish != nil && (p.IPMITool == nil || prefers("gofish", "redfish")):
+		b.Driver, b.InsecureTLS = inventory.DriverRedfish, c.InsecureTLS
+		b.Port, b.SystemName = p.Redfish.Port, p.Redfish.SystemName
 	default:
 		b.Port = c.Port
 		if i := p.IPMITool; i != nil {
@@ -199,7 +206,7 @@ func (r *reader) noteConnection(c controller, x connection) {
 		}
 	}
 	b := c.bmc
-	ignore(x.InsecureTLS && b.Driver != inventory.DriverAMT, "insecureTLS", "power goes without TLS: the driver is "+b.Driver)
+	ignore(x.InsecureTLS && b.Driver != inventory.DriverAMT && b.Driver != inventory.DriverRedfish, "insecureTLS", "power goes without TLS: the driver is "+b.Driver)
 	ignore(x.Host != "" && b.Host == "", "host", "the driver "+b.Driver+" has no address")
 	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
 	if p := x.ProviderOptions; p != nil {
@@ -208,6 +215,7 @@ func (r *reader) noteConnection(c controller, x connection) {
 				amtTLSPort, b.Port)
 		}
 		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
+		ignore(p.Redfish != nil && b.Driver != inventory.DriverRedfish, "providerOptions.redfish", "the driver is "+b.Driver)
 		ignore(p.IPMITool != nil && b.Driver != inventory.DriverIPMI, "providerOptions.ipmitool", "the driver is "+b.Driver)
 	}
 	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, c.secret, "the driver "+b.Driver+" needs no password")

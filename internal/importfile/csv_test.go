@@ -208,7 +208,6 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:7: disk_selector: serial is set to another value by another column (give it in one of the two columns)",
 		"f:7: disk_selector: unknown key \"colour\" (known keys: byID, maxSize, minSize, model, serial, wwn)",
 		"f:7: disk_selector: invalid size \"5parsec\" (write for example 500GB or 1.5TiB, or a number of bytes)",
-		"f:7: bmc_type: this version has no Redfish driver: use ipmi if the BMC speaks it as well, or manual (use one of: amt, exec, ipmi, manual, wol)",
 		"f:7: image: \"../x\" cannot be a name (use up to 128 letters, digits, . _ + and -, beginning with a letter or digit)",
 		"f:8: gateway: is empty (give the router of the machine's subnet)",
 		"f:8: disk: is empty (give a path such as /dev/sda, or choose the disk in the column serial or disk_selector)",

@@ -155,7 +155,7 @@ var ignoredHardware = map[string]string{
 
 // ignoredInterface is below spec.interfaces[] and network.interfaces[].
 var ignoredInterface = map[string]string{
-	"isoboot":                      "booting from virtual media is not supported by this version",
+	"isoboot":                      "write bootPath: [media] into the bmc of the machine",
 	"netboot.allowPXE":             stateOfRun,
 	"netboot.allowWorkflow":        stateOfRun,
 	"netboot.allow_pxe":            stateOfRun,

@@ -171,8 +171,8 @@ type bmcBoot struct {
 }
 
 type bmcMedia struct {
-	MediaURL any `json:"mediaURL"`
-	Kind     any `json:"kind"`
+	MediaURL string `json:"mediaURL"`
+	Kind     any    `json:"kind"`
 }
 
 // A job is a Job whose machine is not resolved yet.
@@ -225,7 +225,7 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 	}
 
 	boot := func(device string, efi, persistent bool) string {
-		if devices := []string{"pxe", "disk", "cdrom", "bios", "none"}; !slices.Contains(devices, device) {
+		if devices := []string{"pxe", "http", "disk", "cdrom", "bios", "none"}; !slices.Contains(devices, device) {
 			r.add(o.doc, field, "use one of: "+strings.Join(devices, ", "), "unknown device %q", clip(device))
 		}
 		task := "boot:" + device
@@ -247,8 +247,10 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 	case a.BootDevice != nil:
 		return boot(a.BootDevice.Device, a.BootDevice.EFIBoot, a.BootDevice.Persistent)
 	case a.VirtualMedia != nil:
-		r.ignore(o, field+".virtualMediaAction", "virtual media is not supported by this version, so there is no command for the Job")
-		return ""
+		if a.VirtualMedia.Kind != nil {
+			r.ignore(o, field+".virtualMediaAction.kind", "an image goes into the virtual CD drive")
+		}
+		return "media:" + a.VirtualMedia.MediaURL
 	}
 
 	if len(a.OneTimeBootDev.Device) == 0 {

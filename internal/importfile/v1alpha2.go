@@ -430,8 +430,8 @@ type laterJob struct {
 				Persistent bool   `json:"persistent"`
 				EFIBoot    bool   `json:"efiBoot"`
 			} `json:"bootDevice"`
-			VirtualMedia   any `json:"virtualMediaAction"`
-			TimeoutSeconds any `json:"timeoutSeconds"`
+			VirtualMedia   *bmcMedia `json:"virtualMediaAction"`
+			TimeoutSeconds any       `json:"timeoutSeconds"`
 		} `json:"operations"`
 	} `json:"spec"`
 }
@@ -456,12 +456,9 @@ func (r *reader) readLaterJob(o object) {
 		r.add(o.doc, "spec.operations", "give at least one operation", "there is no operation")
 	}
 	for n, x := range d.Spec.Operations {
-		a := bmcAction{PowerAction: x.PowerAction}
+		a := bmcAction{PowerAction: x.PowerAction, VirtualMedia: x.VirtualMedia}
 		if b := x.BootDevice; b != nil {
 			a.BootDevice = &bmcBoot{b.Name, b.Persistent, b.EFIBoot}
-		}
-		if x.VirtualMedia != nil {
-			a.VirtualMedia = &bmcMedia{}
 		}
 		if task := r.task(o, fmt.Sprintf("spec.operations[%d]", n), a); task != "" {
 			j.tasks = append(j.tasks, task)

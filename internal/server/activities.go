@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -28,28 +30,40 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 		commands[name] = bmc.Command{On: c.On, Off: c.Off, Status: c.Status, Timeout: c.Timeout}
 	}
 
+	var authorities *x509.CertPool
+	if file := s.cfg.BMC.CAFile; file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading bmc.ca_file: %w", err)
+		}
+		authorities = x509.NewCertPool()
+		if !authorities.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("bmc.ca_file %s holds no certificate in PEM: %w", file, inventory.ErrInvalid)
+		}
+	}
+
 	return bmc.New(bmc.Config{
+		Authorities: authorities, Keys: s.records.store,
 		Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
 		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
 	}), nil
 }
 
-// checkBMC logs in to the BMC of a machine and returns the state of its power.
-func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (string, error) {
+// checkBMC logs in to the BMC of a machine and reads its state.
+func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (inventory.BMCReport, error) {
 	if m.BMC.Manual() {
-		return "", fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
+		return inventory.BMCReport{}, fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
 	}
 
 	password, err := s.records.store.BMCPassword(ctx, m.Name)
 	if err != nil {
-		return "", err
+		return inventory.BMCReport{}, err
 	}
-	if m.BMC.Capabilities().SelfTest { // a log-in may succeed without any right
-		r, err := s.bmc.Check(ctx, m.Controller(), password)
-		return r.Power, err
+	if can := m.BMC.Capabilities(); can.SelfTest || can.Inspects {
+		return s.bmc.Check(ctx, m.Controller(), password)
 	}
-
-	return s.bmc.State(ctx, m.Controller(), password)
+	power, err := s.bmc.State(ctx, m.Controller(), password)
+	return inventory.BMCReport{Power: power}, err
 }
 
 // siteOf is what activities know of this server.
@@ -63,6 +77,7 @@ func (s *server) siteOf() activities.Site {
 	if s.netboot.on() {
 		out.Bootable = s.bootable
 		out.ImageURL = s.netboot.imageURL
+		out.MediaURL = s.mediaURL
 		out.MetadataURL = s.metadataURL(s.netboot.address)
 	}
 	return out

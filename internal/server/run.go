@@ -75,6 +75,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 		{"engine", s.engine.Run},
 		{"event pump", s.engine.Pump.Run},
 		{"reconciler", s.engine.Reconciler.Run},
+		{"virtual media", s.ejectMedia},
 		{"clock", func(ctx context.Context) error {
 			return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) {
 				s.engine.Reconciler.ClockSet(ctx, set.From, set.To)

@@ -31,6 +31,7 @@ import (
 // small are the tables that may be scanned: they stay small.
 var small = map[string]string{
 	"meta":         "a dozen settings",
+	"bmc_media":    "one row for each machine that is booted by virtual media now",
 	"template":     "written by hand",
 	"image":        "written by hand",
 	"image_unused": "files that await removal",

@@ -1,0 +1,360 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	bmclibredfish "github.com/bmc-toolbox/bmclib/v2/providers/redfish"
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+	vlab "github.com/ingotmetal/ingot/lab"
+)
+
+// redfishBench is a machine behind the lab's Redfish service.
+type redfishBench struct {
+	*Driver
+	bmc     inventory.BMC
+	service *vlab.Redfish
+	machine *chassis
+	keys    *keys
+	server  *httptest.Server
+}
+
+// keys is a KeyStore in memory.
+type keys struct{ known map[string]string }
+
+func (k *keys) KnownBMCKey(_ context.Context, address, fingerprint string) (string, error) {
+	if _, ok := k.known[address]; !ok {
+		k.known[address] = fingerprint
+	}
+	return k.known[address], nil
+}
+
+func newRedfishBench(t *testing.T, shape vlab.RedfishShape) *redfishBench {
+	t.Helper()
+	b := &redfishBench{machine: &chassis{power: vlab.Off, next: vlab.NextDefault}, keys: &keys{known: map[string]string{}}}
+	b.service = vlab.NewRedfish(b.machine, shape, "admin", canary)
+	b.server = httptest.NewUnstartedServer(b.service)
+	b.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	b.server.StartTLS()
+	t.Cleanup(b.server.Close)
+	b.bmc = at(t, b.server.URL)
+	b.bmc.Driver, b.bmc.User = inventory.DriverRedfish, "admin"
+	b.Driver = New(Config{
+		Step: 5 * time.Millisecond, Hard: 100 * time.Millisecond, Soft: 100 * time.Millisecond, Settle: 100 * time.Millisecond,
+		Back: 600 * time.Millisecond, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000, Keys: b.keys,
+	})
+	return b
+}
+
+var shapes = []vlab.RedfishShape{vlab.RedfishDell, vlab.RedfishDell13, vlab.RedfishHPE, vlab.RedfishSupermicro}
+
+// TestRedfish carries out every operation on each manufacturer's shape.
+func TestRedfish(t *testing.T) {
+	for _, shape := range shapes {
+		t.Run(string(shape), func(t *testing.T) {
+			b := newRedfishBench(t, shape)
+			ctx := t.Context()
+			for _, x := range []struct{ power, state string }{
+				{"on", On}, {"on", On}, {"reset", On}, {"cycle", On}, {"soft", Off}, {"off", Off}, {"cycle", On}, {"off", Off},
+			} {
+				require.NoError(t, b.Set(ctx, b.bmc, password(), x.power, nil), x.power)
+				require.EqualValues(t, x.state, b.machine.PowerState(), x.power)
+			}
+			b.machine.starts()
+
+			for device, next := range map[string]vlab.NextBoot{
+				"pxe": vlab.NextNetwork, "http": vlab.NextNetwork, "disk": vlab.NextDisk, "cdrom": vlab.NextCD,
+			} {
+				once := inventory.BootDevice{Device: device, EFI: true}
+				warning, err := b.SetBootDevice(ctx, b.bmc, password(), once, nil)
+				if shape == vlab.RedfishDell13 {
+					require.ErrorIs(t, err, inventory.ErrUnsupported)
+					require.ErrorContains(t, err, "BootSourceOverrideEnabled")
+					continue
+				}
+				require.NoError(t, err, device)
+				if shape == vlab.RedfishHPE {
+					require.Equal(t, "boot device "+device+" was read back, but not these flags: EFI", warning, "HPE has no mode")
+				} else {
+					require.Empty(t, warning)
+				}
+				require.NoError(t, b.Set(ctx, b.bmc, password(), "cycle", nil))
+				require.NoError(t, b.Set(ctx, b.bmc, password(), "cycle", nil))
+				require.Equal(t, []vlab.NextBoot{next, vlab.NextDefault}, b.machine.starts(), device)
+			}
+
+			_, err := b.SetBootDevice(ctx, b.bmc, password(), inventory.BootDevice{Device: "pxe", Persistent: true, EFI: true}, nil)
+			require.NoError(t, err)
+			r, err := b.Check(ctx, b.bmc, password())
+			require.NoError(t, err)
+			require.True(t, strings.HasPrefix(r.Boot, "pxe persistent"), r.Boot)
+			require.Equal(t, "enabled", r.SecureBoot)
+			require.Equal(t, []inventory.BMCReading{
+				{Name: "Inlet Temp", Value: 24, Unit: "Cel", Health: "ok"}, {Name: "Fan 1", Value: 4200, Unit: "RPM", Health: "ok"},
+			}, r.Sensors)
+			require.Equal(t, "1.2.3", r.Controller)
+			require.NotEmpty(t, r.Model)
+			_, err = b.SetBootDevice(ctx, b.bmc, password(), inventory.BootDevice{Device: "none"}, nil)
+			require.NoError(t, err)
+			require.Contains(t, b.service.Override(), "Disabled UEFI", "the mode stays")
+
+			for _, url := range []string{"http://10.0.0.1/a.iso", "http://10.0.0.1/a.iso", "http://10.0.0.1/b.iso", "", ""} {
+				require.NoError(t, b.SetMedia(ctx, b.bmc, password(), url, nil))
+				require.Equal(t, url, b.service.Media())
+			}
+
+			require.NoError(t, b.ResetBMC(ctx, b.bmc, password(), nil))
+			require.Equal(t, 1, b.service.Resets())
+			now, most := b.service.Sessions()
+			require.Zero(t, now, "every session was deleted")
+			require.Equal(t, 1, most, "one session at a time")
+		})
+	}
+}
+
+// TestRedfishFalseSuccess: whatever call fails, in whatever way, no operation reports success
+// unless its effect is there, and no session stays open.
+func TestRedfishFalseSuccess(t *testing.T) {
+	operations := map[string]struct {
+		do   func(ctx context.Context, b *redfishBench) error
+		done func(b *redfishBench) bool
+	}{
+		"on": {
+			func(ctx context.Context, b *redfishBench) error { return b.Set(ctx, b.bmc, password(), "on", nil) },
+			func(b *redfishBench) bool { return b.machine.PowerState() == vlab.On },
+		},
+		"boot": {
+			func(ctx context.Context, b *redfishBench) error {
+				_, err := b.SetBootDevice(ctx, b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, nil)
+				return err
+			},
+			func(b *redfishBench) bool { return strings.HasPrefix(b.service.Override(), "Pxe Once") },
+		},
+		"insert": {
+			func(ctx context.Context, b *redfishBench) error {
+				return b.SetMedia(ctx, b.bmc, password(), "http://10.0.0.1/a.iso", nil)
+			},
+			func(b *redfishBench) bool { return b.service.Media() != "" },
+		},
+		"reset of the BMC": {
+			func(ctx context.Context, b *redfishBench) error { return b.ResetBMC(ctx, b.bmc, password(), nil) },
+			func(b *redfishBench) bool { return b.service.Resets() > 0 },
+		},
+	}
+	faults := map[string]vlab.RedfishFault{
+		"refused": {Status: 403}, "unavailable": {Status: 503}, "lied": {Lie: true}, "delayed": {Delay: 5 * time.Millisecond},
+		"lost": {Lose: true}, "dropped": {Drop: true},
+	}
+	for name, op := range operations {
+		for how, fault := range faults {
+			for _, always := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s always=%t", name, how, always), func(t *testing.T) {
+					t.Parallel()
+					// The requests of the operation, in order. Each fails in turn.
+					calls := requestsOf(t, op.do)
+					for i, call := range calls {
+						method, path, _ := strings.Cut(call, " ")
+						before := 0
+						for _, c := range calls[:i] {
+							if c == call {
+								before++
+							}
+						}
+						b := newRedfishBench(t, vlab.RedfishHPE)
+						f := fault
+						f.Method, f.Path = method, path
+						list := []vlab.RedfishFault{f}
+						if !always {
+							list[0].Count = 1
+							if before > 0 { // let the earlier ones pass
+								list = append([]vlab.RedfishFault{{Method: method, Path: path, Count: before}}, list...)
+							}
+						}
+						b.service.Pretend(list...)
+						err := op.do(t.Context(), b)
+						if err == nil {
+							require.True(t, op.done(b), "%s of %s: success without effect", how, call)
+						}
+						b.service.Pretend()
+						_, _ = b.State(t.Context(), b.bmc, password()) // the next operation deletes what could not be deleted
+						now, most := b.service.Sessions()
+						require.Zero(t, now, "%s of %s leaves a session", how, call)
+						if how != "lost" { // nobody can delete a session whose log-in is never answered
+							require.LessOrEqual(t, most, 1, "%s of %s", how, call)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// requestsOf returns the requests that an operation sends, those for log-in and session included.
+func requestsOf(t *testing.T, do func(context.Context, *redfishBench) error) []string {
+	t.Helper()
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	require.NoError(t, do(t.Context(), b))
+	calls := b.service.Calls()
+	for i, c := range calls { // ids of sessions differ
+		if at := strings.Index(c, "/Sessions/"); at >= 0 {
+			calls[i] = c[:at] + "/Sessions/*"
+		}
+	}
+	calls = append([]string{"GET /redfish/v1", "POST /redfish/v1/SessionService/Sessions"}, calls...)
+	require.True(t, slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "DELETE") }))
+	return calls
+}
+
+// TestRedfishLostLogIn: a session whose log-in was not answered is found and deleted.
+func TestRedfishLostLogIn(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishSupermicro)
+	for range 3 { // it has four sessions
+		b.service.Pretend(vlab.RedfishFault{Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Count: 1, Lose: true})
+		_, err := b.State(t.Context(), b.bmc, password())
+		require.NoError(t, err)
+		now, _ := b.service.Sessions()
+		require.Zero(t, now)
+	}
+}
+
+// TestRedfishLeftovers: a new process deletes what a killed one left, but not the sessions of others.
+func TestRedfishLeftovers(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	killed := bmclibredfish.New("127.0.0.1", "admin", canary, logr.Discard(), bmclibredfish.WithPort(fmt.Sprint(b.bmc.Port)))
+	require.NoError(t, killed.Open(t.Context()))
+	now, _ := b.service.Sessions()
+	require.Equal(t, 1, now)
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.NoError(t, err)
+	now, _ = b.service.Sessions()
+	require.Zero(t, now)
+
+	require.NoError(t, killed.Open(t.Context())) // now it is of a program that runs beside this one
+	_, err = b.State(t.Context(), b.bmc, password())
+	require.NoError(t, err)
+	now, _ = b.service.Sessions()
+	require.Equal(t, 1, now)
+}
+
+// TestRedfishErrors (S27): errors for refused log-ins, exhausted sessions and lies are of the right kind.
+func TestRedfishErrors(t *testing.T) {
+	const system = "/redfish/v1/Systems/1"
+	wrong := inventory.NewSecret("wrong-" + canary)
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	_, err := b.State(t.Context(), b.bmc, wrong)
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	require.NotContains(t, err.Error(), canary)
+
+	for want, f := range map[error]vlab.RedfishFault{
+		inventory.ErrUnreachable: {Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Status: 503},
+		inventory.ErrUnsupported: {Path: "/redfish/v1", Status: 404},
+	} {
+		b.service.Pretend(f)
+		_, err = b.State(t.Context(), b.bmc, password())
+		require.ErrorIs(t, err, want)
+	}
+
+	for _, at := range []string{"@evil.example/x", "http://evil.example/x", "//evil.example/x"} {
+		b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Merge: map[string]any{
+			"Members": []any{map[string]any{"@odata.id": at}}, "Members@odata.count": 1,
+		}})
+		_, err = b.State(t.Context(), b.bmc, password())
+		require.Error(t, err, at)
+	}
+
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Merge: map[string]any{
+		"Members": []any{map[string]any{"@odata.id": system}, map[string]any{"@odata.id": "/redfish/v1/Managers/1"}}, "Members@odata.count": 2,
+	}})
+	_, err = b.Check(t.Context(), b.bmc, password())
+	require.Error(t, err)
+	one := b.bmc
+	one.SystemName = "1"
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Merge: map[string]any{
+		"Members": []any{map[string]any{"@odata.id": system}, map[string]any{"@odata.id": "/redfish/v1/Systems/2"}}, "Members@odata.count": 2,
+	}})
+	_, err = b.Check(t.Context(), one, password())
+	require.NoError(t, err)
+
+	b.service.Pretend(vlab.RedfishFault{Path: system, Merge: map[string]any{"PowerState": "On"}})
+	require.Error(t, b.Set(t.Context(), b.bmc, password(), "off", nil), "it says that it is on for ever")
+	now, _ := b.service.Sessions()
+	require.Zero(t, now)
+}
+
+// TestRedfishBasic: a service without sessions gets the password with each request.
+func TestRedfishBasic(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	b.service.Pretend(vlab.RedfishFault{Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Status: 405})
+	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
+	require.Equal(t, vlab.On, b.machine.PowerState())
+}
+
+// TestRedfishFence: the fence is called right before every write, and stops it.
+func TestRedfishFence(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	stop := errors.New("superseded")
+	calls := 0
+	fence := func(context.Context) error {
+		if calls++; calls > 1 {
+			return stop
+		}
+		return nil
+	}
+	// HPE refuses the first write, because of the mode; bmclib writes again.
+	_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, fence)
+	require.ErrorIs(t, err, stop)
+	require.Equal(t, "None Disabled UEFI", b.service.Override())
+}
+
+// TestS27Certificates: no password is sent to a BMC whose key is not the known one.
+func TestS27Certificates(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	ctx := t.Context()
+	_, err := b.State(ctx, b.bmc, password())
+	require.NoError(t, err)
+	require.Len(t, b.keys.known, 1, "the key is remembered at the first use")
+	key := keyOf(b.server.Certificate())
+	b.service.Calls()
+
+	for address := range b.keys.known {
+		require.Equal(t, key, b.keys.known[address])
+		b.keys.known[address] = "sha256:" + strings.Repeat("0", 64)
+	}
+	wrong := b.bmc
+	wrong.Fingerprint = "sha256:" + strings.Repeat("0", 64)
+	right := b.bmc
+	right.Fingerprint = key
+	for name, x := range map[string]struct {
+		bmc inventory.BMC
+		ok  bool
+	}{
+		"another key than at first": {b.bmc, false}, "another key than pinned": {wrong, false}, "the pinned key": {right, true},
+	} {
+		_, err := b.State(ctx, x.bmc, password())
+		require.Equal(t, x.ok, err == nil, "%s: %v", name, err)
+		if !x.ok {
+			require.ErrorIs(t, err, inventory.ErrRefused, name)
+			require.ErrorContains(t, err, "no password was sent")
+			require.Empty(t, b.service.Calls(), name)
+		}
+	}
+
+	b.cfg.Keys = nil
+	_, err = b.State(ctx, b.bmc, password())
+	require.ErrorIs(t, err, inventory.ErrRefused, "without a memory for keys, an authority must have signed it")
+	insecure := b.bmc
+	insecure.InsecureTLS = true
+	_, err = b.State(ctx, insecure, password())
+	require.NoError(t, err)
+}

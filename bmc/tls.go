@@ -1,0 +1,90 @@
+package bmc
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// errStranger means that the certificate has another key than the known one.
+var errStranger = errors.New("its key is not the known one")
+
+// KeyStore remembers the TLS keys of BMCs.
+type KeyStore interface {
+	// KnownBMCKey returns the key that is known for the BMC at address (see
+	// inventory.BMC.KeyAddress). If none is known, it remembers fingerprint and returns it.
+	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
+}
+
+// keyOf returns sha256: and the hexadecimal digest of a certificate's SubjectPublicKeyInfo.
+func keyOf(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// tlsConfig returns how to check the certificate of a BMC: by its fingerprint if one is given;
+// not at all with InsecureTLS; otherwise by the certificate authorities of the system and of
+// Config.Authorities. With a KeyStore, a certificate that they did not sign is accepted if it has
+// the key that the BMC had at first (security S27). name is the BMC's host in the inventory.
+func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
+	inventoried := b
+	inventoried.Host = name
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: true} // VerifyConnection decides
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		switch {
+		case b.Fingerprint != "":
+			return sameKey(s.PeerCertificates[0], b.Fingerprint)
+		case b.InsecureTLS:
+			return nil
+		}
+		chain := x509.VerifyOptions{DNSName: name, Roots: d.cfg.Authorities, Intermediates: x509.NewCertPool()}
+		for _, c := range s.PeerCertificates[1:] {
+			chain.Intermediates.AddCert(c)
+		}
+		_, err := s.PeerCertificates[0].Verify(chain)
+		if err == nil || d.cfg.Keys == nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+		defer cancel()
+		known, err := d.cfg.Keys.KnownBMCKey(ctx, inventoried.KeyAddress(), keyOf(s.PeerCertificates[0]))
+		if err != nil {
+			return err
+		}
+		return sameKey(s.PeerCertificates[0], known)
+	}
+	return c
+}
+
+func sameKey(c *x509.Certificate, known string) error {
+	if subtle.ConstantTimeCompare([]byte(keyOf(c)), []byte(known)) != 1 {
+		return errStranger
+	}
+	return nil
+}
+
+// judgeTLS returns the error for a connection that failed because of the certificate, or nil if err
+// has another reason.
+func judgeTLS(err error) error {
+	var invalid *tls.CertificateVerificationError
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var expired x509.CertificateInvalidError
+	switch {
+	case errors.Is(err, errStranger):
+		return fmt.Errorf("its certificate is not trusted (%w), so no password was sent: another device may pretend to be the "+
+			"BMC; if its certificate was replaced, correct bmc.fingerprint, or use: ingot bmc forget-key: %w", errStranger,
+			inventory.ErrRefused)
+	case errors.As(err, &invalid), errors.As(err, &authority), errors.As(err, &host), errors.As(err, &expired):
+		return fmt.Errorf("its certificate is not trusted (%w), so no password was sent; pin its key as bmc.fingerprint, or give "+
+			"the authority that signed it as bmc.ca_file in the server's configuration: %w", err, inventory.ErrRefused)
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package inventory
+
+import (
+	"net"
+	"strconv"
+	"time"
+)
+
+// BMCReport is what a check of a BMC found.
+type BMCReport struct {
+	Power string        `json:"power"`
+	Boot  string        `json:"boot,omitempty"` // the boot device that was read
+	Took  time.Duration `json:"took,omitempty"` // nanoseconds in JSON
+
+	// The rest is read by Redfish only.
+	Maker      string       `json:"maker,omitempty"`
+	Model      string       `json:"model,omitempty"`
+	Firmware   string       `json:"firmware,omitempty"`   // version of the machine's firmware
+	Controller string       `json:"controller,omitempty"` // version of the BMC's firmware
+	SecureBoot string       `json:"secureBoot,omitempty"` // enabled or disabled at the last start
+	Media      []string     `json:"media,omitempty"`      // URLs of what is in the virtual CD drives
+	Sensors    []BMCReading `json:"sensors,omitempty"`
+}
+
+// BMCReading is the value of a sensor.
+type BMCReading struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`             // Cel, RPM, Percent
+	Health string  `json:"health,omitempty"` // ok, warning or critical
+}
+
+// KeyAddress returns the host and port by which the key of the BMC's certificate is remembered.
+func (b *BMC) KeyAddress() string { return net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())) }

@@ -1,0 +1,29 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// KnownBMCKey returns the key that is known for the BMC at address (see inventory.BMC.KeyAddress). If none
+// is known, it remembers fingerprint and returns it.
+func (s *Store) KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error) {
+	err = s.write(ctx, "remembering the key of a BMC", func(tx *sqlx.Tx) error {
+		if err := do(ctx, tx, "INSERT INTO bmc_key (address, key, first) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+			address, fingerprint, nanos(time.Now())); err != nil {
+			return err
+		}
+		return tx.GetContext(ctx, &known, "SELECT key FROM bmc_key WHERE address = ?", address)
+	})
+	return known, err
+}
+
+// ForgetBMCKey forgets the key of the BMC at address, so that the next one is accepted. It is not an error
+// if none is known.
+func (s *Store) ForgetBMCKey(ctx context.Context, address string) error {
+	return s.write(ctx, "forgetting the key of a BMC", func(tx *sqlx.Tx) error {
+		return do(ctx, tx, "DELETE FROM bmc_key WHERE address = ?", address)
+	})
+}

@@ -1,0 +1,29 @@
+package sqlite
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestS27BMCKeys: the first key of a BMC stays until an operator forgets it.
+func TestS27BMCKeys(t *testing.T) {
+	s := newWorld(t)
+	ctx := t.Context()
+	for range 2 {
+		known, err := s.KnownBMCKey(ctx, "bmc-1:443", "sha256:aa")
+		require.NoError(t, err)
+		require.Equal(t, "sha256:aa", known)
+	}
+	known, err := s.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
+	require.NoError(t, err)
+	require.Equal(t, "sha256:aa", known)
+	known, err = s.KnownBMCKey(ctx, "bmc-2:443", "sha256:bb")
+	require.NoError(t, err)
+	require.Equal(t, "sha256:bb", known)
+
+	require.NoError(t, s.ForgetBMCKey(ctx, "bmc-1:443"))
+	known, err = s.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
+	require.NoError(t, err)
+	require.Equal(t, "sha256:bb", known)
+}

@@ -1,0 +1,26 @@
+package sqlite
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestMedia(t *testing.T) {
+	s := newWorld(t)
+	ctx := t.Context()
+	old := inventory.Media{Machine: "m1", Run: "run-1", URL: "http://10.0.0.1/a.iso"}
+	next := inventory.Media{Machine: "m1", Run: "run-2", URL: "http://10.0.0.1/b.iso"}
+	require.NoError(t, s.PutMedia(ctx, old))
+	require.NoError(t, s.PutMedia(ctx, next))
+	require.NoError(t, s.DeleteMedia(ctx, old), "it belongs to the next run now")
+	all, err := s.Media(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []inventory.Media{next}, all)
+	require.NoError(t, s.DeleteMedia(ctx, next))
+	all, err = s.Media(ctx)
+	require.NoError(t, err)
+	require.Empty(t, all)
+}

@@ -1,0 +1,380 @@
+package lab
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// RedfishPort is the port of a Redfish service in the lab.
+const RedfishPort = 443
+
+// RedfishShape is the manufacturer whose implementation a Redfish service resembles.
+type RedfishShape string
+
+// The shapes.
+const (
+	// RedfishDell13 applies a boot device by a job after the answer, and refuses Once, like the
+	// 13th generation of Dell's servers.
+	RedfishDell13 RedfishShape = "dell13"
+	// RedfishDell applies a boot device by a job after the answer.
+	RedfishDell RedfishShape = "dell"
+	// RedfishHPE refuses BootSourceOverrideMode, and a reset that does not fit the power state.
+	RedfishHPE RedfishShape = "hpe"
+	// RedfishSupermicro wants If-Match with the present ETag, has four sessions, and refuses
+	// Inserted and WriteProtected in InsertMedia. OpenBMC is similar.
+	RedfishSupermicro RedfishShape = "supermicro"
+)
+
+// redfishSessions is the number of sessions that each shape has at a time.
+var redfishSessions = map[RedfishShape]int{RedfishSupermicro: 4}
+
+// jobReads is how many reads of the system a job of Dell takes.
+const jobReads = 2
+
+// RedfishFault is what happens to matching requests.
+type RedfishFault struct {
+	Method string         // "" matches all
+	Path   string         // a pattern of path.Match, such as "/redfish/v1/Systems/*"; "" matches all
+	Count  int            // how many requests it happens to; 0 = all
+	Status int            // the answer's status; the request is not carried out
+	Delay  time.Duration  // before anything else happens
+	Lie    bool           // a write answers with success and is not carried out
+	Drop   bool           // the connection is closed; the request is not carried out
+	Lose   bool           // the request is carried out, and the connection closed without an answer
+	Merge  map[string]any // properties that replace those of a successful answer
+}
+
+// Drive is the virtual drive of a Chassis. Without one, a Redfish service only remembers the medium.
+type Drive interface {
+	InsertCD(ctx context.Context, url string) error
+	EjectCD(ctx context.Context) error
+}
+
+// Redfish simulates a management controller that speaks Redfish (DSP0266, DSP0268), as an
+// http.Handler: sessions, power, boot override, virtual media, reset of the controller, Secure Boot
+// state and sensors.
+type Redfish struct {
+	Address     string // in a lab; on RedfishPort
+	User        string
+	Password    string
+	Fingerprint string // of the TLS key in a lab: sha256: and the digest of the SubjectPublicKeyInfo
+
+	shape   RedfishShape
+	chassis Chassis
+	machine *Machine
+
+	mu       sync.Mutex
+	faults   []RedfishFault
+	sessions map[string]redfishSession // by token
+	made     int
+	most     int // sessions at a time, since the last call of Sessions
+	calls    []string
+	boot     redfishBoot
+	job      redfishBoot // the boot override of the job
+	jobReads int         // reads until the job is done; 0 = no job
+	changes  int         // of the system, for its ETag
+	media    string      // URL of the inserted medium
+	resets   int         // of the controller
+	started  time.Time   // of the controller
+	downTill time.Time
+}
+
+type redfishSession struct{ id, user, origin string }
+
+type redfishBoot struct{ target, enabled, mode string }
+
+// NewRedfish returns a Redfish service that controls c. In a lab, Spec.Controller creates it.
+func NewRedfish(c Chassis, shape RedfishShape, user, password string) *Redfish {
+	return &Redfish{
+		User: user, Password: password, shape: shape, chassis: c, sessions: map[string]redfishSession{}, started: time.Now(),
+		boot: redfishBoot{"None", "Disabled", "UEFI"},
+	}
+}
+
+// Pretend replaces the simulated faults. The first one that matches a request happens to it.
+func (r *Redfish) Pretend(faults ...RedfishFault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = faults
+}
+
+// Calls returns the requests since the last call of Calls that were carried out: "PATCH
+// /redfish/v1/Systems/1".
+func (r *Redfish) Calls() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.calls
+	r.calls = nil
+	return out
+}
+
+// Sessions returns the number of open sessions, and the most that were open at a time since the last
+// call of Sessions.
+func (r *Redfish) Sessions() (now, most int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, most = len(r.sessions), r.most
+	r.most = now
+	return now, most
+}
+
+// Media returns the URL of the inserted medium, or "".
+func (r *Redfish) Media() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.media
+}
+
+// Override returns the boot override: target, enabled and mode.
+func (r *Redfish) Override() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.boot.target + " " + r.boot.enabled + " " + r.boot.mode
+}
+
+// Resets returns how often the controller was reset.
+func (r *Redfish) Resets() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.resets
+}
+
+// Unplug removes the service's address from the lab's network; Plug adds it again.
+func (r *Redfish) Unplug(ctx context.Context) error {
+	return r.machine.lab.ipBatch(ctx, BMCs, "addr del "+r.Address+"/24 dev eth0")
+}
+
+// Plug adds the service's address to the network.
+func (r *Redfish) Plug(ctx context.Context) error {
+	return r.machine.lab.ipBatch(ctx, BMCs, "addr replace "+r.Address+"/24 dev eth0")
+}
+
+// install serves the service in the lab until it is closed.
+func (r *Redfish) install(ctx context.Context) error {
+	if err := r.Plug(ctx); err != nil {
+		return err
+	}
+	cert, fingerprint, err := selfSigned(r.Address)
+	if err != nil {
+		return err
+	}
+	r.Fingerprint = fingerprint
+	l := r.machine.lab
+	s, err := l.Listen(ctx, BMCs, net.JoinHostPort(r.Address, strconv.Itoa(RedfishPort)))
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	if !l.onClose(server.Close) {
+		return errors.Join(ErrClosed, s.Close())
+	}
+	go func() {
+		err := server.Serve(tls.NewListener(s, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))
+		if !errors.Is(err, http.ErrServerClosed) {
+			l.log.Error("serving a Redfish service", "machine", r.machine.spec.Name, "error", err)
+		}
+	}()
+	return nil
+}
+
+// redfishAnswer is the answer to a request.
+type redfishAnswer struct {
+	status int
+	body   map[string]any
+	header map[string]string
+}
+
+func redfishOK(body map[string]any) redfishAnswer {
+	return redfishAnswer{status: http.StatusOK, body: body}
+}
+
+// redfishError is an answer in the form of DSP0266, section 8.6.
+func redfishError(status int, message string, args ...any) redfishAnswer {
+	text := fmt.Sprintf(message, args...)
+	return redfishAnswer{status: status, body: map[string]any{"error": map[string]any{
+		"code": "Base.1.8.GeneralError", "message": "A general error has occurred. See ExtendedInfo for more information.",
+		"@Message.ExtendedInfo": []any{map[string]any{"MessageId": "Base.1.8.GeneralError", "Message": text}},
+	}}}
+}
+
+// ServeHTTP answers a request.
+func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(q.Body, 1<<20))
+	fault := r.fault(q)
+	if fault.Delay > 0 {
+		select {
+		case <-time.After(fault.Delay):
+		case <-q.Context().Done():
+			return
+		}
+	}
+	r.mu.Lock()
+	down := time.Now().Before(r.downTill)
+	r.mu.Unlock()
+	if err != nil || fault.Drop || down {
+		panic(http.ErrAbortHandler)
+	}
+	a := redfishAnswer{}
+	switch {
+	case fault.Status != 0:
+		a = redfishError(fault.Status, "a simulated fault")
+	case fault.Lie && q.Method != http.MethodGet && !strings.HasSuffix(q.URL.Path, "/Sessions"):
+		a.status = http.StatusNoContent
+	default:
+		a = r.answer(q, body)
+	}
+	if fault.Lose {
+		panic(http.ErrAbortHandler)
+	}
+	if a.status < 300 && a.body != nil {
+		maps.Copy(a.body, fault.Merge)
+	}
+	for k, v := range a.header {
+		w.Header().Set(k, v)
+	}
+	w.Header().Set("OData-Version", "4.0")
+	if a.body == nil {
+		w.WriteHeader(a.status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(a.status)
+	_ = json.NewEncoder(w).Encode(a.body) // the client may be gone
+}
+
+// fault returns the fault that happens to a request.
+func (r *Redfish) fault(q *http.Request) RedfishFault {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, f := range r.faults {
+		matches, err := path.Match(f.Path, strings.TrimSuffix(q.URL.Path, "/"))
+		if f.Count < 0 || f.Method != "" && f.Method != q.Method || f.Path != "" && (err != nil || !matches) {
+			continue
+		}
+		if f.Count > 0 {
+			if r.faults[i].Count--; r.faults[i].Count == 0 {
+				r.faults[i].Count = -1 // used up
+			}
+		}
+		return f
+	}
+	return RedfishFault{}
+}
+
+// answer authenticates a request and carries it out.
+func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := strings.TrimSuffix(q.URL.Path, "/")
+	var data map[string]any
+	if len(body) > 0 && json.Unmarshal(body, &data) != nil {
+		return redfishError(http.StatusBadRequest, "The request body is not valid JSON.")
+	}
+	const sessions = "/redfish/v1/SessionService/Sessions"
+	switch {
+	case p == "/redfish" && q.Method == http.MethodGet:
+		return redfishOK(map[string]any{"v1": "/redfish/v1/"})
+	case p == "/redfish/v1" && q.Method == http.MethodGet:
+		return redfishOK(r.root())
+	case p == sessions && q.Method == http.MethodPost:
+		return r.logIn(q, data)
+	}
+	if !r.authentic(q) {
+		return redfishError(http.StatusUnauthorized, "There is no valid session established.")
+	}
+	r.calls = append(r.calls, q.Method+" "+p)
+
+	if id, ok := strings.CutPrefix(p, sessions+"/"); ok {
+		return r.session(q.Method, id)
+	}
+	switch q.Method {
+	case http.MethodGet:
+		if body, ok := r.resource(p); ok {
+			a := redfishOK(body)
+			if p == r.systemPath() {
+				a.header = map[string]string{"ETag": r.etag()}
+			}
+			return a
+		}
+		return redfishError(http.StatusNotFound, "The resource at the URI %s was not found.", p)
+	case http.MethodPatch:
+		if p == r.systemPath() {
+			return r.setBoot(q.Header.Get("If-Match"), data)
+		}
+	case http.MethodPost:
+		return r.act(q.Context(), p, data)
+	}
+	return redfishError(http.StatusMethodNotAllowed, "%s is not allowed for %s.", q.Method, p)
+}
+
+// logIn opens a session.
+func (r *Redfish) logIn(q *http.Request, data map[string]any) redfishAnswer {
+	user, _ := data["UserName"].(string)
+	password, _ := data["Password"].(string)
+	if !r.knows(user, password) {
+		return redfishError(http.StatusUnauthorized, "While attempting to establish a connection, the service was denied access.")
+	}
+	if limit := redfishSessions[r.shape]; limit > 0 && len(r.sessions) >= limit {
+		return redfishError(http.StatusServiceUnavailable, "The session establishment failed due to the number of simultaneous "+
+			"sessions exceeding the limit of the implementation.")
+	}
+	origin, _, _ := net.SplitHostPort(q.RemoteAddr)
+	r.made++
+	s, token := redfishSession{strconv.Itoa(r.made), user, origin}, random(16)
+	r.sessions[token] = s
+	r.most = max(r.most, len(r.sessions))
+	return redfishAnswer{http.StatusCreated, sessionResource(s), map[string]string{
+		"X-Auth-Token": token, "Location": "/redfish/v1/SessionService/Sessions/" + s.id,
+	}}
+}
+
+func (r *Redfish) knows(user, password string) bool {
+	return user == r.User && subtle.ConstantTimeCompare([]byte(password), []byte(r.Password)) == 1
+}
+
+func (r *Redfish) authentic(q *http.Request) bool {
+	if token := q.Header.Get("X-Auth-Token"); token != "" {
+		_, ok := r.sessions[token]
+		return ok
+	}
+	user, password, ok := q.BasicAuth()
+	return ok && r.knows(user, password)
+}
+
+// session reads or deletes a session.
+func (r *Redfish) session(method, id string) redfishAnswer {
+	for token, s := range r.sessions {
+		switch {
+		case s.id != id:
+		case method == http.MethodGet:
+			return redfishOK(sessionResource(s))
+		case method == http.MethodDelete:
+			delete(r.sessions, token)
+			return redfishAnswer{status: http.StatusNoContent}
+		}
+	}
+	return redfishError(http.StatusNotFound, "There is no session %s.", id)
+}
+
+func sessionResource(s redfishSession) map[string]any {
+	return map[string]any{
+		"@odata.id": "/redfish/v1/SessionService/Sessions/" + s.id, "@odata.type": "#Session.v1_3_0.Session", "Id": s.id,
+		"Name": "User Session", "UserName": s.user, "ClientOriginIPAddress": s.origin,
+	}
+}
+
+// etag is that of the system.
+func (r *Redfish) etag() string { return fmt.Sprintf(`W/"%d"`, r.changes) }
