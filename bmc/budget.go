@@ -65,7 +65,7 @@ func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) er
 
 // settle counts refusals in a row; a success resets the count.
 func (d *Driver) settle(t *target, err error) {
-	if errors.Is(err, inventory.ErrRefused) {
+	if errors.Is(err, inventory.ErrRefused) && !errors.Is(err, errUntrusted) {
 		t.refused++
 		t.since = d.cfg.now()
 		return

@@ -13,6 +13,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// errUntrusted means that no password was sent because of the BMC's certificate.
+var errUntrusted = errors.New("its certificate is not trusted")
+
 // errStranger means that the certificate has another key than the known one.
 var errStranger = errors.New("its key is not the known one")
 
@@ -79,12 +82,12 @@ func judgeTLS(err error) error {
 	var expired x509.CertificateInvalidError
 	switch {
 	case errors.Is(err, errStranger):
-		return fmt.Errorf("its certificate is not trusted (%w), so no password was sent: another device may pretend to be the "+
-			"BMC; if its certificate was replaced, correct bmc.fingerprint, or use: ingot bmc forget-key: %w", errStranger,
+		return fmt.Errorf("%w (%w), so no password was sent: another device may pretend to be the "+
+			"BMC; if its certificate was replaced, correct bmc.fingerprint, or use: ingot bmc forget-key: %w", errUntrusted, errStranger,
 			inventory.ErrRefused)
 	case errors.As(err, &invalid), errors.As(err, &authority), errors.As(err, &host), errors.As(err, &expired):
-		return fmt.Errorf("its certificate is not trusted (%w), so no password was sent; pin its key as bmc.fingerprint, or give "+
-			"the authority that signed it as bmc.ca_file in the server's configuration: %w", err, inventory.ErrRefused)
+		return fmt.Errorf("%w (%w), so no password was sent; pin its key as bmc.fingerprint, or give "+
+			"the authority that signed it as bmc.ca_file in the server's configuration: %w", errUntrusted, err, inventory.ErrRefused)
 	}
 	return nil
 }
