@@ -212,7 +212,12 @@ func (b *bmcRoutes) forgetKey(ctx context.Context, q checkBMC) (struct{}, error)
 	case err != nil:
 		return struct{}{}, err
 	case m.BMC.Manual() || m.BMC.Fingerprint != "":
-		return struct{}{}, inventory.Invalid("machine", "correct bmc.fingerprint, if it has one", "no key is remembered for the BMC of %q", m.Name)
+		return struct{}{}, inventory.Invalid(
+			"machine",
+			"correct bmc.fingerprint, if it has one",
+			"no key is remembered for the BMC of %q",
+			m.Name,
+		)
 	case b.bmc.ForgetKey == nil:
 		return struct{}{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
 	}

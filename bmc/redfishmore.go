@@ -150,7 +150,12 @@ func (p *redfish) sensors() (out []inventory.BMCReading) {
 }
 
 func reading(name string, value float64, unit string, s common.Status) inventory.BMCReading {
-	return inventory.BMCReading{Name: clip(printable(name)), Value: value, Unit: clip(printable(unit)), Health: strings.ToLower(string(s.Health))}
+	return inventory.BMCReading{
+		Name:   clip(printable(name)),
+		Value:  value,
+		Unit:   clip(printable(unit)),
+		Health: strings.ToLower(string(s.Health)),
+	}
 }
 
 // mediaReader is a provider that can read what is in the virtual CD drives.

@@ -76,7 +76,9 @@ func (i *instantBMC) Set(ctx context.Context, b inventory.BMC, p inventory.Secre
 	return nil
 }
 
-func (i *instantBMC) SetMedia(context.Context, inventory.BMC, inventory.Secret, string, activities.Fence) error { return nil }
+func (i *instantBMC) SetMedia(context.Context, inventory.BMC, inventory.Secret, string, activities.Fence) error {
+	return nil
+}
 
 func (i *instantBMC) SetBootDevice(
 	ctx context.Context,

@@ -55,8 +55,12 @@ func bmcCheckCommand(o *options) *cobra.Command {
 func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 	fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", machine, r.Power)
 	for _, x := range []struct{ name, value string }{
-		{"boots next", r.Boot}, {"machine", strings.TrimSpace(r.Maker + " " + r.Model)}, {"firmware", r.Firmware},
-		{"BMC's firmware", r.Controller}, {"Secure Boot", r.SecureBoot}, {"virtual media", strings.Join(r.Media, ", ")},
+		{"boots next", r.Boot},
+		{"machine", strings.TrimSpace(r.Maker + " " + r.Model)},
+		{"firmware", r.Firmware},
+		{"BMC's firmware", r.Controller},
+		{"Secure Boot", r.SecureBoot},
+		{"virtual media", strings.Join(r.Media, ", ")},
 	} {
 		if x.value != "" && x.value != "none" && x.value != "unknown" {
 			fmt.Fprintln(w, inert(x.name+": "+x.value))

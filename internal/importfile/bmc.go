@@ -206,7 +206,11 @@ func (r *reader) noteConnection(c controller, x connection) {
 		}
 	}
 	b := c.bmc
-	ignore(x.InsecureTLS && b.Driver != inventory.DriverAMT && b.Driver != inventory.DriverRedfish, "insecureTLS", "power goes without TLS: the driver is "+b.Driver)
+	ignore(
+		x.InsecureTLS && b.Driver != inventory.DriverAMT && b.Driver != inventory.DriverRedfish,
+		"insecureTLS",
+		"power goes without TLS: the driver is "+b.Driver,
+	)
 	ignore(x.Host != "" && b.Host == "", "host", "the driver "+b.Driver+" has no address")
 	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
 	if p := x.ProviderOptions; p != nil {
