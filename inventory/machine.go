@@ -17,7 +17,10 @@ type Machine struct {
 	Name       string            `json:"name"`             // DNS-1123 label, unique, at most 63 characters
 	Labels     map[string]string `json:"labels,omitempty"` // for selectors and templates
 	Interfaces []Interface       `json:"interfaces"`
-	Disks      []DeclaredDisk    `json:"disks,omitempty"`
+	// Network is the network of the installed system: several cards, bonds, VLANs. Default: made of
+	// the interfaces.
+	Network *SystemNetwork `json:"network,omitempty"`
+	Disks   []DeclaredDisk `json:"disks,omitempty"`
 	// Storage is how the action rootio lays out the disks.
 	Storage *action.Storage `json:"storage,omitempty"`
 	// DiskSelector chooses the disk to write. Without it: only a single fixed disk
