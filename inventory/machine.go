@@ -44,6 +44,9 @@ type Machine struct {
 	// The store returns UserData and VendorData only from calls that say so; reading a machine
 	// leaves them empty and sets the Has fields.
 	UserData Secret `json:"userData,omitzero"`
+	// UserDataByAddress lets the machine's address alone get the user data while a run's secrets are
+	// open, for images that know only EC2: a host that takes the address then can read it.
+	UserDataByAddress bool `json:"userDataByAddress,omitempty"`
 	// VendorData is a further document for cloud-init, which Ingot's own part is added to. It
 	// is a secret.
 	VendorData Secret `json:"vendorData,omitzero"`

@@ -116,7 +116,7 @@ func (s *Server) tree(p profile) tree {
 		t.add(md+"public-keys/"+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))
 	}
 	t.add("dynamic/instance-identity/document", identity(m, i, address))
-	if p.secret {
+	if p.secret || p.byAddress {
 		t.add("user-data", string(seed.Combined(m, s.phoneHome(p))))
 	}
 	return t

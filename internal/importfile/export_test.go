@@ -71,7 +71,7 @@ func everything() inventory.Machine {
 			Fingerprint: "sha256:" + strings.Repeat("0a", 32),
 		},
 		Template: "mine", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me # not a comment"},
-		BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS1,115200n8"}, HasUserData: true, HasVendorData: true,
+		BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS1,115200n8"}, HasUserData: true, HasVendorData: true, UserDataByAddress: true,
 		Notes: map[string]string{"allowPXE": "true", "text": "two\n  lines: here\n"},
 	}
 }

@@ -4,7 +4,11 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,6 +86,26 @@ func TestNetworkd(t *testing.T) {
 	plain.Network = nil
 	files := Networkd(plain)
 	require.Equal(t, "[Match]\nPermanentMACAddress=02:00:00:00:00:01\n\n[Network]\nAddress=10.0.0.11/24\n", trimmed(files)["30-eth0.network"])
+}
+
+// TestNetplanAccepts: netplan itself reads the file, and makes the same of it for systemd-networkd.
+func TestNetplanAccepts(t *testing.T) {
+	if _, err := exec.LookPath("netplan"); err != nil {
+		t.Skip("needs netplan: apt-get install --no-install-recommends netplan.io")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc", "netplan"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "etc", "netplan", "ingot.yaml"), Netplan(bonded()), 0o600))
+	out, err := exec.CommandContext(t.Context(), "netplan", "generate", "--root-dir", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for name, text := range Networkd(bonded()) {
+		_, link, _ := strings.Cut(name, "-")
+		b, err := os.ReadFile(filepath.Join(dir, "run", "systemd", "network", "10-netplan-"+link))
+		require.NoError(t, err, name)
+		for line := range strings.Lines(text) {
+			require.Contains(t, string(b), strings.TrimSpace(line), name)
+		}
+	}
 }
 
 // trimmed removes the empty lines at the ends of files.
