@@ -17,7 +17,10 @@ type Machine struct {
 	Name       string            `json:"name"`             // DNS-1123 label, unique, at most 63 characters
 	Labels     map[string]string `json:"labels,omitempty"` // for selectors and templates
 	Interfaces []Interface       `json:"interfaces"`
-	Disks      []DeclaredDisk    `json:"disks,omitempty"`
+	// Network is the network of the installed system: several cards, bonds, VLANs. Default: made of
+	// the interfaces.
+	Network *SystemNetwork `json:"network,omitempty"`
+	Disks   []DeclaredDisk `json:"disks,omitempty"`
 	// Storage is how the action rootio lays out the disks.
 	Storage *action.Storage `json:"storage,omitempty"`
 	// DiskSelector chooses the disk to write. Without it: only a single fixed disk
@@ -41,6 +44,9 @@ type Machine struct {
 	// The store returns UserData and VendorData only from calls that say so; reading a machine
 	// leaves them empty and sets the Has fields.
 	UserData Secret `json:"userData,omitzero"`
+	// UserDataByAddress lets the machine's address alone get the user data while a run's secrets are
+	// open, for images that know only EC2: a host that takes the address then can read it.
+	UserDataByAddress bool `json:"userDataByAddress,omitempty"`
 	// VendorData is a further document for cloud-init, which Ingot's own part is added to. It
 	// is a secret.
 	VendorData Secret `json:"vendorData,omitzero"`

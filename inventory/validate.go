@@ -83,6 +83,10 @@ func Canonical(m Machine) Machine {
 		m.DiskSelector = &d
 	}
 
+	if m.Network != nil {
+		n := canonicalNetwork(*m.Network)
+		m.Network = &n
+	}
 	if m.BMC != nil {
 		b := *m.BMC
 		b.Driver = strings.ToLower(b.Driver)
@@ -154,6 +158,9 @@ func Validate(m Machine) Problems {
 	}
 
 	checkProtected(&ps, m)
+	if m.Network != nil {
+		checkNetwork(&ps, m)
+	}
 	if m.BMC != nil {
 		checkBMC(&ps, *m.BMC)
 	}

@@ -59,7 +59,7 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 			"addr add " + DirectGateway + "/24 dev eth20", "addr add " + RelayedGateway + "/24 dev eth30",
 			"route add " + MetadataAddress + "/32 via " + ServerAddress,
 		}},
-		{BMCs, []string{"link set eth0 up", "addr add 10.10.10.10/24 dev eth0", "route add default via " + ServerBMCAddr}},
+		{BMCs, []string{"link set eth0 up", "addr add 10.10.10.10/24 dev eth0"}},
 		{Client, []string{"link set eth0 up"}},
 	} {
 		if err := l.ipBatch(ctx, n.ns, n.cmd...); err != nil {

@@ -167,6 +167,10 @@ func (r *Redfish) install(ctx context.Context) error {
 	if err := r.Plug(ctx); err != nil {
 		return err
 	}
+	// It fetches virtual media from the server.
+	if err := r.machine.lab.ipBatch(ctx, BMCs, "route replace "+ServerAddress+" via "+ServerBMCAddr); err != nil {
+		return err
+	}
 	cert, fingerprint, err := selfSigned(r.Address)
 	if err != nil {
 		return err

@@ -99,11 +99,24 @@ func (s *Server) tree(p profile) tree {
 			t.add(md+"local-ipv4", address)
 		}
 	}
+	for name, value := range m.Labels {
+		t.add(md+"tags/instance/"+name, value)
+	}
+	// cloud-init asks DHCP on each card that it finds here, and waits for it.
+	for n, i := range m.Interfaces {
+		if i.Address.Is4() && !i.DisableDHCP {
+			card := md + "network/interfaces/macs/" + i.MAC + "/"
+			t.add(card+"mac", i.MAC)
+			t.add(card+"device-number", strconv.Itoa(n))
+			t.add(card+"local-ipv4s", i.Address.String())
+			t.add(card+"subnet-ipv4-cidr-block", seed.Prefix(i).Masked().String())
+		}
+	}
 	for n, key := range m.SSHKeys {
 		t.add(md+"public-keys/"+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))
 	}
 	t.add("dynamic/instance-identity/document", identity(m, i, address))
-	if p.secret {
+	if p.secret || p.byAddress {
 		t.add("user-data", string(seed.Combined(m, s.phoneHome(p))))
 	}
 	return t

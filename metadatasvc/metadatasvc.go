@@ -188,6 +188,8 @@ type profile struct {
 	machine inventory.Machine
 	grant   inventory.Grant
 	secret  bool // user-data and vendor-data, which carries the nonce
+	// byAddress: the user-data of the EC2 tree alone, see inventory.Machine.UserDataByAddress.
+	byAddress bool
 	// document is the name of the requested document of the plan; "" = none.
 	document string
 }
@@ -195,13 +197,14 @@ type profile struct {
 // phoneHome returns the phone-home URL of the profile's run, or "" if there is no run
 // or the caller may not know the URL.
 func (s *Server) phoneHome(p profile) string {
-	if !p.secret || p.grant.Run == "" {
+	if !p.secret && !p.byAddress || p.grant.Run == "" {
 		return ""
 	}
 	return seed.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
 }
 
-// bySource returns the non-secret profile of the machine with the caller's address.
+// bySource returns the non-secret profile of the machine with the caller's address. A machine with
+// UserDataByAddress also gets its user data while the secrets window is open.
 func (s *Server) bySource(r *http.Request) (profile, bool) {
 	addr, ok := s.caller(r)
 	if !ok {
@@ -212,7 +215,15 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 		s.logFailure(err, "looking up the machine of an address")
 		return profile{}, false
 	}
-	return profile{machine: m, grant: g}, m.Name != ""
+	p := profile{machine: m, grant: g}
+	if m.UserDataByAddress && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
+		if p.machine.UserData, p.machine.VendorData, err = s.machines.UserData(r.Context(), m.Name); err != nil {
+			s.logFailure(err, "reading user data")
+			return profile{}, false
+		}
+		p.byAddress = true
+	}
+	return p, m.Name != ""
 }
 
 // caller returns the address of the client: that of the connection or, if it comes

@@ -181,3 +181,52 @@ func TestS48FetchesWriteBoundedRows(t *testing.T) {
 		t.Errorf("%d events", len(j.events))
 	}
 }
+
+// TestS4UserDataByAddress: the opt-in gives the user data to the machine's address, of one machine, in
+// the EC2 tree alone, and while the secrets window is open.
+func TestS4UserDataByAddress(t *testing.T) {
+	s, f, _ := newServer(t)
+	m, g := f.machines["node1"], f.grants["node1"]
+	m.UserDataByAddress = true
+	m.Labels = map[string]string{"rack": "a1", "example.com/role": "worker"}
+	f.machines["node1"] = m
+	g.SecretsUntil = testNow.Add(time.Minute)
+	f.grants["node1"] = g
+	want := get(t, s, seedPath(f, "node1")+"latest/user-data", "192.0.2.1").Body.String()
+	asks := func(path, source string) (int, bool) { // the user data is encoded in the document of EC2
+		w := get(t, s, path, source)
+		return w.Code, w.Body.Len() > 0 && (w.Body.String() == want || strings.Contains(w.Body.String(), canary))
+	}
+	code, secret := asks("/latest/user-data", node1)
+	if code != http.StatusOK || !secret {
+		t.Errorf("the open window: %d", code)
+	}
+	for _, path := range []string{"/latest/", "/metadata", "/nocloud/user-data", "/nocloud/vendor-data", "/documents/x", "/latest/meta-data/"} {
+		if _, secret := asks(path, node1); secret {
+			t.Errorf("%s gives secrets for an address", path)
+		}
+	}
+	for _, source := range []string{node2, "192.0.2.1"} {
+		if _, secret := asks("/latest/user-data", source); secret {
+			t.Errorf("another address gets the secrets of node1")
+		}
+	}
+	for label, value := range m.Labels {
+		if w := get(t, s, "/latest/meta-data/tags/instance/"+label, node1); w.Body.String() != value {
+			t.Errorf("label %s: %d %s", label, w.Code, w.Body)
+		}
+	}
+
+	for name, change := range map[string]func(*inventory.Grant){
+		"closed":  func(g *inventory.Grant) { g.SecretsUntil = time.Time{} },
+		"expired": func(g *inventory.Grant) { g.SecretsUntil = testNow.Add(-time.Second) },
+		"no run":  func(g *inventory.Grant) { *g = inventory.Grant{} },
+	} {
+		x := g
+		change(&x)
+		f.grants["node1"] = x
+		if code, secret := asks("/latest/user-data", node1); code != http.StatusNotFound || secret {
+			t.Errorf("%s: %d", name, code)
+		}
+	}
+}

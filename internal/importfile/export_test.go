@@ -26,6 +26,20 @@ func everything() inventory.Machine {
 			LeaseTime: inventory.Lease(36 * time.Hour), VLAN: 50, Arch: "aarch64", UEFI: true, DisableDHCP: true, DisableNetboot: true,
 			Loader: "snp.efi",
 		}, {MAC: "02:00:00:00:00:02"}},
+		Network: &inventory.SystemNetwork{
+			Ethernets: []inventory.Ethernet{
+				{SystemLink: inventory.SystemLink{Name: "p1", MTU: 9000}, MAC: "02:00:00:00:00:01", SetName: true},
+				{SystemLink: inventory.SystemLink{Name: "p2"}, MAC: "02:00:00:00:00:02"},
+			},
+			Bonds: []inventory.Bond{{
+				SystemLink: inventory.SystemLink{
+					Name: "bond0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.11/24")}, Nameservers: []netip.Addr{a("10.0.0.1")},
+					Routes: []inventory.SystemRoute{{To: netip.MustParsePrefix("0.0.0.0/0"), Via: a("10.0.0.1"), Metric: 5}}, Search: []string{"x.example"},
+				},
+				Interfaces: []string{"p1", "p2"}, Mode: "802.3ad", Primary: "p1", LACPRate: "fast", TransmitHashPolicy: "layer3+4", MIIMonitor: 50,
+			}},
+			VLANs: []inventory.VLAN{{SystemLink: inventory.SystemLink{Name: "v40", DHCP4: true}, ID: 40, Link: "bond0"}},
+		},
 		Disks: []inventory.DeclaredDisk{{Device: "/dev/sda"}, {Device: "/dev/sdb"}},
 		DiskSelector: &inventory.DiskSelector{
 			Serial: "0123", WWN: "0x5000c500a1b2c3d4", ByID: "nvme-X.Y:Z", Model: "a b", MinSize: 4e11, MaxSize: 1 << 40,
@@ -57,7 +71,7 @@ func everything() inventory.Machine {
 			Fingerprint: "sha256:" + strings.Repeat("0a", 32),
 		},
 		Template: "mine", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me # not a comment"},
-		BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS1,115200n8"}, HasUserData: true, HasVendorData: true,
+		BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS1,115200n8"}, HasUserData: true, HasVendorData: true, UserDataByAddress: true,
 		Notes: map[string]string{"allowPXE": "true", "text": "two\n  lines: here\n"},
 	}
 }

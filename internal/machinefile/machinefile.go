@@ -32,6 +32,9 @@ func Rules() strictyaml.Rules {
 		"bootFromDisk":         strictyaml.OneOf(inventory.DiskBoots()...),
 		"bmc.driver":           strictyaml.OneOf(inventory.Drivers()...),
 		"bmc.port":             strictyaml.Between(0, 65535),
+		"bmc.bootPath[]":       strictyaml.OneOf(inventory.PathPXE, inventory.PathHTTP, inventory.PathMedia),
+		"network.bonds[].mode": strictyaml.OneOf(inventory.BondModes()...),
+		"network.vlans[].id":   strictyaml.Between(1, 4094),
 	}
 }
 

@@ -175,68 +175,6 @@ func phoneHome(url string) []byte {
 	return append([]byte(CloudConfig), encode(doc)...)
 }
 
-// NetworkConfig returns a network-config of version 2 (netplan's form):
-// every interface is matched by MAC and named eth0, eth1 … in the order of
-// the inventory; with its reserved address if it has one, else by DHCP.
-func NetworkConfig(m inventory.Machine) []byte {
-	type nameservers struct {
-		Addresses []netip.Addr `json:"addresses,omitempty"`
-		Search    []string     `json:"search,omitempty"`
-	}
-	type route struct {
-		To  string     `json:"to"`
-		Via netip.Addr `json:"via"`
-	}
-	type link struct {
-		Match       map[string]string `json:"match,omitempty"`
-		SetName     string            `json:"set-name,omitempty"`
-		ID          int               `json:"id,omitempty"`
-		Link        string            `json:"link,omitempty"`
-		DHCP4       bool              `json:"dhcp4"`
-		Addresses   []netip.Prefix    `json:"addresses,omitempty"`
-		Routes      []route           `json:"routes,omitempty"`
-		Nameservers *nameservers      `json:"nameservers,omitempty"`
-	}
-
-	doc := struct {
-		Version   int             `json:"version"`
-		Ethernets map[string]link `json:"ethernets"`
-		VLANs     map[string]link `json:"vlans,omitempty"`
-	}{Version: 2, Ethernets: map[string]link{}}
-	gateway := false
-	for n, i := range m.Interfaces {
-		name := fmt.Sprintf("eth%d", n)
-		eth := link{Match: map[string]string{"macaddress": i.MAC}, SetName: name}
-		on := link{DHCP4: !i.Address.IsValid() && !i.DisableDHCP}
-		if i.Address.IsValid() {
-			on.Addresses = []netip.Prefix{Prefix(i)}
-			if i.Gateway.IsValid() && !gateway { // one default route: the first that is given
-				on.Routes = []route{{"0.0.0.0/0", i.Gateway}}
-				gateway = true
-			}
-		}
-		if len(i.Nameservers) > 0 || i.Domain != "" {
-			on.Nameservers = &nameservers{Addresses: i.Nameservers}
-			if i.Domain != "" {
-				on.Nameservers.Search = []string{i.Domain}
-			}
-		}
-		if i.VLAN > 0 {
-			if doc.VLANs == nil {
-				doc.VLANs = map[string]link{}
-			}
-			on.ID, on.Link = i.VLAN, name
-			doc.VLANs[fmt.Sprintf("%s.%d", name, i.VLAN)] = on
-		} else {
-			on.Match, on.SetName = eth.Match, eth.SetName
-			eth = on
-		}
-		doc.Ethernets[name] = eth
-	}
-
-	return encode(doc)
-}
-
 // Prefix returns i's address with the length of its netmask. Without a valid
 // netmask it is a host route (/32, /128).
 func Prefix(i inventory.Interface) netip.Prefix {

@@ -1,0 +1,120 @@
+package seed
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// bonded is a machine with a bond, a VLAN on it, and a card that is renamed.
+func bonded() inventory.Machine {
+	return inventory.Canonical(inventory.Machine{
+		Name: "node-1",
+		Interfaces: []inventory.Interface{
+			{MAC: "02:00:00:00:00:01", Address: netip.MustParseAddr("10.0.0.11"), Netmask: "255.255.255.0"}, {MAC: "02:00:00:00:00:02"},
+		},
+		Network: &inventory.SystemNetwork{
+			Ethernets: []inventory.Ethernet{
+				{SystemLink: inventory.SystemLink{Name: "port1"}, MAC: "02-00-00-00-00-01"},
+				{SystemLink: inventory.SystemLink{Name: "port2"}, MAC: "02:00:00:00:00:02"},
+				{SystemLink: inventory.SystemLink{Name: "san0", MTU: 9000, DHCP4: true}, MAC: "02:00:00:00:00:03", SetName: true},
+			},
+			Bonds: []inventory.Bond{{
+				SystemLink: inventory.SystemLink{
+					Name: "bond0", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.11/24")},
+					Routes:      []inventory.SystemRoute{{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.0.1")}},
+					Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Search: []string{"example.com"},
+				},
+				Interfaces: []string{"port1", "port2"}, Primary: "port1",
+			}},
+			VLANs: []inventory.VLAN{{
+				SystemLink: inventory.SystemLink{
+					Name: "storage", MTU: 1400, Addresses: []netip.Prefix{netip.MustParsePrefix("10.40.0.11/24")},
+					Routes: []inventory.SystemRoute{{To: netip.MustParsePrefix("10.41.0.0/16"), Via: netip.MustParseAddr("10.40.0.1"), Metric: 50}},
+				}, ID: 40, Link: "bond0",
+			}},
+		},
+	})
+}
+
+func TestNetworkConfigOfASystemNetwork(t *testing.T) {
+	m := bonded()
+	require.Empty(t, inventory.Validate(m))
+	require.JSONEq(t, `{"version": 2,
+		"ethernets": {
+			"port1": {"match": {"macaddress": "02:00:00:00:00:01"}, "dhcp4": false},
+			"port2": {"match": {"macaddress": "02:00:00:00:00:02"}, "dhcp4": false},
+			"san0": {"match": {"macaddress": "02:00:00:00:00:03"}, "set-name": "san0", "mtu": 9000, "dhcp4": true}},
+		"bonds": {"bond0": {
+			"macaddress": "02:00:00:00:00:01", "interfaces": ["port1", "port2"], "mtu": 1500, "dhcp4": false, "addresses": ["10.0.0.11/24"],
+			"parameters": {"mode": "active-backup", "primary": "port1", "mii-monitor-interval": 100},
+			"routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}],
+			"nameservers": {"addresses": ["10.0.0.1"], "search": ["example.com"]}}},
+		"vlans": {"storage": {
+			"id": 40, "link": "bond0", "mtu": 1400, "dhcp4": false, "addresses": ["10.40.0.11/24"],
+			"routes": [{"to": "10.41.0.0/16", "via": "10.40.0.1", "metric": 50}]}}}`, string(NetworkConfig(m)))
+	var plan map[string]any
+	require.NoError(t, json.Unmarshal(Netplan(m), &plan))
+	require.Equal(t, []string{"network"}, slices.Collect(maps.Keys(plan)))
+}
+
+func TestNetworkd(t *testing.T) {
+	require.Equal(t, map[string]string{
+		"10-san0.link":      "[Match]\nPermanentMACAddress=02:00:00:00:00:03\n\n[Link]\nName=san0\n",
+		"20-bond0.netdev":   "[NetDev]\nName=bond0\nKind=bond\nMACAddress=02:00:00:00:00:01\n\n[Bond]\nMode=active-backup\nMIIMonitorSec=100ms\n",
+		"20-storage.netdev": "[NetDev]\nName=storage\nKind=vlan\n\n[VLAN]\nId=40\n",
+		"30-port1.network":  "[Match]\nPermanentMACAddress=02:00:00:00:00:01\n\n[Network]\nBond=bond0\nPrimarySlave=true\n",
+		"30-port2.network":  "[Match]\nPermanentMACAddress=02:00:00:00:00:02\n\n[Network]\nBond=bond0\n",
+		"30-san0.network":   "[Match]\nPermanentMACAddress=02:00:00:00:00:03\n\n[Link]\nMTUBytes=9000\n\n[Network]\nDHCP=ipv4\n",
+		"30-bond0.network": "[Match]\nName=bond0\n\n[Link]\nMTUBytes=1500\n\n[Network]\nVLAN=storage\nAddress=10.0.0.11/24\nDNS=10.0.0.1\n" +
+			"Domains=example.com\n\n[Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n",
+		"30-storage.network": "[Match]\nName=storage\n\n[Link]\nMTUBytes=1400\n\n[Network]\nAddress=10.40.0.11/24\n\n" +
+			"[Route]\nDestination=10.41.0.0/16\nGateway=10.40.0.1\nMetric=50\n",
+	}, trimmed(Networkd(bonded())))
+
+	plain := bonded()
+	plain.Network = nil
+	files := Networkd(plain)
+	require.Equal(t, "[Match]\nPermanentMACAddress=02:00:00:00:00:01\n\n[Network]\nAddress=10.0.0.11/24\n", trimmed(files)["30-eth0.network"])
+}
+
+// TestNetplanAccepts: netplan itself reads the file, and makes the same of it for systemd-networkd.
+func TestNetplanAccepts(t *testing.T) {
+	if _, err := exec.LookPath("netplan"); err != nil {
+		t.Skip("needs netplan: apt-get install --no-install-recommends netplan.io")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc", "netplan"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "etc", "netplan", "ingot.yaml"), Netplan(bonded()), 0o600))
+	out, err := exec.CommandContext(t.Context(), "netplan", "generate", "--root-dir", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for name, text := range Networkd(bonded()) {
+		_, link, _ := strings.Cut(name, "-")
+		b, err := os.ReadFile(filepath.Join(dir, "run", "systemd", "network", "10-netplan-"+link))
+		require.NoError(t, err, name)
+		for line := range strings.Lines(text) {
+			require.Contains(t, string(b), strings.TrimSpace(line), name)
+		}
+	}
+}
+
+// trimmed removes the empty lines at the ends of files.
+func trimmed(files map[string]string) map[string]string {
+	for name, text := range files {
+		for len(text) > 1 && text[len(text)-2:] == "\n\n" {
+			text = text[:len(text)-1]
+		}
+		files[name] = text
+	}
+	return files
+}

@@ -1,0 +1,265 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+)
+
+// SystemNetwork is the network of a machine's installed system, in the terms of netplan
+// (https://netplan.readthedocs.io/en/stable/netplan-yaml/). Without one, it is made of the
+// machine's interfaces.
+type SystemNetwork struct {
+	Ethernets []Ethernet `json:"ethernets,omitempty"` // network cards
+	Bonds     []Bond     `json:"bonds,omitempty"`     // several cards as one link
+	VLANs     []VLAN     `json:"vlans,omitempty"`     // tagged networks on cards and bonds
+}
+
+// SystemLink is what every link of a SystemNetwork has.
+type SystemLink struct {
+	// Name is that of the interface; of a card it is only the name by which bonds and VLANs refer to it,
+	// unless setName is true.
+	Name        string         `json:"name"`
+	MTU         int            `json:"mtu,omitempty"`         // bytes; default: the driver's
+	DHCP4       bool           `json:"dhcp4,omitempty"`       // get an IPv4 address by DHCP
+	Addresses   []netip.Prefix `json:"addresses,omitempty"`   // such as 10.0.0.11/24
+	Routes      []SystemRoute  `json:"routes,omitempty"`      // the default route is to 0.0.0.0/0
+	Nameservers []netip.Addr   `json:"nameservers,omitempty"` // DNS servers
+	Search      []string       `json:"search,omitempty"`      // domains in which names are looked up
+}
+
+// SystemRoute is a static route.
+type SystemRoute struct {
+	To     netip.Prefix `json:"to"`               // 0.0.0.0/0 is the default route
+	Via    netip.Addr   `json:"via"`              // router, in a network of the link
+	Metric int          `json:"metric,omitempty"` // the lower is preferred
+}
+
+// Ethernet is a network card.
+type Ethernet struct {
+	SystemLink
+	MAC     string `json:"mac"`               // by which the card is known
+	SetName bool   `json:"setName,omitempty"` // the card is renamed to name
+}
+
+// Bond joins several cards to one link.
+type Bond struct {
+	SystemLink
+	Interfaces []string `json:"interfaces"`        // names of ethernets
+	Mode       string   `json:"mode,omitempty"`    // active-backup (default), 802.3ad, balance-rr, balance-xor, broadcast, balance-tlb or balance-alb
+	Primary    string   `json:"primary,omitempty"` // the member that active-backup prefers
+	// LACPRate is how often 802.3ad sends: slow (default) or fast.
+	LACPRate string `json:"lacpRate,omitempty"`
+	// TransmitHashPolicy chooses the member of 802.3ad and balance-xor: layer2 (default), layer2+3,
+	// layer3+4, encap2+3 or encap3+4.
+	TransmitHashPolicy string `json:"transmitHashPolicy,omitempty"`
+	// MIIMonitor is how often members are checked, in milliseconds; default 100.
+	MIIMonitor int `json:"miiMonitor,omitempty"`
+}
+
+// VLAN is a tagged network (IEEE 802.1Q) on a card or a bond.
+type VLAN struct {
+	SystemLink
+	ID   int    `json:"id"`   // 1–4094
+	Link string `json:"link"` // name of the ethernet or bond
+}
+
+// The values of Bond.
+var (
+	bondModes = []string{
+		"active-backup", "802.3ad", "balance-rr", "balance-xor", "broadcast", "balance-tlb", "balance-alb",
+	}
+	hashPolicies = []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4"}
+)
+
+// BondModes returns the values of Bond.Mode, the default first.
+func BondModes() []string { return slices.Clone(bondModes) }
+
+// linkName is what Linux accepts as the name of an interface, without characters that mean something to
+// netplan or a shell. It has at most 15 characters (IFNAMSIZ).
+var linkName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`)
+
+// minMTU is that of IPv4 (RFC 791), defaultMTU that of Ethernet, and maxMTU that of jumbo frames.
+const minMTU, defaultMTU, maxMTU = 68, 1500, 9216
+
+// canonicalNetwork returns n with MACs and domains in the form that the inventory stores.
+func canonicalNetwork(n SystemNetwork) SystemNetwork {
+	n.Ethernets, n.Bonds = slices.Clone(n.Ethernets), slices.Clone(n.Bonds)
+	for i := range n.Ethernets {
+		if mac, err := ParseMAC(n.Ethernets[i].MAC); err == nil {
+			n.Ethernets[i].MAC = mac
+		}
+	}
+	for i := range n.Bonds {
+		n.Bonds[i].Mode = cmp.Or(n.Bonds[i].Mode, bondModes[0])
+		n.Bonds[i].MIIMonitor = cmp.Or(n.Bonds[i].MIIMonitor, 100)
+	}
+	return n
+}
+
+// networkCheck collects what is wrong with a SystemNetwork.
+type networkCheck struct {
+	*Problems
+	fields map[string]string // field by name of the link
+	mtu    map[string]int    // by name
+	member map[string]string // bond by name of the ethernet
+	used   map[string]string // field of the link by other things that must be unique
+}
+
+// checkNetwork adds what is wrong with the network of m's installed system.
+func checkNetwork(ps *Problems, m Machine) {
+	n := *m.Network
+	c := networkCheck{ps, map[string]string{}, map[string]int{}, map[string]string{}, map[string]string{}}
+	if len(n.Ethernets) == 0 {
+		c.Add("network.ethernets", "list the machine's network cards, or leave network out", "there is no network card")
+	}
+	for i, e := range n.Ethernets {
+		field := fmt.Sprintf("network.ethernets[%d]", i)
+		c.link(field, e.SystemLink)
+		if mac, err := ParseMAC(e.MAC); err != nil || groupMAC(mac) {
+			c.Add(field+".mac", "write it as aa:bb:cc:dd:ee:ff", "invalid MAC address of one interface %q", e.MAC)
+		}
+		c.unique(field+".mac", "MAC address", e.MAC)
+	}
+	for i, b := range n.Bonds {
+		field := fmt.Sprintf("network.bonds[%d]", i)
+		c.link(field, b.SystemLink)
+		c.bond(field, b, n)
+	}
+	for i, v := range n.VLANs {
+		field := fmt.Sprintf("network.vlans[%d]", i)
+		c.link(field, v.SystemLink)
+		c.vlan(field, v, n)
+	}
+	c.booted(m)
+}
+
+// booted checks that the card that the machine boots from is part of the network.
+func (c networkCheck) booted(m Machine) {
+	nic, ok := m.Netboot()
+	if ok && !slices.ContainsFunc(m.Network.Ethernets, func(e Ethernet) bool { return e.MAC == nic.MAC }) {
+		c.Add("network.ethernets", "add it, also if it gets no address",
+			"the card %s, from which the machine boots, is missing: the installed system could not report", nic.MAC)
+	}
+}
+
+// unique checks that value, a kind of thing, is given once.
+func (c networkCheck) unique(field, kind, value string) {
+	if other, ok := c.used[kind+value]; ok && value != "" {
+		c.Add(field, "change one of the two", "the %s %s is given at %s already", kind, value, other)
+		return
+	}
+	c.used[kind+value] = field
+}
+
+// link checks what every link has.
+func (c networkCheck) link(field string, l SystemLink) {
+	if !linkName.MatchString(l.Name) {
+		c.Add(field+".name", "use up to 15 letters, digits, - _ and ., beginning with a letter", "invalid name of an interface %q", l.Name)
+	}
+	c.unique(field+".name", "name", l.Name)
+	c.fields[l.Name], c.mtu[l.Name] = field, l.MTU
+	if l.MTU != 0 && (l.MTU < minMTU || l.MTU > maxMTU) {
+		c.Add(field+".mtu", fmt.Sprintf("use %d–%d, or leave it out", minMTU, maxMTU), "invalid MTU %d", l.MTU)
+	}
+	for i, a := range l.Addresses {
+		at := fmt.Sprintf("%s.addresses[%d]", field, i)
+		if !a.IsValid() || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
+			c.Add(at, "write it as 10.0.0.11/24", "invalid address %s", a)
+			continue
+		}
+		c.unique(at, "address", a.Addr().String())
+	}
+	for i, r := range l.Routes {
+		at := fmt.Sprintf("%s.routes[%d]", field, i)
+		switch {
+		case !r.To.IsValid() || r.To != r.To.Masked():
+			c.Add(at+".to", "write the network as 10.1.0.0/16, and the default route as 0.0.0.0/0", "invalid network %s", r.To)
+		case !r.Via.IsValid() || r.Via.Is4() != r.To.Addr().Is4():
+			c.Add(at+".via", "give a router with an address of the same family", "invalid router of %s", r.To)
+		case !l.DHCP4 && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Contains(r.Via) }):
+			c.Add(at+".via", "give a router in a network of this link, or the link an address in the router's network",
+				"the router %s is in no network of %s", r.Via, l.Name)
+		}
+		if r.Metric < 0 {
+			c.Add(at+".metric", "use 0 or more", "invalid metric %d", r.Metric)
+		}
+		c.unique(at+".to", "route", fmt.Sprintf("to %s with metric %d", r.To, r.Metric))
+	}
+	for i, a := range l.Nameservers {
+		if !a.IsValid() {
+			c.Add(fmt.Sprintf("%s.nameservers[%d]", field, i), "write it as 10.0.0.1", "invalid address")
+		}
+	}
+	for i, d := range l.Search {
+		if !hostName(d) {
+			c.Add(fmt.Sprintf("%s.search[%d]", field, i), "write a domain such as example.com", "invalid domain %q", d)
+		}
+	}
+}
+
+// plainMember checks that a member of a bond has no configuration of its own.
+func (c networkCheck) plainMember(field string, e Ethernet, bond string) {
+	if e.DHCP4 || len(e.Addresses)+len(e.Routes)+len(e.Nameservers)+len(e.Search) > 0 {
+		c.Add(field, "give addresses and routes to "+bond, "%s is a member of %s and can have no address of its own", e.Name, bond)
+	}
+}
+
+func (c networkCheck) bond(field string, b Bond, n SystemNetwork) {
+	if len(b.Interfaces) == 0 {
+		c.Add(field+".interfaces", "name the ethernets", "a bond needs a member")
+	}
+	for i, name := range b.Interfaces {
+		at := fmt.Sprintf("%s.interfaces[%d]", field, i)
+		e := slices.IndexFunc(n.Ethernets, func(e Ethernet) bool { return e.Name == name })
+		switch other := c.member[name]; {
+		case e < 0:
+			c.Add(at, "name one of network.ethernets", "there is no card %q", name)
+			continue
+		case other != "":
+			c.Add(at, "remove it from one of the two", "%s is a member of %s already", name, other)
+			continue
+		}
+		c.member[name] = b.Name
+		c.plainMember(fmt.Sprintf("network.ethernets[%d]", e), n.Ethernets[e], b.Name)
+	}
+	for _, x := range []struct {
+		field, value string
+		allowed      []string
+	}{
+		{"mode", b.Mode, bondModes},
+		{"lacpRate", b.LACPRate, []string{"", "slow", "fast"}},
+		{"transmitHashPolicy", b.TransmitHashPolicy, append([]string{""}, hashPolicies...)},
+		{"primary", b.Primary, append([]string{""}, b.Interfaces...)},
+	} {
+		if !slices.Contains(x.allowed, x.value) {
+			c.Add(field+"."+x.field, fmt.Sprintf("use one of %v", slices.DeleteFunc(x.allowed, func(a string) bool { return a == "" })),
+				"invalid value %q", x.value)
+		}
+	}
+	if b.LACPRate != "" && b.Mode != "802.3ad" {
+		c.Add(field+".lacpRate", "leave it out", "only mode 802.3ad has it")
+	}
+	if b.MIIMonitor < 0 {
+		c.Add(field+".miiMonitor", "write milliseconds", "invalid time %d", b.MIIMonitor)
+	}
+}
+
+func (c networkCheck) vlan(field string, v VLAN, n SystemNetwork) {
+	if v.ID < 1 || v.ID > 4094 {
+		c.Add(field+".id", "use 1–4094", "invalid VLAN %d", v.ID)
+	}
+	if bond := c.member[v.Link]; bond != "" {
+		c.Add(field+".link", "put the VLAN on "+bond, "%s is a member of %s", v.Link, bond)
+	}
+	if !slices.ContainsFunc(n.Ethernets, func(e Ethernet) bool { return e.Name == v.Link }) &&
+		!slices.ContainsFunc(n.Bonds, func(b Bond) bool { return b.Name == v.Link }) {
+		c.Add(field+".link", "name one of network.ethernets or network.bonds", "there is no link %q", v.Link)
+	}
+	c.unique(field+".id", "VLAN", fmt.Sprintf("%d on %s", v.ID, v.Link))
+	if below := cmp.Or(c.mtu[v.Link], defaultMTU); v.MTU > below {
+		c.Add(field+".mtu", fmt.Sprintf("use at most %d, or raise that of %s", below, v.Link), "MTU %d is more than the link's %d", v.MTU, below)
+	}
+}

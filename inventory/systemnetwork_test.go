@@ -1,0 +1,53 @@
+package inventory
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSystemNetworkReportsAllAtOnce: each mistake in a network is named by its field.
+func TestSystemNetworkReportsAllAtOnce(t *testing.T) {
+	at := netip.MustParsePrefix
+	m := Machine{
+		Name: "n", Interfaces: []Interface{{MAC: "02:00:00:00:00:01"}},
+		Network: &SystemNetwork{
+			Ethernets: []Ethernet{
+				{SystemLink: SystemLink{Name: "a", Addresses: []netip.Prefix{at("10.0.0.1/24")}}, MAC: "02:00:00:00:00:02"},
+				{SystemLink: SystemLink{Name: "a", MTU: 10000}, MAC: "02:00:00:00:00:02"},
+				{SystemLink: SystemLink{Name: "much-too-long-a-name"}, MAC: "x"},
+				{SystemLink: SystemLink{Name: "d", MTU: 1500, Addresses: []netip.Prefix{at("10.0.0.1/24"), {}}, Routes: []SystemRoute{
+					{To: at("10.1.2.3/16"), Via: netip.MustParseAddr("10.0.0.9")},
+					{To: at("0.0.0.0/0"), Via: netip.MustParseAddr("10.9.0.9")},
+					{To: at("10.2.0.0/16"), Metric: -1},
+				}, Search: []string{"-"}}, MAC: "02:00:00:00:00:04"},
+			},
+			Bonds: []Bond{
+				{SystemLink: SystemLink{Name: "bond0"}, Interfaces: []string{"a", "nobody"}, Mode: "round", LACPRate: "fast", Primary: "z"},
+				{SystemLink: SystemLink{Name: "bond1"}, Interfaces: []string{"a"}},
+				{SystemLink: SystemLink{Name: "bond2"}, TransmitHashPolicy: "l2", MIIMonitor: -1},
+			},
+			VLANs: []VLAN{
+				{SystemLink: SystemLink{Name: "v1", MTU: 9000}, ID: 5, Link: "d"},
+				{SystemLink: SystemLink{Name: "v2"}, ID: 5, Link: "d"},
+				{SystemLink: SystemLink{Name: "v3"}, ID: 4095, Link: "nobody"},
+				{SystemLink: SystemLink{Name: "v4"}, ID: 6, Link: "a"},
+			},
+		},
+	}
+	var fields []string
+	for _, p := range Validate(m) {
+		fields = append(fields, p.Field)
+		require.NotEmpty(t, p.What, p.Field)
+	}
+	require.ElementsMatch(t, []string{
+		"network.ethernets", "network.ethernets[0]", "network.ethernets[1].name", "network.ethernets[1].mac", "network.ethernets[1].mtu",
+		"network.ethernets[2].name", "network.ethernets[2].mac", "network.ethernets[3].addresses[0]", "network.ethernets[3].addresses[1]",
+		"network.ethernets[3].routes[0].to", "network.ethernets[3].routes[1].via", "network.ethernets[3].routes[2].via",
+		"network.ethernets[3].routes[2].metric", "network.ethernets[3].search[0]",
+		"network.bonds[0].interfaces[1]", "network.bonds[0].mode", "network.bonds[0].lacpRate", "network.bonds[0].primary",
+		"network.bonds[1].interfaces[0]", "network.bonds[2].interfaces", "network.bonds[2].transmitHashPolicy", "network.bonds[2].miiMonitor",
+		"network.vlans[0].mtu", "network.vlans[1].id", "network.vlans[2].id", "network.vlans[2].link", "network.vlans[3].link",
+	}, fields)
+}
