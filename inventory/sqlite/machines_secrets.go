@@ -106,6 +106,10 @@ func bmcBinding(machine string, b *inventory.BMC) string {
 	if b == nil {
 		return ""
 	}
-	return fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t key=%s command=%s",
+	binding := fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t key=%s command=%s",
 		machine, b.Driver, b.Host, b.Port, !b.InsecureTLS, b.Fingerprint, b.Command)
+	if b.ConsumerURL != "" {
+		binding += " url=" + b.ConsumerURL
+	}
+	return binding
 }
