@@ -31,8 +31,8 @@ func (d *Driver) SetPassword(ctx context.Context, b inventory.BMC, password, nex
 	})
 }
 
-// accountsPath is below which an answer may repeat a password.
-const accountsPath = "/redfish/v1/AccountService/Accounts/"
+// accountsPath is in the path of an account, about which an answer may repeat a password.
+const accountsPath = "/Accounts/"
 
 // setPassword changes the password of the user's account (DSP0266, ManagerAccount).
 func (p *redfish) setPassword(ctx context.Context, next inventory.Secret) error {

@@ -217,7 +217,7 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	switch {
 	case login && full:
 		return fmt.Errorf("%s: the BMC has no session left: %w", said, inventory.ErrUnreachable)
-	case text != "" && !login && !strings.HasPrefix(q.URL.Path, accountsPath):
+	case text != "" && !login && !strings.Contains(q.URL.Path, accountsPath):
 		said += " (" + clip(printable(text)) + ")"
 	}
 

@@ -27,7 +27,9 @@ func TestIMDSClient(t *testing.T) {
 	m := f.machines["node1"]
 	m.UserDataByAddress = true
 	f.machines["node1"] = m
-	client := imds.New(imds.Options{Endpoint: "http://169.254.169.254", HTTPClient: fromNode1{s.Handler()}, ClientEnableState: imds.ClientEnabled})
+	client := imds.New(imds.Options{
+		Endpoint: "http://169.254.169.254", HTTPClient: fromNode1{s.Handler()}, ClientEnableState: imds.ClientEnabled,
+	})
 	read := func(body io.ReadCloser, err error) string {
 		t.Helper()
 		require.NoError(t, err)
