@@ -43,13 +43,14 @@ type Machines interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 
-// Journal records what was seen on the network. AppendEvents and PutSeen are called
+// Journal records what was seen on the network. AppendEvents, PutSeen and PutSyslog are called
 // with batches, and no packet waits for them. PutRelay is called at most every few
 // seconds for each relay, and the relay's packets wait for it.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	PutSeen(ctx context.Context, seen []inventory.Seen) error
 	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
+	PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error
 }
 
 // Config says what to serve and where.
@@ -78,6 +79,8 @@ type Config struct {
 	HTTPAddr []string
 	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.
 	TFTPAddr string
+	// SyslogAddr is where machines send syslog, host:port or :port (then on Address); "" = nowhere.
+	SyslogAddr string
 	// AgentURL is the URL of the agent's server, https://host:port. AgentPin is the
 	// digest of that server's key, sha256:<hex>.
 	AgentURL string
@@ -137,6 +140,7 @@ type Server struct {
 	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
 	neighbour, probe func(netip.Addr) (mac string, ok bool)
 	httpPort         atomic.Uint32
+	logServer        atomic.Bool // machines can send syslog to Address
 	stats            stats
 }
 
@@ -158,7 +162,9 @@ type Stats struct {
 	TFTPRefused   int64 `json:"tftpRefused"`
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
-	Panics        int64 `json:"panics"` // while network input was handled
+	SyslogDropped int64 `json:"syslogDropped"` // lines of machines
+	SyslogUnknown int64 `json:"syslogUnknown"` // messages of hosts that are no machines of the inventory
+	Panics        int64 `json:"panics"`        // while network input was handled
 }
 
 // Stats returns the counters.
@@ -168,7 +174,8 @@ func (s *Server) Stats() Stats {
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
 		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
 		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
-		SeenDropped: s.rec.droppedSeen.Load(), Panics: s.guard.Panics(),
+		SeenDropped: s.rec.droppedSeen.Load(), SyslogDropped: s.rec.lines.dropped.Load(),
+		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(),
 	}
 }
 
@@ -335,6 +342,9 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}
 	g.Go(func() error { return s.serveTFTP(ctx, tftpConn) })
+	if c := s.listenSyslog(ctx); c != nil {
+		g.Go(func() error { return s.serveSyslog(ctx, c) })
+	}
 	for _, c := range dhcp {
 		g.Go(func() error { return s.serveDHCP(ctx, c) })
 	}

@@ -110,6 +110,9 @@ func (n Netboot) check(p *checker) {
 	p.ports("netboot.http", "[80, 7080]", n.HTTP)
 	p.ports("netboot.metadata", "[7172]", n.Metadata)
 	p.port("netboot.tftp", n.TFTP)
+	if n.Syslog != 0 {
+		p.port("netboot.syslog", n.Syslog)
+	}
 	p.port("netboot.agent", n.Agent)
 	if n.RelayOnly {
 		n.checkRelayOnly(p)

@@ -70,7 +70,8 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 	cfg := bootsvc.Config{
 		Interfaces: n.Interfaces, Modes: n.DHCP, Discovery: n.Discovery.Ranges, RelayOnly: n.RelayOnly, LinkLocal: n.LinkLocal,
 		Address: with.address, TFTPAddr: config.Join(host, n.TFTP), HTTPAddr: joinAll(host, n.HTTP),
-		AgentURL: "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
+		SyslogAddr: syslogAddr(host, n.Syslog),
+		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		Images: images{store, s.cfg.ImageDir()}, Installers: store,
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
@@ -89,6 +90,14 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 	}
 
 	return bootsvc.New(cfg, store, store)
+}
+
+// syslogAddr returns where syslog is received; "" = nowhere.
+func syslogAddr(host string, port int) string {
+	if port == 0 {
+		return ""
+	}
+	return config.Join(host, port)
 }
 
 func joinAll(host string, ports []int) (out []string) {
