@@ -136,18 +136,18 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	// From here on the stored plan protects its files from removal.
-	return out, a.imagesStored(m.Name, plan, out.From)
+	return out, a.imagesStored(ctx, m.Name, plan, out.From)
 }
 
 // imagesStored requires the files that a plan needs from action number from on, so that no
 // machine is touched for a missing image.
-func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int) error {
+func (a *Activities) imagesStored(ctx context.Context, machine string, plan inventory.Plan, from int) error {
 	if a.Site.ImageStored == nil {
 		return nil
 	}
 
 	for _, i := range plan.Images(from) {
-		err := a.Site.ImageStored(i)
+		err := a.Site.ImageStored(ctx, i)
 		if errors.Is(err, inventory.ErrNotFound) {
 			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
 				"made: start again (ingot workflow retry %s --from start): %w",

@@ -31,6 +31,7 @@ func (c *Config) check() inventory.Problems {
 	}
 
 	c.Netboot.check(&p)
+	c.checkShares(&p)
 	p.prefixes("bmc.networks", c.BMC.Networks)
 	c.Power.check(&p)
 	c.Notify.check(&p)
@@ -39,6 +40,27 @@ func (c *Config) check() inventory.Problems {
 	c.checkLimits(&p)
 	c.checkPorts(&p)
 	return p.Problems
+}
+
+// checkShares refuses shares that hold other files than images: what is served in place is open to the
+// machines' network.
+func (c *Config) checkShares(p *checker) {
+	within := func(dir, path string) bool {
+		rel, err := filepath.Rel(dir, path)
+		return err == nil && filepath.IsLocal(rel)
+	}
+	for i, dir := range c.Images.Shares {
+		field := fmt.Sprintf("images.shares[%d]", i)
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+			p.Add(field, "write a directory of images alone, for example /mnt/images", "%q is not a plain absolute path below /", dir)
+			continue
+		}
+		for _, own := range []string{c.DataDir, filepath.Dir(c.KeyFile)} {
+			if within(dir, own) || within(own, dir) {
+				p.Add(field, "name a directory of images alone", "%s and %s contain one another, and files of the server must not be served", dir, own)
+			}
+		}
+	}
 }
 
 // checkLimits checks numbers and durations.

@@ -175,6 +175,7 @@ type Images struct {
 	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may be fetched from over http or in private ranges
 	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which slurp may send the content of disks
 	Catalog       string   `json:"catalog,omitempty"`        // file; default: the list of this version
+	Shares        []string `json:"shares,omitempty"`         // directories whose files may be served in place
 }
 
 // BMC says where management controllers may be.

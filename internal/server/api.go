@@ -35,7 +35,7 @@ func (s *server) newAgentAPI() http.Handler {
 	store := s.records.store
 	return agentapi.New(agentapi.Config{
 		Stores: agentapi.Stores{Claims: store, Tokens: store, Work: store, Images: store},
-		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, ImageDir: s.cfg.ImageDir(),
+		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, OpenImage: s.files.Open,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
 		Discovery: s.discovery(),
 	})
@@ -59,7 +59,7 @@ func (s *server) newAPI() (*api.API, error) {
 			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
 		},
 		Images: api.ImageConfig{
-			Dir: s.cfg.ImageDir(), FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
+			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
 		},
 		Space: api.SpaceConfig{
 			DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.records.reserve.State,

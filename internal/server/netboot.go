@@ -73,7 +73,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		SyslogAddr: syslogAddr(host, n.Syslog),
 		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
-		Images: images{store, s.cfg.ImageDir()}, Installers: store,
+		Images: images{store, s.files}, Installers: store,
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
 	}
