@@ -60,9 +60,13 @@ type Config struct {
 	Interfaces []string
 	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
 	Modes map[string]inventory.DHCPMode
-	// Discovery are the addresses for unknown machines on interfaces. They boot the agent, which
-	// reports the hardware. An interface that is missing answers no unknown machine.
+	// Discovery are the addresses for unknown machines on interfaces, or through relays (see
+	// inventory.RelayNetwork). They boot the agent, which reports the hardware. An interface that is
+	// missing answers no unknown machine.
 	Discovery map[string]inventory.Range
+	// DiscoverBeside are interfaces in mode proxy or off where unknown machines boot the agent with the
+	// address of the other DHCP server.
+	DiscoverBeside []string
 	// RelayOnly answers only what relays send to Address, on a plain UDP socket
 	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
 	// are dropped, and Relays must list the relays to trust.
@@ -135,7 +139,7 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	wire     *wire
-	guests   map[string]*guests // by interface
+	guests   map[string]*guests // by interface or relay
 	leases   leases
 	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
 	neighbour, probe func(netip.Addr) (mac string, ok bool)
@@ -239,6 +243,10 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	s.guests = map[string]*guests{}
 	for name, r := range cfg.Discovery {
 		s.guests[name] = newGuests(r)
+		s.guests[name].relay, _ = inventory.RelayNetwork(name)
+	}
+	for _, name := range cfg.DiscoverBeside {
+		s.guests[name] = newGuests(inventory.Range{})
 	}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {

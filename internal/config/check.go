@@ -158,6 +158,10 @@ func (n Netboot) checkDHCP(p *checker) {
 func (n Netboot) checkDiscovery(p *checker) {
 	for _, name := range slices.Sorted(maps.Keys(n.Discovery.Ranges)) {
 		field := "netboot.discovery.ranges." + name
+		if relay, ok := inventory.RelayNetwork(name); ok {
+			n.checkRelayRange(p, field, relay, n.Discovery.Ranges[name])
+			continue
+		}
 		if !slices.Contains(n.Interfaces, name) {
 			p.Add(field, "add it to netboot.interfaces, or correct the name", "%s is not one of netboot.interfaces", name)
 		}
@@ -165,10 +169,30 @@ func (n Netboot) checkDiscovery(p *checker) {
 			p.Add(field, "leave it out", "in mode %s another server gives the addresses of %s", mode, name)
 		}
 	}
-	if len(n.Discovery.Accept) > 0 && len(n.Discovery.Ranges) == 0 {
+	for i, name := range n.Discovery.Beside {
+		field := fmt.Sprintf("netboot.discovery.beside[%d]", i)
+		if mode := n.DHCP[name]; mode != inventory.DHCPProxy && mode != inventory.DHCPOff {
+			p.Add(field, "name an interface with \"dhcp: proxy\" or \"off\", or give it a range", "%s gives the addresses itself", name)
+		}
+	}
+	if len(n.Discovery.Accept) > 0 && !n.Discovery.On() {
 		p.Add("netboot.discovery.ranges", "write for example \"ranges: {eth1: 10.0.20.200-10.0.20.230}\"", "is missing: no machine is discovered")
 	}
 	p.Problems = append(p.Problems, n.Discovery.Check("netboot.discovery")...)
+}
+
+// checkRelayRange checks the addresses for unknown machines behind a relay.
+func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r inventory.Range) {
+	listed, err := Prefixes(n.Relays)
+	if err == nil && !slices.ContainsFunc(listed, func(l netip.Prefix) bool { return l.Contains(relay.Addr()) }) {
+		p.Add(field, "add it to netboot.relays", "%s is not a listed relay", relay.Addr())
+	}
+	if !relay.Contains(r.From) || !relay.Contains(r.To) {
+		p.Add(field, "write the relay's address with the length of its network, for example 10.10.30.1/24", "%s is not in %s", r, relay.Masked())
+	}
+	if r.Contains(relay.Addr()) {
+		p.Add(field, "leave the relay's address out of the range", "%s contains %s", r, relay.Addr())
+	}
 }
 
 // checkRelayOnly checks a server that answers relays alone.
