@@ -131,6 +131,7 @@ type Server struct {
 	relayed  relays
 	networks networks
 	checks   checks
+	rivals   rivals
 	cfg      Config
 	machines Machines
 	rec      *recorder
@@ -240,7 +241,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
 		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, probe: probeARP, wire: newWire()}
-	s.guests = map[string]*guests{}
+	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
 		s.guests[name] = newGuests(r)
 		s.guests[name].relay, _ = inventory.RelayNetwork(name)
@@ -346,6 +347,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return s.rec.run(ctx) })
 	g.Go(func() error { return s.spendLate(ctx) })
+	g.Go(func() error { return s.watchRivals(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}

@@ -339,6 +339,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 		if forUs { // otherwise the client chose another server
 			return s.answerRequest(e, to)
 		}
+		s.sightRival(e)
 	case dhcpv4.MessageTypeInform:
 		if !to.IsValid() {
 			return reply{}

@@ -68,7 +68,8 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 
 	host := n.Bind(with.address)
 	cfg := bootsvc.Config{
-		Interfaces: n.Interfaces, Modes: n.DHCP, Discovery: n.Discovery.Ranges, DiscoverBeside: n.Discovery.Beside, RelayOnly: n.RelayOnly, LinkLocal: n.LinkLocal,
+		Interfaces: n.Interfaces, Modes: n.DHCP, RelayOnly: n.RelayOnly, LinkLocal: n.LinkLocal,
+		Discovery: n.Discovery.Ranges, DiscoverBeside: n.Discovery.Beside,
 		Address: with.address, TFTPAddr: config.Join(host, n.TFTP), HTTPAddr: joinAll(host, n.HTTP),
 		SyslogAddr: syslogAddr(host, n.Syslog),
 		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
