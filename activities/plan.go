@@ -160,6 +160,31 @@ func (a *Activities) imagesStored(ctx context.Context, machine string, plan inve
 	return nil
 }
 
+// ImagesRequest asks for the files of one action of a run.
+type ImagesRequest struct {
+	Run     string `json:"run"`
+	Machine string `json:"machine"`
+	Action  int    `json:"action"`
+}
+
+// ChangedImage returns why a file that an action needs cannot be served as it was planned, or "". A file
+// in place (inventory.InPlace) belongs to another program, which may have changed it.
+func (a *Activities) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
+	plan, err := a.Assignments.Plan(ctx, q.Run)
+	if err != nil {
+		return "", fmt.Errorf("plan of run %q: %w", q.Run, err)
+	}
+	if q.Action >= len(plan.Actions) {
+		return "", nil
+	}
+	only := inventory.Plan{Run: plan.Run, ImagesURL: plan.ImagesURL, Actions: plan.Actions[q.Action : q.Action+1]}
+	err = a.imagesStored(ctx, q.Machine, only, 0)
+	if errors.Is(err, inventory.ErrConflict) {
+		return err.Error(), nil
+	}
+	return "", err
+}
+
 // inService refuses a machine that a decommissioning has taken out of service.
 func inService(m inventory.Machine) error {
 	if m.Quarantined() {
