@@ -39,7 +39,7 @@ func statusCommand(o *options) *cobra.Command {
 func statusFields(t *table, s api.Status) {
 	t.field("netboot", netbootStatus(s.Netboot))
 	for _, r := range s.Netboot.Rivals {
-		t.field("second DHCP", fmt.Sprintf("%s, %s: stop it, exclude the machines there, or set netboot.dhcp", inert(r.String()), human.Ago(r.Last)))
+		t.field("second DHCP", inert(r.String())+", "+human.Ago(r.Last)+": stop it, exclude the machines there, or set netboot.dhcp")
 	}
 	t.field("Temporal", temporalStatus(s.Temporal))
 	t.field("secrets", map[string]string{
