@@ -115,7 +115,8 @@ type Facts struct {
 // InsideBMC is a machine's management controller, as its firmware and the controller itself describe it
 // from the inside.
 type InsideBMC struct {
-	IPMI string `json:"ipmi,omitempty"` // version; "" = it speaks no IPMI
+	IPMI  string `json:"ipmi,omitempty"`  // version; "" = it speaks no IPMI
+	Maker int    `json:"maker,omitempty"` // IANA enterprise number: 674 is Dell; 0 = not known
 	// Redfish is host:port of the host interface (DSP0270), which this machine alone reaches; "" = none.
 	Redfish string `json:"redfish,omitempty"`
 	Address string `json:"address,omitempty"` // IPv4 address on the management network

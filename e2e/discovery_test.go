@@ -64,7 +64,7 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, "uefi", x.Facts.Firmware)
 	require.Len(t, x.Facts.NICs, 2)
 	require.NotEmpty(t, x.Facts.CPU)
-	require.Equal(t, &action.InsideBMC{IPMI: "1.5"}, x.Facts.BMC, "the controller itself was asked")
+	require.Equal(t, &action.InsideBMC{IPMI: "2.0", Maker: 674}, x.Facts.BMC, "the controller itself was asked")
 	require.Contains(t, x.Facts.BIOS, "OVMF")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "LVM")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "at port port-7 of leaf-1")

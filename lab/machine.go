@@ -97,8 +97,8 @@ type Spec struct {
 	// WakeOnLAN switches the machine on when a magic packet for its MAC arrives on its VLAN.
 	WakeOnLAN bool
 	// InsideBMC gives the machine a management controller that its own system can ask by IPMI. It has no
-	// network address, and is not the one that switches the machine. It says that its IPMI is 1.5, while
-	// SMBIOS says 2.0.
+	// network address, and is not the one that switches the machine. It says that Dell (674)
+	// made it.
 	InsideBMC bool
 
 	// The following fields are for Firmware Simulated, whose default DiskSize is 64 MiB.
@@ -644,7 +644,7 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	}
 	a = append(a, "-device", nic)
 	if s.InsideBMC {
-		a = append(a, "-device", "ipmi-bmc-sim,id=bmc0,ipmi_version=0x51", "-device", "isa-ipmi-kcs,bmc=bmc0")
+		a = append(a, "-device", "ipmi-bmc-sim,id=bmc0,mfg_id=674", "-device", "isa-ipmi-kcs,bmc=bmc0")
 	}
 	for i, c := range s.Cards {
 		id := "n" + strconv.Itoa(i+1)

@@ -91,7 +91,7 @@ func (f fakeBMC) request(netfn, command byte, data ...byte) ([]byte, error) {
 // The address is that of the first network channel that has one.
 func TestAskIPMI(t *testing.T) {
 	bmc := fakeBMC{
-		"\x06\x01":                 {0x20, 0x81, 1, 2, 0x02, 0xbf},
+		"\x06\x01":                 {0x20, 0x81, 1, 2, 0x02, 0xbf, 0xa2, 0x02, 0xf0, 0, 1},
 		"\x06\x42\x01":             {1, 4}, // a network without an address
 		"\x06\x42\x02":             {2, 5}, // serial
 		"\x06\x42\x08":             {8, 0x84},
@@ -100,7 +100,9 @@ func TestAskIPMI(t *testing.T) {
 		"\x0c\x02\x08\x05\x00\x00": {0x11, 0x52, 0x54, 0, 1, 2, 3},
 	}
 	got, err := askIPMI(bmc, &action.InsideBMC{IPMI: "1.5", Redfish: "169.254.0.17:443"})
-	if err != nil || *got != (action.InsideBMC{IPMI: "2.0", Redfish: "169.254.0.17:443", Address: "10.0.9.17", MAC: "52:54:00:01:02:03"}) {
+	if err != nil || *got != (action.InsideBMC{
+		IPMI: "2.0", Maker: 674, Redfish: "169.254.0.17:443", Address: "10.0.9.17", MAC: "52:54:00:01:02:03",
+	}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	got, err = askIPMI(fakeBMC{"\x06\x01": {0x20, 0x81, 1, 2, 0x51}}, nil)

@@ -104,6 +104,9 @@ func bmcText(b action.InsideBMC) string {
 			parts = append(parts, x[0]+x[1])
 		}
 	}
+	if b.Maker > 0 {
+		parts = append(parts, fmt.Sprintf("maker %d (IANA enterprise number)", b.Maker))
+	}
 	return strings.Join(parts, ", ")
 }
 
