@@ -32,6 +32,7 @@ var may = map[string]string{
 	"internal/reserve":     "golang.org/x/sys",
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
+	"internal/imagefile":   "inventory",
 	"internal/provenance":  "inventory aead.dev/minisign",
 	"internal/catalog":     "inventory internal/provenance internal/strictyaml",
 	"internal/human":       "",
@@ -68,16 +69,16 @@ var may = map[string]string{
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
 		"internal/quiet github.com/gin-gonic/gin",
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
-		"internal/httpserve internal/provenance internal/quiet internal/reserve inventory template web workflows " +
+		"internal/httpserve internal/imagefile internal/provenance internal/quiet internal/reserve inventory template web workflows " +
 		"github.com/gin-gonic/gin",
 	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
-		"internal/human internal/identity internal/keyring internal/reserve internal/temporalchild " +
+		"internal/human internal/identity internal/imagefile internal/keyring internal/reserve internal/temporalchild " +
 		"internal/temporalfile golang.org/x/crypto",
 	"internal/site": "inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
-		"internal/human internal/identity internal/keyring internal/listener internal/quiet " +
+		"internal/human internal/identity internal/imagefile internal/keyring internal/listener internal/quiet " +
 		"internal/reserve golang.org/x/sync",
 
 	"internal/temporalfile": "internal/dbcopy internal/temporalchild modernc.org/sqlite",
@@ -86,7 +87,7 @@ var may = map[string]string{
 
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
-		"internal/engine internal/hostnet internal/human internal/identity internal/keyring " +
+		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
 		"internal/listener internal/notify internal/reserve internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +

@@ -104,10 +104,23 @@ type Facts struct {
 	Memory       int64  `json:"memory,omitempty"` // bytes
 	Disks        []Disk `json:"disks,omitempty"`
 	NICs         []NIC  `json:"nics,omitempty"`
+	// BMC is the management controller as seen from the machine; nil = none is known.
+	BMC *InsideBMC `json:"bmc,omitempty"`
 	// Truncated lists what was left out to keep a hello small; "" if nothing was. DisksOmitted
 	// counts the disks that are missing from Disks.
 	Truncated    string `json:"truncated,omitempty"`
 	DisksOmitted int    `json:"disksOmitted,omitempty"`
+}
+
+// InsideBMC is a machine's management controller, as its firmware and the controller itself describe it
+// from the inside.
+type InsideBMC struct {
+	IPMI  string `json:"ipmi,omitempty"`  // version; "" = it speaks no IPMI
+	Maker int    `json:"maker,omitempty"` // IANA enterprise number: 674 is Dell; 0 = not known
+	// Redfish is host:port of the host interface (DSP0270), which this machine alone reaches; "" = none.
+	Redfish string `json:"redfish,omitempty"`
+	Address string `json:"address,omitempty"` // IPv4 address on the management network
+	MAC     string `json:"mac,omitempty"`
 }
 
 // MaxHello is the size limit for the JSON of a Hello, in bytes. It is small because the sender is

@@ -122,8 +122,8 @@ type Site struct {
 	// fetching it. Nil means that this server fetches no images.
 	ProbeImage func(ctx context.Context, address string) error
 	// ImageStored returns inventory.ErrNotFound if this server does not have the file of a
-	// planned image. Nil means no check.
-	ImageStored func(i inventory.PlannedImage) error
+	// planned image, and inventory.ErrConflict if the file was changed. Nil means no check.
+	ImageStored func(ctx context.Context, i inventory.PlannedImage) error
 }
 
 // bootable returns an error if no machine can be booted over the network.

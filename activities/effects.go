@@ -20,7 +20,7 @@ type Effects struct {
 // readOnly are the activities that only wait or record.
 var readOnly = []string{
 	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
-	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence",
+	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence", "ChangedImage",
 }
 
 // UnderWay returns the names of the running activities that have side effects.

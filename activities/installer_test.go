@@ -182,7 +182,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	a, y := newYard()
 	y.images[0].SHA256, y.images[1].SHA256 = sumA, sumB
 	gone := ""
-	a.Site.ImageStored = func(i inventory.PlannedImage) error {
+	a.Site.ImageStored = func(_ context.Context, i inventory.PlannedImage) error {
 		if i.SHA256 == gone {
 			return inventory.ErrNotFound
 		}

@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -112,7 +113,9 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 	a := &Activities{
 		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
 		Clocks: Clocks{Now: time.Now},
-		Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, ImageStored: func(i inventory.PlannedImage) error {
+		Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, ImageStored: func(
+			_ context.Context, i inventory.PlannedImage,
+		) error {
 			require.Equal(t, sumA, i.SHA256)
 			require.NotNil(t, s.plan, "it is asked for when the plan keeps it already")
 			if gone {

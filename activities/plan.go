@@ -136,18 +136,18 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	// From here on the stored plan protects its files from removal.
-	return out, a.imagesStored(m.Name, plan, out.From)
+	return out, a.imagesStored(ctx, m.Name, plan, out.From)
 }
 
 // imagesStored requires the files that a plan needs from action number from on, so that no
 // machine is touched for a missing image.
-func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int) error {
+func (a *Activities) imagesStored(ctx context.Context, machine string, plan inventory.Plan, from int) error {
 	if a.Site.ImageStored == nil {
 		return nil
 	}
 
 	for _, i := range plan.Images(from) {
-		err := a.Site.ImageStored(i)
+		err := a.Site.ImageStored(ctx, i)
 		if errors.Is(err, inventory.ErrNotFound) {
 			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
 				"made: start again (ingot workflow retry %s --from start): %w",
@@ -158,6 +158,31 @@ func (a *Activities) imagesStored(machine string, plan inventory.Plan, from int)
 		}
 	}
 	return nil
+}
+
+// ImagesRequest asks for the files of one action of a run.
+type ImagesRequest struct {
+	Run     string `json:"run"`
+	Machine string `json:"machine"`
+	Action  int    `json:"action"`
+}
+
+// ChangedImage returns why a file that an action needs cannot be served as it was planned, or "". A file
+// in place (inventory.InPlace) belongs to another program, which may have changed it.
+func (a *Activities) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
+	plan, err := a.Assignments.Plan(ctx, q.Run)
+	if err != nil {
+		return "", fmt.Errorf("plan of run %q: %w", q.Run, err)
+	}
+	if q.Action >= len(plan.Actions) {
+		return "", nil
+	}
+	only := inventory.Plan{Run: plan.Run, ImagesURL: plan.ImagesURL, Actions: plan.Actions[q.Action : q.Action+1]}
+	err = a.imagesStored(ctx, q.Machine, only, 0)
+	if errors.Is(err, inventory.ErrConflict) {
+		return err.Error(), nil
+	}
+	return "", err
 }
 
 // inService refuses a machine that a decommissioning has taken out of service.

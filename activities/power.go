@@ -87,7 +87,7 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	if err != nil || plan.Installer == nil {
 		return err
 	}
-	return a.imagesStored(q.Owner.Machine, plan, len(plan.Actions))
+	return a.imagesStored(ctx, q.Owner.Machine, plan, len(plan.Actions))
 }
 
 // allowBoot opens the netboot window for the boot of the agent or the installer.

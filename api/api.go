@@ -150,6 +150,7 @@ func newNouns(c Config) nouns {
 	}
 	machines := &machines{
 		store: s.Machines, windows: s.Windows, views: views, events: events, netboot: c.Netboot, bmc: c.BMC, now: c.Now,
+		captures: make(chan struct{}, maxCaptures), stopping: e.Stopping,
 	}
 	templates := &templates{store: s.Templates, machines: machines, images: images}
 	operations := &operations{

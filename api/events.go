@@ -32,18 +32,10 @@ func (e *events) list(
 	ctx context.Context, f inventory.EventFilter, p httpapi.Page,
 ) (httpapi.List[inventory.Event], error) {
 	var err error
-	if p.After != "" {
-		if f.After, err = strconv.ParseInt(p.After, 10, 64); err != nil || f.After < 0 {
-			return httpapi.List[inventory.Event]{}, inventory.Invalid("after", "", "invalid whole number %q", p.After)
-		}
-	}
-	if f.Descending, err = p.Descending("seq", "seq"); err != nil {
+	if f.After, f.Descending, err = cursor(p); err != nil {
 		return httpapi.List[inventory.Event]{}, err
 	}
-	limit := maxEvents
-	if p.Limit > 0 {
-		limit = min(p.Limit, maxEvents)
-	}
+	limit := pageLimit(p)
 	f.Limit = limit + 1 // one more shows whether the list continues
 	found, err := e.store.Events(ctx, f)
 	if err != nil {
@@ -51,6 +43,26 @@ func (e *events) list(
 	}
 
 	return httpapi.Cut(found, limit, func(x inventory.Event) string { return strconv.FormatInt(x.Seq, 10) }), nil
+}
+
+// cursor returns the number after which a page of numbered rows begins, and whether the newest come
+// first.
+func cursor(p httpapi.Page) (after int64, descending bool, err error) {
+	if p.After != "" {
+		if after, err = strconv.ParseInt(p.After, 10, 64); err != nil || after < 0 {
+			return 0, false, inventory.Invalid("after", "", "invalid whole number %q", p.After)
+		}
+	}
+	descending, err = p.Descending("seq", "seq")
+	return after, descending, err
+}
+
+// pageLimit returns how many events, or lines of syslog, a page has.
+func pageLimit(p httpapi.Page) int {
+	if p.Limit > 0 {
+		return min(p.Limit, maxEvents)
+	}
+	return maxEvents
 }
 
 // note records what an operator did to a run. The action is already done, so an error is

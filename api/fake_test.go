@@ -20,6 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
@@ -73,6 +74,7 @@ type siteConfig struct {
 	Now               func() time.Time
 	Heartbeat         time.Duration
 	ImageDir, DataDir string
+	Shares            []string
 	FetchHosts        []string
 	Catalog           string
 	Resolver          *net.Resolver
@@ -94,6 +96,7 @@ type site struct {
 	guard    *guard.Guard
 	engine   *engine.Engine
 	api      *API
+	stored   *imagefile.Files
 	operator http.Handler
 	agent    http.Handler
 }
@@ -118,6 +121,7 @@ func (s *site) restart(change ...func(*siteConfig)) {
 	}
 	c := s.cfg
 	s.guard = guard.New(c.Log)
+	s.stored = imagefile.New(c.ImageDir, c.Shares)
 	s.engine = engine.New(engine.Config{
 		Stores:   engine.Stores{Events: c.Store, Grants: c.Store, Workflows: c.Store, Operations: c.Store, Agents: c.Store, Assignments: c.Store},
 		Temporal: c.Temporal, Guard: s.guard, Log: c.Log, Now: c.Now, Held: c.Restored.Held,
@@ -128,7 +132,7 @@ func (s *site) restart(change ...func(*siteConfig)) {
 	s.operator = s.api.Handler()
 	s.agent = agentapi.New(agentapi.Config{
 		Stores: agentapi.Stores{Claims: c.Store, Tokens: c.Store, Work: c.Store, Images: c.Store},
-		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, ImageDir: c.ImageDir, Guard: s.guard, Log: c.Log,
+		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, OpenImage: s.stored.Open, Guard: s.guard, Log: c.Log,
 		Now: c.Now, Heartbeat: c.Heartbeat,
 		Discovery: agentapi.Discovery{
 			Guest: func(mac string, a netip.Addr) bool { return mac == guestMAC && a.String() == "192.0.2.1" },
@@ -152,7 +156,7 @@ func (s *site) apiConfig() Config {
 		},
 		Engine:  s.engine,
 		Access:  Access{TokenSHA256: sha256.Sum256([]byte(adminToken)), ClaimKey: c.ClaimKey, AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL},
-		Images:  ImageConfig{Dir: c.ImageDir, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
+		Images:  ImageConfig{Dir: c.ImageDir, Files: s.stored, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
 		Space:   SpaceConfig{DataDir: c.DataDir, MinFree: c.MinFree, Reserve: c.Reserve},
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},
 		BMC: BMC{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -36,6 +37,8 @@ type ImageStore interface {
 type ImageConfig struct {
 	// Dir holds uploaded and fetched images; "" refuses both.
 	Dir string
+	// Files opens the files of images, those of Dir and those that are served in place.
+	Files *imagefile.Files
 	// FetchHosts are hosts from which images may be fetched over plain http or from private
 	// address ranges.
 	FetchHosts []string
@@ -132,10 +135,21 @@ func (s *images) get(ctx context.Context, q byName) (inventory.Image, error) {
 	return s.find(ctx, q.Name)
 }
 
+var errNoDir = fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
+
+// openAsIs opens the file of an image, also one in place that has changed.
+func (s *images) openAsIs(i inventory.Image) (*os.File, error) {
+	if i.InPlace == nil {
+		return s.Files.Open(i)
+	}
+	f, err := s.Files.OpenShared(i.InPlace.Path)
+	return f.File, err
+}
+
 // openDir opens the image directory so that neither ".." nor a link leaves it.
 func (s *images) openDir() (*os.Root, error) {
 	if s.Dir == "" {
-		return nil, fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
+		return nil, errNoDir
 	}
 	r, err := os.OpenRoot(s.Dir)
 	if err != nil {
@@ -207,13 +221,11 @@ func (s *images) verify(ctx context.Context, q byName) (out imageCheck, err erro
 	if i.File == "" {
 		return out, inventory.Invalid("name", "", "image %q is not on this server, agents fetch it from %s", i.Name, i.URL)
 	}
-	dir, err := s.openDir()
-	if err != nil {
-		return out, err
+	if s.Dir == "" {
+		return out, errNoDir
 	}
-	defer dir.Close()
 
-	f, err := dir.Open(i.File)
+	f, err := s.openAsIs(i)
 	if err == nil {
 		defer f.Close()
 		out.SHA256, out.Size, err = digestOf(ctx, f)

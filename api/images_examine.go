@@ -19,13 +19,24 @@ import (
 // kept as it is is written to u.converted() in the form that agents get. For a file that can never become an image the
 // error is inventory.ErrInvalid.
 func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (i inventory.Image, err error) {
+	f, err := dir.Open(u.part())
+	if err != nil {
+		return u.image, fmt.Errorf("reading the upload of %q: %w", u.image.Name, err)
+	}
+	defer f.Close()
+	return s.examineFile(ctx, dir, u, f, checked)
+}
+
+// examineFile is examine for a file that is open. dir is only used for what is made of the file.
+func (s *images) examineFile(
+	ctx context.Context, dir *os.Root, u upload, f *os.File, checked *atomic.Int64,
+) (i inventory.Image, err error) {
 	i = u.image
 	reading := fmt.Sprintf("reading the upload of %q", i.Name)
-	src, err := openSource(dir, u, checked)
+	src, err := newSource(f, u, checked)
 	if err != nil {
 		return i, fmt.Errorf("%s: %w", reading, err)
 	}
-	defer src.file.Close()
 	if src.checked.passes == 2 {
 		if err := drain(ctx, src); err != nil {
 			return i, fmt.Errorf("%s: %w", reading, err)
@@ -140,12 +151,7 @@ type source struct {
 	checked counter
 }
 
-func openSource(dir *os.Root, u upload, checked *atomic.Int64) (*source, error) {
-	f, err := dir.Open(u.part())
-	if err != nil {
-		return nil, err
-	}
-
+func newSource(f *os.File, u upload, checked *atomic.Int64) (*source, error) {
 	head := make([]byte, 8)
 	n, err := f.ReadAt(head, 0)
 	if errors.Is(err, io.EOF) {
@@ -153,7 +159,7 @@ func openSource(dir *os.Root, u upload, checked *atomic.Int64) (*source, error) 
 	}
 	st, statErr := f.Stat()
 	if err := errors.Join(err, statErr); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, err
 	}
 
 	src := &source{file: f, size: st.Size(), format: diskimage.Format(head[:n]), sum: sha256.New(), checked: counter{checked, 1}}

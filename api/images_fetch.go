@@ -25,6 +25,8 @@ type fetchImage struct {
 	SHA256 string `json:"sha256"`
 	Use    string `json:"use"`
 	AsIs   bool   `json:"asIs"`
+	// Path is a file of a share, to be served where it lies, in place of URL.
+	Path string `json:"path"`
 	proof
 }
 
@@ -49,8 +51,11 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	return upload{image: image, asIs: q.AsIs, proof: q.proof}, problems.Err()
 }
 
-// fetch fetches an image from a URL to this server.
+// fetch fetches an image from a URL to this server, or registers a file of a share.
 func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, error) {
+	if q.Path != "" {
+		return s.register(ctx, q)
+	}
 	up, err := s.checkFetch(q)
 	if err != nil {
 		return inventory.Image{}, err

@@ -44,7 +44,10 @@ func (p proof) verify(ctx context.Context, dir *os.Root, file string) error {
 		return err
 	}
 	defer f.Close()
+	return p.verifyContent(ctx, f)
+}
 
+func (p proof) verifyContent(ctx context.Context, f io.Reader) (err error) {
 	sum := sha512.New()
 	content := io.TeeReader(endingReader{ctx, f}, sum)
 	if p.Signature == "" {

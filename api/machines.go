@@ -27,6 +27,7 @@ type MachineStore interface {
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
 	SeenMAC(ctx context.Context, mac string) (inventory.Seen, error)
+	Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error)
 }
 
 // BMC holds the functions of the BMC drivers. Each may be nil.
@@ -50,6 +51,9 @@ type machines struct {
 	netboot Netboot
 	bmc     BMC
 	now     func() time.Time
+	// captures has an element for each capture that goes on; stopping is closed when the server stops.
+	captures chan struct{}
+	stopping <-chan struct{}
 }
 
 // maxPush limits the body that stores machines, in bytes: it may hold all machines of a
@@ -68,6 +72,8 @@ func (m *machines) routes() []httpapi.Route {
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(m.delete)},
 		{Method: "GET", Path: one + "/disks", Handler: httpapi.Get(m.listDisks)},
 		{Method: "GET", Path: one + "/events", Handler: httpapi.Get(m.listEvents)},
+		{Method: "GET", Path: one + "/capture", Handler: m.capture},
+		{Method: "GET", Path: one + "/syslog", Handler: httpapi.Get(m.listSyslog)},
 		{Method: "POST", Path: one + "/release", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, m.release)},
 		{Method: "GET", Path: one + "/why", Handler: httpapi.Get(m.why)},
 		{Method: "POST", Path: one + "/netboot", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.setNetboot)},

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpapi"
@@ -28,6 +29,8 @@ type Netboot struct {
 	Why func(ctx context.Context, mac string) (any, error)
 	// Leases returns what DHCP agreed with machines since the server started.
 	Leases func() []inventory.DHCPLease
+	// Capture writes a machine's packets to w, as a pcap file, until ctx ends.
+	Capture func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error
 }
 
 func (n Netboot) network() inventory.Network {

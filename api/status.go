@@ -71,6 +71,12 @@ type NetbootStatus struct {
 	Address string   `json:"address,omitempty"`
 	Off     bool     `json:"off"`
 	Message string   `json:"message,omitempty"`
+	// Rivals are other DHCP servers that were seen in the last hour.
+	Rivals []inventory.Rival `json:"rivals,omitempty"`
+	// Messages by syslog that are not kept since the server started: of machines that sent too many, and
+	// of hosts that are no machines.
+	SyslogDropped int64 `json:"syslogDropped,omitempty"`
+	SyslogUnknown int64 `json:"syslogUnknown,omitempty"`
 }
 
 // Status is what GET /v1/status answers.

@@ -43,13 +43,14 @@ type Machines interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 }
 
-// Journal records what was seen on the network. AppendEvents and PutSeen are called
+// Journal records what was seen on the network. AppendEvents, PutSeen and PutSyslog are called
 // with batches, and no packet waits for them. PutRelay is called at most every few
 // seconds for each relay, and the relay's packets wait for it.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	PutSeen(ctx context.Context, seen []inventory.Seen) error
 	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
+	PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error
 }
 
 // Config says what to serve and where.
@@ -59,9 +60,13 @@ type Config struct {
 	Interfaces []string
 	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
 	Modes map[string]inventory.DHCPMode
-	// Discovery are the addresses for unknown machines on interfaces. They boot the agent, which
-	// reports the hardware. An interface that is missing answers no unknown machine.
+	// Discovery are the addresses for unknown machines on interfaces, or through relays (see
+	// inventory.RelayNetwork). They boot the agent, which reports the hardware. An interface that is
+	// missing answers no unknown machine.
 	Discovery map[string]inventory.Range
+	// DiscoverBeside are interfaces in mode proxy or off where unknown machines boot the agent with the
+	// address of the other DHCP server.
+	DiscoverBeside []string
 	// RelayOnly answers only what relays send to Address, on a plain UDP socket
 	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
 	// are dropped, and Relays must list the relays to trust.
@@ -78,6 +83,8 @@ type Config struct {
 	HTTPAddr []string
 	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.
 	TFTPAddr string
+	// SyslogAddr is where machines send syslog, host:port or :port (then on Address); "" = nowhere.
+	SyslogAddr string
 	// AgentURL is the URL of the agent's server, https://host:port. AgentPin is the
 	// digest of that server's key, sha256:<hex>.
 	AgentURL string
@@ -124,6 +131,7 @@ type Server struct {
 	relayed  relays
 	networks networks
 	checks   checks
+	rivals   rivals
 	cfg      Config
 	machines Machines
 	rec      *recorder
@@ -132,11 +140,12 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	wire     *wire
-	guests   map[string]*guests // by interface
+	guests   map[string]*guests // by interface or relay
 	leases   leases
 	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
 	neighbour, probe func(netip.Addr) (mac string, ok bool)
 	httpPort         atomic.Uint32
+	logServer        atomic.Bool // machines can send syslog to Address
 	stats            stats
 }
 
@@ -158,7 +167,9 @@ type Stats struct {
 	TFTPRefused   int64 `json:"tftpRefused"`
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
-	Panics        int64 `json:"panics"` // while network input was handled
+	SyslogDropped int64 `json:"syslogDropped"` // lines of machines
+	SyslogUnknown int64 `json:"syslogUnknown"` // messages of hosts that are no machines of the inventory
+	Panics        int64 `json:"panics"`        // while network input was handled
 }
 
 // Stats returns the counters.
@@ -168,7 +179,8 @@ func (s *Server) Stats() Stats {
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
 		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
 		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
-		SeenDropped: s.rec.droppedSeen.Load(), Panics: s.guard.Panics(),
+		SeenDropped: s.rec.droppedSeen.Load(), SyslogDropped: s.rec.lines.dropped.Load(),
+		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(),
 	}
 }
 
@@ -229,9 +241,13 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
 		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, probe: probeARP, wire: newWire()}
-	s.guests = map[string]*guests{}
+	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
 		s.guests[name] = newGuests(r)
+		s.guests[name].relay, _ = inventory.RelayNetwork(name)
+	}
+	for _, name := range cfg.DiscoverBeside {
+		s.guests[name] = newGuests(inventory.Range{})
 	}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
@@ -331,10 +347,14 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return s.rec.run(ctx) })
 	g.Go(func() error { return s.spendLate(ctx) })
+	g.Go(func() error { return s.watchRivals(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}
 	g.Go(func() error { return s.serveTFTP(ctx, tftpConn) })
+	if c := s.listenSyslog(ctx); c != nil {
+		g.Go(func() error { return s.serveSyslog(ctx, c) })
+	}
 	for _, c := range dhcp {
 		g.Go(func() error { return s.serveDHCP(ctx, c) })
 	}

@@ -265,7 +265,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 func (s *Server) noteUnknown(e *exchange) {
 	mac := e.request.MAC
 	s.stats.dhcpUnknown.Add(1)
-	if g := s.guests[e.in.name]; g != nil {
+	if g := s.guestsOf(e); g != nil {
 		if _, _, ok := g.find(mac, netip.Addr{}, s.now()); ok {
 			g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 		}
@@ -339,6 +339,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 		if forUs { // otherwise the client chose another server
 			return s.answerRequest(e, to)
 		}
+		s.sightRival(e)
 	case dhcpv4.MessageTypeInform:
 		if !to.IsValid() {
 			return reply{}

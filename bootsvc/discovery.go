@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,19 +19,23 @@ import (
 const (
 	// guestLease is how long a discovered machine keeps its address without asking again.
 	guestLease = 10 * time.Minute
-	// maxNewGuests is how many unknown MACs get an address on an interface in a minute (security S7).
+	// maxNewGuests is how many unknown MACs are admitted on an interface, or through a relay, in a minute
+	// (security S7).
 	maxNewGuests = 30
+	// maxVisitors is how many unknown machines are discovered at a time beside another DHCP server.
+	maxVisitors = 256
 )
 
-// guests are the addresses of unknown machines on one interface, from the range of
+// guests are the unknown machines of one interface or relay, with their addresses from the range of
 // Config.Discovery. They are kept in memory: after a restart a machine asks again.
 type guests struct {
-	inventory.Range
-	mu       sync.Mutex
-	byMAC    map[string]guest
-	byAddr   map[netip.Addr]string
-	minute   time.Time // when admitted was reset
-	admitted int
+	inventory.Range              // zero: another DHCP server gives the addresses
+	relay           netip.Prefix // address of a relay on its network; invalid = an interface
+	mu              sync.Mutex
+	byMAC           map[string]guest
+	byAddr          map[netip.Addr]string
+	minute          time.Time // when admitted was reset
+	admitted        int
 }
 
 type guest struct {
@@ -68,6 +74,9 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 	if g.admitted >= maxNewGuests {
 		return false
 	}
+	if g.Range == (inventory.Range{}) {
+		return g.admitVisitor(mac, now)
+	}
 	for a := g.From; a.Compare(g.To) <= 0; a = a.Next() {
 		if other, used := g.byAddr[a]; used {
 			if now.Before(g.byMAC[other].until) {
@@ -85,11 +94,45 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 	return false
 }
 
+// admitVisitor is admit for a machine that another server gives an address. It is called with g.mu
+// locked.
+func (g *guests) admitVisitor(mac string, now time.Time) bool {
+	if len(g.byMAC) >= maxVisitors {
+		maps.DeleteFunc(g.byMAC, func(_ string, x guest) bool { return !now.Before(x.until) })
+	}
+	if len(g.byMAC) >= maxVisitors {
+		return false
+	}
+	g.admitted++
+	g.byMAC[mac] = guest{until: now.Add(guestLease)}
+	return true
+}
+
+// guestsOf returns the guests that e may be one of, or nil: those of its interface or relay. A relay that
+// is listed has the mode of its interface where another DHCP server gives the addresses.
+func (s *Server) guestsOf(e *exchange) *guests {
+	here := s.guests[e.in.name]
+	if !e.relay.IsValid() {
+		return here
+	}
+	for _, network := range []netip.Addr{e.network, e.relay} {
+		for _, g := range s.guests {
+			if g.relay.IsValid() && g.relay.Addr() == network {
+				return g
+			}
+		}
+	}
+	if here != nil && here.Range == (inventory.Range{}) && len(s.cfg.Relays) > 0 {
+		return here
+	}
+	return nil
+}
+
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
 // A client without a boot class (a telephone, a system on a disk) gets none.
 func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
-	g := s.guests[e.in.name]
-	if g == nil || e.relay.IsValid() || e.request.Class == ClassNone || e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
+	g := s.guestsOf(e)
+	if g == nil || e.request.Class == ClassNone || e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
 		return false
 	}
 	ok := g.admit(e.request.MAC, s.now(), func(a netip.Addr) bool {
@@ -97,7 +140,7 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
 		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
 	})
 	if !ok {
-		e.log().Warn("an unknown machine gets no address for its discovery: none is left, or too many are new", "range", g.String())
+		e.log().Warn("an unknown machine is not discovered: no address is left, or too many are new", "range", g.String())
 	}
 	return ok
 }
@@ -110,10 +153,16 @@ func (s *Server) decideGuest(r Request, unknown Decision) Decision {
 		if !ok {
 			continue
 		}
-		d := Decision{Verdict: Discover, Address: true, Interface: inventory.Interface{
+		d := Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
 			MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease),
 		}}
-		for _, p := range s.prefixes(name) {
+		networks := []netip.Prefix{g.relay}
+		if g.relay.IsValid() {
+			d.Interface.Gateway = g.relay.Addr() // the way to this server
+		} else {
+			networks = s.prefixes(name)
+		}
+		for _, p := range networks {
 			if p.Contains(x.address) {
 				d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
 			}
@@ -128,14 +177,57 @@ func (s *Server) decideGuest(r Request, unknown Decision) Decision {
 }
 
 // Guest reports whether a MAC is that of an unknown machine which has this address for its
-// discovery.
+// discovery. Beside another DHCP server it prolongs the discovery, because DHCP of the agent is not seen.
 func (s *Server) Guest(mac string, a netip.Addr) bool {
 	for _, g := range s.guests {
-		if _, x, ok := g.find(mac, netip.Addr{}, s.now()); ok && x.address == a {
-			return true
+		_, x, ok := g.find(mac, netip.Addr{}, s.now())
+		switch {
+		case !ok:
+		case x.address.IsValid():
+			return x.address == a
+		default:
+			return s.visits(mac, a) == g && g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 		}
 	}
 	return false
+}
+
+// visits returns the guests of the interface in Config.DiscoverBeside that a client with this MAC and
+// source address is on, or nil. On a network of this host, the kernel must know that MAC for the address.
+// Behind a router it is not known: there the address must be near a listed relay.
+func (s *Server) visits(mac string, source netip.Addr) *guests {
+	for _, name := range s.cfg.Interfaces {
+		if !local(link{prefixes: s.prefixes(name)}, source) {
+			continue
+		}
+		if known, ok := s.neighbour(source); !ok || known != mac {
+			return nil
+		}
+		if g := s.guests[name]; g != nil && g.Range == (inventory.Range{}) {
+			return g
+		}
+		return nil
+	}
+	if len(s.cfg.DiscoverBeside) > 0 && s.nearRelay(source) {
+		return s.guests[s.cfg.DiscoverBeside[0]]
+	}
+	return nil
+}
+
+// admitVisitor admits an unknown machine that fetches its loader or its script, where another DHCP server
+// has named that. A machine that is in the inventory, or may be, is never admitted (security S32).
+func (s *Server) admitVisitor(ctx context.Context, mac string, source netip.Addr) bool {
+	if len(s.cfg.DiscoverBeside) == 0 || mac == "" || mac == CheckMAC {
+		return false
+	}
+	g := s.visits(mac, source)
+	if g == nil {
+		return false
+	}
+	if _, _, err := s.machines.MachineByMAC(ctx, mac); !errors.Is(err, inventory.ErrNotFound) {
+		return false
+	}
+	return g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 }
 
 // discoveryScript returns the script that boots the agent to report its hardware.
@@ -151,11 +243,22 @@ func (s *Server) discoveryScript(d Decision, autoexec bool) string {
 func (c *Config) checkDiscovery(p *inventory.Problems) {
 	for name, r := range c.Discovery {
 		field := "discovery." + name
-		if c.mode(name) != inventory.DHCPReservation {
+		relay, isRelay := inventory.RelayNetwork(name)
+		switch {
+		case isRelay && !slices.ContainsFunc(c.Relays, func(listed netip.Prefix) bool { return listed.Contains(relay.Addr()) }):
+			p.Add(field, "list the relay under relays, too", "%s is not a listed relay", relay.Addr())
+		case isRelay && (!relay.Contains(r.From) || !relay.Contains(r.To)):
+			p.Add(field, "write the relay's address with the length of its network", "%s is not in %s", r, relay.Masked())
+		case !isRelay && c.mode(name) != inventory.DHCPReservation:
 			p.Add(field, "leave it out", "in mode %s another server gives the addresses", c.mode(name))
 		}
 		if err := r.Check(); err != nil {
 			p.Add(field, "write for example 10.0.20.200-10.0.20.230", "%v", err)
+		}
+	}
+	for _, name := range c.DiscoverBeside {
+		if c.mode(name) == inventory.DHCPReservation || !slices.Contains(c.Interfaces, name) {
+			p.Add("discoverBeside", "name interfaces in mode proxy or off", "%q is not such an interface", name)
 		}
 	}
 }

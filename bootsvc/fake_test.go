@@ -85,6 +85,7 @@ type fakeJournal struct {
 	events []inventory.Event
 	seen   []inventory.Seen
 	relays []netip.Addr // one for each PutRelay
+	syslog []inventory.SyslogLine
 	err    error
 	// stall, if set, is called while a relay is being recorded.
 	stall func(ctx context.Context, giaddr netip.Addr) error
@@ -107,6 +108,16 @@ func (f *fakeJournal) PutSeen(_ context.Context, s []inventory.Seen) error {
 		return f.err
 	}
 	f.seen = append(f.seen, s...)
+	return nil
+}
+
+func (f *fakeJournal) PutSyslog(_ context.Context, lines []inventory.SyslogLine) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	f.syslog = append(f.syslog, lines...)
 	return nil
 }
 

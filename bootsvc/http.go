@@ -147,6 +147,9 @@ func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, 
 // known to the whole network.
 func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, Decision) {
 	m, d := s.decided(r.Context(), req)
+	if m == nil && s.admitVisitor(r.Context(), req.MAC, bySource(r).Address) {
+		m, d = s.decided(r.Context(), req)
+	}
 	s.hearHTTP(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
 	if m != nil && d.Armed() && reserved(*m, bySource(r).Address) {
 		httpserve.Prefer(r.Context())

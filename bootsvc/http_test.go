@@ -303,6 +303,24 @@ func TestScriptRefusesInjection(t *testing.T) {
 	}
 }
 
+// changedImages is an image server whose file was changed after it was added.
+type changedImages struct{}
+
+func (changedImages) OpenImage(context.Context, string, string) (io.ReadSeekCloser, inventory.Image, error) {
+	return nil, inventory.Image{}, fmt.Errorf("image %q: /mnt/images/a.raw has changed: %w", "a.raw", inventory.ErrConflict)
+}
+
+// A file in place that has changed is refused for good: with a 5xx or a 404 the agent would ask again, or say that it
+// is gone. The path on the server is not disclosed.
+func TestChangedImageIsRefused(t *testing.T) {
+	w := httptest.NewRecorder()
+	h := ImageHandler(changedImages{}, slog.New(slog.DiscardHandler))
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/images/a.raw", nil))
+	if w.Code != http.StatusConflict || strings.Contains(w.Body.String(), "/mnt") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 func TestImages(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // 3.2 MB: more than one chunk
 	file := filepath.Join(t.TempDir(), "debian.raw")

@@ -16,7 +16,8 @@ import (
 
 // Images opens the files of the image server. OpenImage returns the file with the
 // given SHA-256 or, if that is "", the current file of the image. It returns
-// inventory.ErrNotFound if the image does not exist or this server has no copy.
+// inventory.ErrNotFound if the image does not exist or this server has no copy, and
+// inventory.ErrConflict if the file was changed by another program.
 type Images interface {
 	OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error)
 }
@@ -48,6 +49,11 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 		}
 		f, image, err := images.OpenImage(r.Context(), name, sum)
 		if err != nil {
+			if errors.Is(err, inventory.ErrConflict) {
+				log.Error("an image is refused", "image", name, "error", err)
+				http.Error(w, "the file of the image was changed after it was added; see the server's log", http.StatusConflict)
+				return
+			}
 			if !errors.Is(err, inventory.ErrNotFound) {
 				log.Error("opening an image", "image", name, "error", err)
 				http.Error(w, "the image cannot be opened, see the server's log", http.StatusInternalServerError)

@@ -196,8 +196,8 @@ func relayed(t *testing.T, cli *net.Interface) {
 	}
 }
 
-// probed checks that ProbeDHCP finds a server that answers any client.
-func probed(t *testing.T) {
+// offering returns the socket of a DHCP server on cli0 that answers any client until it is closed.
+func offering(t *testing.T) *net.UDPConn {
 	t.Helper()
 	var foreign *net.UDPConn
 	atClient(t, func() error {
@@ -226,6 +226,13 @@ func probed(t *testing.T) {
 		}
 		return err
 	})
+	return foreign
+}
+
+// probed checks that ProbeDHCP finds a server that answers any client.
+func probed(t *testing.T) {
+	t.Helper()
+	foreign := offering(t)
 	defer foreign.Close()
 	servers, err := ProbeDHCP(t.Context(), "srv0")
 	if err != nil || len(servers) != 1 || servers[0].Server.String() != "10.10.20.1" || servers[0].Offered.String() != "10.10.20.99" ||

@@ -35,11 +35,12 @@ type recorder struct {
 	log     *slog.Logger
 	now     func() time.Time
 	// A value on these channels means that there is something to write.
-	wakeEvents, wakeSeen chan struct{}
+	wakeEvents, wakeSeen, wakeSyslog chan struct{}
 
 	mu     sync.Mutex
 	events map[eventKey]inventory.Event
 	seen   *pendingSeen
+	lines  syslogQueue
 
 	droppedEvents, droppedSeen atomic.Int64
 }
@@ -116,7 +117,8 @@ func (p *pendingSeen) remove(e *list.Element) seenMAC {
 func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Time) *recorder {
 	return &recorder{
 		journal: j, guard: g, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
-		events: map[eventKey]inventory.Event{}, seen: newPendingSeen(),
+		wakeSyslog: make(chan struct{}, 1),
+		events:     map[eventKey]inventory.Event{}, seen: newPendingSeen(),
 	}
 }
 
@@ -169,6 +171,7 @@ func (r *recorder) run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { r.every(ctx, flushEvery, r.wakeEvents, r.flushEvents); return nil })
 	g.Go(func() error { r.every(ctx, seenEvery, r.wakeSeen, r.flushSeen); return nil })
+	g.Go(func() error { r.every(ctx, flushEvery, r.wakeSyslog, r.flushSyslog); return nil })
 	return g.Wait()
 }
 
@@ -208,6 +211,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (r *recorder) flush(ctx context.Context) {
 	r.flushEvents(ctx)
 	r.flushSeen(ctx)
+	r.flushSyslog(ctx)
 }
 
 // flushEvents writes the events. If that fails, it keeps them within the same limits,

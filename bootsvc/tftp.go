@@ -143,6 +143,9 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	req = s.identify(req)
 	m, d := s.decided(lookup, req)
+	if m == nil && s.admitVisitor(lookup, req.MAC, ask.from) {
+		m, d = s.decided(lookup, req)
+	}
 	cancel()
 	switch {
 	case m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost():

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )
@@ -35,6 +36,7 @@ func TestDiscovery(t *testing.T) {
 	// A disk with LVM on it.
 	byHand, err := s.Machine(ctx, lab.Spec{
 		Name: "hand", Firmware: lab.UEFI, Order: lab.NetworkFirst, Cards: []lab.Card{{VLAN: lab.DirectVLAN}},
+		InsideBMC: true,
 	})
 	require.NoError(t, err)
 	plantLVM(t, byHand.DiskPath())
@@ -62,6 +64,7 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, "uefi", x.Facts.Firmware)
 	require.Len(t, x.Facts.NICs, 2)
 	require.NotEmpty(t, x.Facts.CPU)
+	require.Equal(t, &action.InsideBMC{IPMI: "2.0", Maker: 674}, x.Facts.BMC, "the controller itself was asked")
 	require.Contains(t, x.Facts.BIOS, "OVMF")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "LVM")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "at port port-7 of leaf-1")

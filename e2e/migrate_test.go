@@ -249,7 +249,7 @@ func tables(ctx context.Context, t *testing.T, file string) dbcopy.Content {
 }
 
 // TestMigrate moves a site with a run that waits for an operator, while machines behind the relay
-// request addresses from both servers. The run and the migration itself continue at the target.
+// request addresses from both servers (S33: only the holder answers). The run and the migration itself continue at the target.
 // Then the old server is started again in all the ways in which that could happen by mistake.
 func TestMigrate(t *testing.T) {
 	beside(t, 32, 5)

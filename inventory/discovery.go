@@ -15,12 +15,28 @@ import (
 // Discovery says which unknown machines boot the agent to report their hardware. Nothing is
 // written to them, and nothing is installed before an operator orders it.
 type Discovery struct {
-	// Ranges are the addresses for unknown machines, by interface.
+	// Ranges are the addresses for unknown machines, by interface, or by the address of a relay on their
+	// network with its length: 10.10.30.1/24.
 	Ranges map[string]Range `json:"ranges,omitempty"`
+	// Beside are interfaces in mode proxy or off: unknown machines have addresses of the other DHCP server.
+	Beside []string `json:"beside,omitempty"`
 	// Accept are the rules by which a discovered machine is added to the inventory; the first that
 	// matches counts. Without one, an operator accepts it.
 	Accept []AcceptRule `json:"accept,omitempty"`
 }
+
+// RelayNetwork returns the relay that a key of Discovery.Ranges names: its address, with the length of its
+// network, 24 if that is left out. ok is false for the name of an interface.
+func RelayNetwork(key string) (relay netip.Prefix, ok bool) {
+	if a, err := netip.ParseAddr(key); err == nil && a.Is4() {
+		return netip.PrefixFrom(a, 24), true
+	}
+	p, err := netip.ParsePrefix(key)
+	return p, err == nil && p.Addr().Is4()
+}
+
+// On reports whether unknown machines are discovered at all.
+func (d Discovery) On() bool { return len(d.Ranges)+len(d.Beside) > 0 }
 
 // An AcceptRule adds discovered machines to the inventory.
 type AcceptRule struct {
@@ -73,7 +89,7 @@ func (d Discovery) Check(field string) (ps Problems) {
 				ps.Add(at+".name", "write one of "+known, "unknown fact %q", p[1])
 			}
 		}
-		if r.Addresses == (Range{}) {
+		if r.Addresses == (Range{}) && (len(d.Beside) == 0 || len(d.Ranges) > 0) {
 			ps.Add(at+".addresses", "write for example 10.0.20.50-10.0.20.90", "is missing: a machine without a reserved address is not answered")
 		}
 		for name, guests := range d.Ranges {
@@ -100,7 +116,8 @@ func (r AcceptRule) Matches(mac string, f action.Facts) bool {
 	return true
 }
 
-// Machine returns the machine that r makes of a discovered one, with an address of r.Addresses.
+// Machine returns the machine that r makes of a discovered one, with an address of r.Addresses, or without
+// one where another DHCP server gives it.
 // Facts come from the machine: text that cannot stand in a name or a label is left out. The error
 // is ErrInvalid if no name remains.
 func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Machine, error) {
@@ -116,9 +133,12 @@ func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Mac
 	if missing != "" {
 		return Machine{}, fmt.Errorf("naming the machine with the MAC %s: it reports no %s: %w", mac, missing, ErrInvalid)
 	}
-	nic := Interface{MAC: mac, Address: address, Netmask: r.Netmask, Gateway: r.Gateway, Nameservers: r.Nameservers}
-	if nic.Netmask == "" {
-		nic.Netmask = "255.255.255.0"
+	nic := Interface{MAC: mac}
+	if address.IsValid() {
+		nic = Interface{MAC: mac, Address: address, Netmask: r.Netmask, Gateway: r.Gateway, Nameservers: r.Nameservers}
+		if nic.Netmask == "" {
+			nic.Netmask = "255.255.255.0"
+		}
 	}
 	m := FromFacts(name, nic, f)
 	for k, v := range r.Labels {

@@ -27,6 +27,8 @@ type Image struct {
 	DiskSize  int64  `json:"diskSize,omitempty"` // bytes when unpacked, if known
 	// ContentSHA256 is the digest of a disk image when unpacked; "" if it is not known.
 	ContentSHA256 string `json:"contentSHA256,omitempty"`
+	// InPlace is the file of another program that is served as it is; nil for a file of this server.
+	InPlace *InPlace `json:"inPlace,omitempty"`
 	// Source is the file that was given, if another one was made of it to be served.
 	Source *ImageSource `json:"source,omitempty"`
 	// Contents says what was found in it when it was stored; "" for images that were stored before that was looked for.
@@ -34,6 +36,12 @@ type Image struct {
 	Warning  string    `json:"warning,omitempty"` // why a machine will hardly boot from it
 	Use      string    `json:"use,omitempty"`     // UseInstaller, UseArchive, or "" for a disk image
 	Created  time.Time `json:"created,omitzero"`
+}
+
+// InPlace is a file of a share that is served where it lies.
+type InPlace struct {
+	Path    string    `json:"path"`    // on the server
+	ModTime time.Time `json:"modTime"` // when its digest was computed
 }
 
 // An ImageSource is a file of which an image was made.

@@ -97,6 +97,10 @@ type Spec struct {
 	Redfish    RedfishShape
 	// WakeOnLAN switches the machine on when a magic packet for its MAC arrives on its VLAN.
 	WakeOnLAN bool
+	// InsideBMC gives the machine a management controller that its own system can ask by IPMI. It has no
+	// network address, and is not the one that switches the machine. It says that Dell (674)
+	// made it.
+	InsideBMC bool
 
 	// The following fields are for Firmware Simulated, whose default DiskSize is 64 MiB.
 
@@ -659,6 +663,9 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 		}
 	}
 	a = append(a, "-device", nic)
+	if s.InsideBMC {
+		a = append(a, "-device", "ipmi-bmc-sim,id=bmc0,mfg_id=674", "-device", "isa-ipmi-kcs,bmc=bmc0")
+	}
 	for i, c := range s.Cards {
 		id := "n" + strconv.Itoa(i+1)
 		a = append(a, "-netdev", m.netdev(i+1, m.cardTap(i)), "-device",

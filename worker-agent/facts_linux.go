@@ -51,6 +51,7 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 		f.Memory = int64(info.Totalram) * int64(info.Unit)
 	}
 
+	f.BMC = h.insideBMC(sys)
 	f.NICs = listNICs(sys)
 	heard := h.Neighbours.Heard()
 	for i, n := range f.NICs {
@@ -64,6 +65,25 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	}
 	f.Disks = disks
 	return f, err
+}
+
+// insideBMC returns the management controller, or nil if none is known.
+func (h HostFinder) insideBMC(sys string) *action.InsideBMC {
+	tables, err := os.ReadFile(filepath.Join(sys, "firmware/dmi/tables/DMI"))
+	if err != nil {
+		tables = nil // no SMBIOS, as on some virtual machines
+	}
+	out := ReadSMBIOS(tables)
+	if h.Sys != "" {
+		return out // not of this machine
+	}
+	bmc, err := openIPMI()
+	if err != nil {
+		return out
+	}
+	defer bmc.Close()
+	out, _ = askIPMI(bmc, out) // a controller that does not answer adds nothing
+	return out
 }
 
 // cpuModel returns the model of the first processor (proc(5), cpuinfo), or "".

@@ -394,7 +394,7 @@ func TestS18FaultyImagesAtTheDisk(t *testing.T) {
 func TestInvalidImageResponses(t *testing.T) {
 	t.Parallel()
 	image := testImage()
-	for _, status := range []int{300, 301, 404, 403, 206, 204} {
+	for _, status := range []int{300, 301, 404, 403, 409, 206, 204} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			m := &mirror{data: image}
 			m.serve = func(w http.ResponseWriter, _ *http.Request, _ int) bool {
@@ -404,8 +404,11 @@ func TestInvalidImageResponses(t *testing.T) {
 				return true
 			}
 			text := fmt.Sprintf("the server answers %d", status)
-			if status == 301 {
+			switch status {
+			case 301:
 				text = "" // for a redirect, the client returns its own error
+			case 409:
+				text = "was changed after it was added to the server"
 			}
 			runInstall(t, m, diskSize, map[string]string{"IMG_SHA256": sha(image)}).mustNotTouch(t, text)
 		})

@@ -194,6 +194,8 @@ func (s *source) check(resp *http.Response, off int64) (again bool, err error) {
 		return false, errChanged
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
 		return true, &statusError{code: code}
+	case code == http.StatusConflict:
+		return false, &statusError{code: code, text: "the file of the image was changed after it was added to the server"}
 	default:
 		return false, &statusError{code: code}
 	}

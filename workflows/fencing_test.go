@@ -1,7 +1,9 @@
 package workflows_test
 
 import (
+	"context"
 	"crypto/sha256"
+	"fmt"
 	"testing"
 	"time"
 
@@ -98,6 +100,52 @@ func TestPolicyPause(t *testing.T) {
 			w.closed()
 		})
 	}
+}
+
+// TestAChangedImageIsAsked: an action that fails because the file of its image was changed under the plan
+// asks, also under the policy that fails; any other failure does not.
+func TestAChangedImageIsAsked(t *testing.T) {
+	for choice, fails := range map[string]bool{workflows.Retry: false, workflows.Abort: true} {
+		t.Run(choice, func(t *testing.T) {
+			w := newWorld(t, nil)
+			changed, began := false, false
+			w.do.Site.ImageStored = func(_ context.Context, i inventory.PlannedImage) error {
+				if changed {
+					return fmt.Errorf("image %q: /mnt/images/a.raw has changed since it was added: %w", i.Name, inventory.ErrConflict)
+				}
+				return nil
+			}
+			w.agentFor = func(a inventory.Assignment) *action.Result {
+				if a.Key.Action == 0 && !began {
+					changed, began = true, true
+					return &action.Result{Key: a.Key, State: action.Failed, Message: "the server answers 409"}
+				}
+				return &action.Result{Key: a.Key, State: action.Success}
+			}
+			w.answer = func(inventory.Question) *workflows.Decision {
+				changed = false // it is put back
+				return &workflows.Decision{Choice: choice, By: "ann"}
+			}
+			err := w.run(workflows.ProvisionInput{Machine: machine})
+			if fails {
+				require.ErrorContains(t, err, "the server answers 409")
+			} else {
+				require.NoError(t, err)
+			}
+			require.Len(t, w.asked, 1)
+			require.Equal(t, []string{workflows.Retry, workflows.Abort}, w.asked[0].Choices)
+			require.Contains(t, w.asked[0].Text, "the server answers 409")
+			require.Contains(t, w.asked[0].Text, "/mnt/images/a.raw has changed since it was added")
+			w.closed()
+		})
+	}
+	w := newWorld(t, nil)
+	w.do.Site.ImageStored = func(context.Context, inventory.PlannedImage) error { return nil }
+	w.agentFor = func(a inventory.Assignment) *action.Result {
+		return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
+	}
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")
+	require.Empty(t, w.asked)
 }
 
 // TestPolicyPauseAfterThePowerWasTaken: an agent that timed out and did not stop is switched

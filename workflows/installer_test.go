@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"context"
 	"os"
 	"slices"
 	"strings"
@@ -539,7 +540,7 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	gone := false
-	w.do.Site.ImageStored = func(i inventory.PlannedImage) error {
+	w.do.Site.ImageStored = func(_ context.Context, i inventory.PlannedImage) error {
 		if gone && i.Name == "initrd-x" {
 			return inventory.ErrNotFound
 		}

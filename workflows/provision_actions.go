@@ -82,6 +82,11 @@ func (p *provisioning) resetActions(from int) {
 func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause error) (string, error) {
 	a := &p.record.Actions[i]
 	failed := hasType(cause, typeActionFailed)
+	if failed {
+		if choice, err := p.askAboutImage(ctx, i, cause); choice != "" || err != nil {
+			return choice, err
+		}
+	}
 	if failed && p.retries < p.in.Retries.Count {
 		p.retries++
 		pause := min(firstPause<<min(p.retries-1, 10), lastPause)
@@ -113,6 +118,23 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 		}
 		a.State, a.Message = action.Success, fmt.Sprintf("skipped by %s: %s", by, a.Message)
 		err = p.writeRecord(ctx)
+	}
+	return d.Choice, err
+}
+
+// askAboutImage asks the operator, whatever the policy, if the action failed because a file that it needs is
+// not what was planned. Without such a file the choice is "".
+func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (choice string, err error) {
+	if workflow.GetVersion(ctx, "ask-about-changed-images", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return "", nil // runs that were started before
+	}
+	why, q := "", activities.ImagesRequest{Run: p.plan.Run, Machine: p.owner.Machine, Action: i}
+	if err := execute(ctx, quick, &why, do.ChangedImage, q); err != nil || why == "" {
+		return "", err
+	}
+	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause)+": "+why, Retry, Abort)
+	if errors.Is(err, errAborted) {
+		return "", cause // more detailed
 	}
 	return d.Choice, err
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
 // baseModules are always loaded: no device requests them, or the kernel requests them only when it
@@ -22,6 +24,19 @@ import (
 var baseModules = []string{
 	"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs",
 	"nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii",
+}
+
+// ipmiModules returns the modules for the management controller, if the firmware's tables name one that
+// speaks IPMI. Firmware without ACPI's IPI0001 has no device that requests them.
+func ipmiModules() []string {
+	tables, err := os.ReadFile("/sys/firmware/dmi/tables/DMI")
+	if err != nil {
+		return nil // no SMBIOS
+	}
+	if bmc := agent.ReadSMBIOS(tables); bmc == nil || bmc.IPMI == "" {
+		return nil
+	}
+	return []string{"ipmi_si", "ipmi_devintf"}
 }
 
 // moduleIndex has the modules of one kernel, from depmod's tables.
@@ -262,7 +277,7 @@ func (h *hotplug) want(modalias string) {
 
 // coldplug loads the base modules and the modules for present devices.
 func (h *hotplug) coldplug() {
-	for _, name := range baseModules {
+	for _, name := range slices.Concat(baseModules, ipmiModules()) {
 		if err := h.mods.load(name); err != nil {
 			h.log.Warn("loading modules", "module", name, "error", err)
 		}

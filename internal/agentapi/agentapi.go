@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -63,10 +64,11 @@ type Config struct {
 	Stopping <-chan struct{} // closed when long polls must end
 	// ClaimKey derives claims and agent tokens; the boot servers use the same key.
 	ClaimKey []byte
-	ImageDir string
-	Guard    *guard.Guard
-	Log      *slog.Logger
-	Now      func() time.Time
+	// OpenImage opens the file of an image; see imagefile.Files.
+	OpenImage func(i inventory.Image) (*os.File, error)
+	Guard     *guard.Guard
+	Log       *slog.Logger
+	Now       func() time.Time
 	// Heartbeat is how often agents call, in whole seconds; 0 means 2 s.
 	Heartbeat time.Duration
 	// SecretsFor is how long an agent's claim opens the secrets window; 0 means 1 h.

@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -241,12 +239,12 @@ func (s *server) serveImage(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := openIn(s.ImageDir, i.File)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := s.OpenImage(i)
+	if errors.Is(err, inventory.ErrNotFound) {
 		return httpapi.NotFound()
 	}
 	if err != nil {
-		return fmt.Errorf("opening image %q: %w", i.Name, err)
+		return err
 	}
 	defer f.Close()
 
@@ -258,18 +256,4 @@ func (s *server) serveImage(c *gin.Context) error {
 	http.ServeContent(c.Writer, c.Request, "", time.Time{}, f)
 
 	return nil
-}
-
-// openIn opens a file of a directory, which neither ".." nor a link leaves.
-func openIn(dir, name string) (*os.File, error) {
-	if dir == "" {
-		return nil, fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
-	}
-	r, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-
-	return r.Open(name)
 }

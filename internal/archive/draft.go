@@ -112,10 +112,13 @@ func (d *Draft) AddKeys(passphrase inventory.Secret, files map[string][]byte, pa
 	return d.Add(KeysName, path)
 }
 
-// AddImage lists an image, and with include adds its file from dir.
+// AddImage lists an image, and with include adds its file from dir, unless it is served in place.
 func (d *Draft) AddImage(i inventory.Image, dir string, include bool) error {
 	x := Image{Name: i.Name, File: i.File, Size: i.Size, SHA256: i.SHA256, URL: i.URL}
-	if include && i.File != "" {
+	if i.InPlace != nil {
+		x.InPlace = i.InPlace.Path
+	}
+	if include && i.File != "" && i.InPlace == nil {
 		name, path := ImagePrefix+i.File, filepath.Join(dir, i.File)
 		p, err := Describe(name, path)
 		switch {

@@ -69,6 +69,7 @@ type Image struct {
 	Size     int64  `json:"size"`
 	SHA256   string `json:"sha256"`
 	URL      string `json:"url,omitempty"`
+	InPlace  string `json:"inPlace,omitempty"` // path of a file that is not part of the backup
 	Included bool   `json:"included"`
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/imagefile"
 )
 
 // placeSecrets writes the secret files that are missing. A site needs a token.
@@ -39,8 +40,20 @@ func (r *Restore) placeSecrets(files map[string][]byte) error {
 // missing.
 func (r *Restore) placeImages(m Manifest, staging string, out *Restored) error {
 	out.Missing = []string{}
+	shared := imagefile.New("", r.Config.Images.Shares)
 	for _, i := range m.Images {
 		if i.File == "" {
+			continue
+		}
+		if i.InPlace != "" {
+			f, err := shared.OpenShared(i.InPlace)
+			if err != nil {
+				out.Missing = append(out.Missing, fmt.Sprintf("%s (served in place: %v)", i.Name, err))
+				continue
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
 			continue
 		}
 		to := filepath.Join(r.Config.ImageDir(), i.File)

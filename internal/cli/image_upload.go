@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -40,6 +41,33 @@ func addImage(c *call, u upload, from string, p proof) (a client.Answer[inventor
 		return fetchImage(c, u, from)
 	}
 	return uploadImage(c, u, from)
+}
+
+// registerImage makes the server serve one of its host's files where it lies.
+func registerImage(c *call, u upload, path string, p proof) error {
+	switch {
+	case !filepath.IsAbs(path):
+		return usage("--in-place: %q is not an absolute path on the server", path)
+	case p.signature != "" && p.sums == "":
+		signature, key, err := p.readSignature(c)
+		if err != nil {
+			return err
+		}
+		u.signature, u.publicKey = string(signature), string(key)
+		p = proof{}
+	}
+	if err := p.check(cmp.Or(u.sha256, u.sha512)); err != nil {
+		return err
+	}
+	if err := p.declare(c, path, &u); err != nil {
+		return err
+	}
+	c.note("the server reads %s", path)
+	in := map[string]any{
+		"name": u.name, "path": path, "sha256": u.sha256, "sha512": u.sha512, "use": u.use,
+		"signature": u.signature, "publicKey": u.publicKey,
+	}
+	return postAndShow(c, client.Path("images"), in, text(imageStored))
 }
 
 // query returns the query of each request about the upload.

@@ -42,6 +42,10 @@ The digest may also be found in the publisher's list (--sums SHA256SUMS), by the
 of the file. --signature verifies a minisign signature: of the list or, without one, of
 the file itself.
 
+With --in-place the file is one of the server's host, in a directory that its configuration
+lists (images.shares). It is read and judged, not copied, and served where it lies: it
+must not change. A run that has planned it stops with a question if it does.
+
 With a NAME alone, the image of that name in the catalog (ingot image catalog) is
 fetched, and proven as the catalog says.`,
 		Example: "  ingot image add ubuntu-24.04\n" +
@@ -49,13 +53,15 @@ fetched, and proven as the catalog says.`,
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
 			"  ingot image add debian-12 https://images.example.com/12/disk.qcow2 --sums https://images.example.com/12/SHA256SUMS\n" +
 			"  ingot image add appliance disk.raw.zst --signature disk.raw.zst.minisig --public-key publisher.pub\n" +
-			"  ingot image add harvester-v1.4.0-amd64.iso harvester.iso --installer",
+			"  ingot image add harvester-v1.4.0-amd64.iso harvester.iso --installer\n" +
+			"  ingot image add debian-12 /mnt/images/debian-12.raw.zst --in-place",
 	}
 
 	sum := cmd.Flags().String("sha256", "", "digest of the file as it is; anything else is refused")
 	sum512 := cmd.Flags().String("sha512", "", "the same, where the publisher has no SHA-256")
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
+	inPlace := cmd.Flags().Bool("in-place", false, "FILE is an absolute path on the server, and is served where it lies")
 	asIs := cmd.Flags().Bool("as-is", false, "agents get the disk image as it is; not possible with qcow2")
 
 	var p proof
@@ -78,29 +84,42 @@ fetched, and proven as the catalog says.`,
 			i.use = inventory.UseInstaller
 		}
 
-		from := ""
-		if len(c.args) == 2 {
-			from = c.args[1]
-		} else {
-			var err error
-			if from, err = i.findInCatalog(c, &p); err != nil {
-				return err
-			}
-		}
-		a, err := addImage(c, i, from, p)
-		if err != nil {
+		return storeImage(c, i, p, *inPlace)
+	})
+}
+
+// storeImage stores the image of the command's second argument or, without one, of the catalog.
+func storeImage(c *call, i upload, p proof, inPlace bool) (err error) {
+	from := ""
+	switch {
+	case len(c.args) == 2:
+		from = c.args[1]
+	case inPlace:
+		return usage("--in-place: give the path of the file on the server")
+	default:
+		if from, err = i.findInCatalog(c, &p); err != nil {
 			return err
 		}
-
-		return show(c, a, text(imageStored))
-	})
+	}
+	if inPlace {
+		return registerImage(c, i, from, p)
+	}
+	a, err := addImage(c, i, from, p)
+	if err != nil {
+		return err
+	}
+	return show(c, a, text(imageStored))
 }
 
 // imageStored prints what was stored.
 func imageStored(i inventory.Image) string {
 	var b strings.Builder
 	given := i.Given()
-	fmt.Fprintf(&b, "image %s stored: %s, %s, sha256 %s", i.Name, given.Format, human.Size(given.Size), given.SHA256)
+	stored := "stored"
+	if i.InPlace != nil {
+		stored = "served from " + i.InPlace.Path
+	}
+	fmt.Fprintf(&b, "image %s %s: %s, %s, sha256 %s", i.Name, stored, given.Format, human.Size(given.Size), given.SHA256)
 	if i.FirstSeen {
 		b.WriteString(" (computed by the server: none was declared)")
 	}
@@ -139,13 +158,17 @@ func imageListCommand(o *options) *cobra.Command {
 			if i.FirstSeen {
 				digest = "first seen"
 			}
+			from := i.URL
+			if i.InPlace != nil {
+				from = i.InPlace.Path + " in place"
+			}
 			source := ""
 			if i.Source != nil {
 				source = i.Source.Format + " " + shorten(i.Source.SHA256, 13)
 			}
 			return []any{
 				i.Name, i.Format, human.Size(i.Size), unpacked, i.Contents, shorten(i.SHA256, 13), digest, source,
-				human.Time(i.Created), i.URL,
+				human.Time(i.Created), from,
 			}
 		},
 	})
@@ -223,7 +246,7 @@ func imagesToVerify(c *call) ([]string, error) {
 func imageDeleteCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "Delete an image and its file", ValidArgsFunction: firstArg(o.images()),
-		Long: `Delete an image and its file. It is refused while an open run has planned the
+		Long: `Delete an image and its file; a file that is served in place stays. It is refused while an open run has planned the
 image, and while a machine (by its image, a label or its user data), a template or
 a stored lab file names it.`,
 		Example: "  ingot image delete debian-11 --yes",
@@ -237,7 +260,11 @@ a stored lab file names it.`,
 		if *force {
 			route += "?force=true"
 		}
-		return deletion{what: "image " + c.args[0], lost: " (" + human.Size(a.Value.Size) + ")", route: route}, err
+		lost := " (" + human.Size(a.Value.Size) + ")"
+		if x := a.Value.InPlace; x != nil {
+			lost = " (its file " + x.Path + " stays)"
+		}
+		return deletion{what: "image " + c.args[0], lost: lost, route: route}, err
 	})
 }
 

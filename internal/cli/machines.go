@@ -22,7 +22,8 @@ func machineCommand(o *options) *cobra.Command {
 		machinePushCommand(o), machineAddCommand(o), machineListCommand(o), machineGetCommand(o), machineDeleteCommand(o),
 		machineSeenCommand(o), machineAcceptCommand(o), machineDisksCommand(o), machinePowerCommand(o),
 		machineBootDeviceCommand(o), machineProvisionCommand(o), machineReprovisionCommand(o),
-		machineDecommissionCommand(o), machineReleaseCommand(o), machineInspectCommand(o))
+		machineDecommissionCommand(o), machineReleaseCommand(o), machineInspectCommand(o),
+		machineLogCommand(o), machineCaptureCommand(o))
 	c.Aliases = []string{"hardware"}
 	return c
 }

@@ -81,6 +81,9 @@ func showSeen(c *call) error {
 				fmt.Fprintf(w, "  – %s %s\n", x[0], inert(x[1]))
 			}
 		}
+		if b := f.BMC; b != nil {
+			fmt.Fprintf(w, "  – management controller %s\n", inert(bmcText(*b)))
+		}
 		for _, n := range f.NICs {
 			at := ""
 			if x := n.Neighbour; x != nil {
@@ -91,6 +94,20 @@ func showSeen(c *call) error {
 		fmt.Fprintln(w)
 		return printDisks(w, f.Disks)
 	})
+}
+
+// bmcText is a management controller in a line, as its machine sees it.
+func bmcText(b action.InsideBMC) string {
+	var parts []string
+	for _, x := range [][2]string{{"at ", b.Address}, {"MAC ", b.MAC}, {"IPMI ", b.IPMI}, {"Redfish for this machine at ", b.Redfish}} {
+		if x[1] != "" {
+			parts = append(parts, x[0]+x[1])
+		}
+	}
+	if b.Maker > 0 {
+		parts = append(parts, fmt.Sprintf("maker %d (IANA enterprise number)", b.Maker))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // hardwareText is a machine's hardware in a line.

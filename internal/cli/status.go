@@ -38,6 +38,9 @@ func statusCommand(o *options) *cobra.Command {
 // statusFields returns the lines of a server that is the site.
 func statusFields(t *table, s api.Status) {
 	t.field("netboot", netbootStatus(s.Netboot))
+	for _, r := range s.Netboot.Rivals {
+		t.field("second DHCP", inert(r.String())+", "+human.Ago(r.Last)+": stop it, exclude the machines there, or set netboot.dhcp")
+	}
 	t.field("Temporal", temporalStatus(s.Temporal))
 	t.field("secrets", map[string]string{
 		"ok": "ok", "missing": "the key file is missing: ingot secret status",

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,4 +25,18 @@ func TestSiteNamesTheWayOutOfMissingParts(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printSite(&out, inventory.SiteStatus{Role: site.Active, Prepared: "h1", Silent: "inventory.db is missing"}))
 	require.Contains(t, out.String(), "put the file back")
+}
+
+// S33: another DHCP server is in the status.
+func TestStatusNamesASecondDHCPServer(t *testing.T) {
+	var out bytes.Buffer
+	tab := newTable(&out)
+	statusFields(tab, api.Status{Netboot: api.NetbootStatus{Rivals: []inventory.Rival{
+		{Server: netip.MustParseAddr("10.10.20.66"), Where: "eth1", Machine: "node-1\x1b[2J", Last: time.Now()},
+		{Server: netip.MustParseAddr("10.10.20.67"), Where: "eth1", Ingot: true, Last: time.Now()},
+	}}})
+	require.NoError(t, tab.flush())
+	require.Contains(t, out.String(), "another DHCP server, 10.10.20.66, is chosen by machine node-1")
+	require.Contains(t, out.String(), "another server of Ingot, 10.10.20.67, answers clients (eth1)")
+	require.NotContains(t, out.String(), "\x1b")
 }

@@ -31,6 +31,7 @@ func (c *Config) check() inventory.Problems {
 	}
 
 	c.Netboot.check(&p)
+	c.checkShares(&p)
 	p.prefixes("bmc.networks", c.BMC.Networks)
 	c.Power.check(&p)
 	c.Notify.check(&p)
@@ -39,6 +40,27 @@ func (c *Config) check() inventory.Problems {
 	c.checkLimits(&p)
 	c.checkPorts(&p)
 	return p.Problems
+}
+
+// checkShares refuses shares that hold other files than images: what is served in place is open to the
+// machines' network.
+func (c *Config) checkShares(p *checker) {
+	within := func(dir, path string) bool {
+		rel, err := filepath.Rel(dir, path)
+		return err == nil && filepath.IsLocal(rel)
+	}
+	for i, dir := range c.Images.Shares {
+		field := fmt.Sprintf("images.shares[%d]", i)
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
+			p.Add(field, "write a directory of images alone, for example /mnt/images", "%q is not a plain absolute path below /", dir)
+			continue
+		}
+		for _, own := range []string{c.DataDir, filepath.Dir(c.KeyFile)} {
+			if within(dir, own) || within(own, dir) {
+				p.Add(field, "name a directory of images alone", "%s and %s contain one another, and files of the server must not be served", dir, own)
+			}
+		}
+	}
 }
 
 // checkLimits checks numbers and durations.
@@ -110,6 +132,9 @@ func (n Netboot) check(p *checker) {
 	p.ports("netboot.http", "[80, 7080]", n.HTTP)
 	p.ports("netboot.metadata", "[7172]", n.Metadata)
 	p.port("netboot.tftp", n.TFTP)
+	if n.Syslog != 0 {
+		p.port("netboot.syslog", n.Syslog)
+	}
 	p.port("netboot.agent", n.Agent)
 	if n.RelayOnly {
 		n.checkRelayOnly(p)
@@ -133,6 +158,10 @@ func (n Netboot) checkDHCP(p *checker) {
 func (n Netboot) checkDiscovery(p *checker) {
 	for _, name := range slices.Sorted(maps.Keys(n.Discovery.Ranges)) {
 		field := "netboot.discovery.ranges." + name
+		if relay, ok := inventory.RelayNetwork(name); ok {
+			n.checkRelayRange(p, field, relay, n.Discovery.Ranges[name])
+			continue
+		}
 		if !slices.Contains(n.Interfaces, name) {
 			p.Add(field, "add it to netboot.interfaces, or correct the name", "%s is not one of netboot.interfaces", name)
 		}
@@ -140,10 +169,30 @@ func (n Netboot) checkDiscovery(p *checker) {
 			p.Add(field, "leave it out", "in mode %s another server gives the addresses of %s", mode, name)
 		}
 	}
-	if len(n.Discovery.Accept) > 0 && len(n.Discovery.Ranges) == 0 {
+	for i, name := range n.Discovery.Beside {
+		field := fmt.Sprintf("netboot.discovery.beside[%d]", i)
+		if mode := n.DHCP[name]; mode != inventory.DHCPProxy && mode != inventory.DHCPOff {
+			p.Add(field, "name an interface with \"dhcp: proxy\" or \"off\", or give it a range", "%s gives the addresses itself", name)
+		}
+	}
+	if len(n.Discovery.Accept) > 0 && !n.Discovery.On() {
 		p.Add("netboot.discovery.ranges", "write for example \"ranges: {eth1: 10.0.20.200-10.0.20.230}\"", "is missing: no machine is discovered")
 	}
 	p.Problems = append(p.Problems, n.Discovery.Check("netboot.discovery")...)
+}
+
+// checkRelayRange checks the addresses for unknown machines behind a relay.
+func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r inventory.Range) {
+	listed, err := Prefixes(n.Relays)
+	if err == nil && !slices.ContainsFunc(listed, func(l netip.Prefix) bool { return l.Contains(relay.Addr()) }) {
+		p.Add(field, "add it to netboot.relays", "%s is not a listed relay", relay.Addr())
+	}
+	if !relay.Contains(r.From) || !relay.Contains(r.To) {
+		p.Add(field, "write the relay's address with the length of its network, for example 10.10.30.1/24", "%s is not in %s", r, relay.Masked())
+	}
+	if r.Contains(relay.Addr()) {
+		p.Add(field, "leave the relay's address out of the range", "%s contains %s", r, relay.Addr())
+	}
 }
 
 // checkRelayOnly checks a server that answers relays alone.

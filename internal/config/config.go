@@ -104,6 +104,7 @@ type Netboot struct {
 	Listen   string `json:"listen,omitempty"`
 	HTTP     []int  `json:"http,omitempty"`     // ports of boot files and images
 	TFTP     int    `json:"tftp,omitempty"`     // port of the loaders
+	Syslog   int    `json:"syslog,omitempty"`   // UDP port to which machines may send syslog; 0: none
 	Agent    int    `json:"agent,omitempty"`    // port for agents, TLS
 	Metadata []int  `json:"metadata,omitempty"` // ports of metadata, beside those of http
 	// Relays are the addresses of DHCP relays that may ask; empty: a relay in
@@ -174,6 +175,7 @@ type Images struct {
 	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may be fetched from over http or in private ranges
 	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which slurp may send the content of disks
 	Catalog       string   `json:"catalog,omitempty"`        // file; default: the list of this version
+	Shares        []string `json:"shares,omitempty"`         // directories whose files may be served in place
 }
 
 // BMC says where management controllers may be.
@@ -245,7 +247,7 @@ func Default() Config {
 	return Config{
 		DataDir: state, KeyFile: filepath.Join(etc, "keys.json"), TokenFile: filepath.Join(etc, "token"),
 		Listen:   "127.0.0.1:8080",
-		Netboot:  Netboot{HTTP: []int{80, 7080}, TFTP: 69, Agent: 7443, Metadata: []int{7172}},
+		Netboot:  Netboot{HTTP: []int{80, 7080}, TFTP: 69, Syslog: 514, Agent: 7443, Metadata: []int{7172}},
 		Temporal: Temporal{Port: 7233, UIPort: 8233, Namespace: "default", Retention: 30 * 24 * time.Hour},
 		MinFree:  1024,
 		Reserve:  64,
@@ -263,6 +265,7 @@ func Schema() strictyaml.Schema {
 		"netboot.http[]":     port,
 		"netboot.tftp":       port,
 		"netboot.agent":      port,
+		"netboot.syslog":     strictyaml.Between(0, 65535),
 		"min_free_mib":       {"minimum": 0},
 		"reserve_mib":        {"minimum": 0},
 		"records.keep":       {"minimum": 1},

@@ -129,7 +129,11 @@ func checkImageURL(ctx context.Context, i inventory.Image) Finding {
 // checkImageFile checks the file of an image if the server runs on this host.
 func (d *host) checkImageFile(i inventory.Image) Finding {
 	again := "ingot image add " + i.Name + " FILE"
-	st, err := os.Stat(filepath.Join(d.cfg.ImageDir(), i.File))
+	file := filepath.Join(d.cfg.ImageDir(), i.File)
+	if i.InPlace != nil {
+		file, again = i.InPlace.Path, "mount its share, put that file back, or: ingot image add "+i.Name+" "+i.InPlace.Path+" --in-place"
+	}
+	st, err := os.Stat(file)
 	switch {
 	case err != nil && !d.asksThisHost():
 		return ok("%s, %s", i.Name, human.Size(i.Size))

@@ -93,7 +93,7 @@ func (s *server) siteOf() activities.Site {
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
 		UploadHosts: s.cfg.Images.UploadHosts,
 		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
-		ImageStored: images{dir: s.cfg.ImageDir()}.stored,
+		ImageStored: images{s.records.store, s.files}.stored,
 	}
 	if s.netboot.on() {
 		out.Bootable = s.bootable

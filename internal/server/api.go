@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -33,7 +35,7 @@ func (s *server) newAgentAPI() http.Handler {
 	store := s.records.store
 	return agentapi.New(agentapi.Config{
 		Stores: agentapi.Stores{Claims: store, Tokens: store, Work: store, Images: store},
-		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, ImageDir: s.cfg.ImageDir(),
+		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, OpenImage: s.files.Open,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
 		Discovery: s.discovery(),
 	})
@@ -57,14 +59,14 @@ func (s *server) newAPI() (*api.API, error) {
 			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
 		},
 		Images: api.ImageConfig{
-			Dir: s.cfg.ImageDir(), FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
+			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
 		},
 		Space: api.SpaceConfig{
 			DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.records.reserve.State,
 		},
 		Netboot: api.Netboot{
 			Network:        func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
-			UnknownDropped: s.unknownDropped, Why: s.why, Leases: s.leases,
+			UnknownDropped: s.unknownDropped, Why: s.why, Leases: s.leases, Capture: s.capture(),
 		},
 		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC, ForgetKey: s.records.store.ForgetBMCKey},
 		Upkeep: api.Upkeep{Backup: s.backup, RotateKeys: s.RotateKeys, TestNotice: s.testNotice()},
@@ -92,6 +94,16 @@ func (s *server) leases() []inventory.DHCPLease {
 	return s.netboot.boot.Leases()
 }
 
+// capture returns what captures a machine's packets, or nil where no machine is answered.
+func (s *server) capture() func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
+	if !s.netboot.on() {
+		return nil
+	}
+	return func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
+		return s.netboot.boot.Capture(ctx, w, bootsvc.CaptureOf(m, all))
+	}
+}
+
 // why explains how a machine is answered.
 func (s *server) why(ctx context.Context, mac string) (any, error) {
 	if !s.netboot.on() {
@@ -113,6 +125,9 @@ func (s *server) status(ctx context.Context) api.StatusExtra {
 		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
 		return x
 	}
+	x.Netboot.Rivals = s.netboot.boot.Rivals()
+	stats := s.netboot.boot.Stats()
+	x.Netboot.SyslogDropped, x.Netboot.SyslogUnknown = stats.SyslogDropped, stats.SyslogUnknown
 	if err := s.bootable(); err != nil {
 		x.Netboot.Message = "but " + err.Error()
 	}

@@ -13,7 +13,7 @@ import (
 
 // discovery receives the reports of unknown machines, if they are discovered.
 func (s *server) discovery() agentapi.Discovery {
-	if len(s.cfg.Netboot.Discovery.Ranges) == 0 {
+	if !s.cfg.Netboot.Discovery.On() {
 		return agentapi.Discovery{}
 	}
 	return agentapi.Discovery{
@@ -50,13 +50,16 @@ func (s *server) acceptByRule(ctx context.Context, mac string, facts action.Fact
 // applyRule stores the machine that a rule makes of a discovered one, with the first free address.
 func (s *server) applyRule(ctx context.Context, r inventory.AcceptRule, mac string, facts action.Facts) (name string, err error) {
 	network := NetworkOf(s.cfg.Netboot)
-	address, err := r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
-		_, _, err := s.records.store.MachineByAddress(ctx, a)
-		if errors.Is(err, inventory.ErrNotFound) {
-			return network.Taken(a) != "", nil
-		}
-		return true, err
-	})
+	var address netip.Addr // none where another DHCP server gives it
+	if r.Addresses != (inventory.Range{}) {
+		address, err = r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
+			_, _, err := s.records.store.MachineByAddress(ctx, a)
+			if errors.Is(err, inventory.ErrNotFound) {
+				return network.Taken(a) != "", nil
+			}
+			return true, err
+		})
+	}
 	if err != nil {
 		return "", err
 	}

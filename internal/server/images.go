@@ -7,52 +7,43 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // images opens the files that the image server serves.
 type images struct {
 	catalogue activities.Catalogue
-	dir       string
+	files     *imagefile.Files
 }
 
 // OpenImage opens the file with that digest, or the image's current file if it is "".
 func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error) {
-	img := inventory.Image{Name: name, File: sha256, SHA256: sha256}
-	if sha256 == "" {
-		var err error
-		if img, err = i.catalogue.Image(ctx, name); err != nil {
-			return nil, img, err
-		}
+	if sha256 != "" {
+		f, err := i.files.OpenDigest(ctx, name, sha256, i.catalogue.Images)
+		return f, inventory.Image{Name: name, File: sha256, SHA256: sha256}, err
+	}
+	img, err := i.catalogue.Image(ctx, name)
+	if err != nil {
+		return nil, img, err
 	}
 	if img.File == "" {
 		return nil, img, fmt.Errorf("image %q: this server has no copy: %w", name, inventory.ErrNotFound)
 	}
 
-	root, err := os.OpenRoot(i.dir)
-	if err != nil {
-		return nil, img, err
-	}
-	defer root.Close()
-	f, err := root.Open(img.File)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, img, fmt.Errorf("image %q: its file is gone: %w", name, inventory.ErrNotFound)
-	}
-
+	f, err := i.files.Open(img)
 	return f, img, err
 }
 
-// stored requires that the file of a planned image is there.
-func (i images) stored(p inventory.PlannedImage) error {
-	if _, err := os.Stat(filepath.Join(i.dir, p.SHA256)); errors.Is(err, fs.ErrNotExist) {
-		return inventory.ErrNotFound
-	} else if err != nil {
+// stored requires that the file of a planned image is there, and unchanged.
+func (i images) stored(ctx context.Context, p inventory.PlannedImage) error {
+	f, err := i.files.OpenDigest(ctx, p.Name, p.SHA256, i.catalogue.Images)
+	if err != nil {
 		return err
 	}
-	return nil
+	return f.Close()
 }
 
 // adoptImages gives the files of images that an earlier version stored the

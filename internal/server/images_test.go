@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -39,7 +40,7 @@ func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, all, 2)
 	}
-	files := images{store, dir}
+	files := images{store, imagefile.New(dir, nil)}
 	for _, sum := range []string{"", a} {
 		f, i, err := files.OpenImage(t.Context(), "old", sum)
 		require.NoError(t, err)
@@ -51,8 +52,8 @@ func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
 	require.NoError(t, err, "the digest counts, not the name")
 	require.Equal(t, a, i.SHA256)
 	require.NoError(t, f.Close())
-	require.NoError(t, files.stored(inventory.PlannedImage{SHA256: a}))
-	require.ErrorIs(t, files.stored(inventory.PlannedImage{SHA256: strings.Repeat("d", 64)}), inventory.ErrNotFound)
+	require.NoError(t, files.stored(t.Context(), inventory.PlannedImage{SHA256: a}))
+	require.ErrorIs(t, files.stored(t.Context(), inventory.PlannedImage{SHA256: strings.Repeat("d", 64)}), inventory.ErrNotFound)
 	_, _, err = files.OpenImage(t.Context(), "old", "../"+filepath.Base(dir)+"/"+a)
 	require.Error(t, err)
 }

@@ -68,11 +68,13 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 
 	host := n.Bind(with.address)
 	cfg := bootsvc.Config{
-		Interfaces: n.Interfaces, Modes: n.DHCP, Discovery: n.Discovery.Ranges, RelayOnly: n.RelayOnly, LinkLocal: n.LinkLocal,
+		Interfaces: n.Interfaces, Modes: n.DHCP, RelayOnly: n.RelayOnly, LinkLocal: n.LinkLocal,
+		Discovery: n.Discovery.Ranges, DiscoverBeside: n.Discovery.Beside,
 		Address: with.address, TFTPAddr: config.Join(host, n.TFTP), HTTPAddr: joinAll(host, n.HTTP),
-		AgentURL: "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
+		SyslogAddr: syslogAddr(host, n.Syslog),
+		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
-		Images: images{store, s.cfg.ImageDir()}, Installers: store,
+		Images: images{store, s.files}, Installers: store,
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
 	}
@@ -89,6 +91,14 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 	}
 
 	return bootsvc.New(cfg, store, store)
+}
+
+// syslogAddr returns where syslog is received; "" = nowhere.
+func syslogAddr(host string, port int) string {
+	if port == 0 {
+		return ""
+	}
+	return config.Join(host, port)
 }
 
 func joinAll(host string, ports []int) (out []string) {

@@ -24,6 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/internal/notify"
@@ -99,6 +100,7 @@ type server struct {
 	log     *slog.Logger
 	clock   *clock.Clock
 	secrets secrets
+	files   *imagefile.Files
 	records records
 
 	temporal  *temporal
@@ -123,7 +125,10 @@ type records struct {
 
 // newServer opens the inventory and builds the parts. Nothing runs yet.
 func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err error) {
-	s := &server{Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New()}
+	s := &server{
+		Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New(),
+		files: imagefile.New(o.Config.ImageDir(), o.Config.Images.Shares),
+	}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}

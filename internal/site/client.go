@@ -200,11 +200,14 @@ type ImageState struct {
 	Done bool  `json:"done"` // the file is complete, with the right digest
 }
 
-// Image returns how much of an image's file the peer has.
+// Image returns how much of an image's file the peer has. For one in place, the peer reads the file at the
+// same path of its own.
 func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, error) {
-	return call[ImageState](ctx, c, request{
-		path: "images/" + url.PathEscape(img.File), query: url.Values{"digest": {img.SHA256}}, within: 10 * time.Minute,
-	})
+	q := url.Values{"digest": {img.SHA256}}
+	if img.InPlace != nil {
+		q.Set("inPlace", img.InPlace.Path)
+	}
+	return call[ImageState](ctx, c, request{path: "images/" + url.PathEscape(img.File), query: q, within: 10 * time.Minute})
 }
 
 // SendImage sends the rest of a file, from offset to the end.

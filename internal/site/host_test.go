@@ -67,6 +67,42 @@ func TestStrangersAtThePeerAPI(t *testing.T) {
 	require.Less(t, strings.Count(out.String(), "\n"), 300)
 }
 
+// A file that is served in place is not sent. The target must have the same one.
+func TestImagesInPlaceOfAPeer(t *testing.T) {
+	cfg := ownDirs(t)
+	share := t.TempDir()
+	path := filepath.Join(share, "debian.raw")
+	require.NoError(t, os.WriteFile(path, []byte("the image"), 0o644))
+	sum := sha256.Sum256([]byte("the image"))
+	digest := hex.EncodeToString(sum[:])
+	img := inventory.Image{Name: "debian", File: digest, SHA256: digest, Size: 9, InPlace: &inventory.InPlace{Path: path}}
+	host := func(shares ...string) receiver {
+		cfg.Images.Shares = shares
+		h, err := NewHost(testOptions(cfg))
+		require.NoError(t, err)
+		return receiver{h}
+	}
+	_, err := host().Image(t.Context(), img)
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "images.shares")
+	r := host(share)
+	st, err := r.Image(t.Context(), img)
+	require.NoError(t, err)
+	require.True(t, st.Done)
+
+	sent := imageSender{peer: r, dir: cfg.ImageDir(), progress: func(string) {}}
+	n, err := sent.sendMissing(t.Context(), []inventory.Image{img})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.NoError(t, os.WriteFile(path, []byte("another"), 0o644))
+	_, err = sent.sendMissing(t.Context(), []inventory.Image{img})
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "the target has another file at "+path)
+	require.NoError(t, os.Remove(path))
+	_, err = sent.sendMissing(t.Context(), []inventory.Image{img})
+	require.ErrorContains(t, err, "is the share mounted?")
+}
+
 // An image file arrives in pieces and gets its name only after it is verified.
 func TestImagesOfAPeer(t *testing.T) {
 	cfg := ownDirs(t)

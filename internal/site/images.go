@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -54,6 +55,9 @@ func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error
 	st, err := s.peer.Image(ctx, img)
 	if err != nil || st.Done {
 		return false, err
+	}
+	if img.InPlace != nil {
+		return false, fmt.Errorf("it is served in place, and the target has another file at %s: %w", img.InPlace.Path, inventory.ErrConflict)
 	}
 
 	from := st.Size
@@ -182,6 +186,9 @@ func (h receiver) removePartialImages(file, keep string) error {
 // Image returns how much of a file this host has. Done means that the digest is right.
 // An earlier image of that name is kept until the new one is verified.
 func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
+	if img.InPlace != nil {
+		return h.imageInPlace(img)
+	}
 	whole := filepath.Join(h.cfg.ImageDir(), img.File)
 	sum, err := durable.Digest(ctx, whole)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -194,6 +201,18 @@ func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState
 	}
 	st.Size, err = durable.Size(at)
 	return st, err
+}
+
+// imageInPlace judges the file of a share of this host. It is never received.
+func (h receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
+	f, err := imagefile.New("", h.cfg.Images.Shares).OpenShared(img.InPlace.Path)
+	if err != nil {
+		return st, fmt.Errorf("an image is served in place, and its file cannot be opened here: mount the share at the same path, "+
+			"and list it in images.shares of this host: %w: %w", err, inventory.ErrConflict)
+	}
+	defer f.Close()
+	sum, err := f.SHA256()
+	return ImageState{Done: sum == img.SHA256}, err
 }
 
 // SendImage appends to a file; offset 0 starts over. A complete file is verified and

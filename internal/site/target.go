@@ -341,6 +341,9 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 // imageOf returns the file and digest of the image in a request.
 func imageOf(r *http.Request) (inventory.Image, error) {
 	img := inventory.Image{File: r.PathValue("file"), SHA256: r.URL.Query().Get("digest")}
+	if path := r.URL.Query().Get("inPlace"); path != "" {
+		img.InPlace = &inventory.InPlace{Path: path}
+	}
 	if raw, err := hex.DecodeString(img.SHA256); err != nil || len(raw) != sha256.Size || !isFileName(img.File) {
 		return img, fmt.Errorf("invalid file or digest: %w", inventory.ErrInvalid)
 	}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	captureFor    = 5 * time.Minute
+	maxCaptureFor = time.Hour
+	// maxCaptures is how many captures go on at once.
+	maxCaptures = 4
+)
+
+type captureMachine struct {
+	byName
+	For string `query:"for" json:"-"`
+	All bool   `query:"all" json:"-"`
+
+	duration time.Duration
+}
+
+// Validate reads for.
+func (q *captureMachine) Validate() error {
+	q.duration = captureFor
+	if q.For == "" {
+		return nil
+	}
+	var err error
+	if q.duration, err = time.ParseDuration(q.For); err != nil || q.duration <= 0 || q.duration > maxCaptureFor {
+		return inventory.Invalid("for", "for example 5m; at most 1h", "invalid duration %q", q.For)
+	}
+	return nil
+}
+
+// capture streams a machine's packets as a pcap file, until the time is over, the file has its full
+// size, the client disconnects or the server stops.
+func (m *machines) capture(c *gin.Context) {
+	var q captureMachine
+	err := httpapi.Decode(c, httpapi.NoBody, &q)
+	var found inventory.Machine
+	if err == nil {
+		found, err = m.find(c.Request.Context(), q.Name)
+	}
+	if err == nil && m.netboot.Capture == nil {
+		err = fmt.Errorf("this server answers no machines, so it captures nothing: %w", inventory.ErrUnavailable)
+	}
+	if err == nil {
+		err = m.streamCapture(c, found, q)
+	}
+	switch {
+	case err == nil:
+	case c.Writer.Written():
+		panic(http.ErrAbortHandler) // the client must see that the file is not complete
+	default:
+		httpapi.Fail(c, err)
+	}
+}
+
+func (m *machines) streamCapture(c *gin.Context, found inventory.Machine, q captureMachine) error {
+	select {
+	case m.captures <- struct{}{}:
+		defer func() { <-m.captures }()
+	default:
+		return fmt.Errorf("%d captures go on already: %w", maxCaptures, inventory.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), q.duration)
+	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-m.stopping:
+			cancel()
+		case <-over:
+		}
+	}()
+	h := c.Writer.Header()
+	h.Set("Content-Type", "application/vnd.tcpdump.pcap")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+	return m.netboot.Capture(ctx, sender{w: c.Writer, rc: http.NewResponseController(c.Writer)}, found, q.All)
+}
+
+// Write implements io.Writer: it sends the text at once.
+func (o sender) Write(text []byte) (int, error) {
+	if err := o.write(text); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+var _ io.Writer = sender{}

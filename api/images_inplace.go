@@ -1,0 +1,64 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// register makes an image of a file of a share. The file is read to its end and judged like an upload
+// that is kept as it is; it is neither copied nor ever changed or deleted.
+func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, error) {
+	none := inventory.Image{}
+	problems := append(inventory.ValidateImageName(q.Name), inventory.ValidateImageUse(q.Use)...)
+	sum, err := parseSum("sha256", q.SHA256)
+	if err != nil {
+		problems.Add("sha256", "64 hex digits", "invalid SHA-256 %q", q.SHA256)
+	}
+	if q.URL != "" {
+		problems.Add("url", "give one of them", "path and url both say where the file is")
+	}
+	problems = append(problems, q.check()...)
+	if err := problems.Err(); err != nil {
+		return none, err
+	}
+	f, err := s.Files.OpenShared(q.Path)
+	if errors.Is(err, inventory.ErrInvalid) || errors.Is(err, inventory.ErrNotFound) {
+		return none, inventory.Invalid("path", "an absolute path on the server, in one of images.shares", "%v", err)
+	}
+	if err != nil {
+		return none, err
+	}
+	defer f.Close()
+	checked, unlock, err := s.lockUpload(q.Name)
+	if err != nil {
+		return none, err
+	}
+	defer unlock()
+
+	u := upload{image: inventory.Image{Name: q.Name, SHA256: sum, Use: q.Use}, asIs: true, proof: q.proof}
+	if !u.proof.isEmpty() {
+		if err := u.proof.verifyContent(ctx, f); err != nil {
+			return none, err
+		}
+		if _, err := f.Seek(0, 0); err != nil {
+			return none, fmt.Errorf("reading %s: %w", q.Path, err)
+		}
+	}
+	i, err := s.examineFile(ctx, nil, u, f.File, checked)
+	if err == nil {
+		err = f.Unchanged()
+	}
+	if err != nil {
+		return none, err
+	}
+	i.File, i.InPlace, i.Created = i.SHA256, f.Place(q.Path), s.now().UTC()
+	if err := s.store.PutImage(context.WithoutCancel(ctx), i, httpapi.Actor(ctx)); err != nil {
+		return none, fmt.Errorf("keeping image %q: %w", i.Name, err)
+	}
+	s.removeUnusedFiles(ctx) // of the image that had this name
+	return i, nil
+}

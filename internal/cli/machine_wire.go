@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func machineLogCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "log NAME", Short: "Show what a machine has sent by syslog", Args: cobra.ExactArgs(1),
+		Long: `Show what a machine has sent by syslog, the newest 500 lines. The server receives syslog
+on UDP port 514 of its provisioning address (netboot.syslog), and knows a machine by its
+reserved address. Secrets of boots are cut out.`,
+		Example: "  ingot machine log node-1\n  ingot machine log node-1 --limit 20 --sort -seq   # the newest 20\n" +
+			"  ingot machine log node-1 -f",
+		ValidArgsFunction: firstArg(o.machines()),
+	}
+	follow := cmd.Flags().BoolP("follow", "f", false, "go on until interrupted")
+	page := addFilters(cmd, pageFilters("seq"))
+	for _, f := range pageFilters("seq") {
+		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
+	}
+
+	return o.command(cmd, func(c *call) error {
+		route := client.Path("machines", c.args[0], "syslog")
+		if *follow {
+			return followSyslog(c, route)
+		}
+		q, err := page()
+		if err != nil {
+			return err
+		}
+		return getAndShow(c, client.WithQuery(route, q), func(w io.Writer, l client.List[inventory.SyslogLine]) error {
+			if len(l.Items) == 0 {
+				c.note("the machine has sent nothing by syslog")
+				return nil
+			}
+			for _, x := range l.Items {
+				fmt.Fprintln(w, syslogText(x))
+			}
+			c.notePage(l.Next)
+			return nil
+		})
+	})
+}
+
+// followSyslog prints lines as they arrive, until the command is interrupted.
+func followSyslog(c *call, route string) error {
+	var after int64
+	return c.poll(c.pollEvery, func() (over bool, err error) {
+		l, err := get[client.List[inventory.SyslogLine]](c, fmt.Sprintf("%s?after=%d", route, after))
+		if err != nil {
+			return false, err
+		}
+		for _, x := range l.Value.Items {
+			after = max(after, x.Seq)
+			if c.output == "json" {
+				b, err := json.Marshal(x)
+				if err != nil {
+					return false, err
+				}
+				c.Println(human.Escape(string(b)))
+				continue
+			}
+			c.Println(syslogText(x))
+		}
+		return false, nil
+	}, func() error { return nil })
+}
+
+func syslogText(x inventory.SyslogLine) string {
+	program := x.Program
+	if program != "" {
+		program += ": "
+	}
+	return fmt.Sprintf("%s  %-7s  %s", human.Time(x.At), x.Severity, inert(program+x.Text))
+}
+
+func machineCaptureCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "capture NAME", Short: "Write a machine's packets to a pcap file", Args: cobra.ExactArgs(1),
+		Long: `Write the packets of a machine, from now on, to a pcap file for tcpdump or Wireshark: ARP,
+DHCP, TFTP and syslog on the interfaces on which the server answers machines. The
+capture ends after a time, at 64 MiB, or when it is interrupted.
+
+The file has what the wire has. A boot script that was fetched by TFTP holds that
+boot's claim, which is worth nothing once the agent has used it. With --all, HTTP is in
+the file, and in it user data with its passwords and keys.`,
+		Example: "  ingot machine capture node-1\n  ingot machine capture node-1 --out - | tcpdump -n -r -\n" +
+			"  ingot machine capture node-1 --for 30m --out boot.pcap",
+		ValidArgsFunction: firstArg(o.machines()),
+	}
+	out := cmd.Flags().String("out", "", "file that is made; - for standard output (default NAME.pcap)")
+	duration := cmd.Flags().Duration("for", 5*time.Minute, "how long, at most 1h")
+	all := cmd.Flags().Bool("all", false, "also HTTP and everything else, with the secrets in it")
+
+	return o.command(cmd, func(c *call) error {
+		to := *out
+		if to == "" {
+			to = c.args[0] + ".pcap"
+		}
+		if t, ok := c.OutOrStdout().(*terminal); ok && to == "-" {
+			if _, ok := terminalOf(t); ok {
+				return usage("a capture is not for the terminal: give --out FILE, or pipe it")
+			}
+		}
+		q := url.Values{"for": {duration.String()}}
+		if *all {
+			q.Set("all", "true")
+			c.note("warning: the file will hold what the machine fetches by HTTP: passwords and keys of its user data")
+		}
+		w, done, err := createCapture(c, to)
+		if err != nil {
+			return err
+		}
+		err = copyCapture(c, client.WithQuery(client.Path("machines", c.args[0], "capture"), q), w)
+		return done(err)
+	})
+}
+
+// createCapture creates the file of a capture, or returns standard output. done closes it, and
+// removes it if it is empty.
+func createCapture(c *call, to string) (w io.Writer, done func(error) error, err error) {
+	if to == "-" {
+		return c.OutOrStdout(), func(err error) error { return err }, nil
+	}
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		err = inventory.Invalid("--out", "name another file, or remove it", "%s is there already", to)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, func(err error) error {
+		info, statErr := f.Stat()
+		err = errors.Join(err, statErr, f.Close())
+		if statErr == nil && info.Size() == 0 {
+			return errors.Join(err, os.Remove(to))
+		}
+		c.note("wrote %s, %s", to, human.Size(info.Size()))
+		return err
+	}, nil
+}
+
+// copyCapture copies a capture to w. One that the operator interrupts is complete.
+func copyCapture(c *call, route string, w io.Writer) error {
+	s, err := c.server()
+	if err != nil {
+		return err
+	}
+	resp, err := s.Request(c.Context(), http.MethodGet, route, nil, 0)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	c.note("capturing; end it with Ctrl-C")
+	_, err = io.Copy(w, resp.Body)
+	if c.Context().Err() != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,30 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A range belongs to an interface in mode reservation or to a listed relay; beside another DHCP server
+// there is none.
+func TestDiscovery(t *testing.T) {
+	const head = "netboot:\n  interfaces: [eth0, eth1]\n  dhcp: {eth1: proxy}\n  relays: [10.10.30.1]\n  discovery:\n"
+	c, err := load(t, head+"    ranges: {eth0: 10.0.1.200-10.0.1.230, 10.10.30.1/24: 10.10.30.200-10.10.30.230}\n    beside: [eth1]\n")
+	require.NoError(t, err)
+	require.True(t, c.Netboot.Discovery.On())
+	_, err = load(t, head+"    beside: [eth1]\n    accept: [{name: \"node-{serial}\"}]\n")
+	require.NoError(t, err, "the other server gives the address")
+	for text, want := range map[string]string{
+		"    ranges: {eth1: 10.0.1.200-10.0.1.230}\n":                             "another server gives the addresses",
+		"    ranges: {10.10.40.1/24: 10.10.40.200-10.10.40.230}\n":                "10.10.40.1 is not a listed relay",
+		"    ranges: {10.10.30.1/24: 10.10.31.200-10.10.31.230}\n":                "is not in 10.10.30.0/24",
+		"    ranges: {10.10.30.1: 10.10.30.1-10.10.30.230}\n":                     "contains 10.10.30.1",
+		"    beside: [eth0]\n":                                                    "eth0 gives the addresses itself",
+		"    ranges: {eth0: 10.0.1.200-10.0.1.230}\n    accept: [{name: node}]\n": "addresses",
+		"    accept: [{name: node, addresses: 10.0.1.20-10.0.1.30}]\n":            "no machine is discovered",
+	} {
+		_, err := load(t, head+text)
+		require.ErrorContains(t, err, want, text)
+	}
+}

@@ -1,0 +1,81 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Limits of what machines, and hosts that forge their addresses, can store by syslog (security S48).
+const (
+	maxSyslogLines = 500 // of each machine: the newest
+	maxSyslogText  = 512 // bytes
+)
+
+// PutSyslog appends lines of machines and keeps the newest 500 of each machine. It ignores lines of
+// machines that are not in the inventory.
+func (s *Store) PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	return s.write(ctx, "recording what machines sent by syslog", func(tx *sqlx.Tx) error {
+		machines := map[string]bool{}
+		for _, l := range lines {
+			machines[l.Machine] = true
+			err := do(ctx, tx, `INSERT INTO syslog (machine, at, severity, program, text)
+				SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM machine WHERE name = ?1)`,
+				l.Machine, nanos(l.At), clip(l.Severity, 16), clip(l.Program, 64), clip(l.Text, maxSyslogText))
+			if err != nil {
+				return err
+			}
+		}
+
+		for _, machine := range slices.Sorted(maps.Keys(machines)) {
+			err := do(ctx, tx, `DELETE FROM syslog WHERE machine = ?1 AND seq <=
+				(SELECT seq FROM syslog WHERE machine = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)`, machine, maxSyslogLines)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+type syslogRow struct {
+	inventory.SyslogLine
+	At int64
+}
+
+func (r syslogRow) value() (inventory.SyslogLine, error) {
+	r.SyslogLine.At = moment(r.At)
+	return r.SyslogLine, nil
+}
+
+// Syslog returns lines of a machine.
+func (s *Store) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error) {
+	q := selection{query: "SELECT seq, machine, at, severity, program, text FROM syslog WHERE true"}
+	order, beyond, after := "seq", "seq > ?", f.After
+	if f.Descending {
+		order, beyond, after = "seq DESC", "seq < ?", cmp.Or(f.After, math.MaxInt64)
+	}
+	q.where(true, "machine = ?", f.Machine)
+	q.where(true, beyond, after)
+	q.page(order, cmp.Or(max(f.Limit, 0), 1000))
+	out, err := list[syslogRow](ctx, s.ro, q.query, q.args...)
+	return out, wrap(err, "listing what machine %q sent by syslog", f.Machine)
+}
+
+// PruneSyslog deletes up to limit lines from before a time.
+func (s *Store) PruneSyslog(ctx context.Context, before time.Time, limit int) (int, error) {
+	return s.prune(ctx, pruning{
+		what: "lines of syslog", find: "SELECT seq FROM syslog WHERE at < ?1 ORDER BY at LIMIT ?2",
+		remove: "DELETE FROM syslog WHERE seq = ?1 AND at < ?2",
+	}, before, limit)
+}
