@@ -95,7 +95,7 @@ install_missing() {
 [ ${#packages[@]} = 0 ] || install_missing "${packages[@]}"
 
 # --- 2. packages that are only unpacked ---------------------------------------------------------------------------------
-RECIPE=2 # count up when the content of the unpacked trees changes
+RECIPE=3 # count up when the content of the unpacked trees changes
 work=
 trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 
@@ -128,7 +128,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi | dhcp)
+    relay | openipmi | dhcp | nginx)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -170,7 +170,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay dhcp openipmi tftp programs kernel ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp nginx openipmi tftp programs kernel ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -179,7 +179,8 @@ unpack_all() {
   rm -rf "$CACHE"/pkg/.tmp.*
   unpack busybox busybox-static
   unpack relay isc-dhcp-relay
-  unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server
+  unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server kea-admin # kea-admin has perfdhcp
+  unpack nginx nginx
   unpack openipmi openipmi libopenipmi0
   unpack tftp atftp atftpd tftp-hpa tftpd-hpa libwrap0 # the two servers conflict: apt could not install both
   unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
