@@ -108,7 +108,7 @@ func newAMTBench(t *testing.T) *amtBench {
 }
 
 // at returns the BMC of an AMT that listens at a URL.
-func at(t *testing.T, where string) inventory.BMC {
+func at(t testing.TB, where string) inventory.BMC {
 	t.Helper()
 	u, err := url.Parse(where)
 	require.NoError(t, err)

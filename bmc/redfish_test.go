@@ -40,7 +40,7 @@ func (k *keys) KnownBMCKey(_ context.Context, address, fingerprint string) (stri
 	return k.known[address], nil
 }
 
-func newRedfishBench(t *testing.T, shape vlab.RedfishShape) *redfishBench {
+func newRedfishBench(t testing.TB, shape vlab.RedfishShape) *redfishBench {
 	t.Helper()
 	b := &redfishBench{machine: &chassis{power: vlab.Off, next: vlab.NextDefault}, keys: &keys{known: map[string]string{}}}
 	b.service = vlab.NewRedfish(b.machine, shape, "admin", canary)

@@ -1,0 +1,92 @@
+package bmc
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"unicode"
+
+	"github.com/ingotmetal/ingot/inventory"
+	vlab "github.com/ingotmetal/ingot/lab"
+)
+
+// hostileAnswer is a Redfish service whose answer to one request of an operation is replaced.
+type hostileAnswer struct {
+	service  http.Handler
+	at       int64 // the request whose answer is replaced, from 0
+	status   int
+	location string
+	body     []byte
+	requests atomic.Int64
+}
+
+func (h *hostileAnswer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if h.requests.Add(1)-1 != h.at {
+		h.service.ServeHTTP(w, q)
+		return
+	}
+	w.Header().Set("Location", h.location)
+	w.Header().Set("X-Auth-Token", "token")
+	w.WriteHeader(h.status)
+	_, _ = w.Write(h.body) // the client may have closed the connection
+}
+
+// FuzzRedfishAnswers replaces one answer of a BMC. What the service says is bounded and printable in
+// errors and reports, repeats no password, and causes a bounded number of requests.
+func FuzzRedfishAnswers(f *testing.F) {
+	for _, body := range []string{
+		`{}`, `[]`, `null`, ``, `{"PowerState":"On"}`, `{"PowerState":7}`, `{"Members":[{"@odata.id":"/redfish/v1/Systems/1"}]}`,
+		`{"Members":[{"@odata.id":"//192.0.2.1/redfish/v1/Systems/1"}]}`, `{"Members":[{"@odata.id":"/redfish/v1/Systems"}]}`,
+		`{"error":{"message":"\u001b[2J` + canary + `","@Message.ExtendedInfo":[{"Message":"limit of sessions"}]}}`,
+		`{"Boot":{"BootSourceOverrideEnabled":"Once","BootSourceOverrideTarget":"Pxe","BootSourceOverrideMode":"UEFI"}}`,
+	} {
+		for at := range uint8(12) {
+			f.Add(at*3, uint16(200), "/redfish/v1/SessionService/Sessions/1", []byte(body))
+		}
+		f.Add(uint8(3), uint16(401), "http://192.0.2.1/redfish/", []byte(body))
+	}
+
+	bench := newRedfishBench(f, vlab.RedfishSupermicro)
+	f.Fuzz(func(t *testing.T, at uint8, status uint16, location string, body []byte) {
+		if strings.ContainsFunc(location, unicode.IsControl) {
+			t.Skip("net/http would replace it")
+		}
+		h := &hostileAnswer{
+			service: bench.service, at: int64(at), status: 200 + int(status)%400, location: location, body: body,
+		}
+		bench.server.Config.Handler = h
+		ctx := t.Context()
+		var texts []string
+		note := func(err error) {
+			if err != nil {
+				texts = append(texts, err.Error())
+			}
+		}
+
+		r, err := bench.Check(ctx, bench.bmc, password())
+		note(err)
+		texts = append(texts, r.Boot, r.Maker, r.Model, r.Firmware, r.Controller, r.SecureBoot)
+		texts = append(texts, r.Media...)
+		for _, s := range r.Sensors {
+			texts = append(texts, s.Name, s.Unit, s.Health)
+		}
+		note(bench.Set(ctx, bench.bmc, password(), "on", nil))
+		warning, err := bench.SetBootDevice(ctx, bench.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, nil)
+		note(err)
+		texts = append(texts, warning)
+		note(bench.SetMedia(ctx, bench.bmc, password(), "http://10.0.0.1/a.iso", nil))
+
+		if n := h.requests.Load(); n > 500 {
+			t.Errorf("%d requests", n)
+		}
+		for _, text := range texts {
+			if len(text) > 4<<10 || strings.ContainsFunc(text, unicode.IsControl) {
+				t.Errorf("%d characters: %q", len(text), text)
+			}
+			if strings.Contains(text, canary) && !strings.Contains(string(body), canary) {
+				t.Errorf("the password is in %q", text)
+			}
+		}
+	})
+}
