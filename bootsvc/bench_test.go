@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,6 +94,12 @@ func serveInventory(t *testing.T, db, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	machines, err := store.MachineCount(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	debug.SetGCPercent(500) // as collectRarely does in internal/server
+	debug.SetMemoryLimit(256<<20 + int64(machines)*4<<10)
 	meta, err := metadatasvc.New(metadatasvc.Config{
 		Address: benchSelf, Addrs: []string{":7172"}, Key: testKey, Proxies: []netip.Prefix{benchNet},
 	}, store, store)
@@ -133,8 +140,7 @@ func startServer(t *testing.T, db, dir, profile string) *benchProcess {
 		profile = ""
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.cpuprofile", profile)
-	// As the server sets it (collectRarely).
-	cmd.Env = append(os.Environ(), benchDB+"="+db, benchDir+"="+dir, "GOGC=500", "GOMEMLIMIT=256MiB")
+	cmd.Env = append(os.Environ(), benchDB+"="+db, benchDir+"="+dir)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	end, err := cmd.StdinPipe()
 	if err != nil {
@@ -231,7 +237,7 @@ func startPeer(t *testing.T, cmd *exec.Cmd) *benchProcess {
 // benchTemp returns a folder on a disk, whatever TMPDIR is.
 func benchTemp(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "ingot-bench-")
+	dir, err := os.MkdirTemp("/var/tmp", "ingot-bench-") //nolint:usetesting // TMPDIR may be in memory, where fsync costs nothing
 	if err != nil {
 		t.Fatal(err)
 	}

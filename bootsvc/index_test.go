@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// phases of a machine in TestNoLookupReopensAWindow, in their order.
+// phases of a machine in TestS1NoLookupReopensAWindow, in their order.
 const (
 	closed = iota // the write that closed it has returned
 	arming
@@ -31,10 +31,10 @@ type subject struct {
 	phase   atomic.Int64 // counts up; the phase is the remainder
 }
 
-// TestNoLookupReopensAWindow: while many machines are armed and closed in all ways, in random order, no lookup that
+// TestS1NoLookupReopensAWindow: while many machines are armed and closed in all ways, in random order, no lookup that
 // begins after the closing write has returned decides that the machine is armed, and none that begins after the arming
 // write has returned decides that it is not.
-func TestNoLookupReopensAWindow(t *testing.T) {
+func TestS1NoLookupReopensAWindow(t *testing.T) {
 	const machines, readers, rounds = 8, 4, 12
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), noKeys{})
 	if err != nil {

@@ -26,9 +26,8 @@ const (
 //
 // It answers only for a machine whose grant is free. Such an answer is a reservation, "boot from disk" or public
 // metadata, and opens nothing. If the grant has an owner, whether a run or an operator, the index does not answer, and
-// the lookup reads machine and grant in one statement. Therefore an entry that is out of date cannot open a window,
-// whoever closed it: the entry says that the grant is free, so the machine boots from disk and gets no secret; or it is
-// not used.
+// the lookup reads machine and grant in one statement. Therefore an entry that is out of date cannot open a window, in
+// any process: either it says that the grant is free, so the machine boots from disk and gets no secret, or it is not used.
 //
 // An entry is not out of date for a write of this Store. Triggers on every table that an entry is made of note the
 // machines of a transaction (watchChanges). Their entries are dropped before the transaction commits, and KeepIndex reads
@@ -251,7 +250,7 @@ func (s *Store) InReservedNetwork(a netip.Addr) bool {
 	return false
 }
 
-// KeepIndex keeps the machines in memory until ctx ends, about 1 kB for each. Until it has read them, and whenever it
+// KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read them, and whenever it
 // cannot, lookups read the database.
 func (s *Store) KeepIndex(ctx context.Context) error {
 	tick := time.NewTicker(checkIndexEvery)
@@ -323,7 +322,7 @@ func (s *Store) readEntries(ctx context.Context, names []string) (map[string]*in
 			break
 		}
 		e := &indexEntry{grant: r.Grant.grant()}
-		e.machine, err = r.machineRow.value()
+		e.machine, err = r.value()
 		read[r.Name] = e
 	}
 	return read, err

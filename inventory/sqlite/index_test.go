@@ -149,10 +149,10 @@ func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
 	require.Empty(t, w.index.byMAC, "everything was dropped in between")
 }
 
-// TestAnotherProcessOpensNothing: another store on the same file, as in another process, closes and fences what this one
+// TestS1AnotherProcessOpensNothing: another store on the same file, as in another process, closes and fences what this one
 // has opened. No lookup of this store finds it open afterwards, even before it has looked for writes of others. What the
 // other one opens is found after the next look.
-func TestAnotherProcessOpensNothing(t *testing.T) {
+func TestS1AnotherProcessOpensNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	other, err := Open(t.Context(), w.path, w.keys, WithClock(w.clock.Now))
