@@ -141,7 +141,7 @@ func startServer(t *testing.T, db, dir, profile string) *benchProcess {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.cpuprofile", profile)
 	cmd.Env = append(os.Environ(), benchDB+"="+db, benchDir+"="+dir)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.Stderr = os.Stderr
 	end, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
