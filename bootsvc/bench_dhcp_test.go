@@ -19,9 +19,10 @@ const (
 	dhcpFor  = 2    // seconds
 )
 
-// TestBenchDHCP measures this server beside Kea with its leases in a file (memfile), with reservations for all clients:
-// the highest rate at which perfdhcp, as a relay, loses at most 1 % of its DISCOVERs and REQUESTs together, and how many
-// exchanges are completed when twice that rate is asked for. The figures are medians.
+// TestBenchDHCP measures this server beside Kea with its leases in a file (memfile), with reservations
+// for all clients: the highest rate at which perfdhcp, as a relay, loses at most 1 % of its DISCOVERs
+// and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
+// figures are medians.
 func TestBenchDHCP(t *testing.T) {
 	if db := os.Getenv(benchDB); db != "" {
 		serveInventory(t, db, os.Getenv(benchDir))

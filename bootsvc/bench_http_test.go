@@ -24,9 +24,9 @@ const (
 	benchImageLen = 512 << 20
 )
 
-// TestBenchHTTP measures the answers to machines that boot and to installed systems in requests per second, over 16
-// connections that stay open, and the image server beside nginx with sendfile. Each request is for another machine. The
-// figures are medians.
+// TestBenchHTTP measures the answers to machines that boot and to installed systems in requests per
+// second, over 16 connections that stay open, and the image server beside nginx with sendfile. Each
+// request is for another machine. The figures are medians.
 func TestBenchHTTP(t *testing.T) {
 	if db := os.Getenv(benchDB); db != "" {
 		serveInventory(t, db, os.Getenv(benchDir))

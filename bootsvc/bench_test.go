@@ -24,10 +24,10 @@ import (
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
-// The benchmarks beside other servers (make bench-wire). This server runs in a process of its own, in the namespace of
-// the test, with a real inventory on the disk of /var/tmp: events are recorded, and fsync is on. The other server runs
-// in a third namespace. The client has one veth pair to each. All share the processors, so the two servers are measured
-// in turns.
+// The benchmarks beside other servers (make bench-wire). This server runs in a process of its own, in
+// the namespace of the test, with a real inventory on the disk of /var/tmp: events are recorded, and
+// fsync is on. The other server runs in a third namespace. The client has one veth pair to each. All
+// share the processors, so the two servers are measured in turns.
 
 const (
 	benchDB  = "INGOT_BENCH_DB"  // the inventory that a process serves instead of running the benchmark
@@ -164,7 +164,8 @@ type benchProcess struct {
 	stop func()
 }
 
-// cpu returns the processor time that the process has used, from fields 14 and 15 of proc_pid_stat(5), in ticks of 10 ms.
+// cpu returns the processor time that the process has used, from fields 14 and 15 of proc_pid_stat(5),
+// in ticks of 10 ms.
 func (p *benchProcess) cpu(t *testing.T) (used time.Duration) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))

@@ -31,9 +31,9 @@ type subject struct {
 	phase   atomic.Int64 // counts up; the phase is the remainder
 }
 
-// TestS1NoLookupReopensAWindow: while many machines are armed and closed in all ways, in random order, no lookup that
-// begins after the closing write has returned decides that the machine is armed, and none that begins after the arming
-// write has returned decides that it is not.
+// TestS1NoLookupReopensAWindow: while many machines are armed and closed in all ways, in random order,
+// no lookup that begins after the closing write has returned decides that the machine is armed, and
+// none that begins after the arming write has returned decides that it is not.
 func TestS1NoLookupReopensAWindow(t *testing.T) {
 	const machines, readers, rounds = 8, 4, 12
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), noKeys{})

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestS35ThousandMachinesBehindOneAddress: 1,000 machines behind one relay, proxy or NAT address boot at once. Each keeps the
-// connection of its first request open, and all of them are in the middle of the second one at the same time. Only idle
-// connections are closed for them.
+// TestS35ThousandMachinesBehindOneAddress: 1,000 machines behind one relay, proxy or NAT address boot
+// at once. Each keeps the connection of its first request open, and all of them are in the middle of
+// the second one at the same time. Only idle connections are closed for them.
 func TestS35ThousandMachinesBehindOneAddress(t *testing.T) {
 	const machines, limit = 1000, 1024
 	var booting sync.WaitGroup

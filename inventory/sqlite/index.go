@@ -24,15 +24,17 @@ const (
 
 // index holds the machines and their grants in memory, so that most packets and fetches of metadata run no SQL.
 //
-// It answers only for a machine whose grant is free. Such an answer is a reservation, "boot from disk" or public
-// metadata, and opens nothing. If the grant has an owner, whether a run or an operator, the index does not answer, and
-// the lookup reads machine and grant in one statement. Therefore an entry that is out of date cannot open a window, in
-// any process: either it says that the grant is free, so the machine boots from disk and gets no secret, or it is not used.
+// It answers only for a machine whose grant is free. Such an answer is a reservation, "boot from disk"
+// or public metadata, and opens nothing. If the grant has an owner, whether a run or an operator, the
+// index does not answer, and the lookup reads machine and grant in one statement. Therefore an entry
+// that is out of date cannot open a window, in any process: either it says that the grant is free, so
+// the machine boots from disk and gets no secret, or it is not used.
 //
-// An entry is not out of date for a write of this Store. Triggers on every table that an entry is made of note the
-// machines of a transaction (watchChanges). Their entries are dropped before the transaction commits, and KeepIndex reads
-// them again after it. So a run that arms a machine, and then switches it on, is never answered from the state before.
-// After a write of another process, an entry is used for at most checkedFor.
+// An entry is not out of date for a write of this Store. Triggers on every table that an entry is made
+// of note the machines of a transaction (watchChanges). Their entries are dropped before the
+// transaction commits, and KeepIndex reads them again after it. So a run that arms a machine, and then
+// switches it on, is never answered from the state before. After a write of another process, an entry
+// is used for at most checkedFor.
 type index struct {
 	mu        sync.RWMutex
 	byMAC     map[string]*indexEntry
@@ -184,8 +186,9 @@ func (x *index) mark(names []string) {
 	}
 }
 
-// put stores what was read of the machines that take has returned; what is missing in read does not exist. It leaves out
-// machines that have changed since take: what was read of them may be out of date.
+// put stores what was read of the machines that take has returned; what is missing in read does not
+// exist. It leaves out machines that have changed since take: what was read of them may be out of
+// date.
 func (x *index) put(names []string, read map[string]*indexEntry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -237,8 +240,8 @@ func signal(wake chan<- struct{}) {
 	}
 }
 
-// InReservedNetwork reports whether an address is in the network of a reservation, as KeepIndex knows it: a moment after
-// the reservation was written. It reads no database.
+// InReservedNetwork reports whether an address is in the network of a reservation, as KeepIndex knows
+// it: a moment after the reservation was written. It reads no database.
 func (s *Store) InReservedNetwork(a netip.Addr) bool {
 	s.index.mu.RLock()
 	defer s.index.mu.RUnlock()
@@ -250,8 +253,8 @@ func (s *Store) InReservedNetwork(a netip.Addr) bool {
 	return false
 }
 
-// KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read them, and whenever it
-// cannot, lookups read the database.
+// KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read
+// them, and whenever it cannot, lookups read the database.
 func (s *Store) KeepIndex(ctx context.Context) error {
 	tick := time.NewTicker(checkIndexEvery)
 	defer tick.Stop()

@@ -23,8 +23,9 @@ func (s *Store) refreshIndex(t *testing.T) {
 	require.NoError(t, s.loadIndex(ctx))
 }
 
-// compareIndex compares the index with the database. It is called at the end of each test of this package, whose writes
-// the index has followed since newWorld: a write that the triggers do not note leaves an entry that is out of date.
+// compareIndex compares the index with the database. It is called at the end of each test of this
+// package, whose writes the index has followed since newWorld: a write that the triggers do not note
+// leaves an entry that is out of date.
 func compareIndex(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -149,9 +150,9 @@ func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
 	require.Empty(t, w.index.byMAC, "everything was dropped in between")
 }
 
-// TestS1AnotherProcessOpensNothing: another store on the same file, as in another process, closes and fences what this one
-// has opened. No lookup of this store finds it open afterwards, even before it has looked for writes of others. What the
-// other one opens is found after the next look.
+// TestS1AnotherProcessOpensNothing: another store on the same file, as in another process, closes and
+// fences what this one has opened. No lookup of this store finds it open afterwards, even before it
+// has looked for writes of others. What the other one opens is found after the next look.
 func TestS1AnotherProcessOpensNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -207,8 +208,8 @@ func TestS1AnotherProcessOpensNothing(t *testing.T) {
 	require.True(t, open(w.Store))
 }
 
-// TestIndexDropsEntriesOfAnotherConnection: when database/sql has replaced the connection that writes, its data_version
-// says nothing about the time before.
+// TestIndexDropsEntriesOfAnotherConnection: when database/sql has replaced the connection that writes,
+// its data_version says nothing about the time before.
 func TestIndexDropsEntriesOfAnotherConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
