@@ -333,7 +333,7 @@ func (s *Store) readEntries(ctx context.Context, names []string) (map[string]*in
 
 // watchChanges makes a connection note the machines whose rows change. A transaction that is rolled back notes none.
 var watchChanges = func() string {
-	script := "CREATE TEMP TABLE changed_machine (name TEXT NOT NULL);"
+	script := "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE changed_machine (name TEXT NOT NULL);"
 	for table, column := range map[string]string{
 		"machine": "name", "interface": "machine", "grant_": "machine", "standing": "machine", "installation": "machine",
 	} {
