@@ -39,8 +39,9 @@ type Machines interface {
 	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
 	// MachineByAddress finds the machine by the reservation of an interface.
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
-	// Machines returns all machines. It is called at most every few seconds.
-	Machines(ctx context.Context) ([]inventory.Machine, error)
+	// InReservedNetwork reports whether an address is in the network of a reservation. Any host on the
+	// network can cause the call, so it must be cheap.
+	InReservedNetwork(a netip.Addr) bool
 }
 
 // Journal records what was seen on the network. AppendEvents, PutSeen and PutSyslog are called
@@ -129,7 +130,6 @@ type Config struct {
 // Run.
 type Server struct {
 	relayed  relays
-	networks networks
 	checks   checks
 	rivals   rivals
 	cfg      Config

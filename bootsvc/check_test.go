@@ -64,8 +64,8 @@ func TestCheckIsAnswered(t *testing.T) {
 			}
 		}
 	}
-	if len(j.relays) != 1 || j.relays[0].String() != "10.10.20.1" || machines.listed != 1 {
-		t.Errorf("relays heard: %v; the machines were listed %d times", j.relays, machines.listed)
+	if len(j.relays) != 1 || j.relays[0].String() != "10.10.20.1" {
+		t.Errorf("relays heard: %v", j.relays)
 	}
 	for _, path := range []string{checkURL, "/ipxe/binary/" + CheckMAC + "/autoexec.ipxe"} {
 		w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr)

@@ -245,7 +245,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 	if e.relay.IsValid() && len(s.cfg.Relays) == 0 {
 		// The client has no reservation to compare giaddr with. Answers to any giaddr
 		// would let a sender direct packets to any host (S30).
-		reserved := s.reserved(ctx, e.relay, e.log)
+		reserved := s.machines.InReservedNetwork(e.relay)
 		if reserved {
 			s.hear(ctx, e.relay, e.log)
 		}
@@ -303,17 +303,14 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 // reservationPrefix returns i's address with a prefix length: that of i's netmask, or
 // of the subnet of in that contains the address, or 24.
 func reservationPrefix(i inventory.Interface, in link) netip.Prefix {
-	if ip := net.ParseIP(i.Netmask).To4(); ip != nil {
-		if ones, size := net.IPMask(ip).Size(); size == 32 {
-			return netip.PrefixFrom(i.Address, ones)
+	if _, ok := i.MaskBits(); !ok {
+		for _, p := range in.prefixes {
+			if p.Contains(i.Address) {
+				return netip.PrefixFrom(i.Address, p.Bits())
+			}
 		}
 	}
-	for _, p := range in.prefixes {
-		if p.Contains(i.Address) {
-			return netip.PrefixFrom(i.Address, p.Bits())
-		}
-	}
-	return netip.PrefixFrom(i.Address, 24)
+	return i.Subnet()
 }
 
 // answerKnown answers a machine that has a reservation.

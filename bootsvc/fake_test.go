@@ -34,7 +34,6 @@ type fakeMachines struct {
 	machines []inventory.Machine
 	grants   map[string]inventory.Grant
 	err      error
-	listed   int // calls of Machines
 }
 
 func (f *fakeMachines) MachineByMAC(_ context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
@@ -52,11 +51,17 @@ func (f *fakeMachines) MachineByAddress(_ context.Context, a netip.Addr) (invent
 	})
 }
 
-func (f *fakeMachines) Machines(context.Context) ([]inventory.Machine, error) {
+func (f *fakeMachines) InReservedNetwork(a netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.listed++
-	return slices.Clone(f.machines), f.err
+	for _, m := range f.machines {
+		for _, i := range m.Interfaces {
+			if i.Subnet().Masked().Contains(a) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (f *fakeMachines) find(is func(inventory.Machine) bool) (inventory.Machine, inventory.Grant, error) {

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
@@ -111,47 +109,4 @@ func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log func() *slog.L
 	if first {
 		log().Info("relay heard")
 	}
-}
-
-// networks are the networks of all reservations, as last read.
-type networks struct {
-	mu   sync.Mutex
-	read time.Time
-	of   map[netip.Prefix]struct{}
-}
-
-// reserved reports whether an address is in the network of a reservation. It reads the
-// inventory at most once in hearAgain, because any host on the network can cause the
-// call.
-func (s *Server) reserved(ctx context.Context, a netip.Addr, log func() *slog.Logger) bool {
-	n := &s.networks
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if now := s.now(); n.read.IsZero() || now.Before(n.read) || now.Sub(n.read) >= hearAgain {
-		ms, err := s.machines.Machines(ctx)
-		if err != nil {
-			log().Error("reading the networks of the reservations", "error", err)
-		} else {
-			n.of = networksOf(ms)
-		}
-		n.read = now
-	}
-	for p := range n.of {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
-
-func networksOf(ms []inventory.Machine) map[netip.Prefix]struct{} {
-	out := map[netip.Prefix]struct{}{}
-	for _, m := range ms {
-		for _, i := range m.Interfaces {
-			if i.Address.Is4() {
-				out[reservationPrefix(i, link{}).Masked()] = struct{}{}
-			}
-		}
-	}
-	return out
 }

@@ -96,8 +96,8 @@ func TestS48ForgedRelaysWriteNothing(t *testing.T) {
 		s.answer(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, giaddr), link{name: "eth0"})
 		s.answer(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, giaddr, stranger), link{name: "eth0"})
 	}
-	if len(j.relays) != 0 || f.listed != 1 {
-		t.Errorf("%d relays were recorded, the machines listed %d times", len(j.relays), f.listed)
+	if len(j.relays) != 0 {
+		t.Errorf("%d relays were recorded", len(j.relays))
 	}
 	for _, c := range []struct {
 		giaddr string

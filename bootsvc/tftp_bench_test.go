@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-var bench = flag.Bool("bench", false, "compare TFTP with tftpd-hpa and atftpd (make bench-wire)")
+var bench = flag.Bool("bench", false, "measure beside other servers (make bench-wire)")
 
 const (
 	benchRuns   = 7

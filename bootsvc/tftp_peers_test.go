@@ -14,12 +14,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// tftpProgram returns a command of a TFTP program of Debian that `make deps` has unpacked,
-// and skips the test if it is missing.
-func tftpProgram(t *testing.T, name string, args ...string) *exec.Cmd {
+// unpackedProgram returns a command of a Debian package that `make deps` has unpacked into a tree of
+// that name, and skips the test if it is missing.
+func unpackedProgram(t *testing.T, tree, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache"))
-	root := filepath.Join(cache, "ingot-lab", "pkg", "tftp", "usr")
+	root := filepath.Join(cache, "ingot-lab", "pkg", tree, "usr")
 	for _, dir := range []string{"bin", "sbin"} {
 		if path := filepath.Join(root, dir, name); exists(path) {
 			libs, err := filepath.Glob(filepath.Join(root, "lib", "*-linux-gnu"))
@@ -33,6 +33,12 @@ func tftpProgram(t *testing.T, name string, args ...string) *exec.Cmd {
 	}
 	t.Skip(name + " is missing: make deps")
 	return nil
+}
+
+// tftpProgram returns a command of a TFTP program of Debian.
+func tftpProgram(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	return unpackedProgram(t, "tftp", name, args...)
 }
 
 func exists(path string) bool {

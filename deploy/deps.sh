@@ -9,7 +9,8 @@
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
 #   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator),
-#                  others go to other machines (kernel, mdadm, LVM, iPXE of Debian sid, busybox)
+#                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, iPXE of
+#                  Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
 # CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab. The script asks no questions, can be interrupted and repeated at any
 # time, and takes a second when nothing is missing.
@@ -96,7 +97,7 @@ install_missing() {
 [ ${#packages[@]} = 0 ] || install_missing "${packages[@]}"
 
 # --- 2. packages that are only unpacked ---------------------------------------------------------------------------------
-RECIPE=2 # count up when the content of the unpacked trees changes
+RECIPE=3 # count up when the content of the unpacked trees changes
 work=
 trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 
@@ -129,7 +130,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi | dhcp | clients)
+    relay | openipmi | dhcp | nginx | clients)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -171,7 +172,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay dhcp openipmi tftp ovs programs kernel ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp nginx openipmi tftp ovs programs kernel secureboot ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -180,13 +181,15 @@ unpack_all() {
   rm -rf "$CACHE"/pkg/.tmp.*
   unpack busybox busybox-static
   unpack relay isc-dhcp-relay
-  unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server
+  unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server kea-admin # kea-admin has perfdhcp
+  unpack nginx nginx
   unpack openipmi openipmi libopenipmi0
   unpack tftp atftp atftpd tftp-hpa tftpd-hpa libwrap0 # the two servers conflict: apt could not install both
   # Open vSwitch, a switch with 802.1Q and LACP in user space; it is started by the lab, never as a service.
   unpack ovs openvswitch-switch openvswitch-common libxdp1 libbpf1 libunbound8
   unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
   unpack kernel linux-image-amd64
+  unpack secureboot shim-signed grub-efi-amd64-signed # their scripts would make this host boot from them
   unpack_ipxe
   exec 9>&-
 }

@@ -171,6 +171,20 @@ func (Interface) Split(key, text string) map[string]string {
 	return map[string]string{"address": p.Addr().String(), "netmask": net.IP(net.CIDRMask(p.Bits(), 32)).String()}
 }
 
+// MaskBits returns the length of the prefix that the netmask stands for; ok is false without a valid netmask.
+func (i Interface) MaskBits() (bits int, ok bool) {
+	bits, size := net.IPMask(net.ParseIP(i.Netmask).To4()).Size()
+	return bits, size == 32
+}
+
+// Subnet returns the reserved IPv4 address with the length of its netmask. Without a valid netmask it is 24.
+func (i Interface) Subnet() netip.Prefix {
+	if bits, ok := i.MaskBits(); ok {
+		return netip.PrefixFrom(i.Address, bits)
+	}
+	return netip.PrefixFrom(i.Address, 24)
+}
+
 // Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a number
 // is read as seconds.
 type Lease time.Duration

@@ -1,6 +1,7 @@
 package metadatasvc
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"regexp"
@@ -27,8 +28,8 @@ func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	case len(seg) == 0:
 		return []byte(versions), true
 	case version(seg[0]):
-		t := s.tree(p)
-		return t.get(strings.Join(seg[1:], "/"))
+		path := strings.Join(seg[1:], "/")
+		return s.tree(p, path).get(path)
 	case len(seg) == 1 && seg[0] == "metadata":
 		return rootio(p.machine), true
 	case p.secret && seg[0] == "nocloud":
@@ -78,54 +79,79 @@ func (t tree) add(path, value string) {
 	}
 }
 
-// tree returns the EC2 tree of p.
-func (s *Server) tree(p profile) tree {
+// tree returns the EC2 tree of p, with all that path may ask for. Most requests are for one leaf.
+func (s *Server) tree(p profile, path string) tree {
+	wants := func(dir string) bool { return strings.HasPrefix(path, dir) || strings.HasPrefix(dir, path) }
 	m := p.machine
-	t := tree{}
-	const md = "meta-data/"
-	t.add(md+"instance-id", seed.InstanceID(m))
-	t.add(md+"hostname", hostname(m))
-	t.add(md+"local-hostname", hostname(m))
-	t.add(md+"instance-type", "bare-metal")
 	i, ok := m.Netboot()
 	if !ok && len(m.Interfaces) > 0 {
 		i, ok = m.Interfaces[0], true
 	}
-	address := ""
-	if ok {
-		t.add(md+"mac", i.MAC)
-		if i.Address.Is4() {
-			address = i.Address.String()
-			t.add(md+"local-ipv4", address)
+	t := tree{}
+	if wants(metaData) {
+		t.addMachine(m)
+		if ok {
+			t.addInterface(i)
 		}
 	}
-	for name, value := range m.Labels {
-		t.add(md+"tags/instance/"+name, value)
+	if wants(cards) {
+		t.addCards(m)
 	}
-	// cloud-init asks DHCP on each card that it finds here, and waits for it.
+	if wants(identityDocument) {
+		t.add(identityDocument, identity(m, i))
+	}
+	if wants(userData) && (p.secret || p.byAddress) {
+		t.add(userData, string(seed.Combined(m, s.phoneHome(p))))
+	}
+	return t
+}
+
+// Paths of the EC2 tree.
+const (
+	metaData         = "meta-data/"
+	cards            = metaData + "network/interfaces/macs/"
+	identityDocument = "dynamic/instance-identity/document"
+	userData         = "user-data"
+)
+
+func (t tree) addMachine(m inventory.Machine) {
+	t.add(metaData+"instance-id", seed.InstanceID(m))
+	t.add(metaData+"hostname", hostname(m))
+	t.add(metaData+"local-hostname", hostname(m))
+	t.add(metaData+"instance-type", "bare-metal")
+	for name, value := range m.Labels {
+		t.add(metaData+"tags/instance/"+name, value)
+	}
+	for n, key := range m.SSHKeys {
+		t.add(metaData+"public-keys/"+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))
+	}
+}
+
+func (t tree) addInterface(i inventory.Interface) {
+	t.add(metaData+"mac", i.MAC)
+	if i.Address.Is4() {
+		t.add(metaData+"local-ipv4", i.Address.String())
+	}
+}
+
+// addCards adds the cards that DHCP answers: cloud-init asks DHCP on each card that it finds here, and waits for it.
+func (t tree) addCards(m inventory.Machine) {
 	for n, i := range m.Interfaces {
 		if i.Address.Is4() && !i.DisableDHCP {
-			card := md + "network/interfaces/macs/" + i.MAC + "/"
+			card := cards + i.MAC + "/"
 			t.add(card+"mac", i.MAC)
 			t.add(card+"device-number", strconv.Itoa(n))
 			t.add(card+"local-ipv4s", i.Address.String())
 			t.add(card+"subnet-ipv4-cidr-block", seed.Prefix(i).Masked().String())
 		}
 	}
-	for n, key := range m.SSHKeys {
-		t.add(md+"public-keys/"+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))
-	}
-	t.add("dynamic/instance-identity/document", identity(m, i, address))
-	if p.secret || p.byAddress {
-		t.add("user-data", string(seed.Combined(m, s.phoneHome(p))))
-	}
-	return t
 }
 
-func identity(m inventory.Machine, i inventory.Interface, address string) string {
-	arch := i.Arch
-	if arch == "" {
-		arch = "x86_64"
+// identity returns the instance identity document of m, whose first interface is i; without one, i is zero.
+func identity(m inventory.Machine, i inventory.Interface) string {
+	arch, address := cmp.Or(i.Arch, "x86_64"), ""
+	if i.Address.Is4() {
+		address = i.Address.String()
 	}
 	b, err := json.Marshal(map[string]string{
 		"architecture": arch, "instanceId": seed.InstanceID(m), "instanceType": "bare-metal", "privateIp": address, "version": "2017-09-30",

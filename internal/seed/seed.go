@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
@@ -178,13 +177,10 @@ func phoneHome(url string) []byte {
 // Prefix returns i's address with the length of its netmask. Without a valid
 // netmask it is a host route (/32, /128).
 func Prefix(i inventory.Interface) netip.Prefix {
-	bits := i.Address.BitLen()
-	if ip := net.ParseIP(i.Netmask).To4(); ip != nil && i.Address.Is4() {
-		if ones, size := net.IPMask(ip).Size(); size == 32 {
-			bits = ones
-		}
+	if bits, ok := i.MaskBits(); ok && i.Address.Is4() {
+		return netip.PrefixFrom(i.Address, bits)
 	}
-	return netip.PrefixFrom(i.Address, bits)
+	return netip.PrefixFrom(i.Address, i.Address.BitLen())
 }
 
 // encode returns v as indented JSON with a line feed; it cannot fail for the

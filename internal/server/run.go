@@ -98,7 +98,8 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 		parts = append(parts, part{l.Name, l.Run})
 	}
 	if s.netboot.on() {
-		parts = append(parts, part{"boot server", s.netboot.boot.Run}, part{"metadata server", s.netboot.metadata.Run})
+		parts = append(parts, part{"boot server", s.netboot.boot.Run}, part{"metadata server", s.netboot.metadata.Run},
+			part{"index of the inventory", s.records.store.KeepIndex})
 	}
 
 	return parts

@@ -49,7 +49,7 @@ func Serve(ctx context.Context, o Options) error {
 	if o.Config.Netboot, err = o.Config.Netboot.Resolve(); err != nil {
 		return err
 	}
-	collectRarely()
+	collectRarely(0)
 	h, err := newHost(o)
 	if err != nil {
 		return err
@@ -83,11 +83,15 @@ func quietAPI(o Options, h *site.Host) (http.Handler, error) {
 // more often. Installing a fleet needs a third of it.
 const softMemoryLimit = 256 << 20
 
+// memoryPerMachine is by how much each machine of the inventory raises the limit: the index keeps the
+// machines in memory, and the garbage collector would otherwise run all the time in a large inventory.
+const memoryPerMachine = 4 << 10
+
 // collectRarely lets the garbage collector run less often while memory is free. GOGC
 // or GOMEMLIMIT in the environment disables it.
-func collectRarely() {
+func collectRarely(machines int) {
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(softMemoryLimit)
+		debug.SetMemoryLimit(softMemoryLimit + int64(machines)*memoryPerMachine)
 		debug.SetGCPercent(500)
 	}
 }
@@ -207,6 +211,11 @@ func (s *server) openInventory(ctx context.Context) error {
 // checkRecords finishes what an earlier run of the server has left.
 func (s *server) checkRecords(ctx context.Context) (err error) {
 	store := s.records.store
+	machines, err := store.MachineCount(ctx)
+	if err != nil {
+		return err
+	}
+	collectRarely(machines)
 	if err := adoptImages(ctx, store, s.cfg.ImageDir()); err != nil {
 		return err
 	}

@@ -56,13 +56,21 @@ func (s *Store) Machines(ctx context.Context) ([]inventory.Machine, error) {
 }
 
 // MachineByMAC returns the machine that has an interface with that canonical MAC, and its grant, or
-// the zero Grant if it was never granted. It is one SELECT and never waits for a writer.
+// the zero Grant if it was never granted. It is at most one SELECT and never waits for a writer; a
+// machine whose grant is free comes from memory (KeepIndex). Do not change what it points to: the
+// answers share it.
 func (s *Store) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
+	if e := s.index.byMACOrNil(mac); e != nil {
+		return e.machine, e.grant, nil
+	}
 	return s.machineBy(ctx, "mac", mac)
 }
 
 // MachineByAddress is MachineByMAC with a reserved address instead.
 func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
+	if e := s.index.byAddressOrNil(a.Unmap()); e != nil {
+		return e.machine, e.grant, nil
+	}
 	return s.machineBy(ctx, "address", a.Unmap().String())
 }
 
@@ -74,12 +82,15 @@ func machineBySQL(column string) string {
 		JOIN machine m ON m.name = i.machine LEFT JOIN grant_ g ON g.machine = m.name WHERE i.` + column + " = ?"
 }
 
+// A grantedMachineRow has machineColumns and joinedGrantColumns.
+type grantedMachineRow struct {
+	machineRow
+	Grant grantRow `db:"g"`
+}
+
 // machineBy finds a machine by a column of table interface, mac or address.
 func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.Machine, inventory.Grant, error) {
-	var r struct {
-		machineRow
-		Grant grantRow `db:"g"`
-	}
+	var r grantedMachineRow
 	err := get(ctx, s.ro, &r, machineByQuery[column], value)
 	if err != nil {
 		return inventory.Machine{}, inventory.Grant{}, fmt.Errorf("finding machine by %s %q: %w", column, value, err)

@@ -54,6 +54,7 @@ type Store struct {
 	// before the code of the first one notices.
 	touched map[*sqlx.Tx]map[string]bool
 	driver  driver.Driver // of both pools
+	index   *index
 }
 
 // An Option changes how a Store is opened.
@@ -121,14 +122,22 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	// synchronous NORMAL for WAL, which would lose acknowledged reports in a power failure.
 	// secure_delete overwrites secrets that are replaced or deleted. auto_vacuum has an effect only
 	// on a new file.
-	s.rw = s.pool("_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL" +
-		"&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128")
+	const writing = "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL" +
+		"&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128"
+	s.rw = s.pool(writing, nil)
 	s.rw.SetMaxOpenConns(1)
 	if err := s.migrate(ctx, schema); err != nil {
 		return s, s.noRoom(err)
 	}
 
-	s.ro = s.pool("_query_only=on&_busy_timeout=10000&_stmt_cache_size=128")
+	// Now that the schema is there, writes are watched.
+	if err := s.rw.Close(); err != nil {
+		return s, err
+	}
+	s.index = newIndex()
+	s.rw = s.pool(writing, s.watch)
+	s.rw.SetMaxOpenConns(1)
+	s.ro = s.pool("_query_only=on&_busy_timeout=10000&_stmt_cache_size=128", nil)
 	s.ro.SetMaxOpenConns(8)
 	s.ro.SetMaxIdleConns(8)
 	return s, s.checkKeys(ctx)
@@ -151,9 +160,10 @@ func sqliteDriver() driver.Driver {
 	}}
 }
 
-// pool returns a pool of connections with these driver parameters.
-func (s *Store) pool(params string) *sqlx.DB {
-	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params)}), "sqlite3")
+// pool returns a pool of connections with these driver parameters. prepare, if not nil, is called
+// with each new connection.
+func (s *Store) pool(params string, prepare func(driver.Conn) error) *sqlx.DB {
+	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params), prepare}), "sqlite3")
 	db.MapperFunc(columnOf)
 	return db
 }
@@ -167,15 +177,25 @@ func columnOf(field string) string {
 
 // connector opens the connections of a pool.
 type connector struct {
-	driver driver.Driver
-	dsn    string
+	driver  driver.Driver
+	dsn     string
+	prepare func(driver.Conn) error
 }
 
 // Driver returns the driver.
 func (c connector) Driver() driver.Driver { return c.driver }
 
 // Connect opens a connection.
-func (c connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := c.driver.Open(c.dsn)
+	if err != nil || c.prepare == nil {
+		return conn, err
+	}
+	if err := c.prepare(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
 
 func dsn(path, params string) string {
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + params
@@ -212,8 +232,9 @@ func (s *Store) noRoom(err error) error {
 	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
 }
 
-// write runs do in one transaction and notifies the subscribers after the commit. If the disk is
-// full, the error is inventory.ErrFull and nothing is written.
+// write runs do in one transaction and notifies the subscribers after the commit. Before it returns,
+// the index has dropped what the transaction changed. If the disk is full, the error is
+// inventory.ErrFull and nothing is written.
 func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) error) error {
 	tx, err := s.rw.BeginTxx(ctx, nil)
 	if err != nil {
@@ -224,6 +245,11 @@ func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) err
 	if err := do(tx); err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}
+	release, err := s.holdChanged(ctx, tx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
+	}
+	defer release()
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("%s: %w", what, s.noRoom(err))
 	}

@@ -54,6 +54,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, path: filepath.Join(t.TempDir(), "inventory.db"), keys: keyring.New(), clock: newClock()}
 	w.reopen(w.keys)
 	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
+	w.refreshIndex(t)
 	return w
 }
 
@@ -65,7 +66,10 @@ func (w *world) reopen(keys Sealer) {
 	s, err := Open(w.t.Context(), w.path, keys, WithClock(w.clock.Now), recorded)
 	require.NoError(w.t, err)
 	w.Store = s
-	w.t.Cleanup(func() { _ = s.Close() }) // may be closed already
+	w.t.Cleanup(func() {
+		compareIndex(w.t, s)
+		_ = s.Close() // may be closed already
+	})
 }
 
 func (w *world) in(d time.Duration) time.Time { return w.clock.Now().Add(d) }

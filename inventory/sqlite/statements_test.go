@@ -43,17 +43,21 @@ var small = map[string]string{
 	"standing":     "machines out of service alone",
 	"operation":    "started by hand: Genesis, Migrate and Recover",
 	"json_each":    "what the caller has listed",
+
+	"changed_machine": "of one transaction",
 }
 
 // scans are the statements that intentionally scan a growing table, with the reason.
 var scans = map[string]string{
-	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, run( DESC)? LIMIT \?`:            "by an index, and ends at its limit",
-	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                            "by an index, and ends at its limit",
-	`SELECT doc FROM bmc_job WHERE true ORDER BY started DESC, rowid DESC LIMIT \?`:                                    "by an index, the newest first, and ends at its limit",
-	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                                 "once an hour, outside the connection that writes: ranks the runs of each machine",
-	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .* WHERE true)? ORDER BY m\.name`:                    "all machines are asked for",
-	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                                "all machines are asked for",
-	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                           "once an hour, and when an image loses its file: an open run may have no record yet",
+	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, run( DESC)? LIMIT \?`: "by an index, and ends at its limit",
+	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                 "by an index, and ends at its limit",
+	`SELECT doc FROM bmc_job WHERE true ORDER BY started DESC, rowid DESC LIMIT \?`:                         "by an index, the newest first, and ends at its limit",
+	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                      "once an hour, outside the connection that writes: ranks the runs of each machine",
+	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .* WHERE true)? ORDER BY m\.name`:         "all machines are asked for",
+	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                     "all machines are asked for",
+	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                "once an hour, and when an image loses its file: an open run may have no record yet",
+	`DELETE FROM grant_`:                                                                                               "a restore: forgets all grants, once",
+	`SELECT name FROM machine`:                                                                                         "the index reads all machines when it begins",
 	`SELECT count\(\*\) FROM machine`:                                                                                  "reads no rows, only their number in an index",
 	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                                    "compares new machines with all others; or looks at all secrets",
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                                      "looks at all secrets",

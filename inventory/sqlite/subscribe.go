@@ -68,9 +68,6 @@ func (s *Store) fire(tx *sqlx.Tx) {
 		if machine != "" && !s.touched[tx][machine] {
 			continue
 		}
-		select {
-		case c <- struct{}{}:
-		default: // the channel already holds a value
-		}
+		signal(c)
 	}
 }

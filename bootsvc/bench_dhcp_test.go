@@ -1,0 +1,173 @@
+package bootsvc
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+const (
+	dhcpRuns = 3
+	dhcpStep = 1500 // DORA/s
+	dhcpFrom = 6000 // the first step
+	mostLost = 1.0  // per cent
+	dhcpFor  = 2    // seconds
+)
+
+// TestBenchDHCP measures this server beside Kea with its leases in a file (memfile), with reservations
+// for all clients: the highest rate at which perfdhcp, as a relay, loses at most 1 % of its DISCOVERs
+// and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
+// figures are medians.
+func TestBenchDHCP(t *testing.T) {
+	if db := os.Getenv(benchDB); db != "" {
+		serveInventory(t, db, os.Getenv(benchDir))
+		return
+	}
+	if !benchmarks(t) {
+		return
+	}
+	addPeer(t)
+	dir := benchTemp(t)
+	fmt.Printf("%-44s %9s %9s %6s   (medians of %d)\n", "DORA/s", "ingot", "Kea", "ratio", dhcpRuns)
+	for _, machines := range []int{1000, 10_000, 100_000} {
+		targets := []dhcpTarget{
+			{"cli0", benchSelf, machines, startServer(t, benchInventory(t, dir, machines, 0), dir, fmt.Sprintf("dhcp-%d", machines))},
+			{"cli1", peerSelf, machines, startKea(t, dir, machines)},
+		}
+		var lossFree, twice, cpu [2][]float64
+		for range dhcpRuns {
+			for n, target := range targets {
+				free, overloaded := target.measure(t)
+				lossFree[n], twice[n] = append(lossFree[n], free), append(twice[n], overloaded)
+				cpu[n] = append(cpu[n], target.cost(t))
+			}
+		}
+		for _, target := range targets {
+			target.process.stop()
+		}
+		row := func(name string, s [2][]float64) {
+			fmt.Printf("%-44s %9.0f %9.0f %6.2f\n", fmt.Sprintf("%d machines, %s", machines, name), median(s[0]), median(s[1]),
+				median(ratios(s[0], s[1])))
+		}
+		row("at most 1 % lost", lossFree)
+		row("completed of twice as many", twice)
+		row("CPU, µs for each", cpu)
+	}
+}
+
+// dhcpTarget is a server, and how perfdhcp reaches it.
+type dhcpTarget struct {
+	iface    string // of the client
+	server   netip.Addr
+	machines int
+	process  *benchProcess
+}
+
+// cost returns the processor time of one exchange at a rate that each server can answer, in microseconds.
+func (d dhcpTarget) cost(t *testing.T) float64 {
+	t.Helper()
+	before := d.process.cpu(t)
+	_, completed := d.perfdhcp(t, dhcpStep)
+	return float64((d.process.cpu(t) - before).Microseconds()) / (completed * dhcpFor)
+}
+
+// measure returns the highest rate at which at most mostLost are lost, and the rate of completed exchanges when twice
+// that rate is asked for. A step that loses more is tried twice: other programs disturb single ones.
+func (d dhcpTarget) measure(t *testing.T) (lossFree, twice float64) {
+	t.Helper()
+	keeps := func(rate float64) bool {
+		for range 2 {
+			if lost, _ := d.perfdhcp(t, rate); lost <= mostLost {
+				return true
+			}
+		}
+		return false
+	}
+	rate := float64(dhcpFrom)
+	if keeps(rate) {
+		for keeps(rate + dhcpStep) {
+			rate += dhcpStep
+		}
+	} else {
+		for rate -= dhcpStep; rate > dhcpStep && !keeps(rate); {
+			rate -= dhcpStep
+		}
+	}
+	_, twice = d.perfdhcp(t, 2*rate)
+	return rate, twice
+}
+
+var (
+	perfSent     = regexp.MustCompile(`sent packets: (\d+)`)
+	perfReceived = regexp.MustCompile(`received packets: (\d+)`)
+)
+
+// perfdhcp asks for rate exchanges in a second, for dhcpFor. It returns the share of DISCOVERs and REQUESTs that
+// were lost, in per cent, and the rate of completed exchanges.
+func (d dhcpTarget) perfdhcp(t *testing.T, rate float64) (lost, completed float64) {
+	t.Helper()
+	cmd := inNamespace(clientNS, unpackedProgram(t, "dhcp", "perfdhcp", "-4", "-l", d.iface, "-b", "mac="+benchMAC(0).String(),
+		"-R", fmt.Sprint(d.machines), "-r", fmt.Sprint(int(rate)), "-p", fmt.Sprint(dhcpFor), "-W", "300000", d.server.String()))
+	out, _ := cmd.Output() // its status says that packets were lost
+	sent, received := numbers(perfSent, out), numbers(perfReceived, out)
+	if len(sent) != 2 || len(received) != 2 || sent[0] == 0 {
+		t.Fatalf("perfdhcp: %s", out)
+	}
+	if os.Getenv("INGOT_BENCH_DETAILS") != "" {
+		fmt.Printf("  %s %d machines, %.0f/s: sent %.0f+%.0f, received %.0f+%.0f\n", d.iface, d.machines, rate, sent[0], sent[1],
+			received[0], received[1])
+	}
+	return 100 * (sent[0] - received[0] + sent[1] - received[1]) / (sent[0] + sent[1]), received[1] / dhcpFor
+}
+
+func numbers(pattern *regexp.Regexp, text []byte) (out []float64) {
+	for _, m := range pattern.FindAllSubmatch(text, -1) {
+		n, err := strconv.ParseFloat(string(m[1]), 64)
+		if err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// startKea starts Kea with reservations for that many machines.
+func startKea(t *testing.T, dir string, machines int) *benchProcess {
+	t.Helper()
+	reservations := make([]map[string]string, machines)
+	for n := range reservations {
+		reservations[n] = map[string]string{"hw-address": benchMAC(n).String(), "ip-address": benchAddress(peerNet, n).String()}
+	}
+	leases := filepath.Join(dir, fmt.Sprintf("kea-%d.csv", machines))
+	config, err := json.Marshal(map[string]any{"Dhcp4": map[string]any{
+		"interfaces-config":            map[string]any{"interfaces": []string{"peer0"}, "dhcp-socket-type": "udp"},
+		"lease-database":               map[string]any{"type": "memfile", "persist": true, "name": leases, "lfc-interval": 3600},
+		"multi-threading":              map[string]any{"enable-multi-threading": true, "thread-pool-size": 2, "packet-queue-size": 64},
+		"host-reservation-identifiers": []string{"hw-address"},
+		"valid-lifetime":               604800,
+		"loggers":                      []any{map[string]any{"name": "kea-dhcp4", "severity": "ERROR"}},
+		"subnet4": []any{map[string]any{
+			"subnet": peerNet.String(), "reservations-in-subnet": true, "reservations-out-of-pool": true, "reservations": reservations,
+			"option-data": []any{map[string]any{"name": "routers", "data": peerSelf.String()}},
+		}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "kea.json")
+	write(t, file, string(config))
+	kea := unpackedProgram(t, "dhcp", "kea-dhcp4", "-c", file)
+	lfc := unpackedProgram(t, "dhcp", "kea-lfc").Path
+	kea.Env = append(kea.Env, "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR="+dir, "KEA_LFC_EXECUTABLE="+lfc)
+	process := startPeer(t, kea)
+	target := dhcpTarget{"cli1", peerSelf, machines, process}
+	waitFor(t, func() bool {
+		lost, _ := target.perfdhcp(t, 100)
+		return lost == 0
+	})
+	return process
+}

@@ -1,0 +1,199 @@
+package bootsvc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	httpRuns      = 5
+	httpFor       = 2 * time.Second
+	httpConns     = 16
+	benchImageLen = 512 << 20
+)
+
+// TestBenchHTTP measures the answers to machines that boot and to installed systems in requests per
+// second, over 16 connections that stay open, and the image server beside nginx with sendfile. Each
+// request is for another machine. The figures are medians.
+func TestBenchHTTP(t *testing.T) {
+	if db := os.Getenv(benchDB); db != "" {
+		serveInventory(t, db, os.Getenv(benchDir))
+		return
+	}
+	if !benchmarks(t) {
+		return
+	}
+	addPeer(t)
+	dir := benchTemp(t)
+	fmt.Printf("%-44s %9s %9s %9s   (medians of %d)\n", "requests/s, 16 connections", "ingot", "p99, ms", "CPU, µs", httpRuns)
+	metadata := func(n int) string {
+		return "GET /2021-03-23/meta-data/instance-id HTTP/1.1\r\nHost: m\r\nX-Forwarded-For: " + benchAddress(benchNet, n).String() + "\r\n\r\n"
+	}
+	script := func(n int) string {
+		return "GET /ipxe/script/" + benchMAC(n).String() + "/auto.ipxe HTTP/1.1\r\nHost: m\r\n\r\n"
+	}
+	for _, c := range []struct {
+		name            string
+		machines, armed int
+		port            int
+		request         func(n int) string
+	}{
+		{"metadata, 1000 machines", 1000, 0, 7172, metadata},
+		{"metadata, 10000 machines", 10_000, 0, 7172, metadata},
+		{"boot script, not armed, 1000 machines", 1000, 0, 80, script},
+		{"boot script, armed, 200 machines", 200, 200, 80, script},
+	} {
+		at := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-"))
+		write(t, filepath.Join(at, "vmlinuz"), "a kernel")
+		server := startServer(t, benchInventory(t, at, c.machines, c.armed), at, filepath.Base(at))
+		var rates, slow, cpu []float64
+		for range httpRuns {
+			before := server.cpu(t)
+			rate, p99 := load(t, fmt.Sprintf("%s:%d", benchSelf, c.port), c.machines, c.request)
+			rates, slow = append(rates, rate), append(slow, float64(p99.Microseconds())/1000)
+			cpu = append(cpu, float64((server.cpu(t)-before).Microseconds())/(rate*httpFor.Seconds()))
+		}
+		server.stop()
+		fmt.Printf("%-44s %9.0f %9.1f %9.1f\n", c.name, median(rates), median(slow), median(cpu))
+	}
+	benchImages(t, dir)
+}
+
+// load sends requests over httpConns connections for httpFor. It returns the rate and the 99th percentile of the time
+// to the end of the answer.
+func load(t *testing.T, addr string, machines int, request func(n int) string) (rate float64, p99 time.Duration) {
+	t.Helper()
+	conns := dialAll(t, addr, httpConns)
+	took := make([][]time.Duration, len(conns))
+	var g errgroup.Group
+	begun := time.Now()
+	for i, c := range conns {
+		g.Go(func() error {
+			defer c.Close()
+			b := make([]byte, 64<<10)
+			for n := i; time.Since(begun) < httpFor; n += len(conns) {
+				sent := time.Now()
+				if _, err := io.WriteString(c, request(n%machines)); err != nil {
+					return err
+				}
+				if err := readAnswer(c, b); err != nil {
+					return err
+				}
+				took[i] = append(took[i], time.Since(sent))
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	return float64(len(all)) / time.Since(begun).Seconds(), all[len(all)*99/100]
+}
+
+// dialAll opens connections from the client's namespace.
+func dialAll(t *testing.T, addr string, n int) (out []net.Conn) {
+	t.Helper()
+	atClient(t, func() (err error) {
+		for range n {
+			c, e := net.Dial("tcp4", addr)
+			if err = errors.Join(err, e); e == nil {
+				out = append(out, c)
+			}
+		}
+		return err
+	})
+	return out
+}
+
+// readAnswer reads one answer, which must be a 200 with its length, into b and discards it.
+func readAnswer(c net.Conn, b []byte) error {
+	have := 0
+	for {
+		n, err := c.Read(b[have:])
+		if err != nil {
+			return err
+		}
+		have += n
+		if head, body, ok := bytes.Cut(b[:have], []byte("\r\n\r\n")); ok {
+			length, err := lengthOf(head)
+			for left := length - len(body); err == nil && left > 0; left -= n {
+				n, err = c.Read(b)
+			}
+			return err
+		}
+	}
+}
+
+func lengthOf(head []byte) (int, error) {
+	_, rest, ok := bytes.Cut(head, []byte("Content-Length: "))
+	if !ok || !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) {
+		return 0, fmt.Errorf("answer %q", head)
+	}
+	digits, _, _ := bytes.Cut(rest, []byte("\r\n"))
+	return strconv.Atoi(string(digits))
+}
+
+// benchImages measures the image server beside nginx.
+func benchImages(t *testing.T, dir string) {
+	t.Helper()
+	files := t.TempDir() // in memory, with make bench-wire
+	write(t, filepath.Join(files, benchImage), strings.Repeat("0123456789abcdef", benchImageLen/16))
+	defer startServer(t, benchInventory(t, dir, 1000, 0), files, "images").stop()
+	config := filepath.Join(files, "nginx.conf")
+	write(t, config, fmt.Sprintf(`daemon off; user root root; worker_processes 2; pid %[1]s/nginx.pid; error_log stderr error;
+events { worker_connections 1024; }
+http {
+	sendfile on; tcp_nopush on; access_log off;
+	client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi;
+	scgi_temp_path %[1]s/scgi;
+	server { listen %[2]s:80; root %[1]s; }
+}
+`, files, peerSelf))
+	defer startPeer(t, unpackedProgram(t, "nginx", "nginx", "-e", "stderr", "-c", config)).stop()
+	waitFor(t, func() bool { return connects(t, peerSelf.String()+":80") })
+
+	fmt.Printf("%-44s %9s %9s %6s   (medians of %d)\n", "MB/s", "ingot", "nginx", "ratio", httpRuns)
+	for _, clients := range []int{1, 16} {
+		var speeds [2][]float64
+		for range httpRuns {
+			speeds[0] = append(speeds[0], fetchAll(t, benchSelf.String()+":80", "/images/"+benchImage, clients))
+			speeds[1] = append(speeds[1], fetchAll(t, peerSelf.String()+":80", "/"+benchImage, clients))
+		}
+		fmt.Printf("%-44s %9.0f %9.0f %6.2f\n", fmt.Sprintf("image of 512 MiB, clients: %d", clients), median(speeds[0]), median(speeds[1]),
+			median(ratios(speeds[0], speeds[1])))
+	}
+}
+
+// fetchAll returns the speed of that many clients together, each fetching the image once, in MB/s.
+func fetchAll(t *testing.T, addr, path string, clients int) float64 {
+	t.Helper()
+	begun := time.Now()
+	var g errgroup.Group
+	for _, c := range dialAll(t, addr, clients) {
+		g.Go(func() error {
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: m\r\n\r\n", path); err != nil {
+				return err
+			}
+			return readAnswer(c, make([]byte, 256<<10))
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return float64(clients) * benchImageLen / 1e6 / time.Since(begun).Seconds()
+}

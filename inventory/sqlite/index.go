@@ -1,0 +1,368 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// checkIndexEvery is how often the index looks for writes of other processes. When the last check is older than
+	// checkedFor, the index answers nothing.
+	checkIndexEvery = time.Second
+	checkedFor      = 2 * checkIndexEvery
+	// loadAtOnce is how many machines are read into the index by one statement.
+	loadAtOnce = 500
+)
+
+// index holds the machines and their grants in memory, so that most packets and fetches of metadata run no SQL.
+//
+// It answers only for a machine whose grant is free. Such an answer is a reservation, "boot from disk"
+// or public metadata, and opens nothing. If the grant has an owner, whether a run or an operator, the
+// index does not answer, and the lookup reads machine and grant in one statement. Therefore an entry
+// that is out of date cannot open a window, in any process: either it says that the grant is free, so
+// the machine boots from disk and gets no secret, or it is not used.
+//
+// An entry is not out of date for a write of this Store. Triggers on every table that an entry is made
+// of note the machines of a transaction (watchChanges). Their entries are dropped before the
+// transaction commits, and KeepIndex reads them again after it. So a run that arms a machine, and then
+// switches it on, is never answered from the state before. After a write of another process, an entry
+// is used for at most checkedFor.
+type index struct {
+	mu        sync.RWMutex
+	byMAC     map[string]*indexEntry
+	byAddress map[netip.Addr]*indexEntry
+	// byName has all machines that were read, those whose entry is dropped too. networks counts their reservations.
+	byName   map[string]*indexEntry
+	networks map[netip.Prefix]int
+	// stale are the machines that must be read. held are those that running transactions change, with the number of
+	// transactions: what is read of them must not be kept.
+	stale map[string]bool
+	held  map[string]int
+	// listed is false while the names of all machines must be read.
+	listed  bool
+	version int64     // the data_version of the connection that writes; -1 = not read yet
+	checked time.Time // when version was read
+	wake    chan struct{}
+}
+
+// An indexEntry is shared by all that look it up: no one may change it.
+type indexEntry struct {
+	machine inventory.Machine
+	grant   inventory.Grant
+}
+
+func newIndex() *index {
+	x := &index{stale: map[string]bool{}, held: map[string]int{}, wake: make(chan struct{}, 1)}
+	x.byName, x.networks = map[string]*indexEntry{}, map[netip.Prefix]int{}
+	x.dropAll()
+	return x
+}
+
+// byMACOrNil returns the entry that answers for a MAC, or nil. So does byAddressOrNil for an address.
+func (x *index) byMACOrNil(mac string) *indexEntry {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.usable(x.byMAC[mac])
+}
+
+func (x *index) byAddressOrNil(a netip.Addr) *indexEntry {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.usable(x.byAddress[a])
+}
+
+func (x *index) usable(e *indexEntry) *indexEntry {
+	if e == nil || e.grant.Run != "" || time.Since(x.checked) > checkedFor {
+		return nil
+	}
+	return e
+}
+
+// hold drops the entries of the machines that a transaction changes. Call release when the transaction is over.
+func (x *index) hold(machines []string) (release func()) {
+	if len(machines) == 0 {
+		return func() {}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, name := range machines {
+		x.held[name]++
+		x.drop(name)
+	}
+	return func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		for _, name := range machines {
+			if x.held[name]--; x.held[name] == 0 {
+				delete(x.held, name)
+			}
+			x.stale[name] = true
+		}
+		signal(x.wake)
+	}
+}
+
+// drop makes lookups of a machine read the database. Its networks stay until it was read again.
+func (x *index) drop(name string) {
+	e := x.byName[name]
+	if e == nil {
+		return
+	}
+	for _, i := range e.machine.Interfaces {
+		if x.byMAC[i.MAC] == e {
+			delete(x.byMAC, i.MAC)
+		}
+		if x.byAddress[i.Address] == e {
+			delete(x.byAddress, i.Address)
+		}
+	}
+}
+
+// dropAll drops all entries.
+func (x *index) dropAll() {
+	x.byMAC, x.byAddress = map[string]*indexEntry{}, map[netip.Addr]*indexEntry{}
+	x.listed, x.version = false, -1
+	for name := range x.byName {
+		x.stale[name] = true // it may have been deleted
+	}
+	signal(x.wake)
+}
+
+// connected drops all entries: another connection writes now, and cannot tell what was written before it was opened.
+func (x *index) connected() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dropAll()
+}
+
+// seen records the data_version that the connection that writes had at a time. A new one drops all entries: another
+// process has written.
+func (x *index) seen(version int64, at time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if version != x.version {
+		x.dropAll()
+	}
+	x.version, x.checked = version, at
+}
+
+// listing reports whether the names of all machines must be read.
+func (x *index) listing() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	was := x.listed
+	x.listed = true
+	return !was
+}
+
+// take returns at most n machines that must be read. Those that change before put are to be read again.
+func (x *index) take(n int) (names []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name := range x.stale {
+		if len(names) == n {
+			break
+		}
+		delete(x.stale, name)
+		names = append(names, name)
+	}
+	return names
+}
+
+// mark notes that machines must be read.
+func (x *index) mark(names []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, name := range names {
+		x.stale[name] = true
+	}
+}
+
+// put stores what was read of the machines that take has returned; what is missing in read does not
+// exist. It leaves out machines that have changed since take: what was read of them may be out of
+// date.
+func (x *index) put(names []string, read map[string]*indexEntry) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.listed { // everything has changed
+		return
+	}
+	for _, name := range names {
+		if x.stale[name] || x.held[name] > 0 {
+			continue
+		}
+		x.drop(name)
+		x.count(x.byName[name], -1)
+		delete(x.byName, name)
+		e := read[name]
+		if e == nil {
+			continue
+		}
+		x.byName[name] = e
+		x.count(e, 1)
+		for _, i := range e.machine.Interfaces {
+			x.byMAC[i.MAC] = e
+			if i.Address.IsValid() {
+				x.byAddress[i.Address] = e
+			}
+		}
+	}
+}
+
+// count counts the networks of an entry's reservations; e may be nil.
+func (x *index) count(e *indexEntry, by int) {
+	if e == nil {
+		return
+	}
+	for _, i := range e.machine.Interfaces {
+		if !i.Address.Is4() {
+			continue
+		}
+		p := i.Subnet().Masked()
+		if x.networks[p] += by; x.networks[p] == 0 {
+			delete(x.networks, p)
+		}
+	}
+}
+
+func signal(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default: // the channel already holds a value
+	}
+}
+
+// InReservedNetwork reports whether an address is in the network of a reservation, as KeepIndex knows
+// it: a moment after the reservation was written. It reads no database.
+func (s *Store) InReservedNetwork(a netip.Addr) bool {
+	s.index.mu.RLock()
+	defer s.index.mu.RUnlock()
+	for p := range s.index.networks {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read
+// them, and whenever it cannot, lookups read the database.
+func (s *Store) KeepIndex(ctx context.Context) error {
+	tick := time.NewTicker(checkIndexEvery)
+	defer tick.Stop()
+	for check := true; ctx.Err() == nil; {
+		// An error needs no report: lookups then read the database, and return its errors.
+		if !check || s.checkIndex(ctx) == nil {
+			_ = s.loadIndex(ctx)
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			check = true
+		case <-s.index.wake:
+			check = false
+		}
+	}
+	return nil
+}
+
+// checkIndex looks for writes of other processes. On the connection that writes, data_version does not change by the
+// writes of this Store.
+func (s *Store) checkIndex(ctx context.Context) error {
+	begun := time.Now()
+	version, err := scalar[int64](ctx, s.rw, "PRAGMA data_version")
+	if err != nil {
+		return err
+	}
+	s.index.seen(version, begun)
+	return nil
+}
+
+// loadIndex reads the machines that must be read.
+func (s *Store) loadIndex(ctx context.Context) error {
+	if s.index.listing() {
+		var names []string
+		if err := s.ro.SelectContext(ctx, &names, "SELECT name FROM machine"); err != nil {
+			s.index.connected() // the next load lists them
+			return err
+		}
+		s.index.mark(names)
+	}
+	for {
+		names := s.index.take(loadAtOnce)
+		if len(names) == 0 {
+			return nil
+		}
+		read, err := s.readEntries(ctx, names)
+		if err != nil {
+			s.index.mark(names)
+			return err
+		}
+		s.index.put(names, read)
+	}
+}
+
+// readEntries reads machines with their grants.
+func (s *Store) readEntries(ctx context.Context, names []string) (map[string]*indexEntry, error) {
+	list, err := toJSON(names)
+	if err != nil {
+		return nil, err
+	}
+	var rows []grantedMachineRow
+	err = s.ro.SelectContext(ctx, &rows, "SELECT "+machineColumns+", "+joinedGrantColumns+` FROM machine m
+		LEFT JOIN grant_ g ON g.machine = m.name WHERE m.name IN (SELECT value FROM json_each(?))`, list)
+	read := make(map[string]*indexEntry, len(rows))
+	for _, r := range rows {
+		if err != nil {
+			break
+		}
+		e := &indexEntry{grant: r.Grant.grant()}
+		e.machine, err = r.value()
+		read[r.Name] = e
+	}
+	return read, err
+}
+
+// watchChanges makes a connection note the machines whose rows change. A transaction that is rolled back notes none.
+var watchChanges = func() string {
+	script := "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE changed_machine (name TEXT NOT NULL);"
+	for table, column := range map[string]string{
+		"machine": "name", "interface": "machine", "grant_": "machine", "standing": "machine", "installation": "machine",
+	} {
+		script += fmt.Sprintf(`
+			CREATE TEMP TRIGGER watch_%[1]s_insert AFTER INSERT ON main.%[1]s BEGIN
+				INSERT INTO changed_machine (name) VALUES (new.%[2]s); END;
+			CREATE TEMP TRIGGER watch_%[1]s_update AFTER UPDATE ON main.%[1]s BEGIN
+				INSERT INTO changed_machine (name) VALUES (old.%[2]s), (new.%[2]s); END;
+			CREATE TEMP TRIGGER watch_%[1]s_delete AFTER DELETE ON main.%[1]s BEGIN
+				INSERT INTO changed_machine (name) VALUES (old.%[2]s); END;`, table, column)
+	}
+	return script
+}()
+
+// watch prepares a new connection that writes for the index.
+func (s *Store) watch(c driver.Conn) error {
+	_, err := c.(driver.ExecerContext).ExecContext(context.Background(), watchChanges, nil)
+	s.index.connected()
+	return err
+}
+
+// holdChanged holds the machines that tx has changed in the index. Call release after the commit.
+func (s *Store) holdChanged(ctx context.Context, tx *sqlx.Tx) (release func(), err error) {
+	if s.index == nil { // the schema is being made
+		return func() {}, nil
+	}
+	var changed []string
+	if err := tx.SelectContext(ctx, &changed, "DELETE FROM changed_machine RETURNING name"); err != nil {
+		return nil, err
+	}
+	return s.index.hold(changed), nil
+}

@@ -1,0 +1,263 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"net/netip"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// refreshIndex does what KeepIndex does, once.
+func (s *Store) refreshIndex(t *testing.T) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	require.NoError(t, s.checkIndex(ctx))
+	require.NoError(t, s.loadIndex(ctx))
+}
+
+// compareIndex compares the index with the database. It is called at the end of each test of this
+// package, whose writes the index has followed since newWorld: a write that the triggers do not note
+// leaves an entry that is out of date.
+func compareIndex(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	// Statements that the test has run outside of transactions of the store are noted with the next one.
+	if s.write(ctx, "test", func(*sqlx.Tx) error { return nil }) != nil {
+		return // the test has closed or damaged the database
+	}
+	stored, err := s.Machines(ctx)
+	if err != nil {
+		return
+	}
+	s.refreshIndex(t)
+	require.Len(t, s.index.byName, len(stored))
+	macs := 0
+	for _, m := range stored {
+		g, err := s.Grant(ctx, m.Name)
+		require.NoError(t, err)
+		e := s.index.byName[m.Name]
+		require.NotNil(t, e, m.Name)
+		require.Equal(t, m, e.machine)
+		require.Equal(t, g, e.grant)
+		for _, i := range m.Interfaces {
+			require.Same(t, e, s.index.byMAC[i.MAC])
+			require.True(t, !i.Address.IsValid() || s.index.byAddress[i.Address] == e)
+			macs++
+		}
+	}
+	require.Len(t, s.index.byMAC, macs)
+}
+
+var lookedUp = regexp.MustCompile(`^(?:SCAN|SEARCH) (\w+)`)
+
+// TestIndexWatchesItsTables: triggers watch each table that a lookup reads, for each kind of change.
+func TestIndexWatchesItsTables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var watched []string
+	require.NoError(t, w.rw.Select(&watched, "SELECT tbl_name FROM sqlite_temp_master WHERE type = 'trigger' ORDER BY 1"))
+	var plan []struct {
+		ID, Parent, Notused int
+		Detail              string
+	}
+	require.NoError(t, w.ro.Select(&plan, "EXPLAIN QUERY PLAN "+machineByQuery["mac"], "x"))
+	var want []string
+	for _, p := range plan {
+		if m := lookedUp.FindStringSubmatch(p.Detail); m != nil {
+			table := tableOf(machineByQuery["mac"], m[1])
+			want = append(want, table, table, table)
+		}
+	}
+	slices.Sort(want)
+	require.Equal(t, want, watched)
+	require.Len(t, want, 3*5)
+}
+
+// TestIndexAnswersFreeMachinesAlone: a machine that a run or an operator holds is read from the database.
+func TestIndexAnswersFreeMachinesAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const mac = "52:54:00:00:00:01"
+	address := netip.MustParseAddr("10.0.0.1")
+	answers := func(want bool) {
+		t.Helper()
+		w.refreshIndex(t)
+		require.Equal(t, want, w.index.byMACOrNil(mac) != nil)
+		require.Equal(t, want, w.index.byAddressOrNil(address) != nil)
+	}
+	answers(true)
+	o := w.take("run-1")
+	require.Nil(t, w.index.byMACOrNil(mac), "dropped before the write has returned")
+	answers(false)
+	require.NoError(t, w.EndGrant(t.Context(), o))
+	answers(true)
+	_, err := w.ArmByHand(t.Context(), "m1", "admin", w.in(time.Hour))
+	require.NoError(t, err)
+	answers(false)
+	require.NoError(t, w.DisarmByHand(t.Context(), "m1", "admin", false))
+	answers(true)
+
+	w.index.checked = time.Now().Add(-checkedFor)
+	require.Nil(t, w.index.byMACOrNil(mac), "no one has looked for writes of other processes")
+	answers(true)
+	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "admin"))
+	answers(false)
+	_, _, err = w.MachineByMAC(t.Context(), mac)
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+}
+
+// TestIndexKeepsNothingReadTooEarly: what was read before a transaction began, or while it ran, is not kept after it.
+func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, write := range map[string]func(between func()){
+		"before": func(between func()) { between(); w.take("run-1") },
+		"during": func(between func()) {
+			require.NoError(t, w.write(t.Context(), "test", func(tx *sqlx.Tx) error {
+				release := w.index.hold([]string{"m1"})
+				between()
+				release()
+				return nil
+			}))
+		},
+	} {
+		w.index.mark([]string{"m1"})
+		names := w.index.take(1)
+		read, err := w.readEntries(t.Context(), names)
+		require.NoError(t, err)
+		write(func() {
+			if name == "during" {
+				w.index.put(names, read)
+			}
+		})
+		w.index.put(names, read)
+		require.Nil(t, w.index.byMAC["52:54:00:00:00:01"], name)
+	}
+	w.index.mark([]string{"m1"})
+	names := w.index.take(1)
+	read, err := w.readEntries(t.Context(), names)
+	require.NoError(t, err)
+	w.index.connected()
+	w.index.put(names, read)
+	require.Empty(t, w.index.byMAC, "everything was dropped in between")
+}
+
+// TestS1AnotherProcessOpensNothing: another store on the same file, as in another process, closes and
+// fences what this one has opened. No lookup of this store finds it open afterwards, even before it
+// has looked for writes of others. What the other one opens is found after the next look.
+func TestS1AnotherProcessOpensNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other, err := Open(t.Context(), w.path, w.keys, WithClock(w.clock.Now))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close()) }()
+	ctx := t.Context()
+	open := func(s *Store) bool {
+		t.Helper()
+		_, byMAC, err := s.MachineByMAC(ctx, "52:54:00:00:00:01")
+		require.NoError(t, err)
+		_, byAddress, err := s.MachineByAddress(ctx, netip.MustParseAddr("10.0.0.1"))
+		require.NoError(t, err)
+		require.Equal(t, byMAC, byAddress)
+		return byMAC.NetbootOpen(w.clock.Now()) || byMAC.SecretsOpen(w.clock.Now())
+	}
+	arm := func(s *Store, run string) inventory.Owner {
+		t.Helper()
+		g, err := s.TakeGrant(ctx, "m1", run, "machine/m1", true)
+		require.NoError(t, err)
+		_, err = s.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, s.OpenSecrets(ctx, g.Owner, w.in(time.Hour)))
+		return g.Owner
+	}
+	for run, closes := range map[string]func(o inventory.Owner) error{
+		"closed": func(o inventory.Owner) error {
+			require.NoError(t, other.CloseSecrets(ctx, o))
+			return other.CloseNetboot(ctx, o)
+		},
+		"ended": func(o inventory.Owner) error { return other.EndGrant(ctx, o) },
+		"fenced": func(inventory.Owner) error {
+			_, err := other.TakeGrant(ctx, "m1", "another", "machine/m1", true)
+			return err
+		},
+	} {
+		o := arm(w.Store, run)
+		w.refreshIndex(t)
+		require.True(t, open(w.Store), run)
+		require.NoError(t, closes(o))
+		require.False(t, open(w.Store), run)
+		w.refreshIndex(t)
+		require.False(t, open(w.Store), run)
+	}
+
+	g, err := w.Grant(ctx, "m1")
+	require.NoError(t, err)
+	require.NoError(t, w.EndGrant(ctx, g.Owner))
+	w.refreshIndex(t)
+	arm(other, "elsewhere")
+	require.False(t, open(w.Store), "the entry is out of date, and says less than the database")
+	w.refreshIndex(t)
+	require.True(t, open(w.Store))
+}
+
+// TestIndexDropsEntriesOfAnotherConnection: when database/sql has replaced the connection that writes,
+// its data_version says nothing about the time before.
+func TestIndexDropsEntriesOfAnotherConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.refreshIndex(t)
+	require.NotEmpty(t, w.index.byMAC)
+	conn, err := w.rw.Connx(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, conn.Raw(func(any) error { return driver.ErrBadConn }), driver.ErrBadConn)
+	_ = conn.Close() // it is closed already
+	require.NoError(t, w.rw.PingContext(t.Context()))
+	require.Empty(t, w.index.byMAC)
+	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "admin"), "the triggers are on the new connection")
+}
+
+// TestIndexKnowsNetworks: the networks of all reservations, by their netmasks.
+func TestIndexKnowsNetworks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	wide := machine("m2", 2)
+	wide.Interfaces[0].Address, wide.Interfaces[0].Netmask = netip.MustParseAddr("10.20.0.1"), "255.255.0.0"
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, false, "test"))
+	within := func(want bool, addresses ...string) {
+		t.Helper()
+		w.refreshIndex(t)
+		for _, a := range addresses {
+			require.Equal(t, want, w.InReservedNetwork(netip.MustParseAddr(a)), a)
+		}
+	}
+	within(true, "10.0.0.254", "10.20.255.1")
+	within(false, "10.0.1.1", "10.21.0.1", "8.8.8.8")
+	wide.Interfaces[0].Netmask = ""
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
+	within(true, "10.20.0.9")
+	within(false, "10.20.255.1")
+	require.NoError(t, w.DeleteMachine(t.Context(), "m2", "test"))
+	within(false, "10.20.0.9")
+	within(true, "10.0.0.254")
+}
+
+// TestKeepIndex: while it runs, what is written is in memory again, and it ends with its context.
+func TestKeepIndex(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.KeepIndex(ctx) }()
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m2", 2)}, false, "test"))
+	require.Eventually(t, func() bool { return w.index.byMACOrNil("52:54:00:00:00:02") != nil }, time.Minute, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}
