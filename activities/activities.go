@@ -28,9 +28,11 @@ type Activities struct {
 	Systems
 	Move
 	Clocks
-	BMC  BMC
-	Site Site
-	Log  *slog.Logger
+	BMC BMC
+	// Rotation changes passwords of BMCs.
+	Rotation *Rotation
+	Site     Site
+	Log      *slog.Logger
 	// Troubles, if not nil, receives each attempt from the worker.
 	Troubles *Troubles
 

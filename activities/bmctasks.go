@@ -91,7 +91,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 			return err
 		}
 		begun := a.Now()
-		t.Message, err = a.task(ctx, m, l.fence, *t)
+		t.Message, err = a.task(ctx, m, l, *t)
 		if err == nil && l.after != nil {
 			if err = l.after(i); err != nil {
 				err = fmt.Errorf("after %s: %w", describe(*t), err)
@@ -155,6 +155,8 @@ func (a *Activities) power(ctx context.Context, o inventory.Owner, job string, t
 
 func describe(t inventory.BMCTask) string {
 	switch {
+	case t.RotatePassword:
+		return "password changed"
 	case t.Media != nil && t.Media.MediaURL == "":
 		return "virtual media ejected"
 	case t.Media != nil:
@@ -172,7 +174,10 @@ func describe(t inventory.BMCTask) string {
 	return fmt.Sprintf("boot %s (%s)", t.BootDevice.Device, how)
 }
 
-func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence, t inventory.BMCTask) (string, error) {
+func (a *Activities) task(ctx context.Context, m inventory.Machine, l taskList, t inventory.BMCTask) (string, error) {
+	if t.RotatePassword {
+		return "", a.Rotation.Rotate(ctx, m, l.owner, l.fence)
+	}
 	password, err := a.Machines.BMCPassword(ctx, m.Name)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", describe(t), err)
@@ -180,9 +185,9 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence,
 
 	switch {
 	case t.Media != nil:
-		return "", a.BMC.SetMedia(ctx, m.Controller(), password, t.Media.MediaURL, fence)
+		return "", a.BMC.SetMedia(ctx, m.Controller(), password, t.Media.MediaURL, l.fence)
 	case t.BootDevice != nil:
-		return a.BMC.SetBootDevice(ctx, m.Controller(), password, *t.BootDevice, fence)
+		return a.BMC.SetBootDevice(ctx, m.Controller(), password, *t.BootDevice, l.fence)
 	case t.Power == "status":
 		return a.BMC.State(ctx, m.Controller(), password)
 	}
@@ -191,7 +196,7 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, fence Fence,
 	if m.BMC.Wakes() {
 		said = "magic packet sent; nothing tells whether the machine woke"
 	}
-	return said, a.BMC.Set(ctx, m.Controller(), password, t.Power, fence)
+	return said, a.BMC.Set(ctx, m.Controller(), password, t.Power, l.fence)
 }
 
 func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, error) {

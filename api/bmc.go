@@ -161,6 +161,10 @@ func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
 	}
 	problems = append(problems, in.Validate()...)
 	for i, t := range in.Tasks {
+		if t.RotatePassword && !m.BMC.Capabilities().RotatesPassword {
+			problems.Add(fmt.Sprintf("tasks[%d].rotatePassword", i), "change it at the BMC, then enter it: ingot machine push --replace",
+				"the driver %s cannot change the password of %q", m.Controller().Driver, m.Name)
+		}
 		if m.BMC.Wakes() && t.Power != "on" {
 			problems.Add(fmt.Sprintf("tasks[%d]", i), "press the button of the machine",
 				"wake-on-LAN switches %q on and can do nothing else", m.Name)

@@ -209,9 +209,13 @@ func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before i
 
 // validate checks the names in x against this server's configuration.
 func (b BMC) validate(problems *inventory.Problems, prefix string, x *inventory.BMC) {
-	if (!x.Manual() || x.Wakes()) && x.Host != "" && b.CheckHost != nil {
-		if err := b.CheckHost(x.Host); err != nil {
-			problems.Add(prefix+"bmc.host", "list its network under bmc.networks in the configuration", "%v", err)
+	if host := x.DialHost(); host != "" && b.CheckHost != nil {
+		field := "bmc.host"
+		if x.Capabilities().Relayed {
+			field = "bmc.consumerURL"
+		}
+		if err := b.CheckHost(host); err != nil {
+			problems.Add(prefix+field, "list its network under bmc.networks in the configuration", "%v", err)
 		}
 	}
 	if x != nil && x.Driver == inventory.DriverExec && x.Command != "" && b.CheckCommand != nil {

@@ -57,3 +57,19 @@ func TestWakeOnLANOnlySwitchesOn(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/machines/m1/boot-device", map[string]any{"device": "pxe"}).Code)
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/bmc/check", map[string]any{"machine": "m1"}).Code)
 }
+
+// TestPasswordsAreRotatedWhereTheDriverCan: another driver's job is refused before it begins, with what to do instead.
+func TestPasswordsAreRotatedWhereTheDriverCan(t *testing.T) {
+	s := newSite(t)
+	for driver, want := range map[string]int{inventory.DriverRedfish: http.StatusAccepted, inventory.DriverAMT: http.StatusBadRequest} {
+		m := machine("m1", mac)
+		m.BMC = &inventory.BMC{Driver: driver, Host: "10.0.9.1", User: "admin"}
+		pushed := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{m}, "replace": true})
+		require.Equal(t, http.StatusCreated, pushed.Code, pushed.Body)
+		rec := s.do(http.MethodPost, "/v1/bmc/jobs", `{"machine":"m1","tasks":[{"rotatePassword":true}]}`)
+		require.Equal(t, want, rec.Code, rec.Body)
+		if want == http.StatusBadRequest {
+			require.Contains(t, rec.Body.String(), "ingot machine push --replace")
+		}
+	}
+}

@@ -66,6 +66,8 @@ type Config struct {
 
 	now   func() time.Time
 	sleep func(context.Context, time.Duration) error
+	// request limits one request of Redfish, and logout the deletion of its session.
+	request, logout time.Duration
 }
 
 const (
@@ -106,7 +108,7 @@ func New(cfg Config) *Driver {
 		cfg.Resolver = net.DefaultResolver
 	}
 
-	cfg.now, cfg.sleep = time.Now, sleep
+	cfg.now, cfg.sleep, cfg.request, cfg.logout = time.Now, sleep, redfishRequestTime, logoutTime
 	if cfg.Home != "" {
 		if err := makeHome(cfg.Home); err != nil { // ipmitool is slower without it
 			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)

@@ -19,6 +19,7 @@ var providers = map[string]newProvider{
 	inventory.DriverAMT:     newAMT,
 	inventory.DriverRedfish: newRedfish,
 	inventory.DriverExec:    newCommand,
+	inventory.DriverRPC:     newRPC,
 }
 
 // check returns an error for a BMC whose driver cannot read and change the power

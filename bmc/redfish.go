@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// logoutTime limits the deletion of a session, which happens even if the operation was canceled.
+// logoutTime limits a request for the deletion of a session, which happens even if the operation was canceled.
 const logoutTime = 15 * time.Second
 
 // redfish is a bmclib provider for one operation on a BMC that speaks Redfish (DSP0266). bmclib's own
@@ -40,6 +40,7 @@ type redfish struct {
 	wanted *inventory.BootDevice
 	// settle and step are how long to wait for that job, and the pause between two reads.
 	patience, step time.Duration
+	logout         time.Duration // limit for the deletion of a session
 }
 
 var (
@@ -51,6 +52,7 @@ var (
 	_ fencedProvider               = (*redfish)(nil)
 	_ mediaReader                  = (*redfish)(nil)
 	_ inspector                    = (*redfish)(nil)
+	_ passwordSetter               = (*redfish)(nil)
 )
 
 func newRedfish(d *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
@@ -59,7 +61,7 @@ func newRedfish(d *Driver, l link, name string, b inventory.BMC, password invent
 	}
 	return &redfish{
 		link: l, name: name, bmc: b, password: password, transport: d.newRedfishTransport(name, b),
-		patience: d.cfg.Hard, step: d.cfg.Step,
+		patience: d.cfg.Hard, step: d.cfg.Step, logout: d.cfg.logout,
 	}, nil
 }
 
@@ -170,7 +172,7 @@ func (p *redfish) deleteSession(ctx context.Context, s bmcSession) error {
 	if s.path == "" {
 		return nil // it ends by its time-out
 	}
-	ctx, cancel := context.WithTimeout(ctx, logoutTime)
+	ctx, cancel := context.WithTimeout(ctx, p.logout)
 	defer cancel()
 	var err error
 	for range 3 {

@@ -43,6 +43,7 @@ type redfishTransport struct {
 	host   string // host and port
 	system string // the id of the system to use; "" = the only one
 
+	request time.Duration // limit of one request
 	ctx     context.Context
 	fence   func(context.Context) error
 	session bmcSession
@@ -58,7 +59,7 @@ func (d *Driver) newRedfishTransport(name string, dialed inventory.BMC) *redfish
 	port := strconv.Itoa(dialed.ListenPort())
 	address := net.JoinHostPort(dialed.Host, port)
 	return &redfishTransport{
-		host: net.JoinHostPort(name, port), system: dialed.SystemName, ctx: context.Background(),
+		host: net.JoinHostPort(name, port), system: dialed.SystemName, ctx: context.Background(), request: d.cfg.request,
 		http: &http.Transport{
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -111,7 +112,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		}
 	}
 
-	ctx, cancel := context.WithTimeout(t.ctx, redfishRequestTime)
+	ctx, cancel := context.WithTimeout(t.ctx, t.request)
 	defer cancel()
 	res, body, err := t.send(q.Clone(ctx))
 	if err != nil {
@@ -208,7 +209,7 @@ func sessionPath(location string, body []byte) string {
 }
 
 // judgeStatus returns the error for an answer that is not a success. The service's own text is
-// included, except at a log-in, where it could repeat the password.
+// included, except where it could repeat a password: at a log-in, and about an account.
 func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	said := fmt.Sprintf("%s %s: HTTP %d", q.Method, clip(q.URL.Path), status)
 	text := extendedMessage(body)
@@ -216,7 +217,7 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	switch {
 	case login && full:
 		return fmt.Errorf("%s: the BMC has no session left: %w", said, inventory.ErrUnreachable)
-	case text != "" && !login:
+	case text != "" && !login && !strings.Contains(q.URL.Path, accountsPath):
 		said += " (" + clip(printable(text)) + ")"
 	}
 

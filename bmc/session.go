@@ -32,7 +32,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	}
 
 	dialed := b
-	if b.Host != "" {
+	if b.Host != "" && !b.Capabilities().Relayed {
 		var err error
 		if dialed.Host, err = d.resolve(ctx, b.Host); err != nil {
 			return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)

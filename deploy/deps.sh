@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# deps.sh [demo | test | lint]...: install what is missing for these parts; without a part, for all of them.
+# deps.sh [demo | test | lint | e2e]...: install what is missing for these parts; without a part, for all of them.
 #
 #   demo   building the programs, the lab and its images: enough for "make build" and "make demo"
 #   test   demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
 #   lint   the linters
+#   e2e    what only long end-to-end tests need: clients that others have written (not part of "all of them")
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
@@ -23,7 +24,7 @@ die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 parts=" ${*:-test lint} "
 wants() { case $parts in *" $1 "*) ;; *) return 1 ;; esac; }
 for part in $parts; do
-  case $part in demo | test | lint) ;; *) die "invalid part \"$part\": must be demo, test or lint" ;; esac
+  case $part in demo | test | lint | e2e) ;; *) die "invalid part \"$part\": must be demo, test, lint or e2e" ;; esac
 done
 
 packages=() tools=()
@@ -95,7 +96,7 @@ install_missing() {
 [ ${#packages[@]} = 0 ] || install_missing "${packages[@]}"
 
 # --- 2. packages that are only unpacked ---------------------------------------------------------------------------------
-RECIPE=3 # count up when the content of the unpacked trees changes
+RECIPE=4 # count up when the content of the unpacked trees changes
 work=
 trap '[ -z "$work" ] || rm -rf "$work"' EXIT
 
@@ -128,7 +129,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi | dhcp | nginx)
+    relay | openipmi | dhcp | clients | nginx)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -170,7 +171,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay dhcp nginx openipmi tftp programs kernel ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp nginx openipmi tftp ovs programs kernel ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -183,12 +184,24 @@ unpack_all() {
   unpack nginx nginx
   unpack openipmi openipmi libopenipmi0
   unpack tftp atftp atftpd tftp-hpa tftpd-hpa libwrap0 # the two servers conflict: apt could not install both
+  # Open vSwitch, a switch with 802.1Q and LACP in user space; it is started by the lab, never as a service.
+  unpack ovs openvswitch-switch openvswitch-common libxdp1 libbpf1 libunbound8
   unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
   unpack kernel linux-image-amd64
   unpack_ipxe
   exec 9>&-
 }
 [ -z "$demo" ] || unpack_all
+
+unpack_clients() {
+  is_unpacked clients && return 0
+  mkdir -p "$CACHE/pkg"
+  exec 9> "$CACHE/pkg/.lock"
+  flock 9
+  unpack clients isc-dhcp-client cloud-init ignition redfishtool python3-sushy
+  exec 9>&-
+}
+! wants e2e || unpack_clients
 
 # --- 3. Go programs -----------------------------------------------------------------------------------------------------
 # build_temporal MODULE@VERSION: the Temporal command line tool without its development server, which would take four minutes

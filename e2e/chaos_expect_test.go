@@ -40,14 +40,39 @@ const (
 	lyingBMC    strike = "BMC lying"
 	brokenBMC   strike = "BMC broken"
 	refusedBMC  strike = "BMC refusing"
+
+	// The same, where the BMC speaks Redfish instead of IPMI.
+	cutRedfish     strike = "BMC unreachable (Redfish)"
+	slowRedfish    strike = "BMC slow (Redfish)"
+	idleRedfish    strike = "BMC idle (Redfish)"
+	lyingRedfish   strike = "BMC lying (Redfish)"
+	brokenRedfish  strike = "BMC broken (Redfish)"
+	refusedRedfish strike = "BMC refusing (Redfish)"
 )
+
+// overRedfish is the fault of the BMC that each fault of a Redfish service is.
+var overRedfish = map[strike]strike{
+	cutRedfish: cutBMC, slowRedfish: slowBMC, idleRedfish: idleBMC, lyingRedfish: lyingBMC, brokenRedfish: brokenBMC,
+	refusedRedfish: refusedBMC,
+}
+
+// kind is the fault without the protocol of the BMC.
+func (s strike) kind() strike {
+	if k, ok := overRedfish[s]; ok {
+		return k
+	}
+	return s
+}
 
 var (
 	siteStrikes    = []strike{killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
-	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutLink}
+	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutRedfish, cutLink}
 	// otherStrikes are not in the matrix: their parts are neither dead nor unreachable, and
 	// they are used in other tests.
-	otherStrikes = []strike{frozenServe, frozenAgent, wakingAgent, lossyLink, slowLink, slowBMC, idleBMC, lyingBMC, brokenBMC, refusedBMC}
+	otherStrikes = []strike{
+		frozenServe, frozenAgent, wakingAgent, lossyLink, slowLink, slowBMC, idleBMC, lyingBMC, brokenBMC, refusedBMC,
+		slowRedfish, idleRedfish, lyingRedfish, brokenRedfish, refusedRedfish,
+	}
 )
 
 // phases are the phases of Provision, in order.
@@ -71,6 +96,8 @@ var shortly = map[strike]string{
 	killAgent: "agent", cutPower: "power", cutBMC: "bmc", cutLink: "link",
 	frozenServe: "frozen", frozenAgent: "asleep", wakingAgent: "awake", lossyLink: "lossy", slowLink: "slow",
 	slowBMC: "bmc-slow", idleBMC: "bmc-idle", lyingBMC: "bmc-lie", brokenBMC: "bmc-bad", refusedBMC: "bmc-no",
+	cutRedfish: "rf", slowRedfish: "rf-slow", idleRedfish: "rf-idle", lyingRedfish: "rf-lie", brokenRedfish: "rf-bad",
+	refusedRedfish: "rf-no",
 }
 
 // about says what each fault does, and when it is over.
@@ -102,6 +129,13 @@ var about = map[strike]string{
 	lyingBMC:    "the BMC says that the machine is on, whatever it is, until a BMC task has failed",
 	brokenBMC:   "the BMC answers everything with an error, until a BMC task has failed",
 	refusedBMC:  "the BMC refuses the password; the operator corrects it when asked",
+
+	cutRedfish:     "as BMC unreachable; no session of the Redfish service is open at the end of any of these faults",
+	slowRedfish:    "as BMC slow",
+	idleRedfish:    "as BMC idle",
+	lyingRedfish:   "as BMC lying",
+	brokenRedfish:  "as BMC broken",
+	refusedRedfish: "as BMC refusing; the service has ended all sessions",
 }
 
 // An expected is the expected end of a cell, defined before any cell runs.
@@ -179,6 +213,13 @@ var expectations = map[strike]row{
 	lyingBMC:   {inventory.PhasePower: right(1)},
 	brokenBMC:  {inventory.PhasePower: right(1)},
 	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
+
+	cutRedfish:     all(right(1)),
+	slowRedfish:    {inventory.PhasePower: right(1)},
+	idleRedfish:    {inventory.PhasePower: right(1)},
+	lyingRedfish:   {inventory.PhasePower: right(1)},
+	brokenRedfish:  {inventory.PhasePower: right(1)},
+	refusedRedfish: {inventory.PhasePower: asked(workflows.Retry, 1)},
 }
 
 // TestChaosNamesEveryPhase: every phase of the inventory that is not an end or a wait for an

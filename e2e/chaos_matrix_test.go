@@ -25,7 +25,7 @@ var (
 	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains this")
 )
 
-// TestChaos is the short form of the matrix: eight cells of eight faults, on two sites. None
+// TestChaos is the short form of the matrix: nine cells of nine faults, on two sites. None
 // of them loses a boot, because that takes minutes to detect.
 func TestChaos(t *testing.T) {
 	beside(t, 58, 4)
@@ -39,6 +39,7 @@ func TestChaos(t *testing.T) {
 	for name, cells := range map[string][]pair{
 		"one": {
 			{refusedBMC, inventory.PhasePower},
+			{brokenRedfish, inventory.PhasePower},
 			{killAgent, inventory.PhaseAgent},
 			{cutImages, inventory.PhaseAction},
 			{lockDatabase, inventory.PhaseLoader},
@@ -390,7 +391,7 @@ and disarm last for milliseconds: there the Temporal server is stopped while the
 before. A fault of a whole site meets one machine in each phase that lasts, at the same time.
 
 Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent,
-the real IPMI protocol, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
+the real IPMI protocol or a Redfish service, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
 
 ## When a fault counts as felt
 

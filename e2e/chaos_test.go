@@ -144,9 +144,13 @@ func (x *cell) add(ctx context.Context) (err error) {
 		})
 		return err
 	}
+	spec := lab.Spec{Name: x.name(), Firmware: lab.Simulated, Agent: filepath.Join(x.c.bin, "worker-agent"), Panic: x.panics}
+	if _, ok := overRedfish[x.strike]; ok {
+		spec.Controller = lab.ControllerRedfish
+	}
 	x.m, err = x.c.Add(
 		ctx,
-		lab.Spec{Name: x.name(), Firmware: lab.Simulated, Agent: filepath.Join(x.c.bin, "worker-agent"), Panic: x.panics},
+		spec,
 		func(doc map[string]any) {
 			doc["image"], doc["template"] = "sim", "chaos"
 		},
@@ -209,7 +213,7 @@ func quick(phase string) bool {
 // quick reports whether the cell cannot be held in its phase: its phase is quick, or its fault replaces
 // the part that would hold it.
 func (x *cell) quick() bool {
-	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC}, x.strike)
+	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC}, x.strike.kind())
 }
 
 // lead starts the run and brings it to the cell's phase, where it stays until release. It is not
@@ -229,7 +233,7 @@ func (x *cell) lead(ctx context.Context) error {
 	link := x.m.Link()
 	switch x.phase {
 	case inventory.PhasePower:
-		undo, err := x.m.BMC().Hold()
+		undo, err := x.m.Control().Hold()
 		if err != nil {
 			return err
 		}
@@ -482,6 +486,18 @@ func (x *cell) check(ctx context.Context) error {
 	if w.Disk == nil || w.Disk.Serial != x.m.Spec().DiskSerial {
 		bad("the run wrote to %+v", w.Disk)
 	}
+	if r := x.m.Redfish(); r != nil {
+		now, _ := r.Sessions()
+		if now > 0 { // a session that could not be deleted is deleted by the next operation
+			if _, err := x.c.CLI(ctx, "bmc", "check", x.m.Name()); err != nil {
+				bad("%w", err)
+			}
+			now, _ = r.Sessions()
+		}
+		if now > 0 {
+			bad("%d sessions of the Redfish service are open", now)
+		}
+	}
 	// Exclude the first and the last MiB of the image, which contain the partition tables: the
 	// configuration's partition is added to them, and the second table moves to the end of the
 	// disk.
@@ -642,8 +658,8 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		}
 		return seen("a BMC task that failed", undo, failedTask), nil
 	}
-	bmc := first.m.BMC()
-	switch first.strike {
+	bmc := first.m.Control()
+	switch first.strike.kind() {
 	case killServe:
 		c.Kill()
 		return func() error { felt(); return c.Start(ctx) }, nil

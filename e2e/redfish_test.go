@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +65,11 @@ func TestRedfish(t *testing.T) {
 		"--task", "media:")
 	require.Contains(t, out, "eject virtual media: "+inventory.StateSuccess)
 	require.Empty(t, machines["media"].Redfish().Media())
+
+	// The server makes a new password, and goes on with it.
+	require.Contains(t, s.must(ctx, t, "bmc", "rotate", "media"), "new password: "+inventory.StateSuccess)
+	require.Contains(t, strings.Join(machines["media"].Redfish().Calls(), "\n"), "PATCH /redfish/v1/AccountService/Accounts/")
+	require.Contains(t, s.must(ctx, t, "bmc", "check", "media"), "logged in")
 }
 
 // TestRedfishJudges: two clients that others have written switch a machine through the lab's Redfish
@@ -75,19 +80,15 @@ func TestRedfishJudges(t *testing.T) {
 	if !*full {
 		t.Skip("long form: go test ./e2e -run TestRedfishJudges -args -lab -full")
 	}
-	for _, program := range []string{"redfishtool", "/usr/bin/python3"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("%s is needed: apt-get install redfishtool python3-sushy", program)
-		}
-	}
+	redfishtool := filepath.Join(needClients(t), "usr/bin/redfishtool")
 	s := site(ctx, t)
 	for _, shape := range []lab.RedfishShape{lab.RedfishDell, lab.RedfishHPE, lab.RedfishSupermicro} {
 		m, err := s.Add(ctx, lab.Spec{Name: string(shape), Controller: lab.ControllerRedfish, Redfish: shape}, nil)
 		require.NoError(t, err)
 		r := m.Redfish()
 		for _, args := range []string{"Systems reset On", "Systems", "Systems setBootOverride Continuous Pxe", "Managers", "Systems reset ForceOff"} {
-			out, err := s.Lab.Command(ctx, lab.Server, "redfishtool", append([]string{
-				"-r", r.Address, "-u", r.User, "-p", r.Password, "-S", "Always", "-A", "Session",
+			out, err := s.python(ctx, t, append([]string{
+				redfishtool, "-r", r.Address, "-u", r.User, "-p", r.Password, "-S", "Always", "-A", "Session",
 			}, strings.Fields(args)...)...).CombinedOutput()
 			require.NoError(t, err, "%s: redfishtool %s: %s", shape, args, out)
 		}
@@ -96,7 +97,7 @@ func TestRedfishJudges(t *testing.T) {
 
 		script := t.TempDir() + "/judge.py"
 		require.NoError(t, os.WriteFile(script, []byte(sushyJudge), 0o600))
-		out, err := s.Lab.Command(ctx, lab.Server, "/usr/bin/python3", script, r.Address, r.User, r.Password).CombinedOutput()
+		out, err := s.python(ctx, t, script, r.Address, r.User, r.Password).CombinedOutput()
 		require.NoError(t, err, "%s: sushy: %s", shape, out)
 		now, _ := r.Sessions()
 		require.Zero(t, now)

@@ -3,6 +3,7 @@ package inventory
 import (
 	"maps"
 	"net/netip"
+	"net/url"
 	"slices"
 )
 
@@ -11,6 +12,7 @@ const (
 	DriverIPMI    = "ipmi"
 	DriverAMT     = "amt" // Intel Active Management Technology
 	DriverRedfish = "redfish"
+	DriverRPC     = "rpc"  // requests to a service of the operator
 	DriverExec    = "exec" // commands that the server's configuration names
 	DriverWOL     = "wol"  // wake-on-LAN switches on; an operator switches off
 	DriverManual  = "manual"
@@ -27,12 +29,16 @@ type Capabilities struct {
 	MaxUser, MaxPassword                int // bytes; 0 = any
 	// Shared: one host may switch many machines, so a host does not identify a BMC.
 	Shared bool
+	// Relayed: requests go to BMC.ConsumerURL, and the host is only the BMC's name there.
+	Relayed bool
 
 	// Soft: the driver can also shut the system down gracefully, and reset a machine.
 	Soft bool
 	// BootDevice: the driver can set the next boot device; Persistent: also
 	// permanently; EFI: also whether to boot by UEFI.
 	BootDevice, Persistent, EFI bool
+	// BlindBoot: the boot device cannot be read back, so setting it is a warning.
+	BlindBoot bool
 	// HTTPBoot: the boot device can be UEFI HTTP boot. Media: an image can be inserted into a
 	// virtual CD drive.
 	HTTPBoot, Media bool
@@ -42,6 +48,8 @@ type Capabilities struct {
 	ResetByCycle bool
 	// ResetsBMC: the driver can restart the controller.
 	ResetsBMC bool
+	// RotatesPassword: the driver can change the password of the BMC's user.
+	RotatesPassword bool
 	// SelfTest: it may accept what it does not do, and can be asked whether it does.
 	SelfTest bool
 
@@ -59,13 +67,17 @@ var drivers = map[string]Capabilities{
 		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 16992, MaxUser: 16, MaxPassword: 32,
 		Soft: true, BootDevice: true, SelfTest: true,
 	},
+	DriverRPC: {
+		NeedsHost: true, NeedsPassword: true, Relayed: true, Soft: true, BootDevice: true, Persistent: true, EFI: true, BlindBoot: true,
+		ResetByCycle: true, check: checkRPC,
+	},
 	DriverExec:   {Shared: true, check: checkCommand},
 	DriverWOL:    {Manual: true, Wakes: true, Port: 9, check: checkWOL},
 	DriverManual: {Manual: true},
 	DriverRedfish: {
 		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 443,
 		Soft: true, BootDevice: true, Persistent: true, EFI: true, ResetsBMC: true, HTTPBoot: true, Media: true, Inspects: true,
-		ResetByCycle: true,
+		ResetByCycle: true, RotatesPassword: true,
 	},
 }
 
@@ -79,10 +91,10 @@ func KnownDriver(name string) bool {
 }
 
 // BMC says how to reach a machine's management controller, or what else
-// switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint or
-// Command clears the stored password.
+// switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint,
+// Command or ConsumerURL clears the stored password.
 type BMC struct {
-	Driver      string `json:"driver"`                // ipmi | redfish | amt | exec | wol | manual
+	Driver      string `json:"driver"`                // ipmi | redfish | amt | rpc | exec | wol | manual
 	Host        string `json:"host,omitempty"`        // address or name
 	Port        int    `json:"port,omitempty"`        // 0 = the driver's default
 	User        string `json:"user,omitempty"`        // log-in name
@@ -100,6 +112,9 @@ type BMC struct {
 	// Command is the name of an entry under power.commands in the server's
 	// configuration, for driver exec. The configuration holds the commands.
 	Command string `json:"command,omitempty"`
+	// ConsumerURL is where driver rpc sends its requests: http://10.0.9.41:8090/path. The password is the key of their
+	// signatures, and the host the name of the BMC in them.
+	ConsumerURL string `json:"consumerURL,omitempty"`
 	// MAC is what driver wol wakes; default: the first netboot interface. The
 	// packet goes to the host, by default the broadcast address of the machine's
 	// subnet.
@@ -188,6 +203,17 @@ func (b *BMC) Path(n int) string {
 		return PathPXE
 	}
 	return b.BootPath[min(n, len(b.BootPath)-1)]
+}
+
+// DialHost returns the host to which connections are made; "" if there is none.
+func (b *BMC) DialHost() string {
+	if b.Manual() && !b.Wakes() {
+		return ""
+	}
+	if u, err := url.Parse(b.ConsumerURL); err == nil && b.Capabilities().Relayed {
+		return u.Hostname()
+	}
+	return b.Host
 }
 
 // Address returns the host by which operations on a BMC are serialized; "" if manual.

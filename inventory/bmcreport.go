@@ -31,4 +31,9 @@ type BMCReading struct {
 }
 
 // KeyAddress returns the host and port by which the key of the BMC's certificate is remembered.
-func (b *BMC) KeyAddress() string { return net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())) }
+func (b *BMC) KeyAddress() string {
+	if b.Capabilities().Relayed {
+		return b.ConsumerURL
+	}
+	return net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort()))
+}

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -59,15 +60,15 @@ func checkBootPath(ps *Problems, paths []string, can Capabilities) {
 // fingerprint.
 func checkDriverFields(ps *Problems, b BMC) {
 	for _, x := range []struct{ field, value, driver string }{
-		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL},
+		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL}, {"bmc.consumerURL", b.ConsumerURL, DriverRPC},
 	} {
 		if x.value != "" && b.Driver != x.driver {
 			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
 		}
 	}
 
-	if b.Fingerprint != "" && b.Driver != DriverAMT && b.Driver != DriverRedfish {
-		ps.Add("bmc.fingerprint", "leave it out", "only the drivers %s and %s have it", DriverAMT, DriverRedfish)
+	if b.Fingerprint != "" && b.Driver != DriverAMT && b.Driver != DriverRedfish && b.Driver != DriverRPC {
+		ps.Add("bmc.fingerprint", "leave it out", "only the drivers %s, %s and %s have it", DriverAMT, DriverRedfish, DriverRPC)
 	}
 	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
 		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "invalid fingerprint of a key %q", b.Fingerprint)
@@ -105,6 +106,22 @@ func checkLogin(ps *Problems, b BMC, can Capabilities) {
 	if can.MaxPassword > 0 && len(password) > can.MaxPassword {
 		ps.Add("bmc.password", "use a shorter one", "the driver %s takes passwords of up to %d bytes", b.Driver,
 			can.MaxPassword)
+	}
+}
+
+// checkRPC checks what only requests to a service have.
+func checkRPC(ps *Problems, b BMC) {
+	u, err := url.Parse(b.ConsumerURL)
+	switch {
+	case b.ConsumerURL == "":
+		ps.Add("bmc.consumerURL", "give the URL of the service that switches the machine", "the driver %s needs one", b.Driver)
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "":
+		ps.Add("bmc.consumerURL", "write it as http://10.0.9.41:8090/path", "invalid URL")
+	case u.User != nil:
+		ps.Add("bmc.consumerURL", "remove user and password: requests are signed with bmc.password", "it holds a login")
+	}
+	if b.Port != 0 {
+		ps.Add("bmc.port", "write it into bmc.consumerURL", "the driver %s has no port", b.Driver)
 	}
 }
 

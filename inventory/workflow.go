@@ -221,16 +221,19 @@ type BMCJob struct {
 	Ended   time.Time `json:"ended,omitzero"`
 }
 
-// A BMCTask is one thing a BMC does, exactly one of Power or BootDevice, in
-// the words of bmc.tinkerbell.org.
+// A BMCTask is one thing a BMC does: exactly one of Power, BootDevice, Media and RotatePassword,
+// in the words of bmc.tinkerbell.org where it has them.
 type BMCTask struct {
 	Power      string      `json:"powerAction,omitempty"` // on off soft cycle reset status
 	BootDevice *BootDevice `json:"bootDevice,omitempty"`
 	// Media inserts an image into the virtual CD drive, or ejects what is in it.
-	Media   *VirtualMedia `json:"virtualMedia,omitempty"`
-	State   string        `json:"state,omitempty"`
-	Message string        `json:"message,omitempty"` // what was read back, warnings
-	Seconds float64       `json:"seconds,omitempty"`
+	Media *VirtualMedia `json:"virtualMedia,omitempty"`
+	// RotatePassword gives the BMC's user a new password, which the server makes and keeps.
+	RotatePassword bool `json:"rotatePassword,omitempty"`
+
+	State   string  `json:"state,omitempty"`
+	Message string  `json:"message,omitempty"` // what was read back, warnings
+	Seconds float64 `json:"seconds,omitempty"`
 }
 
 // VirtualMedia is an image for a machine's virtual CD drive.

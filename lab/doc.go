@@ -23,6 +23,9 @@
 // locked (LockDatabase), a BMC cannot be reached, is slow, idle, broken, lies or refuses (the methods of BMC), power goes
 // (Machine.PowerOff). Faults come when something was seen, never after some time.
 //
+// A machine with Spec.Trunk is at a switch with VLAN tags (IEEE 802.1Q) and, if requested, LACP: Open vSwitch in user space, with an
+// uplink to the bridge of the machine's VLAN and one to VLAN 40, which exists on trunks only.
+//
 // Where many boots matter more than real firmware, a machine may be Simulated: from a namespace of its own, this program does
 // there what firmware, iPXE and the installed system do on the wire, and the real agent runs as a process on the disk's file. A
 // boot takes a fraction of a second; Spec.Stage holds it at any step, and Machine.Writers counts who wrote to the disk at once.

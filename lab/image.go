@@ -50,6 +50,15 @@ func DebianImage(ctx context.Context, log io.Writer) (Image, error) {
 	return buildImage(ctx, "debian", "", log)
 }
 
+// NetplanImage is the Debian of DebianImage with netplan and systemd-networkd; see images/netplan.sh.
+func NetplanImage(ctx context.Context, log io.Writer) (Image, error) {
+	recipe, err := recipes.ReadFile("images/debian.sh") // part of this one
+	if err != nil {
+		return Image{}, err
+	}
+	return buildImage(ctx, "netplan", string(recipe), log)
+}
+
 // DebianSystem is the root file system of a Debian 12 for BIOS, with md and GRUB, as a tar archive
 // compressed with zstd; see images/system.sh. It is built like DebianImage. The output of the build
 // goes to log, which may be nil.

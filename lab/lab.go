@@ -78,6 +78,7 @@ type Lab struct {
 	cancel  context.CancelFunc
 	chassis *http.Server
 	faults  atomic.Int64 // faults made so far; see faultName
+	trunks  sync.Mutex   // serializes changes of Open vSwitch; see Trunk
 
 	mu       sync.Mutex
 	watches  *watchGroup // of simulated machines' disks; nil before the first

@@ -75,6 +75,7 @@ type Spec struct {
 	VLAN       int       // DirectVLAN (default) or RelayedVLAN; HomeVLAN in a lab with Options.Home
 	MAC        string    // default 52:54:00:<vlan>:00:<number>
 	Cards      []Card    // additional network cards, never used for booting
+	Trunk      Trunk     // default: every card is at an untagged port; not for Simulated
 	Firmware   Firmware  // default BIOS
 	Bus        Bus       // default Virtio; for the disk and the decoys
 	DiskSize   int64     // bytes, default 4 GiB; the file is sparse
@@ -195,17 +196,29 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 		port = fmt.Sprintf("link add %s type veth peer name %s address %s netns %s", m.tap(), simInterface, spec.MAC,
 			l.NamespaceName(m.Namespace()))
 	}
-	ports := []string{port, fmt.Sprintf("link set %s master br%d up", m.tap(), spec.VLAN)}
+	ports := []string{port}
+	attach := func(tap string, vlan int) {
+		if spec.Trunk == "" {
+			ports = append(ports, fmt.Sprintf("link set %s master br%d up", tap, vlan))
+		}
+	}
+	attach(m.tap(), spec.VLAN)
 	for i, c := range spec.Cards {
 		port := fmt.Sprintf("tuntap add dev %s mode tap", m.cardTap(i))
 		if m.sim != nil {
 			port = fmt.Sprintf("link add %s type veth peer name eth%d address %s netns %s", m.cardTap(i), i+1, c.MAC,
 				l.NamespaceName(m.Namespace()))
 		}
-		ports = append(ports, port, fmt.Sprintf("link set %s master br%d up", m.cardTap(i), c.VLAN))
+		ports = append(ports, port)
+		attach(m.cardTap(i), c.VLAN)
 	}
 	if err := l.ipBatch(ctx, Switch, ports...); err != nil {
 		return nil, err
+	}
+	if spec.Trunk != "" {
+		if err := m.connectTrunk(ctx); err != nil {
+			return nil, fmt.Errorf("making the trunk of %q: %w", spec.Name, err)
+		}
 	}
 	l.mu.Lock()
 	l.machines[spec.Name] = m
@@ -256,7 +269,13 @@ func (s Spec) complete(num int) (Spec, error) {
 	}
 	def(&s.MAC, fmt.Sprintf("52:54:00:%02d:00:%02x", s.VLAN, num))
 	s.Cards = slices.Clone(s.Cards)
+	if s.Trunk != "" && s.Firmware == Simulated {
+		return s, errors.New("a simulated machine has no trunk: use another firmware")
+	}
 	for i := range s.Cards {
+		if s.Trunk != "" {
+			s.Cards[i].VLAN = s.VLAN
+		}
 		def(&s.Cards[i].MAC, fmt.Sprintf("52:54:00:%02d:%02x:%02x", s.Cards[i].VLAN, i+1, num))
 	}
 	def((*string)(&s.Firmware), string(BIOS))
@@ -622,10 +641,11 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 		"-qmp", "unix:" + socket + ",server=on,wait=off",
 		"-chardev", "file,id=serial,append=on,path=" + m.SerialPath(), "-serial", "chardev:serial",
 		"-device", "virtio-rng-pci", // without it the first read of /dev/random takes a minute
-		"-netdev", "tap,id=n0,ifname=" + m.tap() + ",script=no,downscript=no",
+		"-netdev", m.netdev(0, m.tap()),
 		"-smbios", "type=1,manufacturer=Lab,product=VirtualMetal,serial=" + strings.ReplaceAll(s.Serial, ",", ",,") + ",uuid=" + s.UUID,
 	}
-	nic := "virtio-net-pci,id=net0,netdev=n0,mac=" + s.MAC + ",bootindex=" + strconv.Itoa(net)
+	const card = "virtio-net-pci,speed=1000,duplex=full," // without a speed, a bond never starts LACP
+	nic := card + "id=net0,netdev=n0,mac=" + s.MAC + ",bootindex=" + strconv.Itoa(net)
 	if s.Firmware == BIOS {
 		a = append(a, "-M", "pc,graphics=off", "-L", filepath.Join(PackageDir("ipxe"), "usr/share/qemu"))
 	} else {
@@ -641,8 +661,8 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	a = append(a, "-device", nic)
 	for i, c := range s.Cards {
 		id := "n" + strconv.Itoa(i+1)
-		a = append(a, "-netdev", "tap,id="+id+",ifname="+m.cardTap(i)+",script=no,downscript=no", "-device",
-			"virtio-net-pci,netdev="+id+",romfile=,mac="+c.MAC)
+		a = append(a, "-netdev", m.netdev(i+1, m.cardTap(i)), "-device",
+			card+"netdev="+id+",romfile=,mac="+c.MAC)
 	}
 	if s.Bus == AHCI {
 		a = append(a, "-device", "ahci,id=ahci0")

@@ -46,15 +46,16 @@ const jobReads = 2
 
 // RedfishFault is what happens to matching requests.
 type RedfishFault struct {
-	Method string         // "" matches all
-	Path   string         // a pattern of path.Match, such as "/redfish/v1/Systems/*"; "" matches all
-	Count  int            // how many requests it happens to; 0 = all
-	Status int            // the answer's status; the request is not carried out
-	Delay  time.Duration  // before anything else happens
-	Lie    bool           // a write answers with success and is not carried out
-	Drop   bool           // the connection is closed; the request is not carried out
-	Lose   bool           // the request is carried out, and the connection closed without an answer
-	Merge  map[string]any // properties that replace those of a successful answer
+	Method string          // "" matches all
+	Path   string          // a pattern of path.Match, such as "/redfish/v1/Systems/*"; "" matches all
+	Count  int             // how many requests it happens to; 0 = all
+	Status int             // the answer's status; the request is not carried out
+	Delay  time.Duration   // before anything else happens
+	Wait   <-chan struct{} // nothing happens before it is closed; nil = do not wait
+	Lie    bool            // a write answers with success and is not carried out
+	Drop   bool            // the connection is closed; the request is not carried out
+	Lose   bool            // the request is carried out, and the connection closed without an answer
+	Merge  map[string]any  // properties that replace those of a successful answer
 }
 
 // Drive is the virtual drive of a Chassis. Without one, a Redfish service only remembers the medium.
@@ -69,7 +70,7 @@ type Drive interface {
 type Redfish struct {
 	Address     string // in a lab; on RedfishPort
 	User        string
-	Password    string
+	Password    string // the first one
 	Fingerprint string // of the TLS key in a lab: sha256: and the digest of the SubjectPublicKeyInfo
 
 	shape   RedfishShape
@@ -77,6 +78,7 @@ type Redfish struct {
 	machine *Machine
 
 	mu       sync.Mutex
+	accepts  string // the password now
 	faults   []RedfishFault
 	sessions map[string]redfishSession // by token
 	made     int
@@ -88,6 +90,7 @@ type Redfish struct {
 	changes  int         // of the system, for its ETag
 	media    string      // URL of the inserted medium
 	resets   int         // of the controller
+	accounts int         // changes of accounts, for their ETag
 	started  time.Time   // of the controller
 	downTill time.Time
 }
@@ -99,7 +102,7 @@ type redfishBoot struct{ target, enabled, mode string }
 // NewRedfish returns a Redfish service that controls c. In a lab, Spec.Controller creates it.
 func NewRedfish(c Chassis, shape RedfishShape, user, password string) *Redfish {
 	return &Redfish{
-		User: user, Password: password, shape: shape, chassis: c, sessions: map[string]redfishSession{}, started: time.Now(),
+		User: user, Password: password, accepts: password, shape: shape, chassis: c, sessions: map[string]redfishSession{}, started: time.Now(),
 		boot: redfishBoot{"None", "Disabled", "UEFI"},
 	}
 }
@@ -218,12 +221,8 @@ func redfishError(status int, message string, args ...any) redfishAnswer {
 func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(q.Body, 1<<20))
 	fault := r.fault(q)
-	if fault.Delay > 0 {
-		select {
-		case <-time.After(fault.Delay):
-		case <-q.Context().Done():
-			return
-		}
+	if !fault.pause(q.Context()) {
+		return
 	}
 	r.mu.Lock()
 	down := time.Now().Before(r.downTill)
@@ -257,6 +256,27 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(a.status)
 	_ = json.NewEncoder(w).Encode(a.body) // the client may be gone
+}
+
+// pause waits as long as the fault says. It reports whether the client is still there.
+func (f RedfishFault) pause(ctx context.Context) bool {
+	ready := f.Wait
+	if ready == nil {
+		closed := make(chan struct{})
+		close(closed)
+		ready = closed
+	}
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-time.After(f.Delay):
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // fault returns the fault that happens to a request.
@@ -308,8 +328,11 @@ func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
 	case http.MethodGet:
 		if body, ok := r.resource(p); ok {
 			a := redfishOK(body)
-			if p == r.systemPath() {
+			switch p {
+			case r.systemPath():
 				a.header = map[string]string{"ETag": r.etag()}
+			case redfishAccount:
+				a.header = map[string]string{"ETag": r.accountTag()}
 			}
 			return a
 		}
@@ -317,6 +340,9 @@ func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
 	case http.MethodPatch:
 		if p == r.systemPath() {
 			return r.setBoot(q.Header.Get("If-Match"), data)
+		}
+		if p == redfishAccount {
+			return r.setAccount(q.Header.Get("If-Match"), data)
 		}
 	case http.MethodPost:
 		return r.act(q.Context(), p, data)
@@ -346,7 +372,7 @@ func (r *Redfish) logIn(q *http.Request, data map[string]any) redfishAnswer {
 }
 
 func (r *Redfish) knows(user, password string) bool {
-	return user == r.User && subtle.ConstantTimeCompare([]byte(password), []byte(r.Password)) == 1
+	return user == r.User && subtle.ConstantTimeCompare([]byte(password), []byte(r.accepts)) == 1
 }
 
 func (r *Redfish) authentic(q *http.Request) bool {
@@ -380,5 +406,6 @@ func sessionResource(s redfishSession) map[string]any {
 	}
 }
 
-// etag is that of the system.
-func (r *Redfish) etag() string { return fmt.Sprintf(`W/"%d"`, r.changes) }
+// etag is that of the system, accountTag that of the user's account.
+func (r *Redfish) etag() string       { return fmt.Sprintf(`W/"%d"`, r.changes) }
+func (r *Redfish) accountTag() string { return fmt.Sprintf(`W/"account-%d"`, r.accounts) }

@@ -24,10 +24,11 @@ var redfishMakers = map[RedfishShape][2]string{
 const (
 	redfishManagerReset = "/Actions/Manager.Reset"
 	redfishSystemReset  = "/Actions/ComputerSystem.Reset"
+	redfishAccount      = "/redfish/v1/AccountService/Accounts/2" // of the user
 	redfishInsert       = "/Actions/VirtualMedia.InsertMedia"
 	redfishEject        = "/Actions/VirtualMedia.EjectMedia"
 	// redfishRestart is how long the controller is unreachable after its reset.
-	redfishRestart = 300 * time.Millisecond
+	redfishRestart = 60 * time.Millisecond
 )
 
 var redfishTargets = []string{"None", "Pxe", "Cd", "Hdd", "BiosSetup", "UefiHttp"}
@@ -63,8 +64,8 @@ func (r *Redfish) root() map[string]any {
 	return odata("/redfish/v1/", "ServiceRoot.v1_5_0.ServiceRoot", "Root Service", map[string]any{
 		"Id": "RootService", "RedfishVersion": "1.15.0", "UUID": "00000000-0000-4000-8000-000000000000",
 		"Systems": link("/redfish/v1/Systems"), "Managers": link("/redfish/v1/Managers"), "Chassis": link("/redfish/v1/Chassis"),
-		"SessionService": link("/redfish/v1/SessionService"),
-		"Links":          map[string]any{"Sessions": link("/redfish/v1/SessionService/Sessions")},
+		"SessionService": link("/redfish/v1/SessionService"), "AccountService": link("/redfish/v1/AccountService"),
+		"Links": map[string]any{"Sessions": link("/redfish/v1/SessionService/Sessions")},
 	})
 }
 
@@ -84,6 +85,20 @@ func (r *Redfish) resource(path string) (map[string]any, bool) {
 		}
 		slices.Sort(members)
 		return collection(path, "SessionCollection.SessionCollection", members...), true
+	case "/redfish/v1/AccountService":
+		return odata(path, "AccountService.v1_5_0.AccountService", "Account Service", map[string]any{
+			"ServiceEnabled": true, "Accounts": link(path + "/Accounts"),
+		}), true
+	case "/redfish/v1/AccountService/Accounts":
+		return collection(path, "ManagerAccountCollection.ManagerAccountCollection", path+"/1", redfishAccount), true
+	case "/redfish/v1/AccountService/Accounts/1", redfishAccount:
+		user := "factory"
+		if path == redfishAccount {
+			user = r.User
+		}
+		return odata(path, "ManagerAccount.v1_3_0.ManagerAccount", "User Account", map[string]any{
+			"UserName": user, "Password": nil, "RoleId": "Administrator", "Enabled": true, "Locked": false,
+		}), true
 	case "/redfish/v1/Systems":
 		return collection(path, "ComputerSystemCollection.ComputerSystemCollection", system), true
 	case system:
@@ -219,6 +234,23 @@ func (r *Redfish) setBoot(match string, data map[string]any) redfishAnswer {
 	}
 	r.boot = next
 	r.changes++
+	return redfishAnswer{status: http.StatusNoContent}
+}
+
+// setAccount changes the user's password. HPE's ends the user's sessions.
+func (r *Redfish) setAccount(match string, data map[string]any) redfishAnswer {
+	password, _ := data["Password"].(string)
+	switch {
+	case r.shape == RedfishSupermicro && match != r.accountTag():
+		return redfishError(http.StatusPreconditionFailed, "The ETag did not match.")
+	case len(data) != 1 || len(password) < 8 || len(password) > 20:
+		return redfishError(http.StatusBadRequest, "The value %q for the property Password is not acceptable.", password)
+	}
+	r.accepts = password
+	r.accounts++
+	if r.shape == RedfishHPE {
+		clear(r.sessions)
+	}
 	return redfishAnswer{status: http.StatusNoContent}
 }
 

@@ -26,7 +26,7 @@ func CacheDir() string {
 }
 
 // PackageDir returns the folder of a package that `make deps` has unpacked instead of installing
-// it: "ipxe", "kernel", "busybox", "relay", "dhcp", "openipmi" or "tftp".
+// it: "ipxe", "kernel", "busybox", "relay", "dhcp", "openipmi", "tftp" or "ovs".
 func PackageDir(name string) string { return filepath.Join(CacheDir(), "pkg", name) }
 
 // Requirements checks that this program can run a lab here, and returns everything that is missing

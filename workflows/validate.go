@@ -75,8 +75,9 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	for i, t := range in.Tasks {
 		field := fmt.Sprintf("tasks[%d]", i)
 		switch {
-		case given(t.Power != "", t.BootDevice != nil, t.Media != nil) != 1:
-			ps.Add(field, "", "exactly one of powerAction, bootDevice and virtualMedia is needed")
+		case given(t.Power != "", t.BootDevice != nil, t.Media != nil, t.RotatePassword) != 1:
+			ps.Add(field, "", "exactly one of powerAction, bootDevice, virtualMedia and rotatePassword is needed")
+		case t.RotatePassword:
 		case t.Media != nil:
 			if u, err := url.Parse(t.Media.MediaURL); err != nil || u.User != nil ||
 				t.Media.MediaURL != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {

@@ -22,7 +22,7 @@ func bmcCommand(o *options) *cobra.Command {
 		jobCreateCommand(o), jobListCommand(o), jobGetCommand(o))
 	return group("bmc", "Management controllers",
 		"  ingot bmc check node-1\n  ingot bmc job create node-1 --task power:off --task boot:pxe --task power:on",
-		bmcCheckCommand(o), bmcForgetKeyCommand(o), job)
+		bmcCheckCommand(o), bmcForgetKeyCommand(o), bmcRotateCommand(o), job)
 }
 
 func bmcCheckCommand(o *options) *cobra.Command {
@@ -89,6 +89,26 @@ answer for the BMC, or give the key as bmc.fingerprint.`,
 	})
 }
 
+func bmcRotateCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rotate NAME", Short: "Give a BMC a new password",
+		Long: `Give the BMC's user a new password. The server makes it, proves it by a log-in,
+and keeps it encrypted; it is never shown. Whatever interrupts the change, the
+server keeps the password that the BMC accepts. Drivers: redfish.`,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc rotate node-1",
+	}
+	var force, yes bool
+	addForceFlags(cmd, &force, &yes)
+
+	return o.command(cmd, func(c *call) error {
+		if err := c.confirmForce(force, yes); err != nil {
+			return err
+		}
+		in := workflows.BMCJobInput{Machine: c.args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: force}
+		return runJob(c, c.args[0], client.Path("bmc", "jobs"), in)
+	})
+}
+
 // runJob starts a BMC job and waits for its end.
 func runJob(c *call, machine, route string, in any) error {
 	st, err := post[api.Started](c, route, in)
@@ -150,6 +170,8 @@ func printJob(w io.Writer, j inventory.BMCJob) error {
 
 func taskText(t inventory.BMCTask) string {
 	switch {
+	case t.RotatePassword:
+		return "new password"
 	case t.Media != nil && t.Media.MediaURL == "":
 		return "eject virtual media"
 	case t.Media != nil:

@@ -51,8 +51,8 @@ var ignoredController = map[string]string{
 	"metadata.labels":    "labels are those of the Hardware",
 	"spec.connection.providerOptions.preferredOrder":       "a BMC has one driver",
 	"spec.connection.providerOptions.redfish.useBasicAuth": "a session is used where the BMC has them",
-	"spec.connection.providerOptions.rpc": "power by requests of your own is a command of the server: power.commands in its " +
-		"configuration, and bmc {driver: exec, command: NAME} in the machine",
+	"spec.connection.providerOptions.rpc": "give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} and the key as its password; " +
+		"there are no options for headers and signatures",
 	"spec.connection.providerOptions.homeassistant": "a plug is switched by a command of the server: power.commands in its " +
 		"configuration, and bmc {driver: exec, command: NAME} in the machine",
 }

@@ -15,7 +15,6 @@ import (
 // Values of bmc_type that are no drivers of Ingot.
 const (
 	bmcNone = "none"
-	bmcRPC  = "rpc"
 	bmcPlug = "plug"
 )
 
@@ -320,7 +319,10 @@ func (r *rowReader) readBMC() {
 		if b.Port != 0 {
 			r.add(colBMCPort, "leave it empty", "there is no BMC that it could belong to")
 		}
-	case b.Driver == bmcRPC, b.Driver == bmcPlug:
+	case b.Driver == inventory.DriverRPC:
+		r.add(colBMCType, "write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push",
+			"the driver rpc needs the URL of a service, which a row cannot name")
+	case b.Driver == bmcPlug:
 		r.add(colBMCType, "write manual, and give the machine a power command later: bmc {driver: exec, command: NAME} "+
 			"in a file for ingot machine push", "%s is a power command here, which a row cannot name", b.Driver)
 	case !inventory.KnownDriver(b.Driver), b.Driver == inventory.DriverExec:

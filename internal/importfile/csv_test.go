@@ -211,7 +211,7 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:7: image: \"../x\" cannot be a name (use up to 128 letters, digits, . _ + and -, beginning with a letter or digit)",
 		"f:8: gateway: is empty (give the router of the machine's subnet)",
 		"f:8: disk: is empty (give a path such as /dev/sda, or choose the disk in the column serial or disk_selector)",
-		"f:8: bmc_type: rpc is a power command here, which a row cannot name (write manual, and give the machine a power command later: bmc {driver: exec, command: NAME} in a file for ingot machine push)",
+		"f:8: bmc_type: the driver rpc needs the URL of a service, which a row cannot name (write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push)",
 		"f:9: the row has 5 values, and the header 20 columns (leave an unused value empty, but keep its comma; put a value with a comma in quotes)",
 		"f:10: bmc_ip: invalid IP address (write it as 10.0.9.11; the port has a column of its own)",
 		"f:10: bmc_password: the driver ipmi takes passwords of up to 20 bytes (use a shorter one)",

@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/systems/talos"
 	"github.com/ingotmetal/ingot/internal/systems/vyos"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 func (s *server) newBMC() (*bmc.Driver, error) {
@@ -55,7 +56,7 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (inventory.B
 		return inventory.BMCReport{}, fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
 	}
 
-	password, err := s.records.store.BMCPassword(ctx, m.Name)
+	password, err := s.rotation().Password(ctx, m)
 	if err != nil {
 		return inventory.BMCReport{}, err
 	}
@@ -64,6 +65,26 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (inventory.B
 	}
 	power, err := s.bmc.State(ctx, m.Controller(), password)
 	return inventory.BMCReport{Power: power}, err
+}
+
+// rotation changes passwords of BMCs, and knows which one is in force.
+func (s *server) rotation() *activities.Rotation {
+	return &activities.Rotation{Store: s.records.store, BMC: s.bmc}
+}
+
+// machinesOf is the store, with the password that a BMC accepts where a rotation is unfinished.
+type machinesOf struct {
+	*sqlite.Store
+	rotation *activities.Rotation
+}
+
+// BMCPassword is as in activities.Machines.
+func (m machinesOf) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
+	machine, err := m.Machine(ctx, name)
+	if err != nil {
+		return inventory.Secret{}, err
+	}
+	return m.rotation.Password(ctx, machine)
 }
 
 // siteOf is what activities know of this server.
@@ -88,7 +109,7 @@ func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
 	return &activities.Activities{
 		Store: activities.Store{
-			Machines: store, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store,
+			Machines: machinesOf{store, s.rotation()}, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store,
 			Records: store, Operations: store, Moving: store, Labs: store, Relays: store,
 		},
 		Systems: activities.Systems{
@@ -100,6 +121,6 @@ func (s *server) newActivities() *activities.Activities {
 			Now: time.Now, Clock: s.clock, ProbeEvery: s.cfg.ProbeEvery,
 			Heard: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
 		},
-		BMC: s.bmc, Site: s.siteOf(), Log: s.log.With("part", "activities"), Troubles: activities.NewTroubles(time.Now),
+		BMC: s.bmc, Rotation: s.rotation(), Site: s.siteOf(), Log: s.log.With("part", "activities"), Troubles: activities.NewTroubles(time.Now),
 	}
 }

@@ -81,7 +81,7 @@ func (s *server) eject(ctx context.Context, m inventory.Media) error {
 		return err
 	}
 	if machine.BMC.Capabilities().Media { // otherwise its BMC was replaced since
-		password, err := store.BMCPassword(ctx, m.Machine)
+		password, err := s.rotation().Password(ctx, machine)
 		if err != nil {
 			return err
 		}

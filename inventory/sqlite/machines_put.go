@@ -117,18 +117,24 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 		}
 	}
 
+	// The candidate of an unfinished rotation stays only beside the password that it was to replace.
+	var candidate []byte
+	if m.BMC != nil && len(password) > 0 && m.BMC.Password.IsZero() {
+		candidate = old.sealed.BMCCandidate
+	}
+
 	doc, err := toJSON(bare(m))
 	if err != nil {
 		return err
 	}
 
 	now := nanos(s.now())
-	err = do(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, created, updated)
-		VALUES (?,?,?,?,?,?,?,?)
+	err = do(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, bmc_candidate, created, updated)
+		VALUES (?,?,?,?,?,?,?,?,?)
 		ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, bmc = excluded.bmc,
 		user_data = excluded.user_data, vendor_data = excluded.vendor_data,
-		bmc_password = excluded.bmc_password, updated = excluded.updated`,
-		m.Name, doc, null(bmcKey(m.BMC)), user, vendor, password, now, now)
+		bmc_password = excluded.bmc_password, bmc_candidate = excluded.bmc_candidate, updated = excluded.updated`,
+		m.Name, doc, null(bmcKey(m.BMC)), user, vendor, password, candidate, now, now)
 	if err != nil {
 		return err
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-const secretColumns = "name, doc, user_data, vendor_data, bmc_password"
+const secretColumns = "name, doc, user_data, vendor_data, bmc_password, bmc_candidate"
 
 type secretRow struct {
 	Name, Doc            string
 	UserData, VendorData []byte
 	BMCPassword          []byte `db:"bmc_password"`
+	BMCCandidate         []byte `db:"bmc_candidate"`
 }
 
 // A storedMachine is a machine in the database, with sealed secrets.
@@ -42,6 +43,7 @@ func (r secretRow) sealedFields() []sealedField {
 		{"userData", "user_data", sealUserData, userBinding(r.Name, "user"), r.UserData},
 		{"vendorData", "vendor_data", sealUserData, userBinding(r.Name, "vendor"), r.VendorData},
 		{"bmc.password", "bmc_password", sealBMC, bmcBinding(r.Name, m.BMC), r.BMCPassword},
+		{"bmc.candidate", "bmc_candidate", sealBMC, candidateBinding(r.Name, m.BMC), r.BMCCandidate},
 	}
 	return slices.DeleteFunc(all, func(f sealedField) bool { return len(f.sealed) == 0 })
 }
@@ -106,6 +108,10 @@ func bmcBinding(machine string, b *inventory.BMC) string {
 	if b == nil {
 		return ""
 	}
-	return fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t key=%s command=%s",
+	binding := fmt.Sprintf("machine=%s driver=%s host=%s port=%d tls=%t key=%s command=%s",
 		machine, b.Driver, b.Host, b.Port, !b.InsecureTLS, b.Fingerprint, b.Command)
+	if b.ConsumerURL != "" {
+		binding += " url=" + b.ConsumerURL
+	}
+	return binding
 }

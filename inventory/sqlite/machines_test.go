@@ -114,6 +114,7 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 		"tls":    func(b *inventory.BMC) { b.InsecureTLS = !b.InsecureTLS },
 		"key":    func(b *inventory.BMC) { b.Fingerprint = "sha256:00" },
 		"name":   func(b *inventory.BMC) { b.Command = "plug" },
+		"url":    func(b *inventory.BMC) { b.ConsumerURL = "http://evil.example.org/" },
 		"user":   func(b *inventory.BMC) { b.User = "operator" },
 	} {
 		t.Run(name, func(t *testing.T) {

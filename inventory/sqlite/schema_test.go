@@ -96,7 +96,10 @@ func TestMigrationFromBaseline(t *testing.T) {
 	path, keys := filepath.Join(t.TempDir(), "inventory.db"), keyring.New()
 	s, err := open(t.Context(), path, keys, baseline)
 	require.NoError(t, err)
-	require.NoError(t, s.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
+	doc, err := toJSON(machine("m1", 1)) // this version stores columns that the baseline does not have
+	require.NoError(t, err)
+	_, err = s.rw.ExecContext(t.Context(), "INSERT INTO machine (name, doc, created, updated) VALUES ('m1', ?, 1, 1)", doc)
+	require.NoError(t, err)
 	require.NoError(t, s.Close())
 
 	known := schemaWith(t, "ALTER TABLE template ADD COLUMN more TEXT")

@@ -16,8 +16,11 @@ T=$(mktemp -d "$(dirname "$OUT")/debian.XXXXXX"); trap 'umount -l "$T" 2>/dev/nu
 R=$T/root
 
 . "$HERE/bootstrap.sh"
+# What configures the network: ifupdown, or with netplan.sh netplan and systemd-networkd.
+network=${LAB_NETWORK:-ifupdown}
 debian "$R" "virtio_pci virtio_blk virtio_scsi nvme ahci sd_mod ext4" \
-  cloud-init iproute2 netbase ifupdown isc-dhcp-client openssh-server
+  cloud-init iproute2 netbase "$network" isc-dhcp-client openssh-server
+[ "$network" = ifupdown ] || chroot "$R" systemctl -q enable systemd-networkd.service
 echo "LABEL=labroot / ext4 defaults,errors=remount-ro 0 1" > "$R/etc/fstab"
 
 # Only the data sources that the lab serves, so that cloud-init does not wait for others; key types that are quick to make;

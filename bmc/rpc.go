@@ -1,0 +1,192 @@
+package bmc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
+	bmclibrpc "github.com/bmc-toolbox/bmclib/v2/providers/rpc"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Headers of a request, as Tinkerbell sends them. The signature covers the body and then the timestamp.
+const (
+	rpcTimestamp = "X-Rufio-Timestamp"
+	rpcSignature = "X-Rufio-Signature" // followed by -256 and -512
+)
+
+// rpcTime limits one request: the service may have to talk to slow hardware.
+const rpcTime = 30 * time.Second
+
+// rpc is a bmclib provider for one operation through a service of the operator, which gets each request as JSON (bmclib's
+// provider rpc). Requests are signed by HMAC with the machine's password, which is never sent. The boot device cannot be read
+// back, because the protocol has no request for it.
+type rpc struct {
+	link
+	client    *bmclibrpc.Provider
+	transport *rpcTransport
+}
+
+var (
+	_ provider    = (*rpc)(nil)
+	_ bootChooser = (*rpc)(nil)
+)
+
+func newRPC(d *Driver, l link, _ string, b inventory.BMC, password inventory.Secret) (provider, error) {
+	if password.IsZero() {
+		return nil, fmt.Errorf("there is no key for signatures: set one as bmc.password: %w", inventory.ErrRefused)
+	}
+	u, err := url.Parse(b.ConsumerURL)
+	if err != nil || u.Hostname() == "" {
+		return nil, fmt.Errorf("invalid consumerURL: must be http://host/path or https://host/path: %w", inventory.ErrInvalid)
+	}
+
+	t := &rpcTransport{http: &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			if host, err = d.resolve(ctx, host); err != nil {
+				return nil, err
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(host, port))
+		},
+		TLSClientConfig: d.tlsConfig(u.Hostname(), b), TLSHandshakeTimeout: rpcTime, MaxResponseHeaderBytes: 16 << 10,
+	}}
+	key := []string{password.Reveal()}
+	c := bmclibrpc.New(b.ConsumerURL, b.Host, bmclibrpc.Secrets{bmclibrpc.SHA256: key, bmclibrpc.SHA512: key})
+	c.LogNotificationsDisabled = true
+	c.Opts.Request.TimestampHeader, c.Opts.Signature.HeaderName = rpcTimestamp, rpcSignature
+	c.Opts.Signature.IncludedPayloadHeaders = []string{rpcTimestamp}
+	c.HTTPClient = &http.Client{
+		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return &rpc{link: l, client: c, transport: t}, nil
+}
+
+// Name returns the provider's name for bmclib's errors.
+func (p *rpc) Name() string { return "ingot-rpc" }
+
+// Close closes the connection.
+func (p *rpc) Close(context.Context) error {
+	p.transport.http.CloseIdleConnections()
+	return nil
+}
+
+// run asks the service whether it is there, and then sends one command.
+func (p *rpc) run(ctx context.Context, command func(context.Context) error) error {
+	return p.do(ctx, func() error {
+		limited, cancel := context.WithTimeout(ctx, rpcTime)
+		defer cancel()
+		p.transport.cause = nil
+		err := p.client.Open(limited)
+		if err == nil {
+			err = command(limited)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case p.transport.cause != nil:
+			return p.transport.cause
+		}
+		return fmt.Errorf("the answer cannot be used: %s: %w", clip(printable(err.Error())), inventory.ErrUnsupported)
+	})
+}
+
+// PowerStateGet returns the state as the service writes it, for normalize.
+func (p *rpc) PowerStateGet(ctx context.Context) (state string, err error) {
+	err = p.run(ctx, func(ctx context.Context) (err error) {
+		state, err = p.client.PowerStateGet(ctx)
+		return err
+	})
+	return state, err
+}
+
+// PowerSet requests on, off or soft.
+func (p *rpc) PowerSet(ctx context.Context, state string) (ok bool, err error) {
+	err = p.run(ctx, func(ctx context.Context) (err error) {
+		ok, err = p.client.PowerSet(ctx, state)
+		return err
+	})
+	return ok, err
+}
+
+// BootDeviceSet requests the boot device. The protocol has no request to remove it: none is sent as a device.
+func (p *rpc) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (ok bool, err error) {
+	err = p.run(ctx, func(ctx context.Context) (err error) {
+		ok, err = p.client.BootDeviceSet(ctx, device, persistent, efi)
+		return err
+	})
+	return ok, err
+}
+
+// BootDeviceOverrideGet returns a blindError.
+func (p *rpc) BootDeviceOverrideGet(context.Context) (bmclibbmc.BootDeviceOverride, error) {
+	p.last = blindError{"the service accepted it; the protocol cannot read it back"}
+	return bmclibbmc.BootDeviceOverride{}, p.last
+}
+
+// rpcTransport sends the requests of one operation. bmclib keeps neither the status of an answer nor the code in it, so this
+// transport records why a request failed. bmclib also needs the length of each answer.
+type rpcTransport struct {
+	http  *http.Transport
+	cause error
+}
+
+// RoundTrip sends a request and reads the whole answer.
+func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
+	res, err := t.http.RoundTrip(q)
+	var body []byte
+	if err == nil {
+		body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+		err = errors.Join(err, res.Body.Close())
+	}
+	if err != nil {
+		if t.cause = judgeTLS(err); t.cause == nil && errors.Is(err, inventory.ErrInvalid) {
+			t.cause = bare(err) // its address is outside the networks of BMCs
+		} else if t.cause == nil {
+			t.cause = fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
+		}
+		return nil, err
+	}
+	if len(body) > maxAnswer {
+		t.cause = fmt.Errorf("the answer has more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
+		return nil, t.cause
+	}
+
+	t.cause = judgeRPC(res.StatusCode, body)
+	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return res, nil
+}
+
+// judgeRPC returns the error for an answer, nil if it is a success. The service's own codes have the meaning of a status of
+// HTTP, where they are one.
+func judgeRPC(status int, body []byte) error {
+	said := fmt.Sprintf("HTTP %d", status)
+	var answer bmclibrpc.ResponsePayload
+	if err := json.Unmarshal(body, &answer); err == nil && answer.Error != nil && answer.Error.Code != 0 {
+		said = fmt.Sprintf("code %d (%s)", answer.Error.Code, clip(printable(answer.Error.Message)))
+		status = answer.Error.Code
+	}
+	switch status {
+	case http.StatusOK:
+		return nil
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Errorf("the service answered %s: check the key for signatures (bmc.password): %w", said, inventory.ErrRefused)
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return fmt.Errorf("the service answered %s: %w", said, inventory.ErrUnsupported)
+	}
+	return fmt.Errorf("the service answered %s: %w", said, inventory.ErrUnreachable)
+}

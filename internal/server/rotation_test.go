@@ -1,0 +1,260 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+)
+
+// idle is a machine that is off.
+type idle struct{ lab.Chassis }
+
+func (idle) PowerState() lab.PowerState { return lab.Off }
+
+const firstPassword = "canary-first-1"
+
+// rotationBench is a server with one machine, whose BMC is a Redfish service.
+type rotationBench struct {
+	*server
+	service *lab.Redfish
+	owner   inventory.Owner
+}
+
+func newRotationBench(t *testing.T, shape lab.RedfishShape) *rotationBench {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.BMC.Networks = []string{"127.0.0.0/8"}
+	b := &rotationBench{server: testServer(t, cfg), service: lab.NewRedfish(idle{}, shape, "ingot", firstPassword)}
+	web := httptest.NewTLSServer(b.service)
+	t.Cleanup(web.Close)
+	u, err := url.Parse(web.URL)
+	require.NoError(t, err)
+	port, err := strconv.Atoi(u.Port())
+	require.NoError(t, err)
+	require.NoError(t, b.records.store.PutMachines(t.Context(), []inventory.Machine{{
+		Name: "m1", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:01"}},
+		BMC: &inventory.BMC{
+			Driver: inventory.DriverRedfish, Host: u.Hostname(), Port: port, User: "ingot", Password: inventory.NewSecret(firstPassword),
+		},
+	}}, true, "test"))
+	g, err := b.records.store.TakeGrant(t.Context(), "m1", "run-1", "bmc/m1/job", false)
+	require.NoError(t, err)
+	b.owner = g.Owner
+	return b
+}
+
+func (b *rotationBench) machine(t *testing.T) inventory.Machine {
+	t.Helper()
+	m, err := b.records.store.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	return m
+}
+
+func always(context.Context) error { return nil }
+
+// settled requires that the BMC accepts the stored password, that it is the only one, and returns it.
+func (b *rotationBench) settled(t *testing.T, what string) string {
+	t.Helper()
+	ctx := t.Context()
+	password, err := b.rotation().Password(ctx, b.machine(t))
+	require.NoError(t, err, what)
+	_, err = b.bmc.State(ctx, b.machine(t).Controller(), password)
+	require.NoError(t, err, what)
+	stored, err := b.records.store.BMCPassword(ctx, "m1")
+	require.NoError(t, err, what)
+	require.Equal(t, stored.Reveal(), password.Reveal(), what)
+	candidate, _, err := b.records.store.BMCCandidate(ctx, "m1")
+	require.NoError(t, err, what)
+	require.True(t, candidate.IsZero(), "%s: no candidate is left", what)
+	return password.Reveal()
+}
+
+// killer is the store and the BMC of a process that dies at its n-th call, before or after the call takes effect.
+type killer struct {
+	activities.RotationStore
+	activities.PasswordBMC
+	calls, n int
+	after    bool
+}
+
+type killed struct{}
+
+// die carries out a call and ends the process if it is the n-th.
+func (k *killer) die(do func()) {
+	k.calls++
+	last := k.calls == k.n // a call may contain others
+	if last && !k.after {
+		panic(killed{})
+	}
+	do()
+	if last {
+		panic(killed{})
+	}
+}
+
+func (k *killer) BMCPassword(ctx context.Context, m string) (p inventory.Secret, err error) {
+	k.die(func() { p, err = k.RotationStore.BMCPassword(ctx, m) })
+	return p, err
+}
+
+func (k *killer) BMCCandidate(ctx context.Context, m string) (p inventory.Secret, run string, err error) {
+	k.die(func() { p, run, err = k.RotationStore.BMCCandidate(ctx, m) })
+	return p, run, err
+}
+
+func (k *killer) PutBMCCandidate(ctx context.Context, o inventory.Owner, p inventory.Secret) (err error) {
+	k.die(func() { err = k.RotationStore.PutBMCCandidate(ctx, o, p) })
+	return err
+}
+
+func (k *killer) CommitBMCCandidate(ctx context.Context, m string, p inventory.Secret) (err error) {
+	k.die(func() { err = k.RotationStore.CommitBMCCandidate(ctx, m, p) })
+	return err
+}
+
+func (k *killer) State(ctx context.Context, b inventory.BMC, p inventory.Secret) (s string, err error) {
+	k.die(func() { s, err = k.PasswordBMC.State(ctx, b, p) })
+	return s, err
+}
+
+func (k *killer) SetPassword(ctx context.Context, b inventory.BMC, p, next inventory.Secret,
+	fence func(context.Context) error,
+) (err error) {
+	k.die(func() { err = k.PasswordBMC.SetPassword(ctx, b, p, next, fence) })
+	return err
+}
+
+// run rotates the password in a process that dies at call n. It reports whether the process has died.
+func (k *killer) run(t *testing.T, b *rotationBench) (died bool) {
+	t.Helper()
+	defer func() {
+		if r := recover(); r != nil {
+			require.Equal(t, killed{}, r)
+			died = true
+		}
+	}()
+	require.NoError(t, (&activities.Rotation{Store: k, BMC: k}).Rotate(t.Context(), b.machine(t), b.owner, always))
+	return false
+}
+
+// TestS26RotationSurvivesAKill: whenever the server is killed while it changes the password of a BMC, the password that the BMC
+// accepts is a stored one. It is found by the next attempt of the same run, and by another operation after the run has ended.
+func TestS26RotationSurvivesAKill(t *testing.T) {
+	for _, shape := range []lab.RedfishShape{lab.RedfishDell, lab.RedfishHPE, lab.RedfishSupermicro} {
+		for _, after := range []bool{false, true} {
+			for _, resumes := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s after=%t resumes=%t", shape, after, resumes), func(t *testing.T) {
+					t.Parallel()
+					kills, changed := 0, 0
+					for n := 1; ; n++ {
+						b := newRotationBench(t, shape)
+						k := &killer{RotationStore: b.records.store, PasswordBMC: b.bmc, n: n, after: after}
+						if !k.run(t, b) {
+							break
+						}
+						kills++
+						what := fmt.Sprintf("killed at call %d", n)
+						if resumes {
+							require.NoError(t, b.rotation().Rotate(t.Context(), b.machine(t), b.owner, always), what)
+						}
+						require.NoError(t, b.records.store.EndGrant(t.Context(), b.owner))
+						now := b.settled(t, what)
+						if now != firstPassword {
+							changed++
+						}
+						require.False(t, resumes && now == firstPassword, "%s: the password was not changed", what)
+					}
+					require.Equal(t, 8, kills, "calls of an undisturbed rotation")
+					require.Positive(t, changed)
+				})
+			}
+		}
+	}
+}
+
+// TestS26RotationOfAHostileBMC: a BMC that refuses, ignores or loses the change leaves one password, which it accepts. The
+// password is in no error.
+func TestS26RotationOfAHostileBMC(t *testing.T) {
+	const account = "/redfish/v1/AccountService/Accounts/2"
+	for name, x := range map[string]struct {
+		fault   lab.RedfishFault
+		ok, new bool
+	}{
+		"none":        {lab.RedfishFault{Count: -1}, true, true},
+		"refused":     {lab.RedfishFault{Method: "PATCH", Path: account, Status: 400}, false, false},
+		"ignored":     {lab.RedfishFault{Method: "PATCH", Path: account, Lie: true}, false, false},
+		"dropped":     {lab.RedfishFault{Method: "PATCH", Path: account, Drop: true}, false, false},
+		"lost":        {lab.RedfishFault{Method: "PATCH", Path: account, Lose: true}, true, true},
+		"unavailable": {lab.RedfishFault{Path: account, Status: 503}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newRotationBench(t, lab.RedfishSupermicro)
+			b.service.Pretend(x.fault)
+			err := b.rotation().Rotate(t.Context(), b.machine(t), b.owner, always)
+			require.Equal(t, x.ok, err == nil, "%v", err)
+			if err != nil {
+				require.NotContains(t, err.Error(), firstPassword)
+			}
+			b.service.Pretend()
+			require.NoError(t, b.records.store.EndGrant(t.Context(), b.owner))
+			require.Equal(t, x.new, b.settled(t, name) != firstPassword)
+			now, _ := b.service.Sessions()
+			require.Zero(t, now)
+		})
+	}
+}
+
+// TestS26AnotherOperationKeepsTheCandidate: an operation that runs beside a rotation does not remove the password that is about to
+// be set, and a run that has lost its machine sets none.
+func TestS26AnotherOperationKeepsTheCandidate(t *testing.T) {
+	b := newRotationBench(t, lab.RedfishHPE)
+	ctx, store := t.Context(), b.records.store
+	between := func(context.Context) error {
+		password, err := b.records.store.BMCPassword(ctx, "m1")
+		require.NoError(t, err)
+		candidate, _, err := store.BMCCandidate(ctx, "m1")
+		require.NoError(t, err)
+		require.False(t, candidate.IsZero())
+		require.Equal(t, firstPassword, password.Reveal())
+		require.ErrorIs(t, store.DropBMCCandidate(ctx, "m1", candidate, ""), inventory.ErrConflict)
+		return nil
+	}
+	require.NoError(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, between))
+	second := b.settled(t, "rotated")
+	require.NotEqual(t, firstPassword, second)
+
+	require.NoError(t, store.EndGrant(ctx, b.owner))
+	require.ErrorIs(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrFenced)
+	require.Equal(t, second, b.settled(t, "fenced"))
+}
+
+// TestS50RetargetingClearsBothPasswords: neither the password nor the one that a rotation is setting reaches another address.
+func TestS50RetargetingClearsBothPasswords(t *testing.T) {
+	b := newRotationBench(t, lab.RedfishHPE)
+	ctx, store := t.Context(), b.records.store
+	require.NoError(t, store.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-second-2")))
+	m := b.machine(t)
+	require.NoError(t, store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+	candidate, run, err := store.BMCCandidate(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"canary-second-2", "run-1"}, []string{candidate.Reveal(), run}, "an unchanged BMC keeps it")
+
+	m.BMC.Host = "127.0.0.2"
+	require.NoError(t, store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+	candidate, _, err = store.BMCCandidate(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, candidate.IsZero())
+	password, err := store.BMCPassword(ctx, "m1")
+	require.NoError(t, err)
+	require.True(t, password.IsZero())
+}
