@@ -185,7 +185,7 @@ func TestLabRedfishFalseSuccess(t *testing.T) {
 func falseSuccesses(t *testing.T, shapes ...vlab.RedfishShape) {
 	t.Helper()
 	faults := map[string]vlab.RedfishFault{
-		"refused": {Status: 403}, "unavailable": {Status: 503}, "lied about": {Lie: true},
+		"refused": {Status: 403}, "unauthorized": {Status: 401}, "unavailable": {Status: 503}, "lied about": {Lie: true},
 		"not answered in time": {Wait: make(chan struct{})}, "lost": {Lose: true}, "dropped": {Drop: true},
 	}
 	for _, shape := range shapes {
@@ -365,6 +365,22 @@ func TestRedfishBasic(t *testing.T) {
 	b.service.Pretend(vlab.RedfishFault{Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Status: 405})
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
 	require.Equal(t, vlab.On, b.machine.PowerState())
+
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1", Merge: map[string]any{"Links": map[string]any{}}})
+	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "off", nil), "the service root lists no sessions")
+	require.Equal(t, vlab.Off, b.machine.PowerState())
+}
+
+// TestRedfishUnauthorized: a BMC that refuses one command in every session is asked twice, and both
+// sessions are deleted.
+func TestRedfishUnauthorized(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishSupermicro)
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Status: 401})
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	now, most := b.service.Sessions()
+	require.Zero(t, now)
+	require.Equal(t, 1, most)
 }
 
 // TestRedfishFence: the fence is called right before every write, and stops it.

@@ -49,6 +49,7 @@ type redfishTransport struct {
 	session bmcSession
 	cause   error // of the last request that failed
 	expired bool  // the session was not accepted any more
+	login   bool  // a log-in was sent
 	lost    bool  // a log-in was sent but not answered
 	noLogin bool  // the service has no sessions
 }
@@ -80,7 +81,7 @@ func (t *redfishTransport) client() *http.Client {
 
 // begin starts a command.
 func (t *redfishTransport) begin(ctx context.Context) {
-	t.ctx, t.cause, t.expired = ctx, nil, false
+	t.ctx, t.cause, t.expired, t.login = ctx, nil, false, false
 }
 
 // errorOf returns the error of a command: what the transport recorded if there is anything, because
@@ -104,6 +105,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		return nil, t.cause
 	}
 	login := q.Method == http.MethodPost && q.Header.Get("X-Auth-Token") == "" && q.Header.Get("Authorization") == ""
+	t.login = t.login || login
 	logout := q.Method == http.MethodDelete
 	if t.fence != nil && q.Method != http.MethodGet && q.Method != http.MethodHead && !login && !logout {
 		if err := t.fence(t.ctx); err != nil {
