@@ -50,7 +50,7 @@ var (
 	_ bmclibbmc.VirtualMediaSetter = (*redfish)(nil)
 	_ flagReader                   = (*redfish)(nil)
 	_ fencedProvider               = (*redfish)(nil)
-	_ mediaReader                  = (*redfish)(nil)
+	_ mediaDrives                  = (*redfish)(nil)
 	_ inspector                    = (*redfish)(nil)
 	_ passwordSetter               = (*redfish)(nil)
 )

@@ -314,6 +314,51 @@ func TestRedfishLeftovers(t *testing.T) {
 	require.Equal(t, 1, now)
 }
 
+// TestRedfishMedia: what others have inserted is ejected from every drive before an insertion, and stays when one medium
+// is ejected. URLs may be long.
+func TestRedfishMedia(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishSupermicro)
+	ctx := t.Context()
+	const theirs = "http://10.0.0.9/theirs.iso"
+	ours := "http://10.0.0.1/" + strings.Repeat("long/", 100) + "a.iso"
+	for range 10 { // bmclib takes the drives in random order
+		b.service.Insert(0, theirs)
+		b.service.Insert(1, theirs)
+		require.NoError(t, b.SetMedia(ctx, b.bmc, password(), ours, nil))
+		require.Equal(t, ours, b.service.Media())
+		require.NoError(t, b.SetMedia(ctx, b.bmc, password(), "", nil))
+	}
+	b.service.Insert(0, theirs)
+	ejected, err := b.EjectMedia(ctx, b.bmc, password(), ours, nil)
+	require.NoError(t, err)
+	require.False(t, ejected)
+	b.service.Insert(1, ours)
+	ejected, err = b.EjectMedia(ctx, b.bmc, password(), ours, nil)
+	require.NoError(t, err)
+	require.True(t, ejected)
+	require.Equal(t, theirs, b.service.Media())
+	stop := errors.New("superseded")
+	err = b.SetMedia(ctx, b.bmc, password(), ours, func(context.Context) error { return stop })
+	require.ErrorIs(t, err, stop)
+	require.Equal(t, theirs, b.service.Media())
+}
+
+// TestRedfishRequestsAreLimited: a service that lists ever more systems ends the command, not the server.
+func TestRedfishRequestsAreLimited(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	members := make([]any, 10*maxRequests)
+	for i := range members {
+		members[i] = map[string]any{"@odata.id": fmt.Sprintf("/redfish/v1/Systems/%d", i)}
+	}
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Merge: map[string]any{"Members": members}})
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.ErrorIs(t, err, inventory.ErrUnsupported)
+	require.ErrorContains(t, err, "300 requests")
+	require.LessOrEqual(t, len(b.service.Calls()), maxRequests+10)
+	now, _ := b.service.Sessions()
+	require.Zero(t, now)
+}
+
 // TestRedfishErrors (S27): errors for refused log-ins, exhausted sessions and lies are of the right kind.
 func TestRedfishErrors(t *testing.T) {
 	const system = "/redfish/v1/Systems/1"
@@ -396,6 +441,13 @@ func TestRedfishFence(t *testing.T) {
 	}
 	// HPE refuses the first write, because of the mode; bmclib writes again.
 	_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, fence)
+	require.ErrorIs(t, err, stop)
+	require.Equal(t, "None Disabled UEFI", b.service.Override())
+
+	// A service that rejects its own ETag gets the request a second time, without If-Match.
+	b, calls = newRedfishBench(t, vlab.RedfishSupermicro), 0
+	b.service.Pretend(vlab.RedfishFault{Method: "PATCH", Path: "/redfish/v1/Systems/1", Count: 1, Status: 412})
+	_, err = b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, fence)
 	require.ErrorIs(t, err, stop)
 	require.Equal(t, "None Disabled UEFI", b.service.Override())
 }
