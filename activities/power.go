@@ -225,7 +225,8 @@ func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q Power
 		if err != nil {
 			return nil, fmt.Errorf("booting %q by virtual media: %w", m.Name, err)
 		}
-		if err := a.Records.PutMedia(ctx, inventory.Media{Machine: m.Name, Run: q.Owner.Run, URL: url}); err != nil {
+		medium := inventory.Media{Machine: m.Name, Run: q.Owner.Run, URL: url, BMC: m.BMC.KeyAddress()}
+		if err := a.Records.PutMedia(ctx, medium); err != nil {
 			return nil, err
 		}
 		boot.BootDevice.Device = "cdrom"

@@ -150,8 +150,11 @@ func TestLadderOfBootPaths(t *testing.T) {
 	require.Zero(t, w.warm)
 	require.Equal(t, []string{"pxe", "http", "cdrom"}, devices[:3])
 	require.Equal(t, []string{"http://10.0.0.1/media/ipxe.iso"}, w.media)
+	m, err := w.Machine(t.Context(), machine)
+	require.NoError(t, err)
+	address := m.BMC.KeyAddress()
 	all, err := w.Media(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso"}}, all)
+	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso", BMC: address}}, all)
 	w.closed()
 }
