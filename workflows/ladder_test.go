@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,6 +10,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
+
+// TestMediaIsMissing: a machine that may have to boot by virtual media is not touched if the server has none.
+func TestMediaIsMissing(t *testing.T) {
+	w := newWorld(t, func(m *inventory.Machine) {
+		m.BMC.Driver, m.BMC.CipherSuite = inventory.DriverRedfish, ""
+		m.BMC.BootPath = []string{inventory.PathPXE, inventory.PathMedia}
+	})
+	w.do.Site.MediaURL = func() (string, error) { return "", fmt.Errorf("no ipxe.iso: %w", inventory.ErrUnsupported) }
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "no ipxe.iso")
+	require.Empty(t, w.starts())
+	require.Zero(t, w.offs)
+	w.closed()
+}
 
 // starts are the events that say how the machine was started.
 func (w *world) starts() (out []string) {
