@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -133,6 +134,17 @@ func (s Site) bootable() error {
 	}
 	if s.Bootable != nil {
 		return s.Bootable()
+	}
+	return nil
+}
+
+// mediaReady returns an error if m may have to boot by virtual media and the server has none.
+func (s Site) mediaReady(m inventory.Machine) error {
+	if m.BMC == nil || s.MediaURL == nil || !slices.Contains(m.BMC.BootPath, inventory.PathMedia) {
+		return nil
+	}
+	if _, err := s.MediaURL(); err != nil {
+		return fmt.Errorf("booting by virtual media (bmc.bootPath): %w", err)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		return Planned{}, err
 	}
 
-	if err := a.Site.bootable(); err != nil {
+	if err := errors.Join(a.Site.bootable(), a.Site.mediaReady(m)); err != nil {
 		return Planned{}, err
 	}
 

@@ -225,7 +225,8 @@ func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q Power
 		if err != nil {
 			return nil, fmt.Errorf("booting %q by virtual media: %w", m.Name, err)
 		}
-		if err := a.Records.PutMedia(ctx, inventory.Media{Machine: m.Name, Run: q.Owner.Run, URL: url}); err != nil {
+		medium := inventory.Media{Machine: m.Name, Run: q.Owner.Run, URL: url, BMC: m.BMC.KeyAddress()}
+		if err := a.Records.PutMedia(ctx, medium); err != nil {
 			return nil, err
 		}
 		boot.BootDevice.Device = "cdrom"
@@ -235,9 +236,10 @@ func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q Power
 }
 
 // startsWarm reports whether the machine is reset instead of power-cycled. Only a machine
-// that is on can be reset.
+// that is on can be reset. Where a reset is off and on, the boot must be allowed in between: after
+// the reset, firmware may have asked already.
 func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
-	if !q.Warm {
+	if !q.Warm || m.BMC.Capabilities().ResetByCycle {
 		return false, nil
 	}
 	s, err := a.state(ctx, m)

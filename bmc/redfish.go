@@ -50,7 +50,7 @@ var (
 	_ bmclibbmc.VirtualMediaSetter = (*redfish)(nil)
 	_ flagReader                   = (*redfish)(nil)
 	_ fencedProvider               = (*redfish)(nil)
-	_ mediaReader                  = (*redfish)(nil)
+	_ mediaDrives                  = (*redfish)(nil)
 	_ inspector                    = (*redfish)(nil)
 	_ passwordSetter               = (*redfish)(nil)
 )
@@ -71,17 +71,19 @@ func (p *redfish) Name() string { return "ingot-redfish" }
 func (p *redfish) guard(fence func(context.Context) error) { p.transport.fence = fence }
 
 // run runs one command in the operation's session. If the BMC has forgotten the session, it logs in
-// again and repeats the command, which the BMC did not carry out.
+// again and repeats the command once, which the BMC did not carry out. The next operation deletes the
+// forgotten session, in case that only this command was refused.
 func (p *redfish) run(ctx context.Context, command func() error) error {
-	for {
+	for again := false; ; again = true {
 		if err := p.logIn(ctx); err != nil {
 			return err
 		}
 		p.transport.begin(ctx)
 		p.last = p.transport.errorOf(command())
-		if p.last == nil || !p.transport.expired || ctx.Err() != nil {
+		if p.last == nil || !p.transport.expired || ctx.Err() != nil || again {
 			return p.last
 		}
+		p.target.left.sessions = append(p.target.left.sessions, p.transport.session)
 		p.writer, p.reader, p.transport.session = nil, nil, bmcSession{}
 	}
 }
@@ -94,7 +96,7 @@ func (p *redfish) logIn(ctx context.Context) error {
 	return p.do(ctx, func() error {
 		p.deleteLeftovers(ctx)
 		err := p.open(ctx)
-		if err != nil && p.transport.noLogin && !p.basic {
+		if err != nil && !p.basic && (p.transport.noLogin || !p.transport.login && p.transport.cause == nil && ctx.Err() == nil) {
 			p.basic = true
 			err = p.open(ctx)
 		}

@@ -185,7 +185,7 @@ func TestLabRedfishFalseSuccess(t *testing.T) {
 func falseSuccesses(t *testing.T, shapes ...vlab.RedfishShape) {
 	t.Helper()
 	faults := map[string]vlab.RedfishFault{
-		"refused": {Status: 403}, "unavailable": {Status: 503}, "lied about": {Lie: true},
+		"refused": {Status: 403}, "unauthorized": {Status: 401}, "unavailable": {Status: 503}, "lied about": {Lie: true},
 		"not answered in time": {Wait: make(chan struct{})}, "lost": {Lose: true}, "dropped": {Drop: true},
 	}
 	for _, shape := range shapes {
@@ -314,6 +314,51 @@ func TestRedfishLeftovers(t *testing.T) {
 	require.Equal(t, 1, now)
 }
 
+// TestRedfishMedia: what others have inserted is ejected from every drive before an insertion, and stays when one medium
+// is ejected. URLs may be long.
+func TestRedfishMedia(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishSupermicro)
+	ctx := t.Context()
+	const theirs = "http://10.0.0.9/theirs.iso"
+	ours := "http://10.0.0.1/" + strings.Repeat("long/", 100) + "a.iso"
+	for range 10 { // bmclib takes the drives in random order
+		b.service.Insert(0, theirs)
+		b.service.Insert(1, theirs)
+		require.NoError(t, b.SetMedia(ctx, b.bmc, password(), ours, nil))
+		require.Equal(t, ours, b.service.Media())
+		require.NoError(t, b.SetMedia(ctx, b.bmc, password(), "", nil))
+	}
+	b.service.Insert(0, theirs)
+	ejected, err := b.EjectMedia(ctx, b.bmc, password(), ours, nil)
+	require.NoError(t, err)
+	require.False(t, ejected)
+	b.service.Insert(1, ours)
+	ejected, err = b.EjectMedia(ctx, b.bmc, password(), ours, nil)
+	require.NoError(t, err)
+	require.True(t, ejected)
+	require.Equal(t, theirs, b.service.Media())
+	stop := errors.New("superseded")
+	err = b.SetMedia(ctx, b.bmc, password(), ours, func(context.Context) error { return stop })
+	require.ErrorIs(t, err, stop)
+	require.Equal(t, theirs, b.service.Media())
+}
+
+// TestRedfishRequestsAreLimited: a service that lists ever more systems ends the command, not the server.
+func TestRedfishRequestsAreLimited(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	members := make([]any, 10*maxRequests)
+	for i := range members {
+		members[i] = map[string]any{"@odata.id": fmt.Sprintf("/redfish/v1/Systems/%d", i)}
+	}
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Merge: map[string]any{"Members": members}})
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.ErrorIs(t, err, inventory.ErrUnsupported)
+	require.ErrorContains(t, err, "300 requests")
+	require.LessOrEqual(t, len(b.service.Calls()), maxRequests+10)
+	now, _ := b.service.Sessions()
+	require.Zero(t, now)
+}
+
 // TestRedfishErrors (S27): errors for refused log-ins, exhausted sessions and lies are of the right kind.
 func TestRedfishErrors(t *testing.T) {
 	const system = "/redfish/v1/Systems/1"
@@ -365,6 +410,22 @@ func TestRedfishBasic(t *testing.T) {
 	b.service.Pretend(vlab.RedfishFault{Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Status: 405})
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
 	require.Equal(t, vlab.On, b.machine.PowerState())
+
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1", Merge: map[string]any{"Links": map[string]any{}}})
+	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "off", nil), "the service root lists no sessions")
+	require.Equal(t, vlab.Off, b.machine.PowerState())
+}
+
+// TestRedfishUnauthorized: a BMC that refuses one command in every session is asked twice, and both
+// sessions are deleted.
+func TestRedfishUnauthorized(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishSupermicro)
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems", Status: 401})
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	now, most := b.service.Sessions()
+	require.Zero(t, now)
+	require.Equal(t, 1, most)
 }
 
 // TestRedfishFence: the fence is called right before every write, and stops it.
@@ -380,6 +441,13 @@ func TestRedfishFence(t *testing.T) {
 	}
 	// HPE refuses the first write, because of the mode; bmclib writes again.
 	_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, fence)
+	require.ErrorIs(t, err, stop)
+	require.Equal(t, "None Disabled UEFI", b.service.Override())
+
+	// A service that rejects its own ETag gets the request a second time, without If-Match.
+	b, calls = newRedfishBench(t, vlab.RedfishSupermicro), 0
+	b.service.Pretend(vlab.RedfishFault{Method: "PATCH", Path: "/redfish/v1/Systems/1", Count: 1, Status: 412})
+	_, err = b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, fence)
 	require.ErrorIs(t, err, stop)
 	require.Equal(t, "None Disabled UEFI", b.service.Override())
 }

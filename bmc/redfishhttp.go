@@ -21,6 +21,8 @@ const (
 	// redfishRequestTime limits one request: controllers of some servers take seconds for each.
 	redfishRequestTime = 30 * time.Second
 	systemsPath        = "/redfish/v1/Systems"
+	// maxRequests and maxBytes limit one command: a service could name ever more links to follow.
+	maxRequests, maxBytes = 300, 16 << 20
 )
 
 // bmcSession is a session with a Redfish service.
@@ -49,8 +51,11 @@ type redfishTransport struct {
 	session bmcSession
 	cause   error // of the last request that failed
 	expired bool  // the session was not accepted any more
-	lost    bool  // a log-in was sent but not answered
-	noLogin bool  // the service has no sessions
+	login   bool  // a log-in was sent
+	// requests and bytes are what the present command has sent and received.
+	requests, bytes int
+	lost            bool // a log-in was sent but not answered
+	noLogin         bool // the service has no sessions
 }
 
 // newRedfishTransport returns a transport to the BMC at the address dialed.Host. name is its host in
@@ -80,7 +85,8 @@ func (t *redfishTransport) client() *http.Client {
 
 // begin starts a command.
 func (t *redfishTransport) begin(ctx context.Context) {
-	t.ctx, t.cause, t.expired = ctx, nil, false
+	t.ctx, t.cause, t.expired, t.login = ctx, nil, false, false
+	t.requests, t.bytes = 0, 0
 }
 
 // errorOf returns the error of a command: what the transport recorded if there is anything, because
@@ -104,24 +110,18 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		return nil, t.cause
 	}
 	login := q.Method == http.MethodPost && q.Header.Get("X-Auth-Token") == "" && q.Header.Get("Authorization") == ""
+	t.login = t.login || login
 	logout := q.Method == http.MethodDelete
+	fence := func() error { return nil }
 	if t.fence != nil && q.Method != http.MethodGet && q.Method != http.MethodHead && !login && !logout {
-		if err := t.fence(t.ctx); err != nil {
-			t.cause = fenceError{err}
-			return nil, t.cause
-		}
+		fence = func() error { return t.fence(t.ctx) }
 	}
 
 	ctx, cancel := context.WithTimeout(t.ctx, t.request)
 	defer cancel()
-	res, body, err := t.send(q.Clone(ctx))
+	res, body, err := t.send(q.Clone(ctx), fence)
 	if err != nil {
-		t.lost = t.lost || login
-		if t.cause = judgeTLS(err); t.cause == nil {
-			t.cause = fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
-		} else {
-			t.lost = false // nothing was sent
-		}
+		t.failed(err, login)
 		return nil, err
 	}
 
@@ -138,11 +138,35 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
+// failed records why a request was not answered. login: it was a log-in.
+func (t *redfishTransport) failed(err error, login bool) {
+	var fenced fenceError
+	untrusted := judgeTLS(err)
+	switch {
+	case errors.As(err, &fenced), errors.Is(err, errTooMuch):
+		t.cause = err
+	case untrusted != nil:
+		t.cause, t.lost = untrusted, false // nothing was sent
+	default:
+		t.cause, t.lost = fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err)), t.lost || login
+	}
+}
+
+// errTooMuch means that a command took more than maxRequests or maxBytes.
+var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: %w", maxRequests, maxBytes>>20,
+	inventory.ErrUnsupported)
+
 // send sends a request, once more without If-Match if the service rejects the ETag that it returned
-// itself, and reads the answer.
-func (t *redfishTransport) send(q *http.Request) (*http.Response, []byte, error) {
+// itself, and reads the answer. It calls the fence before each.
+func (t *redfishTransport) send(q *http.Request, fence func() error) (*http.Response, []byte, error) {
 	q.Close = false // gofish asks for a new connection for each request
 	for {
+		if t.requests++; t.requests > maxRequests || t.bytes > maxBytes {
+			return nil, nil, errTooMuch
+		}
+		if err := fence(); err != nil {
+			return nil, nil, fenceError{err}
+		}
 		res, err := t.http.RoundTrip(q)
 		if err != nil {
 			return nil, nil, err
@@ -151,6 +175,7 @@ func (t *redfishTransport) send(q *http.Request) (*http.Response, []byte, error)
 		if err = errors.Join(err, res.Body.Close()); err != nil {
 			return nil, nil, err
 		}
+		t.bytes += len(body)
 		if len(body) > maxAnswer {
 			return nil, nil, fmt.Errorf("the answer to %s has more than %d bytes", clip(q.URL.Path), maxAnswer)
 		}

@@ -56,17 +56,39 @@ func (p *redfish) lastReset(ctx context.Context) (at string, err error) {
 	return at, err
 }
 
-// SetVirtualMedia inserts the medium at the URL into the virtual CD drive, or ejects it if the URL is
-// empty.
+// SetVirtualMedia ejects what is in the virtual CD drives, and inserts the medium at the URL into one of
+// them unless the URL is empty.
 func (p *redfish) SetVirtualMedia(ctx context.Context, kind, mediaURL string) (bool, error) {
 	err := p.run(ctx, func() error {
+		if err := p.ejectDrives(""); err != nil || mediaURL == "" {
+			return err
+		}
 		_, err := p.writer.SetVirtualMedia(ctx, kind, mediaURL)
 		return err
 	})
 	return err == nil, err
 }
 
-// media returns the URLs of the media in the virtual CD drives; a medium without URL is "unknown".
+func (p *redfish) eject(ctx context.Context, url string) error {
+	return p.run(ctx, func() error { return p.ejectDrives(url) })
+}
+
+// ejectDrives ejects the medium at url, or all media if url is empty. bmclib ejects one drive only, and takes
+// them in random order.
+func (p *redfish) ejectDrives(url string) error {
+	drives, err := p.drives()
+	for _, d := range drives {
+		if holdsCD(d) && (url == "" || url == d.Image) {
+			err = errors.Join(err, d.EjectMedia())
+		}
+	}
+	return err
+}
+
+func holdsCD(d *fish.VirtualMedia) bool {
+	return slices.Contains(d.MediaTypes, fish.CDMediaType) && d.Inserted
+}
+
 func (p *redfish) media(ctx context.Context) (inserted []string, err error) {
 	err = p.run(ctx, func() (err error) {
 		inserted, err = p.inserted()
@@ -78,15 +100,28 @@ func (p *redfish) media(ctx context.Context) (inserted []string, err error) {
 func (p *redfish) inserted() (urls []string, err error) {
 	drives, err := p.drives()
 	for _, d := range drives {
-		if slices.Contains(d.MediaTypes, fish.CDMediaType) && d.Inserted {
-			urls = append(urls, cmp.Or(clip(printable(d.Image)), "unknown"))
+		if holdsCD(d) {
+			urls = append(urls, cmp.Or(d.Image, "unknown"))
 		}
 	}
 	return urls, err
 }
 
-// drives returns the virtual drives, which are below the manager or, in newer services, below the system.
-func (p *redfish) drives() ([]*fish.VirtualMedia, error) {
+// clipped returns texts of a BMC as they may be shown.
+func clipped(texts []string) []string {
+	texts = slices.Clone(texts)
+	for i, t := range texts {
+		texts[i] = clip(printable(t))
+	}
+	return texts
+}
+
+// drives returns the virtual drives in the order of their paths. They are below the manager or, in newer
+// services, below the system.
+func (p *redfish) drives() (out []*fish.VirtualMedia, err error) {
+	defer func() {
+		slices.SortFunc(out, func(a, b *fish.VirtualMedia) int { return cmp.Compare(a.ODataID, b.ODataID) })
+	}()
 	if m, err := p.manager(); err == nil {
 		if d, err := m.VirtualMedia(); err == nil && len(d) > 0 {
 			return d, nil
@@ -119,7 +154,8 @@ func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 			r.SecureBoot = strings.ToLower(clip(printable(string(b.SecureBootCurrentBoot))))
 		}
 		r.Sensors = p.sensors()
-		r.Media, _ = p.inserted()
+		inserted, _ := p.inserted()
+		r.Media = clipped(inserted)
 		p.transport.cause = nil
 		return nil
 	})
@@ -158,9 +194,12 @@ func reading(name string, value float64, unit string, s common.Status) inventory
 	}
 }
 
-// mediaReader is a provider that can read what is in the virtual CD drives.
-type mediaReader interface {
+// mediaDrives is a provider of virtual CD drives.
+type mediaDrives interface {
+	// media returns the URLs of the media in the drives; a medium without URL is "unknown".
 	media(ctx context.Context) (inserted []string, err error)
+	// eject ejects the medium at url.
+	eject(ctx context.Context, url string) error
 }
 
 // SetMedia inserts the image at url into the machine's virtual CD drive, or ejects what is in it if
@@ -172,27 +211,49 @@ func (d *Driver) SetMedia(ctx context.Context, b inventory.BMC, password invento
 	if url == "" {
 		what = "ejecting virtual media"
 	}
+	is := func(inserted []string) bool {
+		return slices.Equal(inserted, []string{url}) || url == "" && len(inserted) == 0
+	}
 	return d.with(ctx, b, password, what, func(s *session) error {
-		reader, ok := s.provider.(mediaReader)
-		if !ok {
-			return fmt.Errorf("the driver %s has no virtual media: %w", b.Driver, inventory.ErrUnsupported)
-		}
-		is := func(inserted []string) bool {
-			return slices.Equal(inserted, []string{url}) || url == "" && len(inserted) == 0
-		}
-		now, err := reader.media(ctx)
-		if err != nil || is(now) {
-			return err
-		}
 		s.fence = fence
-		wrote := s.write(ctx, func() (bool, error) { return s.client.SetVirtualMedia(ctx, "CD", url) })
-		if wrote != nil && final(wrote) {
-			return wrote
-		}
-		now, err = reader.media(ctx)
-		if err != nil || is(now) {
-			return err
-		}
-		return errors.Join(wrote, fmt.Errorf("the virtual drive holds %q after %s: %w", now, what, inventory.ErrUnreachable))
+		_, err := s.changeMedia(ctx, b.Driver, is, func(mediaDrives) (bool, error) { return s.client.SetVirtualMedia(ctx, "CD", url) })
+		return err
 	})
+}
+
+// EjectMedia ejects the medium at url from the machine's virtual CD drives, and no other. It reports whether a
+// drive held it, and succeeds if a read shows that none does. fence is as in Set.
+func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
+	fence func(context.Context) error,
+) (ejected bool, err error) {
+	gone := func(inserted []string) bool { return !slices.Contains(inserted, url) }
+	err = d.with(ctx, b, password, "ejecting virtual media", func(s *session) (err error) {
+		s.fence = fence
+		ejected, err = s.changeMedia(ctx, b.Driver, gone, func(p mediaDrives) (bool, error) { return true, p.eject(ctx, url) })
+		return err
+	})
+	return ejected, err
+}
+
+// changeMedia changes what is in the virtual CD drives unless it is as wanted already, and reads it back.
+func (s *session) changeMedia(ctx context.Context, driver string, wanted func(inserted []string) bool,
+	change func(mediaDrives) (bool, error),
+) (changed bool, err error) {
+	drives, ok := s.provider.(mediaDrives)
+	if !ok {
+		return false, fmt.Errorf("the driver %s has no virtual media: %w", driver, inventory.ErrUnsupported)
+	}
+	now, err := drives.media(ctx)
+	if err != nil || wanted(now) {
+		return false, err
+	}
+	wrote := s.write(ctx, func() (bool, error) { return change(drives) })
+	if wrote != nil && final(wrote) {
+		return false, wrote
+	}
+	now, err = drives.media(ctx)
+	if err != nil || wanted(now) {
+		return err == nil, err
+	}
+	return false, errors.Join(wrote, fmt.Errorf("the virtual drives hold %q: %w", clipped(now), inventory.ErrUnreachable))
 }

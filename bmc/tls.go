@@ -16,13 +16,21 @@ import (
 // errUntrusted means that no password was sent because of the BMC's certificate.
 var errUntrusted = errors.New("its certificate is not trusted")
 
-// errStranger means that the certificate has another key than the known one.
-var errStranger = errors.New("its key is not the known one")
+// errStranger means that the certificate has another key than the known one, errUnsigned that no
+// authority signed it although one had signed that of the first use.
+var (
+	errStranger = errors.New("its key is not the known one")
+	errUnsigned = errors.New("no authority signed it, and one had signed the certificate of the first use")
+)
+
+// signed is remembered instead of a key for a BMC whose certificate an authority of the system signed.
+const signed = "authority"
 
 // KeyStore remembers the TLS keys of BMCs.
 type KeyStore interface {
 	// KnownBMCKey returns the key that is known for the BMC at address (see
-	// inventory.BMC.KeyAddress). If none is known, it remembers fingerprint and returns it.
+	// inventory.BMC.KeyAddress), or "authority" if an authority had signed its first certificate. If
+	// nothing is known, it remembers fingerprint and returns it.
 	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
 }
 
@@ -33,9 +41,10 @@ func keyOf(c *x509.Certificate) string {
 }
 
 // tlsConfig returns how to check the certificate of a BMC: by its fingerprint if one is given;
-// not at all with InsecureTLS; otherwise by the certificate authorities of the system and of
-// Config.Authorities. With a KeyStore, a certificate that they did not sign is accepted if it has
-// the key that the BMC had at first (security S27). name is the BMC's host in the inventory.
+// not at all with InsecureTLS; otherwise by Config.Authorities or, without them, by those of the
+// system. With a KeyStore and without Config.Authorities, a certificate that no authority signed is
+// accepted if it has the key that the BMC had at first (security S27). name is the BMC's host in the
+// inventory.
 func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 	inventoried := b
 	inventoried.Host = name
@@ -52,18 +61,31 @@ func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 			chain.Intermediates.AddCert(c)
 		}
 		_, err := s.PeerCertificates[0].Verify(chain)
-		if err == nil || d.cfg.Keys == nil {
+		if d.cfg.Authorities != nil || d.cfg.Keys == nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
-		defer cancel()
-		known, err := d.cfg.Keys.KnownBMCKey(ctx, inventoried.KeyAddress(), keyOf(s.PeerCertificates[0]))
-		if err != nil {
-			return err
-		}
-		return sameKey(s.PeerCertificates[0], known)
+		return d.firstUse(inventoried.KeyAddress(), s.PeerCertificates[0], err)
 	}
 	return c
+}
+
+// firstUse compares a certificate with what was remembered at the first use of the BMC at address.
+// untrusted is the error of the system's authorities; nil = one of them signed it.
+func (d *Driver) firstUse(address string, c *x509.Certificate, untrusted error) error {
+	key := keyOf(c)
+	if untrusted == nil {
+		key = signed
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+	defer cancel()
+	known, err := d.cfg.Keys.KnownBMCKey(ctx, address, key)
+	switch {
+	case err != nil || untrusted == nil:
+		return err
+	case known == signed:
+		return fmt.Errorf("%w: %w", errUnsigned, untrusted)
+	}
+	return sameKey(c, known)
 }
 
 func sameKey(c *x509.Certificate, known string) error {
@@ -81,6 +103,9 @@ func judgeTLS(err error) error {
 	var host x509.HostnameError
 	var expired x509.CertificateInvalidError
 	switch {
+	case errors.Is(err, errUnsigned):
+		return fmt.Errorf("%w (%w), so no password was sent: another device may pretend to be the BMC; if its "+
+			"certificate was replaced, pin its key as bmc.fingerprint, or use: ingot bmc forget-key: %w", errUntrusted, err, inventory.ErrRefused)
 	case errors.Is(err, errStranger):
 		return fmt.Errorf("%w (%w), so no password was sent: another device may pretend to be the "+
 			"BMC; if its certificate was replaced, correct bmc.fingerprint, or use: ingot bmc forget-key: %w", errUntrusted, errStranger,

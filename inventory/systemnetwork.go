@@ -50,8 +50,9 @@ type Bond struct {
 	Interfaces []string `json:"interfaces"` // names of ethernets
 	// Mode is active-backup (default), 802.3ad, balance-rr, balance-xor, broadcast, balance-tlb or
 	// balance-alb.
-	Mode    string `json:"mode,omitempty"`
-	Primary string `json:"primary,omitempty"` // the member that active-backup prefers
+	Mode string `json:"mode,omitempty"`
+	// Primary is the member that active-backup, balance-tlb and balance-alb prefer.
+	Primary string `json:"primary,omitempty"`
 	// LACPRate is how often 802.3ad sends: slow (default) or fast.
 	LACPRate string `json:"lacpRate,omitempty"`
 	// TransmitHashPolicy chooses the member of 802.3ad and balance-xor: layer2 (default), layer2+3,
@@ -73,6 +74,7 @@ var (
 	bondModes = []string{
 		"active-backup", "802.3ad", "balance-rr", "balance-xor", "broadcast", "balance-tlb", "balance-alb",
 	}
+	primaryModes = []string{"active-backup", "balance-tlb", "balance-alb"}
 	hashPolicies = []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4"}
 )
 
@@ -202,10 +204,13 @@ func (c networkCheck) link(field string, l SystemLink) {
 	}
 }
 
-// plainMember checks that a member of a bond has no configuration of its own.
-func (c networkCheck) plainMember(field string, e Ethernet, bond string) {
+// plainMember checks that a member of a bond has no configuration of its own that contradicts the bond's.
+func (c networkCheck) plainMember(field string, e Ethernet, b Bond) {
 	if e.DHCP4 || len(e.Addresses)+len(e.Routes)+len(e.Nameservers)+len(e.Search) > 0 {
-		c.Add(field, "give addresses and routes to "+bond, "%s is a member of %s and can have no address of its own", e.Name, bond)
+		c.Add(field, "give addresses and routes to "+b.Name, "%s is a member of %s and can have no address of its own", e.Name, b.Name)
+	}
+	if mtu := cmp.Or(b.MTU, defaultMTU); e.MTU > 0 && e.MTU < mtu {
+		c.Add(field+".mtu", fmt.Sprintf("leave it out, or lower that of %s", b.Name), "MTU %d is less than the bond's %d", e.MTU, mtu)
 	}
 }
 
@@ -225,7 +230,7 @@ func (c networkCheck) bond(field string, b Bond, n SystemNetwork) {
 			continue
 		}
 		c.member[name] = b.Name
-		c.plainMember(fmt.Sprintf("network.ethernets[%d]", e), n.Ethernets[e], b.Name)
+		c.plainMember(fmt.Sprintf("network.ethernets[%d]", e), n.Ethernets[e], b)
 	}
 	for _, x := range []struct {
 		field, value string
@@ -240,6 +245,10 @@ func (c networkCheck) bond(field string, b Bond, n SystemNetwork) {
 			c.Add(field+"."+x.field, fmt.Sprintf("use one of %v", slices.DeleteFunc(x.allowed, func(a string) bool { return a == "" })),
 				"invalid value %q", x.value)
 		}
+	}
+	mode := cmp.Or(b.Mode, bondModes[0])
+	if b.Primary != "" && slices.Contains(bondModes, mode) && !slices.Contains(primaryModes, mode) {
+		c.Add(field+".primary", "leave it out", "only the modes %v have it", primaryModes)
 	}
 	if b.LACPRate != "" && b.Mode != "802.3ad" {
 		c.Add(field+".lacpRate", "leave it out", "only mode 802.3ad has it")

@@ -51,3 +51,35 @@ func TestSystemNetworkReportsAllAtOnce(t *testing.T) {
 		"network.vlans[0].mtu", "network.vlans[1].id", "network.vlans[2].id", "network.vlans[2].link", "network.vlans[3].link",
 	}, fields)
 }
+
+// TestBondLimits: only some modes have a primary member, and the frames of a bond must fit through its members.
+func TestBondLimits(t *testing.T) {
+	for mode, ok := range map[string]bool{
+		"": true, "active-backup": true, "balance-tlb": true, "balance-alb": true, "802.3ad": false, "balance-rr": false,
+		"balance-xor": false, "broadcast": false,
+	} {
+		fields := bondProblems(Bond{Mode: mode, Primary: "a"}, 0)
+		require.Equal(t, ok, len(fields) == 0, "%q: %v", mode, fields)
+	}
+	for _, x := range []struct{ bond, member int }{{0, 0}, {9000, 0}, {9000, 9000}, {0, 1500}, {1400, 1500}} {
+		require.Empty(t, bondProblems(Bond{SystemLink: SystemLink{MTU: x.bond}}, x.member), x)
+	}
+	for _, x := range []struct{ bond, member int }{{9000, 1500}, {0, 1400}} {
+		require.Equal(t, []string{"network.ethernets[0].mtu"}, bondProblems(Bond{SystemLink: SystemLink{MTU: x.bond}}, x.member), x)
+	}
+}
+
+// bondProblems returns the invalid fields of a machine with a bond whose only member has an MTU.
+func bondProblems(b Bond, mtu int) (fields []string) {
+	b.Name, b.Interfaces = "bond0", []string{"a"}
+	m := Machine{
+		Name: "n", Interfaces: []Interface{{MAC: "02:00:00:00:00:01"}},
+		Network: &SystemNetwork{
+			Ethernets: []Ethernet{{SystemLink: SystemLink{Name: "a", MTU: mtu}, MAC: "02:00:00:00:00:01"}}, Bonds: []Bond{b},
+		},
+	}
+	for _, p := range Validate(m) {
+		fields = append(fields, p.Field)
+	}
+	return fields
+}

@@ -244,6 +244,7 @@ type VirtualMedia struct {
 // Media is the image that a run has inserted into a machine's virtual CD drive.
 type Media struct {
 	Machine, Run, URL string
+	BMC               string // the BMC's KeyAddress; "" = recorded by an earlier version
 }
 
 // BootDevice is what a machine boots next.

@@ -312,7 +312,7 @@ func (s Spec) complete(num int) (Spec, error) {
 	switch def((*string)(&s.Controller), string(ControllerIPMI)); s.Controller {
 	case ControllerIPMI, ControllerAMT:
 	case ControllerRedfish:
-		if def((*string)(&s.Redfish), string(RedfishHPE)); redfishNames[s.Redfish] == [3]string{} {
+		if def((*string)(&s.Redfish), string(RedfishHPE)); redfishNames[s.Redfish] == nil {
 			return s, fmt.Errorf("there is no shape %q of a Redfish service", s.Redfish)
 		}
 	default:

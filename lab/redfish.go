@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -85,13 +86,13 @@ type Redfish struct {
 	most     int // sessions at a time, since the last call of Sessions
 	calls    []string
 	boot     redfishBoot
-	job      redfishBoot // the boot override of the job
-	jobReads int         // reads until the job is done; 0 = no job
-	changes  int         // of the system, for its ETag
-	media    string      // URL of the inserted medium
-	resets   int         // of the controller
-	accounts int         // changes of accounts, for their ETag
-	started  time.Time   // of the controller
+	job      redfishBoot       // the boot override of the job
+	jobReads int               // reads until the job is done; 0 = no job
+	changes  int               // of the system, for its ETag
+	media    map[string]string // URL of the inserted medium by path of the drive
+	resets   int               // of the controller
+	accounts int               // changes of accounts, for their ETag
+	started  time.Time         // of the controller
 	downTill time.Time
 }
 
@@ -103,7 +104,7 @@ type redfishBoot struct{ target, enabled, mode string }
 func NewRedfish(c Chassis, shape RedfishShape, user, password string) *Redfish {
 	return &Redfish{
 		User: user, Password: password, accepts: password, shape: shape, chassis: c, sessions: map[string]redfishSession{}, started: time.Now(),
-		boot: redfishBoot{"None", "Disabled", "UEFI"},
+		boot: redfishBoot{"None", "Disabled", "UEFI"}, media: map[string]string{},
 	}
 }
 
@@ -134,11 +135,19 @@ func (r *Redfish) Sessions() (now, most int) {
 	return now, most
 }
 
-// Media returns the URL of the inserted medium, or "".
+// Media returns the URLs of the inserted media, with a space between them.
 func (r *Redfish) Media() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.media
+	return strings.Join(slices.Sorted(maps.Values(r.media)), " ")
+}
+
+// Insert inserts the medium at url into the n-th virtual drive, as an operator does at the controller's own page. Only
+// the service remembers it.
+func (r *Redfish) Insert(n int, url string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.media[r.drivePaths()[n]] = url
 }
 
 // Override returns the boot override: target, enabled and mode.

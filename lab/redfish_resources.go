@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// redfishNames are the identifiers of the system, the controller and the virtual drive in each shape.
-var redfishNames = map[RedfishShape][3]string{
+// redfishNames are the identifiers of the system, the controller and the virtual drives in each shape. In a lab, the drives
+// are the same one.
+var redfishNames = map[RedfishShape][]string{
 	RedfishDell13:     {"System.Embedded.1", "iDRAC.Embedded.1", "CD"},
 	RedfishDell:       {"System.Embedded.1", "iDRAC.Embedded.1", "CD"},
 	RedfishHPE:        {"1", "1", "2"},
-	RedfishSupermicro: {"1", "1", "CD1"},
+	RedfishSupermicro: {"1", "1", "CD1", "CD2"},
 }
 
 var redfishMakers = map[RedfishShape][2]string{
@@ -35,8 +36,13 @@ var redfishTargets = []string{"None", "Pxe", "Cd", "Hdd", "BiosSetup", "UefiHttp
 
 func (r *Redfish) systemPath() string  { return "/redfish/v1/Systems/" + redfishNames[r.shape][0] }
 func (r *Redfish) managerPath() string { return "/redfish/v1/Managers/" + redfishNames[r.shape][1] }
-func (r *Redfish) drivePath() string {
-	return r.managerPath() + "/VirtualMedia/" + redfishNames[r.shape][2]
+
+// drivePaths returns the paths of the virtual drives.
+func (r *Redfish) drivePaths() (out []string) {
+	for _, id := range redfishNames[r.shape][2:] {
+		out = append(out, r.managerPath()+"/VirtualMedia/"+id)
+	}
+	return out
 }
 
 func odata(path, kind, name string, more map[string]any) map[string]any {
@@ -72,7 +78,10 @@ func (r *Redfish) root() map[string]any {
 // resource returns what GET reads at path.
 func (r *Redfish) resource(path string) (map[string]any, bool) {
 	const chassis = "/redfish/v1/Chassis/1"
-	system, manager, drive := r.systemPath(), r.managerPath(), r.drivePath()
+	system, manager, drives := r.systemPath(), r.managerPath(), r.drivePaths()
+	if slices.Contains(drives, path) {
+		return r.drive(path), true
+	}
 	switch path {
 	case "/redfish/v1/SessionService":
 		return odata(path, "SessionService.v1_1_6.SessionService", "Session Service", map[string]any{
@@ -119,9 +128,7 @@ func (r *Redfish) resource(path string) (map[string]any, bool) {
 			}},
 		}), true
 	case manager + "/VirtualMedia":
-		return collection(path, "VirtualMediaCollection.VirtualMediaCollection", drive), true
-	case drive:
-		return r.drive(), true
+		return collection(path, "VirtualMediaCollection.VirtualMediaCollection", drives...), true
 	case "/redfish/v1/Chassis":
 		return collection(path, "ChassisCollection.ChassisCollection", chassis), true
 	case chassis:
@@ -175,16 +182,17 @@ func (r *Redfish) system() map[string]any {
 	})
 }
 
-func (r *Redfish) drive() map[string]any {
-	d := odata(r.drivePath(), "VirtualMedia.v1_3_0.VirtualMedia", "Virtual CD", map[string]any{
-		"MediaTypes": []string{"CD", "DVD"}, "Inserted": r.media != "", "Image": nil, "ConnectedVia": "NotConnected", "WriteProtected": true,
+func (r *Redfish) drive(path string) map[string]any {
+	media := r.media[path]
+	d := odata(path, "VirtualMedia.v1_3_0.VirtualMedia", "Virtual CD", map[string]any{
+		"MediaTypes": []string{"CD", "DVD"}, "Inserted": media != "", "Image": nil, "ConnectedVia": "NotConnected", "WriteProtected": true,
 		"Actions": map[string]any{
-			"#VirtualMedia.InsertMedia": map[string]any{"target": r.drivePath() + redfishInsert},
-			"#VirtualMedia.EjectMedia":  map[string]any{"target": r.drivePath() + redfishEject},
+			"#VirtualMedia.InsertMedia": map[string]any{"target": path + redfishInsert},
+			"#VirtualMedia.EjectMedia":  map[string]any{"target": path + redfishEject},
 		},
 	})
-	if r.media != "" {
-		d["Image"], d["ConnectedVia"] = r.media, "URI"
+	if media != "" {
+		d["Image"], d["ConnectedVia"] = media, "URI"
 	}
 	return d
 }
@@ -268,31 +276,45 @@ func (r *Redfish) act(ctx context.Context, path string, data map[string]any) red
 		clear(r.sessions)
 		r.started, r.downTill = time.Now(), time.Now().Add(redfishRestart)
 		return redfishAnswer{status: http.StatusNoContent}
-	case r.drivePath() + redfishInsert:
-		image, _ := data["Image"].(string)
-		if image == "" || r.shape == RedfishSupermicro && len(data) > 1 {
-			return redfishError(http.StatusBadRequest, "The properties of InsertMedia are not acceptable.")
+	}
+	for _, drive := range r.drivePaths() {
+		switch path {
+		case drive + redfishInsert:
+			return r.insert(ctx, drive, data)
+		case drive + redfishEject:
+			return r.eject(ctx, drive)
 		}
-		if r.media != "" {
-			return redfishError(http.StatusConflict, "A medium is inserted already.")
-		}
-		if d, ok := r.chassis.(Drive); ok {
-			if err := d.InsertCD(ctx, image); err != nil {
-				return redfishError(http.StatusInternalServerError, "The medium could not be read: %v", err)
-			}
-		}
-		r.media = image
-		return redfishAnswer{status: http.StatusNoContent}
-	case r.drivePath() + redfishEject:
-		if d, ok := r.chassis.(Drive); ok && r.media != "" {
-			if err := d.EjectCD(ctx); err != nil {
-				return redfishError(http.StatusInternalServerError, "The medium could not be ejected: %v", err)
-			}
-		}
-		r.media = ""
-		return redfishAnswer{status: http.StatusNoContent}
 	}
 	return redfishError(http.StatusNotFound, "The action %s was not found.", path)
+}
+
+// insert inserts a medium into a virtual drive.
+func (r *Redfish) insert(ctx context.Context, drive string, data map[string]any) redfishAnswer {
+	image, _ := data["Image"].(string)
+	if image == "" || r.shape == RedfishSupermicro && len(data) > 1 {
+		return redfishError(http.StatusBadRequest, "The properties of InsertMedia are not acceptable.")
+	}
+	if r.media[drive] != "" {
+		return redfishError(http.StatusConflict, "A medium is inserted already.")
+	}
+	if d, ok := r.chassis.(Drive); ok {
+		if err := d.InsertCD(ctx, image); err != nil {
+			return redfishError(http.StatusInternalServerError, "The medium could not be read: %v", err)
+		}
+	}
+	r.media[drive] = image
+	return redfishAnswer{status: http.StatusNoContent}
+}
+
+// eject ejects what is in a virtual drive.
+func (r *Redfish) eject(ctx context.Context, drive string) redfishAnswer {
+	if d, ok := r.chassis.(Drive); ok && r.media[drive] != "" {
+		if err := d.EjectCD(ctx); err != nil {
+			return redfishError(http.StatusInternalServerError, "The medium could not be ejected: %v", err)
+		}
+	}
+	delete(r.media, drive)
+	return redfishAnswer{status: http.StatusNoContent}
 }
 
 // power carries out a reset of the system. The boot override is used at each start, and Once at the

@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,6 +10,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
+
+// TestMediaIsMissing: a machine that may have to boot by virtual media is not touched if the server has none.
+func TestMediaIsMissing(t *testing.T) {
+	w := newWorld(t, func(m *inventory.Machine) {
+		m.BMC.Driver, m.BMC.CipherSuite = inventory.DriverRedfish, ""
+		m.BMC.BootPath = []string{inventory.PathPXE, inventory.PathMedia}
+	})
+	w.do.Site.MediaURL = func() (string, error) { return "", fmt.Errorf("no ipxe.iso: %w", inventory.ErrUnsupported) }
+	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "no ipxe.iso")
+	require.Empty(t, w.starts())
+	require.Zero(t, w.offs)
+	w.closed()
+}
 
 // starts are the events that say how the machine was started.
 func (w *world) starts() (out []string) {
@@ -128,7 +142,8 @@ func (w *world) recorded(text string) bool {
 }
 
 // TestLadderOfBootPaths: a silent machine is started by the next of its boot paths. The record of what
-// is inserted is written first, so that the server ejects it.
+// is inserted is written first, so that the server ejects it. A reset by Redfish is off and on, so the boot is
+// allowed before on.
 func TestLadderOfBootPaths(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) {
 		m.BMC.Driver, m.BMC.CipherSuite = inventory.DriverRedfish, ""
@@ -139,17 +154,21 @@ func TestLadderOfBootPaths(t *testing.T) {
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Equal(t, []string{
 		"boot 1: off, network boot once, on",
-		"boot 2: UEFI HTTP boot once again, reset",
+		"boot 2: off, UEFI HTTP boot once, on",
 		"boot 3: BMC reset; off, virtual media once, on",
 	}, w.starts())
 	var devices []string
 	for _, b := range w.boot {
 		devices = append(devices, b.Device)
 	}
+	require.Zero(t, w.warm)
 	require.Equal(t, []string{"pxe", "http", "cdrom"}, devices[:3])
 	require.Equal(t, []string{"http://10.0.0.1/media/ipxe.iso"}, w.media)
+	m, err := w.Machine(t.Context(), machine)
+	require.NoError(t, err)
+	address := m.BMC.KeyAddress()
 	all, err := w.Media(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso"}}, all)
+	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso", BMC: address}}, all)
 	w.closed()
 }

@@ -182,8 +182,8 @@ type Images struct {
 type BMC struct {
 	// Networks are addresses or prefixes; empty: the private ranges.
 	Networks []string `json:"networks,omitempty"`
-	// CAFile holds the certificate authorities (PEM) that sign the certificates of BMCs; empty:
-	// the system's.
+	// CAFile holds the certificate authorities (PEM) that must sign the certificates of BMCs; empty:
+	// the system's, or the key of the first use.
 	CAFile string `json:"ca_file,omitempty"`
 }
 

@@ -45,10 +45,29 @@ type netplanNameservers struct {
 	Search    []string     `json:"search,omitempty"`
 }
 
-// NetworkConfig returns the network-config of version 2 for cloud-init.
-func NetworkConfig(m inventory.Machine) []byte { return encode(networkOf(m)) }
+// NetworkConfig returns the network-config of version 2 for cloud-init. It renames each card that a bond or a
+// VLAN refers to: only netplan finds such a card by its id, whereas cloud-init's renderers for sysconfig,
+// NetworkManager, systemd-networkd and ifupdown write the id as the name of the interface.
+func NetworkConfig(m inventory.Machine) []byte {
+	n := networkOf(m)
+	rename := func(id string) {
+		if e, ok := n.Ethernets[id]; ok {
+			e.SetName = id
+			n.Ethernets[id] = e
+		}
+	}
+	for _, b := range n.Bonds {
+		for _, id := range b.Interfaces {
+			rename(id)
+		}
+	}
+	for _, v := range n.VLANs {
+		rename(v.Link)
+	}
+	return encode(n)
+}
 
-// Netplan returns the same as a file of netplan.
+// Netplan returns the network as a file of netplan.
 func Netplan(m inventory.Machine) []byte {
 	return encode(map[string]any{"network": networkOf(m)})
 }

@@ -52,8 +52,8 @@ func TestNetworkConfigOfASystemNetwork(t *testing.T) {
 	require.Empty(t, inventory.Validate(m))
 	require.JSONEq(t, `{"version": 2,
 		"ethernets": {
-			"port1": {"match": {"macaddress": "02:00:00:00:00:01"}, "dhcp4": false},
-			"port2": {"match": {"macaddress": "02:00:00:00:00:02"}, "dhcp4": false},
+			"port1": {"match": {"macaddress": "02:00:00:00:00:01"}, "set-name": "port1", "dhcp4": false},
+			"port2": {"match": {"macaddress": "02:00:00:00:00:02"}, "set-name": "port2", "dhcp4": false},
 			"san0": {"match": {"macaddress": "02:00:00:00:00:03"}, "set-name": "san0", "mtu": 9000, "dhcp4": true}},
 		"bonds": {"bond0": {
 			"macaddress": "02:00:00:00:00:01", "interfaces": ["port1", "port2"], "mtu": 1500, "dhcp4": false, "addresses": ["10.0.0.11/24"],
@@ -66,6 +66,18 @@ func TestNetworkConfigOfASystemNetwork(t *testing.T) {
 	var plan map[string]any
 	require.NoError(t, json.Unmarshal(Netplan(m), &plan))
 	require.Equal(t, []string{"network"}, slices.Collect(maps.Keys(plan)))
+	require.NotContains(t, string(Netplan(m)), `"set-name": "port`)
+}
+
+// TestNetworkConfigRenamesOnlyWhereItMust: bonds and VLANs refer to cards by name in all of cloud-init's
+// renderers; no other card is renamed unless the inventory says so.
+func TestNetworkConfigRenamesOnlyWhereItMust(t *testing.T) {
+	m := bonded()
+	m.Network.Ethernets[2].SetName = false
+	require.NotContains(t, string(NetworkConfig(m)), `"set-name": "san0"`)
+	m.Network.VLANs[0].Link = "san0"
+	require.Contains(t, string(NetworkConfig(m)), `"set-name": "san0"`)
+	require.NotContains(t, string(Netplan(m)), "set-name")
 }
 
 func TestNetworkd(t *testing.T) {

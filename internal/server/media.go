@@ -2,11 +2,15 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/inventory"
@@ -14,8 +18,11 @@ import (
 
 const (
 	ejectEvery = 5 * time.Second
-	// ejectTime limits one attempt, ejectPause is the pause after a failed one.
-	ejectTime, ejectPause = 2 * time.Minute, time.Minute
+	// ejectTime limits one attempt, ejectPause is the pause after a failed one, and ejectRefused that after
+	// one that the BMC refused.
+	ejectTime, ejectPause, ejectRefused = 2 * time.Minute, time.Minute, time.Hour
+	// ejectAtOnce is how many BMCs are asked at a time.
+	ejectAtOnce = 8
 )
 
 // mediaURL returns the URL of the image for virtual CD drives.
@@ -28,27 +35,14 @@ func (s *server) mediaURL() (string, error) {
 }
 
 // ejectMedia ejects what runs have inserted into virtual CD drives, as soon as the run is over, until
-// ctx ends. It works from the records that the runs wrote before they inserted anything, so it does
-// not matter how a run ended.
+// ctx ends.
 func (s *server) ejectMedia(ctx context.Context) error {
 	tick := time.NewTicker(ejectEvery)
 	defer tick.Stop()
-	failed := map[inventory.Media]time.Time{}
+	e := newEjector(s)
+	defer e.group.Wait() //nolint:errcheck // its functions return no error
 	for {
-		all, err := s.records.store.Media(ctx)
-		if err != nil && ctx.Err() == nil {
-			s.log.Error("ejecting virtual media", "error", err)
-		}
-		for _, m := range all {
-			if time.Since(failed[m]) < ejectPause {
-				continue
-			}
-			delete(failed, m)
-			if err := s.eject(ctx, m); err != nil && ctx.Err() == nil {
-				s.log.Warn("ejecting virtual media; will be tried again", "machine", m.Machine, "in", ejectPause, "error", err)
-				failed[m] = time.Now()
-			}
-		}
+		e.start(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -57,43 +51,167 @@ func (s *server) ejectMedia(ctx context.Context) error {
 	}
 }
 
+// ejector ejects media. It works from the records that the runs wrote before they inserted anything, so
+// it does not matter how a run ended.
+type ejector struct {
+	*server
+	now   func() time.Time
+	group errgroup.Group
+
+	mu       sync.Mutex
+	attempts map[inventory.Media]ejectAttempt
+}
+
+// ejectAttempt is the last attempt to eject a medium.
+type ejectAttempt struct {
+	running bool
+	next    time.Time // when to try again
+	// refused is a hash of what the BMC refused; the zero value = it refused nothing. Other credentials are
+	// tried at once.
+	refused [sha256.Size]byte
+}
+
+func newEjector(s *server) *ejector {
+	e := &ejector{server: s, now: time.Now, attempts: map[inventory.Media]ejectAttempt{}}
+	e.group.SetLimit(ejectAtOnce)
+	return e
+}
+
+// start starts the attempts that are due.
+func (e *ejector) start(ctx context.Context) {
+	all, err := e.records.store.Media(ctx)
+	if err != nil && ctx.Err() == nil {
+		e.log.Error("ejecting virtual media", "error", err)
+	}
+	for _, m := range all {
+		e.mu.Lock()
+		last := e.attempts[m]
+		e.mu.Unlock()
+		if last.running || e.now().Before(last.next) && (last.refused == [sha256.Size]byte{} || last.refused == e.credentials(ctx, m)) {
+			continue
+		}
+		e.note(m, ejectAttempt{running: true})
+		if !e.group.TryGo(func() error { e.attempt(ctx, m); return nil }) {
+			e.note(m, last)
+		}
+	}
+}
+
+// note records the last attempt.
+func (e *ejector) note(m inventory.Media, a ejectAttempt) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.attempts[m] = a
+	if a == (ejectAttempt{}) {
+		delete(e.attempts, m)
+	}
+}
+
+// attempt tries to eject a medium, and decides when to try again.
+func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
+	next := ejectAttempt{next: e.now().Add(ejectPause)} // also after a panic
+	defer func() { e.note(m, next) }()
+	defer e.host.Guard().Recover("the answer of a BMC")
+	used := e.credentials(ctx, m)
+	err := e.eject(ctx, m)
+	switch {
+	case err == nil, errors.Is(err, errInUse), ctx.Err() != nil:
+		next = ejectAttempt{}
+	case errors.Is(err, inventory.ErrRefused):
+		next = ejectAttempt{next: e.now().Add(ejectRefused), refused: used}
+		e.log.Warn("ejecting virtual media; will be tried again when the BMC or its password was changed", "machine", m.Machine,
+			"in", ejectRefused, "error", err)
+		e.tell(ctx, m, "eject-refused", fmt.Sprintf("virtual media %s cannot be ejected: %v; it is tried again when the BMC or its "+
+			"password was changed, and every hour", m.URL, err))
+	default:
+		e.log.Warn("ejecting virtual media; will be tried again", "machine", m.Machine, "in", ejectPause, "error", err)
+	}
+}
+
+// credentials returns a hash of what decides whether the BMC of m's machine accepts a log-in.
+func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha256.Size]byte) {
+	machine, err := e.records.store.Machine(ctx, m.Machine)
+	if err != nil || machine.BMC == nil {
+		return sum
+	}
+	password, err := e.records.store.BMCPassword(ctx, m.Machine)
+	if err != nil {
+		return sum
+	}
+	b := machine.BMC
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t %q", b.KeyAddress(), b.User, b.Fingerprint, b.InsecureTLS, password.Reveal()))
+}
+
+// tell records an event of the run that inserted m, once for each key.
+func (e *ejector) tell(ctx context.Context, m inventory.Media, key, message string) {
+	err := e.records.store.AppendEvents(ctx, []inventory.Event{
+		{Machine: m.Machine, Run: m.Run, Kind: inventory.EventPower, Key: key, Message: message},
+	})
+	if err != nil {
+		e.log.Error("recording an event about virtual media", "machine", m.Machine, "error", err)
+	}
+}
+
 // errInUse means that a run still needs the medium, or another run has the machine.
 var errInUse = errors.New("the medium is in use")
 
-// eject ejects a medium unless its run still holds the machine.
-func (s *server) eject(ctx context.Context, m inventory.Media) error {
-	store := s.records.store
-	over := func(ctx context.Context) error {
-		g, err := store.Grant(ctx, m.Machine)
-		if err == nil && g.Run != "" {
+// over returns errInUse while a run holds the machine.
+func (e *ejector) over(ctx context.Context, m inventory.Media) error {
+	g, err := e.records.store.Grant(ctx, m.Machine)
+	if err == nil && g.Run != "" {
+		err = errInUse
+	}
+	return err
+}
+
+// held returns errInUse while a run of the machine is held since a restore from a backup: the machine may
+// have moved on since.
+func (e *ejector) held(ctx context.Context, m inventory.Media) error {
+	for _, h := range e.records.restored.Held {
+		if h.Machine != m.Machine {
+			continue
+		}
+		w, err := e.records.store.Workflow(ctx, h.Run)
+		if err == nil && !inventory.Final(w.State) {
 			err = errInUse
 		}
-		return err
-	}
-	if err := over(ctx); err != nil {
-		if errors.Is(err, errInUse) {
-			return nil
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+			return err
 		}
+	}
+	return nil
+}
+
+// eject ejects a medium unless its run still holds the machine. What another BMC, or another drive, holds
+// stays there.
+func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
+	if err := errors.Join(e.over(ctx, m), e.held(ctx, m)); err != nil {
 		return err
 	}
+	store := e.records.store
 	machine, err := store.Machine(ctx, m.Machine)
 	if err != nil {
 		return err
 	}
-	if machine.BMC.Capabilities().Media { // otherwise its BMC was replaced since
-		password, err := s.rotation().Password(ctx, machine)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, ejectTime)
-		defer cancel()
-		if err := s.bmc.SetMedia(ctx, machine.Controller(), password, "", over); err != nil {
-			if errors.Is(err, errInUse) {
-				return nil
-			}
-			return err
-		}
+	if !machine.BMC.Capabilities().Media || m.BMC != "" && m.BMC != machine.BMC.KeyAddress() {
+		e.log.Warn("virtual media is left in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
+		e.tell(ctx, m, "eject-left", fmt.Sprintf("virtual media %s was left in the BMC %s, which the machine no longer has: eject it there",
+			m.URL, m.BMC))
+		return store.DeleteMedia(ctx, m)
 	}
-	s.log.Info("virtual media ejected", "machine", m.Machine, "run", m.Run)
+
+	password, err := e.rotation().Password(ctx, machine)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, ejectTime)
+	defer cancel()
+	ejected, err := e.bmc.EjectMedia(limited, machine.Controller(), password, m.URL, func(ctx context.Context) error { return e.over(ctx, m) })
+	if err != nil {
+		return err
+	}
+	if ejected {
+		e.log.Info("virtual media ejected", "machine", m.Machine, "run", m.Run)
+	}
 	return store.DeleteMedia(ctx, m)
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jmoiron/sqlx"
 
@@ -11,15 +12,27 @@ import (
 // PutMedia records what a run is about to insert into the virtual CD drive of its machine.
 func (s *Store) PutMedia(ctx context.Context, m inventory.Media) error {
 	return s.write(ctx, "recording virtual media", func(tx *sqlx.Tx) error {
-		return do(ctx, tx, `INSERT INTO bmc_media (machine, run, url) VALUES (?, ?, ?)
-			ON CONFLICT (machine) DO UPDATE SET run = excluded.run, url = excluded.url`, m.Machine, m.Run, m.URL)
+		return do(ctx, tx, `INSERT INTO bmc_media (machine, run, url, bmc) VALUES (?, ?, ?, ?)
+			ON CONFLICT (machine) DO UPDATE SET run = excluded.run, url = excluded.url, bmc = excluded.bmc`,
+			m.Machine, m.Run, m.URL, m.BMC)
 	})
 }
 
 // Media returns what runs have inserted and nobody has ejected.
 func (s *Store) Media(ctx context.Context) (out []inventory.Media, err error) {
-	err = s.ro.SelectContext(ctx, &out, "SELECT machine, run, url FROM bmc_media")
+	err = s.ro.SelectContext(ctx, &out, "SELECT machine, run, url, bmc FROM bmc_media")
 	return out, wrap(err, "listing virtual media")
+}
+
+// noMedia returns inventory.ErrConflict while a machine's BMC has a medium that a run has inserted: without the
+// machine, no one could eject it.
+func noMedia(ctx context.Context, tx *sqlx.Tx, machine string) error {
+	var urls []string
+	if err := tx.SelectContext(ctx, &urls, "SELECT url FROM bmc_media WHERE machine = ?", machine); err != nil || len(urls) == 0 {
+		return err
+	}
+	return fmt.Errorf("%s is still in its virtual CD drive: wait until the server has ejected it; if the BMC is lost, "+
+		"remove bmc from the machine first: %w", urls[0], inventory.ErrConflict)
 }
 
 // DeleteMedia records that a run's medium was ejected. The record of another run stays.

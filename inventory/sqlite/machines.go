@@ -99,8 +99,8 @@ func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.
 	return m, r.Grant.grant(), wrap(err, "finding machine by %s %q", column, value)
 }
 
-// DeleteMachine removes a machine with all its secrets, including those of its runs. An open run is
-// inventory.ErrConflict; an operator's grant ends. The records and events of its runs and its epoch
+// DeleteMachine removes a machine with all its secrets, including those of its runs. An open run and
+// a medium that was not ejected yet are inventory.ErrConflict; an operator's grant ends. The records and events of its runs and its epoch
 // stay.
 func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *sqlx.Tx) error {
@@ -110,6 +110,9 @@ func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
 		}
 		if run != "" {
 			return fmt.Errorf("run %q is open: cancel it first: %w", run, inventory.ErrConflict)
+		}
+		if err := noMedia(ctx, tx, name); err != nil {
+			return err
 		}
 		n, err := exec(ctx, tx, "DELETE FROM machine WHERE name = ?", name)
 		if err != nil {
