@@ -177,8 +177,8 @@ type leases struct {
 	byMAC map[string]inventory.DHCPLease
 }
 
-// put stores a lease. Only machines of the inventory have leases, so their number is bounded; a
-// further one is not stored.
+// put stores a lease. Only machines of the inventory have leases, so their number is bounded. Machines that
+// were removed from it stay until maxLeases: then a further one is not stored.
 func (l *leases) put(x inventory.DHCPLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,8 +211,12 @@ func (s *Server) Leases() []inventory.DHCPLease {
 	return out
 }
 
-// noteLease stores the result of an exchange with a machine that has a reservation.
+// noteLease stores the result of an exchange with a machine that has a reservation. Guests have none:
+// their MACs are not bounded by the inventory (security S48).
 func (s *Server) noteLease(e *exchange, r reply) {
+	if e.decision.Verdict == Discover {
+		return
+	}
 	x := inventory.DHCPLease{
 		MAC: e.request.MAC, Machine: e.machine.Name, Address: e.decision.Interface.Address, At: s.now(), Where: e.where(),
 	}
