@@ -142,11 +142,13 @@ type Server struct {
 	wire     *wire
 	guests   map[string]*guests // by interface or relay
 	leases   leases
-	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
-	neighbour, probe func(netip.Addr) (mac string, ok bool)
-	httpPort         atomic.Uint32
-	logServer        atomic.Bool // machines can send syslog to Address
-	stats            stats
+	// neighbour returns the MAC that the kernel knows for an address.
+	neighbour func(netip.Addr) (mac string, ok bool)
+	// probe returns the MAC of a host other than besides that answers at an address.
+	probe     func(a netip.Addr, besides string) (mac string, ok bool)
+	httpPort  atomic.Uint32
+	logServer atomic.Bool // machines can send syslog to Address
+	stats     stats
 }
 
 // stats are the counters of Stats.
@@ -240,7 +242,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
-		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, probe: probeARP, wire: newWire()}
+		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, wire: newWire()}
+	s.probe = s.probeARP
 	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
 		s.guests[name] = newGuests(r)

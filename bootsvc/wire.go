@@ -173,8 +173,9 @@ func describeReply(r reply) string {
 
 // leases are the leases since the start of the server, by MAC.
 type leases struct {
-	mu    sync.Mutex
-	byMAC map[string]inventory.DHCPLease
+	mu     sync.Mutex
+	byMAC  map[string]inventory.DHCPLease
+	probed map[string]time.Time // when a DECLINE of a MAC has last caused a probe
 }
 
 // put stores a lease. Only machines of the inventory have leases, so their number is bounded. Machines that
@@ -222,8 +223,15 @@ func (s *Server) noteLease(e *exchange, r reply) {
 	}
 	switch kind := e.packet.MessageType(); {
 	case kind == dhcpv4.MessageTypeDecline:
+		if !s.declinesReservation(e) || s.inConflict(x.MAC, x.Address) {
+			return
+		}
 		x.State = inventory.LeaseDeclined
+		s.leases.put(x)
 		s.probeDeclined(x)
+		return
+	case kind == dhcpv4.MessageTypeRelease && !s.isFor(e.packet):
+		return
 	case kind == dhcpv4.MessageTypeRelease:
 		x.State = inventory.LeaseReleased
 	case r.route == routeNone:
