@@ -333,6 +333,9 @@ func (s *Server) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	// Records of the last requests are written after the listeners have ended.
+	late, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
 	g, ctx := errgroup.WithContext(ctx)
 	https, err := s.listenHTTP(ctx)
 	if err != nil {
@@ -348,8 +351,9 @@ func (s *Server) Run(ctx context.Context) error {
 		closeAll(https)
 		return errors.Join(err, tftpConn.Close())
 	}
-	g.Go(func() error { return s.rec.run(ctx) })
-	g.Go(func() error { return s.spendLate(ctx) })
+	var writers errgroup.Group
+	writers.Go(func() error { return s.rec.run(late) })
+	writers.Go(func() error { return s.spendLate(late) })
 	g.Go(func() error { return s.watchRivals(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
@@ -363,7 +367,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "dhcp", s.cfg.Modes, "relayOnly", s.cfg.RelayOnly, "address",
 		s.cfg.Address.String(), "http", s.Base())
-	return g.Wait()
+	err = g.Wait()
+	stopWriting()
+	return errors.Join(err, writers.Wait())
 }
 
 // listenDHCP binds the UDP ports of the interfaces' modes, or port 67 of the address that relays send to.
