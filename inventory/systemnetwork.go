@@ -47,9 +47,11 @@ type Ethernet struct {
 // Bond joins several cards to one link.
 type Bond struct {
 	SystemLink
-	Interfaces []string `json:"interfaces"`        // names of ethernets
-	Mode       string   `json:"mode,omitempty"`    // active-backup (default), 802.3ad, balance-rr, balance-xor, broadcast, balance-tlb or balance-alb
-	Primary    string   `json:"primary,omitempty"` // the member that active-backup prefers
+	Interfaces []string `json:"interfaces"` // names of ethernets
+	// Mode is active-backup (default), 802.3ad, balance-rr, balance-xor, broadcast, balance-tlb or
+	// balance-alb.
+	Mode    string `json:"mode,omitempty"`
+	Primary string `json:"primary,omitempty"` // the member that active-backup prefers
 	// LACPRate is how often 802.3ad sends: slow (default) or fast.
 	LACPRate string `json:"lacpRate,omitempty"`
 	// TransmitHashPolicy chooses the member of 802.3ad and balance-xor: layer2 (default), layer2+3,

@@ -51,7 +51,7 @@ func (l *life) bootDisk() ending {
 	if l.ctx.Err() != nil {
 		return cutOff
 	}
-	l.say("LAB-MINI-BOOTED fw=bios ip=%s root=%s instance-id=%s hostname=%s seed=%s up=0", cmp.Or(l.address(), "none"), sys.root,
+	l.say("LAB-MINI-BOOTED fw=bios ip=%s root=%s instance-id=%s hostname=%s seed=%s secure=no up=0", cmp.Or(l.address(), "none"), sys.root,
 		cmp.Or(sys.instance, "none"), cmp.Or(sys.hostname, "(none)"), sys.origin)
 	if u := sys.phoneURL(); u != "" && l.stage(StagePhoneHome) == nil {
 		sys.phone(l, u)

@@ -50,7 +50,10 @@ func (b *book) PutOperation(ctx context.Context, o inventory.Operation) error {
 	if err == nil {
 		err = json.Unmarshal(raw, &kept)
 	}
-	b.operations = append(b.operations, kept)
+	// Like the store, refuse a record that a newer one has overtaken: coroutines write side by side.
+	if n := len(b.operations); n == 0 || kept.Run != b.operations[n-1].Run || kept.Seq > b.operations[n-1].Seq {
+		b.operations = append(b.operations, kept)
+	}
 	return err
 }
 

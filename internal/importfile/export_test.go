@@ -19,7 +19,8 @@ import (
 func everything() inventory.Machine {
 	a := netip.MustParseAddr
 	return inventory.Machine{
-		Name: "node-1", Labels: map[string]string{"type": "cp", "example.com/rack": "", "version": "1.10", "on": "yes"},
+		Name:   "node-1",
+		Labels: map[string]string{"type": "cp", "example.com/rack": "", "version": "1.10", "on": "yes"},
 		Interfaces: []inventory.Interface{{
 			MAC: "02:00:00:00:00:01", Address: a("10.0.0.11"), Netmask: "255.255.255.0", Gateway: a("10.0.0.1"), Hostname: "n1.example.com",
 			Domain: "example.com", Nameservers: []netip.Addr{a("10.0.0.1"), a("2001:db8::1")}, TimeServers: []netip.Addr{a("10.0.0.2")},
@@ -33,8 +34,13 @@ func everything() inventory.Machine {
 			},
 			Bonds: []inventory.Bond{{
 				SystemLink: inventory.SystemLink{
-					Name: "bond0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.11/24")}, Nameservers: []netip.Addr{a("10.0.0.1")},
-					Routes: []inventory.SystemRoute{{To: netip.MustParsePrefix("0.0.0.0/0"), Via: a("10.0.0.1"), Metric: 5}}, Search: []string{"x.example"},
+					Name:        "bond0",
+					Addresses:   []netip.Prefix{netip.MustParsePrefix("10.0.0.11/24")},
+					Nameservers: []netip.Addr{a("10.0.0.1")},
+					Routes: []inventory.SystemRoute{
+						{To: netip.MustParsePrefix("0.0.0.0/0"), Via: a("10.0.0.1"), Metric: 5},
+					},
+					Search: []string{"x.example"},
 				},
 				Interfaces: []string{"p1", "p2"}, Mode: "802.3ad", Primary: "p1", LACPRate: "fast", TransmitHashPolicy: "layer3+4", MIIMonitor: 50,
 			}},
@@ -70,9 +76,15 @@ func everything() inventory.Machine {
 			Driver: inventory.DriverAMT, Host: "10.0.9.11", Port: 16993, User: "admin", HasPassword: true,
 			Fingerprint: "sha256:" + strings.Repeat("0a", 32),
 		},
-		Template: "mine", Image: "debian-12", SSHKeys: []string{"ssh-ed25519 AAAA me # not a comment"},
-		BootFromDisk: "ipxe-exit", KernelArgs: []string{"console=ttyS1,115200n8"}, HasUserData: true, HasVendorData: true, UserDataByAddress: true,
-		Notes: map[string]string{"allowPXE": "true", "text": "two\n  lines: here\n"},
+		Template:          "mine",
+		Image:             "debian-12",
+		SSHKeys:           []string{"ssh-ed25519 AAAA me # not a comment"},
+		BootFromDisk:      "ipxe-exit",
+		KernelArgs:        []string{"console=ttyS1,115200n8"},
+		HasUserData:       true,
+		HasVendorData:     true,
+		UserDataByAddress: true,
+		Notes:             map[string]string{"allowPXE": "true", "text": "two\n  lines: here\n"},
 	}
 }
 
