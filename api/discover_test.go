@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +35,10 @@ func TestS3S7Discover(t *testing.T) {
 	rec := send(t, s.agent, http.MethodPost, "/agent/v1/discover", report(guestMAC))
 	require.Equal(t, http.StatusOK, rec.Code, rec.Body)
 	require.JSONEq(t, `{"known":false,"again":60}`, rec.Body.String())
+	for _, body := range []any{report(guestMAC), big} { // refused before the body is read
+		require.Equal(t, http.StatusTooManyRequests, send(t, s.agent, http.MethodPost, "/agent/v1/discover", body).Code)
+	}
+	s.Clock.Move(30 * time.Second)
 
 	require.Contains(t, s.do(http.MethodGet, "/v1/seen", nil).Body.String(), `"serial":"SN9"`)
 	accepted := s.do(http.MethodPost, "/v1/seen/"+guestMAC+"/accept", `{"name":"m9","address":"192.0.2.29","netmask":"255.255.255.0"}`)
@@ -41,7 +46,8 @@ func TestS3S7Discover(t *testing.T) {
 	m, err := s.cfg.Store.Machine(t.Context(), "m9")
 	require.NoError(t, err)
 	require.Len(t, m.Interfaces, 2)
-	require.True(t, m.Interfaces[0].UEFI)
+	require.True(t, m.Interfaces[0].UEFI && !m.Interfaces[0].DisableNetboot)
+	require.True(t, m.Interfaces[1].DisableNetboot, "a report can name the card of another machine")
 	require.Equal(t, "SN9", m.Labels["serial"])
 
 	rec = send(t, s.agent, http.MethodPost, "/agent/v1/discover", report(guestMAC))

@@ -142,11 +142,13 @@ type Server struct {
 	wire     *wire
 	guests   map[string]*guests // by interface or relay
 	leases   leases
-	// neighbour returns the MAC that the kernel knows for an address; probe asks for it first.
-	neighbour, probe func(netip.Addr) (mac string, ok bool)
-	httpPort         atomic.Uint32
-	logServer        atomic.Bool // machines can send syslog to Address
-	stats            stats
+	// neighbour returns the MAC that the kernel knows for an address.
+	neighbour func(netip.Addr) (mac string, ok bool)
+	// probe returns the MAC of a host other than besides that answers at an address.
+	probe     func(a netip.Addr, besides string) (mac string, ok bool)
+	httpPort  atomic.Uint32
+	logServer atomic.Bool // machines can send syslog to Address
+	stats     stats
 }
 
 // stats are the counters of Stats.
@@ -240,7 +242,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
-		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, probe: probeARP, wire: newWire()}
+		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, wire: newWire()}
+	s.probe = s.probeARP
 	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
 		s.guests[name] = newGuests(r)
@@ -330,6 +333,9 @@ func (s *Server) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	// Records of the last requests are written after the listeners have ended.
+	late, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWriting()
 	g, ctx := errgroup.WithContext(ctx)
 	https, err := s.listenHTTP(ctx)
 	if err != nil {
@@ -345,8 +351,9 @@ func (s *Server) Run(ctx context.Context) error {
 		closeAll(https)
 		return errors.Join(err, tftpConn.Close())
 	}
-	g.Go(func() error { return s.rec.run(ctx) })
-	g.Go(func() error { return s.spendLate(ctx) })
+	var writers errgroup.Group
+	writers.Go(func() error { return s.rec.run(late) })
+	writers.Go(func() error { return s.spendLate(late) })
 	g.Go(func() error { return s.watchRivals(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
@@ -360,7 +367,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "dhcp", s.cfg.Modes, "relayOnly", s.cfg.RelayOnly, "address",
 		s.cfg.Address.String(), "http", s.Base())
-	return g.Wait()
+	err = g.Wait()
+	stopWriting()
+	return errors.Join(err, writers.Wait())
 }
 
 // listenDHCP binds the UDP ports of the interfaces' modes, or port 67 of the address that relays send to.

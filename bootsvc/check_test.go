@@ -80,6 +80,19 @@ func TestCheckIsAnswered(t *testing.T) {
 	}
 }
 
+// With discovery on, a check is answered as without: it is no unknown machine that boots.
+func TestCheckIsAnsweredWithDiscovery(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, discovering)
+	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "lo"})
+	if r.route != routeBroadcast {
+		t.Fatalf("it leaves by %s", r.route)
+	}
+	f, ok := offer(r.packet.ToBytes(), r.packet.TransactionID)
+	if !ok || f.BootFile != s.Base()+checkURL || !f.Proxy {
+		t.Errorf("%+v", f)
+	}
+}
+
 // A relay-only server answers its own check besides listed relays. A reply to its own
 // port reaches the check that waits for it.
 func TestCheckThroughARelay(t *testing.T) {

@@ -13,34 +13,61 @@ const (
 	conflictPause = 5 * time.Minute
 	// probeAgain limits how often a DECLINE, which can be forged, causes a probe.
 	probeAgain = 30 * time.Second
-	// arpWait is how long the kernel is given to resolve an address.
-	arpWait = time.Second
+	// kernelWait is how long the kernel is given to resolve an address.
+	kernelWait = time.Second
 )
 
 // probeDeclined checks whether another host has the address of a lease that its machine has
 // declined (RFC 2131 §4.3.3). A DECLINE can be forged: only a host that answers makes a conflict.
 // Through a relay nothing can be checked.
 func (s *Server) probeDeclined(x inventory.DHCPLease) {
-	if before, ok := s.leases.get(x.MAC); ok && (before.State == inventory.LeaseDeclined || before.State == inventory.LeaseConflict) &&
-		x.At.Sub(before.At) < probeAgain {
+	if !s.leases.mayProbe(x.MAC, x.At) {
 		return
 	}
 	go func() {
 		defer s.guard.Recover("a probe of a declined address")
-		other, found := s.probe(x.Address)
-		if !found || other == x.MAC {
+		other, found := s.probe(x.Address, x.MAC)
+		if !found || !s.leases.setConflict(x, other) {
 			return
 		}
-		x.State, x.Other = inventory.LeaseConflict, other
-		s.leases.put(x)
 		s.log.Error("the reserved address is used by another host: not offered for 5 minutes",
 			"machine", x.Machine, "mac", x.MAC, "address", x.Address.String(), "other", other)
 	}()
 }
 
-// probeARP returns the MAC of the host that answers at an address of a network of this host. It
-// sends one datagram, so that the kernel asks by ARP.
-func probeARP(a netip.Addr) (mac string, ok bool) {
+// mayProbe reports whether a DECLINE of a MAC may cause a probe at now.
+func (l *leases) mayProbe(mac string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.probed == nil {
+		l.probed = map[string]time.Time{}
+	}
+	last, known := l.probed[mac]
+	if known && now.Sub(last) < probeAgain || !known && len(l.probed) >= maxLeases {
+		return false
+	}
+	l.probed[mac] = now
+	return true
+}
+
+// setConflict stores that another host has the address of a declined lease, unless the machine has
+// taken or released that address since, or has another one.
+func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x, ok := l.byMAC[declined.MAC]
+	if !ok || x.Machine != declined.Machine || x.Address != declined.Address ||
+		x.State != inventory.LeaseDeclined && x.State != inventory.LeaseOffered {
+		return false
+	}
+	declined.State, declined.Other = inventory.LeaseConflict, other
+	l.byMAC[declined.MAC] = declined
+	return true
+}
+
+// probeByKernel returns the MAC that the kernel knows for an address. It sends one datagram, so that
+// the kernel asks by ARP, unless it has an entry already.
+func probeByKernel(a netip.Addr) (mac string, ok bool) {
 	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // discard (RFC 863)
 	if err != nil {
 		return "", false
@@ -49,7 +76,7 @@ func probeARP(a netip.Addr) (mac string, ok bool) {
 	if _, err := c.Write([]byte{0}); err != nil {
 		return "", false
 	}
-	time.Sleep(arpWait)
+	time.Sleep(kernelWait)
 	return neighbourMAC(a)
 }
 

@@ -322,8 +322,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 	if to != reserved {
 		to = netip.Addr{}
 	}
-	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
-	forUs := id == nil || addr4(id) == s.cfg.Address
+	forUs := s.isFor(p)
 
 	switch p.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
@@ -346,15 +345,28 @@ func (s *Server) answerKnown(e *exchange) reply {
 		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
 		return reply{packet: r, route: routeUnicast, to: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
-		// The packet may be forged, so the reservation stays.
-		e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
-			"address", reserved.String())
+		if s.declinesReservation(e) { // the packet may be forged, so the reservation stays
+			e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
+				"address", reserved.String())
+		}
 	case dhcpv4.MessageTypeRelease:
 		if forUs {
 			e.log().Info("DHCP RELEASE: the reservation stays")
 		}
 	}
 	return reply{}
+}
+
+// isFor reports whether a packet names this server, or none (option 54).
+func (s *Server) isFor(p *dhcpv4.DHCPv4) bool {
+	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
+	return id == nil || addr4(id) == s.cfg.Address
+}
+
+// declinesReservation reports whether a DECLINE is for this server and names the reserved address
+// (RFC 2131 table 5).
+func (s *Server) declinesReservation(e *exchange) bool {
+	return s.isFor(e.packet) && addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress)) == e.decision.Interface.Address
 }
 
 // answerRequest answers a REQUEST to this server. to is the address for a unicast

@@ -132,7 +132,8 @@ func (s *Server) guestsOf(e *exchange) *guests {
 // A client without a boot class (a telephone, a system on a disk) gets none.
 func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
 	g := s.guestsOf(e)
-	if g == nil || e.request.Class == ClassNone || e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
+	if g == nil || e.request.MAC == CheckMAC || e.request.Class == ClassNone ||
+		e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
 		return false
 	}
 	ok := g.admit(e.request.MAC, s.now(), func(a netip.Addr) bool {

@@ -53,6 +53,9 @@ func TestS7S8S32Discovery(t *testing.T) {
 	if got := ask(4, dhcpv4.MessageTypeDiscover, pxeClient(0)); got != "" {
 		t.Errorf("from a full range: %q", got)
 	}
+	if n := len(s.Leases()); n != 0 {
+		t.Errorf("guests fill the table of leases: %d", n)
+	}
 	if !s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.10")) || s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.12")) ||
 		s.Guest(testMAC, netip.MustParseAddr(testAddr)) {
 		t.Error("a guest is a MAC with its own address")

@@ -262,7 +262,9 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		notFound(w)
 		return
 	}
-	httpserve.Prefer(r.Context())
+	if d.Armed() { // a guest's token proves nothing: any MAC gets one
+		httpserve.Prefer(r.Context())
+	}
 	if d.Verdict == Installer {
 		s.serveInstaller(w, r, d, name)
 		return

@@ -48,15 +48,16 @@ func dialFrom(t *testing.T, from, to string) net.Conn {
 	return c
 }
 
-// attack opens a connection, sends request and keeps the connection open.
-func attack(t *testing.T, from, to, request string) {
+// attack opens a connection, sends request and keeps the connection open. It returns nil if it is refused.
+func attack(t *testing.T, from, to, request string) net.Conn {
 	t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp4", to)
 	if err != nil {
-		return
+		return nil
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	_, _ = io.WriteString(c, request)
+	return c
 }
 
 // TestHTTPIsNotStarved: idle connections from a few addresses cannot block HTTP for a
@@ -67,12 +68,15 @@ func TestHTTPIsNotStarved(t *testing.T) {
 	if err := os.Truncate(image, 64<<20); err != nil {
 		t.Fatal(err)
 	}
+	token := bootToken(testKey, armed("node1").Owner, armed("node1").Boot)
 	for name, request := range map[string]string{
 		"ask nothing":  "",
 		"read nothing": "GET /images/big.raw HTTP/1.1\r\nHost: x\r\n\r\n",
 		"stay":         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		// The MAC of a booting machine is known to the whole network.
 		"name the machine": "GET /ipxe/binary/" + testMAC + "/snponly.efi HTTP/1.1\r\nHost: x\r\n\r\n",
+		// Anyone who asks for the machine's script reads its token there.
+		"use the token": "GET /boot/" + testMAC + "/" + token + "/vmlinuz HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeMachines{
@@ -84,8 +88,15 @@ func TestHTTPIsNotStarved(t *testing.T) {
 			}
 			f.setGrant(armed("node1"))
 			addr := startHTTP(t, s)
+			sources, proves := 3, strings.Contains(request, token)
+			if proves {
+				sources = 8 // each has its share of what is preferred
+			}
 			for n := range maxHTTPConns + 100 {
-				attack(t, fmt.Sprintf("127.1.0.%d", 1+n%3), addr, request)
+				c := attack(t, fmt.Sprintf("127.1.0.%d", 1+n%sources), addr, request)
+				if proves && c != nil {
+					_, _ = c.Read(make([]byte, 1)) // an answer, or the end: the token is read by now
+				}
 			}
 			for _, from := range []string{"127.0.0.1", "127.9.9.9"} {
 				c := dialFrom(t, from, addr)

@@ -259,26 +259,38 @@ func (s *Server) spendOnce(ctx context.Context, u unspent) bool {
 	return true
 }
 
-// spendLate retries what spend could not record, until ctx ends.
+// spendLate retries what spend could not record, until ctx ends, and then once more.
 func (s *Server) spendLate(ctx context.Context) error {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
+	again := func(u unspent) {
+		waiting.Go(func() {
+			defer s.guard.Recover("a delivered payload")
+			s.spendAgain(ctx, u)
+		})
+	}
 	for {
 		select {
-		case <-ctx.Done():
-			return nil
 		case u := <-s.unspent:
-			waiting.Go(func() {
-				defer s.guard.Recover("a delivered payload")
-				s.spendAgain(ctx, u)
-			})
+			again(u)
+		case <-ctx.Done():
+			for len(s.unspent) > 0 {
+				again(<-s.unspent)
+			}
+			return nil
 		}
 	}
 }
 
 func (s *Server) spendAgain(ctx context.Context, u unspent) {
 	for wait, waited := firstSpend, time.Duration(0); waited <= spendFor; wait = min(2*wait, longestSpend) {
-		if !pause(ctx, wait) || s.spendOnce(ctx, u) {
+		if !pause(ctx, wait) {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			s.spendOnce(last, u)
+			return
+		}
+		if s.spendOnce(ctx, u) {
 			return
 		}
 		waited += wait

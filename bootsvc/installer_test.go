@@ -180,6 +180,21 @@ func TestDeliveryThatIsRecordedLate(t *testing.T) {
 	}
 }
 
+// A stop tries once more what could not be recorded.
+func TestDeliveryIsRecordedOnStop(t *testing.T) {
+	s, f := withInstaller(t)
+	g := armed("node1")
+	s.unspent <- unspent{Decision{Machine: "node1", Owner: g.Owner, Boot: g.Boot}, "rootfs-x"}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := s.spendLate(ctx); err != nil {
+		t.Error(err)
+	}
+	if len(f.spent) != 1 {
+		t.Errorf("spent by %v", f.spent)
+	}
+}
+
 // The boot's URLs serve the images by the digests in the plan, even if an image was
 // replaced since.
 func TestInstallerImagesArePinned(t *testing.T) {

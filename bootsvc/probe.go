@@ -33,7 +33,7 @@ func (f ForeignServer) Ours(self netip.Addr) bool { return f.BootFile == loaderU
 
 // ProbeDHCP sends DISCOVERs with a random MAC on the interface and returns the
 // servers that answer, each once, within 3 seconds. It takes no lease. It does not
-// find Ingot, which does not answer unknown MACs. It needs CAP_NET_RAW.
+// find Ingot, which does not answer unknown MACs, except where discovery is on. It needs CAP_NET_RAW.
 func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // never fails (crypto/rand)

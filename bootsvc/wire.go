@@ -173,12 +173,13 @@ func describeReply(r reply) string {
 
 // leases are the leases since the start of the server, by MAC.
 type leases struct {
-	mu    sync.Mutex
-	byMAC map[string]inventory.DHCPLease
+	mu     sync.Mutex
+	byMAC  map[string]inventory.DHCPLease
+	probed map[string]time.Time // when a DECLINE of a MAC has last caused a probe
 }
 
-// put stores a lease. Only machines of the inventory have leases, so their number is bounded; a
-// further one is not stored.
+// put stores a lease. Only machines of the inventory have leases, so their number is bounded. Machines that
+// were removed from it stay until maxLeases: then a further one is not stored.
 func (l *leases) put(x inventory.DHCPLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,15 +212,26 @@ func (s *Server) Leases() []inventory.DHCPLease {
 	return out
 }
 
-// noteLease stores the result of an exchange with a machine that has a reservation.
+// noteLease stores the result of an exchange with a machine that has a reservation. Guests have none:
+// their MACs are not bounded by the inventory (security S48).
 func (s *Server) noteLease(e *exchange, r reply) {
+	if e.decision.Verdict == Discover {
+		return
+	}
 	x := inventory.DHCPLease{
 		MAC: e.request.MAC, Machine: e.machine.Name, Address: e.decision.Interface.Address, At: s.now(), Where: e.where(),
 	}
 	switch kind := e.packet.MessageType(); {
 	case kind == dhcpv4.MessageTypeDecline:
+		if !s.declinesReservation(e) || s.inConflict(x.MAC, x.Address) {
+			return
+		}
 		x.State = inventory.LeaseDeclined
+		s.leases.put(x)
 		s.probeDeclined(x)
+		return
+	case kind == dhcpv4.MessageTypeRelease && !s.isFor(e.packet):
+		return
 	case kind == dhcpv4.MessageTypeRelease:
 		x.State = inventory.LeaseReleased
 	case r.route == routeNone:

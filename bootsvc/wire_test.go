@@ -78,7 +78,7 @@ func TestLeases(t *testing.T) {
 	s, _ := newServer(t, f, func(c *Config) { c.Now = func() time.Time { return now } })
 	const other = "52:54:00:99:99:99"
 	probes := make(chan string) // the MAC that answers, or ""
-	s.probe = func(netip.Addr) (string, bool) { mac := <-probes; return mac, mac != "" }
+	s.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
 	in := link{name: "eth0"}
 	send := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) bool {
 		return s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), in).route != routeNone
@@ -111,6 +111,12 @@ func TestLeases(t *testing.T) {
 	}
 	send(dhcpv4.MessageTypeDiscover)
 	state(inventory.LeaseBound)
+	elsewhere := generic(54, 10, 10, 20, 99)
+	send(dhcpv4.MessageTypeRelease, elsewhere)
+	send(dhcpv4.MessageTypeDecline, wants, elsewhere)
+	send(dhcpv4.MessageTypeDecline, generic(50, 10, 10, 20, 12))
+	send(dhcpv4.MessageTypeDecline)
+	state(inventory.LeaseBound)
 	send(dhcpv4.MessageTypeRelease)
 	state(inventory.LeaseReleased)
 
@@ -131,10 +137,42 @@ func TestLeases(t *testing.T) {
 	if send(dhcpv4.MessageTypeDiscover) {
 		t.Error("an address that another host uses was offered")
 	}
+	send(dhcpv4.MessageTypeDecline, wants)
+	state(inventory.LeaseConflict)
 	now = now.Add(conflictPause)
 	if !send(dhcpv4.MessageTypeDiscover) {
 		t.Error("the address is not offered again")
 	}
+}
+
+// DECLINEs cause a probe every 30 s at most, also between OFFERs. A probe that ends after the machine
+// has taken its address changes nothing.
+func TestProbesAreBounded(t *testing.T) {
+	now := testNow
+	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, func(c *Config) {
+		c.Now = func() time.Time { return now }
+	})
+	begun, end := make(chan struct{}, 8), make(chan struct{})
+	s.probe = func(netip.Addr, string) (string, bool) { begun <- struct{}{}; <-end; return "52:54:00:99:99:99", true }
+	wants := generic(50, net.ParseIP(testAddr).To4()...)
+	for _, kind := range []dhcpv4.MessageType{
+		dhcpv4.MessageTypeDecline, dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeDecline, dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeDecline,
+	} {
+		s.handlePacket(t.Context(), packet(t, kind, wants).ToBytes(), link{name: "eth0"})
+	}
+	now = now.Add(probeAgain)
+	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDecline, wants).ToBytes(), link{name: "eth0"})
+	<-begun
+	<-begun
+	if len(begun) != 0 {
+		t.Errorf("%d more probes", len(begun))
+	}
+	declined, _ := s.leases.get(testMAC)
+	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, wants).ToBytes(), link{name: "eth0"})
+	if s.leases.setConflict(declined, "52:54:00:99:99:99") {
+		t.Error("a conflict replaces a lease that was taken since")
+	}
+	close(end)
 }
 
 // S31: a relay may select the client's network by option 82 (RFC 3527), if it is listed.

@@ -118,7 +118,8 @@ func (r AcceptRule) Matches(mac string, f action.Facts) bool {
 
 // Machine returns the machine that r makes of a discovered one, with an address of r.Addresses, or without
 // one where another DHCP server gives it.
-// Facts come from the machine: text that cannot stand in a name or a label is left out. The error
+// Facts come from the machine: text that cannot stand in a name or a label is left out, and of its network
+// interfaces only the one that DHCP has admitted is added, because it can name those of others. The error
 // is ErrInvalid if no name remains.
 func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Machine, error) {
 	facts := discoveryFacts(mac, f)
@@ -140,6 +141,7 @@ func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Mac
 			nic.Netmask = "255.255.255.0"
 		}
 	}
+	f.NICs = nil
 	m := FromFacts(name, nic, f)
 	for k, v := range r.Labels {
 		m.Labels[k] = v
@@ -157,8 +159,12 @@ func nameForm(s string) string {
 
 var notInLabel = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// FromFacts returns a machine with the hardware that its agent has reported: all its network
-// interfaces, of which nic is the one that booted, and labels.
+// maxReportedNICs is how many network interfaces FromFacts takes from a report.
+const maxReportedNICs = 32
+
+// FromFacts returns a machine with the hardware that its agent has reported: nic, which booted, at most
+// maxReportedNICs others, and labels. The others do not boot from the network until an operator allows it:
+// a report can name the MAC of another machine.
 func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	nic.UEFI = nic.UEFI || f.Firmware == "uefi"
 	if nic.Arch == "" {
@@ -166,8 +172,9 @@ func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	}
 	m := Machine{Name: name, Interfaces: []Interface{nic}, Labels: map[string]string{}}
 	for _, x := range f.NICs {
-		if mac, err := ParseMAC(x.MAC); err == nil && mac != nic.MAC {
-			m.Interfaces = append(m.Interfaces, Interface{MAC: mac, Arch: nic.Arch, UEFI: nic.UEFI})
+		mac, err := ParseMAC(x.MAC)
+		if err == nil && mac != nic.MAC && len(m.Interfaces) <= maxReportedNICs {
+			m.Interfaces = append(m.Interfaces, Interface{MAC: mac, Arch: nic.Arch, UEFI: nic.UEFI, DisableNetboot: true})
 		}
 	}
 	for k, v := range map[string]string{"manufacturer": f.Manufacturer, "product": f.Product, "serial": f.Serial} {

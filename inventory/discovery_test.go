@@ -52,9 +52,16 @@ func TestS16AcceptRule(t *testing.T) {
 		map[string]string{"manufacturer": "Example-Inc", "product": "R-750-rm--rf", "serial": "SN-mac-..-1", "rack": "a1"},
 		m.Labels,
 	)
-	require.Len(t, m.Interfaces, 2)
+	require.Len(t, m.Interfaces, 1, "a rule takes the MAC that DHCP admitted, and none that the machine claims")
 	require.Equal(t, "255.255.255.0", m.Interfaces[0].Netmask)
-	require.True(t, m.Interfaces[1].UEFI)
+	m = FromFacts("node", Interface{MAC: mac}, facts)
+	require.Len(t, m.Interfaces, 2)
+	require.False(t, m.Interfaces[0].DisableNetboot)
+	require.True(t, m.Interfaces[1].UEFI && m.Interfaces[1].DisableNetboot)
+	for range 2 * maxReportedNICs {
+		facts.NICs = append(facts.NICs, action.NIC{MAC: "02:00:00:00:00:03"})
+	}
+	require.Len(t, FromFacts("node", Interface{MAC: mac}, facts).Interfaces, 1+maxReportedNICs)
 
 	facts.Serial = "***"
 	_, err = r.Machine(mac, facts, netip.Addr{})

@@ -119,8 +119,16 @@ func (t tree) addMachine(m inventory.Machine) {
 	t.add(metaData+"hostname", hostname(m))
 	t.add(metaData+"local-hostname", hostname(m))
 	t.add(metaData+"instance-type", "bare-metal")
+	folders := map[string]bool{} // a name cannot be a leaf and a folder
+	for name := range m.Labels {
+		if folder, _, ok := strings.Cut(name, "/"); ok {
+			folders[folder] = true
+		}
+	}
 	for name, value := range m.Labels {
-		t.add(metaData+"tags/instance/"+name, value)
+		if !folders[name] {
+			t.add(metaData+"tags/instance/"+name, value)
+		}
 	}
 	for n, key := range m.SSHKeys {
 		t.add(metaData+"public-keys/"+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))

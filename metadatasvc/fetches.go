@@ -66,14 +66,14 @@ func (f *fetches) forget(k fetch) {
 	delete(f.older, k)
 }
 
-// record stores that p's machine fetched metadata. No client waits for it: the record is for display
-// alone. That of a document of a run is written before the document is served, because a run
-// proceeds by it.
-func (s *Server) record(ctx context.Context, p profile) {
+// record stores that p's machine fetches metadata, and is called before the answer. No client waits for
+// it: the record is for display alone. That of a document of a run is written at once, also if the
+// client has disconnected, because a run proceeds by it. record returns false if that failed.
+func (s *Server) record(ctx context.Context, p profile) bool {
 	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
 	now := s.now()
 	if !s.fetches.due(k, now) {
-		return
+		return true
 	}
 	e := inventory.Event{
 		Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: boot(p.grant),
@@ -81,10 +81,11 @@ func (s *Server) record(ctx context.Context, p profile) {
 	}
 	if p.document != "" {
 		e.Kind, e.Key = inventory.EventDocument, p.document
-		if !s.write(ctx, []inventory.Event{e}) {
+		if !s.write(context.WithoutCancel(ctx), []inventory.Event{e}) {
 			s.fetches.forget(k)
+			return false
 		}
-		return
+		return true
 	}
 	if p.secret {
 		e.Message = "with its secrets"
@@ -98,6 +99,7 @@ func (s *Server) record(ctx context.Context, p profile) {
 	case s.fetches.wake <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // write reports whether events were written.
@@ -124,6 +126,7 @@ func (s *Server) writeFetches(ctx context.Context) {
 		}
 		s.flushFetches(context.WithoutCancel(ctx))
 	}
+	s.flushFetches(context.WithoutCancel(ctx)) // what was added during the last one
 }
 
 // flushFetches writes the records that wait. Those that cannot be written are due again.

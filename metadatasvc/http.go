@@ -106,10 +106,12 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 	if r.Method == http.MethodHead {
 		return
 	}
+	if !s.record(r.Context(), p) {
+		w.Header().Del("Content-Length")
+		http.Error(w, "try again", http.StatusServiceUnavailable) // installers retry
+		return
+	}
 	_, _ = w.Write(body) // a disconnected client asks again
-	// Send the answer before the event is written.
-	_ = http.NewResponseController(w).Flush()
-	s.record(r.Context(), p)
 }
 
 // tokenOK checks the IMDSv2 token if one was sent. A token is optional because

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,40 @@ func TestDocumentsOfTheRun(t *testing.T) {
 	if w := get(t, s, path+"config", node1); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "seal") {
 		t.Errorf("sealed: %d %s", w.Code, w.Body)
 	}
+}
+
+// A run proceeds by the record of its document: it is written before the document is sent, also for a
+// client that has disconnected, and without it nothing is sent.
+func TestADocumentIsRecordedBeforeItIsSent(t *testing.T) {
+	s, f, j, _ := withInstaller(t)
+	path := seed.DocumentsURL("", testKey, f.grants["node1"].Owner) + "config"
+	j.err = errors.New("the database is locked")
+	if w := get(t, s, path, "192.0.2.1"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), canary) {
+		t.Errorf("without a record: %d %s", w.Code, w.Body)
+	}
+	j.err = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://10.10.20.2"+path, nil)
+	w := recorded{httptest.NewRecorder(), j, t}
+	s.Handler().ServeHTTP(w, r)
+	if w.Code != http.StatusOK || len(j.events) != 1 || j.events[0].Kind != inventory.EventDocument {
+		t.Errorf("%d %+v", w.Code, j.events)
+	}
+}
+
+// recorded fails a test if a body is written before an event.
+type recorded struct {
+	*httptest.ResponseRecorder
+	journal *fakeJournal
+	t       *testing.T
+}
+
+func (r recorded) Write(b []byte) (int, error) {
+	if len(r.journal.events) == 0 {
+		r.t.Error("the document is sent first")
+	}
+	return r.ResponseRecorder.Write(b)
 }
 
 // S5: a document is served only while the secrets window is open.

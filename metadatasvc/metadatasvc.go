@@ -140,10 +140,12 @@ func (s *Server) Run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 
+	// What the last requests add is written after the listeners have ended.
+	writer, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
-	writing.Go(func() { s.writeFetches(ctx) })
+	writing.Go(func() { s.writeFetches(writer) })
 	defer writing.Wait()
-	defer cancel()
+	defer stopWriting()
 	ended := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { ended <- s.serve(ctx, l) }()
@@ -217,17 +219,19 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	}
 	p := profile{machine: m, grant: g}
 	if m.UserDataByAddress && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
-		if p.machine.UserData, p.machine.VendorData, err = s.machines.UserData(r.Context(), m.Name); err != nil {
+		user, vendor, err := s.machines.UserData(r.Context(), m.Name)
+		if err != nil { // the key file may be lost: the rest needs none
 			s.logFailure(err, "reading user data")
-			return profile{}, false
+			return p, m.Name != ""
 		}
-		p.byAddress = true
+		p.machine.UserData, p.machine.VendorData, p.byAddress = user, vendor, true
 	}
 	return p, m.Name != ""
 }
 
 // caller returns the address of the client: that of the connection or, if it comes
-// from a configured proxy, the right-most hop that is not such a proxy.
+// from a configured proxy, the right-most hop that is not such a proxy. A hop that cannot be parsed may be
+// any client, so ok is false; without the header, the proxy itself asks.
 func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -237,11 +241,15 @@ func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 	if !s.proxy(a) {
 		return a, true
 	}
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	lines := r.Header.Values("X-Forwarded-For")
+	if len(lines) == 0 {
+		return a, true
+	}
+	hops := strings.Split(strings.Join(lines, ","), ",")
 	for i := len(hops) - 1; i >= 0; i-- {
 		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
 		if err != nil {
-			break
+			return netip.Addr{}, false
 		}
 		if a = hop.Unmap().WithZone(""); !s.proxy(a) {
 			return a, true

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
@@ -36,6 +40,7 @@ type fakeMachines struct {
 	grants   map[string]inventory.Grant
 	user     map[string]inventory.Secret
 	vendor   map[string]inventory.Secret
+	userErr  error
 }
 
 func (f *fakeMachines) MachineByAddress(_ context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
@@ -70,7 +75,7 @@ func (f *fakeMachines) Grant(_ context.Context, name string) (inventory.Grant, e
 func (f *fakeMachines) UserData(_ context.Context, name string) (user, vendor inventory.Secret, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.user[name], f.vendor[name], nil
+	return f.user[name], f.vendor[name], f.userErr
 }
 
 type fakeJournal struct {
@@ -78,7 +83,10 @@ type fakeJournal struct {
 	err    error
 }
 
-func (f *fakeJournal) AppendEvents(_ context.Context, e []inventory.Event) error {
+func (f *fakeJournal) AppendEvents(ctx context.Context, e []inventory.Event) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if f.err == nil {
 		f.events = append(f.events, e...)
 	}
@@ -181,6 +189,7 @@ func TestNothingListedIsMissing(t *testing.T) {
 	s, f, _ := newServer(t)
 	bare := inventory.Machine{
 		Name:       "bare",
+		Labels:     map[string]string{"example.com": "a", "example.com/role": "worker", "rack": "b"},
 		Interfaces: []inventory.Interface{{MAC: "52:54:00:20:01:77", Address: netip.MustParseAddr("10.10.20.77"), DisableNetboot: true}},
 	}
 	f.machines["bare"] = bare
@@ -264,7 +273,8 @@ func TestS1SecretsOnlyInTheWindow(t *testing.T) {
 }
 
 func TestS4Callers(t *testing.T) {
-	s, _, _ := newServer(t)
+	s, f, _ := newServer(t)
+	f.machines["proxy"] = inventory.Machine{Name: "proxy", Interfaces: []inventory.Interface{{Address: netip.MustParseAddr("10.10.20.3")}}}
 	const path = "/latest/meta-data/hostname"
 	for _, c := range []struct{ name, source, forwarded, want string }{
 		{"direct", node1, "", "node1"},
@@ -272,9 +282,16 @@ func TestS4Callers(t *testing.T) {
 		{"through the proxy", "10.10.20.3", node2, "node2"},
 		{"right-most untrusted hop", "10.10.20.3", node1 + ", " + node2 + ", 10.10.20.3", "node2"},
 		{"rubbish", "10.10.20.3", "x", ""},
+		{"a hop with a port", "10.10.20.3", node1 + ":4000", ""},
+		{"a rubbish hop before the proxy", "10.10.20.3", "unknown, 10.10.20.3", ""},
+		{"the proxy's own request", "10.10.20.3", "", "proxy"},
 		{"mapped", "[::ffff:" + node1 + "]", "", "node1"},
 	} {
-		w := get(t, s, path, c.source, "X-Forwarded-For", c.forwarded)
+		var header []string
+		if c.forwarded != "" {
+			header = []string{"X-Forwarded-For", c.forwarded}
+		}
+		w := get(t, s, path, c.source, header...)
 		if c.want == "" && w.Code != http.StatusNotFound || c.want != "" && w.Body.String() != c.want {
 			t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
 		}
@@ -417,6 +434,52 @@ func TestRun(t *testing.T) {
 	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "192.0.2.1:1") {
 		t.Errorf("%v", err)
 	}
+}
+
+// The records of requests that a stop lets finish are written.
+func TestStopKeepsFetches(t *testing.T) {
+	s, f, j := newServer(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	s.cfg.Addrs = []string{addr}
+	begun, end := make(chan struct{}), make(chan struct{})
+	s.machines = slowMachines{f, begun, end}
+	ctx, cancel := context.WithCancel(t.Context())
+	done, answer := make(chan error, 1), make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	var c net.Conn
+	require.Eventually(t, func() bool { c, err = net.Dial("tcp", addr); return err == nil }, time.Minute, time.Millisecond)
+	defer c.Close()
+	_, err = io.WriteString(c, "GET "+seedPath(f, "node1")+"metadata HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	<-begun
+	cancel()
+	require.Eventually(t, func() bool { // the listener is closed
+		x, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = x.Close()
+		}
+		return err != nil
+	}, time.Minute, time.Millisecond)
+	close(end)
+	go func() { _, err := io.ReadAll(c); answer <- err }()
+	require.NoError(t, <-answer)
+	require.NoError(t, <-done)
+	require.Len(t, j.events, 1)
+}
+
+// slowMachines is an inventory whose machines are found after end is closed.
+type slowMachines struct {
+	*fakeMachines
+	begun, end chan struct{}
+}
+
+func (m slowMachines) Machine(ctx context.Context, name string) (inventory.Machine, error) {
+	close(m.begun)
+	<-m.end
+	return m.fakeMachines.Machine(ctx, name)
 }
 
 func FuzzPaths(f *testing.F) {

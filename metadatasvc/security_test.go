@@ -217,6 +217,14 @@ func TestS4UserDataByAddress(t *testing.T) {
 		}
 	}
 
+	f.userErr = inventory.ErrSealed
+	if w := get(t, s, "/latest/meta-data/hostname", node1); w.Code != http.StatusOK || w.Body.String() != "node1" {
+		t.Errorf("with unreadable user data: %d %s", w.Code, w.Body)
+	}
+	if code, secret := asks("/latest/user-data", node1); code != http.StatusNotFound || secret {
+		t.Errorf("unreadable user data: %d", code)
+	}
+	f.userErr = nil
 	for name, change := range map[string]func(*inventory.Grant){
 		"closed":  func(g *inventory.Grant) { g.SecretsUntil = time.Time{} },
 		"expired": func(g *inventory.Grant) { g.SecretsUntil = testNow.Add(-time.Second) },

@@ -80,7 +80,8 @@ type Config struct {
 // server answers agents.
 type server struct {
 	Config
-	logged onceLog
+	logged   onceLog
+	reported reported
 }
 
 // Limits of what an agent may send, in bytes.

@@ -1,7 +1,9 @@
 package agentapi
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,4 +35,20 @@ func TestTokensDifferByOwnerBootAndNonce(t *testing.T) {
 	for _, t2 := range []string{deriveToken(key, other, 1, "a"), deriveToken(key, o, 2, "a"), deriveToken(key, o, 1, "b")} {
 		require.NotEqual(t, token, t2)
 	}
+}
+
+// S7: a guest reports once in a pause, from whatever address, and the memory of that is bounded.
+func TestS7ReportsAreLimited(t *testing.T) {
+	var r reported
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	require.True(t, r.begin("a", "10.0.0.1", now))
+	require.False(t, r.begin("a", "10.0.0.2", now))
+	require.False(t, r.begin("b", "10.0.0.1", now))
+	require.False(t, r.rests("10.0.0.2", now), "what was refused counts for nothing")
+	require.True(t, r.begin("a", "10.0.0.1", now.Add(discoverPause)))
+	for n := range 2 * maxReported {
+		r.begin(fmt.Sprint("mac", n), fmt.Sprint("address", n), now)
+	}
+	require.LessOrEqual(t, len(r.last), maxReported+1)
+	require.True(t, r.begin("c", "10.0.0.3", now.Add(2*discoverPause)), "room for new ones")
 }

@@ -45,7 +45,8 @@ func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool)
 type preferKey struct{}
 
 // Prefer gives the connection of a request's context precedence over unproven ones. Call it
-// only for proof that others cannot have: a token or a reserved address.
+// only for proof that few can have: a token or a reserved address. A boot's token can be read on its
+// network, so proof alone closes no other source's only connection.
 func Prefer(ctx context.Context) {
 	if f, ok := ctx.Value(preferKey{}).(func()); ok {
 		f()
@@ -233,17 +234,22 @@ func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	if n, m := l.from[a.group], l.from[b.group]; n != m {
 		return n > m
 	}
+	if a.preferred != b.preferred {
+		return b.preferred
+	}
 	if v, w := a.priority(now), b.priority(now); v != w {
 		return v < w
 	}
 	return a.since.Before(b.since)
 }
 
-// rank returns 2 for a preferred connection whose source is within its share, 1 if its
-// source is being looked up, and 0 otherwise.
+// rank returns 2 for a preferred connection whose source is within its share, and for the only
+// connection of a source that is being looked up; 1 for its further ones, and 0 otherwise. Of equal
+// rank, those of the busiest source are closed first: sources that share one proof cannot keep out a
+// source that has not been looked up yet.
 func (l *limiter) rank(m *member) int {
 	switch {
-	case m.preferred && l.from[m.group] <= l.share:
+	case m.preferred && l.from[m.group] <= l.share, m.pending && l.from[group{m.source, false}]+l.from[group{m.source, true}] == 1:
 		return 2
 	case m.pending:
 		return 1

@@ -1,0 +1,107 @@
+package bootsvc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How a probe asks for an address (RFC 5227 §2.1.1). It is shorter than a host's own probe, because the
+// machine that declined has probed already.
+const (
+	arpProbes = 3
+	arpWait   = 350 * time.Millisecond // after each
+)
+
+const (
+	arpLength = 28 // of a packet for Ethernet and IPv4 (RFC 826)
+	arpAsk    = 1
+)
+
+// probeARP returns the MAC of a host other than besides that answers at an address of a network of this
+// host. It believes only answers to its own question: an entry of the kernel's table may be older than
+// the conflict. Without a packet socket, it asks the kernel.
+func (s *Server) probeARP(a netip.Addr, besides string) (mac string, ok bool) {
+	for _, name := range s.cfg.Interfaces {
+		iface, err := net.InterfaceByName(name)
+		if err != nil || !local(link{prefixes: interfacePrefixes(iface)}, a) {
+			continue
+		}
+		mac, err := askARP(iface, a, besides)
+		if err == nil {
+			return mac, mac != ""
+		}
+		s.log.Warn("probing an address by ARP: the kernel is asked", "interface", name, "address", a.String(), "error", err)
+	}
+	mac, ok = probeByKernel(a)
+	return mac, ok && mac != besides
+}
+
+// askARP returns the MAC of a host other than besides that has an address, or "".
+func askARP(iface *net.Interface, a netip.Addr, besides string) (mac string, err error) {
+	if len(iface.HardwareAddr) != 6 {
+		return "", fmt.Errorf("%s has no Ethernet address", iface.Name)
+	}
+	// Protocol 0 receives nothing before the socket is bound to the interface.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return "", fmt.Errorf("opening a packet socket: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "ARP on "+iface.Name)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	to := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_ARP), Ifindex: iface.Index, Halen: 6}
+	if err := unix.Bind(fd, to); err != nil {
+		return "", fmt.Errorf("binding a packet socket: %w", err)
+	}
+
+	copy(to.Addr[:], []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+	question, buf := arpQuestion(iface.HardwareAddr, a), make([]byte, maxDatagram)
+	for range arpProbes {
+		if err := unix.Sendto(fd, question, 0, to); err != nil {
+			return "", fmt.Errorf("sending an ARP probe: %w", err)
+		}
+		if err := f.SetReadDeadline(time.Now().Add(arpWait)); err != nil {
+			return "", err
+		}
+		for {
+			n, err := f.Read(buf)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				return "", fmt.Errorf("reading ARP: %w", err)
+			}
+			if mac, ok := arpSender(buf[:n], a); ok && mac != besides && mac != iface.HardwareAddr.String() {
+				return mac, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// arpQuestion returns an ARP probe for an address. Its sender has no address, so that no host's table
+// changes by it (RFC 5227).
+func arpQuestion(from net.HardwareAddr, a netip.Addr) []byte {
+	b := make([]byte, 0, arpLength)
+	b = append(b, 0, 1, 8, 0, 6, 4, 0, arpAsk) // Ethernet, IPv4, lengths of their addresses
+	b = append(append(b, from...), 0, 0, 0, 0)
+	b = append(b, 0, 0, 0, 0, 0, 0)
+	return append(b, a.AsSlice()...)
+}
+
+// arpSender returns the MAC of the sender of an ARP packet, if it has the address a. Requests count, too
+// (RFC 5227 §2.1.1).
+func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
+	if len(b) < arpLength || !bytes.Equal(b[:6], []byte{0, 1, 8, 0, 6, 4}) || binary.BigEndian.Uint16(b[6:]) > 2 ||
+		!bytes.Equal(b[14:18], a.AsSlice()) {
+		return "", false
+	}
+	return ParseMAC(net.HardwareAddr(b[8:14]).String())
+}
