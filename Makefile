@@ -8,6 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
 # iPXE, unpacked by make deps; "ingot init" finds it beside the program.
 CACHE    = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab
+SIGNED   = $(CACHE)/pkg/secureboot/usr/lib
 LOADERS  = $(addprefix $(CACHE)/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi ipxe.iso)
 
 STAGE    = @deploy/stage.sh
@@ -37,6 +38,8 @@ bin/agentos: bin/worker-agent FORCE
 
 bin/ipxe: FORCE
 	@install -D -m 644 -t bin/ipxe $(LOADERS)
+	@install -m 644 $(SIGNED)/shim/shimx64.efi.signed bin/ipxe/shimx64.efi
+	@install -m 644 $(SIGNED)/grub/x86_64-efi-signed/grubnetx64.efi.signed bin/ipxe/grubx64.efi
 
 image: build ## the container image bin/ingot.oci.tar (deploy/compose.yaml, deploy/genesis/ingot.yaml)
 	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar

@@ -37,6 +37,8 @@ type PowerRequest struct {
 type Powered struct {
 	// How describes what was done and what was not possible.
 	How string `json:"how,omitempty"`
+	// Shim means that an interface of the machine has inventory.LoaderShim.
+	Shim bool `json:"shim,omitempty"`
 }
 
 // errClaimed and errFurther stop a write to a BMC.
@@ -66,14 +68,18 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 		return Powered{}, err
 	}
 
-	if m.BMC.Manual() {
-		if err := a.allowBoot(ctx, q); err != nil || !m.BMC.Wakes() {
-			return Powered{}, err
+	var done Powered
+	switch {
+	case !m.BMC.Manual():
+		defer heartbeat(ctx)()
+		done, err = a.start(ctx, m, q)
+	default:
+		if err = a.allowBoot(ctx, q); err == nil && m.BMC.Wakes() {
+			done, err = a.wake(ctx, m, q)
 		}
-		return a.wake(ctx, m, q)
 	}
-	defer heartbeat(ctx)()
-	return a.start(ctx, m, q)
+	done.Shim = slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Loader == inventory.LoaderShim })
+	return done, err
 }
 
 // asPlanned checks, before the machine is touched, that the run's installer can still be

@@ -232,43 +232,56 @@ func (d *Decision) chooseBootFile(r Request) {
 		d.Script = true
 		d.because("the client is iPXE: the boot script")
 	case ClassPXE, ClassHTTP:
-		if d.Loader = loader(d.Interface, r.Arch); d.Loader == "" {
+		switch file := loader(d.Interface, r.Arch); {
+		case file == "":
 			d.because("no loader for architecture %s: set the interface's loader", archName(r.Arch))
-		} else {
+		case file == loaderShim && r.Class == ClassHTTP:
+			d.because("no loader by HTTP: Debian's signed GRUB, which shim starts, has only TFTP; let the firmware boot by PXE (IPv4)")
+		case file == loaderShim && d.Verdict == Installer:
+			d.because("no loader: with shim only the agent is booted, and the plan boots its own installer; " +
+				"remove shim from the interface's loader, and switch Secure Boot off")
+		default:
+			d.Loader = file
 			d.because("the client is firmware (%s): loader %s", archName(r.Arch), d.Loader)
 		}
 	}
 }
 
-// The loaders of iPXE.
+// The loaders of iPXE, and the one of Secure Boot.
 const (
 	loaderBIOS = "undionly.kpxe"
 	loaderUEFI = "snponly.efi"
+	loaderShim = "shimx64.efi"
 )
 
 // loader returns the loader for an architecture of option 93, or "".
 //
 // x64 UEFI gets snponly.efi. It uses the firmware's driver, which has just worked,
 // and unlike ipxe.efi it does not take the card away from the firmware. For a machine
-// with a bad firmware driver, the interface's loader can be set to ipxe.efi.
+// with a bad firmware driver, the interface's loader can be set to ipxe.efi. With
+// inventory.LoaderShim it gets shim, for Secure Boot.
 func loader(i inventory.Interface, arch int) string {
-	if i.Loader != "" {
+	if i.Loader != "" && i.Loader != inventory.LoaderShim {
 		if !fileName(i.Loader) {
 			return ""
 		}
 		return i.Loader
 	}
+	uefi := loaderUEFI
+	if i.Loader == inventory.LoaderShim {
+		uefi = loaderShim
+	}
 	switch arch {
 	case ArchBIOS, ArchHTTPBIOS:
 		return loaderBIOS
 	case ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC:
-		return loaderUEFI
+		return uefi
 	case ArchUnknown: // very old ROMs do not send option 93: use the inventory
 		switch {
 		case i.Arch != "" && i.Arch != "x86_64":
 			return ""
 		case i.UEFI:
-			return loaderUEFI
+			return uefi
 		}
 		return loaderBIOS
 	}

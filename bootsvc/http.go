@@ -258,7 +258,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 	}
 	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
 	s.hearHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
-	if m == nil || !d.servesAgent() || !inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot)) {
+	if m == nil || !s.bootOpen(d, token) {
 		notFound(w)
 		return
 	}
@@ -269,24 +269,35 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		s.serveInstaller(w, r, d, name)
 		return
 	}
-	file, kind := s.cfg.KernelPath, inventory.EventKernel
-	if name == "initramfs" {
-		file, kind = s.cfg.InitramfsPath, inventory.EventInitrd
-	} else if name != "vmlinuz" {
-		notFound(w)
-		return
-	}
-	f, err := os.Open(file)
-	var info os.FileInfo
-	if err == nil {
-		f, info, err = regular(f)
-	}
+	f, info, kind, err := s.openAgentOS(name)
 	if err != nil {
-		s.log.Error("opening the agent OS", "file", file, "error", err)
 		notFound(w)
 		return
 	}
 	s.serveAsset(w, r, d, f, info, kind)
+}
+
+// bootOpen reports whether token opens the files of the boot that d decides.
+func (s *Server) bootOpen(d Decision, token string) bool {
+	return d.servesAgent() && inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
+}
+
+// openAgentOS opens a file of the agent OS, "vmlinuz" or "initramfs". kind is the event of
+// its delivery.
+func (s *Server) openAgentOS(name string) (f *os.File, info os.FileInfo, kind string, err error) {
+	path, kind := s.cfg.KernelPath, inventory.EventKernel
+	if name == "initramfs" {
+		path, kind = s.cfg.InitramfsPath, inventory.EventInitrd
+	} else if name != "vmlinuz" {
+		return nil, nil, "", errNoFile
+	}
+	if f, err = os.Open(path); err == nil {
+		f, info, err = regular(f)
+	}
+	if err != nil {
+		s.log.Error("opening the agent OS", "file", path, "error", err)
+	}
+	return f, info, kind, err
 }
 
 // serveAsset serves f and closes it. If the whole file was sent, it records an event of the

@@ -3,6 +3,7 @@ package bootsvc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -60,9 +61,10 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSes
 		if v := recover(); v != nil {
 			s.guard.Caught("a TFTP transfer", v)
 		}
-		if err == nil {
+		switch {
+		case err == nil:
 			s.stats.tftpServed.Add(1)
-		} else {
+		case !errors.Is(err, errOptional):
 			s.stats.tftpRefused.Add(1)
 		}
 		c.finish(session, err)
@@ -111,6 +113,9 @@ var (
 // errNoFile is the error that a client gets, for any reason.
 var errNoFile = errors.New("file not found")
 
+// errOptional is errNoFile for a file that shim or GRUB can do without. It is not counted.
+var errOptional = fmt.Errorf("optional: %w", errNoFile)
+
 // tftpPath splits a file name as firmware writes it into an optional MAC and a plain
 // name.
 func tftpPath(name string) (mac, file string, ok bool) {
@@ -132,6 +137,9 @@ func tftpPath(name string) (mac, file string, ok bool) {
 
 // readTFTP answers one read request.
 func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
+	if seg := split(ask.name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
+		return s.readGrub(ctx, seg, ask)
+	}
 	mac, file, ok := tftpPath(ask.name)
 	if !ok {
 		return errNoFile
@@ -164,6 +172,9 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		return errNoFile
 	}
 	f, info, err := s.openLoader(file)
+	if err != nil && optionalOfShim.MatchString(file) {
+		return errOptional
+	}
 	if err != nil {
 		s.log.Warn("TFTP: no such loader", "machine", d.Machine, "file", file, "error", err)
 		return errNoFile

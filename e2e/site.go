@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -89,6 +90,8 @@ type Options struct {
 	// The server runs in it with the restrictions of deploy/compose.yaml (with RelayOnly) or
 	// deploy/genesis/ingot.yaml: read-only, and with the capabilities listed there.
 	Image string
+	// AgentOS is the directory of the agent's kernel and initramfs, Root/bin/agentos by default.
+	AgentOS string
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
 	// Config is added to the server's configuration, under "netboot:" and at
@@ -161,7 +164,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		relays := append([]string{lab.DirectGateway, lab.RelayedGateway}, o.Relays...)
 		where = fmt.Sprintf("relay_only: true\n  address: %s\n  relays: [%s]", s.Address, strings.Join(relays, ", "))
 	}
-	loaders, agentOS := filepath.Join(lab.PackageDir("ipxe"), "usr/lib/ipxe"), filepath.Join(o.Root, "bin/agentos")
+	loaders, agentOS := filepath.Join(o.Root, "bin/ipxe"), cmp.Or(o.AgentOS, filepath.Join(o.Root, "bin/agentos"))
 	if o.Image != "" {
 		loaders, agentOS, s.caps = "/usr/lib/ipxe", "/usr/share/ingot", "net_bind_service,+net_raw"
 		if o.RelayOnly {

@@ -155,8 +155,12 @@ type Interface struct {
 	UEFI           bool         `json:"uefi,omitempty"`           // the firmware boots by UEFI
 	DisableDHCP    bool         `json:"disableDHCP,omitempty"`    // DHCP is never answered
 	DisableNetboot bool         `json:"disableNetboot,omitempty"` // no boot file is offered
-	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture
+	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; see LoaderShim
 }
+
+// LoaderShim as an Interface's Loader boots UEFI x64 through Debian's shim, GRUB and signed kernel over
+// TFTP, for Secure Boot. BIOS keeps its loader.
+const LoaderShim = "shim"
 
 // Split returns the fields that a file sets by writing text as key: an address with the
 // length of its prefix is an address and a netmask. It returns nil for any other text.

@@ -36,7 +36,7 @@ type Image struct {
 // build goes to log, which may be nil.
 func MiniImage(ctx context.Context, log io.Writer) (Image, error) {
 	// The unpacked packages are part of the recipe.
-	key, err := packageKey("kernel", "busybox")
+	key, err := packageKey("kernel", "busybox", "secureboot")
 	if err != nil {
 		return Image{}, err
 	}
@@ -47,7 +47,11 @@ func MiniImage(ctx context.Context, log io.Writer) (Image, error) {
 // does not have it (one to two minutes, from Debian's mirror). The output of the build goes to log,
 // which may be nil.
 func DebianImage(ctx context.Context, log io.Writer) (Image, error) {
-	return buildImage(ctx, "debian", "", log)
+	key, err := packageKey("secureboot")
+	if err != nil {
+		return Image{}, err
+	}
+	return buildImage(ctx, "debian", key, log)
 }
 
 // NetplanImage is the Debian of DebianImage with netplan and systemd-networkd; see images/netplan.sh.
@@ -56,7 +60,11 @@ func NetplanImage(ctx context.Context, log io.Writer) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	return buildImage(ctx, "netplan", string(recipe), log)
+	key, err := packageKey("secureboot")
+	if err != nil {
+		return Image{}, err
+	}
+	return buildImage(ctx, "netplan", string(recipe)+key, log)
 }
 
 // DebianSystem is the root file system of a Debian 12 for BIOS, with md and GRUB, as a tar archive

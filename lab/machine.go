@@ -19,9 +19,10 @@ type Firmware string
 
 // The kinds of firmware.
 const (
-	BIOS     Firmware = "bios"      // SeaBIOS; the network card has iPXE 2.0 in its ROM
-	UEFI     Firmware = "uefi"      // OVMF; PXE over IPv4
-	UEFIHTTP Firmware = "uefi-http" // OVMF; HTTP boot over IPv4, no PXE
+	BIOS       Firmware = "bios"        // SeaBIOS; the network card has iPXE 2.0 in its ROM
+	UEFI       Firmware = "uefi"        // OVMF; PXE over IPv4
+	UEFIHTTP   Firmware = "uefi-http"   // OVMF; HTTP boot over IPv4, no PXE
+	UEFISecure Firmware = "uefi-secure" // OVMF; PXE over IPv4; Secure Boot is on, with Microsoft's keys
 	// Simulated is not a QEMU machine: in the lab's network, this program simulates the firmware,
 	// iPXE and installed system of a BIOS machine, and runs the real agent as a process. It boots
 	// in a fraction of a second. See Spec.Agent.
@@ -183,8 +184,12 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 			return nil, fmt.Errorf("making machine %q: %w", spec.Name, err)
 		}
 	}
-	if spec.Firmware == UEFI || spec.Firmware == UEFIHTTP {
-		vars, err := os.ReadFile(ovmfVars)
+	if spec.Firmware == UEFI || spec.Firmware == UEFIHTTP || spec.Firmware == UEFISecure {
+		store := ovmfVars
+		if spec.Firmware == UEFISecure {
+			store = ovmfSecureVars
+		}
+		vars, err := os.ReadFile(store)
 		if err != nil {
 			return nil, err
 		}
@@ -301,7 +306,7 @@ func (s Spec) complete(num int) (Spec, error) {
 		s.MemoryMB = 512
 	}
 	switch s.Firmware {
-	case BIOS, UEFI, UEFIHTTP:
+	case BIOS, UEFI, UEFIHTTP, UEFISecure:
 	case Simulated:
 		if s.Agent == "" && s.Guest == "" {
 			return s, errors.New("a simulated machine runs an agent: give its path")
@@ -654,8 +659,14 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 		a = append(a, "-M", "pc,graphics=off", "-L", filepath.Join(PackageDir("ipxe"), "usr/share/qemu"))
 	} else {
 		nic += ",romfile=" // OVMF's own network stack, not the iPXE ROM
-		a = append(a, "-M", "q35",
-			"-drive", "if=pflash,format=raw,readonly=on,file="+ovmfCode,
+		code := ovmfCode
+		if s.Firmware == UEFISecure { // the store of keys is written only in SMM
+			code = ovmfSecureCode
+			a = append(a, "-M", "q35,smm=on", "-global", "driver=cfi.pflash01,property=secure,value=on")
+		} else {
+			a = append(a, "-M", "q35")
+		}
+		a = append(a, "-drive", "if=pflash,format=raw,readonly=on,file="+code,
 			"-drive", "if=pflash,format=raw,file="+m.path("vars.fd"),
 			"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=no", "-fw_cfg", "name=opt/org.tianocore/IPv6Support,string=no")
 		if s.Firmware == UEFIHTTP {

@@ -13,6 +13,10 @@ const (
 	remedy   = "run `make deps`"
 	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+
+	// Secure Boot is on, with Microsoft's keys.
+	ovmfSecureCode = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
+	ovmfSecureVars = "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"
 )
 
 // CacheDir returns the folder for unpacked packages and built images:
@@ -51,12 +55,12 @@ func requirements(uid int, look func(string) (string, error), stat func(string) 
 			programs = append(programs, p)
 		}
 	}
-	for _, p := range []string{"ipxe", "kernel", "busybox", "relay", "dhcp", "openipmi"} {
+	for _, p := range []string{"ipxe", "kernel", "busybox", "secureboot", "relay", "dhcp", "openipmi"} {
 		if stat(filepath.Join(PackageDir(p), ".stamp")) != nil {
 			packages = append(packages, PackageDir(p))
 		}
 	}
-	for _, f := range []string{ovmfCode, ovmfVars, "/usr/lib/syslinux/mbr/gptmbr.bin"} {
+	for _, f := range []string{ovmfCode, ovmfVars, ovmfSecureCode, ovmfSecureVars, "/usr/lib/syslinux/mbr/gptmbr.bin"} {
 		if stat(f) != nil {
 			rest = append(rest, f)
 		}

@@ -172,3 +172,14 @@ func TestLadderOfBootPaths(t *testing.T) {
 	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso", BMC: address}}, all)
 	w.closed()
 }
+
+// TestQuestionNamesSecureBoot: the agent of a machine with loader shim does not come. The question says
+// what was delivered last.
+func TestQuestionNamesSecureBoot(t *testing.T) {
+	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].Loader = inventory.LoaderShim })
+	w.noAgent = func(int) bool { return true }
+	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
+	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Contains(t, w.asked[0].Text, "with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: the file delivered last is vmlinuz")
+	w.closed()
+}

@@ -15,6 +15,7 @@ type boot struct {
 	number     int    // from 1, within the grant
 	left       int    // boots left before the operator is asked
 	silent     int    // boots in a row without an agent
+	shim       bool   // a loader of the machine is shim
 	how        string // how the present boot was started, if not in the usual way
 	armed      bool   // netboot may be open
 	installer  bool   // the plan's installer is booted, not the agent
@@ -88,8 +89,8 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.heard.hasAny(installerKinds...) },
 		inventory.Question{
 			ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
-			Text: fmt.Sprintf("the run has used up its boots (%d%s); look at the machine's console and at: ingot why %s",
-				b.number, last, r.owner.Machine),
+			Text: fmt.Sprintf("the run has used up its boots (%d%s)%s; look at the machine's console and at: ingot why %s",
+				b.number, last, r.secureBootHint(), r.owner.Machine),
 		})
 	if err != nil || d == nil {
 		return d == nil, err
@@ -101,6 +102,29 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 
 	b.left, b.silent = inventory.MaxBoots, 0
 	return false, nil
+}
+
+// secureBootHint names the file that was delivered last in the present boot, if shim is the
+// machine's loader: the program that it was delivered to may have refused the next step.
+func (r *machineRun) secureBootHint() string {
+	heard := r.signals.heard
+	if !r.boot.shim {
+		return ""
+	}
+
+	last := "no file was delivered: with shim, firmware must boot by PXE (IPv4), not by HTTP"
+	switch {
+	case heard[inventory.EventInitrd]:
+		last = "the file delivered last is initramfs, so the kernel was accepted"
+	case heard[inventory.EventKernel]:
+		last = "the file delivered last is vmlinuz: GRUB refuses a kernel whose signature shim does not know"
+	case heard[inventory.EventScript]:
+		last = "the file delivered last is GRUB's configuration"
+	case heard[inventory.EventLoader]:
+		last = "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses a shim that it does not know, " +
+			"and shim a GRUB that is not signed or revoked"
+	}
+	return "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: " + last
 }
 
 // bootLost reports whether the system on the disk has reported under the present boot, that
@@ -138,6 +162,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		err := execute(ctx, bmc, &done, do.Power, q)
 		switch {
 		case err == nil:
+			b.shim = done.Shim
 			if b.how = ""; b.silent > 0 {
 				b.how = done.How
 			}

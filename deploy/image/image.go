@@ -333,6 +333,8 @@ func (s source) boot() (map[string]entry, error) {
 		{"ipxe/snponly.efi", "usr/lib/ipxe"},
 		{"ipxe/ipxe.efi", "usr/lib/ipxe"},
 		{"ipxe/ipxe.iso", "usr/lib/ipxe"},
+		{"ipxe/shimx64.efi", "usr/lib/ipxe"},
+		{"ipxe/grubx64.efi", "usr/lib/ipxe"},
 		{"agentos/vmlinuz", "usr/share/ingot"},
 		{"agentos/initramfs", "usr/share/ingot"},
 	} {

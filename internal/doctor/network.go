@@ -307,7 +307,20 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		}
 	}
 
-	return out
+	return append(out, checkShim(n.Loaders)...)
+}
+
+// checkShim checks that shim, if it is there, has the second stage for which it asks.
+func checkShim(dir string) []Finding {
+	shim, grub := filepath.Join(dir, "shimx64.efi"), filepath.Join(dir, "grubx64.efi")
+	if st, err := os.Stat(shim); dir == "" || err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	if st, err := os.Stat(grub); err != nil || st.Size() == 0 {
+		return []Finding{fail("%s has no grubx64.efi beside it, for which shim asks", shim).
+			remedy("make build, and loaders: the directory bin/ipxe; or copy grubnetx64.efi.signed of Debian's grub-efi-amd64-signed there as grubx64.efi")}
+	}
+	return []Finding{ok("%s has its grubx64.efi beside it", shim)}
 }
 
 // checkReachability connects to the addresses that machines use. Ports forwarded by another

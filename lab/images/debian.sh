@@ -4,7 +4,7 @@
 # cloud-init takes its data from a CIDATA volume, from a NoCloud URL in /etc/cloud/cloud.cfg.d, or from the EC2 address.
 # When the system is up, it prints one line on the serial console:
 #   LAB-DEBIAN-BOOTED host=… up=… id=<instance-id> ds=<cloud-init's data source>
-# PKG, the lab's folder of unpacked packages, is not used: Debian brings its own kernel.
+# PKG is the lab's folder of unpacked packages. The kernel is not from there: Debian brings its own.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 OUT=$1
@@ -66,4 +66,4 @@ chroot "$R" depmod "$V"
 mv "$R"/boot/vmlinuz-* "$T/vmlinuz"
 mv "$R"/boot/initrd.img-* "$T/initrd"
 MB=$(($(du -sm "$R" | cut -f1) * 110 / 100 + 64)) # room for ext4's own tables and for what cloud-init writes
-"$HERE/mkimage.sh" "$OUT" "$R" "$T/vmlinuz" "$T/initrd" "$MB" "mitigations=off"
+"$HERE/mkimage.sh" "$OUT" "$R" "$T/vmlinuz" "$T/initrd" "$MB" "mitigations=off" "$2"

@@ -155,4 +155,4 @@ while [ $try -lt 150 ]; do
 done
 E
 chmod +x "$R/etc/rc" "$R/etc/phone-home" "$R/usr/share/udhcpc/default.script"
-"$HERE/mkimage.sh" "$OUT" "$R" "$TREE"/boot/vmlinuz-* "$T/initrd.gz" 40 "quiet panic=-1"
+"$HERE/mkimage.sh" "$OUT" "$R" "$TREE"/boot/vmlinuz-* "$T/initrd.gz" 40 "quiet panic=-1" "$PKG"

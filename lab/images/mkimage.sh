@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# mkimage.sh OUT.raw ROOTDIR KERNEL INITRD ROOT_MB KERNEL_ARGS
+# mkimage.sh OUT.raw ROOTDIR KERNEL INITRD ROOT_MB KERNEL_ARGS PKG
 #
-# A raw disk image that boots on BIOS (syslinux on the ESP, behind gptmbr) and on UEFI (GRUB, standalone, no shim), made
-# without mounts or loop devices: GPT by sgdisk, FAT by mtools, ext4 by mke2fs -d.
-#   p1  ESP, label LABESP: both loaders, kernel, initrd      p2  root, ext4, label labroot
+# A raw disk image that boots on BIOS (syslinux on the ESP, behind gptmbr) and on UEFI, also with Secure Boot (Debian's shim and
+# signed GRUB, from PKG, the folder of unpacked packages), made without mounts or loop devices: GPT by sgdisk, FAT by mtools,
+# ext4 by mke2fs -d.
+#   p1  ESP, label LABESP: the loaders, kernel, initrd       p2  root, ext4, label labroot
 # Behind p2 is nothing but the backup GPT, so that an installer can add a partition at the end of the disk.
 set -euo pipefail
-OUT=$1 ROOTDIR=$2 KERNEL=$3 INITRD=$4 MB=$5 ARGS=$6
+OUT=$1 ROOTDIR=$2 KERNEL=$3 INITRD=$4 MB=$5 ARGS=$6 SIGNED=$7/secureboot/usr/lib
 ESP_MB=$(( ( $(stat -Lc %s "$KERNEL") + $(stat -Lc %s "$INITRD") ) / 1048576 + 8 ))
 [ "$ESP_MB" -ge 40 ] || ESP_MB=40        # FAT32 needs more than 65525 clusters (of 512 bytes)
 T=$(mktemp -d "$(dirname "$OUT")/mkimage.XXXXXX"); trap 'rm -rf "$T"' EXIT
@@ -29,12 +30,11 @@ linux /vmlinuz ${APPEND//;/\\;}
 initrd /initrd
 boot
 E
-modules="part_gpt fat search search_label linux normal"
-grub-mkstandalone -O x86_64-efi -o "$T/BOOTX64.EFI" --modules="$modules" --install-modules="$modules boot configfile echo test" \
-  --fonts= --locales= --themes= "boot/grub/grub.cfg=$T/grub.cfg"
 export MTOOLS_SKIP_CHECK=1
-mmd -i "$T/esp" ::/EFI ::/EFI/BOOT
-mcopy -i "$T/esp" "$T/BOOTX64.EFI" ::/EFI/BOOT/
+mmd -i "$T/esp" ::/EFI ::/EFI/BOOT ::/EFI/debian
+mcopy -i "$T/esp" "$SIGNED/shim/shimx64.efi.signed" ::/EFI/BOOT/BOOTX64.EFI
+mcopy -i "$T/esp" "$SIGNED/grub/x86_64-efi-signed/grubx64.efi.signed" ::/EFI/BOOT/grubx64.efi
+mcopy -i "$T/esp" "$T/grub.cfg" ::/EFI/debian/ # where the signed GRUB looks
 mcopy -i "$T/esp" "$KERNEL" ::/vmlinuz
 mcopy -i "$T/esp" "$INITRD" ::/initrd
 mcopy -i "$T/esp" "$T/syslinux.cfg" ::/

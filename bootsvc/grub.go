@@ -1,0 +1,127 @@
+package bootsvc
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// grubConfig is what Debian's signed GRUB reads first. It fetches the machine's own file, by
+// the MAC of the card that it was loaded through. That file waits or boots. If it returns,
+// the kernel did not start: it is fetched three times. A machine on hold waits for as long as the
+// server does not answer, so that a restart of the server does not send it to half a system.
+const grubConfig = `set timeout=0
+if [ -z "$net_default_mac" -o -z "$net_default_server" ]; then
+  echo "Ingot: GRUB does not know its network card or its server"
+  sleep 5
+  exit
+fi
+set ingot=1
+while [ "$ingot" != 4 ]; do
+  source (tftp,$net_default_server)/grub/m/$net_default_mac
+  sleep 5
+  if [ "$ingot" = 3 ]; then set ingot=4; fi
+  if [ "$ingot" = 2 ]; then set ingot=3; fi
+  if [ "$ingot" = 1 ]; then set ingot=2; fi
+done
+echo "Ingot: giving up on the network"
+sleep 2
+exit
+`
+
+// optionalOfShim are files that shim asks for before its second stage, and can do without.
+var optionalOfShim = regexp.MustCompile(`^(revocations(_sku|_sbat)?|shim_certificate(_[0-9]+)?)\.efi$`)
+
+// readGrub answers a read request for a path under grub or boot: what GRUB asks for once
+// shim has started it. All other files that it looks for are optional.
+func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error {
+	req := Request{Address: ask.from, Class: ClassIPXE, Arch: ArchUnknown}
+	common := len(seg) == 2 && seg[1] == "grub.cfg"
+	own := len(seg) == 3 && seg[0] == "grub" && seg[1] == "m"
+	boot := len(seg) == 4 && seg[0] == "boot"
+	switch {
+	case own, boot:
+		mac, ok := ParseMAC(seg[len(seg)-1])
+		if boot {
+			mac, ok = ParseMAC(seg[1])
+		}
+		if !ok {
+			return errNoFile
+		}
+		req = Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
+	case seg[0] != "grub" || !common:
+		return errOptional
+	}
+
+	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
+	req = s.identify(req)
+	m, d := s.decided(lookup, req)
+	cancel()
+	switch {
+	case common && (m != nil || s.anonymous(req)):
+		return sendScript(grubConfig, ask, rankKnown)
+	case m == nil:
+		return errNoFile
+	case own:
+		return s.grubMachine(*m, d, ask)
+	}
+	return s.tftpAgentOS(*m, d, seg[2], seg[3], ask)
+}
+
+// grubMachine sends the machine's own file to GRUB.
+func (s *Server) grubMachine(m inventory.Machine, d Decision, ask askTFTP) error {
+	script, err := s.grubScript(m, d)
+	if err != nil {
+		s.log.Error("rendering GRUB's configuration", "machine", m.Name, "error", err)
+		return errNoFile
+	}
+	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
+		return err
+	}
+	s.rec.event(d, scriptEvent(d), "GRUB's configuration by TFTP")
+	return nil
+}
+
+// grubScript returns the machine's own part of GRUB's configuration. All its values are literal
+// words of the alphabets of commandLine, in which GRUB's language has no operator (security S14).
+func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
+	switch d.Verdict {
+	case Agent, Rescue:
+		line, err := s.commandLine(m, d)
+		if err != nil {
+			return "", err
+		}
+		// The kernel would look for a file of that name; GRUB hands the initramfs over in memory.
+		line = strings.TrimPrefix(line, "initrd=initramfs ")
+		base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
+		return fmt.Sprintf("echo Ingot boots %s\nif [ \"$ingot\" = hold ]; then set ingot=1; fi\n"+
+			"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", m.Name, base, line, base), nil
+	case Hold:
+		return "echo Ingot: the installation is not finished, waiting for its run\nset ingot=hold\nsleep 10\n", nil
+	case Disk:
+		// After an exit, firmware opens its setup screen instead of trying the next entry. After a
+		// restart, DHCP names no loader.
+		return "echo Ingot: not armed, restarting to boot from disk\nreboot\n", nil
+	}
+	return "", fmt.Errorf("GRUB cannot boot what machine %s is to boot (%s): %w", m.Name, d.Verdict, inventory.ErrInvalid)
+}
+
+// tftpAgentOS sends a file of the agent OS while its boot is open.
+func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string, ask askTFTP) error {
+	if !s.bootOpen(d, token) || d.Verdict == Installer {
+		return errNoFile
+	}
+	f, info, kind, err := s.openAgentOS(name)
+	if err != nil {
+		return errNoFile
+	}
+	defer f.Close()
+	if err := ask.send(ask.rank(m, d), info.Size(), f); err != nil {
+		return err
+	}
+	s.rec.event(d, kind, fmt.Sprintf("%d bytes by TFTP", info.Size()))
+	return nil
+}

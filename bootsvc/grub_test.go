@@ -1,0 +1,213 @@
+package bootsvc
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func withShim(m *inventory.Machine) { m.Interfaces[0].Loader = inventory.LoaderShim }
+
+// TestShimIsForUEFIByTFTP: who gets shim, and why the others do not.
+func TestShimIsForUEFIByTFTP(t *testing.T) {
+	m, g := machine(withShim), armed("node1")
+	installer := g
+	installer.Installer = true
+	for _, c := range []struct {
+		class Class
+		arch  int
+		grant inventory.Grant
+		want  string
+	}{
+		{ClassPXE, ArchUEFI, g, "shimx64.efi"},
+		{ClassPXE, ArchUEFIEBC, g, "shimx64.efi"},
+		{ClassPXE, ArchBIOS, g, "undionly.kpxe"},
+		{ClassHTTP, ArchHTTP, g, ""},
+		{ClassPXE, ArchUEFI, installer, ""},
+		{ClassPXE, ArchBIOS, installer, "undionly.kpxe"},
+		{ClassPXE, 11, g, ""},
+	} {
+		d := Decide(m, c.grant, Request{MAC: testMAC, Class: c.class, Arch: c.arch}, testNow)
+		if d.Loader != c.want {
+			t.Errorf("%s %d: loader %q instead of %q: %v", c.class, c.arch, d.Loader, c.want, d.Reasons)
+		}
+		if last := d.Reasons[len(d.Reasons)-1]; c.want == "" && !strings.Contains(last, "no loader") {
+			t.Errorf("%s %d: the reason is %q", c.class, c.arch, last)
+		}
+	}
+}
+
+// grubServer serves a machine with loader shim whose reservation is the loopback address.
+func grubServer(t *testing.T) (*Server, *fakeMachines, *fakeJournal, string) {
+	t.Helper()
+	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
+		withShim(m)
+		m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1")
+	})}}
+	s, j := newServer(t, f, nil)
+	return s, f, j, startTFTP(t, s)
+}
+
+var grubFile = regexp.MustCompile(`\(tftp,10\.10\.20\.2\)(/boot/\S+/(vmlinuz|initramfs))`)
+
+// TestGrubBootsTheAgent reads what GRUB reads, and boots the files that it is told.
+func TestGrubBootsTheAgent(t *testing.T) {
+	s, f, j, addr := grubServer(t)
+	f.setGrant(armed("node1"))
+	for _, name := range []string{"revocations_sku.efi", "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst"} {
+		if _, err := tftpGet(t, addr, name); err == nil {
+			t.Errorf("%s was served", name)
+		}
+	}
+	config, err := tftpGet(t, addr, "/grub/grub.cfg")
+	if err != nil || config != grubConfig {
+		t.Fatalf("grub.cfg: %q, %v", config, err)
+	}
+	if kinds := j.kinds(t, s); kinds != "" {
+		t.Errorf("events %q before the machine's own file", kinds)
+	}
+	script, err := tftpGet(t, addr, "/grub/m/"+testMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dashes, err := tftpGet(t, addr, "/grub/m/"+strings.ReplaceAll(testMAC, ":", "-"))
+	if err != nil || dashes != script {
+		t.Errorf("with dashes: %q, %v", dashes, err)
+	}
+	if strings.Contains(script, "initrd=initramfs") || !strings.Contains(script, " ingot.machine=node1 ") {
+		t.Errorf("the command line is wrong:\n%s", script)
+	}
+	files := grubFile.FindAllStringSubmatch(script, -1)
+	if len(files) != 2 {
+		t.Fatalf("kernel and initramfs are missing:\n%s", script)
+	}
+	want := map[string]string{"vmlinuz": "the kernel", "initramfs": "the initramfs"}
+	for _, file := range files {
+		if body, err := tftpGet(t, addr, file[1]); err != nil || body != want[file[2]] {
+			t.Errorf("%s: %q, %v", file[1], body, err)
+		}
+	}
+	waitFor(t, func() bool { return s.Stats().TFTPServed == 5 })
+	if kinds := j.kinds(t, s); kinds != "initrd kernel script" {
+		t.Errorf("events %q", kinds)
+	}
+	if n := s.Stats().TFTPRefused; n != 0 {
+		t.Errorf("%d refusals are counted: files that shim and GRUB can do without count", n)
+	}
+
+	// The boot after this one has another token, and a spent boot has none.
+	next := armed("node1")
+	next.Boot++
+	spent := armed("node1")
+	spent.Spent = true
+	for _, g := range []inventory.Grant{next, spent} {
+		f.setGrant(g)
+		for _, file := range files {
+			if _, err := tftpGet(t, addr, file[1]); err == nil {
+				t.Errorf("%s was served by a boot that is over", file[2])
+			}
+		}
+	}
+}
+
+// TestGrubOfAMachineThatIsNotArmed: on hold it waits, otherwise it restarts, and a machine that is
+// not known or boots an installer gets nothing.
+func TestGrubOfAMachineThatIsNotArmed(t *testing.T) {
+	s, f, _, addr := grubServer(t)
+	hold := armed("node1")
+	hold.Spent, hold.Acting = true, true
+	installer := armed("node1")
+	installer.Installer = true
+	notArmed := armed("node1")
+	notArmed.NetbootUntil = testNow
+	for _, c := range []struct {
+		grant inventory.Grant
+		want  string
+	}{{hold, "\nset ingot=hold\nsleep 10\n"}, {notArmed, "\nreboot\n"}, {installer, ""}} {
+		f.setGrant(c.grant)
+		got, err := tftpGet(t, addr, "/grub/m/"+testMAC)
+		if (err == nil) != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, "linux") {
+			t.Errorf("%q, %v instead of %q", got, err, c.want)
+		}
+	}
+	for _, name := range []string{"/grub/m/52:54:00:99:99:99", "/grub/m/x", "/boot/x/y/vmlinuz", "/boot/" + testMAC + "/y/vmlinuz", "/boot/" + testMAC + "/y/passwd"} {
+		if got, err := tftpGet(t, addr, name); err == nil {
+			t.Errorf("%s was served: %q", name, got)
+		}
+	}
+	if n := s.Stats().TFTPRefused; n == 0 {
+		t.Error("no refusal is counted")
+	}
+}
+
+// grubWords reads a script as GRUB does, which has all of sh's operators: into lines and commands, and
+// into words. It returns nil if a word has a character that has a meaning.
+func grubWords(script string) (out [][]string) {
+	for line := range strings.SplitSeq(script, "\n") {
+		for command := range strings.SplitSeq(line, "; ") {
+			words := strings.Fields(hex40.ReplaceAllString(command, "DIGEST"))
+			for _, w := range words {
+				w = strings.NewReplacer(`"$ingot"`, "", "(tftp,10.10.20.2)", "").Replace(w)
+				if strings.ContainsAny(w, "\"'\\$`{}()<>|&;#*?~!\r\v\f\x00") {
+					return nil
+				}
+			}
+			out = append(out, words)
+		}
+	}
+	return out
+}
+
+// FuzzS14GrubConfig: for any values in the inventory, the machine's part of GRUB's configuration has
+// the same commands as every other, with the values as single words, or it is refused.
+func FuzzS14GrubConfig(f *testing.F) {
+	for _, arg := range []string{
+		"nouveau.modeset=0", "ip=10.0.0.1::10.0.0.254:255.255.255.0:node1:eth0:off", "a b", "a\nreboot", "a;reboot", "a&reboot", "a|b", "$root",
+		"${root}", "$(reboot)", "`id`", `a"b`, "a'b", `a\`, "", "-x", "{", "}", "(hd0)/x", "a#b", "a>b", "if", "a\x00b", "ä", "\xff", "*", "?", "!",
+		"initrd=x", "ingot.claim=0",
+	} {
+		f.Add("node1", arg, "second=2")
+		f.Add(arg, "first=1", arg)
+	}
+	render := func(t testing.TB, name string, args ...string) string {
+		m := machine(func(m *inventory.Machine) { m.Name, m.KernelArgs = name, args })
+		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{m}}, nil)
+		g := armed(name)
+		script, err := s.grubScript(m, Decide(m, g, Request{MAC: testMAC, Class: ClassIPXE, Arch: ArchUnknown}, testNow))
+		if err != nil {
+			return ""
+		}
+		return script
+	}
+	want := grubWords(render(f, "node1", "ARG1", "ARG2"))
+	if len(want) < 5 {
+		f.Fatalf("the configuration cannot be read: %q", want)
+	}
+	f.Fuzz(func(t *testing.T, name, arg1, arg2 string) {
+		script := render(t, name, arg1, arg2)
+		if script == "" {
+			m := machine(func(m *inventory.Machine) { m.Name, m.KernelArgs = name, []string{arg1, arg2} })
+			if len(inventory.Validate(m)) == 0 && len(arg1)+len(arg2) < 1000 {
+				t.Fatalf("name %q, arguments %q %q are valid in the inventory and refused in GRUB's configuration", name, arg1, arg2)
+			}
+			return
+		}
+		got := grubWords(script)
+		if len(got) != len(want) {
+			t.Fatalf("%d commands instead of %d:\n%s", len(got), len(want), script)
+		}
+		place := strings.NewReplacer("ingot.machine=node1", "ingot.machine="+name, "ARG1", arg1, "ARG2", arg2)
+		for n := range want {
+			line := place.Replace(strings.Join(want[n], " "))
+			if n == 0 {
+				line = "echo Ingot boots " + name
+			}
+			if strings.Join(got[n], " ") != hex40.ReplaceAllString(line, "DIGEST") {
+				t.Fatalf("command %d is %q instead of %q", n+1, got[n], line)
+			}
+		}
+	})
+}
