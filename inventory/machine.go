@@ -155,7 +155,7 @@ type Interface struct {
 	UEFI           bool         `json:"uefi,omitempty"`           // the firmware boots by UEFI
 	DisableDHCP    bool         `json:"disableDHCP,omitempty"`    // DHCP is never answered
 	DisableNetboot bool         `json:"disableNetboot,omitempty"` // no boot file is offered
-	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; see LoaderShim
+	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; shim: with Secure Boot
 }
 
 // LoaderShim as an Interface's Loader boots UEFI x64 through Debian's shim, GRUB and signed kernel over

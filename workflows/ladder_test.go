@@ -180,6 +180,10 @@ func TestQuestionNamesSecureBoot(t *testing.T) {
 	w.noAgent = func(int) bool { return true }
 	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
-	require.Contains(t, w.asked[0].Text, "with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: the file delivered last is vmlinuz")
+	require.Contains(
+		t,
+		w.asked[0].Text,
+		"with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: the file delivered last is vmlinuz",
+	)
 	w.closed()
 }

@@ -318,7 +318,7 @@ func checkShim(dir string) []Finding {
 	}
 	if st, err := os.Stat(grub); err != nil || st.Size() == 0 {
 		return []Finding{fail("%s has no grubx64.efi beside it, for which shim asks", shim).
-			remedy("make build, and loaders: the directory bin/ipxe; or copy grubnetx64.efi.signed of Debian's grub-efi-amd64-signed there as grubx64.efi")}
+			remedy("copy grubnetx64.efi.signed of Debian's package grub-efi-amd64-signed there as grubx64.efi")}
 	}
 	return []Finding{ok("%s has its grubx64.efi beside it", shim)}
 }

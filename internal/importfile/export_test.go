@@ -31,6 +31,7 @@ func everything() inventory.Machine {
 			Ethernets: []inventory.Ethernet{
 				{SystemLink: inventory.SystemLink{Name: "p1", MTU: 9000}, MAC: "02:00:00:00:00:01", SetName: true},
 				{SystemLink: inventory.SystemLink{Name: "p2"}, MAC: "02:00:00:00:00:02"},
+				{SystemLink: inventory.SystemLink{Name: "p3"}, MAC: "02:00:00:00:00:07"},
 			},
 			Bonds: []inventory.Bond{{
 				SystemLink: inventory.SystemLink{
@@ -42,7 +43,10 @@ func everything() inventory.Machine {
 					},
 					Search: []string{"x.example"},
 				},
-				Interfaces: []string{"p1", "p2"}, Mode: "802.3ad", Primary: "p1", LACPRate: "fast", TransmitHashPolicy: "layer3+4", MIIMonitor: 50,
+				Interfaces: []string{"p1", "p2"}, Mode: "802.3ad", LACPRate: "fast", TransmitHashPolicy: "layer3+4", MIIMonitor: 50,
+			}, {
+				SystemLink: inventory.SystemLink{Name: "bond1", DHCP4: true},
+				Interfaces: []string{"p3"}, Mode: "active-backup", Primary: "p3", MIIMonitor: 100,
 			}},
 			VLANs: []inventory.VLAN{{SystemLink: inventory.SystemLink{Name: "v40", DHCP4: true}, ID: 40, Link: "bond0"}},
 		},
