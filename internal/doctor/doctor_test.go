@@ -185,3 +185,17 @@ func TestAllMachinesAreRead(t *testing.T) {
 	require.Empty(t, checkMachines(t.Context(), d))
 	require.Len(t, d.machines, 2)
 }
+
+// TestShimNeedsItsSecondStage: shim alone starts nothing.
+func TestShimNeedsItsSecondStage(t *testing.T) {
+	dir := t.TempDir()
+	require.Empty(t, checkShim(""))
+	require.Empty(t, checkShim(dir))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "shimx64.efi"), []byte("shim"), 0o600))
+	found := checkShim(dir)
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].Text, "has no grubx64.efi beside it")
+	require.NotEmpty(t, found[0].Remedy)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "grubx64.efi"), []byte("grub"), 0o600))
+	require.Contains(t, checkShim(dir)[0].Text, "has its grubx64.efi beside it")
+}
