@@ -95,9 +95,9 @@ type Config struct {
 	LoaderDir     string
 	KernelPath    string
 	InitramfsPath string
-	// Relays lists the relays that may ask. If it is empty, any relay may. In both
-	// cases the relay's address must be in the subnet of the reservation that it asks
-	// for: the address could not be used in another subnet.
+	// Relays lists the relays that may ask. If it is empty, any relay may. The relay's
+	// address must be in the subnet of the reservation that it asks for, unless a listed
+	// relay selects that subnet (RFC 3527): elsewhere the address could not be used.
 	Relays []netip.Prefix
 	// LinkLocal adds classless routes (option 121) to 169.254.169.254 through this
 	// server, or through the gateway behind a relay. The operator must add that

@@ -68,8 +68,8 @@ func (s *Server) foreign() bool {
 }
 
 // identify returns r with the MAC of its source address, if another DHCP server gives
-// addresses and the client is on a network of this host. The kernel knows the MAC, because it
-// has just received a packet from that address. Like the address, a MAC can be forged: it
+// addresses and the client is on a network of this host. The kernel knows the MAC from the ARP
+// exchange before the client's first packet. Like the address, a MAC can be forged: it
 // opens nothing that /ipxe/script/<mac>/auto.ipxe does not open.
 func (s *Server) identify(r Request) Request {
 	if r.MAC != "" || !r.Address.IsValid() || !s.foreign() {
