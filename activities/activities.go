@@ -123,7 +123,7 @@ type Site struct {
 	// fetching it. Nil means that this server fetches no images.
 	ProbeImage func(ctx context.Context, address string) error
 	// ImageStored returns inventory.ErrNotFound if this server does not have the file of a
-	// planned image, and inventory.ErrConflict if the file was changed. Nil means no check.
+	// planned image, and inventory.ErrConflict if a file in place is gone or was changed. Nil means no check.
 	ImageStored func(ctx context.Context, i inventory.PlannedImage) error
 }
 

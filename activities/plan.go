@@ -167,22 +167,28 @@ type ImagesRequest struct {
 	Action  int    `json:"action"`
 }
 
-// ChangedImage returns why a file that an action needs cannot be served as it was planned, or "". A file
-// in place (inventory.InPlace) belongs to another program, which may have changed it.
+// ChangedImage returns why a file in place (inventory.InPlace) that an action needs cannot be served as it was
+// planned, or "". Such a file belongs to another program, which can put it back.
 func (a *Activities) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
 	plan, err := a.Assignments.Plan(ctx, q.Run)
 	if err != nil {
 		return "", fmt.Errorf("plan of run %q: %w", q.Run, err)
 	}
-	if q.Action >= len(plan.Actions) {
+	if q.Action >= len(plan.Actions) || a.Site.ImageStored == nil {
 		return "", nil
 	}
+
 	only := inventory.Plan{Run: plan.Run, ImagesURL: plan.ImagesURL, Actions: plan.Actions[q.Action : q.Action+1]}
-	err = a.imagesStored(ctx, q.Machine, only, 0)
-	if errors.Is(err, inventory.ErrConflict) {
-		return err.Error(), nil
+	for _, i := range only.Images(0) {
+		err := a.Site.ImageStored(ctx, i)
+		if errors.Is(err, inventory.ErrConflict) {
+			return err.Error(), nil
+		}
+		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+			return "", err
+		}
 	}
-	return "", err
+	return "", nil
 }
 
 // inService refuses a machine that a decommissioning has taken out of service.

@@ -140,8 +140,10 @@ func TestAChangedImageIsAsked(t *testing.T) {
 		})
 	}
 	w := newWorld(t, nil)
-	w.do.Site.ImageStored = func(context.Context, inventory.PlannedImage) error { return nil }
+	var gone error
+	w.do.Site.ImageStored = func(context.Context, inventory.PlannedImage) error { return gone }
 	w.agentFor = func(a inventory.Assignment) *action.Result {
+		gone = inventory.ErrNotFound // a file of this server: the operator cannot put it back
 		return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
 	}
 	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")

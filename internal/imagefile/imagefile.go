@@ -150,8 +150,8 @@ func missing(path string, err error) error {
 }
 
 // Open opens the file of an image. If the file is gone, the error is inventory.ErrNotFound; if a file
-// in place has other content than when it was added, inventory.ErrConflict. A file in place whose size
-// or times have changed is read to its end first.
+// in place is gone or has other content than when it was added, inventory.ErrConflict. A file in place
+// whose size or times have changed is read to its end first.
 func (f *Files) Open(i inventory.Image) (*os.File, error) {
 	if i.InPlace != nil {
 		return f.openInPlace(i)
@@ -194,6 +194,10 @@ func (f *Files) OpenDigest(
 
 func (f *Files) openInPlace(i inventory.Image) (*os.File, error) {
 	file, err := f.OpenShared(i.InPlace.Path)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil, fmt.Errorf("image %q: %s is not there: mount its share, or put that file back: %w",
+			i.Name, i.InPlace.Path, inventory.ErrConflict)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image %q: %w", i.Name, err)
 	}

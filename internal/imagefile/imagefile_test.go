@@ -137,8 +137,8 @@ func TestInPlace(t *testing.T) {
 	require.Equal(t, "the image", content(t, file, err))
 	require.NoError(t, os.Remove(path))
 	_, err = f.Open(i)
-	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.ErrorContains(t, err, "is the share mounted?")
+	require.ErrorIs(t, err, inventory.ErrConflict)
+	require.ErrorContains(t, err, "mount its share")
 
 	// A file of the same digest in the image directory is served, too.
 	write(t, filepath.Join(dir, i.SHA256), "the image")
@@ -175,7 +175,7 @@ func TestLabReadOnlyMount(t *testing.T) {
 		require.Equal(t, "the image", content(t, file, err))
 		require.NoError(t, syscall.Unmount(share, 0))
 		_, err = f.Open(i)
-		require.ErrorIs(t, err, inventory.ErrNotFound)
+		require.ErrorIs(t, err, inventory.ErrConflict)
 		return
 	}
 	if !*lab {
