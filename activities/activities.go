@@ -93,8 +93,10 @@ type Clocks struct {
 
 // Clock measures elapsed time, independent of changes to the wall clock.
 type Clock interface {
-	// Up is how long this process has been listening.
+	// Up is how long this process has been listening without a break.
 	Up() time.Duration
+	// Listened is for how long it has listened in the last d, breaks left out.
+	Listened(d time.Duration) time.Duration
 	// Left returns the rest of a wait that began when the wall clock showed began.
 	Left(began time.Time, length time.Duration) time.Duration
 }

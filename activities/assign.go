@@ -236,7 +236,7 @@ func (a *Activities) left(w Wait) time.Duration {
 	}
 	left := a.Clock.Left(w.Began, w.For)
 	if w.Served {
-		left = max(left, w.For-a.Clock.Up())
+		left = max(left, w.For-a.Clock.Listened(w.For))
 	}
 	return left
 }

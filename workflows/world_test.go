@@ -158,6 +158,8 @@ type up struct {
 
 func (u up) Up() time.Duration { return u.w.elapsed() - u.w.started }
 
+func (u up) Listened(d time.Duration) time.Duration { return min(d, u.Up()) }
+
 // hop is a step of the wall clock: time that passes only on the wall clock, and therefore in the
 // test environment.
 type hop struct {

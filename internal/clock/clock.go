@@ -4,6 +4,7 @@ package clock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,7 +20,7 @@ const (
 	// frozen is the pause between two looks from which on this process counts as
 	// having stood still: it looks every second.
 	frozen = 5 * time.Second
-	// kept is how many steps are remembered.
+	// kept is how many steps, and how many pauses, are remembered.
 	kept = 64
 )
 
@@ -44,8 +45,13 @@ type Clock struct {
 	mu     sync.Mutex
 	begun  time.Duration // since when this process has listened without a break
 	looked time.Duration // the last time that it was seen to run
+	since  time.Duration // since when pauses are known
+	pauses []pause       // in which it stood still, the oldest first
 	eras   []era         // at least one, the oldest first
 }
+
+// pause is a time in which this process stood still, by the counter.
+type pause struct{ from, to time.Duration }
 
 // New returns the clock of this process, which begins now.
 func New() *Clock {
@@ -57,7 +63,7 @@ func New() *Clock {
 // reading, and the time since some fixed moment.
 func Of(wall func() time.Time, mono func() time.Duration) *Clock {
 	c := &Clock{wall: wall, mono: mono, begun: mono()}
-	c.looked = c.begun
+	c.looked, c.since = c.begun, c.begun
 	c.eras = []era{{since: c.begun, offset: wall().Add(-c.begun)}}
 	return c
 }
@@ -80,7 +86,22 @@ func (c *Clock) Listening() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun = c.mono()
-	c.looked = c.begun
+	c.looked, c.since, c.pauses = c.begun, c.begun, nil
+}
+
+// Listened returns for how long this process has listened in the last d: without the time before New or
+// Listening, and without the pauses in which it stood still.
+func (c *Clock) Listened(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.mono()
+	c.runs(now)
+	from := max(now-d, c.since)
+	listened := now - from
+	for _, p := range c.pauses {
+		listened -= max(0, p.to-max(p.from, from))
+	}
+	return listened
 }
 
 // runs notes that this process runs now. After a pause that is too long, it stood
@@ -89,6 +110,11 @@ func (c *Clock) Listening() {
 func (c *Clock) runs(now time.Duration) {
 	if now-c.looked > frozen {
 		c.begun = now
+		c.pauses = append(c.pauses, pause{c.looked, now})
+		if len(c.pauses) > kept {
+			c.since = c.pauses[0].to
+			c.pauses = slices.Delete(c.pauses, 0, 1)
+		}
 	}
 	c.looked = now
 }

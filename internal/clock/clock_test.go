@@ -60,6 +60,29 @@ func TestUpCountsOnlyListening(t *testing.T) {
 	require.Equal(t, h.mono, c.Elapsed())
 }
 
+// A pause takes its own length from what was listened to, and no more.
+func TestListenedLeavesPausesOut(t *testing.T) {
+	h, c := made(t)
+	h.look(c, time.Minute)
+	require.Equal(t, time.Minute, c.Listened(time.Hour), "before New, nothing was listened to")
+	h.pass(10 * time.Second)
+	require.Equal(t, time.Minute, c.Listened(time.Hour))
+	h.look(c, time.Minute)
+	require.Equal(t, 2*time.Minute, c.Listened(time.Hour))
+	require.Equal(t, time.Minute, c.Listened(time.Minute))
+	require.Equal(t, time.Minute, c.Listened(65*time.Second), "a pause that began before")
+	require.Equal(t, 65*time.Second, c.Listened(75*time.Second))
+
+	for range kept {
+		h.pass(10 * time.Second)
+		c.Look()
+	}
+	require.Equal(t, time.Minute, c.Listened(time.Hour), "the oldest pause is forgotten with what was before it")
+	c.Listening()
+	h.look(c, time.Second)
+	require.Equal(t, time.Second, c.Listened(time.Hour))
+}
+
 func TestStepsAreSeenOnceAndSlewingIsNone(t *testing.T) {
 	h, c := made(t)
 	h.pass(time.Hour)
