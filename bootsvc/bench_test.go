@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,6 +109,7 @@ func serveInventory(t *testing.T, db, dir string) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return meta.Run(ctx) })
+	g.Go(func() error { return serveFloor(ctx) })
 	g.Go(func() error { return store.KeepIndex(ctx) })
 	if err := errors.Join(g.Wait(), store.Close()); err != nil {
 		t.Fatal(err)
@@ -133,7 +135,11 @@ func startServer(t *testing.T, db, dir, profile string) *benchProcess {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return connects(t, benchSelf.String()+":7172") && connects(t, benchSelf.String()+":80") })
+	waitFor(t, func() bool {
+		return !slices.ContainsFunc([]int{80, 7172, httpFloor}, func(port int) bool {
+			return !connects(t, fmt.Sprintf("%s:%d", benchSelf, port))
+		})
+	})
 	return &benchProcess{cmd.Process.Pid, func() {
 		_ = end.Close()
 		if err := cmd.Wait(); err != nil {
