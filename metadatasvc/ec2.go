@@ -131,9 +131,10 @@ const (
 )
 
 func (t tree) addMachine(m inventory.Machine) {
+	host := hostname(m)
 	t.add(metaData+"instance-id", seed.InstanceID(m))
-	t.add(metaData+"hostname", hostname(m))
-	t.add(metaData+"local-hostname", hostname(m))
+	t.add(metaData+"hostname", host)
+	t.add(metaData+"local-hostname", host)
 	t.add(metaData+"instance-type", "bare-metal")
 	if t.wants(tags) {
 		t.addTags(m.Labels)
