@@ -65,11 +65,15 @@ func TestBenchHTTP(t *testing.T) {
 		at := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-"))
 		write(t, filepath.Join(at, "vmlinuz"), "a kernel")
 		server := startServer(t, benchInventory(t, at, c.machines, c.armed), at, filepath.Base(at))
+		requests := make([]string, c.machines)
+		for n := range requests {
+			requests[n] = c.request(n)
+		}
 		var rates, slow, cpu [2][]float64
 		for range httpRuns {
 			for n, port := range []int{c.port, httpFloor} {
 				before := server.cpu(t)
-				rate, p99 := load(t, fmt.Sprintf("%s:%d", benchSelf, port), c.machines, c.request)
+				rate, p99 := load(t, fmt.Sprintf("%s:%d", benchSelf, port), requests)
 				used := server.cpu(t) - before
 				rates[n], slow[n] = append(rates[n], rate), append(slow[n], float64(p99.Microseconds())/1000)
 				cpu[n] = append(cpu[n], float64(used.Microseconds())/(rate*httpFor.Seconds()))
@@ -96,7 +100,7 @@ func serveFloor(ctx context.Context) error {
 
 // load sends requests over httpConns connections for httpFor. It returns the rate and the 99th percentile of the time
 // to the end of the answer.
-func load(t *testing.T, addr string, machines int, request func(n int) string) (rate float64, p99 time.Duration) {
+func load(t *testing.T, addr string, requests []string) (rate float64, p99 time.Duration) {
 	t.Helper()
 	conns := dialAll(t, addr, httpConns)
 	took := make([][]time.Duration, len(conns))
@@ -108,7 +112,7 @@ func load(t *testing.T, addr string, machines int, request func(n int) string) (
 			b := make([]byte, 64<<10)
 			for n := i; time.Since(begun) < httpFor; n += len(conns) {
 				sent := time.Now()
-				if _, err := io.WriteString(c, request(n%machines)); err != nil {
+				if _, err := io.WriteString(c, requests[n%len(requests)]); err != nil {
 					return err
 				}
 				if err := readAnswer(c, b); err != nil {
