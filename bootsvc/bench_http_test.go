@@ -2,10 +2,12 @@ package bootsvc
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,18 +17,22 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
 const (
 	httpRuns      = 5
 	httpFor       = 2 * time.Second
 	httpConns     = 16
+	httpFloor     = 81 // the port of serveFloor
 	benchImageLen = 512 << 20
 )
 
 // TestBenchHTTP measures the answers to machines that boot and to installed systems in requests per
-// second, over 16 connections that stay open, and the image server beside nginx with sendfile. Each
-// request is for another machine. The figures are medians.
+// second, over 16 connections that stay open, beside net/http with a handler that does nothing: that is
+// what the host and its load permit. Each request is for another machine. It measures the image server
+// beside nginx with sendfile. The figures are medians.
 func TestBenchHTTP(t *testing.T) {
 	if db := os.Getenv(benchDB); db != "" {
 		serveInventory(t, db, os.Getenv(benchDir))
@@ -37,7 +43,8 @@ func TestBenchHTTP(t *testing.T) {
 	}
 	addPeer(t)
 	dir := benchTemp(t)
-	fmt.Printf("%-44s %9s %9s %9s   (medians of %d)\n", "requests/s, 16 connections", "ingot", "p99, ms", "CPU, µs", httpRuns)
+	fmt.Printf("%-44s %9s %9s %6s %9s %9s %9s %9s   (medians of %d)\n", "requests/s, 16 connections", "ingot", "net/http", "ratio",
+		"p99, ms", "net/http", "CPU, µs", "net/http", httpRuns)
 	metadata := func(n int) string {
 		return "GET /2021-03-23/meta-data/instance-id HTTP/1.1\r\nHost: m\r\nX-Forwarded-For: " + benchAddress(benchNet, n).String() + "\r\n\r\n"
 	}
@@ -58,22 +65,42 @@ func TestBenchHTTP(t *testing.T) {
 		at := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-"))
 		write(t, filepath.Join(at, "vmlinuz"), "a kernel")
 		server := startServer(t, benchInventory(t, at, c.machines, c.armed), at, filepath.Base(at))
-		var rates, slow, cpu []float64
+		requests := make([]string, c.machines)
+		for n := range requests {
+			requests[n] = c.request(n)
+		}
+		var rates, slow, cpu [2][]float64
 		for range httpRuns {
-			before := server.cpu(t)
-			rate, p99 := load(t, fmt.Sprintf("%s:%d", benchSelf, c.port), c.machines, c.request)
-			rates, slow = append(rates, rate), append(slow, float64(p99.Microseconds())/1000)
-			cpu = append(cpu, float64((server.cpu(t)-before).Microseconds())/(rate*httpFor.Seconds()))
+			for n, port := range []int{c.port, httpFloor} {
+				before := server.cpu(t)
+				rate, p99 := load(t, fmt.Sprintf("%s:%d", benchSelf, port), requests)
+				used := server.cpu(t) - before
+				rates[n], slow[n] = append(rates[n], rate), append(slow[n], float64(p99.Microseconds())/1000)
+				cpu[n] = append(cpu[n], float64(used.Microseconds())/(rate*httpFor.Seconds()))
+			}
 		}
 		server.stop()
-		fmt.Printf("%-44s %9.0f %9.1f %9.1f\n", c.name, median(rates), median(slow), median(cpu))
+		fmt.Printf("%-44s %9.0f %9.0f %6.2f %9.1f %9.1f %9.1f %9.1f\n", c.name, median(rates[0]), median(rates[1]),
+			median(ratios(rates[0], rates[1])), median(slow[0]), median(slow[1]), median(cpu[0]), median(cpu[1]))
 	}
 	benchImages(t, dir)
 }
 
+// serveFloor answers every request with a few bytes until ctx ends.
+func serveFloor(ctx context.Context) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", fmt.Sprintf("%s:%d", benchSelf, httpFloor))
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "a few bytes") // a disconnected client needs no answer
+	})}
+	return httpserve.Run(ctx, "the floor", srv, l, time.Second)
+}
+
 // load sends requests over httpConns connections for httpFor. It returns the rate and the 99th percentile of the time
 // to the end of the answer.
-func load(t *testing.T, addr string, machines int, request func(n int) string) (rate float64, p99 time.Duration) {
+func load(t *testing.T, addr string, requests []string) (rate float64, p99 time.Duration) {
 	t.Helper()
 	conns := dialAll(t, addr, httpConns)
 	took := make([][]time.Duration, len(conns))
@@ -85,7 +112,7 @@ func load(t *testing.T, addr string, machines int, request func(n int) string) (
 			b := make([]byte, 64<<10)
 			for n := i; time.Since(begun) < httpFor; n += len(conns) {
 				sent := time.Now()
-				if _, err := io.WriteString(c, request(n%machines)); err != nil {
+				if _, err := io.WriteString(c, requests[n%len(requests)]); err != nil {
 					return err
 				}
 				if err := readAnswer(c, b); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,7 +22,6 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
-	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
 // The benchmarks beside other servers (make bench-wire). This server runs in a process of its own, in
@@ -57,7 +57,7 @@ func benchAddress(network netip.Prefix, n int) netip.Addr {
 }
 
 // benchInventory makes an inventory of that many machines and returns its file. The first ones are armed.
-func benchInventory(t *testing.T, dir string, machines, armed int) string {
+func benchInventory(t testing.TB, dir string, machines, armed int) string {
 	t.Helper()
 	path := filepath.Join(dir, fmt.Sprintf("%d.db", machines))
 	store, err := sqlite.Open(t.Context(), path, noKeys{})
@@ -100,22 +100,7 @@ func serveInventory(t *testing.T, db, dir string) {
 	}
 	debug.SetGCPercent(500) // as collectRarely does in internal/server
 	debug.SetMemoryLimit(256<<20 + int64(machines)*4<<10)
-	meta, err := metadatasvc.New(metadatasvc.Config{
-		Address: benchSelf, Addrs: []string{":7172"}, Key: testKey, Proxies: []netip.Prefix{benchNet},
-	}, store, store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image := fakeImages{filepath.Join(dir, benchImage), inventory.Image{Name: benchImage}}
-	s, err := New(Config{
-		Interfaces: []string{"srv0"}, Address: benchSelf, HTTPAddr: []string{":80"}, AgentURL: "https://10.76.0.1:7443",
-		AgentPin: "sha256:" + strings.Repeat("ab", 32), PlanKey: "ed25519:" + strings.Repeat("k", 43), LoaderDir: dir,
-		KernelPath: filepath.Join(dir, "vmlinuz"), InitramfsPath: filepath.Join(dir, "initrd.img"), ClaimKey: testKey,
-		Images: image, Fallback: meta.Handler(),
-	}, store, store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	meta, s := benchServers(t, store, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -124,6 +109,7 @@ func serveInventory(t *testing.T, db, dir string) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return meta.Run(ctx) })
+	g.Go(func() error { return serveFloor(ctx) })
 	g.Go(func() error { return store.KeepIndex(ctx) })
 	if err := errors.Join(g.Wait(), store.Close()); err != nil {
 		t.Fatal(err)
@@ -149,7 +135,11 @@ func startServer(t *testing.T, db, dir, profile string) *benchProcess {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return connects(t, benchSelf.String()+":7172") && connects(t, benchSelf.String()+":80") })
+	waitFor(t, func() bool {
+		return !slices.ContainsFunc([]int{80, 7172, httpFloor}, func(port int) bool {
+			return !connects(t, fmt.Sprintf("%s:%d", benchSelf, port))
+		})
+	})
 	return &benchProcess{cmd.Process.Pid, func() {
 		_ = end.Close()
 		if err := cmd.Wait(); err != nil {

@@ -43,6 +43,8 @@ type Request struct {
 	Address netip.Addr
 	Class   Class
 	Arch    int // option 93, ArchUnknown if missing
+	// Brief leaves the decision's Reasons out: writing them takes longer than deciding.
+	Brief bool
 }
 
 // Verdict is what a machine may boot.
@@ -90,6 +92,8 @@ type Decision struct {
 	Boot  int             `json:"-"`
 	// Reasons explain the decision, in order.
 	Reasons []string `json:"reasons"`
+
+	brief bool // has no reasons
 }
 
 // Armed reports whether boot assets (loader, kernel, initramfs) are served.
@@ -107,6 +111,9 @@ func (d Decision) ServesLoader() bool {
 func (d Decision) servesAgent() bool { return d.Armed() || d.Verdict == Discover }
 
 func (d *Decision) because(format string, args ...any) {
+	if d.brief {
+		return
+	}
 	d.Reasons = append(d.Reasons, fmt.Sprintf(format, args...))
 }
 
@@ -114,7 +121,7 @@ func (d *Decision) because(format string, args ...any) {
 // and Why all use it. A zero m is an unknown machine. Decide is pure: the same state
 // gives the same answer.
 func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) Decision {
-	d := Decision{Verdict: Unknown}
+	d := Decision{Verdict: Unknown, brief: r.Brief}
 	if !d.findInterface(m, r) {
 		return d
 	}
@@ -170,11 +177,10 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 	if g.Run != "" && g.Machine == d.Machine { // the grant of another machine never arms this one
 		d.Owner, d.Boot, d.Spent = g.Owner, g.Boot, g.Spent
 	}
-	holder := "run " + g.Run
-	if g.Person() {
-		holder = g.Run[len("person:"):] + " (a person)"
+	var holder, until string
+	if !d.brief {
+		holder, until = describeHolder(g), g.NetbootUntil.UTC().Format(time.RFC3339)
 	}
-	until := g.NetbootUntil.UTC().Format(time.RFC3339)
 	switch {
 	case d.Interface.DisableNetboot:
 		d.Verdict = Never
@@ -206,6 +212,14 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 		d.because("not sent to its disk: the actions of %s are not done, and the disk may hold half a system; "+
 			"the machine waits at its loader until the run goes on", holder)
 	}
+}
+
+// describeHolder returns who holds a grant, for reasons.
+func describeHolder(g inventory.Grant) string {
+	if g.Person() {
+		return g.Run[len("person:"):] + " (a person)"
+	}
+	return "run " + g.Run
 }
 
 // chooseDiskMethod decides how a client is sent to its disk. Most firmware boots from

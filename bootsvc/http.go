@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -54,6 +55,7 @@ func (s *Server) Handler() http.Handler {
 		_ = control.SetWriteDeadline(time.Now().Add(streamStall))
 		if r.ContentLength != 0 {
 			_ = control.SetReadDeadline(time.Now().Add(30 * time.Second))
+			r.Body = http.MaxBytesReader(w, r.Body, maxHTTPBody)
 		}
 		segments := split(r.URL.Path)
 		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || segments[0] == "media" ||
@@ -102,7 +104,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 			notFound(w)
 			return
 		}
-		req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
+		req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown, Brief: true}
 		if seg[1] == "script" {
 			s.serveScript(w, r, req, seg[3])
 			return
@@ -160,8 +162,9 @@ func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, 
 // hearHTTP remembers a request of a client that boots.
 func (s *Server) hearHTTP(r *http.Request, mac, path string, d Decision) {
 	s.wire.add(mac, heard{
-		at: s.now(), where: "HTTP from " + r.RemoteAddr, request: printable(r.Method+" "+path, maxWireText),
-		reply: "verdict " + string(d.Verdict),
+		at: s.now(), where: "HTTP from " + r.RemoteAddr,
+		request: printable(r.Method+" "+path[:min(len(path), maxWireText)], maxWireText), // keeps no long path in memory
+		reply:   "verdict " + string(d.Verdict),
 	})
 }
 
@@ -213,7 +216,7 @@ func writeScript(w http.ResponseWriter, r *http.Request, script string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Length", strconv.Itoa(len(script)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write([]byte(script)) // a disconnected client asks again
+		_, _ = io.WriteString(w, script) // a disconnected client asks again
 	}
 }
 
@@ -346,7 +349,7 @@ func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           s.guard.Handler(http.MaxBytesHandler(s.Handler(), maxHTTPBody)),
+		Handler:           s.guard.Handler(s.Handler()),
 		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +37,7 @@ type recorder struct {
 	wakeEvents, wakeSeen, wakeSyslog chan struct{}
 
 	mu     sync.Mutex
-	events map[eventKey]inventory.Event
+	events map[eventKey]*inventory.Event
 	seen   *pendingSeen
 	lines  syslogQueue
 
@@ -118,7 +117,7 @@ func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 	return &recorder{
 		journal: j, guard: g, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
 		wakeSyslog: make(chan struct{}, 1),
-		events:     map[eventKey]inventory.Event{}, seen: newPendingSeen(),
+		events:     map[eventKey]*inventory.Event{}, seen: newPendingSeen(),
 	}
 }
 
@@ -133,15 +132,16 @@ func (r *recorder) event(d Decision, kind, message string) {
 	switch {
 	case ok:
 		e.Count++
+		e.Message = message
 	case len(r.events) >= maxPendingEvents:
 		r.mu.Unlock()
 		r.droppedEvents.Add(1)
 		return
 	default:
-		e = inventory.Event{Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: k.boot, Kind: kind, At: r.now(), Count: 1}
+		r.events[k] = &inventory.Event{
+			Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: k.boot, Kind: kind, Message: message, At: r.now(), Count: 1,
+		}
 	}
-	e.Message = message
-	r.events[k] = e
 	r.mu.Unlock()
 	signal(r.wakeEvents)
 }
@@ -220,12 +220,16 @@ func (r *recorder) flushEvents(ctx context.Context) {
 	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
 	events := r.events
-	r.events = map[eventKey]inventory.Event{}
+	r.events = map[eventKey]*inventory.Event{}
 	r.mu.Unlock()
 	if len(events) == 0 {
 		return
 	}
-	batch := slices.SortedFunc(maps.Values(events), func(a, b inventory.Event) int { return a.At.Compare(b.At) })
+	batch := make([]inventory.Event, 0, len(events))
+	for _, e := range events {
+		batch = append(batch, *e)
+	}
+	slices.SortFunc(batch, func(a, b inventory.Event) int { return a.At.Compare(b.At) })
 	err := r.journal.AppendEvents(ctx, batch)
 	if err == nil {
 		return
@@ -238,7 +242,6 @@ func (r *recorder) flushEvents(ctx context.Context) {
 		switch {
 		case ok:
 			e.At, e.Count = old.At, e.Count+old.Count
-			r.events[k] = e
 		case len(r.events) >= maxPendingEvents:
 			r.droppedEvents.Add(old.Count)
 		default:

@@ -50,7 +50,8 @@ type wire struct {
 
 type wireClient struct {
 	mac  string
-	last []heard // oldest first
+	last []heard // a ring when it is full
+	next int     // the oldest, then
 }
 
 func newWire() *wire { return &wire{order: list.New(), byMAC: map[string]*list.Element{}} }
@@ -73,10 +74,12 @@ func (w *wire) add(mac string, h heard) {
 	}
 	w.order.MoveToBack(e)
 	c := e.Value.(*wireClient)
-	if len(c.last) == maxWireEach {
-		c.last = slices.Delete(c.last, 0, 1)
+	if len(c.last) < maxWireEach {
+		c.last = append(c.last, h)
+		return
 	}
-	c.last = append(c.last, h)
+	c.last[c.next] = h
+	c.next = (c.next + 1) % maxWireEach
 }
 
 // of returns the last requests of a client, oldest first.
@@ -84,7 +87,8 @@ func (w *wire) of(mac string) []Heard {
 	w.mu.Lock()
 	var last []heard
 	if e := w.byMAC[mac]; e != nil {
-		last = slices.Clone(e.Value.(*wireClient).last)
+		c := e.Value.(*wireClient)
+		last = slices.Concat(c.last[c.next:], c.last[:c.next])
 	}
 	w.mu.Unlock()
 	var out []Heard

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,25 @@ func TestS48HeardIsBounded(t *testing.T) {
 	}
 	if n := len(s.wire.of("02:00:00:00:0b:b7")); n != maxWireEach {
 		t.Errorf("%d requests of the last client", n)
+	}
+}
+
+// The last requests of a client are listed oldest first, also after older ones were replaced.
+func TestHeardIsInOrder(t *testing.T) {
+	for _, sent := range []int{1, maxWireEach, maxWireEach + 1, 3*maxWireEach - 1} {
+		w := newWire()
+		for n := range sent {
+			w.add(testMAC, heard{request: strconv.Itoa(n)})
+		}
+		kept := w.of(testMAC)
+		if len(kept) != min(sent, maxWireEach) {
+			t.Fatalf("%d of %d kept", len(kept), sent)
+		}
+		for n, h := range kept {
+			if h.Request != strconv.Itoa(sent-len(kept)+n) {
+				t.Errorf("request %s of %d is number %d", h.Request, sent, n)
+			}
+		}
 	}
 }
 

@@ -4,20 +4,26 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
-
 // version reports whether s is a version of the EC2 tree: any date, latest or 1.0. All
 // versions have the same content.
-func version(s string) bool { return s == "latest" || s == "1.0" || dated.MatchString(s) }
+func version(s string) bool { return s == "latest" || s == "1.0" || dated(s) }
+
+// dated reports whether s is written like a date, 2021-03-23.
+func dated(s string) bool {
+	if len(s) != len(time.DateOnly) || s[4] != '-' || s[7] != '-' {
+		return false
+	}
+	return !strings.ContainsFunc(s[:4]+s[5:7]+s[8:], func(c rune) bool { return c < '0' || c > '9' })
+}
 
 // versions is the list at the root: the versions that known clients ask for.
 const versions = "1.0\n2009-04-04\n2016-09-02\n2018-09-24\n2021-01-03\n2021-03-23\n2021-07-15\nlatest"
@@ -28,30 +34,46 @@ func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	case len(seg) == 0:
 		return []byte(versions), true
 	case version(seg[0]):
-		path := strings.Join(seg[1:], "/")
-		return s.tree(p, path).get(path)
+		return s.tree(p, strings.Join(seg[1:], "/")).get()
 	case len(seg) == 1 && seg[0] == "metadata":
 		return rootio(p.machine), true
 	case p.secret && seg[0] == "nocloud":
-		return s.nocloud(p).get(strings.Join(seg[1:], "/"))
+		return s.nocloud(p, strings.Join(seg[1:], "/"))
 	}
 	return nil, false
 }
 
-// tree is leaves by path. Its listings are derived from the leaves, so that each
-// listed name exists: cloud-init drops all metadata if one name answers 404.
-type tree map[string][]byte
+// tree is the leaves that a path asks for: the leaf itself, or those below it. Listings are derived from
+// the leaves, so that each listed name exists: cloud-init drops all metadata if one name answers 404.
+type tree struct {
+	asked  string
+	leaves map[string][]byte
+}
 
-func (t tree) get(path string) ([]byte, bool) {
-	if leaf, ok := t[path]; ok {
+// wants reports whether leaves whose path begins with prefix may be asked for. Most requests are for one
+// leaf, and the others need not be made.
+func (t tree) wants(prefix string) bool {
+	return strings.HasPrefix(t.asked, prefix) || strings.HasPrefix(prefix, t.asked)
+}
+
+// add adds a leaf that is asked for, unless it is empty.
+func (t tree) add(path, value string) {
+	if value != "" && strings.HasPrefix(path, t.asked) {
+		t.leaves[path] = []byte(value)
+	}
+}
+
+// get returns the leaf that is asked for, or the list of what is below it.
+func (t tree) get() ([]byte, bool) {
+	if leaf, ok := t.leaves[t.asked]; ok {
 		return leaf, true
 	}
-	prefix := path + "/"
-	if path == "" {
+	prefix := t.asked + "/"
+	if t.asked == "" {
 		prefix = ""
 	}
 	names := map[string]bool{}
-	for k := range t {
+	for k := range t.leaves {
 		rest, ok := strings.CutPrefix(k, prefix)
 		if !ok {
 			continue
@@ -72,35 +94,27 @@ func (t tree) get(path string) ([]byte, bool) {
 	return []byte(strings.Join(slices.Sorted(maps.Keys(names)), "\n")), true
 }
 
-// add adds a leaf unless it is empty.
-func (t tree) add(path, value string) {
-	if value != "" {
-		t[path] = []byte(value)
-	}
-}
-
-// tree returns the EC2 tree of p, with all that path may ask for. Most requests are for one leaf.
+// tree returns the EC2 tree of p, as far as path asks for it.
 func (s *Server) tree(p profile, path string) tree {
-	wants := func(dir string) bool { return strings.HasPrefix(path, dir) || strings.HasPrefix(dir, path) }
 	m := p.machine
 	i, ok := m.Netboot()
 	if !ok && len(m.Interfaces) > 0 {
 		i, ok = m.Interfaces[0], true
 	}
-	t := tree{}
-	if wants(metaData) {
+	t := tree{asked: path, leaves: map[string][]byte{}}
+	if t.wants(metaData) {
 		t.addMachine(m)
 		if ok {
 			t.addInterface(i)
 		}
 	}
-	if wants(cards) {
+	if t.wants(cards) {
 		t.addCards(m)
 	}
-	if wants(identityDocument) {
+	if t.wants(identityDocument) {
 		t.add(identityDocument, identity(m, i))
 	}
-	if wants(userData) && (p.secret || p.byAddress) {
+	if t.wants(userData) && (p.secret || p.byAddress) {
 		t.add(userData, string(seed.Combined(m, s.phoneHome(p))))
 	}
 	return t
@@ -110,28 +124,39 @@ func (s *Server) tree(p profile, path string) tree {
 const (
 	metaData         = "meta-data/"
 	cards            = metaData + "network/interfaces/macs/"
+	tags             = metaData + "tags/instance/"
+	publicKeys       = metaData + "public-keys/"
 	identityDocument = "dynamic/instance-identity/document"
 	userData         = "user-data"
 )
 
 func (t tree) addMachine(m inventory.Machine) {
+	host := hostname(m)
 	t.add(metaData+"instance-id", seed.InstanceID(m))
-	t.add(metaData+"hostname", hostname(m))
-	t.add(metaData+"local-hostname", hostname(m))
+	t.add(metaData+"hostname", host)
+	t.add(metaData+"local-hostname", host)
 	t.add(metaData+"instance-type", "bare-metal")
+	if t.wants(tags) {
+		t.addTags(m.Labels)
+	}
+	if t.wants(publicKeys) {
+		for n, key := range m.SSHKeys {
+			t.add(publicKeys+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))
+		}
+	}
+}
+
+func (t tree) addTags(labels map[string]string) {
 	folders := map[string]bool{} // a name cannot be a leaf and a folder
-	for name := range m.Labels {
+	for name := range labels {
 		if folder, _, ok := strings.Cut(name, "/"); ok {
 			folders[folder] = true
 		}
 	}
-	for name, value := range m.Labels {
+	for name, value := range labels {
 		if !folders[name] {
-			t.add(metaData+"tags/instance/"+name, value)
+			t.add(tags+name, value)
 		}
-	}
-	for n, key := range m.SSHKeys {
-		t.add(metaData+"public-keys/"+strconv.Itoa(n)+"/openssh-key", strings.TrimSpace(key))
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 const (
 	maxPhoneHome = 64 << 10
 	maxPath      = 1024
-	tokenHeader  = "X-aws-ec2-metadata-token"
-	ttlHeader    = "X-aws-ec2-metadata-token-ttl-seconds"
+	tokenHeader  = "X-Aws-Ec2-Metadata-Token"
+	ttlHeader    = "X-Aws-Ec2-Metadata-Token-Ttl-Seconds"
 	maxTokenTTL  = 21600
 )
 
@@ -157,7 +157,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	a, _ := s.caller(r) // bySource has just read it
 	body := hex.EncodeToString(s.token(a, s.now().Add(time.Duration(ttl)*time.Second).Unix()))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", strconv.Itoa(ttl))
+	w.Header().Set(ttlHeader, strconv.Itoa(ttl))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write([]byte(body)) // a disconnected client asks again
 }

@@ -26,9 +26,10 @@ const (
 //
 // It answers only for a machine whose grant is free. Such an answer is a reservation, "boot from disk"
 // or public metadata, and opens nothing. If the grant has an owner, whether a run or an operator, the
-// index does not answer, and the lookup reads machine and grant in one statement. Therefore an entry
-// that is out of date cannot open a window, in any process: either it says that the grant is free, so
-// the machine boots from disk and gets no secret, or it is not used.
+// index does not answer, and the lookup reads machine and grant in one statement; the entry then only
+// saves decoding a machine whose row is the same. Therefore an entry that is out of date cannot open a
+// window, in any process: either it says that the grant is free, so the machine boots from disk and
+// gets no secret, or what was read decides.
 //
 // An entry is not out of date for a write of this Store. Triggers on every table that an entry is made
 // of note the machines of a transaction (watchChanges). Their entries are dropped before the
@@ -57,6 +58,7 @@ type index struct {
 type indexEntry struct {
 	machine inventory.Machine
 	grant   inventory.Grant
+	row     *machineRow // what machine was decoded from; nil if the grant is free, because no lookup reads a row then
 }
 
 func newIndex() *index {
@@ -66,24 +68,24 @@ func newIndex() *index {
 	return x
 }
 
-// byMACOrNil returns the entry that answers for a MAC, or nil. So does byAddressOrNil for an address.
-func (x *index) byMACOrNil(mac string) *indexEntry {
+// findMAC returns the entry of a MAC, or nil, and whether the entry answers without a look at the
+// database. findAddress does so for an address.
+func (x *index) findMAC(mac string) (e *indexEntry, usable bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.usable(x.byMAC[mac])
+	e = x.byMAC[mac]
+	return e, x.usable(e)
 }
 
-func (x *index) byAddressOrNil(a netip.Addr) *indexEntry {
+func (x *index) findAddress(a netip.Addr) (e *indexEntry, usable bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.usable(x.byAddress[a])
+	e = x.byAddress[a]
+	return e, x.usable(e)
 }
 
-func (x *index) usable(e *indexEntry) *indexEntry {
-	if e == nil || e.grant.Run != "" || time.Since(x.checked) > checkedFor {
-		return nil
-	}
-	return e
+func (x *index) usable(e *indexEntry) bool {
+	return e != nil && e.grant.Run == "" && time.Since(x.checked) <= checkedFor
 }
 
 // hold drops the entries of the machines that a transaction changes. Call release when the transaction is over.
@@ -316,19 +318,28 @@ func (s *Store) readEntries(ctx context.Context, names []string) (map[string]*in
 	if err != nil {
 		return nil, err
 	}
-	var rows []grantedMachineRow
-	err = s.ro.SelectContext(ctx, &rows, "SELECT "+machineColumns+", "+joinedGrantColumns+` FROM machine m
+	rows, err := s.ro.QueryContext(ctx, "SELECT "+machineColumns+", "+joinedGrantColumns+` FROM machine m
 		LEFT JOIN grant_ g ON g.machine = m.name WHERE m.name IN (SELECT value FROM json_each(?))`, list)
-	read := make(map[string]*indexEntry, len(rows))
-	for _, r := range rows {
-		if err != nil {
-			break
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	read := make(map[string]*indexEntry, len(names))
+	for rows.Next() {
+		var r grantedMachineRow
+		if err := r.scan(rows); err != nil {
+			return nil, err
 		}
 		e := &indexEntry{grant: r.Grant.grant()}
-		e.machine, err = r.value()
+		if e.machine, err = r.value(); err != nil {
+			return nil, err
+		}
+		if e.grant.Run != "" {
+			e.row = &r.machineRow
+		}
 		read[r.Name] = e
 	}
-	return read, err
+	return read, rows.Err()
 }
 
 // watchChanges makes a connection note the machines whose rows change. A transaction that is rolled back notes none.

@@ -90,12 +90,14 @@ func TestIndexAnswersFreeMachinesAlone(t *testing.T) {
 	answers := func(want bool) {
 		t.Helper()
 		w.refreshIndex(t)
-		require.Equal(t, want, w.index.byMACOrNil(mac) != nil)
-		require.Equal(t, want, w.index.byAddressOrNil(address) != nil)
+		_, byMAC := w.index.findMAC(mac)
+		require.Equal(t, want, byMAC)
+		_, byAddress := w.index.findAddress(address)
+		require.Equal(t, want, byAddress)
 	}
 	answers(true)
 	o := w.take("run-1")
-	require.Nil(t, w.index.byMACOrNil(mac), "dropped before the write has returned")
+	require.Nil(t, w.index.byMAC[mac], "dropped before the write has returned")
 	answers(false)
 	require.NoError(t, w.EndGrant(t.Context(), o))
 	answers(true)
@@ -106,12 +108,41 @@ func TestIndexAnswersFreeMachinesAlone(t *testing.T) {
 	answers(true)
 
 	w.index.checked = time.Now().Add(-checkedFor)
-	require.Nil(t, w.index.byMACOrNil(mac), "no one has looked for writes of other processes")
+	_, usable := w.index.findMAC(mac)
+	require.False(t, usable, "no one has looked for writes of other processes")
 	answers(true)
 	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "admin"))
 	answers(false)
 	_, _, err = w.MachineByMAC(t.Context(), mac)
 	require.ErrorIs(t, err, inventory.ErrNotFound)
+}
+
+// TestIndexSavesDecoding: lookups of a machine that a run holds share the decoded machine, until its row
+// is another one, also if another process has written it and the entry is out of date.
+func TestIndexSavesDecoding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other, err := Open(t.Context(), w.path, w.keys, WithClock(w.clock.Now))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close()) }()
+	w.take("run-1")
+	w.refreshIndex(t)
+	shares := func(want bool) inventory.Machine {
+		t.Helper()
+		m, g, err := w.MachineByMAC(t.Context(), "52:54:00:00:00:01")
+		require.NoError(t, err)
+		require.Equal(t, "run-1", g.Run)
+		require.Equal(t, want, &m.Interfaces[0] == &w.index.byName["m1"].machine.Interfaces[0])
+		return m
+	}
+	shares(true)
+
+	changed := machine("m1", 1)
+	changed.Labels = map[string]string{"changed": "true"}
+	require.NoError(t, other.PutMachines(t.Context(), []inventory.Machine{changed}, true, "test"))
+	require.Equal(t, changed.Labels, shares(false).Labels)
+	w.refreshIndex(t)
+	require.Equal(t, changed.Labels, shares(true).Labels)
 }
 
 // TestIndexKeepsNothingReadTooEarly: what was read before a transaction began, or while it ran, is not kept after it.
@@ -257,7 +288,10 @@ func TestKeepIndex(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.KeepIndex(ctx) }()
 	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m2", 2)}, false, "test"))
-	require.Eventually(t, func() bool { return w.index.byMACOrNil("52:54:00:00:00:02") != nil }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, usable := w.index.findMAC("52:54:00:00:00:02")
+		return usable
+	}, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,18 +61,20 @@ func (s *Store) Machines(ctx context.Context) ([]inventory.Machine, error) {
 // machine whose grant is free comes from memory (KeepIndex). Do not change what it points to: the
 // answers share it.
 func (s *Store) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
-	if e := s.index.byMACOrNil(mac); e != nil {
+	e, usable := s.index.findMAC(mac)
+	if usable {
 		return e.machine, e.grant, nil
 	}
-	return s.machineBy(ctx, "mac", mac)
+	return s.machineBy(ctx, "mac", mac, e)
 }
 
 // MachineByAddress is MachineByMAC with a reserved address instead.
 func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
-	if e := s.index.byAddressOrNil(a.Unmap()); e != nil {
+	e, usable := s.index.findAddress(a.Unmap())
+	if usable {
 		return e.machine, e.grant, nil
 	}
-	return s.machineBy(ctx, "address", a.Unmap().String())
+	return s.machineBy(ctx, "address", a.Unmap().String(), e)
 }
 
 // machineByQuery are the queries of machineBy.
@@ -85,18 +88,49 @@ func machineBySQL(column string) string {
 // A grantedMachineRow has machineColumns and joinedGrantColumns.
 type grantedMachineRow struct {
 	machineRow
-	Grant grantRow `db:"g"`
+	Grant grantRow
 }
 
-// machineBy finds a machine by a column of table interface, mac or address.
-func (s *Store) machineBy(ctx context.Context, column, value string) (inventory.Machine, inventory.Grant, error) {
-	var r grantedMachineRow
-	err := get(ctx, s.ro, &r, machineByQuery[column], value)
+// scan reads the columns one by one, in the order of the statement: with sqlx, reflection would take longer than
+// the statement.
+func (r *grantedMachineRow) scan(rows *sql.Rows) error {
+	m, g := &r.machineRow, &r.Grant
+	return rows.Scan(
+		&m.Name, &m.Doc, &m.Created, &m.Updated, &m.HasUser, &m.HasVendor, &m.HasPassword, &m.Standing, &m.Installation,
+		&g.Machine, &g.Run, &g.Epoch, &g.SiteEpoch, &g.Workflow, &g.Boot, &g.BootsLeft, &g.Spent, &g.Installer, &g.Acting,
+		&g.NetbootUntil, &g.SecretsUntil, &g.Taken,
+	)
+}
+
+// machineBy finds a machine by a column of table interface, mac or address. The row decides; if the
+// machine in it is the one that known was made of, known saves decoding it. known may be nil.
+func (s *Store) machineBy(ctx context.Context, column, value string, known *indexEntry) (
+	m inventory.Machine, g inventory.Grant, err error,
+) {
+	defer func() { err = wrap(err, "finding machine by %s %q", column, value) }()
+	conn, err := s.ro.Conn(ctx)
 	if err != nil {
-		return inventory.Machine{}, inventory.Grant{}, fmt.Errorf("finding machine by %s %q: %w", column, value, err)
+		return m, g, err
 	}
-	m, err := r.value()
-	return m, r.Grant.grant(), wrap(err, "finding machine by %s %q", column, value)
+	defer conn.Close()
+	// The statement reads one row and waits for no one. A context that can end would cost it two goroutines.
+	rows, err := conn.QueryContext(context.WithoutCancel(ctx), machineByQuery[column], value)
+	if err != nil {
+		return m, g, err
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		return m, g, cmp.Or(rows.Err(), inventory.ErrNotFound)
+	}
+	var r grantedMachineRow
+	if err := r.scan(rows); err != nil {
+		return m, g, err
+	}
+	if known != nil && known.row != nil && *known.row == r.machineRow {
+		return known.machine, r.Grant.grant(), nil
+	}
+	m, err = r.value()
+	return m, r.Grant.grant(), err
 }
 
 // DeleteMachine removes a machine with all its secrets, including those of its runs. An open run and
