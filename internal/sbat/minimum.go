@@ -50,8 +50,8 @@ func Known() Minimum {
 	return out
 }
 
-// Fixed returns the vulnerabilities that generation n of a component does not fix, or "".
-func Fixed(component string, n int) string {
+// Vulnerabilities returns those that are known of generation n of a component, or "".
+func Vulnerabilities(component string, n int) string {
 	for _, k := range known {
 		if k.component == component && n < k.generation {
 			return k.text
@@ -64,6 +64,9 @@ func Fixed(component string, n int) string {
 // section .sbat is not taken for one without a minimum.
 var chain = map[string]string{"shimx64.efi": "shim", "grubx64.efi": "grub"}
 
+// InChain reports whether name is a file of the chain of Secure Boot, which must be signed.
+func InChain(name string) bool { return chain[name] != "" }
+
 // A Shortfall is a component of a program that is below its minimum.
 type Shortfall struct {
 	Component string
@@ -74,7 +77,7 @@ type Shortfall struct {
 // String names the component and both generations.
 func (s Shortfall) String() string {
 	if s.Have == 0 {
-		return fmt.Sprintf("has no generation of %s, and the minimum is %d", s.Component, s.Need)
+		return fmt.Sprintf("no generation of %s, but the minimum is %d", s.Component, s.Need)
 	}
 	return fmt.Sprintf("%s %d is below the minimum %d", s.Component, s.Have, s.Need)
 }

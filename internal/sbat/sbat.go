@@ -4,9 +4,11 @@
 package sbat
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"debug/pe"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -62,51 +64,101 @@ var ErrNotUEFI = errors.New("not a UEFI program")
 const (
 	section    = ".sbat"
 	maxSection = 64 << 10 // bytes; those of shim and GRUB have a few hundred
+	maxHeaders = 64 << 10 // bytes from the PE signature to the end of the table of sections
 	fields     = 6        // of a line: name, generation, vendor, package, version, URL
 )
 
 // Read reads the generations of a UEFI program. Its error wraps ErrNotUEFI if r does not begin like one; it is
-// another one if the program or its section .sbat is malformed.
+// another one if the program or its section .sbat is malformed. Only headers and that section are read: the
+// server asks at each request for a loader, and debug/pe would read thousands of symbols of shim.
 func Read(r io.ReaderAt) (Program, error) {
-	magic := make([]byte, 2)
-	if _, err := r.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
+	dos := make([]byte, 64)
+	if n, err := r.ReadAt(dos, 0); err != nil && !errors.Is(err, io.EOF) {
 		return Program{}, err
-	}
-	if string(magic) != "MZ" {
+	} else if n < len(dos) || string(dos[:2]) != "MZ" {
 		return Program{}, ErrNotUEFI
 	}
 
-	f, err := pe.NewFile(r)
+	at := int64(binary.LittleEndian.Uint32(dos[60:]))
+	p, s, err := readHeaders(bufio.NewReader(io.NewSectionReader(r, at, maxHeaders)))
 	if err != nil {
 		return Program{}, fmt.Errorf("reading the headers of a UEFI program: %w", err)
 	}
-	p := Program{Signed: signed(f)}
-	s := f.Section(section)
 	if s == nil {
 		return p, nil
 	}
-	if s.Size > maxSection {
-		return p, fmt.Errorf("section %s has %d bytes, more than %d", section, s.Size, maxSection)
-	}
 
-	b, err := s.Data()
-	if err != nil {
+	size := s.SizeOfRawData // padded
+	if s.VirtualSize > 0 {
+		size = min(size, s.VirtualSize)
+	}
+	if size > maxSection {
+		return p, fmt.Errorf("section %s has %d bytes, more than %d", section, size, maxSection)
+	}
+	b := make([]byte, size)
+	if n, err := r.ReadAt(b, int64(s.PointerToRawData)); n < len(b) {
 		return p, fmt.Errorf("reading section %s: %w", section, err)
 	}
 	p.Components, err = parse(b)
 	return p, err
 }
 
-// signed reports whether the program has a table of signatures (PE format, attribute certificate table).
-func signed(f *pe.File) bool {
-	const table = pe.IMAGE_DIRECTORY_ENTRY_SECURITY
-	switch h := f.OptionalHeader.(type) {
-	case *pe.OptionalHeader64:
-		return h.NumberOfRvaAndSizes > table && h.DataDirectory[table].Size > 0
-	case *pe.OptionalHeader32:
-		return h.NumberOfRvaAndSizes > table && h.DataDirectory[table].Size > 0
+// readHeaders reads the headers of a program from its PE signature on: whether it is signed, and its section
+// .sbat, if there is one.
+func readHeaders(r io.Reader) (p Program, found *pe.SectionHeader32, err error) {
+	var signature [4]byte
+	var h pe.FileHeader
+	if err := read(r, &signature, &h); err != nil {
+		return p, nil, err
 	}
-	return false
+	if string(signature[:]) != "PE\x00\x00" {
+		return p, nil, errors.New("no PE signature")
+	}
+	optional := make([]byte, h.SizeOfOptionalHeader)
+	if err := read(r, optional); err != nil {
+		return p, nil, err
+	}
+
+	for range h.NumberOfSections {
+		var s pe.SectionHeader32
+		if err := read(r, &s); err != nil {
+			return p, nil, err
+		}
+		if name := bytes.TrimRight(s.Name[:], "\x00"); string(name) == section && found == nil {
+			found = &s
+		}
+	}
+	return Program{Signed: signed(optional)}, found, nil
+}
+
+func read(r io.Reader, values ...any) error {
+	for _, v := range values {
+		if err := binary.Read(r, binary.LittleEndian, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// signed reports whether an optional header names a table of signatures.
+func signed(optional []byte) bool {
+	var table pe.DataDirectory
+	var count uint32
+	switch h64, h32 := (pe.OptionalHeader64{}), (pe.OptionalHeader32{}); {
+	case decode(optional, &h64) && h64.Magic == 0x20b:
+		count, table = h64.NumberOfRvaAndSizes, h64.DataDirectory[pe.IMAGE_DIRECTORY_ENTRY_SECURITY]
+	case decode(optional, &h32) && h32.Magic == 0x10b:
+		count, table = h32.NumberOfRvaAndSizes, h32.DataDirectory[pe.IMAGE_DIRECTORY_ENTRY_SECURITY]
+	}
+	return count > pe.IMAGE_DIRECTORY_ENTRY_SECURITY && table.Size > 0
+}
+
+// decode reads a header that b may have in part: the rest is zero.
+func decode(b []byte, header any) bool {
+	whole := make([]byte, binary.Size(header))
+	copy(whole, b)
+	_, err := binary.Decode(whole, binary.LittleEndian, header)
+	return err == nil
 }
 
 // parse reads the lines of a section .sbat, which ends at its first zero byte. Fields are parted by commas, and

@@ -9,61 +9,39 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/sbat/sbattest"
 )
 
 const (
-	format = "sbat,1,SBAT Version,sbat,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n"
+	format = sbattest.Format
 	shim   = format + "shim,4,UEFI shim,shim,1,https://github.com/rhboot/shim\n" +
 		"shim.debian,1,Debian,shim,15.8,https://tracker.debian.org/pkg/shim\n"
 	grub = format + "grub,4,Free Software Foundation,grub,2.06,https://www.gnu.org/software/grub/\n" +
 		"grub.debian,4,Debian,grub2,2.06-13,https://tracker.debian.org/pkg/grub2\n"
 )
 
-// program returns a UEFI program for x64 whose only section is .sbat with the given text, or which has none.
-func program(t testing.TB, text string, signed bool) []byte {
-	t.Helper()
-	const headers, align = 0x200, 0x200
-	var b bytes.Buffer
-	put := func(values ...any) {
-		for _, v := range values {
-			require.NoError(t, binary.Write(&b, binary.LittleEndian, v))
-		}
-	}
-	raw := uint32(len(text)+align-1) / align * align
-	sections, table := uint16(1), [2]uint32{}
-	if text == "" {
-		sections = 0
-	}
-	if signed {
-		table = [2]uint32{headers + raw, 8}
-	}
-	put([]byte("MZ"), make([]byte, 0x3a), uint32(0x40)) // DOS header, and where the PE header is
-	put([]byte("PE\x00\x00"), uint16(0x8664), sections, uint32(0), uint32(0), uint32(0), uint16(240), uint16(0x22e))
-	put(uint16(0x20b), make([]byte, 106), uint32(16), make([]byte, 4*8), table, make([]byte, 11*8)) // optional header
-	if sections > 0 {
-		put([]byte(".sbat\x00\x00\x00"), uint32(len(text)), uint32(0x1000), raw, uint32(headers), [12]byte{}, uint32(0x40000040))
-	}
-	put(make([]byte, headers-b.Len()), []byte(text), make([]byte, int(raw)-len(text)))
-	if signed {
-		put([2]uint32{8, 0x00020200})
-	}
-	return b.Bytes()
-}
-
 // TestS36ProgramsSayTheirGenerations: what a program's section .sbat and its table of signatures say.
 func TestS36ProgramsSayTheirGenerations(t *testing.T) {
-	p, err := Read(bytes.NewReader(program(t, shim, true)))
+	p, err := Read(bytes.NewReader(sbattest.Program(shim, true)))
 	require.NoError(t, err)
 	require.Equal(t, Program{[]Component{{"shim", 4, "1"}, {"shim.debian", 1, "15.8"}}, true}, p)
 	require.Equal(t, "shim 4, shim.debian 1 (15.8), signed", p.String())
 
-	p, err = Read(bytes.NewReader(program(t, strings.ReplaceAll("\ufeff"+grub, "\n", "\r\n\r\n"), false)))
+	p, err = Read(bytes.NewReader(sbattest.Program(strings.ReplaceAll("\ufeff"+grub, "\n", "\r\n\r\n"), false)))
 	require.NoError(t, err)
 	require.Equal(t, "grub 4, grub.debian 4 (2.06-13), not signed", p.String())
 
-	p, err = Read(bytes.NewReader(program(t, "", false)))
+	p, err = Read(bytes.NewReader(sbattest.Program("", false)))
 	require.NoError(t, err)
 	require.Equal(t, "no SBAT generations, not signed", p.String())
+
+	// An optional header that ends before the table of signatures is that of a program without one.
+	b := sbattest.Program("", true)
+	binary.LittleEndian.PutUint32(b[0x58+108:], 4)
+	p, err = Read(bytes.NewReader(b))
+	require.NoError(t, err)
+	require.False(t, p.Signed)
 }
 
 // TestS36MalformedPrograms: each mistake is named.
@@ -73,11 +51,14 @@ func TestS36MalformedPrograms(t *testing.T) {
 	_, err = Read(strings.NewReader(""))
 	require.ErrorIs(t, err, ErrNotUEFI)
 
-	good := program(t, shim, true)
+	good := sbattest.Program(shim, true)
 	_, err = Read(bytes.NewReader(good[:0x100]))
 	require.ErrorContains(t, err, "reading the headers of a UEFI program")
 	_, err = Read(bytes.NewReader(good[:0x210]))
 	require.ErrorContains(t, err, "reading section .sbat")
+	bad := bytes.Replace(good, []byte("PE\x00\x00"), []byte("NE\x00\x00"), 1)
+	_, err = Read(bytes.NewReader(bad))
+	require.ErrorContains(t, err, "no PE signature")
 	for text, want := range map[string]string{
 		"\x00":                                  `does not begin with "sbat,1,"`,
 		"shim,4,UEFI shim,shim,1,u\n":           `does not begin with "sbat,1,"`,
@@ -91,7 +72,7 @@ func TestS36MalformedPrograms(t *testing.T) {
 		format + "shim,4,U,shim,1\x1b[2J,u\n":   `invalid version "1\x1b[2J" of shim`,
 		strings.Repeat("x", maxSection+1):       "more than 65536",
 	} {
-		_, err := Read(bytes.NewReader(program(t, text, true)))
+		_, err := Read(bytes.NewReader(sbattest.Program(text, true)))
 		require.ErrorContains(t, err, want, "%.60q", text)
 	}
 }
@@ -99,7 +80,7 @@ func TestS36MalformedPrograms(t *testing.T) {
 // TestS36Minimum: components are compared like in shim, and an old loader without generations is below each minimum.
 func TestS36Minimum(t *testing.T) {
 	read := func(text string) Program {
-		p, err := Read(bytes.NewReader(program(t, text, true)))
+		p, err := Read(bytes.NewReader(sbattest.Program(text, true)))
 		require.NoError(t, err)
 		return p
 	}
@@ -108,14 +89,14 @@ func TestS36Minimum(t *testing.T) {
 	below := known.Below("grubx64.efi", read(grub))
 	require.Equal(t, []Shortfall{{"grub", 4, 5}}, below)
 	require.Equal(t, "grub 4 is below the minimum 5", below[0].String())
-	require.Contains(t, Fixed("grub", 4), "CVE-2024-45774")
-	require.Contains(t, Fixed("shim", 3), "CVE-2023-40547")
-	require.Empty(t, Fixed("grub", 5))
-	require.Empty(t, Fixed("ipxe", 1))
+	require.Contains(t, Vulnerabilities("grub", 4), "CVE-2024-45774")
+	require.Contains(t, Vulnerabilities("shim", 3), "CVE-2023-40547")
+	require.Empty(t, Vulnerabilities("grub", 5))
+	require.Empty(t, Vulnerabilities("ipxe", 1))
 
 	below = known.Below("shimx64.efi", read(""))
 	require.Equal(t, []Shortfall{{"shim", 0, 4}}, below)
-	require.Equal(t, "has no generation of shim, and the minimum is 4", below[0].String())
+	require.Equal(t, "no generation of shim, but the minimum is 4", below[0].String())
 	require.Empty(t, known.Below("snponly.efi", read("")))
 	require.Empty(t, known.Below("grubx64.efi", read(shim+"grub,5,F,grub,2,u\n")))
 
@@ -129,7 +110,7 @@ func TestReadDir(t *testing.T) {
 	_, err := ReadDir(filepath.Join(dir, "none"))
 	require.Error(t, err)
 	for name, b := range map[string][]byte{
-		"shimx64.efi": program(t, shim, true), "bad.efi": []byte("MZ"), "undionly.kpxe": []byte("x"), "text.efi": []byte("x"),
+		"shimx64.efi": sbattest.Program(shim, true), "bad.efi": append([]byte("MZ"), make([]byte, 100)...), "undionly.kpxe": []byte("x"), "text.efi": []byte("x"),
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
@@ -147,7 +128,7 @@ func TestReadDir(t *testing.T) {
 // FuzzSBAT: no file makes Read panic or return a component that it would refuse (security S36).
 func FuzzSBAT(f *testing.F) {
 	for _, text := range []string{shim, grub, "", format + "shim,0,a,b,c,d\n"} {
-		f.Add(program(f, text, true))
+		f.Add(sbattest.Program(text, true))
 	}
 	f.Add([]byte("MZ"))
 	f.Fuzz(func(t *testing.T, b []byte) {
