@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/internal/sbat"
-	"github.com/ingotmetal/ingot/internal/sbat/sbattest"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -33,14 +33,14 @@ func TestS36OldLoadersAreNotServed(t *testing.T) {
 		s, _ := newServer(t, f, func(cfg *Config) {
 			cfg.MinimumSBAT = c.minimum
 			for file, line := range map[string]string{"shimx64.efi": c.shim, "grubx64.efi": c.grub} {
-				text := sbattest.Format + sbattest.Line(line)
+				text := fakeloader.Format + fakeloader.Line(line)
 				switch line {
 				case "":
 					text = ""
 				case "shim":
-					text = sbattest.Format + "shim,4\n"
+					text = fakeloader.Format + "shim,4\n"
 				}
-				write(t, filepath.Join(cfg.LoaderDir, file), string(sbattest.Program(text, true)))
+				write(t, filepath.Join(cfg.LoaderDir, file), string(fakeloader.Program(text, true)))
 			}
 		})
 		f.setGrant(armed("node1"))

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/sbat"
-	"github.com/ingotmetal/ingot/internal/sbat/sbattest"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/stretchr/testify/require"
@@ -207,7 +207,7 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 func TestS36DoctorShowsLoaders(t *testing.T) {
 	dir := t.TempDir()
 	put := func(file, lines string, signed bool) {
-		b := sbattest.Program(sbattest.Format+lines, signed)
+		b := fakeloader.Program(fakeloader.Format+lines, signed)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), b, 0o600))
 	}
 	look := func(set sbat.Minimum) []Finding {
@@ -215,9 +215,9 @@ func TestS36DoctorShowsLoaders(t *testing.T) {
 		return runChecks(t, d, "loaders")
 	}
 	require.Empty(t, look(nil))
-	put("shimx64.efi", sbattest.Line("shim,4")+sbattest.Line("shim.debian,1"), true)
-	put("grubx64.efi", sbattest.Line("grub,4"), true)
-	put("snponly.efi", sbattest.Line("ipxe,1"), false)
+	put("shimx64.efi", fakeloader.Line("shim,4")+fakeloader.Line("shim.debian,1"), true)
+	put("grubx64.efi", fakeloader.Line("grub,4"), true)
+	put("snponly.efi", fakeloader.Line("ipxe,1"), false)
 
 	found := look(nil)
 	require.Len(t, found, 3)
@@ -236,7 +236,7 @@ func TestS36DoctorShowsLoaders(t *testing.T) {
 	require.Equal(t, StateWarn, found[3].State)
 	require.Contains(t, found[3].Text, "names sihm, which no loader")
 
-	put("shimx64.efi", sbattest.Line("shim,4"), false)
+	put("shimx64.efi", fakeloader.Line("shim,4"), false)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "grubx64.efi"), append([]byte("MZ"), make([]byte, 100)...), 0o600))
 	found = look(nil)
 	require.Equal(t, []string{StateWarn, StateWarn, StateOK}, []string{found[0].State, found[1].State, found[2].State})

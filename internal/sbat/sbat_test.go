@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/sbat/sbattest"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
 )
 
 const (
-	format = sbattest.Format
+	format = fakeloader.Format
 	shim   = format + "shim,4,UEFI shim,shim,1,https://github.com/rhboot/shim\n" +
 		"shim.debian,1,Debian,shim,15.8,https://tracker.debian.org/pkg/shim\n"
 	grub = format + "grub,4,Free Software Foundation,grub,2.06,https://www.gnu.org/software/grub/\n" +
@@ -23,21 +23,21 @@ const (
 
 // TestS36ProgramsSayTheirGenerations: what a program's section .sbat and its table of signatures say.
 func TestS36ProgramsSayTheirGenerations(t *testing.T) {
-	p, err := Read(bytes.NewReader(sbattest.Program(shim, true)))
+	p, err := Read(bytes.NewReader(fakeloader.Program(shim, true)))
 	require.NoError(t, err)
 	require.Equal(t, Program{[]Component{{"shim", 4, "1"}, {"shim.debian", 1, "15.8"}}, true}, p)
 	require.Equal(t, "shim 4, shim.debian 1 (15.8), signed", p.String())
 
-	p, err = Read(bytes.NewReader(sbattest.Program(strings.ReplaceAll("\ufeff"+grub, "\n", "\r\n\r\n"), false)))
+	p, err = Read(bytes.NewReader(fakeloader.Program(strings.ReplaceAll("\ufeff"+grub, "\n", "\r\n\r\n"), false)))
 	require.NoError(t, err)
 	require.Equal(t, "grub 4, grub.debian 4 (2.06-13), not signed", p.String())
 
-	p, err = Read(bytes.NewReader(sbattest.Program("", false)))
+	p, err = Read(bytes.NewReader(fakeloader.Program("", false)))
 	require.NoError(t, err)
 	require.Equal(t, "no SBAT generations, not signed", p.String())
 
 	// An optional header that ends before the table of signatures is that of a program without one.
-	b := sbattest.Program("", true)
+	b := fakeloader.Program("", true)
 	binary.LittleEndian.PutUint32(b[0x58+108:], 4)
 	p, err = Read(bytes.NewReader(b))
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestS36MalformedPrograms(t *testing.T) {
 	_, err = Read(strings.NewReader(""))
 	require.ErrorIs(t, err, ErrNotUEFI)
 
-	good := sbattest.Program(shim, true)
+	good := fakeloader.Program(shim, true)
 	_, err = Read(bytes.NewReader(good[:0x100]))
 	require.ErrorContains(t, err, "reading the headers of a UEFI program")
 	_, err = Read(bytes.NewReader(good[:0x210]))
@@ -72,7 +72,7 @@ func TestS36MalformedPrograms(t *testing.T) {
 		format + "shim,4,U,shim,1\x1b[2J,u\n":   `invalid version "1\x1b[2J" of shim`,
 		strings.Repeat("x", maxSection+1):       "more than 65536",
 	} {
-		_, err := Read(bytes.NewReader(sbattest.Program(text, true)))
+		_, err := Read(bytes.NewReader(fakeloader.Program(text, true)))
 		require.ErrorContains(t, err, want, "%.60q", text)
 	}
 }
@@ -80,7 +80,7 @@ func TestS36MalformedPrograms(t *testing.T) {
 // TestS36Minimum: components are compared like in shim, and an old loader without generations is below each minimum.
 func TestS36Minimum(t *testing.T) {
 	read := func(text string) Program {
-		p, err := Read(bytes.NewReader(sbattest.Program(text, true)))
+		p, err := Read(bytes.NewReader(fakeloader.Program(text, true)))
 		require.NoError(t, err)
 		return p
 	}
@@ -110,7 +110,7 @@ func TestReadDir(t *testing.T) {
 	_, err := ReadDir(filepath.Join(dir, "none"))
 	require.Error(t, err)
 	for name, b := range map[string][]byte{
-		"shimx64.efi": sbattest.Program(shim, true), "bad.efi": append([]byte("MZ"), make([]byte, 100)...), "undionly.kpxe": []byte("x"), "text.efi": []byte("x"),
+		"shimx64.efi": fakeloader.Program(shim, true), "bad.efi": append([]byte("MZ"), make([]byte, 100)...), "undionly.kpxe": []byte("x"), "text.efi": []byte("x"),
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
@@ -128,7 +128,7 @@ func TestReadDir(t *testing.T) {
 // FuzzSBAT: no file makes Read panic or return a component that it would refuse (security S36).
 func FuzzSBAT(f *testing.F) {
 	for _, text := range []string{shim, grub, "", format + "shim,0,a,b,c,d\n"} {
-		f.Add(sbattest.Program(text, true))
+		f.Add(fakeloader.Program(text, true))
 	}
 	f.Add([]byte("MZ"))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -1,5 +1,5 @@
-// Package sbattest makes UEFI programs for tests.
-package sbattest
+// Package fakeloader makes UEFI programs with the section .sbat, for tests.
+package fakeloader
 
 import "encoding/binary"
 
