@@ -27,9 +27,10 @@ var may = map[string]string{
 	"internal/seed":        "inventory",
 	"internal/quiet":       "",
 	"internal/keyring":     "inventory internal/durable",
-	"internal/config":      "inventory internal/strictyaml",
+	"internal/config":      "inventory internal/sbat internal/strictyaml",
 	"internal/dbcopy":      "internal/durable",
 	"internal/reserve":     "golang.org/x/sys",
+	"internal/sbat":        "",
 	"internal/notify":      "inventory",
 	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/imagefile":   "inventory",
@@ -59,7 +60,7 @@ var may = map[string]string{
 		"github.com/stmcginnis/gofish",
 	"activities": "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc": "inventory internal/guard internal/httpserve internal/quiet internal/seed " +
+	"bootsvc": "inventory internal/guard internal/httpserve internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
 	"metadatasvc":      "inventory internal/guard internal/httpserve internal/quiet internal/seed",
@@ -88,7 +89,7 @@ var may = map[string]string{
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
-		"internal/listener internal/notify internal/reserve internal/site internal/systems/harvester " +
+		"internal/listener internal/notify internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc",
@@ -96,7 +97,7 @@ var may = map[string]string{
 	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
 
 	"internal/doctor": "api bootsvc inventory internal/client internal/config internal/hostnet internal/human " +
-		"internal/keyring internal/notify internal/reserve internal/server internal/site golang.org/x/sync " +
+		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
 		"golang.org/x/sys",
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +

@@ -90,6 +90,24 @@ func (s *site) holds(o inventory.Owner, w action.Welcome) {
 	require.ErrorIs(s.T, err, inventory.ErrNotFound)
 }
 
+// TestS36FirmwareIsRecorded: the view of a machine has the firmware's version as its newest agent has found it.
+func TestS36FirmwareIsRecorded(t *testing.T) {
+	s := newSite(t)
+	s.AddMachine("m1", mac)
+	firmware := func() string {
+		return decode[MachineView](t, s.do(http.MethodGet, "/v1/machines/m1", nil), http.StatusOK).Firmware
+	}
+	require.Empty(t, firmware(), "no agent has looked at it")
+	for epoch, version := range []string{"American Megatrends 2.3 03/04/2024", "American Megatrends 2.4 01/02/2025"} {
+		o := s.Arm("m1", fmt.Sprintf("r%d", epoch))
+		h := s.hello(o, 1, nonceA)
+		h.Facts.BIOS = version
+		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
+		require.Equal(t, version, firmware())
+		require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	}
+}
+
 func TestStrangeHardwareIsAConflict(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)

@@ -236,7 +236,16 @@ func (m *machines) get(ctx context.Context, q byName) (MachineView, error) {
 	if err != nil {
 		return MachineView{}, err
 	}
-	return m.views.viewMachine(ctx, found)
+	view, err := m.views.viewMachine(ctx, found)
+	if err != nil {
+		return view, err
+	}
+	newest, err := m.store.MachineAgent(ctx, found.Name)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return view, err
+	}
+	view.Firmware = newest.Facts.BIOS
+	return view, nil
 }
 
 func (m *machines) delete(ctx context.Context, q byName) error {

@@ -29,6 +29,9 @@ type MachineView struct {
 	// knows of none.
 	Installed *inventory.Installed `json:"installed,omitempty"`
 	LastSeen  time.Time            `json:"lastSeen,omitzero"`
+	// Firmware is vendor, version and date of the machine's firmware, as its newest agent has found it. Only in
+	// the view of a single machine.
+	Firmware string `json:"firmware,omitempty"`
 }
 
 // views shows the current state of machines and runs.

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -95,6 +95,8 @@ type Config struct {
 	LoaderDir     string
 	KernelPath    string
 	InitramfsPath string
+	// MinimumSBAT are the least SBAT generations of components of loaders: one below is not served.
+	MinimumSBAT sbat.Minimum
 	// Relays lists the relays that may ask. If it is empty, any relay may. The relay's
 	// address must be in the subnet of the reservation that it asks for, unless a listed
 	// relay selects that subnet (RFC 3527): elsewhere the address could not be used.
@@ -444,42 +446,4 @@ func fileName(name string) bool {
 		letter, digit := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z', '0' <= c && c <= '9'
 		return !letter && !digit && !strings.ContainsRune("._-+", c)
 	})
-}
-
-// openLoader opens a loader. os.Root keeps the name, and symbolic links, inside the
-// loader directory.
-func (s *Server) openLoader(name string) (*os.File, os.FileInfo, error) {
-	if !fileName(name) || s.cfg.LoaderDir == "" {
-		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)
-	}
-	root, err := os.OpenRoot(s.cfg.LoaderDir)
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening the loader directory: %w", err)
-	}
-	defer root.Close() // the open file outlives it
-	f, err := root.Open(name)
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening loader %q: %w", name, err)
-	}
-	return regular(f)
-}
-
-// regular returns f if it is a regular file, and closes it otherwise.
-func regular(f *os.File) (*os.File, os.FileInfo, error) {
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file: %w", f.Name(), inventory.ErrNotFound)
-	}
-	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
-	}
-	return f, info, nil
-}
-
-func (s *Server) haveLoader(name string) bool {
-	f, _, err := s.openLoader(name)
-	if err != nil {
-		return false
-	}
-	return f.Close() == nil
 }

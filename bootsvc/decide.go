@@ -261,11 +261,12 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
-// The loaders of iPXE, and the one of Secure Boot.
+// The loaders of iPXE, the one of Secure Boot, and what that one asks for.
 const (
-	loaderBIOS = "undionly.kpxe"
-	loaderUEFI = "snponly.efi"
-	loaderShim = "shimx64.efi"
+	loaderBIOS  = "undionly.kpxe"
+	loaderUEFI  = "snponly.efi"
+	loaderShim  = "shimx64.efi"
+	secondStage = "grubx64.efi"
 )
 
 // loader returns the loader for an architecture of option 93, or "".
@@ -365,9 +366,11 @@ func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 		return "", ""
 	case s.cfg.LoaderDir == "":
 		return "", fmt.Sprintf("loader %s is not served: netboot.loaders is not set", d.Loader)
-	case !s.haveLoader(d.Loader):
-		return "", fmt.Sprintf("loader %s is missing in %s", d.Loader, s.cfg.LoaderDir)
-	case class == ClassHTTP:
+	}
+	if why := s.unserved(d.Loader); why != "" {
+		return "", why
+	}
+	if class == ClassHTTP {
 		return s.Base() + "/ipxe/binary/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + d.Loader, ""
 	}
 	return d.Loader, ""

@@ -176,7 +176,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		return errOptional
 	}
 	if err != nil {
-		s.log.Warn("TFTP: no such loader", "machine", d.Machine, "file", file, "error", err)
+		s.log.Warn("TFTP: loader not served", "machine", d.Machine, "file", file, "error", err)
 		return errNoFile
 	}
 	defer f.Close()

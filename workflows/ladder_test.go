@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -173,17 +174,44 @@ func TestLadderOfBootPaths(t *testing.T) {
 	w.closed()
 }
 
-// TestQuestionNamesSecureBoot: the agent of a machine with loader shim does not come. The question says
-// what was delivered last.
+// TestQuestionNamesSecureBoot: the agent of a machine does not come. With loader shim, the question says what was
+// delivered last.
 func TestQuestionNamesSecureBoot(t *testing.T) {
-	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].Loader = inventory.LoaderShim })
-	w.noAgent = func(int) bool { return true }
-	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
-	require.Contains(
-		t,
-		w.asked[0].Text,
-		"with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: the file delivered last is vmlinuz",
-	)
-	w.closed()
+	const refuse = "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: "
+	loader := []string{inventory.EventDHCP, inventory.EventLoader}
+	script := append(slices.Clone(loader), inventory.EventScript)
+	kernel := append(slices.Clone(script), inventory.EventKernel)
+	initrd := append(slices.Clone(kernel), inventory.EventInitrd)
+	for name, c := range map[string]struct {
+		loader string
+		heard  []string
+		want   string // "": the question does not speak of Secure Boot
+	}{
+		"nothing":    {inventory.LoaderShim, nil, "no file was delivered: with shim, firmware must boot by PXE (IPv4), not by HTTP"},
+		"an address": {inventory.LoaderShim, loader[:1], "no file was delivered"},
+		"loader":     {inventory.LoaderShim, loader, "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses"},
+		"config":     {inventory.LoaderShim, script, "the file delivered last is GRUB's configuration"},
+		"kernel":     {inventory.LoaderShim, kernel, "the file delivered last is vmlinuz: GRUB refuses a kernel"},
+		"initramfs":  {inventory.LoaderShim, initrd, "the file delivered last is initramfs, so the kernel was accepted"},
+		"iPXE":       {"", initrd, ""},
+		"ipxe.efi":   {"ipxe.efi", loader, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].Loader = c.loader })
+			w.stray = func(g inventory.Grant) bool {
+				for _, kind := range c.heard {
+					w.signal(kind, g.Epoch, g.Boot, nil)
+				}
+				return true
+			}
+			w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
+			require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			if c.want == "" {
+				require.NotContains(t, w.asked[0].Text, "Secure Boot")
+			} else {
+				require.Contains(t, w.asked[0].Text, refuse+c.want)
+			}
+			w.closed()
+		})
+	}
 }

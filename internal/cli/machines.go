@@ -85,6 +85,7 @@ func printMachine(w io.Writer, m api.MachineView) error {
 	t.field("standing", standingText(m.Standing))
 	t.field("power", powerText(m.BMC))
 
+	t.field("firmware", m.Firmware)
 	t.field("template", m.Template)
 	t.field("image", m.Image)
 	if m.HasUserData {

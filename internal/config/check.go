@@ -127,6 +127,10 @@ func (n Netboot) check(p *checker) {
 
 	n.checkDHCP(p)
 	n.checkDiscovery(p)
+	wrong := n.MinimumSBAT.Check()
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		p.Add("netboot.minimum_sbat."+name, "write for example {shim: 4, grub: 5}; 0 asks for none", "%s", wrong[name])
+	}
 	p.prefixes("netboot.relays", n.Relays)
 	p.prefixes("netboot.proxies", n.Proxies)
 	p.ports("netboot.http", "[80, 7080]", n.HTTP)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -118,6 +119,9 @@ type Netboot struct {
 	LinkLocal bool `json:"link_local,omitempty"`
 	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: beside the program.
 	Loaders string `json:"loaders,omitempty"`
+	// MinimumSBAT are the least SBAT generations of components of the loaders, for example {shim: 4, grub: 5}. A
+	// loader below is not served. Default: none, and ingot doctor warns of known vulnerabilities.
+	MinimumSBAT sbat.Minimum `json:"minimum_sbat,omitempty"`
 	// AgentOS is the folder of vmlinuz and initramfs. Default: beside the program.
 	AgentOS string `json:"agent_os,omitempty"`
 }
@@ -272,6 +276,8 @@ func Schema() strictyaml.Schema {
 		"temporal.port":      port,
 		"temporal.ui_port":   port,
 		"netboot.metadata[]": port,
+
+		"netboot.minimum_sbat.*": strictyaml.Between(0, 65535),
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -60,6 +61,21 @@ func TestDHCPModes(t *testing.T) {
 
 	_, err = load(t, "netboot:\n  interfaces: [eth0]\n  dhcp: {eth0: relay, eth1: proxy}\n")
 	for _, want := range []string{"ingot.yaml:3", `invalid DHCP mode "relay"`, "write one of reservation, proxy, off", "eth1 is not one of netboot.interfaces"} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestS36MinimumSBAT: generations by component; every mistake is named with its line.
+func TestS36MinimumSBAT(t *testing.T) {
+	c, err := load(t, "netboot:\n  minimum_sbat: {shim: 4, grub: 5, grub.debian: 0}\n")
+	require.NoError(t, err)
+	require.Equal(t, sbat.Minimum{"shim": 4, "grub": 5, "grub.debian": 0}, c.Netboot.MinimumSBAT)
+
+	_, err = load(t, "netboot:\n  minimum_sbat:\n    shim: -1\n    grub: 70000\n    \"a,b\": 1\n")
+	for _, want := range []string{
+		"ingot.yaml:3", "invalid generation -1", "ingot.yaml:4", "invalid generation 70000",
+		`invalid name of a component "a,b"`, "write for example {shim: 4, grub: 5}",
+	} {
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -84,6 +84,7 @@ var networkChecks = []check{
 	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
 	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},
 	{"boot files", "make build; apt install ipxe", checkBootFiles},
+	{"loaders", "newer packages of the loaders", checkLoaders},
 	{"reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", checkReachability},
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/sbat"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/stretchr/testify/require"
@@ -198,4 +200,47 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	require.NotEmpty(t, found[0].Remedy)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "grubx64.efi"), []byte("grub"), 0o600))
 	require.Contains(t, checkShim(dir)[0].Text, "has its grubx64.efi beside it")
+}
+
+// TestS36DoctorShowsLoaders: a line for each loader with its generations and signature; what is below a known
+// vulnerability is a warning, and what is below the operator's minimum a failure.
+func TestS36DoctorShowsLoaders(t *testing.T) {
+	dir := t.TempDir()
+	put := func(file, lines string, signed bool) {
+		b := fakeloader.Program(fakeloader.Format+lines, signed)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), b, 0o600))
+	}
+	look := func(set sbat.Minimum) []Finding {
+		d := &host{cfg: config.Config{Netboot: config.Netboot{Loaders: dir, MinimumSBAT: set}}}
+		return runChecks(t, d, "loaders")
+	}
+	require.Empty(t, look(nil))
+	put("shimx64.efi", fakeloader.Line("shim,4")+fakeloader.Line("shim.debian,1"), true)
+	put("grubx64.efi", fakeloader.Line("grub,4"), true)
+	put("snponly.efi", fakeloader.Line("ipxe,1"), false)
+
+	found := look(nil)
+	require.Len(t, found, 3)
+	require.Equal(t, StateWarn, found[0].State)
+	require.Contains(t, found[0].Text, "grub 4 (1.2-3), signed: grub 4 is below the minimum 5, known vulnerabilities: CVE-2024-45774")
+	require.Contains(t, found[0].Remedy, "newest package grub-efi-amd64-signed")
+	require.Equal(t, Finding{State: StateOK, What: "loaders", Text: "shimx64.efi: shim 4, shim.debian 1 (1.2-3), signed"}, found[1])
+	require.Equal(t, Finding{State: StateOK, What: "loaders", Text: "snponly.efi: ipxe 1 (1.2-3), not signed"}, found[2])
+
+	found = look(sbat.Minimum{"shim": 5, "grub": 4, "sihm": 1})
+	require.Len(t, found, 4)
+	require.Equal(t, StateOK, found[0].State, found[0].Text)
+	require.Equal(t, StateFail, found[1].State)
+	require.Contains(t, found[1].Text, "shim 4 is below the minimum 5 (netboot.minimum_sbat): it is not served")
+	require.Contains(t, found[1].Remedy, "shim-signed")
+	require.Equal(t, StateWarn, found[3].State)
+	require.Contains(t, found[3].Text, "names sihm, which no loader")
+
+	put("shimx64.efi", fakeloader.Line("shim,4"), false)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "grubx64.efi"), append([]byte("MZ"), make([]byte, 100)...), 0o600))
+	found = look(nil)
+	require.Equal(t, []string{StateWarn, StateWarn, StateOK}, []string{found[0].State, found[1].State, found[2].State})
+	require.Contains(t, found[0].Text, "grubx64.efi: reading the headers of a UEFI program")
+	require.Contains(t, found[1].Text, "not signed: Secure Boot refuses it")
+	require.Equal(t, StateFail, look(sbat.Minimum{"shim": 4})[0].State, "a malformed loader is not served")
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +20,6 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -281,46 +279,6 @@ func checkRelayRoute(ctx context.Context, d *host, relay netip.Addr) Finding {
 	}
 
 	return ok("replies to relay %s have a route", relay)
-}
-
-func checkBootFiles(_ context.Context, d *host) (out []Finding) {
-	const loaders = "apt install ipxe, and loaders: /usr/lib/ipxe"
-	const agentOS = "make build, and agent_os: the directory bin/agentos"
-	n := d.cfg.Netboot
-	for _, f := range []struct{ dir, key, file, remedy string }{
-		{n.Loaders, "netboot.loaders", "undionly.kpxe", loaders},
-		{n.Loaders, "netboot.loaders", "snponly.efi", loaders},
-		{n.AgentOS, "netboot.agent_os", "vmlinuz", agentOS},
-		{n.AgentOS, "netboot.agent_os", "initramfs", agentOS},
-	} {
-		at := filepath.Join(f.dir, f.file)
-		st, err := os.Stat(at)
-		switch {
-		case f.dir == "":
-			out = append(out, fail("%s is not set, so that %s is missing", f.key, f.file).remedy(f.remedy))
-		case err != nil:
-			out = append(out, fail("%s: %v", at, errors.Unwrap(err)).remedy(f.remedy))
-		case st.Size() == 0:
-			out = append(out, fail("%s is empty", at).remedy(f.remedy))
-		default:
-			out = append(out, ok("%s, %s", at, human.Size(st.Size())))
-		}
-	}
-
-	return append(out, checkShim(n.Loaders)...)
-}
-
-// checkShim checks that shim, if it is there, has the second stage for which it asks.
-func checkShim(dir string) []Finding {
-	shim, grub := filepath.Join(dir, "shimx64.efi"), filepath.Join(dir, "grubx64.efi")
-	if st, err := os.Stat(shim); dir == "" || err != nil || !st.Mode().IsRegular() {
-		return nil
-	}
-	if st, err := os.Stat(grub); err != nil || st.Size() == 0 {
-		return []Finding{fail("%s has no grubx64.efi beside it, for which shim asks", shim).
-			remedy("copy grubnetx64.efi.signed of Debian's package grub-efi-amd64-signed there as grubx64.efi")}
-	}
-	return []Finding{ok("%s has its grubx64.efi beside it", shim)}
 }
 
 // checkReachability connects to the addresses that machines use. Ports forwarded by another

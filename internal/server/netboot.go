@@ -12,6 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
@@ -74,7 +75,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		SyslogAddr: syslogAddr(host, n.Syslog),
 		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
 		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
-		Images: images{store, s.files}, Installers: store,
+		MinimumSBAT: n.MinimumSBAT, Images: images{store, s.files}, Installers: store,
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
 	}
@@ -90,7 +91,23 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		}
 	}
 
+	s.logLoaders(n.Loaders)
 	return bootsvc.New(cfg, store, store)
+}
+
+// logLoaders records the versions of the loaders.
+func (s *server) logLoaders(dir string) {
+	files, err := sbat.ReadDir(dir)
+	if err != nil {
+		return // without loaders, "ingot doctor" and "ingot why" say what is missing
+	}
+	for _, f := range files {
+		if f.Err != nil {
+			s.log.Warn("reading the version of a loader", "file", f.Name, "error", f.Err)
+			continue
+		}
+		s.log.Info("loader", "file", f.Name, "version", f.Program.String())
+	}
 }
 
 // syslogAddr returns where syslog is received; "" = nowhere.

@@ -1,0 +1,67 @@
+package bootsvc
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ingotmetal/ingot/internal/sbat"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestS36OldLoadersAreNotServed: what is below the operator's minimum is neither named by DHCP nor served, and
+// "ingot why" says why. A shim whose GRUB is below it is not named either. Without a minimum all are served.
+func TestS36OldLoadersAreNotServed(t *testing.T) {
+	oldGRUB := "loader shimx64.efi is not served: grubx64.efi: grub 4 is below the minimum 5 (netboot.minimum_sbat)"
+	oldShim := "loader shimx64.efi is not served: shimx64.efi: shim 3 is below the minimum 4 (netboot.minimum_sbat)"
+	for name, c := range map[string]struct {
+		shim, grub string // lines of their sections .sbat; "": malformed
+		minimum    sbat.Minimum
+		why        string
+	}{
+		"both new":     {"shim,4", "grub,5", sbat.Minimum{"shim": 4, "grub": 5}, ""},
+		"old GRUB":     {"shim,4", "grub,4", sbat.Minimum{"shim": 4, "grub": 5}, oldGRUB},
+		"old shim":     {"shim,3", "grub,5", sbat.Minimum{"shim": 4, "grub": 5}, oldShim},
+		"not compared": {"shim,3", "grub,4", sbat.Minimum{"shim": 3}, ""},
+		"no minimum":   {"shim,3", "grub,4", nil, ""},
+		"malformed":    {"shim", "grub,5", sbat.Minimum{"shim": 4}, "2 fields"},
+		"none at all":  {"", "grub,5", sbat.Minimum{"shim": 4}, "no generation of shim, but the minimum is 4"},
+	} {
+		f := &fakeMachines{machines: []inventory.Machine{machine(withShim)}}
+		s, _ := newServer(t, f, func(cfg *Config) {
+			cfg.MinimumSBAT = c.minimum
+			for file, line := range map[string]string{"shimx64.efi": c.shim, "grubx64.efi": c.grub} {
+				text := fakeloader.Format + fakeloader.Line(line)
+				switch line {
+				case "":
+					text = ""
+				case "shim":
+					text = fakeloader.Format + "shim,4\n"
+				}
+				write(t, filepath.Join(cfg.LoaderDir, file), string(fakeloader.Program(text, true)))
+			}
+		})
+		f.setGrant(armed("node1"))
+		e, err := s.Why(t.Context(), testMAC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uefi := e.Answers[1]
+		if served := uefi.BootFile == "shimx64.efi"; served != (c.why == "") || !strings.Contains(uefi.Reason, c.why) {
+			t.Errorf("%s: DHCP names %q: %s", name, uefi.BootFile, uefi.Reason)
+		}
+
+		addr := startTFTP(t, s)
+		for file, refused := range map[string]bool{
+			"shimx64.efi": c.why != "" && c.why != oldGRUB, "grubx64.efi": c.why == oldGRUB, "snponly.efi": false,
+		} {
+			got, err := tftpGet(t, addr, testMAC+"/"+file)
+			want, _ := os.ReadFile(filepath.Join(s.cfg.LoaderDir, file))
+			if (err != nil) != refused || err == nil && got != string(want) {
+				t.Errorf("%s: %s by TFTP: %d bytes, %v", name, file, len(got), err)
+			}
+		}
+	}
+}

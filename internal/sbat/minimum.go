@@ -1,0 +1,96 @@
+package sbat
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+)
+
+// Minimum are the least generations of components, by their names. 0 asks for none.
+type Minimum map[string]int
+
+// Names returns the components that have a minimum, in order.
+func (m Minimum) Names() []string { return slices.Sorted(maps.Keys(m)) }
+
+// Check returns what is wrong with a minimum by the component's name.
+func (m Minimum) Check() map[string]string {
+	out := map[string]string{}
+	for name, n := range m {
+		switch {
+		case !validName(name):
+			out[name] = fmt.Sprintf("invalid name of a component %q", name)
+		case n < 0 || n > math.MaxUint16:
+			out[name] = fmt.Sprintf("invalid generation %d", n)
+		}
+	}
+	return out
+}
+
+// fixes are the vulnerabilities that a generation fixes.
+type fixes struct {
+	component  string
+	generation int
+	text       string
+}
+
+// known are the generations that shim's own list of revocations asks for (SbatLevel 2025021800).
+var known = []fixes{
+	{"shim", 4, "CVE-2023-40547 and others of January 2024"},
+	{"grub", 5, "CVE-2024-45774, CVE-2025-0624 and others of February 2025"},
+	{"grub.peimage", 2, "CVE-2024-2312"},
+}
+
+// Known returns the generations below which vulnerabilities are known.
+func Known() Minimum {
+	out := Minimum{}
+	for _, k := range known {
+		out[k.component] = k.generation
+	}
+	return out
+}
+
+// Vulnerabilities returns those that are known of generation n of a component, or "".
+func Vulnerabilities(component string, n int) string {
+	for _, k := range known {
+		if k.component == component && n < k.generation {
+			return k.text
+		}
+	}
+	return ""
+}
+
+// chain are the components that the files of the chain of Secure Boot must have, so that an old program without a
+// section .sbat is not taken for one without a minimum.
+var chain = map[string]string{"shimx64.efi": "shim", "grubx64.efi": "grub"}
+
+// InChain reports whether name is a file of the chain of Secure Boot, which must be signed.
+func InChain(name string) bool { return chain[name] != "" }
+
+// A Shortfall is a component of a program that is below its minimum.
+type Shortfall struct {
+	Component string
+	Have      int // 0: the program does not say
+	Need      int
+}
+
+// String names the component and both generations.
+func (s Shortfall) String() string {
+	if s.Have == 0 {
+		return fmt.Sprintf("no generation of %s, but the minimum is %d", s.Component, s.Need)
+	}
+	return fmt.Sprintf("%s %d is below the minimum %d", s.Component, s.Have, s.Need)
+}
+
+// Below returns the components of the program in the file name that are below m, in the order of their names.
+// Like in shim, a component that the program does not have is not compared, except that shimx64.efi must be
+// shim and grubx64.efi must be GRUB.
+func (m Minimum) Below(name string, p Program) (out []Shortfall) {
+	for _, component := range m.Names() {
+		have, ok := p.generation(component)
+		if need := m[component]; have < need && (ok || chain[name] == component) {
+			out = append(out, Shortfall{component, have, need})
+		}
+	}
+	return out
+}
