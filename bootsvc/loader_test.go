@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/internal/sbat"
-	"github.com/ingotmetal/ingot/lab/fakeloader"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
 )
 
 // TestS36OldLoadersAreNotServed: what is below the operator's minimum is neither named by DHCP nor served, and

@@ -16,9 +16,9 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/sbat"
-	"github.com/ingotmetal/ingot/lab/fakeloader"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/fakeloader"
 	"github.com/stretchr/testify/require"
 )
 
