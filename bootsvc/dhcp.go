@@ -156,13 +156,10 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		e.log().Error("looking up a machine for DHCP", "error", err)
 		return reply{}
 	}
-	if e.decision.Verdict == Unknown {
-		if !s.admitGuest(ctx, e) {
+	if e.decision.Verdict == Unknown || e.decision.Verdict == Discover {
+		if !s.discoverGuest(ctx, e) {
 			return s.answerUnknown(ctx, e)
 		}
-		e.decision = s.decideGuest(e.request, e.decision)
-	}
-	if e.decision.Verdict == Discover {
 		s.noteUnknown(e)
 	}
 	e.subnet = reservationPrefix(e.decision.Interface, in)
@@ -265,7 +262,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 func (s *Server) noteUnknown(e *exchange) {
 	mac := e.request.MAC
 	s.stats.dhcpUnknown.Add(1)
-	if g := s.guestsOf(e); g != nil {
+	if _, g := s.guestsOf(e); g != nil {
 		if _, _, ok := g.find(mac, netip.Addr{}, s.now()); ok {
 			g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 		}

@@ -108,31 +108,49 @@ func (g *guests) admitVisitor(mac string, now time.Time) bool {
 	return true
 }
 
-// guestsOf returns the guests that e may be one of, or nil: those of its interface or relay. A relay that
-// is listed has the mode of its interface where another DHCP server gives the addresses.
-func (s *Server) guestsOf(e *exchange) *guests {
+// guestsOf returns the guests that e may be one of, with their name in the configuration, or nil: those of
+// its interface or relay. A relay that is listed has the mode of its interface where another DHCP server
+// gives the addresses.
+func (s *Server) guestsOf(e *exchange) (name string, g *guests) {
 	here := s.guests[e.in.name]
 	if !e.relay.IsValid() {
-		return here
+		return e.in.name, here
 	}
 	for _, network := range []netip.Addr{e.network, e.relay} {
-		for _, g := range s.guests {
+		for name, g := range s.guests {
 			if g.relay.IsValid() && g.relay.Addr() == network {
-				return g
+				return name, g
 			}
 		}
 	}
 	if here != nil && here.Range == (inventory.Range{}) && len(s.cfg.Relays) > 0 {
-		return here
+		return e.in.name, here
 	}
-	return nil
+	return "", nil
+}
+
+// discoverGuest decides for an unknown client of DHCP. Only a guest of the interface or relay that the
+// packet came through is answered: an address of another network is of no use, and discovery may be off
+// here. ok is false if the client is not, and does not become, such a guest.
+func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
+	name, g := s.guestsOf(e)
+	if g == nil {
+		return false
+	}
+	d, ok := s.decideGuestOf(name, g, e.request)
+	if !ok && s.admitGuest(ctx, e, g) {
+		d, ok = s.decideGuestOf(name, g, e.request)
+	}
+	if ok {
+		e.decision = d
+	}
+	return ok
 }
 
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
 // A client without a boot class (a telephone, a system on a disk) gets none.
-func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
-	g := s.guestsOf(e)
-	if g == nil || e.request.MAC == CheckMAC || e.request.Class == ClassNone ||
+func (s *Server) admitGuest(ctx context.Context, e *exchange, g *guests) bool {
+	if e.request.MAC == CheckMAC || e.request.Class == ClassNone ||
 		e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
 		return false
 	}
@@ -147,34 +165,46 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
 }
 
 // decideGuest decides for a client that is not in the inventory: a guest boots the agent, which
-// reports the hardware and does nothing else.
+// reports the hardware and does nothing else. A file is served to it wherever it asks from, because the
+// files are the same for every guest.
 func (s *Server) decideGuest(r Request, unknown Decision) Decision {
 	for name, g := range s.guests {
-		mac, x, ok := g.find(r.MAC, r.Address, s.now())
-		if !ok {
-			continue
+		if d, ok := s.decideGuestOf(name, g, r); ok {
+			return d
 		}
-		d := Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
-			MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease),
-		}}
-		networks := []netip.Prefix{g.relay}
-		if g.relay.IsValid() {
-			d.Interface.Gateway = g.relay.Addr() // the way to this server
-		} else {
-			networks = s.prefixes(name)
-		}
-		for _, p := range networks {
-			if p.Contains(x.address) {
-				d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
-			}
-		}
-		// The owner is only part of the token in the URLs of this machine's boot files.
-		d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
-		d.because("no machine of the inventory has this MAC: discovery is on, it boots the agent, which only reports the hardware")
-		d.chooseBootFile(r)
-		return d
 	}
 	return unknown
+}
+
+// decideGuestOf is decideGuest for the guests of one interface or relay, with that name in the
+// configuration. ok is false if the client is not one of them.
+func (s *Server) decideGuestOf(name string, g *guests, r Request) (d Decision, ok bool) {
+	mac, x, ok := g.find(r.MAC, r.Address, s.now())
+	if !ok {
+		return d, false
+	}
+	d = Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
+		MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease),
+	}}
+	networks := []netip.Prefix{g.relay}
+	if !g.relay.IsValid() {
+		networks = s.prefixes(name)
+	}
+	for _, p := range networks {
+		if !p.Contains(x.address) {
+			continue
+		}
+		d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
+		if g.relay.IsValid() || !p.Contains(s.cfg.Address) {
+			d.Interface.Gateway = p.Addr() // the way to this server's address on another network
+		}
+		break
+	}
+	// The owner is only part of the token in the URLs of this machine's boot files.
+	d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
+	d.because("no machine of the inventory has this MAC: discovery is on, it boots the agent, which only reports the hardware")
+	d.chooseBootFile(r)
+	return d, true
 }
 
 // Guest reports whether a MAC is that of an unknown machine which has this address for its
@@ -184,10 +214,10 @@ func (s *Server) Guest(mac string, a netip.Addr) bool {
 		_, x, ok := g.find(mac, netip.Addr{}, s.now())
 		switch {
 		case !ok:
-		case x.address.IsValid():
-			return x.address == a
-		default:
-			return s.visits(mac, a) == g && g.admit(mac, s.now(), func(netip.Addr) bool { return false })
+		case x.address.IsValid() && x.address == a:
+			return true
+		case !x.address.IsValid() && s.visits(mac, a) == g:
+			return g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 		}
 	}
 	return false

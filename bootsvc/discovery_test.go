@@ -105,3 +105,38 @@ func TestS41DiscoveryIsOffByDefault(t *testing.T) {
 		t.Errorf("answered by %s", r.route)
 	}
 }
+
+// A guest of one interface is not answered on another one: it is admitted there, or gets nothing. Its
+// gateway is this host where the server's address is on another network.
+func TestGuestsAreOfOneInterface(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
+		c.Interfaces, c.Modes = []string{"lo", "eth8", "eth9"}, map[string]inventory.DHCPMode{"eth9": inventory.DHCPProxy}
+		c.Discovery = map[string]inventory.Range{
+			"lo":   {From: netip.MustParseAddr("127.0.20.10"), To: netip.MustParseAddr("127.0.20.13")},
+			"eth8": {From: netip.MustParseAddr("10.10.20.10"), To: netip.MustParseAddr("10.10.20.13")},
+		}
+	})
+	ask := func(iface string, mode inventory.DHCPMode) reply {
+		return s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+		}).ToBytes(), link{name: iface, mode: mode, port: dhcpv4.ServerPort})
+	}
+	r := ask("lo", inventory.DHCPReservation)
+	if r.packet == nil || r.packet.YourIPAddr.String() != "127.0.20.10" || len(r.packet.Router()) != 1 ||
+		r.packet.Router()[0].String() != "127.0.0.1" {
+		t.Fatalf("on another network than the server's address: %v", r.packet)
+	}
+	if r := ask("eth9", inventory.DHCPProxy); r.route != routeNone {
+		t.Errorf("where discovery is off: %s", r.packet.Summary())
+	}
+	if r := ask("eth8", inventory.DHCPReservation); r.packet == nil || r.packet.YourIPAddr.String() != "10.10.20.10" {
+		t.Errorf("on the other interface with a range: %v", r.packet)
+	}
+	for _, a := range []string{"127.0.20.10", "10.10.20.10"} {
+		for range 20 { // the order of a map is random
+			if !s.Guest(unknownMAC, netip.MustParseAddr(a)) {
+				t.Fatalf("its report from %s does not count", a)
+			}
+		}
+	}
+}
