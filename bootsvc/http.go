@@ -223,6 +223,9 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	m, d := s.decidedHTTP(r, req)
+	if m != nil && !d.ServesLoader() && req.Address.IsValid() && r.Method == http.MethodGet {
+		s.rec.event(d, diskEvent(d), name+" by HTTP") // another DHCP server named the loader: the first request of this boot
+	}
 	if m == nil && !s.anonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
 		return
