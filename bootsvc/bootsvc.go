@@ -246,8 +246,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	s.probe = s.probeARP
 	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
-		s.guests[name] = newGuests(r)
-		s.guests[name].relay, _ = inventory.RelayNetwork(name)
+		s.guests[name] = s.newGuestsOf(name, r)
 	}
 	for _, name := range cfg.DiscoverBeside {
 		s.guests[name] = newGuests(inventory.Range{})

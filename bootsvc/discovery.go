@@ -27,7 +27,9 @@ const (
 )
 
 // guests are the unknown machines of one interface or relay, with their addresses from the range of
-// Config.Discovery. They are kept in memory: after a restart a machine asks again.
+// Config.Discovery. They are kept in memory, so a server that was restarted does not know who has an address
+// of the range: until the last of these leases has ended, an address is probed by ARP before it is offered.
+// Behind a relay that is not possible.
 type guests struct {
 	inventory.Range              // zero: another DHCP server gives the addresses
 	relay           netip.Prefix // address of a relay on its network; invalid = an interface
@@ -36,11 +38,14 @@ type guests struct {
 	byAddr          map[netip.Addr]string
 	minute          time.Time // when admitted was reset
 	admitted        int
+	probeUntil      time.Time                      // end of the leases of an earlier process; zero = nothing is probed
+	probe           func(mac string, a netip.Addr) // probes the address of a new guest and calls probed
 }
 
 type guest struct {
 	address netip.Addr
 	until   time.Time
+	probing bool // whether another host has the address: it is not offered yet
 }
 
 func newGuests(r inventory.Range) *guests {
@@ -55,15 +60,32 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 		mac = g.byAddr[a]
 	}
 	x, ok := g.byMAC[mac]
-	return mac, x, ok && now.Before(x.until)
+	return mac, x, ok && !x.probing && now.Before(x.until)
+}
+
+// probed stores that the host with the MAC other has the address of a new guest, or that no host has it if
+// other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
+// new guest gets another address when it asks again.
+func (g *guests) probed(mac, other string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x := g.byMAC[mac]
+	x.probing = false
+	if other != "" {
+		delete(g.byMAC, mac)
+		x.until, mac = now.Add(guestLease), other
+		g.byAddr[x.address] = other
+	}
+	g.byMAC[mac] = x
 }
 
 // admit gives an address to a MAC, or renews it. taken reports whether an address belongs to a
-// machine of the inventory. ok is false if no address is left, or too many are new.
+// machine of the inventory. ok is false if no address is left, or too many are new. A new guest that is still
+// being probed is admitted, and find does not find it.
 func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if x, known := g.byMAC[mac]; known && !taken(x.address) {
+	if x, known := g.byMAC[mac]; known && (x.probing || !taken(x.address)) {
 		x.until = now.Add(guestLease)
 		g.byMAC[mac] = x
 		return true
@@ -88,7 +110,11 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 			continue
 		}
 		g.admitted++
-		g.byMAC[mac], g.byAddr[a] = guest{a, now.Add(guestLease)}, mac
+		x := guest{address: a, until: now.Add(guestLease), probing: now.Before(g.probeUntil)}
+		g.byMAC[mac], g.byAddr[a] = x, mac
+		if x.probing {
+			go g.probe(mac, a)
+		}
 		return true
 	}
 	return false
@@ -106,6 +132,27 @@ func (g *guests) admitVisitor(mac string, now time.Time) bool {
 	g.admitted++
 	g.byMAC[mac] = guest{until: now.Add(guestLease)}
 	return true
+}
+
+// newGuestsOf returns the guests of an interface or relay of Config.Discovery.
+func (s *Server) newGuestsOf(name string, r inventory.Range) *guests {
+	g := newGuests(r)
+	relay, isRelay := inventory.RelayNetwork(name)
+	if isRelay {
+		g.relay = relay
+		return g
+	}
+	g.probeUntil = s.now().Add(guestLease)
+	g.probe = func(mac string, a netip.Addr) {
+		defer s.guard.Recover("a probe of a guest's address")
+		other, found := s.probe(a, mac)
+		if found {
+			s.log.Warn("an address for discovery is in use, by a machine that got it before this server started or by another host",
+				"address", a.String(), "other", other)
+		}
+		g.probed(mac, other, s.now())
+	}
+	return g
 }
 
 // guestsOf returns the guests that e may be one of, with their name in the configuration, or nil: those of
