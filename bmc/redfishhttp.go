@@ -36,6 +36,15 @@ type leftovers struct {
 	searched bool
 }
 
+// maxLeft is how many sessions of a BMC are remembered, because each operation tries to delete them all.
+const maxLeft = 8
+
+// add remembers a session. Of too many, the oldest is forgotten: it is the first to end by its time-out.
+func (l *leftovers) add(s bmcSession) {
+	l.sessions = append(l.sessions, s)
+	l.sessions = l.sessions[max(0, len(l.sessions)-maxLeft):]
+}
+
 // redfishTransport sends the requests of one operation on a Redfish service. bmclib and gofish
 // neither pass a context nor return the status of an answer, so this transport adds the context of
 // the present command and records why a request failed. It sends requests to this service only,

@@ -177,7 +177,7 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 	for _, other := range []string{old, ""} {
 		for range 2 {
 			if got := discover(); got != "" {
-				t.Errorf("offered before the probe has ended: %s", got)
+				t.Fatalf("offered before the probe has ended: %s", got)
 			}
 		}
 		probes <- other
