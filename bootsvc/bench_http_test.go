@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,15 +27,10 @@ const (
 // second, over 16 connections that stay open, and the image server beside nginx with sendfile. Each
 // request is for another machine. The figures are medians.
 func TestBenchHTTP(t *testing.T) {
-	if db := os.Getenv(benchDB); db != "" {
-		serveInventory(t, db, os.Getenv(benchDir))
+	dir, ok := beginBench(t)
+	if !ok {
 		return
 	}
-	if !benchmarks(t) {
-		return
-	}
-	addPeer(t)
-	dir := benchTemp(t)
 	fmt.Printf("%-44s %9s %9s %9s   (medians of %d)\n", "requests/s, 16 connections", "ingot", "p99, ms", "CPU, µs", httpRuns)
 	metadata := func(n int) string {
 		return "GET /2021-03-23/meta-data/instance-id HTTP/1.1\r\nHost: m\r\nX-Forwarded-For: " + benchAddress(benchNet, n).String() + "\r\n\r\n"
