@@ -162,8 +162,8 @@ func (t *redfishTransport) failed(err error, login bool) {
 }
 
 // errTooMuch means that a command took more than maxRequests or maxBytes.
-var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: %w", maxRequests, maxBytes>>20,
-	inventory.ErrUnsupported)
+var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: update its firmware, or use another "+
+	"driver: %w", maxRequests, maxBytes>>20, inventory.ErrUnsupported)
 
 // send sends a request, once more without If-Match if the service rejects the ETag that it returned
 // itself, and reads the answer. It calls the fence before each.

@@ -137,7 +137,7 @@ func (e *exchange) log() *slog.Logger {
 // for the inventory and for the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if p.OpCode == dhcpv4.OpcodeBootReply {
-		s.checks.hear(p)
+		s.checks.deliver(p)
 		return reply{}
 	}
 	e, ok := s.newExchange(p, in)
@@ -230,7 +230,7 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 		return false
 	}
 	if len(s.cfg.Relays) > 0 {
-		s.hear(ctx, e.relay, e.log)
+		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
 }
@@ -244,7 +244,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 		// would let a sender direct packets to any host (S30).
 		reserved := s.machines.InReservedNetwork(e.relay)
 		if reserved {
-			s.hear(ctx, e.relay, e.log)
+			s.recordRelay(ctx, e.relay, e.log)
 		}
 		if mac == CheckMAC && !reserved && !local(e.in, e.relay) {
 			return reply{}
@@ -292,7 +292,7 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 		return false
 	}
 	if len(s.cfg.Relays) == 0 {
-		s.hear(ctx, e.relay, e.log)
+		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
 }

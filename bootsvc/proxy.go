@@ -97,7 +97,7 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 		return false
 	}
 	if !asked && len(s.cfg.Relays) == 0 {
-		s.hear(ctx, e.relay, e.log)
+		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
 }
