@@ -1,6 +1,7 @@
 package bmc
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -90,4 +91,21 @@ func FuzzRedfishAnswers(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestRedfishNullAnswers: no answer of a BMC that is null ends the server (security S35).
+func TestRedfishNullAnswers(t *testing.T) {
+	for at, refused := int64(0), false; ; at++ {
+		bench := newRedfishBench(t, vlab.RedfishSupermicro)
+		h := &hostileAnswer{service: bench.service, at: at, status: http.StatusOK, body: []byte(" \r\n\tnull")}
+		bench.server.Config.Handler = h
+		_, err := bench.Check(t.Context(), bench.bmc, password())
+		refused = refused || errors.Is(err, errNull)
+		if h.requests.Load() <= at { // each answer was replaced once
+			if !refused {
+				t.Error("no answer was refused")
+			}
+			return
+		}
+	}
 }

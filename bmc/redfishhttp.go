@@ -152,7 +152,7 @@ func (t *redfishTransport) failed(err error, login bool) {
 	var fenced fenceError
 	untrusted := judgeTLS(err)
 	switch {
-	case errors.As(err, &fenced), errors.Is(err, errTooMuch):
+	case errors.As(err, &fenced), errors.Is(err, errTooMuch), errors.Is(err, errNull):
 		t.cause = err
 	case untrusted != nil:
 		t.cause, t.lost = untrusted, false // nothing was sent
@@ -164,6 +164,10 @@ func (t *redfishTransport) failed(err error, login bool) {
 // errTooMuch means that a command took more than maxRequests or maxBytes.
 var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: update its firmware, or use another "+
 	"driver: %w", maxRequests, maxBytes>>20, inventory.ErrUnsupported)
+
+// errNull means that an answer is null instead of an object. gofish panics on it, in a goroutine, which would
+// end the server.
+var errNull = fmt.Errorf("the BMC answers null: update its firmware, or use another driver: %w", inventory.ErrUnsupported)
 
 // send sends a request, once more without If-Match if the service rejects the ETag that it returned
 // itself, and reads the answer. It calls the fence before each.
@@ -187,6 +191,9 @@ func (t *redfishTransport) send(q *http.Request, fence func() error) (*http.Resp
 		t.bytes += len(body)
 		if len(body) > maxAnswer {
 			return nil, nil, fmt.Errorf("the answer to %s has more than %d bytes", clip(q.URL.Path), maxAnswer)
+		}
+		if q.Method == http.MethodGet && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("null")) {
+			return nil, nil, errNull
 		}
 		if res.StatusCode == http.StatusPreconditionFailed && q.Header.Get("If-Match") != "" && q.GetBody != nil {
 			if q.Body, err = q.GetBody(); err != nil {

@@ -101,7 +101,8 @@ func (p *rpc) run(ctx context.Context, command func(context.Context) error) erro
 		case p.transport.cause != nil:
 			return p.transport.cause
 		}
-		return fmt.Errorf("the answer cannot be used (is bmc.consumerURL the right service?): %s: %w", clip(printable(err.Error())), inventory.ErrUnsupported)
+		return fmt.Errorf("the answer cannot be used (is bmc.consumerURL the right service?): %s: %w", clip(printable(err.Error())),
+			inventory.ErrUnsupported)
 	})
 }
 
