@@ -47,6 +47,7 @@ func FuzzRedfishAnswers(f *testing.F) {
 			f.Add(at*3, uint16(200), "/redfish/v1/SessionService/Sessions/1", []byte(body))
 		}
 		f.Add(uint8(3), uint16(401), "http://192.0.2.1/redfish/", []byte(body))
+		f.Add(uint8(30), uint16(200), "/redfish\x00\x10/v1/SessionService/Sessions/1", []byte(body))
 	}
 
 	f.Fuzz(func(t *testing.T, at uint8, status uint16, location string, body []byte) {
@@ -62,7 +63,7 @@ func FuzzRedfishAnswers(f *testing.F) {
 		var texts []string
 		note := func(err error) {
 			if err != nil {
-				texts = append(texts, err.Error())
+				texts = append(texts, strings.ReplaceAll(err.Error(), "\n", "; ")) // errors.Join
 			}
 		}
 

@@ -13,6 +13,9 @@ import (
 // the MAC of the card that it was loaded through. That file waits or boots. If it returns,
 // the kernel did not start: it is fetched three times. A machine on hold waits for as long as the
 // server does not answer, so that a restart of the server does not send it to half a system.
+//
+// With ingot=disk, GRUB starts the first boot loader that it finds on a disk: the removable media path
+// (UEFI 2.10 §3.5.1.1), or Debian's or Ubuntu's shim.
 const grubConfig = `set timeout=0
 if [ -z "$net_default_mac" -o -z "$net_default_server" ]; then
   echo "Ingot: GRUB does not know its network card or its server"
@@ -22,6 +25,16 @@ fi
 set ingot=1
 while [ "$ingot" != 4 ]; do
   source (tftp,$net_default_server)/grub/m/$net_default_mac
+  if [ "$ingot" = disk ]; then
+    for path in /EFI/BOOT/BOOTX64.EFI /EFI/debian/shimx64.efi /EFI/ubuntu/shimx64.efi; do
+      if search --set=root --file $path; then
+        chainloader $path
+        boot
+      fi
+    done
+    echo "Ingot: no boot loader on a disk"
+    exit
+  fi
   sleep 5
   if [ "$ingot" = 3 ]; then set ingot=4; fi
   if [ "$ingot" = 2 ]; then set ingot=3; fi
@@ -103,7 +116,10 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 		return "echo Ingot: the installation is not finished, waiting for its run\nset ingot=hold\nsleep 10\n", nil
 	case Disk:
 		// After an exit, firmware opens its setup screen instead of trying the next entry. After a
-		// restart, DHCP names no loader.
+		// restart, DHCP names no loader, unless another server always does.
+		if s.alwaysNamesLoader() {
+			return "echo Ingot: not armed, booting from disk\nset ingot=disk\n", nil
+		}
 		return "echo Ingot: not armed, restarting to boot from disk\nreboot\n", nil
 	}
 	return "", fmt.Errorf("GRUB cannot boot what machine %s is to boot (%s): %w", m.Name, d.Verdict, inventory.ErrInvalid)

@@ -133,6 +133,11 @@ func TestGrubOfAMachineThatIsNotArmed(t *testing.T) {
 			t.Errorf("%q, %v instead of %q", got, err, c.want)
 		}
 	}
+	f.setGrant(notArmed)
+	off, _ := newServer(t, f, beside(inventory.DHCPOff))
+	if got, err := tftpGet(t, startTFTP(t, off), "/grub/m/"+testMAC); err != nil || !strings.Contains(got, "\nset ingot=disk\n") {
+		t.Errorf("%q, %v: another server names the loader after a restart as well", got, err)
+	}
 	for _, name := range []string{"/grub/m/52:54:00:99:99:99", "/grub/m/x", "/boot/x/y/vmlinuz", "/boot/" + testMAC + "/y/vmlinuz", "/boot/" + testMAC + "/y/passwd"} {
 		if got, err := tftpGet(t, addr, name); err == nil {
 			t.Errorf("%s was served: %q", name, got)

@@ -68,6 +68,12 @@ func (s *Server) givenByAnother(a netip.Addr) bool {
 	})
 }
 
+// alwaysNamesLoader reports whether another DHCP server names a loader on some interface, to armed and
+// other machines alike.
+func (s *Server) alwaysNamesLoader() bool {
+	return slices.Contains(slices.Collect(maps.Values(s.cfg.Modes)), inventory.DHCPOff)
+}
+
 // identify returns r with the MAC of its source address, if another DHCP server may have given the
 // address and the client is on a network of this host. The kernel knows the MAC from the ARP
 // exchange before the client's first packet. Like the address, a MAC can be forged: it

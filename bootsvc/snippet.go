@@ -16,9 +16,10 @@ import (
 // server on an interface with the mode "off". server is one of SnippetServers, otherwise the
 // error is inventory.ErrInvalid. address is Ingot's TFTP server, base the URL of its HTTP server.
 //
-// The file names are the same for every machine and at all times: Ingot refuses them to a
-// machine that is not armed.
-func Snippet(server string, address netip.Addr, base string) (string, error) {
+// With secureBoot, UEFI machines that boot by PXE get shim instead of iPXE; it also boots with Secure Boot
+// off. The file names are the same for every machine and at all times: Ingot refuses them to a machine that
+// is not armed.
+func Snippet(server string, address netip.Addr, base string, secureBoot bool) (string, error) {
 	text, ok := snippets[server]
 	if !ok {
 		return "", inventory.Invalid("server", "write one of "+strings.Join(SnippetServers(), ", "), "unknown DHCP server %q", server)
@@ -26,10 +27,15 @@ func Snippet(server string, address netip.Addr, base string) (string, error) {
 	if u, err := url.Parse(base); err != nil || u.Scheme != "http" || !agentHost.MatchString(u.Host) || u.Path != "" || !address.Is4() {
 		return "", fmt.Errorf("writing a snippet for %s and %q: %w", address, base, inventory.ErrInvalid)
 	}
+	uefi, note := loaderUEFI, oneIPXE
+	if secureBoot {
+		uefi, note = loaderShim, oneShim
+	}
+
 	var b strings.Builder
 	err := template.Must(template.New(server).Parse(text)).Execute(&b, map[string]string{
 		"Address": address.String(), "Script": base + "/" + autoexecName, "HTTP": base + "/ipxe/binary/" + loaderUEFI,
-		"BIOS": loaderBIOS, "UEFI": loaderUEFI,
+		"BIOS": loaderBIOS, "UEFI": uefi, "OneLoader": note,
 	})
 	return b.String(), err
 }
@@ -37,10 +43,14 @@ func Snippet(server string, address netip.Addr, base string) (string, error) {
 // SnippetServers returns the DHCP servers that Snippet knows.
 func SnippetServers() []string { return slices.Sorted(maps.Keys(snippets)) }
 
-// oneLoader is what holds for servers that name the same file to every client.
-const oneLoader = `# This server names one file to every client: UEFI machines only, with iPXE 2.0 or later in Ingot's
+// What holds for servers that name the same file to every client.
+const (
+	oneIPXE = `# This server names one file to every client: UEFI machines only, with iPXE 2.0 or later in Ingot's
 # loader directory, which finds its script without DHCP.
 `
+	oneShim = `# This server names one file to every client: UEFI machines only.
+`
+)
 
 var snippets = map[string]string{
 	"isc": `# ISC DHCP: the top level of dhcpd.conf.
@@ -97,14 +107,14 @@ dhcp-boot=tag:uefi,tag:!ipxe,tag:!http,{{.UEFI}},,{{.Address}}
 dhcp-boot=tag:bios,tag:!ipxe,tag:!http,{{.BIOS}},,{{.Address}}
 `,
 	"vyos": `# VyOS: configuration mode; replace NETWORK and SUBNET.
-` + oneLoader + `set service dhcp-server shared-network-name NETWORK subnet SUBNET option bootfile-server {{.Address}}
+{{.OneLoader}}set service dhcp-server shared-network-name NETWORK subnet SUBNET option bootfile-server {{.Address}}
 set service dhcp-server shared-network-name NETWORK subnet SUBNET option bootfile-name {{.UEFI}}
 `,
 	"mikrotik": `# MikroTik RouterOS; replace SUBNET.
-` + oneLoader + `/ip dhcp-server network set [find address=SUBNET] next-server={{.Address}} boot-file-name={{.UEFI}}
+{{.OneLoader}}/ip dhcp-server network set [find address=SUBNET] next-server={{.Address}} boot-file-name={{.UEFI}}
 `,
 	"unifi": `# UniFi Network: Settings, Networks, the network, DHCP Service Management, Network Boot.
-` + oneLoader + `Server    {{.Address}}
+{{.OneLoader}}Server    {{.Address}}
 Filename  {{.UEFI}}
 `,
 }

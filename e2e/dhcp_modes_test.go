@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,8 +32,9 @@ var dhcpSetups = []dhcpSetup{
 	{"off beside ISC dhcpd", inventory.DHCPOff, lab.ISC},
 }
 
-// dhcpSite starts a site in that mode, with the other server and the relay to those that answer.
-func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup) *Site {
+// dhcpSite starts a site in that mode, with the other server and the relay to those that answer. With
+// secureBoot, the other server is configured for Secure Boot (docs/booting.md).
+func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup, secureBoot bool) *Site {
 	t.Helper()
 	s, err := NewSite(ctx, Options{
 		Root: "..", Dir: keepDir(t),
@@ -44,9 +46,15 @@ func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup) *Site {
 		return s
 	}
 	extra := ""
+	if secureBoot { // GRUB reads its TFTP server from the answer that gives the address
+		extra = map[lab.DHCPProgram]string{
+			lab.Dnsmasq: "dhcp-boot=,," + lab.ServerAddress + "\n", lab.Kea: `"next-server": "` + lab.ServerAddress + `"`,
+		}[setup.program]
+	}
 	relays := []string{lab.ServerAddress, lab.OtherDHCPAddress}
 	if setup.mode == inventory.DHCPOff {
-		extra, relays = s.must(ctx, t, "dhcp", "snippet", string(setup.program), "--address", lab.ServerAddress), relays[1:]
+		extra = s.must(ctx, t, "dhcp", "snippet", string(setup.program), "--address", lab.ServerAddress, fmt.Sprintf("--secure-boot=%t", secureBoot))
+		relays = relays[1:]
 	}
 	require.NoError(t, s.StartDHCP(ctx, setup.program, extra))
 	require.NoError(t, s.SetRelays(relays...))
@@ -57,6 +65,12 @@ func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup) *Site {
 func (setup dhcpSetup) addTo(ctx context.Context, s *Site, spec lab.Spec) (*lab.Machine, error) {
 	return s.Add(ctx, spec, func(doc map[string]any) {
 		doc["image"], doc["diskSelector"] = "mini", map[string]any{"serial": "DISK-" + spec.Name}
+		if spec.Firmware == lab.UEFISecure {
+			doc["interfaces"].([]any)[0].(map[string]any)["loader"] = inventory.LoaderShim
+		}
+		if spec.Redfish != "" {
+			doc["bmc"].(map[string]any)["bootPath"] = []string{"media"}
+		}
 		if setup.mode != inventory.DHCPReservation {
 			nic := doc["interfaces"].([]any)[0].(map[string]any)
 			for _, key := range []string{"address", "netmask", "gateway", "nameservers"} {
@@ -66,10 +80,21 @@ func (setup dhcpSetup) addTo(ctx context.Context, s *Site, spec lab.Spec) (*lab.
 	})
 }
 
-// A dhcpCell is a firmware and its way to the server.
+// A dhcpCell is a firmware and its way to the server, or virtual media in place of the firmware's network boot.
 type dhcpCell struct {
 	firmware lab.Firmware
 	vlan     int
+}
+
+// virtualMedia stands for a UEFI machine that a Redfish BMC boots from its virtual CD drive.
+const virtualMedia lab.Firmware = "virtual media"
+
+// spec returns the machine of a cell.
+func (c dhcpCell) spec(name string) lab.Spec {
+	if c.firmware == virtualMedia {
+		return lab.Spec{Name: name, Firmware: lab.UEFI, VLAN: c.vlan, Controller: lab.ControllerRedfish, Redfish: lab.RedfishSupermicro}
+	}
+	return lab.Spec{Name: name, Firmware: c.firmware, VLAN: c.vlan}
 }
 
 func (c dhcpCell) String() string {
@@ -80,16 +105,17 @@ func (c dhcpCell) String() string {
 	return string(c.firmware) + " " + way
 }
 
-// dhcpCells are the cells of a setup: all, or the one that the short form runs. Reservations are what the
-// other tests of the lab use.
+// dhcpCells are the cells of a setup: all, or the one that the short form runs.
 func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 	if !*full {
 		return map[string][]dhcpCell{
-			"proxy beside dnsmasq": {{lab.UEFI, lab.DirectVLAN}}, "proxy beside Kea": {{lab.UEFIHTTP, lab.DirectVLAN}},
+			"reservation":          {{lab.UEFISecure, lab.DirectVLAN}},
+			"proxy beside dnsmasq": {{lab.UEFI, lab.DirectVLAN}},
+			"proxy beside Kea":     {{lab.UEFIHTTP, lab.DirectVLAN}},
 			"off beside ISC dhcpd": {{lab.BIOS, lab.RelayedVLAN}},
 		}[setup.name]
 	}
-	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP} {
+	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP, virtualMedia, lab.UEFISecure} {
 		out = append(out, dhcpCell{firmware, lab.DirectVLAN}, dhcpCell{firmware, lab.RelayedVLAN})
 	}
 	return out
@@ -98,41 +124,56 @@ func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
 // server and each server beside Ingot. The long form writes the table of docs/booting.md.
 func TestDHCPModes(t *testing.T) {
-	beside(t, 150, 9)
+	beside(t, 240, 9)
 	done := map[dhcpCell]map[string]string{}
 	for _, setup := range dhcpSetups {
-		cells := dhcpCells(setup)
-		if len(cells) == 0 {
-			continue
-		}
-		t.Run(setup.name, func(t *testing.T) {
-			ctx := needLab(t)
-			s := dhcpSite(ctx, t, setup)
-			s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
-			for n, cell := range cells {
-				if done[cell] == nil {
-					done[cell] = map[string]string{}
-				}
-				done[cell][setup.name] = "fails"
-				t.Run(cell.String(), func(t *testing.T) {
-					begun := time.Now()
-					name := fmt.Sprintf("cell-%d", n)
-					m, err := setup.addTo(ctx, s, lab.Spec{Name: name, Firmware: cell.firmware, VLAN: cell.vlan})
-					require.NoError(t, err)
-					s.must(ctx, t, "machine", "provision", name, "--wait")
-					s.ended(ctx, t, name, inventory.StateSuccess)
-					s.closed(ctx, t, name)
-					_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
-					require.NoError(t, err)
-					done[cell][setup.name] = fmt.Sprintf("%.0f s", time.Since(begun).Seconds())
-					require.NoError(t, m.PowerOff(ctx))
-				})
+		for _, secureBoot := range []bool{false, true} { // the other server of mode off names one loader to all
+			cells := slices.DeleteFunc(dhcpCells(setup), func(c dhcpCell) bool { return (c.firmware == lab.UEFISecure) != secureBoot })
+			if len(cells) == 0 {
+				continue
 			}
-		})
+			t.Run(fmt.Sprintf("%s, Secure Boot %t", setup.name, secureBoot), func(t *testing.T) {
+				ctx := needLab(t)
+				s := dhcpSite(ctx, t, setup, secureBoot)
+				s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+				for n, cell := range cells {
+					if done[cell] == nil {
+						done[cell] = map[string]string{}
+					}
+					done[cell][setup.name] = "fails"
+					t.Run(cell.String(), func(t *testing.T) {
+						took := installCell(ctx, t, s, setup, cell.spec(fmt.Sprintf("cell-%d", n)))
+						done[cell][setup.name] = fmt.Sprintf("%.0f s", took.Seconds())
+					})
+				}
+			})
+		}
 	}
 	if *full {
 		writeDHCPTable(t, done)
 	}
+}
+
+// installCell installs a machine, sees its system run, and returns how long that took.
+func installCell(ctx context.Context, t *testing.T, s *Site, setup dhcpSetup, spec lab.Spec) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	m, err := setup.addTo(ctx, s, spec)
+	require.NoError(t, err)
+	s.must(ctx, t, "machine", "provision", spec.Name, "--wait")
+	s.ended(ctx, t, spec.Name, inventory.StateSuccess)
+	s.closed(ctx, t, spec.Name)
+	_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+	require.NoError(t, err)
+	took := time.Since(begun)
+
+	if spec.Firmware == lab.UEFISecure {
+		console, err := m.Serial()
+		require.NoError(t, err)
+		require.Contains(t, console, "secureboot: Secure boot enabled")
+	}
+	require.NoError(t, m.PowerOff(ctx))
+	return took
 }
 
 // writeDHCPTable replaces the table of docs/booting.md between its markers.
@@ -166,12 +207,15 @@ func writeDHCPTable(t *testing.T, done map[dhcpCell]map[string]string) {
 func TestOffBesideISC(t *testing.T) {
 	beside(t, 200, 9)
 	setup := dhcpSetups[3]
-	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI} {
-		t.Run(string(firmware), func(t *testing.T) {
+	// Behind a relay, GRUB starts what is on the disk. In the server's own network shim is refused before that.
+	for _, cell := range []dhcpCell{{lab.BIOS, lab.DirectVLAN}, {lab.UEFI, lab.DirectVLAN}, {lab.UEFISecure, lab.RelayedVLAN}} {
+		t.Run(string(cell.firmware), func(t *testing.T) {
 			ctx := needLab(t)
-			s := dhcpSite(ctx, t, setup)
+			s := dhcpSite(ctx, t, setup, cell.firmware == lab.UEFISecure)
 			s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
-			m, err := setup.addTo(ctx, s, lab.Spec{Name: "net", Firmware: firmware, Order: lab.NetworkFirst})
+			spec := cell.spec("net")
+			spec.Order = lab.NetworkFirst
+			m, err := setup.addTo(ctx, s, spec)
 			require.NoError(t, err)
 			s.must(ctx, t, "machine", "provision", "net", "--wait")
 			s.ended(ctx, t, "net", inventory.StateSuccess)
@@ -220,7 +264,7 @@ func TestSnippets(t *testing.T) {
 			l, err := lab.New(ctx, lab.Options{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
-			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress)
+			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, false)
 			require.NoError(t, err)
 			if program == lab.Kea {
 				_, text, _ = strings.Cut(text, "\n") // the comment

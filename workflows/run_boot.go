@@ -122,7 +122,8 @@ func (r *machineRun) secureBootHint() string {
 		last = "the file delivered last is GRUB's configuration"
 	case heard[inventory.EventLoader]:
 		last = "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses a shim that it does not know, " +
-			"and shim a GRUB that is not signed or revoked"
+			"and shim a GRUB that is not signed or revoked; beside another DHCP server, GRUB asks the next-server of that one, " +
+			"which must be this server"
 	}
 	return "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: " + last
 }

@@ -62,11 +62,13 @@ at all times: Ingot refuses them to a machine that is not armed, and the machine
 boots from its disk.
 
 The address and the port are those of this host's configuration.`,
-		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2",
+		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --secure-boot",
 		Args:    cobra.ExactArgs(1), ValidArgs: servers,
 	}
 	var address string
 	var port int
+	var secureBoot bool
+	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "name shim to UEFI machines, not iPXE")
 	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
 	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")
 
@@ -95,7 +97,7 @@ The address and the port are those of this host's configuration.`,
 		if port != 80 {
 			base = "http://" + config.Join(at.String(), port)
 		}
-		text, err := bootsvc.Snippet(c.args[0], at, base)
+		text, err := bootsvc.Snippet(c.args[0], at, base, secureBoot)
 		if err != nil {
 			return err
 		}
