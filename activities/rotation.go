@@ -102,8 +102,8 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 	if err := r.Store.PutBMCCandidate(ctx, o, next); err != nil {
 		return err
 	}
-	// A run that was fenced off must not set a password that is stored no more. An operation that drops the candidate has logged
-	// in after this one, and the store drops it only after the grant has ended.
+	// A fenced run must not set a password that is no longer stored, so the candidate is read again right before the write. Only
+	// an operation that logs in after this one can drop it, and only after the grant has ended.
 	still := func(ctx context.Context) error {
 		if err := fence(ctx); err != nil {
 			return err

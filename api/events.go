@@ -50,7 +50,7 @@ func (e *events) list(
 func cursor(p httpapi.Page) (after int64, descending bool, err error) {
 	if p.After != "" {
 		if after, err = strconv.ParseInt(p.After, 10, 64); err != nil || after < 0 {
-			return 0, false, inventory.Invalid("after", "", "invalid whole number %q", p.After)
+			return 0, false, inventory.Invalid("after", "the next of the last page", "invalid whole number %q", p.After)
 		}
 	}
 	descending, err = p.Descending("seq", "seq")

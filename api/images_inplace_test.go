@@ -31,7 +31,7 @@ func TestImageInPlace(t *testing.T) {
 		return decode[inventory.Image](t, w, status)
 	}
 
-	// A copy that had the name goes; what is in place is no file of the server.
+	// A copy that had the name goes; a file served in place does not belong to the server.
 	decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/debian-12", "raw bytes"), http.StatusCreated)
 	require.Len(t, s.files(), 1)
 	i := add(map[string]any{"path": path, "sha256": sumOf(text)}, http.StatusCreated)

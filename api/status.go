@@ -74,7 +74,7 @@ type NetbootStatus struct {
 	// Rivals are other DHCP servers that were seen in the last hour.
 	Rivals []inventory.Rival `json:"rivals,omitempty"`
 	// Messages by syslog that are not kept since the server started: of machines that sent too many, and
-	// of hosts that are no machines.
+	// of hosts that are not in the inventory.
 	SyslogDropped int64 `json:"syslogDropped,omitempty"`
 	SyslogUnknown int64 `json:"syslogUnknown,omitempty"`
 }

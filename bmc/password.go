@@ -16,15 +16,16 @@ type passwordSetter interface {
 	setPassword(ctx context.Context, next inventory.Secret) error
 }
 
-// SetPassword changes the password of the BMC's user b.User. It proves nothing: the caller logs in with the new one. fence is as in
-// Set.
+// SetPassword changes the password of the BMC's user b.User. It does not prove the new one: the caller logs
+// in with it. fence is as in Set.
 func (d *Driver) SetPassword(ctx context.Context, b inventory.BMC, password, next inventory.Secret,
 	fence func(context.Context) error,
 ) error {
 	return d.with(ctx, b, password, "changing the password", func(s *session) error {
 		p, ok := s.provider.(passwordSetter)
 		if !ok {
-			return fmt.Errorf("the driver %s cannot change passwords: %w", b.Driver, inventory.ErrUnsupported)
+			return fmt.Errorf("the driver %s cannot change passwords: change it at the BMC, and then in the inventory: %w", b.Driver,
+				inventory.ErrUnsupported)
 		}
 		s.fence = fence
 		return s.write(ctx, func() (bool, error) { return true, p.setPassword(ctx, next) })
@@ -79,5 +80,5 @@ func (p *redfish) account() (*fish.ManagerAccount, error) {
 			return a, nil
 		}
 	}
-	return nil, fmt.Errorf("the BMC lists no account of user %q", p.bmc.User)
+	return nil, fmt.Errorf("the BMC lists no account of user %q: correct bmc.user, or change the password at the BMC", p.bmc.User)
 }

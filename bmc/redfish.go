@@ -83,7 +83,7 @@ func (p *redfish) run(ctx context.Context, command func() error) error {
 		if p.last == nil || !p.transport.expired || ctx.Err() != nil || again {
 			return p.last
 		}
-		p.target.left.sessions = append(p.target.left.sessions, p.transport.session)
+		p.target.left.add(p.transport.session)
 		p.writer, p.reader, p.transport.session = nil, nil, bmcSession{}
 	}
 }
@@ -156,7 +156,7 @@ func (p *redfish) logOut(ctx context.Context) error {
 	}
 	err := p.deleteSession(ctx, s)
 	if err != nil {
-		p.target.left.sessions = append(p.target.left.sessions, s)
+		p.target.left.add(s)
 	}
 	return err
 }

@@ -314,6 +314,30 @@ func TestRedfishLeftovers(t *testing.T) {
 	require.Equal(t, 1, now)
 }
 
+// TestRedfishLeftoversAreBounded: of the sessions that a BMC does not delete, the newest are remembered and
+// deleted later.
+func TestRedfishLeftoversAreBounded(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	b.service.Pretend(vlab.RedfishFault{Method: "DELETE", Path: "/redfish/v1/SessionService/Sessions/*", Status: 503})
+	for range maxLeft + 3 {
+		_, err := b.State(t.Context(), b.bmc, password())
+		require.NoError(t, err)
+	}
+	require.Len(t, b.targets, 1)
+	for _, target := range b.targets {
+		require.Len(t, target.left.sessions, maxLeft)
+	}
+	before, _ := b.service.Sessions()
+	b.service.Pretend()
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.NoError(t, err)
+	now, _ := b.service.Sessions()
+	require.Equal(t, before-maxLeft, now)
+	for _, target := range b.targets {
+		require.Empty(t, target.left.sessions)
+	}
+}
+
 // TestRedfishMedia: what others have inserted is ejected from every drive before an insertion, and stays when one medium
 // is ejected. URLs may be long.
 func TestRedfishMedia(t *testing.T) {

@@ -36,6 +36,15 @@ type leftovers struct {
 	searched bool
 }
 
+// maxLeft is how many sessions of a BMC are remembered, because each operation tries to delete them all.
+const maxLeft = 8
+
+// add remembers a session. Of too many, the oldest is forgotten: it is the first to end by its time-out.
+func (l *leftovers) add(s bmcSession) {
+	l.sessions = append(l.sessions, s)
+	l.sessions = l.sessions[max(0, len(l.sessions)-maxLeft):]
+}
+
 // redfishTransport sends the requests of one operation on a Redfish service. bmclib and gofish
 // neither pass a context nor return the status of an answer, so this transport adds the context of
 // the present command and records why a request failed. It sends requests to this service only,
@@ -143,7 +152,7 @@ func (t *redfishTransport) failed(err error, login bool) {
 	var fenced fenceError
 	untrusted := judgeTLS(err)
 	switch {
-	case errors.As(err, &fenced), errors.Is(err, errTooMuch):
+	case errors.As(err, &fenced), errors.Is(err, errTooMuch), errors.Is(err, errNull):
 		t.cause = err
 	case untrusted != nil:
 		t.cause, t.lost = untrusted, false // nothing was sent
@@ -153,8 +162,12 @@ func (t *redfishTransport) failed(err error, login bool) {
 }
 
 // errTooMuch means that a command took more than maxRequests or maxBytes.
-var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: %w", maxRequests, maxBytes>>20,
-	inventory.ErrUnsupported)
+var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: update its firmware, or use another "+
+	"driver: %w", maxRequests, maxBytes>>20, inventory.ErrUnsupported)
+
+// errNull means that an answer is null instead of an object. gofish panics on it, in a goroutine, which would
+// end the server.
+var errNull = fmt.Errorf("the BMC answers null: update its firmware, or use another driver: %w", inventory.ErrUnsupported)
 
 // send sends a request, once more without If-Match if the service rejects the ETag that it returned
 // itself, and reads the answer. It calls the fence before each.
@@ -178,6 +191,9 @@ func (t *redfishTransport) send(q *http.Request, fence func() error) (*http.Resp
 		t.bytes += len(body)
 		if len(body) > maxAnswer {
 			return nil, nil, fmt.Errorf("the answer to %s has more than %d bytes", clip(q.URL.Path), maxAnswer)
+		}
+		if q.Method == http.MethodGet && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("null")) {
+			return nil, nil, errNull
 		}
 		if res.StatusCode == http.StatusPreconditionFailed && q.Header.Get("If-Match") != "" && q.GetBody != nil {
 			if q.Body, err = q.GetBody(); err != nil {

@@ -241,7 +241,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 ) (changed bool, err error) {
 	drives, ok := s.provider.(mediaDrives)
 	if !ok {
-		return false, fmt.Errorf("the driver %s has no virtual media: %w", driver, inventory.ErrUnsupported)
+		return false, fmt.Errorf("the driver %s has no virtual media; redfish has: %w", driver, inventory.ErrUnsupported)
 	}
 	now, err := drives.media(ctx)
 	if err != nil || wanted(now) {

@@ -101,7 +101,8 @@ func (p *rpc) run(ctx context.Context, command func(context.Context) error) erro
 		case p.transport.cause != nil:
 			return p.transport.cause
 		}
-		return fmt.Errorf("the answer cannot be used: %s: %w", clip(printable(err.Error())), inventory.ErrUnsupported)
+		return fmt.Errorf("the answer cannot be used (is bmc.consumerURL the right service?): %s: %w", clip(printable(err.Error())),
+			inventory.ErrUnsupported)
 	})
 }
 
@@ -123,7 +124,7 @@ func (p *rpc) PowerSet(ctx context.Context, state string) (ok bool, err error) {
 	return ok, err
 }
 
-// BootDeviceSet requests the boot device. The protocol has no request to remove it: none is sent as a device.
+// BootDeviceSet requests the boot device. The protocol has no request that removes it, so the device "none" is sent.
 func (p *rpc) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (ok bool, err error) {
 	err = p.run(ctx, func(ctx context.Context) (err error) {
 		ok, err = p.client.BootDeviceSet(ctx, device, persistent, efi)

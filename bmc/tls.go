@@ -16,8 +16,8 @@ import (
 // errUntrusted means that no password was sent because of the BMC's certificate.
 var errUntrusted = errors.New("its certificate is not trusted")
 
-// errStranger means that the certificate has another key than the known one, errUnsigned that no
-// authority signed it although one had signed that of the first use.
+// errStranger means that the certificate has another key than the known one. errUnsigned means that no
+// authority signed the certificate, although an authority had signed the one of the first use.
 var (
 	errStranger = errors.New("its key is not the known one")
 	errUnsigned = errors.New("no authority signed it, and one had signed the certificate of the first use")

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// S35: the packets of any host end nothing, whatever their length, and only the sender's own address counts.
 func TestARPSender(t *testing.T) {
 	a := netip.MustParseAddr(testAddr)
 	hw, err := net.ParseMAC(testMAC)
@@ -32,7 +33,7 @@ func TestARPSender(t *testing.T) {
 	}
 }
 
-// A probe believes the host that answers, and no entry of the kernel's table.
+// S48: a probe believes the host that answers, and no entry of the kernel's table.
 func TestLabProbeARP(t *testing.T) {
 	if !inNamespaces(t) {
 		return

@@ -24,15 +24,10 @@ const (
 // and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
 // figures are medians.
 func TestBenchDHCP(t *testing.T) {
-	if db := os.Getenv(benchDB); db != "" {
-		serveInventory(t, db, os.Getenv(benchDir))
+	dir, ok := beginBench(t)
+	if !ok {
 		return
 	}
-	if !benchmarks(t) {
-		return
-	}
-	addPeer(t)
-	dir := benchTemp(t)
 	fmt.Printf("%-44s %9s %9s %6s   (medians of %d)\n", "DORA/s", "ingot", "Kea", "ratio", dhcpRuns)
 	for _, machines := range []int{1000, 10_000, 100_000} {
 		targets := []dhcpTarget{

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -34,15 +33,10 @@ const (
 // what the host and its load permit. Each request is for another machine. It measures the image server
 // beside nginx with sendfile. The figures are medians.
 func TestBenchHTTP(t *testing.T) {
-	if db := os.Getenv(benchDB); db != "" {
-		serveInventory(t, db, os.Getenv(benchDir))
+	dir, ok := beginBench(t)
+	if !ok {
 		return
 	}
-	if !benchmarks(t) {
-		return
-	}
-	addPeer(t)
-	dir := benchTemp(t)
 	fmt.Printf("%-44s %9s %9s %6s %9s %9s %9s %9s   (medians of %d)\n", "requests/s, 16 connections", "ingot", "net/http", "ratio",
 		"p99, ms", "net/http", "CPU, µs", "net/http", httpRuns)
 	metadata := func(n int) string {

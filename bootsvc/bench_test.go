@@ -236,6 +236,21 @@ func benchTemp(t *testing.T) string {
 	return dir
 }
 
+// beginBench prepares a benchmark beside another server: the network, and a folder on a disk. ok is false in
+// the process that serves for the benchmark (startServer), after it has served, and outside the namespace.
+func beginBench(t *testing.T) (dir string, ok bool) {
+	t.Helper()
+	if db := os.Getenv(benchDB); db != "" {
+		serveInventory(t, db, os.Getenv(benchDir))
+		return "", false
+	}
+	if !benchmarks(t) {
+		return "", false
+	}
+	addPeer(t)
+	return benchTemp(t), true
+}
+
 // benchmarks skips a test that measures, unless it is asked for. It reports whether the test runs in its namespace.
 func benchmarks(t *testing.T) bool {
 	t.Helper()

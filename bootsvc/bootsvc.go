@@ -62,8 +62,8 @@ type Config struct {
 	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
 	Modes map[string]inventory.DHCPMode
 	// Discovery are the addresses for unknown machines on interfaces, or through relays (see
-	// inventory.RelayNetwork). They boot the agent, which reports the hardware. An interface that is
-	// missing answers no unknown machine.
+	// inventory.RelayNetwork). They boot the agent, which reports the hardware. On an
+	// interface that is missing, unknown machines get no answer.
 	Discovery map[string]inventory.Range
 	// DiscoverBeside are interfaces in mode proxy or off where unknown machines boot the agent with the
 	// address of the other DHCP server.
@@ -172,7 +172,7 @@ type Stats struct {
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
 	SyslogDropped int64 `json:"syslogDropped"` // lines of machines
-	SyslogUnknown int64 `json:"syslogUnknown"` // messages of hosts that are no machines of the inventory
+	SyslogUnknown int64 `json:"syslogUnknown"` // messages of hosts that are not in the inventory
 	Panics        int64 `json:"panics"`        // while network input was handled
 }
 
@@ -248,8 +248,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	s.probe = s.probeARP
 	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
-		s.guests[name] = newGuests(r)
-		s.guests[name].relay, _ = inventory.RelayNetwork(name)
+		s.guests[name] = s.newGuestsOf(name, r)
 	}
 	for _, name := range cfg.DiscoverBeside {
 		s.guests[name] = newGuests(inventory.Range{})

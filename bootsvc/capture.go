@@ -32,7 +32,7 @@ const (
 type Capture struct {
 	MACs      []string
 	Addresses []netip.Addr
-	// All also takes what is no boot protocol: HTTP with the machine's user data, for example.
+	// All takes the packets of every protocol, for example HTTP with the machine's user data.
 	All bool
 }
 

@@ -73,8 +73,8 @@ func (c *checks) begin(id dhcpv4.TransactionID) (<-chan *dhcpv4.DHCPv4, func()) 
 	}
 }
 
-// hear passes a reply to the check that waits for it.
-func (c *checks) hear(p *dhcpv4.DHCPv4) {
+// deliver passes a reply to the check that waits for it.
+func (c *checks) deliver(p *dhcpv4.DHCPv4) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
@@ -277,7 +277,7 @@ func (s *Server) readAnswers(conn *net.UDPConn) {
 func (s *Server) readAnswer(b []byte) {
 	defer s.guard.Recover("an answer to a check of DHCP")
 	if p, err := dhcpv4.FromBytes(b); err == nil {
-		s.checks.hear(p)
+		s.checks.deliver(p)
 	}
 }
 

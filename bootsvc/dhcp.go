@@ -137,7 +137,7 @@ func (e *exchange) log() *slog.Logger {
 // for the inventory and for the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if p.OpCode == dhcpv4.OpcodeBootReply {
-		s.checks.hear(p)
+		s.checks.deliver(p)
 		return reply{}
 	}
 	e, ok := s.newExchange(p, in)
@@ -156,13 +156,10 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		e.log().Error("looking up a machine for DHCP", "error", err)
 		return reply{}
 	}
-	if e.decision.Verdict == Unknown {
-		if !s.admitGuest(ctx, e) {
+	if e.decision.Verdict == Unknown || e.decision.Verdict == Discover {
+		if !s.discoverGuest(ctx, e) {
 			return s.answerUnknown(ctx, e)
 		}
-		e.decision = s.decideGuest(e.request, e.decision)
-	}
-	if e.decision.Verdict == Discover {
 		s.noteUnknown(e)
 	}
 	e.subnet = reservationPrefix(e.decision.Interface, in)
@@ -233,7 +230,7 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 		return false
 	}
 	if len(s.cfg.Relays) > 0 {
-		s.hear(ctx, e.relay, e.log)
+		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
 }
@@ -247,7 +244,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 		// would let a sender direct packets to any host (S30).
 		reserved := s.machines.InReservedNetwork(e.relay)
 		if reserved {
-			s.hear(ctx, e.relay, e.log)
+			s.recordRelay(ctx, e.relay, e.log)
 		}
 		if mac == CheckMAC && !reserved && !local(e.in, e.relay) {
 			return reply{}
@@ -265,7 +262,7 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 func (s *Server) noteUnknown(e *exchange) {
 	mac := e.request.MAC
 	s.stats.dhcpUnknown.Add(1)
-	if g := s.guestsOf(e); g != nil {
+	if _, g := s.guestsOf(e); g != nil {
 		if _, _, ok := g.find(mac, netip.Addr{}, s.now()); ok {
 			g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 		}
@@ -295,7 +292,7 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 		return false
 	}
 	if len(s.cfg.Relays) == 0 {
-		s.hear(ctx, e.relay, e.log)
+		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
 }

@@ -27,7 +27,9 @@ const (
 )
 
 // guests are the unknown machines of one interface or relay, with their addresses from the range of
-// Config.Discovery. They are kept in memory: after a restart a machine asks again.
+// Config.Discovery. They are kept in memory, so a server that was restarted does not know who has an address
+// of the range: until the last of these leases has ended, an address is probed by ARP before it is offered.
+// Behind a relay that is not possible.
 type guests struct {
 	inventory.Range              // zero: another DHCP server gives the addresses
 	relay           netip.Prefix // address of a relay on its network; invalid = an interface
@@ -36,11 +38,14 @@ type guests struct {
 	byAddr          map[netip.Addr]string
 	minute          time.Time // when admitted was reset
 	admitted        int
+	probeUntil      time.Time                      // end of the leases of an earlier process; zero = nothing is probed
+	probe           func(mac string, a netip.Addr) // probes the address of a new guest and calls probed
 }
 
 type guest struct {
 	address netip.Addr
 	until   time.Time
+	probing bool // whether another host has the address: it is not offered yet
 }
 
 func newGuests(r inventory.Range) *guests {
@@ -55,15 +60,32 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 		mac = g.byAddr[a]
 	}
 	x, ok := g.byMAC[mac]
-	return mac, x, ok && now.Before(x.until)
+	return mac, x, ok && !x.probing && now.Before(x.until)
+}
+
+// probed stores that the host with the MAC other has the address of a new guest, or that no host has it if
+// other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
+// new guest gets another address when it asks again.
+func (g *guests) probed(mac, other string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x := g.byMAC[mac]
+	x.probing = false
+	if other != "" {
+		delete(g.byMAC, mac)
+		x.until, mac = now.Add(guestLease), other
+		g.byAddr[x.address] = other
+	}
+	g.byMAC[mac] = x
 }
 
 // admit gives an address to a MAC, or renews it. taken reports whether an address belongs to a
-// machine of the inventory. ok is false if no address is left, or too many are new.
+// machine of the inventory. ok is false if no address is left, or too many are new. A new guest that is still
+// being probed is admitted, and find does not find it.
 func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if x, known := g.byMAC[mac]; known && !taken(x.address) {
+	if x, known := g.byMAC[mac]; known && (x.probing || !taken(x.address)) {
 		x.until = now.Add(guestLease)
 		g.byMAC[mac] = x
 		return true
@@ -88,7 +110,11 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 			continue
 		}
 		g.admitted++
-		g.byMAC[mac], g.byAddr[a] = guest{a, now.Add(guestLease)}, mac
+		x := guest{address: a, until: now.Add(guestLease), probing: now.Before(g.probeUntil)}
+		g.byMAC[mac], g.byAddr[a] = x, mac
+		if x.probing {
+			go g.probe(mac, a)
+		}
 		return true
 	}
 	return false
@@ -108,31 +134,70 @@ func (g *guests) admitVisitor(mac string, now time.Time) bool {
 	return true
 }
 
-// guestsOf returns the guests that e may be one of, or nil: those of its interface or relay. A relay that
-// is listed has the mode of its interface where another DHCP server gives the addresses.
-func (s *Server) guestsOf(e *exchange) *guests {
+// newGuestsOf returns the guests of an interface or relay of Config.Discovery.
+func (s *Server) newGuestsOf(name string, r inventory.Range) *guests {
+	g := newGuests(r)
+	relay, isRelay := inventory.RelayNetwork(name)
+	if isRelay {
+		g.relay = relay
+		return g
+	}
+	g.probeUntil = s.now().Add(guestLease)
+	g.probe = func(mac string, a netip.Addr) {
+		defer s.guard.Recover("a probe of a guest's address")
+		other, found := s.probe(a, mac)
+		if found {
+			s.log.Warn("an address for discovery is in use, by a machine that got it before this server started or by another host",
+				"address", a.String(), "other", other)
+		}
+		g.probed(mac, other, s.now())
+	}
+	return g
+}
+
+// guestsOf returns the guests that e may be one of, with their name in the configuration, or nil: those of
+// its interface or relay. A relay that is listed has the mode of its interface where another DHCP server
+// gives the addresses.
+func (s *Server) guestsOf(e *exchange) (name string, g *guests) {
 	here := s.guests[e.in.name]
 	if !e.relay.IsValid() {
-		return here
+		return e.in.name, here
 	}
 	for _, network := range []netip.Addr{e.network, e.relay} {
-		for _, g := range s.guests {
+		for name, g := range s.guests {
 			if g.relay.IsValid() && g.relay.Addr() == network {
-				return g
+				return name, g
 			}
 		}
 	}
 	if here != nil && here.Range == (inventory.Range{}) && len(s.cfg.Relays) > 0 {
-		return here
+		return e.in.name, here
 	}
-	return nil
+	return "", nil
+}
+
+// discoverGuest decides for an unknown client of DHCP. Only a guest of the interface or relay that the
+// packet came through is answered: an address of another network is of no use, and discovery may be off
+// here. ok is false if the client is not, and does not become, such a guest.
+func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
+	name, g := s.guestsOf(e)
+	if g == nil {
+		return false
+	}
+	d, ok := s.decideGuestOf(name, g, e.request)
+	if !ok && s.admitGuest(ctx, e, g) {
+		d, ok = s.decideGuestOf(name, g, e.request)
+	}
+	if ok {
+		e.decision = d
+	}
+	return ok
 }
 
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
 // A client without a boot class (a telephone, a system on a disk) gets none.
-func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
-	g := s.guestsOf(e)
-	if g == nil || e.request.MAC == CheckMAC || e.request.Class == ClassNone ||
+func (s *Server) admitGuest(ctx context.Context, e *exchange, g *guests) bool {
+	if e.request.MAC == CheckMAC || e.request.Class == ClassNone ||
 		e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
 		return false
 	}
@@ -147,34 +212,46 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange) bool {
 }
 
 // decideGuest decides for a client that is not in the inventory: a guest boots the agent, which
-// reports the hardware and does nothing else.
+// reports the hardware and does nothing else. A file is served to it wherever it asks from, because the
+// files are the same for every guest.
 func (s *Server) decideGuest(r Request, unknown Decision) Decision {
 	for name, g := range s.guests {
-		mac, x, ok := g.find(r.MAC, r.Address, s.now())
-		if !ok {
-			continue
+		if d, ok := s.decideGuestOf(name, g, r); ok {
+			return d
 		}
-		d := Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
-			MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease),
-		}}
-		networks := []netip.Prefix{g.relay}
-		if g.relay.IsValid() {
-			d.Interface.Gateway = g.relay.Addr() // the way to this server
-		} else {
-			networks = s.prefixes(name)
-		}
-		for _, p := range networks {
-			if p.Contains(x.address) {
-				d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
-			}
-		}
-		// The owner is only part of the token in the URLs of this machine's boot files.
-		d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
-		d.because("no machine of the inventory has this MAC: discovery is on, it boots the agent, which only reports the hardware")
-		d.chooseBootFile(r)
-		return d
 	}
 	return unknown
+}
+
+// decideGuestOf is decideGuest for the guests of one interface or relay, with that name in the
+// configuration. ok is false if the client is not one of them.
+func (s *Server) decideGuestOf(name string, g *guests, r Request) (d Decision, ok bool) {
+	mac, x, ok := g.find(r.MAC, r.Address, s.now())
+	if !ok {
+		return d, false
+	}
+	d = Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
+		MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease),
+	}}
+	networks := []netip.Prefix{g.relay}
+	if !g.relay.IsValid() {
+		networks = s.prefixes(name)
+	}
+	for _, p := range networks {
+		if !p.Contains(x.address) {
+			continue
+		}
+		d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
+		if g.relay.IsValid() || !p.Contains(s.cfg.Address) {
+			d.Interface.Gateway = p.Addr() // the way to this server's address on another network
+		}
+		break
+	}
+	// The owner is only part of the token in the URLs of this machine's boot files.
+	d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
+	d.because("no machine of the inventory has this MAC: discovery is on, it boots the agent, which only reports the hardware")
+	d.chooseBootFile(r)
+	return d, true
 }
 
 // Guest reports whether a MAC is that of an unknown machine which has this address for its
@@ -184,10 +261,10 @@ func (s *Server) Guest(mac string, a netip.Addr) bool {
 		_, x, ok := g.find(mac, netip.Addr{}, s.now())
 		switch {
 		case !ok:
-		case x.address.IsValid():
-			return x.address == a
-		default:
-			return s.visits(mac, a) == g && g.admit(mac, s.now(), func(netip.Addr) bool { return false })
+		case x.address.IsValid() && x.address == a:
+			return true
+		case !x.address.IsValid() && s.visits(mac, a) == g:
+			return g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 		}
 	}
 	return false

@@ -24,6 +24,7 @@ func TestS7S8S32Discovery(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}} // 10.10.20.11
 	now := testNow
 	s, _ := newServer(t, f, func(c *Config) { discovering(c); c.Now = func() time.Time { return now } })
+	now = now.Add(guestLease) // no earlier process has given addresses
 	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	ask := func(n byte, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
@@ -103,5 +104,94 @@ func TestS41DiscoveryIsOffByDefault(t *testing.T) {
 	r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(7)).ToBytes(), link{name: "lo"})
 	if r.route != routeNone {
 		t.Errorf("answered by %s", r.route)
+	}
+}
+
+// A guest of one interface is not answered on another one: it is admitted there, or gets nothing. Its
+// gateway is this host where the server's address is on another network.
+func TestGuestsAreOfOneInterface(t *testing.T) {
+	now := testNow
+	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
+		c.Now = func() time.Time { return now }
+		c.Interfaces, c.Modes = []string{"lo", "eth8", "eth9"}, map[string]inventory.DHCPMode{"eth9": inventory.DHCPProxy}
+		c.Discovery = map[string]inventory.Range{
+			"lo":   {From: netip.MustParseAddr("127.0.20.10"), To: netip.MustParseAddr("127.0.20.13")},
+			"eth8": {From: netip.MustParseAddr("10.10.20.10"), To: netip.MustParseAddr("10.10.20.13")},
+		}
+	})
+	now = now.Add(guestLease) // no earlier process has given addresses
+	ask := func(iface string, mode inventory.DHCPMode) reply {
+		return s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+		}).ToBytes(), link{name: iface, mode: mode, port: dhcpv4.ServerPort})
+	}
+	r := ask("lo", inventory.DHCPReservation)
+	if r.packet == nil || r.packet.YourIPAddr.String() != "127.0.20.10" || len(r.packet.Router()) != 1 ||
+		r.packet.Router()[0].String() != "127.0.0.1" {
+		t.Fatalf("on another network than the server's address: %v", r.packet)
+	}
+	if r := ask("eth9", inventory.DHCPProxy); r.route != routeNone {
+		t.Errorf("where discovery is off: %s", r.packet.Summary())
+	}
+	if r := ask("eth8", inventory.DHCPReservation); r.packet == nil || r.packet.YourIPAddr.String() != "10.10.20.10" {
+		t.Errorf("on the other interface with a range: %v", r.packet)
+	}
+	for _, a := range []string{"127.0.20.10", "10.10.20.10"} {
+		for range 20 { // the order of a map is random
+			if !s.Guest(unknownMAC, netip.MustParseAddr(a)) {
+				t.Fatalf("its report from %s does not count", a)
+			}
+		}
+	}
+}
+
+// After a restart, the server does not know which addresses of its range are in use. A guest of the earlier
+// process keeps its address, and another machine gets another one.
+func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
+	const old = "02:00:00:00:00:77"
+	now := testNow
+	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, func(c *Config) {
+		discovering(c)
+		c.Now = func() time.Time { return now }
+	})
+	probes := make(chan string) // the MAC that answers, or ""
+	s.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
+	done := make(chan struct{})
+	probe := s.guests["lo"].probe
+	s.guests["lo"].probe = func(mac string, a netip.Addr) { probe(mac, a); done <- struct{}{} }
+	ask := func(mac string, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
+		t.Helper()
+		hw, err := net.ParseMAC(mac)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mods = append(mods, dhcpv4.WithHwAddr(hw))
+		r := s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "lo", mode: inventory.DHCPReservation})
+		if r.route == routeNone {
+			return ""
+		}
+		return r.packet.MessageType().String() + " " + r.packet.YourIPAddr.String()
+	}
+	discover := func() string { return ask(unknownMAC, dhcpv4.MessageTypeDiscover, pxeClient(7)) }
+
+	for _, other := range []string{old, ""} {
+		for range 2 {
+			if got := discover(); got != "" {
+				t.Fatalf("offered before the probe has ended: %s", got)
+			}
+		}
+		probes <- other
+		<-done
+	}
+	if got := discover(); got != "OFFER 10.10.20.12" {
+		t.Errorf("the address that another machine has: %q", got)
+	}
+	if got := ask(old, dhcpv4.MessageTypeRequest, generic(50, 10, 10, 20, 10)); got != "ACK 10.10.20.10" ||
+		!s.Guest(old, netip.MustParseAddr("10.10.20.10")) {
+		t.Errorf("a guest of the earlier process: %q", got)
+	}
+	now = now.Add(guestLease)
+	if got := ask("02:00:00:00:00:78", dhcpv4.MessageTypeDiscover, pxeClient(7)); got != "OFFER 10.10.20.10" {
+		t.Errorf("after all leases have ended: %q", got)
 	}
 }

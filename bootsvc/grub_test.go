@@ -134,11 +134,10 @@ func TestGrubOfAMachineThatIsNotArmed(t *testing.T) {
 		}
 	}
 	f.setGrant(notArmed)
-	s.cfg.Modes = map[string]inventory.DHCPMode{"eth0": inventory.DHCPOff}
-	if got, err := tftpGet(t, addr, "/grub/m/"+testMAC); err != nil || !strings.Contains(got, "\nset ingot=disk\n") {
+	off, _ := newServer(t, f, beside(inventory.DHCPOff))
+	if got, err := tftpGet(t, startTFTP(t, off), "/grub/m/"+testMAC); err != nil || !strings.Contains(got, "\nset ingot=disk\n") {
 		t.Errorf("%q, %v: another server names the loader after a restart as well", got, err)
 	}
-	s.cfg.Modes = nil
 	for _, name := range []string{"/grub/m/52:54:00:99:99:99", "/grub/m/x", "/boot/x/y/vmlinuz", "/boot/" + testMAC + "/y/vmlinuz", "/boot/" + testMAC + "/y/passwd"} {
 		if got, err := tftpGet(t, addr, name); err == nil {
 			t.Errorf("%s was served: %q", name, got)

@@ -152,15 +152,15 @@ func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, 
 	if m == nil && s.admitVisitor(r.Context(), req.MAC, bySource(r).Address) {
 		m, d = s.decided(r.Context(), req)
 	}
-	s.hearHTTP(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
+	s.rememberHTTP(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
 	if m != nil && d.Armed() && reserved(*m, bySource(r).Address) {
 		httpserve.Prefer(r.Context())
 	}
 	return m, d
 }
 
-// hearHTTP remembers a request of a client that boots.
-func (s *Server) hearHTTP(r *http.Request, mac, path string, d Decision) {
+// rememberHTTP remembers a request of a client that boots.
+func (s *Server) rememberHTTP(r *http.Request, mac, path string, d Decision) {
 	s.wire.add(mac, heard{
 		at: s.now(), where: "HTTP from " + r.RemoteAddr,
 		request: printable(r.Method+" "+path[:min(len(path), maxWireText)], maxWireText), // keeps no long path in memory
@@ -226,6 +226,9 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	m, d := s.decidedHTTP(r, req)
+	if m != nil && !d.ServesLoader() && req.Address.IsValid() && r.Method == http.MethodGet {
+		s.rec.event(d, diskEvent(d), name+" by HTTP") // another DHCP server named the loader: the first request of this boot
+	}
 	if m == nil && !s.anonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
 		return
@@ -260,7 +263,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		return
 	}
 	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
-	s.hearHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
+	s.rememberHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
 	if m == nil || !s.bootOpen(d, token) {
 		notFound(w)
 		return

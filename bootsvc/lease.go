@@ -150,7 +150,7 @@ func (s *Server) routes(r *dhcpv4.DHCPv4, gateway, giaddr netip.Addr) {
 func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
 	if req.Class == ClassIPXE {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
-		if s.logServer.Load() { // a build with a syslog console sends that there
+		if s.logServer.Load() { // iPXE built with CONSOLE_SYSLOG sends its console there
 			r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionLogServer, s.cfg.Address.AsSlice()))
 		}
 	}

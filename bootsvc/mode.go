@@ -56,15 +56,16 @@ func (s *Server) modeOf(i inventory.Interface) inventory.DHCPMode {
 	return all[0]
 }
 
-// foreign reports whether another DHCP server gives the addresses of some interface, so that a
-// client's address may be none of the inventory.
-func (s *Server) foreign() bool {
-	for _, m := range s.cfg.Modes {
-		if m == inventory.DHCPProxy || m == inventory.DHCPOff {
-			return true
-		}
+// givenByAnother reports whether another DHCP server may have given an address to its client: the
+// address is on no interface in mode reservation, and there is an interface in another mode. Such an
+// address may be in no document, or in the document of another machine.
+func (s *Server) givenByAnother(a netip.Addr) bool {
+	if !slices.ContainsFunc(s.cfg.Interfaces, func(name string) bool { return s.cfg.mode(name) != inventory.DHCPReservation }) {
+		return false
 	}
-	return false
+	return !slices.ContainsFunc(s.cfg.Interfaces, func(name string) bool {
+		return s.cfg.mode(name) == inventory.DHCPReservation && local(link{prefixes: s.prefixes(name)}, a)
+	})
 }
 
 // alwaysNamesLoader reports whether another DHCP server names a loader on some interface, to armed and
@@ -73,23 +74,32 @@ func (s *Server) alwaysNamesLoader() bool {
 	return slices.Contains(slices.Collect(maps.Values(s.cfg.Modes)), inventory.DHCPOff)
 }
 
-// identify returns r with the MAC of its source address, if another DHCP server gives
-// addresses and the client is on a network of this host. The kernel knows the MAC from the ARP
+// identify returns r with the MAC of its source address, if another DHCP server may have given the
+// address and the client is on a network of this host. The kernel knows the MAC from the ARP
 // exchange before the client's first packet. Like the address, a MAC can be forged: it
 // opens nothing that /ipxe/script/<mac>/auto.ipxe does not open.
+//
+// An unknown MAC is not looked up by its address: the other server may have given an address that
+// is in the document of a machine to another machine, which would then be installed.
 func (s *Server) identify(r Request) Request {
-	if r.MAC != "" || !r.Address.IsValid() || !s.foreign() {
-		return r
-	}
-	if mac, ok := s.neighbour(r.Address); ok {
-		r.MAC = mac
+	if r.MAC == "" && r.Address.IsValid() {
+		r.MAC = s.neighbourOf(r.Address)
 	}
 	return r
 }
 
+// neighbourOf returns the MAC that the kernel knows for an address which another DHCP server may
+// have given, or "".
+func (s *Server) neighbourOf(a netip.Addr) (mac string) {
+	if s.givenByAnother(a) {
+		mac, _ = s.neighbour(a)
+	}
+	return mac
+}
+
 // anonymous reports whether the client of r cannot be told from its address, which another DHCP
 // server gave to it. It gets a loader and a script that asks by MAC; both open nothing.
-func (s *Server) anonymous(r Request) bool { return r.MAC == "" && s.foreign() }
+func (s *Server) anonymous(r Request) bool { return r.MAC == "" && s.givenByAnother(r.Address) }
 
 // neighbourMAC returns the MAC of an address from the kernel's ARP table (proc(5)).
 func neighbourMAC(a netip.Addr) (mac string, ok bool) {

@@ -92,11 +92,12 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	case !i.Address.Is4() && s.nearRelay(to):
 	default:
 		e.log().Error("DHCP not answered: the machine has no address in the network that it asks from; "+
-			"enter the one that the other DHCP server gives to it, or list the relay under netboot.relays", "from", to.String())
+			"enter the one that the other DHCP server gives to it, or list the relay under netboot.relays, with the length of "+
+			"its network unless that is 24, for example 10.10.30.0/23", "from", to.String())
 		return false
 	}
 	if !asked && len(s.cfg.Relays) == 0 {
-		s.hear(ctx, e.relay, e.log)
+		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
 }

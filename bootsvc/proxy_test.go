@@ -1,7 +1,10 @@
 package bootsvc
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -147,6 +150,10 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	if got := j.kinds(t, s); got != inventory.EventDisk {
 		t.Errorf("the refused loader and the script make the event %q", got)
 	}
+	get(t, h, http.MethodGet, "/ipxe/binary/snponly.efi", "10.10.20.170")
+	if got := j.kinds(t, s); got != inventory.EventDisk {
+		t.Errorf("the loader that is refused by HTTP makes the event %q", got)
+	}
 	f.setGrant(armed("node1"))
 	check("armed", loader, boot)
 	g := armed("node1")
@@ -162,6 +169,67 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	h = s.Handler()
 	if w := get(t, h, http.MethodGet, "/autoexec.ipxe", "10.10.20.170"); w.Code != http.StatusNotFound {
 		t.Errorf("a server that gives all addresses answers an unknown one: %d", w.Code)
+	}
+}
+
+// S34: beside another server, an armed machine's own address is the one for which the kernel knows its MAC.
+func TestTFTPOwnRankBesideAnotherServer(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+	s, _ := newServer(t, f, beside(inventory.DHCPOff))
+	for neighbour, want := range map[string]tftpRank{testMAC: rankOwn, "52:54:00:99:99:99": rankArmed, "": rankArmed} {
+		s.neighbour = func(netip.Addr) (string, bool) { return neighbour, neighbour != "" }
+		for _, name := range []string{"/snponly.efi", "/" + autoexecName} {
+			got := rankUndecided
+			err := s.readTFTP(t.Context(), askTFTP{
+				name: testMAC + name, from: netip.MustParseAddr("10.10.20.170"),
+				send: func(rank tftpRank, _ int64, _ io.Reader) error { got = rank; return nil },
+			})
+			if err != nil || got != want {
+				t.Errorf("%s to the neighbour %q: rank %d, not %d, %v", name, neighbour, got, want, err)
+			}
+		}
+	}
+}
+
+// An address of an interface in mode reservation is that of its document, whatever MAC answers for it (that
+// of a bond, say), also if another interface has another mode. Elsewhere an unknown MAC is none of the machines.
+func TestReservedAddressesBesideAnotherServer(t *testing.T) {
+	at := func(a string) inventory.Machine {
+		return machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr(a) })
+	}
+	for address, found := range map[string]bool{"127.0.0.5": true, "10.10.20.11": false} {
+		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{at(address)}}, func(c *Config) {
+			c.Interfaces, c.Modes = []string{"lo", "eth9"}, map[string]inventory.DHCPMode{"eth9": inventory.DHCPOff}
+		})
+		s.neighbour = func(netip.Addr) (string, bool) { return "52:54:00:99:99:99", true }
+		r := s.identify(Request{Address: netip.MustParseAddr(address), Class: ClassIPXE, Arch: ArchUnknown})
+		if m, _ := s.decided(t.Context(), r); (m != nil) != found {
+			t.Errorf("%s: %+v", address, m)
+		}
+		s.neighbour = func(netip.Addr) (string, bool) { return "", false }
+		for from, want := range map[string]bool{"127.0.0.6": false, "10.10.20.12": true} {
+			if r := s.identify(Request{Address: netip.MustParseAddr(from)}); s.anonymous(r) != want {
+				t.Errorf("%s is anonymous: %t", from, !want)
+			}
+		}
+	}
+}
+
+// The log names the remedy for a machine behind a relay whose network is larger than 24 bits say.
+func TestProxyNamesTheLengthOfARelaysNetwork(t *testing.T) {
+	for relay, answered := range map[string]bool{"10.10.30.1/32": false, "10.10.30.0/23": true} {
+		var log bytes.Buffer
+		f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.Addr{} })}}
+		f.grants = map[string]inventory.Grant{"node1": armed("node1")}
+		s, _ := newServer(t, f, func(c *Config) {
+			beside(inventory.DHCPProxy)(c)
+			c.Relays, c.Log = []netip.Prefix{netip.MustParsePrefix(relay)}, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		in := link{name: "lo", mode: inventory.DHCPProxy, port: proxyPort, from: netip.MustParseAddrPort("10.10.31.77:4011")}
+		r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, pxeClient(7)).ToBytes(), in)
+		if (r.route == routeSource) != answered || strings.Contains(log.String(), "for example 10.10.30.0/23") == answered {
+			t.Errorf("relays: [%s]: by %s; %s", relay, r.route, log.String())
+		}
 	}
 }
 

@@ -11,11 +11,11 @@ import (
 const (
 	// maxRelays limits how many relays are remembered.
 	maxRelays = 256
-	// hearAgain is how long a recorded relay is not recorded again (security S48).
-	hearAgain = 5 * time.Second
-	// hearTry is the pause before a failed record is retried. hearWait is how long a
+	// relayAgain is how long a recorded relay is not recorded again (security S48).
+	relayAgain = 5 * time.Second
+	// relayRetry is the pause before a failed record is retried. relayWait is how long a
 	// packet waits for the record.
-	hearTry, hearWait = time.Second, 500 * time.Millisecond
+	relayRetry, relayWait = time.Second, 500 * time.Millisecond
 )
 
 // relays are the relays that were heard.
@@ -30,23 +30,23 @@ type relay struct {
 	writing chan struct{} // closed when it is recorded; nil = no record is being written
 }
 
-// rests reports whether x need not be recorded at now. If due is further ahead than
-// hearAgain, the clock was set back, and x is due.
-func (x *relay) rests(now time.Time) bool {
-	return now.Before(x.due) && x.due.Sub(now) <= hearAgain
+// isRecent reports whether x was recorded a short time ago, and need not be recorded at now. If due is
+// further ahead than relayAgain, the clock was set back, and x is due.
+func (x *relay) isRecent(now time.Time) bool {
+	return now.Before(x.due) && x.due.Sub(now) <= relayAgain
 }
 
-// begin returns what a relay's packet must do before it is answered. If end is not
+// beginRecord returns what a relay's packet must do before it is answered. If end is not
 // nil, record the relay and call end; first means that it was not known. If wait is
 // not nil, wait for another packet to record it. Otherwise, do nothing.
-func (r *relays) begin(giaddr netip.Addr, now time.Time) (end func(due time.Time), wait <-chan struct{}, first bool) {
+func (r *relays) beginRecord(giaddr netip.Addr, now time.Time) (end func(due time.Time), wait <-chan struct{}, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	x, known := r.known[giaddr]
 	switch {
 	case known && x.writing != nil:
 		return nil, x.writing, false
-	case known && x.rests(now), !known && !r.room(now):
+	case known && x.isRecent(now), !known && !r.room(now):
 		return nil, nil, false
 	case !known:
 		x = &relay{}
@@ -62,8 +62,8 @@ func (r *relays) begin(giaddr netip.Addr, now time.Time) (end func(due time.Time
 }
 
 // room makes room for one more relay and reports whether there is room. It forgets the
-// relay that has been due longest, but none that rests: otherwise each forged giaddr
-// would cause a write.
+// relay that has been due longest, but none that was recorded a short time ago: otherwise each
+// forged giaddr would cause a write.
 func (r *relays) room(now time.Time) bool {
 	if r.known == nil {
 		r.known = map[netip.Addr]*relay{}
@@ -73,7 +73,7 @@ func (r *relays) room(now time.Time) bool {
 	}
 	var oldest netip.Addr
 	for a, x := range r.known {
-		if x.writing == nil && !x.rests(now) && (!oldest.IsValid() || x.due.Before(r.known[oldest].due)) {
+		if x.writing == nil && !x.isRecent(now) && (!oldest.IsValid() || x.due.Before(r.known[oldest].due)) {
 			oldest = a
 		}
 	}
@@ -81,16 +81,16 @@ func (r *relays) room(now time.Time) bool {
 	return oldest.IsValid()
 }
 
-// hear records that a relay was heard, which proves that it relays. It writes the
+// recordRelay records that a relay was heard, which proves that it relays. It writes the
 // record before the packet is answered: a client with an answer does not ask again,
 // and the server may crash at any time. Packets of the same relay wait for the
 // record; packets of other relays do not.
-func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
-	end, wait, first := s.relayed.begin(giaddr, s.now())
+func (s *Server) recordRelay(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
+	end, wait, first := s.relayed.beginRecord(giaddr, s.now())
 	if end == nil && wait == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, hearWait)
+	ctx, cancel := context.WithTimeout(ctx, relayWait)
 	defer cancel()
 	if end == nil {
 		select {
@@ -99,13 +99,13 @@ func (s *Server) hear(ctx context.Context, giaddr netip.Addr, log func() *slog.L
 		}
 		return
 	}
-	again := hearTry
+	again := relayRetry
 	defer func() { end(s.now().Add(again)) }() // also if the journal panics, because other packets wait
 	if err := s.rec.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
 		log().Warn("recording that a relay was heard", "error", err)
 		return
 	}
-	again = hearAgain
+	again = relayAgain
 	if first {
 		log().Info("relay heard")
 	}

@@ -43,20 +43,20 @@ func TestRelayed(t *testing.T) {
 	ask("10.10.20.254")
 	heard(0) // a packet without giaddr, or from a relay that is not listed, is not recorded
 
-	// The record is written before the answer, once in hearAgain (S48).
+	// The record is written before the answer, once in relayAgain (S48).
 	for range 100 {
 		ask("10.10.20.1")
 		heard(1)
 	}
-	now = now.Add(hearAgain)
+	now = now.Add(relayAgain)
 	ask("10.10.20.1")
 	heard(2)
 
 	// A failing journal does not prevent answers, and is retried.
-	now, j.err = now.Add(hearAgain), errors.New("the disk is full")
+	now, j.err = now.Add(relayAgain), errors.New("the disk is full")
 	ask("10.10.20.1")
 	heard(2)
-	now, j.err = now.Add(hearTry), nil
+	now, j.err = now.Add(relayRetry), nil
 	ask("10.10.20.1")
 	heard(3)
 
@@ -66,17 +66,17 @@ func TestRelayed(t *testing.T) {
 	heard(4)
 
 	// S48: forged relays use limited memory and cause a limited number of writes. A real
-	// relay is recorded again after hearAgain.
+	// relay is recorded again after relayAgain.
 	j.relays, j.stall = nil, func(context.Context, netip.Addr) error { now = now.Add(time.Millisecond); return nil }
 	for n := range 4 * maxRelays {
-		s.hear(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), func() *slog.Logger { return s.log })
+		s.recordRelay(t.Context(), netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), func() *slog.Logger { return s.log })
 	}
 	if n := len(s.relayed.known); n != maxRelays || len(j.relays) >= maxRelays {
 		t.Errorf("%d relays are remembered, want %d; %d writes", n, maxRelays, len(j.relays))
 	}
-	j.relays, now = nil, now.Add(hearAgain)
+	j.relays, now = nil, now.Add(relayAgain)
 	fresh := netip.MustParseAddr("10.10.20.3")
-	s.hear(t.Context(), fresh, func() *slog.Logger { return s.log })
+	s.recordRelay(t.Context(), fresh, func() *slog.Logger { return s.log })
 	if n := len(s.relayed.known); n != maxRelays || !slices.Equal(j.relays, []netip.Addr{fresh}) {
 		t.Errorf("after a flood %v was recorded, want %s; %d are remembered", j.relays, fresh, n)
 	}
@@ -123,8 +123,8 @@ func TestRelayedWaits(t *testing.T) {
 			return nil
 		}
 		var waiting atomic.Int32
-		hear := func() {
-			s.hear(t.Context(), slow, func() *slog.Logger { return s.log })
+		record := func() {
+			s.recordRelay(t.Context(), slow, func() *slog.Logger { return s.log })
 			waiting.Add(-1)
 			if !slices.Contains(j.relays, slow) {
 				t.Error("a packet goes on before its relay was recorded")
@@ -132,30 +132,30 @@ func TestRelayedWaits(t *testing.T) {
 		}
 		for range 4 {
 			waiting.Add(1)
-			go hear()
+			go record()
 		}
 		synctest.Wait()
-		s.hear(t.Context(), other, func() *slog.Logger { return s.log })
+		s.recordRelay(t.Context(), other, func() *slog.Logger { return s.log })
 		if !slices.Equal(j.relays, []netip.Addr{other}) || waiting.Load() != 4 {
 			t.Errorf("recorded: %v; %d wait", j.relays, waiting.Load())
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		s.hear(ended, slow, func() *slog.Logger { return s.log }) // its context has ended: it does not wait
+		s.recordRelay(ended, slow, func() *slog.Logger { return s.log }) // its context has ended: it does not wait
 		close(release)
 		synctest.Wait()
 		if !slices.Equal(j.relays, []netip.Addr{other, slow}) || waiting.Load() != 0 {
 			t.Errorf("recorded: %v; %d wait", j.relays, waiting.Load())
 		}
 
-		// A packet waits at most hearWait for a slow record.
-		s.now = func() time.Time { return testNow.Add(hearAgain) }
+		// A packet waits at most relayWait for a slow record.
+		s.now = func() time.Time { return testNow.Add(relayAgain) }
 		release = make(chan struct{})
-		go s.hear(t.Context(), slow, func() *slog.Logger { return s.log })
+		go s.recordRelay(t.Context(), slow, func() *slog.Logger { return s.log })
 		synctest.Wait()
 		began := time.Now()
-		s.hear(t.Context(), slow, func() *slog.Logger { return s.log })
-		if d := time.Since(began); d != hearWait { // exact in the synctest bubble
+		s.recordRelay(t.Context(), slow, func() *slog.Logger { return s.log })
+		if d := time.Since(began); d != relayWait { // exact in the synctest bubble
 			t.Errorf("a packet waited %s", d)
 		}
 		close(release)

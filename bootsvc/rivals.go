@@ -67,7 +67,7 @@ func (s *Server) sightRival(e *exchange) {
 	x := inventory.Rival{Server: server, Where: e.where(), Machine: e.machine.Name}
 	select {
 	case s.rivals.sighted <- x:
-	default: // it is sighted again
+	default: // too many at once: the machine's next REQUEST names that server again
 	}
 }
 

@@ -82,6 +82,7 @@ type askTFTP struct {
 	name  string
 	from  netip.Addr
 	local net.IP
+	mac   string // of from, where another DHCP server may have given that address; "" = not known
 	// send sends the file, and returns when the client has acknowledged all of it.
 	send func(rank tftpRank, size int64, content io.Reader) error
 }
@@ -97,7 +98,7 @@ func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
 	switch {
 	case !d.Armed():
 		return rankKnown
-	case reserved(m, a.from):
+	case reserved(m, a.from), a.mac != "" && a.mac == d.Interface.MAC:
 		return rankOwn
 	}
 	return rankArmed
@@ -137,6 +138,7 @@ func tftpPath(name string) (mac, file string, ok bool) {
 
 // readTFTP answers one read request.
 func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
+	ask.mac = s.neighbourOf(ask.from)
 	if seg := split(ask.name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
 		return s.readGrub(ctx, seg, ask)
 	}
@@ -146,10 +148,9 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	}
 	req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
 	if mac == "" {
-		req.Address = ask.from
+		req.MAC, req.Address = ask.mac, ask.from
 	}
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
-	req = s.identify(req)
 	m, d := s.decided(lookup, req)
 	if m == nil && s.admitVisitor(lookup, req.MAC, ask.from) {
 		m, d = s.decided(lookup, req)

@@ -131,6 +131,44 @@ func TestTFTPLimitsRequests(t *testing.T) {
 	}
 }
 
+// TestTFTPClientWithOnePort: a client that always uses the same port and has given up a transfer gets what it
+// asks for next at once. A repeated or delayed request ends nothing.
+func TestTFTPClientWithOnePort(t *testing.T) {
+	c := newTFTPConn(&fakeWire{})
+	now := time.Now()
+	ask := func(name string, after time.Duration) *tftpSession {
+		s := &tftpSession{peer: netip.MustParseAddrPort("10.10.20.11:1069"), last: now.Add(after), request: tftpRequest{name: name}}
+		if !c.admit(s) {
+			return nil
+		}
+		return s
+	}
+	first := ask("a", 0)
+	if ask("b", 0) != nil {
+		t.Error("a request replaces one whose look-up goes on")
+	}
+	c.serve(first, rankOwn)
+	if ask("a", tftpTimeout) != nil {
+		t.Error("a repeated request, of which no answer arrived, begins a second transfer")
+	}
+	first.proven, first.last = true, now.Add(time.Minute)
+	if ask("a", time.Minute+tftpTimeout-1) != nil {
+		t.Error("a delayed request ends a transfer that makes progress")
+	}
+	second := ask("a", time.Minute+tftpTimeout)
+	if second == nil || !first.over || c.transfers != 0 {
+		t.Fatal("a client that begins again waits for its old transfer")
+	}
+	c.serve(second, rankOwn)
+	if third := ask("b", time.Minute+tftpTimeout); third == nil || !second.over || second == third {
+		t.Error("a client that asks for another file waits for its old transfer")
+	}
+	c.finish(first, errBrokeOff)
+	if len(c.live) != 1 || c.undecided != 1 {
+		t.Errorf("%d live, %d undecided", len(c.live), c.undecided)
+	}
+}
+
 // fakeWire is a tftpConn's socket in memory. It keeps the sent packets and delivers the
 // packets in the channel in.
 type fakeWire struct {

@@ -208,13 +208,14 @@ func (c *tftpConn) transfer(s *tftpSession, rank tftpRank, size int64, content i
 	if !c.serve(s, rank) {
 		return errBusy
 	}
+	request := s.request
 	if rank < rankOwn {
-		s.request.window = min(s.request.window, tftpOthersWindow)
+		request.window = min(request.window, tftpOthersWindow)
 	}
-	if s.request.netascii {
+	if request.netascii {
 		content = netascii.ToReader(content)
 	}
-	s.tftpSender = newTFTPSender(s.request, size)
+	s.tftpSender = newTFTPSender(request, size)
 	timer := time.NewTimer(s.timeout)
 	defer timer.Stop()
 	for {

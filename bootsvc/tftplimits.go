@@ -22,14 +22,20 @@ const (
 	rankUndecided tftpRank = iota // not looked up yet
 	rankKnown                     // a file that is served to any client that names its machine
 	rankArmed                     // a file of a machine with an open netboot window
-	rankOwn                       // like rankArmed, requested from the machine's reserved address
+	rankOwn                       // like rankArmed, requested from the machine's own address
 )
 
 // admit reports whether to handle a request, and registers it. A repeated request is
-// counted, and is answered like the first one.
+// counted, and is answered like the first one. A request that follows a transfer which its client has
+// given up replaces that transfer: some clients always use the same port.
 func (c *tftpConn) admit(s *tftpSession) bool {
 	crowded := !c.count(s.peer.Addr(), s.last)
-	if known := c.live[s.peer]; known != nil {
+	known := c.live[s.peer]
+	if known != nil && !crowded && known.givenUp(s) {
+		c.end(known)
+		known = nil
+	}
+	if known != nil {
 		if !crowded {
 			known.asked++
 			c.repeatAnswer(known)
@@ -48,6 +54,14 @@ func (c *tftpConn) admit(s *tftpSession) bool {
 	return true
 }
 
+// givenUp reports whether a request of the same client shows that it has given up the transfer s: it asks
+// for something else, or it has received a part and has been silent for long enough to begin again. A
+// request that was only delayed by the network does not end a transfer that makes progress. A request that
+// is not decided yet is not replaced, because its look-up goes on.
+func (s *tftpSession) givenUp(next *tftpSession) bool {
+	return s.rank != rankUndecided && (next.request != s.request || s.proven && next.last.Sub(s.last) >= tftpTimeout)
+}
+
 // count counts a request of an address and returns false if there were too many. If there
 // are too many addresses to count, it begins a new window, so that forged addresses
 // cannot lock out others.
@@ -60,7 +74,7 @@ func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
 }
 
 // serve reports whether to serve a request of that rank, and makes room for it. A
-// machine's reserved address is served even after too many requests, because others
+// machine's own address is served even after too many requests, because others
 // may have forged them.
 func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
 	if s.over || s.crowded && rank < rankOwn {

@@ -90,7 +90,7 @@ func FuzzDecodeDHCP(f *testing.F) {
 	})
 }
 
-// A lease follows what was agreed. An address at which another host answers is not offered for
+// S48: a lease follows what was agreed. An address at which another host answers is not offered for
 // five minutes; a DECLINE alone, which can be forged, changes nothing.
 func TestLeases(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
@@ -165,7 +165,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// DECLINEs cause a probe every 30 s at most, also between OFFERs. A probe that ends after the machine
+// S48: DECLINEs cause a probe every 30 s at most, also between OFFERs. A probe that ends after the machine
 // has taken its address changes nothing.
 func TestProbesAreBounded(t *testing.T) {
 	now := testNow

@@ -44,7 +44,7 @@ func TestS7ReportsAreLimited(t *testing.T) {
 	require.True(t, r.begin("a", "10.0.0.1", now))
 	require.False(t, r.begin("a", "10.0.0.2", now))
 	require.False(t, r.begin("b", "10.0.0.1", now))
-	require.False(t, r.rests("10.0.0.2", now), "what was refused counts for nothing")
+	require.False(t, r.isRecent("10.0.0.2", now), "what was refused counts for nothing")
 	require.True(t, r.begin("a", "10.0.0.1", now.Add(discoverPause)))
 	for n := range 2 * maxReported {
 		r.begin(fmt.Sprint("mac", n), fmt.Sprint("address", n), now)

@@ -31,15 +31,15 @@ type reported struct {
 	last map[string]time.Time
 }
 
-// rests reports whether a MAC or an address has reported a short time ago.
-func (r *reported) rests(key string, now time.Time) bool {
+// isRecent reports whether a MAC or an address has reported a short time ago.
+func (r *reported) isRecent(key string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.restsLocked(key, now)
+	return r.isRecentLocked(key, now)
 }
 
-// restsLocked is rests with r.mu locked. After the clock was set back, nothing rests.
-func (r *reported) restsLocked(key string, now time.Time) bool {
+// isRecentLocked is isRecent with r.mu locked. After the clock was set back, no report is recent.
+func (r *reported) isRecentLocked(key string, now time.Time) bool {
 	last, ok := r.last[key]
 	return ok && !now.Before(last) && now.Sub(last) < discoverPause
 }
@@ -52,9 +52,9 @@ func (r *reported) begin(mac, source string, now time.Time) bool {
 		r.last = map[string]time.Time{}
 	}
 	if len(r.last) >= maxReported {
-		maps.DeleteFunc(r.last, func(key string, _ time.Time) bool { return !r.restsLocked(key, now) })
+		maps.DeleteFunc(r.last, func(key string, _ time.Time) bool { return !r.isRecentLocked(key, now) })
 	}
-	if r.restsLocked(mac, now) || r.restsLocked(source, now) || len(r.last) >= maxReported {
+	if r.isRecentLocked(mac, now) || r.isRecentLocked(source, now) || len(r.last) >= maxReported {
 		return false
 	}
 	r.last[mac], r.last[source] = now, now
@@ -80,7 +80,7 @@ type Discovery struct {
 func (s *server) discover(c *gin.Context) {
 	source, addrErr := netip.ParseAddrPort(c.Request.RemoteAddr)
 	address := source.Addr().Unmap()
-	if s.reported.rests(address.String(), s.Now()) {
+	if s.reported.isRecent(address.String(), s.Now()) {
 		httpapi.Fail(c, tooMany())
 		return
 	}

@@ -68,7 +68,7 @@ func (s *server) newAPI() (*api.API, error) {
 			Network:        func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
 			UnknownDropped: s.unknownDropped, Why: s.why, Leases: s.leases, Capture: s.capture(),
 		},
-		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC, ForgetKey: s.records.store.ForgetBMCKey},
+		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC, ForgetKey: s.forgetBMCKey},
 		Upkeep: api.Upkeep{Backup: s.backup, RotateKeys: s.RotateKeys, TestNotice: s.testNotice()},
 		Process: api.Process{
 			Version: s.Version, Status: s.status, Restored: s.records.restored,

@@ -128,7 +128,18 @@ func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 	}
 }
 
-// credentials returns a hash of what decides whether the BMC of m's machine accepts a log-in.
+// forgetBMCKey forgets the key of the BMC at address. A medium that could not be ejected because of that key
+// is tried again at once.
+func (s *server) forgetBMCKey(ctx context.Context, address string) error {
+	err := s.records.store.ForgetBMCKey(ctx, address)
+	if err == nil {
+		s.forgotten.Store(address, time.Now())
+	}
+	return err
+}
+
+// credentials returns a hash of what decides whether the BMC of m's machine accepts a log-in, and whether
+// its certificate is trusted.
 func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha256.Size]byte) {
 	machine, err := e.records.store.Machine(ctx, m.Machine)
 	if err != nil || machine.BMC == nil {
@@ -139,7 +150,9 @@ func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha2
 		return sum
 	}
 	b := machine.BMC
-	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t %q", b.KeyAddress(), b.User, b.Fingerprint, b.InsecureTLS, password.Reveal()))
+	forgotten, _ := e.forgotten.Load(b.KeyAddress()) // nil = not since this server started
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t %q %v", b.KeyAddress(), b.User, b.Fingerprint, b.InsecureTLS,
+		password.Reveal(), forgotten))
 }
 
 // tell records an event of the run that inserted m, once for each key.

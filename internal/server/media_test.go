@@ -136,6 +136,22 @@ func TestEjectRefused(t *testing.T) {
 	require.Empty(t, b.service.Media())
 }
 
+// TestEjectAfterForgetKey: a medium is ejected at once after an operator had the BMC's key forgotten.
+func TestEjectAfterForgetKey(t *testing.T) {
+	b := newEjectBench(t)
+	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
+	address := b.machine(t).BMC.KeyAddress()
+	_, err := b.store.KnownBMCKey(t.Context(), address, "sha256:"+strings.Repeat("0", 64))
+	require.NoError(t, err)
+	require.Len(t, b.try(t), 1, "another key is known")
+	b.clock = b.clock.Add(ejectPause)
+	require.NoError(t, b.forgetBMCKey(t.Context(), "192.0.2.1:443"))
+	require.Len(t, b.try(t), 1, "that of another BMC was forgotten")
+	require.NoError(t, b.forgetBMCKey(t.Context(), address))
+	require.Empty(t, b.try(t))
+	require.Empty(t, b.service.Media())
+}
+
 // TestEjectHeld: the medium of a run that is held since a restore stays until its record is final.
 func TestEjectHeld(t *testing.T) {
 	b := newEjectBench(t)

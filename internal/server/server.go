@@ -117,6 +117,7 @@ type server struct {
 	api       *api.API
 	notify    *notify.Sender // nil: no notices are sent
 	backingUp sync.Mutex     // held while a backup is made
+	forgotten sync.Map       // when an operator had the key of a BMC forgotten, by its address
 }
 
 // records are the inventory, and what keeps it sound.
