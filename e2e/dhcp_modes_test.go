@@ -54,7 +54,16 @@ func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup, secureBoot boo
 	}
 	relays := []string{lab.ServerAddress, lab.OtherDHCPAddress}
 	if setup.mode == inventory.DHCPOff {
-		extra = s.must(ctx, t, "dhcp", "snippet", string(setup.program), "--address", lab.ServerAddress, fmt.Sprintf("--secure-boot=%t", secureBoot))
+		extra = s.must(
+			ctx,
+			t,
+			"dhcp",
+			"snippet",
+			string(setup.program),
+			"--address",
+			lab.ServerAddress,
+			fmt.Sprintf("--secure-boot=%t", secureBoot),
+		)
 		relays = relays[1:]
 	}
 	require.NoError(t, s.StartDHCP(ctx, setup.program, extra))

@@ -18,7 +18,7 @@ func (s *Store) PutMedia(ctx context.Context, m inventory.Media) error {
 	})
 }
 
-// Media returns what runs have inserted and nobody has ejected.
+// Media returns what runs have inserted and is not ejected yet.
 func (s *Store) Media(ctx context.Context) (out []inventory.Media, err error) {
 	err = s.ro.SelectContext(ctx, &out, "SELECT machine, run, url, bmc FROM bmc_media")
 	return out, wrap(err, "listing virtual media")
