@@ -134,7 +134,7 @@ func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
 // server and each server beside Ingot. The long form writes the table of docs/booting.md.
 func TestDHCPModes(t *testing.T) {
-	beside(t, 240, 9)
+	beside(t, 200, 9)
 	done := map[dhcpCell]map[string]string{}
 	for _, setup := range dhcpSetups {
 		for _, secureBoot := range []bool{false, true} { // the other server of mode off names one loader to all
