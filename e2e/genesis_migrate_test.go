@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,7 +60,8 @@ type applied struct {
 
 // guest sends a request to the lab's port of a machine.
 func (e *genesisRun) guest(ctx context.Context, method, address, path string) (string, error) {
-	client := &http.Client{Transport: &http.Transport{
+	// A machine that loses its power in mid-request never answers.
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return e.DialContext(ctx, lab.Target, network, addr)
@@ -86,16 +88,9 @@ func (e *genesisRun) guest(ctx context.Context, method, address, path string) (s
 func (e *genesisRun) runs(ctx context.Context, target *Site) (secrets []string) {
 	e.t.Helper()
 	var secret applied
-	var text string
-	var err error
-	e.t.Cleanup(func() {
-		if e.t.Failed() {
-			e.t.Logf("the platform's last answer about its objects: %.2000s, %v", text, err)
-		}
-	})
 	eventually(ctx, e.t, "the Secret and the Deployment of the standby", func() bool {
 		var now struct{ Objects []applied }
-		text, err = e.guest(ctx, http.MethodGet, platformAddress, "/applied")
+		text, err := e.guest(ctx, http.MethodGet, platformAddress, "/applied")
 		if err != nil || json.Unmarshal([]byte(text), &now) != nil {
 			return false
 		}
@@ -123,7 +118,7 @@ func (e *genesisRun) runs(ctx context.Context, target *Site) (secrets []string) 
 		st, err := target.quiet(ctx)
 		return err == nil && st.Role == handover.Standby
 	})
-	_, err = e.guest(ctx, http.MethodPost, platformAddress, "/ready?ready=1")
+	_, err := e.guest(ctx, http.MethodPost, platformAddress, "/ready?ready=1")
 	require.NoError(e.t, err)
 	return secrets
 }
