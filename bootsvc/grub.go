@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -73,6 +74,11 @@ func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error 
 	req = s.identify(req)
 	m, d := s.decided(lookup, req)
 	cancel()
+	name := ask.name
+	if boot {
+		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which opens the boot's files
+	}
+	s.rememberTFTP(ask.from, cmp.Or(d.Interface.MAC, req.MAC), name, d)
 	switch {
 	case common && (m != nil || s.anonymous(req)):
 		return sendScript(grubConfig, ask, rankKnown)

@@ -90,6 +90,20 @@ func TestGrubBootsTheAgent(t *testing.T) {
 			t.Errorf("%s: %q, %v", file[1], body, err)
 		}
 	}
+	var asked strings.Builder
+	for _, h := range s.wire.of(testMAC) {
+		asked.WriteString(h.Where + " " + h.Request + " " + h.Answer + "\n")
+	}
+	for _, want := range []string{
+		"RRQ /grub/grub.cfg ", "RRQ /grub/m/" + testMAC + " verdict agent", "RRQ /boot/" + testMAC + "/TOKEN/vmlinuz ",
+	} {
+		if !strings.Contains(asked.String(), want) {
+			t.Errorf("%q is not remembered:\n%s", want, asked.String())
+		}
+	}
+	if token := split(files[0][1])[2]; strings.Contains(asked.String(), token) {
+		t.Errorf("the boot's token %s is remembered:\n%s", token, asked.String())
+	}
 	waitFor(t, func() bool { return s.Stats().TFTPServed == 5 })
 	if kinds := j.kinds(t, s); kinds != "initrd kernel script" {
 		t.Errorf("events %q", kinds)

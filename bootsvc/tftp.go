@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,6 +157,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		m, d = s.decided(lookup, req)
 	}
 	cancel()
+	s.rememberTFTP(ask.from, cmp.Or(d.Interface.MAC, req.MAC), ask.name, d)
 	switch {
 	case m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost():
 		return sendScript(s.checkScript(), ask, rankOwn)
@@ -194,6 +196,14 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		s.rec.event(d, inventory.EventLoader, file+" by TFTP")
 	}
 	return nil
+}
+
+// rememberTFTP remembers a read request of a client that boots.
+func (s *Server) rememberTFTP(from netip.Addr, mac, name string, d Decision) {
+	s.wire.add(mac, heard{
+		at: s.now(), where: "TFTP from " + from.String(),
+		request: printable("RRQ "+name, maxWireText), reply: "verdict " + string(d.Verdict),
+	})
 }
 
 // sendScript sends a script.
