@@ -178,6 +178,11 @@ func TestLabCapture(t *testing.T) {
 			break
 		}
 	}
+	waitFor(t, func() bool { // the capture may see the message before the receiver does
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return len(j.syslog) > 0
+	})
 	stop()
 	if err := errors.Join(<-captured, <-served, to.Close()); err != nil {
 		t.Fatal(err)
