@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +27,7 @@ const (
 	benchImageLen = 512 << 20
 )
 
-// TestBenchHTTP measures the answers to machines that boot and to installed systems in requests per
+// TestBenchHTTP measures with wrk the answers to machines that boot and to installed systems in requests per
 // second, over 16 connections that stay open, beside net/http with a handler that does nothing: that is
 // what the host and its load permit. Each request is for another machine. It measures the image server
 // beside nginx with sendfile. The figures are medians.
@@ -39,17 +38,13 @@ func TestBenchHTTP(t *testing.T) {
 	}
 	fmt.Printf("%-44s %9s %9s %6s %9s %9s %9s %9s   (medians of %d)\n", "requests/s, 16 connections", "ingot", "net/http", "ratio",
 		"p99, ms", "net/http", "CPU, µs", "net/http", httpRuns)
-	metadata := func(n int) string {
-		return "GET /2021-03-23/meta-data/instance-id HTTP/1.1\r\nHost: m\r\nX-Forwarded-For: " + benchAddress(benchNet, n).String() + "\r\n\r\n"
-	}
-	script := func(n int) string {
-		return "GET /ipxe/script/" + benchMAC(n).String() + "/auto.ipxe HTTP/1.1\r\nHost: m\r\n\r\n"
-	}
+	metadata := func(int) string { return "/2021-03-23/meta-data/instance-id" }
+	script := func(n int) string { return "/ipxe/script/" + benchMAC(n).String() + "/auto.ipxe" }
 	for _, c := range []struct {
 		name            string
 		machines, armed int
 		port            int
-		request         func(n int) string
+		path            func(n int) string
 	}{
 		{"metadata, 1000 machines", 1000, 0, 7172, metadata},
 		{"metadata, 10000 machines", 10_000, 0, 7172, metadata},
@@ -59,10 +54,12 @@ func TestBenchHTTP(t *testing.T) {
 		at := filepath.Join(dir, strings.ReplaceAll(c.name, " ", "-"))
 		write(t, filepath.Join(at, "vmlinuz"), "a kernel")
 		server := startServer(t, benchInventory(t, at, c.machines, c.armed), at, filepath.Base(at))
-		requests := make([]string, c.machines)
-		for n := range requests {
-			requests[n] = c.request(n)
+		var lines strings.Builder
+		for n := range c.machines {
+			fmt.Fprintln(&lines, c.path(n), benchAddress(benchNet, n))
 		}
+		requests := filepath.Join(at, "requests")
+		write(t, requests, lines.String())
 		var rates, slow, cpu [2][]float64
 		for range httpRuns {
 			for n, port := range []int{c.port, httpFloor} {
@@ -92,37 +89,45 @@ func serveFloor(ctx context.Context) error {
 	return httpserve.Run(ctx, "the floor", srv, l, time.Second)
 }
 
-// load sends requests over httpConns connections for httpFor. It returns the rate and the 99th percentile of the time
-// to the end of the answer.
-func load(t *testing.T, addr string, requests []string) (rate float64, p99 time.Duration) {
+// wrkScript makes wrk send the requests of a file in turn, each of which is one line, and print the rate
+// and the 99th percentile of the time to the end of the answer in µs.
+const wrkScript = `
+local requests, next = {}, 0
+function init(args)
+	for line in io.lines(args[1]) do
+		local path, source = line:match("(%S+) (%S+)")
+		requests[#requests + 1] = wrk.format("GET", path, { ["Host"] = "m", ["X-Forwarded-For"] = source })
+	end
+end
+function request()
+	next = next % #requests + 1
+	return requests[next]
+end
+function done(summary, latency)
+	local e = summary.errors
+	io.write(string.format("RESULT %f %d %d\n", summary.requests / summary.duration * 1e6, latency:percentile(99),
+		e.connect + e.read + e.write + e.status + e.timeout))
+end
+`
+
+// load runs wrk in the client's namespace with httpConns connections for httpFor. Each line of the file
+// requests has a path and the source address that is in the request. It returns the rate and the 99th
+// percentile of the time to the end of the answer.
+func load(t *testing.T, addr, requests string) (rate float64, p99 time.Duration) {
 	t.Helper()
-	conns := dialAll(t, addr, httpConns)
-	took := make([][]time.Duration, len(conns))
-	var g errgroup.Group
-	begun := time.Now()
-	for i, c := range conns {
-		g.Go(func() error {
-			defer c.Close()
-			b := make([]byte, 64<<10)
-			for n := i; time.Since(begun) < httpFor; n += len(conns) {
-				sent := time.Now()
-				if _, err := io.WriteString(c, requests[n%len(requests)]); err != nil {
-					return err
-				}
-				if err := readAnswer(c, b); err != nil {
-					return err
-				}
-				took[i] = append(took[i], time.Since(sent))
-			}
-			return nil
-		})
+	script := filepath.Join(filepath.Dir(requests), "requests.lua")
+	write(t, script, wrkScript)
+	out, err := inNamespace(clientNS, unpackedProgram(t, "wrk", "wrk", "--threads", "1", "--connections", strconv.Itoa(httpConns),
+		"--duration", httpFor.String(), "--script", script, "http://"+addr, requests)).CombinedOutput()
+	if err != nil {
+		t.Fatalf("wrk: %v %s", err, out)
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
+	var micros, failed int
+	_, result, _ := strings.Cut(string(out), "RESULT ")
+	if n, err := fmt.Sscan(result, &rate, &micros, &failed); n != 3 || failed > 0 {
+		t.Fatalf("wrk: %v %s", err, out)
 	}
-	all := slices.Concat(took...)
-	slices.Sort(all)
-	return float64(len(all)) / time.Since(begun).Seconds(), all[len(all)*99/100]
+	return rate, time.Duration(micros) * time.Microsecond
 }
 
 // dialAll opens connections from the client's namespace.

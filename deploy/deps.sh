@@ -130,7 +130,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi | dhcp | nginx | clients)
+    relay | openipmi | dhcp | nginx | wrk | clients)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -172,7 +172,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay dhcp nginx openipmi tftp ovs programs kernel secureboot ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp nginx wrk openipmi tftp ovs programs kernel secureboot ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -183,6 +183,7 @@ unpack_all() {
   unpack relay isc-dhcp-relay
   unpack dhcp isc-dhcp-server dnsmasq-base kea-dhcp4-server kea-admin # kea-admin has perfdhcp
   unpack nginx nginx
+  unpack wrk wrk
   unpack openipmi openipmi libopenipmi0
   unpack tftp atftp atftpd tftp-hpa tftpd-hpa libwrap0 # the two servers conflict: apt could not install both
   # Open vSwitch, a switch with 802.1Q and LACP in user space; it is started by the lab, never as a service.
