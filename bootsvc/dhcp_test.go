@@ -462,6 +462,32 @@ func TestRecorderKeepsWhatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// Events of one instant are written in the order in which they were recorded, also after a write that
+// failed.
+func TestRecorderKeepsTheOrder(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, j := newServer(t, f, nil)
+	d := Decide(machine(nil), armed("node1"), Request{MAC: testMAC}, testNow)
+	j.err = errors.New("disk full")
+	for n := range 100 {
+		if n == 50 {
+			s.rec.flush(t.Context())
+			j.err = nil
+		}
+		d.Boot = n
+		s.rec.event(d, inventory.EventDHCP, "")
+	}
+	s.rec.flush(t.Context())
+	if len(j.events) != 100 {
+		t.Fatalf("%d events", len(j.events))
+	}
+	for n, e := range j.events {
+		if e.Boot != n {
+			t.Fatalf("event %d is of boot %d", n, e.Boot)
+		}
+	}
+}
+
 // The packet of a raw reply is valid for a client's IP stack.
 func TestIPPacket(t *testing.T) {
 	for _, size := range []int{300, 301} {

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,7 +36,7 @@ type recorder struct {
 	wakeEvents, wakeSeen, wakeSyslog chan struct{}
 
 	mu     sync.Mutex
-	events map[eventKey]*inventory.Event
+	events pendingEvents
 	seen   *pendingSeen
 	lines  syslogQueue
 
@@ -49,6 +48,31 @@ type eventKey struct {
 	epoch        int64
 	boot         int
 	kind         string
+}
+
+// pendingEvents are events that are not written yet, in the order of their first packets.
+type pendingEvents struct {
+	list  []inventory.Event
+	index map[eventKey]int // in list
+}
+
+// add appends e, or merges it with an equal event. It returns false if there are too many.
+func (p *pendingEvents) add(e inventory.Event) bool {
+	k := eventKey{e.Machine, e.Run, e.Epoch, e.Boot, e.Kind}
+	if i, ok := p.index[k]; ok {
+		p.list[i].Count += e.Count
+		p.list[i].Message = e.Message
+		return true
+	}
+	if len(p.list) >= maxPendingEvents {
+		return false
+	}
+	if p.index == nil {
+		p.index = map[eventKey]int{}
+	}
+	p.index[k] = len(p.list)
+	p.list = append(p.list, e)
+	return true
 }
 
 // pendingSeen are unknown MACs that are not written yet.
@@ -117,7 +141,7 @@ func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 	return &recorder{
 		journal: j, guard: g, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
 		wakeSyslog: make(chan struct{}, 1),
-		events:     map[eventKey]*inventory.Event{}, seen: newPendingSeen(),
+		seen:       newPendingSeen(),
 	}
 }
 
@@ -126,23 +150,15 @@ func (r *recorder) event(d Decision, kind, message string) {
 	if d.Machine == "" {
 		return // a machine that is being discovered has no events
 	}
-	k := eventKey{d.Machine, d.Owner.Run, d.Owner.Epoch, d.Boot, kind}
 	r.mu.Lock()
-	e, ok := r.events[k]
-	switch {
-	case ok:
-		e.Count++
-		e.Message = message
-	case len(r.events) >= maxPendingEvents:
-		r.mu.Unlock()
+	ok := r.events.add(inventory.Event{
+		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message, At: r.now(), Count: 1,
+	})
+	r.mu.Unlock()
+	if !ok {
 		r.droppedEvents.Add(1)
 		return
-	default:
-		r.events[k] = &inventory.Event{
-			Machine: k.machine, Run: k.run, Epoch: k.epoch, Boot: k.boot, Kind: kind, Message: message, At: r.now(), Count: 1,
-		}
 	}
-	r.mu.Unlock()
 	signal(r.wakeEvents)
 }
 
@@ -214,38 +230,29 @@ func (r *recorder) flush(ctx context.Context) {
 	r.flushSyslog(ctx)
 }
 
-// flushEvents writes the events. If that fails, it keeps them within the same limits,
-// merged with newer ones.
+// flushEvents writes the events in one batch. If that fails, it keeps them before newer ones, within the
+// same limits.
 func (r *recorder) flushEvents(ctx context.Context) {
 	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
-	events := r.events
-	r.events = map[eventKey]*inventory.Event{}
+	batch := r.events
+	r.events = pendingEvents{}
 	r.mu.Unlock()
-	if len(events) == 0 {
+	if len(batch.list) == 0 {
 		return
 	}
-	batch := make([]inventory.Event, 0, len(events))
-	for _, e := range events {
-		batch = append(batch, *e)
-	}
-	slices.SortFunc(batch, func(a, b inventory.Event) int { return a.At.Compare(b.At) })
-	err := r.journal.AppendEvents(ctx, batch)
+	err := r.journal.AppendEvents(ctx, batch.list)
 	if err == nil {
 		return
 	}
-	r.log.Warn("writing boot events; they are kept for the next try", "error", err, "events", len(batch))
+	r.log.Warn("writing boot events; they are kept for the next try", "error", err, "events", len(batch.list))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for k, old := range events {
-		e, ok := r.events[k]
-		switch {
-		case ok:
-			e.At, e.Count = old.At, e.Count+old.Count
-		case len(r.events) >= maxPendingEvents:
-			r.droppedEvents.Add(old.Count)
-		default:
-			r.events[k] = old
+	newer := r.events.list
+	r.events = batch
+	for _, e := range newer {
+		if !r.events.add(e) {
+			r.droppedEvents.Add(e.Count)
 		}
 	}
 	signal(r.wakeEvents)
