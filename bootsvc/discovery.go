@@ -28,8 +28,8 @@ const (
 
 // guests are the unknown machines of one interface or relay, with their addresses from the range of
 // Config.Discovery. They are kept in memory, so a server that was restarted does not know who has an address
-// of the range: until the last of these leases has ended, an address is probed by ARP before it is offered.
-// Behind a relay that is not possible.
+// of the range. Until the last of these leases has ended, a client that renews one keeps it, and an address
+// is probed by ARP before it is offered. Behind a relay ARP is not possible.
 type guests struct {
 	inventory.Range              // zero: another DHCP server gives the addresses
 	relay           netip.Prefix // address of a relay on its network; invalid = an interface
@@ -38,8 +38,8 @@ type guests struct {
 	byAddr          map[netip.Addr]string
 	minute          time.Time // when admitted was reset
 	admitted        int
-	probeUntil      time.Time                      // end of the leases of an earlier process; zero = nothing is probed
-	probe           func(mac string, a netip.Addr) // probes the address of a new guest and calls probed
+	earlierUntil    time.Time                      // end of the leases of an earlier process
+	probe           func(mac string, a netip.Addr) // probes the address of a new guest and calls probed; nil: none is probed
 }
 
 type guest struct {
@@ -90,10 +90,7 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 		g.byMAC[mac] = x
 		return true
 	}
-	if now.Sub(g.minute) >= time.Minute || now.Before(g.minute) {
-		g.minute, g.admitted = now, 0
-	}
-	if g.admitted >= maxNewGuests {
+	if g.tooMany(now) {
 		return false
 	}
 	if g.Range == (inventory.Range{}) {
@@ -110,7 +107,7 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 			continue
 		}
 		g.admitted++
-		x := guest{address: a, until: now.Add(guestLease), probing: now.Before(g.probeUntil)}
+		x := guest{address: a, until: now.Add(guestLease), probing: g.probe != nil && now.Before(g.earlierUntil)}
 		g.byMAC[mac], g.byAddr[a] = x, mac
 		if x.probing {
 			go g.probe(mac, a)
@@ -118,6 +115,31 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 		return true
 	}
 	return false
+}
+
+// tooMany reports whether no more guests may be admitted in this minute. It is called with g.mu locked.
+func (g *guests) tooMany(now time.Time) bool {
+	if now.Sub(g.minute) >= time.Minute || now.Before(g.minute) {
+		g.minute, g.admitted = now, 0
+	}
+	return g.admitted >= maxNewGuests
+}
+
+// readmit makes a MAC that renews an address of the range a guest, if an earlier process can have given it
+// that address. taken is as in admit.
+func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(netip.Addr) bool) (ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	inRange := a.IsValid() && g.From.Compare(a) <= 0 && a.Compare(g.To) <= 0
+	other, used := g.byAddr[a]
+	used = used && now.Before(g.byMAC[other].until)
+	if !inRange || used || !now.Before(g.earlierUntil) || g.byMAC[mac].probing || taken(a) || g.tooMany(now) {
+		return false
+	}
+	g.admitted++
+	delete(g.byMAC, other)
+	g.byMAC[mac], g.byAddr[a] = guest{address: a, until: now.Add(guestLease)}, mac
+	return true
 }
 
 // admitVisitor is admit for a machine that another server gives an address. It is called with g.mu
@@ -137,12 +159,12 @@ func (g *guests) admitVisitor(mac string, now time.Time) bool {
 // newGuestsOf returns the guests of an interface or relay of Config.Discovery.
 func (s *Server) newGuestsOf(name string, r inventory.Range) *guests {
 	g := newGuests(r)
+	g.earlierUntil = s.now().Add(guestLease)
 	relay, isRelay := inventory.RelayNetwork(name)
 	if isRelay {
 		g.relay = relay
 		return g
 	}
-	g.probeUntil = s.now().Add(guestLease)
 	g.probe = func(mac string, a netip.Addr) {
 		defer s.guard.Recover("a probe of a guest's address")
 		other, found := s.probe(a, mac)
@@ -195,16 +217,22 @@ func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
 }
 
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
-// A client without a boot class (a telephone, a system on a disk) gets none.
+// A client without a boot class (a telephone, a system on a disk) gets none; the agent, which has none
+// either, keeps the one that it has.
 func (s *Server) admitGuest(ctx context.Context, e *exchange, g *guests) bool {
-	if e.request.MAC == CheckMAC || e.request.Class == ClassNone ||
-		e.packet.MessageType() != dhcpv4.MessageTypeDiscover {
-		return false
-	}
-	ok := g.admit(e.request.MAC, s.now(), func(a netip.Addr) bool {
+	taken := func(a netip.Addr) bool {
 		_, _, err := s.machines.MachineByAddress(ctx, a)
 		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
-	})
+	}
+	switch kind := e.packet.MessageType(); {
+	case e.request.MAC == CheckMAC:
+		return false
+	case kind == dhcpv4.MessageTypeRequest:
+		return g.readmit(e.request.MAC, addr4(e.packet.ClientIPAddr), s.now(), taken)
+	case kind != dhcpv4.MessageTypeDiscover, e.request.Class == ClassNone:
+		return false
+	}
+	ok := g.admit(e.request.MAC, s.now(), taken)
 	if !ok {
 		e.log().Warn("an unknown machine is not discovered: no address is left, or too many are new", "range", g.String())
 	}

@@ -190,7 +190,23 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 		!s.Guest(old, netip.MustParseAddr("10.10.20.10")) {
 		t.Errorf("a guest of the earlier process: %q", got)
 	}
+	// A client that renews its address has it, so it is asked for nothing more.
+	renews := func(mac, address string) string {
+		return ask(mac, dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(net.ParseIP(address)))
+	}
+	if got := renews("02:00:00:00:00:79", "10.10.20.13"); got != "ACK 10.10.20.13" ||
+		!s.Guest("02:00:00:00:00:79", netip.MustParseAddr("10.10.20.13")) {
+		t.Errorf("an address of the earlier process is renewed: %q", got)
+	}
+	for _, address := range []string{"10.10.20.9", "10.10.20.10", testAddr, "10.10.20.200"} {
+		if got := renews("02:00:00:00:00:80", address); got != "" {
+			t.Errorf("the renewal of %s, which is of another client or not of the range: %q", address, got)
+		}
+	}
 	now = now.Add(guestLease)
+	if got := renews("02:00:00:00:00:79", "10.10.20.13"); got != "" {
+		t.Errorf("after the lease has ended: %q", got)
+	}
 	if got := ask("02:00:00:00:00:78", dhcpv4.MessageTypeDiscover, pxeClient(7)); got != "OFFER 10.10.20.10" {
 		t.Errorf("after all leases have ended: %q", got)
 	}
