@@ -345,6 +345,9 @@ func (s *Server) answerKnown(e *exchange) reply {
 		if s.declinesReservation(e) { // the packet may be forged, so the reservation stays
 			e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
 				"address", reserved.String())
+			if _, g := s.guestsOf(e); g != nil && e.decision.Verdict == Discover {
+				g.declined(e.request.MAC, s.now())
+			}
 		}
 	case dhcpv4.MessageTypeRelease:
 		if forUs {

@@ -39,7 +39,7 @@ type guests struct {
 	minute          time.Time // when admitted was reset
 	admitted        int
 	earlierUntil    time.Time                      // end of the leases of an earlier process
-	probe           func(mac string, a netip.Addr) // probes the address of a new guest and calls probed; nil: none is probed
+	probe           func(mac string, a netip.Addr) // probes the address of a guest and calls probed; nil: none is probed
 }
 
 type guest struct {
@@ -63,9 +63,9 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }
 
-// probed stores that the host with the MAC other has the address of a new guest, or that no host has it if
+// probed stores that the host with the MAC other has the address of a guest, or that no host has it if
 // other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
-// new guest gets another address when it asks again.
+// guest gets another address when it asks again.
 func (g *guests) probed(mac, other string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,6 +142,21 @@ func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(net
 	return true
 }
 
+// declined probes the address of a guest that has declined it (RFC 2131 §4.3.3). A DECLINE can be forged:
+// the guest gets another address only if another host answers.
+func (g *guests) declined(mac string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x, ok := g.byMAC[mac]
+	if !ok || x.probing || g.probe == nil || g.tooMany(now) {
+		return
+	}
+	g.admitted++
+	x.probing = true
+	g.byMAC[mac] = x
+	go g.probe(mac, x.address)
+}
+
 // admitVisitor is admit for a machine that another server gives an address. It is called with g.mu
 // locked.
 func (g *guests) admitVisitor(mac string, now time.Time) bool {
@@ -169,7 +184,7 @@ func (s *Server) newGuestsOf(name string, r inventory.Range) *guests {
 		defer s.guard.Recover("a probe of a guest's address")
 		other, found := s.probe(a, mac)
 		if found {
-			s.log.Warn("an address for discovery is in use, by a machine that got it before this server started or by another host",
+			s.log.Warn("an address for discovery is in use by another host, or by a machine that got it before this server started",
 				"address", a.String(), "other", other)
 		}
 		g.probed(mac, other, s.now())

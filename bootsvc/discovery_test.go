@@ -207,7 +207,20 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 	if got := renews("02:00:00:00:00:79", "10.10.20.13"); got != "" {
 		t.Errorf("after the lease has ended: %q", got)
 	}
-	if got := ask("02:00:00:00:00:78", dhcpv4.MessageTypeDiscover, pxeClient(7)); got != "OFFER 10.10.20.10" {
+	const late = "02:00:00:00:00:78"
+	offer := func() string { return ask(late, dhcpv4.MessageTypeDiscover, pxeClient(7)) }
+	if got := offer(); got != "OFFER 10.10.20.10" {
 		t.Errorf("after all leases have ended: %q", got)
+	}
+	// A guest that declines its address gets another one if another host has it.
+	for _, c := range []struct{ other, want string }{{"", "OFFER 10.10.20.10"}, {old, "OFFER 10.10.20.12"}} {
+		if got := ask(late, dhcpv4.MessageTypeDecline, generic(50, 10, 10, 20, 10)); got != "" {
+			t.Errorf("a DECLINE is answered: %q", got)
+		}
+		probes <- c.other
+		<-done
+		if got := offer(); got != c.want {
+			t.Errorf("after a DECLINE, with the host %q at the address: %q", c.other, got)
+		}
 	}
 }
