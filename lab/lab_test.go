@@ -764,7 +764,7 @@ func TestLabKilledOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // "signal: killed"
-	if err := poll(deadline(t, 10*time.Second), func() (bool, error) { return len(pids()) == 0, nil }); err != nil {
+	if err := poll(deadline(t, time.Minute), func() (bool, error) { return len(pids()) == 0, nil }); err != nil {
 		t.Errorf("processes %s outlived their owner", pids())
 	}
 	newLab(t)

@@ -228,7 +228,7 @@ func TestKillsAChildThatDoesNotStop(t *testing.T) {
 func TestKillsAChildThatIsNeverReady(t *testing.T) {
 	t.Parallel()
 	s, _, _ := supervise(t, "silent", Options{StartWait: 10 * time.Millisecond, StopWait: 10 * time.Millisecond})
-	st := awaitState(t, s, func(st State) bool { return st.Restarts == 2 })
+	st := awaitState(t, s, func(st State) bool { return st.Restarts >= 2 })
 	if st.Err == nil || !strings.Contains(st.Err.Error(), "not ready after") {
 		t.Errorf("the error is %v", st.Err)
 	}
@@ -249,7 +249,7 @@ func TestBusyChildGetsMoreTime(t *testing.T) {
 		t.Error("the log does not say what it is busy with")
 	}
 	hangs, _, _ := supervise(t, "hangs", Options{StartWait: busyWait, StopWait: 10 * time.Millisecond})
-	st := awaitState(t, hangs, func(st State) bool { return st.Restarts == 1 })
+	st := awaitState(t, hangs, func(st State) bool { return st.Restarts >= 1 })
 	if st.Err == nil || !strings.Contains(st.Err.Error(), "not ready after") {
 		t.Errorf("one that hangs afterwards: the error is %v", st.Err)
 	}
@@ -258,7 +258,7 @@ func TestBusyChildGetsMoreTime(t *testing.T) {
 func TestFailureReachesLogAndState(t *testing.T) {
 	t.Parallel()
 	s, stop, log := supervise(t, "fails", Options{})
-	st := awaitState(t, s, func(st State) bool { return st.Restarts == 2 })
+	st := awaitState(t, s, func(st State) bool { return st.Restarts >= 2 })
 	var f *Failure
 	if !errors.As(st.Err, &f) || f.Kind != KindPort {
 		t.Errorf("the error is %v, want the child's own failure", st.Err)
@@ -277,7 +277,7 @@ func TestFailureReachesLogAndState(t *testing.T) {
 func TestLastLinesOfADeadChild(t *testing.T) {
 	t.Parallel()
 	s, _, _ := supervise(t, "panics", Options{})
-	st := awaitState(t, s, func(st State) bool { return st.Restarts == 1 })
+	st := awaitState(t, s, func(st State) bool { return st.Restarts >= 1 })
 	for _, want := range []string{
 		"before it was ready", "exit status 2", "ERROR about to fall over err=gravity", "panic: this child was told to",
 	} {
@@ -290,7 +290,7 @@ func TestLastLinesOfADeadChild(t *testing.T) {
 func TestChildGetsNoSecrets(t *testing.T) {
 	t.Setenv("INGOT_TEST_SECRET", "hunter2")
 	s, _, _ := supervise(t, "secret", Options{})
-	st := awaitState(t, s, func(st State) bool { return st.Restarts == 1 })
+	st := awaitState(t, s, func(st State) bool { return st.Restarts >= 1 })
 	if msg := st.Err.Error(); !strings.Contains(msg, "PATH=") || strings.Contains(msg, "hunter2") {
 		t.Errorf("the child's environment: %s", msg)
 	}
