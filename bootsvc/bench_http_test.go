@@ -89,8 +89,8 @@ func serveFloor(ctx context.Context) error {
 	return httpserve.Run(ctx, "the floor", srv, l, time.Second)
 }
 
-// wrkScript makes wrk send the requests of a file in turn, each of which is one line, and print the rate
-// and the 99th percentile of the time to the end of the answer in µs.
+// wrkScript makes wrk send one request for each line of a file, again and again, and print the rate and the
+// 99th percentile of the time to the end of the answer in µs.
 const wrkScript = `
 local requests, next = {}, 0
 function init(args)

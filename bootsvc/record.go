@@ -150,10 +150,11 @@ func (r *recorder) event(d Decision, kind, message string) {
 	if d.Machine == "" {
 		return // a machine that is being discovered has no events
 	}
-	r.mu.Lock()
-	ok := r.events.add(inventory.Event{
+	e := inventory.Event{
 		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message, At: r.now(), Count: 1,
-	})
+	}
+	r.mu.Lock()
+	ok := r.events.add(e)
 	r.mu.Unlock()
 	if !ok {
 		r.droppedEvents.Add(1)
