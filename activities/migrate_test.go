@@ -47,18 +47,23 @@ func TestImagesAfterAMove(t *testing.T) {
 }
 
 func TestEffectsUnderWay(t *testing.T) {
-	var e Effects
-	require.Empty(t, e.UnderWay())
-	for _, name := range []string{"PowerOn", "PowerOn", "AwaitHandOver", "Assign"} {
-		e.count(name, 1)
+	var e UnderWay
+	require.Empty(t, e.Effects())
+	attempt := func(activity, name string) Attempt { return Attempt{Activity: activity, Type: name, Number: 1} }
+	first, second := attempt("1", "PowerOn"), attempt("2", "PowerOn")
+	waits, assign := attempt("3", "AwaitHandOver"), attempt("4", "Assign")
+	for _, a := range []Attempt{first, second, waits, assign} {
+		e.count(a, 1)
 	}
-	require.Equal(t, []string{"Assign", "PowerOn"}, e.UnderWay())
-	e.count("PowerOn", -1)
-	e.count("Assign", -1)
-	e.count("AwaitHandOver", -1)
-	require.Equal(t, []string{"PowerOn"}, e.UnderWay())
-	e.count("PowerOn", -1)
-	require.Empty(t, e.UnderWay())
+	require.True(t, e.Has(waits))
+	require.Equal(t, []string{"Assign", "PowerOn"}, e.Effects())
+	e.count(first, -1)
+	e.count(assign, -1)
+	e.count(waits, -1)
+	require.False(t, e.Has(first))
+	require.Equal(t, []string{"PowerOn"}, e.Effects())
+	e.count(second, -1)
+	require.Empty(t, e.Effects())
 }
 
 // openOperations are those under way.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,7 +40,7 @@ func newBench(t *testing.T) *bench {
 	script, err := os.ReadFile("testdata/ipmitool")
 	require.NoError(t, err)
 	path := filepath.Join(b.dir, "ipmitool")
-	require.NoError(t, os.WriteFile(path, script, 0o755))
+	writeProgram(t, path, script)
 	b.set("password", canary)
 	b.set("power", "off")
 	b.set("boot", "0000000000")
@@ -49,6 +50,16 @@ func newBench(t *testing.T) *bench {
 		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Resolver: names{"bmc-a": {"192.0.2.3"}}, PerMinute: 100_000,
 	})
 	return b
+}
+
+// writeProgram writes an executable file. No process of a parallel test is forked
+// meanwhile: it would hold the file open for writing, and the program could not be
+// started (ETXTBSY, execve(2)).
+func writeProgram(t *testing.T, path string, text []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	require.NoError(t, os.WriteFile(path, text, 0o755))
 }
 
 func (b *bench) set(name, text string) {

@@ -65,7 +65,7 @@ func TestCommandDiesWithServer(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			dir := t.TempDir()
 			file := func(name string) string { return filepath.Join(dir, name) }
-			require.NoError(t, os.WriteFile(file("command"), []byte(slow), 0o755))
+			writeProgram(t, file("command"), []byte(slow))
 			require.NoError(t, syscall.Mkfifo(file("fifo"), 0o600))
 			// Open it for reading as well, so that writing does not block.
 			fifo, err := os.OpenFile(file("fifo"), os.O_RDWR, 0)
@@ -209,7 +209,7 @@ func TestProcessesAreLimited(t *testing.T) {
 	const extra = 40
 	dir := t.TempDir()
 	command := filepath.Join(dir, "command")
-	require.NoError(t, os.WriteFile(command, []byte("#!/bin/sh\ncd \"$(dirname \"$0\")\"\necho >>begun\nread -r _ <fifo\necho off\n"), 0o755))
+	writeProgram(t, command, []byte("#!/bin/sh\ncd \"$(dirname \"$0\")\"\necho >>begun\nread -r _ <fifo\necho off\n"))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	fifo, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDWR, 0)
 	require.NoError(t, err)

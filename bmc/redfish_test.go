@@ -58,7 +58,7 @@ func newRedfishBench(t testing.TB, shape vlab.RedfishShape) *redfishBench {
 	b.bmc.Driver, b.bmc.User = inventory.DriverRedfish, "admin"
 	b.Driver = New(Config{
 		Step: 5 * time.Millisecond, Hard: 100 * time.Millisecond, Soft: 100 * time.Millisecond, Settle: 100 * time.Millisecond,
-		Back: 600 * time.Millisecond, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000, Keys: b.keys,
+		Back: 30 * time.Second, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, PerMinute: 100_000, Keys: b.keys,
 	})
 	return b
 }

@@ -162,6 +162,10 @@ func TestRelayServerProcess(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	_, err := io.Copy(io.Discard, os.Stdin)
+	waitFor(t, func() bool {
+		st := s.Stats()
+		return st.DHCPDirect >= 1 && st.DHCPReceived >= 6 && st.DHCPAnswered >= 3
+	})
 	cancel()
 	if err := <-done; err != nil || t.Failed() {
 		t.Fatal(err)

@@ -4,7 +4,8 @@
 #   demo   building the programs, the lab and its images: enough for "make build" and "make demo"
 #   test   demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
 #   lint   the linters
-#   e2e    what only long end-to-end tests need: clients that others have written (not part of "all of them")
+#   e2e    what only long end-to-end tests need: clients that others have written, a Temporal cluster with PostgreSQL
+#          (not part of "all of them")
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
@@ -130,7 +131,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi | dhcp | nginx | wrk | clients)
+    relay | openipmi | dhcp | nginx | wrk | clients | postgres)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -196,15 +197,16 @@ unpack_all() {
 }
 [ -z "$demo" ] || unpack_all
 
-unpack_clients() {
-  is_unpacked clients && return 0
+unpack_peers() {
+  is_unpacked clients && is_unpacked postgres && return 0
   mkdir -p "$CACHE/pkg"
   exec 9> "$CACHE/pkg/.lock"
   flock 9
   unpack clients isc-dhcp-client cloud-init ignition redfishtool python3-sushy
+  unpack postgres postgresql-15
   exec 9>&-
 }
-! wants e2e || unpack_clients
+! wants e2e || unpack_peers
 
 # --- 3. Go programs -----------------------------------------------------------------------------------------------------
 # build_temporal MODULE@VERSION: the Temporal command line tool without its development server, which would take four minutes
@@ -245,4 +247,9 @@ for tool in "${tools[@]}"; do
   rm -f "$TOOLS/.$name-"*
   : > "$stamp"
 done
+# The services and the schema tool of the Temporal version in go.mod, for a cluster of separate processes.
+if wants e2e; then
+  (cd "$REPO" && nice -n 10 go build -o "$TOOLS/temporal-server" go.temporal.io/server/cmd/server &&
+    nice -n 10 go build -o "$TOOLS/temporal-sql-tool" go.temporal.io/server/cmd/tools/sql) || die "building Temporal's services failed"
+fi
 say "everything is installed for${parts% }"

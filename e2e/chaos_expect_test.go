@@ -17,8 +17,9 @@ import (
 // A strike is a fault of the matrix.
 type strike string
 
-// The faults. The first six affect a whole site, the others one machine.
+// The faults. Those from killServe to cutImages affect a whole site, the others one machine.
 const (
+	noFault      strike = "none, for comparison"
 	killServe    strike = "ingot serve"
 	killTemporal strike = "Temporal child"
 	killWorker   strike = "worker"
@@ -65,7 +66,7 @@ func (s strike) kind() strike {
 }
 
 var (
-	siteStrikes    = []strike{killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
+	siteStrikes    = []strike{noFault, killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
 	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutRedfish, cutLink}
 	// otherStrikes are not in the matrix: their parts are neither dead nor unreachable, and
 	// they are used in other tests.
@@ -92,7 +93,7 @@ var leftOut = map[string]string{
 
 // shortly is the short name of each fault, for machine names.
 var shortly = map[strike]string{
-	killServe: "serve", killTemporal: "temporal", killWorker: "worker", lockDatabase: "lock", fillDisk: "full", cutImages: "images",
+	noFault: "none", killServe: "serve", killTemporal: "temporal", killWorker: "worker", lockDatabase: "lock", fillDisk: "full", cutImages: "images",
 	killAgent: "agent", cutPower: "power", cutBMC: "bmc", cutLink: "link",
 	frozenServe: "frozen", frozenAgent: "asleep", wakingAgent: "awake", lossyLink: "lossy", slowLink: "slow",
 	slowBMC: "bmc-slow", idleBMC: "bmc-idle", lyingBMC: "bmc-lie", brokenBMC: "bmc-bad", refusedBMC: "bmc-no",
@@ -102,6 +103,7 @@ var shortly = map[strike]string{
 
 // about says what each fault does, and when it is over.
 var about = map[strike]string{
+	noFault:      "nothing: the machine is held in the phase and released, as with every other fault",
 	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once, as a service manager does",
 	killTemporal: "the Temporal server, a child process of `ingot serve`, is killed with SIGKILL; `ingot serve` starts it again",
 	killWorker: "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are " +
@@ -182,6 +184,7 @@ func (r row) but(e expected, phases ...string) row {
 
 // expectations is the matrix.
 var expectations = map[strike]row{
+	noFault:      all(right(1)),
 	killServe:    all(right(1)),
 	killTemporal: all(right(1)),
 	killWorker:   all(right(1)),

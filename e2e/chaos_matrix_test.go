@@ -87,6 +87,16 @@ func (x *cell) result() string {
 	return "right, " + short(x.took)
 }
 
+// lostTime returns how much longer the run took than the undisturbed one did from the same phase. The
+// time in which the worker could not reach Temporal is not counted.
+func (x *cell) lostTime(undisturbed *cell) time.Duration {
+	d := x.took
+	if x.strike == killWorker {
+		d -= x.mended
+	}
+	return max(0, d-undisturbed.took)
+}
+
 func short(d time.Duration) string {
 	if d < 100*time.Second {
 		return fmt.Sprintf("%.0f s", d.Seconds())
@@ -229,7 +239,7 @@ func TestChaosMatrix(t *testing.T) {
 	require.NoError(t, err)
 	groups := []chaosGroup{
 		{"machines", []func(context.Context, *chaos) []*cell{machines}},
-		{"serve, Temporal, images", slices.Concat(wave(killServe), wave(frozenServe), wave(killTemporal), wave(cutImages))},
+		{"serve, Temporal, images", slices.Concat(wave(noFault), wave(killServe), wave(frozenServe), wave(killTemporal), wave(cutImages))},
 		{"database, disk, worker", slices.Concat(wave(lockDatabase), wave(fillDisk), wave(killWorker))},
 	}
 	if *full {
@@ -273,11 +283,16 @@ func TestChaosMatrix(t *testing.T) {
 	}
 }
 
+// ownParts are the faults whose lost time the report shows: the parts of Ingot that are killed.
+var ownParts = []strike{killServe, killTemporal, killWorker}
+
 // report is docs/reliability.md.
 func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time, took time.Duration) string {
 	var b strings.Builder
 	pf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
 	var cells, right, persons, unfelt, nothing int
+	var worst time.Duration
+	var worstOf *cell
 	count := func(x *cell) string {
 		if x == nil {
 			return "not run"
@@ -291,6 +306,13 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 			}
 		case x.err == nil:
 			persons++
+		}
+		if undisturbed := done[noFault][x.phase]; undisturbed != nil && x.err == nil && slices.Contains(ownParts, x.strike) {
+			lost := x.lostTime(undisturbed)
+			if lost >= worst {
+				worst, worstOf = lost, x
+			}
+			return fmt.Sprintf("%s, %s lost", x.result(), short(lost))
 		}
 		return x.result()
 	}
@@ -378,6 +400,15 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 		"Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, " +
 			"and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n",
 	)
+	if worstOf != nil {
+		pf(
+			"Where `ingot serve`, its Temporal child or its worker is killed, the cell also says how much of that time was lost: "+
+				"the rest is what the undisturbed\nrun of the first row needs from that phase on. The time in which the worker is "+
+				"kept from Temporal does not count. The most that was lost: %s (%s).\n\n",
+			short(worst),
+			worstOf,
+		)
+	}
 	b.WriteString(tables)
 	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
 	for _, s := range slices.Concat(siteStrikes, machineStrikes, otherStrikes) {

@@ -112,6 +112,7 @@ type cell struct {
 	struck  time.Time
 	felt    bool          // the run, or a part that serves it, was affected by the fault
 	took    time.Duration // from the fault to the end
+	mended  time.Duration // from the fault until it was taken away
 	ons     int           // power-ons since the start of the run
 	final   inventory.Workflow
 	err     error
@@ -660,6 +661,8 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 	}
 	bmc := first.m.Control()
 	switch first.strike.kind() {
+	case noFault:
+		return atOnce, nil
 	case killServe:
 		c.Kill()
 		return func() error { felt(); return c.Start(ctx) }, nil
@@ -914,7 +917,15 @@ func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
 	var wg sync.WaitGroup
 	var healed error
 	var once sync.Once
-	cure := func() error { once.Do(func() { healed = heal() }); return healed }
+	cure := func() error {
+		once.Do(func() {
+			healed = heal()
+			for _, x := range cells {
+				x.mended = time.Since(x.struck)
+			}
+		})
+		return healed
+	}
 	for _, x := range cells {
 		wg.Go(func() {
 			if x.err == nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/internal/freeport"
 )
 
 // TestKilledServerLeavesNoOrphan kills "ingot serve" of an unprivileged user with SIGKILL. Its
@@ -71,7 +72,8 @@ func unprivileged(t *testing.T, capabilities uint32) user {
 		}
 		require.NoError(t, unix.Setxattr(u.program, "security.capability", v, 0))
 	}
-	ports := freePorts(t, 6)
+	ports, err := freeport.Find(6)
+	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Join(u.dir, "etc/ingot"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(u.dir, "etc/ingot/ingot.yaml"), fmt.Appendf(nil,
 		"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\nreserve_mib: 1\n", ports, ports+1, ports+5), 0o600))
@@ -91,30 +93,6 @@ func copyFile(t *testing.T, from, to string) {
 	_, err = io.Copy(out, in)
 	require.NoError(t, err)
 	require.NoError(t, out.Close())
-}
-
-// freePorts returns the first of n consecutive free ports, below the range from which the kernel
-// gives ports to clients.
-func freePorts(t *testing.T, n int) int {
-	t.Helper()
-	for first := 11000; first < 30000; first += n {
-		var held []net.Listener
-		for i := range n {
-			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
-			if err != nil {
-				break
-			}
-			held = append(held, l)
-		}
-		for _, l := range held {
-			require.NoError(t, l.Close())
-		}
-		if len(held) == n {
-			return first
-		}
-	}
-	require.Fail(t, "no free ports")
-	return 0
 }
 
 // serve starts the server with an empty log.

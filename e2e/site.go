@@ -49,12 +49,14 @@ type Site struct {
 	bin    string // directory of ingot
 	image  string // root filesystem in which the server runs, if set
 	caps   string // the server's capabilities
-	dir    string // config, state, logs
-	out    io.Writer
-	mu     sync.Mutex
-	server *lab.Cmd
-	guest  *lab.Guest // where the server runs, if set; see Options.Guest
-	log    *os.File
+	// temporalEnv is what the temporal command needs to reach another Temporal than the embedded one.
+	temporalEnv []string
+	dir         string // config, state, logs
+	out         io.Writer
+	mu          sync.Mutex
+	server      *lab.Cmd
+	guest       *lab.Guest // where the server runs, if set; see Options.Guest
+	log         *os.File
 }
 
 // Options of a site.
@@ -218,7 +220,8 @@ func (s *Site) Close() error {
 
 // env returns the environment of ingot's processes: config and state of this site.
 func (s *Site) env() []string {
-	return append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
+	return append(append(os.Environ(), s.temporalEnv...),
+		"XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
 }
 
 // Upgrade stops the server and starts the one in programs on the same data.

@@ -80,6 +80,7 @@ type Server struct {
 	journal  Journal
 	log      *slog.Logger
 	now      func() time.Time
+	grace    time.Duration // that Run leaves to the requests under way when it ends
 
 	fetches fetches
 }
@@ -116,7 +117,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 
 	return &Server{
-		cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, fetches: newFetches(),
+		cfg: cfg, machines: machines, journal: journal, log: cfg.Log, now: cfg.Now, grace: 2 * time.Second, fetches: newFetches(),
 	}, nil
 }
 
@@ -166,7 +167,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	httpserve.Limit(srv, maxConns, func(source netip.Addr) bool { return s.awaited(ctx, source) })
-	return httpserve.Run(ctx, "metadata", srv, httpserve.Track(l), 2*time.Second)
+	return httpserve.Run(ctx, "metadata", srv, httpserve.Track(l), s.grace)
 }
 
 const (

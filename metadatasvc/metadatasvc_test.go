@@ -443,7 +443,7 @@ func TestStopKeepsFetches(t *testing.T) {
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
-	s.cfg.Addrs = []string{addr}
+	s.cfg.Addrs, s.grace = []string{addr}, time.Minute
 	begun, end := make(chan struct{}), make(chan struct{})
 	s.machines = slowMachines{f, begun, end}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/freeport"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 )
 
@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join(here, "testdata/script"), RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
-			ports, err := freePorts()
+			port, err := freeport.Find(6) // Temporal takes four in a row
 			if err != nil {
 				return err
 			}
@@ -63,51 +63,19 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "etc"))
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
-			e.Setenv("LISTEN", config.Join("127.0.0.1", ports.listen))
+			e.Setenv("LISTEN", config.Join("127.0.0.1", port))
 			// The example lab of docs/genesis.md.
 			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS(lab)); err != nil {
 				return err
 			}
 			// The files that init writes, with ports of this test.
 			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
-				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", ports.listen, ports.temporal, ports.ui), 0o600)
+				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", port, port+1, port+5), 0o600)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"run": runCLI, "exits": exits, "waitfor": waitFor,
 		},
 	})
-}
-
-type sitePorts struct{ listen, temporal, ui int }
-
-// freePorts finds unused ports; Temporal takes four in a row.
-func freePorts() (p sitePorts, err error) {
-	for range 100 {
-		var held []net.Listener
-		take := func(port int) int {
-			l, e := net.Listen("tcp", config.Join("127.0.0.1", port))
-			if e != nil {
-				err = e
-				return 0
-			}
-			held = append(held, l)
-			return l.Addr().(*net.TCPAddr).Port
-		}
-		err = nil
-		p = sitePorts{listen: take(0), ui: take(0), temporal: take(0)}
-		for n := 1; n < 4 && err == nil; n++ {
-			take(p.temporal + n)
-		}
-		for _, l := range held {
-			if e := l.Close(); err == nil {
-				err = e
-			}
-		}
-		if err == nil {
-			return p, nil
-		}
-	}
-	return p, fmt.Errorf("finding free ports: %w", err)
 }
 
 // processState is held by a command that uses the environment and the working

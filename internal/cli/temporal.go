@@ -6,13 +6,70 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 func temporalCommand(o *options) *cobra.Command {
-	return group("temporal", "Use Temporal's own command with this site", "  eval \"$(ingot temporal env)\"",
-		temporalEnvCommand(o))
+	return group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
+		"  ingot temporal setup\n  eval \"$(ingot temporal env)\"",
+		temporalSetupCommand(o), temporalEnvCommand(o))
+}
+
+func temporalSetupCommand(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "setup", Short: "Make what this site needs in the Temporal cluster of its configuration", Args: cobra.NoArgs,
+		Long: `Make what this site needs in the cluster of temporal.address: the namespace, its
+retention, and the search attributes. What is there already stays; the
+retention is set to temporal.retention.
+
+Where the cluster does not let this client make something, the command says
+what is missing, with the line of Temporal's own command by which an
+administrator makes it, and ends with exit status 4. It asks the cluster, and
+no "ingot serve". The embedded server needs no setup.`,
+		Example: `  ingot temporal setup --check
+  ingot temporal setup
+  ingot temporal setup --output json`,
+	}
+	check := cmd.Flags().Bool("check", false, "only look, change nothing")
+
+	return o.command(cmd, func(c *call) error {
+		cfg, err := c.loadConfig()
+		if err != nil {
+			return err
+		}
+		steps, err := server.SetUpCluster(c.Context(), cfg.Temporal, *check)
+		if err != nil {
+			return err
+		}
+		absent := 0
+		err = showValue(c, steps, func(w io.Writer) error {
+			for _, s := range steps {
+				line := s.What + ": " + s.State
+				if s.Why != "" {
+					line += ": " + s.Why
+				}
+				fmt.Fprintln(w, inert(line))
+				if s.Remedy != "" {
+					fmt.Fprintln(w, "  make it with: "+inert(s.Remedy))
+				}
+			}
+			return nil
+		})
+		for _, s := range steps {
+			if s.State == server.SetupMissing {
+				absent++
+			}
+		}
+		if err != nil || absent == 0 {
+			return err
+		}
+
+		return fmt.Errorf("the cluster lacks %s: %w", human.Count(absent, "thing"), inventory.ErrConflict)
+	})
 }
 
 func temporalEnvCommand(o *options) *cobra.Command {
@@ -54,6 +111,10 @@ of "ingot serve": outside its container.`,
 				if _, err := fmt.Fprintf(w, "export %s=%s\n", name, shellWord(env[name])); err != nil {
 					return err
 				}
+			}
+			if key := cfg.Temporal.APIKeyFile; key != "" { // the shell reads the key: it is not printed
+				_, err := fmt.Fprintf(w, "export TEMPORAL_API_KEY=\"$(cat %s)\"\n", shellWord(key))
+				return err
 			}
 			return nil
 		})

@@ -221,7 +221,17 @@ func (t Temporal) check(p *checker) {
 		p.Add("temporal.mutual_tls", "leave it out; temporal.tls_cert, tls_key and tls_ca are for temporal.address",
 			"temporal.address replaces the embedded server")
 	}
+	if t.TLSCert != "" && t.TLSKey == "" || t.TLSCert == "" && t.TLSKey != "" {
+		p.Add("temporal.tls_key", "give both temporal.tls_cert and temporal.tls_key", "a certificate needs its key")
+	}
 	if t.Address == "" {
+		for field, value := range map[string]string{
+			"tls_cert": t.TLSCert, "tls_ca": t.TLSCA, "tls_server_name": t.TLSServerName, "api_key_file": t.APIKeyFile,
+		} {
+			if value != "" {
+				p.Add("temporal."+field, "leave it out, or give temporal.address", "it is for another cluster than the embedded server")
+			}
+		}
 		p.port("temporal.port", t.Port)
 		if t.Port > 65535-3 && t.Port <= 65535 {
 			p.Add("temporal.port", "write a number up to 65532", "the three ports that follow %d are needed, too", t.Port)

@@ -219,7 +219,12 @@ type Temporal struct {
 	Namespace string `json:"namespace,omitempty"` // of that cluster or of the embedded server
 	TLSCert   string `json:"tls_cert,omitempty"`  // file of the client's certificate, for Address
 	TLSKey    string `json:"tls_key,omitempty"`   // file of its key
-	TLSCA     string `json:"tls_ca,omitempty"`    // file of the authorities of that cluster
+	TLSCA     string `json:"tls_ca,omitempty"`    // file of the authorities of that cluster; default: the system's
+	// TLSServerName is the name in that cluster's certificate; default: the host of Address.
+	TLSServerName string `json:"tls_server_name,omitempty"`
+	// APIKeyFile is the file of an API key (a JSON Web Token) for Address. It is read for every request, so the key
+	// can be replaced while the server runs.
+	APIKeyFile string `json:"api_key_file,omitempty"`
 	// Retention is how long closed runs stay in Temporal.
 	Retention time.Duration `json:"retention,omitempty"`
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
@@ -162,8 +161,7 @@ func (r *Reconciler) describe(ctx context.Context, tc client.Client, id, run str
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
 	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
-	var gone *serviceerror.NotFound
-	if errors.As(err, &gone) {
+	if isNotFound(err) {
 		if _, err := tc.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
 			return execution{}, fmt.Errorf("asking Temporal for its health: %w", err)
 		}

@@ -208,11 +208,10 @@ func (p *Pump) sendRun(
 
 	for _, e := range es {
 		err := signal(ctx, tc, p.namespace, g.Workflow, e)
-		var gone *serviceerror.NotFound
 		var never *serviceerror.InvalidArgument
 		switch {
 		case err == nil:
-		case errors.As(err, &gone):
+		case isNotFound(err):
 			// Temporal uses this code for a finished run, for a run that it does not know
 			// yet and for a missing namespace. Only the grant tells whether the run is over.
 			p.delay(run, 0)

@@ -246,8 +246,7 @@ func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
 	defer stop()
 	err := tc.CancelWorkflow(ctx, id, run)
-	var gone *serviceerror.NotFound
-	if errors.As(err, &gone) {
+	if isNotFound(err) {
 		return nil
 	}
 	return err
@@ -266,8 +265,7 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
 	defer stop()
 	d, err := tc.DescribeWorkflowExecution(ctx, o.ID, executionOf(o))
-	var gone *serviceerror.NotFound
-	if errors.As(err, &gone) {
+	if isNotFound(err) {
 		return nil
 	}
 	if err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {

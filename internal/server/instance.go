@@ -25,7 +25,7 @@ func (s *server) Metadata() http.Handler {
 func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.OpenRuns(ctx) }
 
 // BusyActivities are the activities under way.
-func (s *server) BusyActivities() []string { return s.temporal.effects.UnderWay() }
+func (s *server) BusyActivities() []string { return s.temporal.underWay.Effects() }
 
 // CopyDatabases adds both databases to an archive; see [site.Instance].
 func (s *server) CopyDatabases(ctx context.Context, d *archive.Draft, dir string) (ended func() error, err error) {

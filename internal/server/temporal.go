@@ -3,10 +3,9 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -28,13 +27,13 @@ import (
 // temporal keeps a client and workers on the site's Temporal server, while that server
 // is up and proven to be the site's own.
 type temporal struct {
-	cfg     config.Config
-	log     *slog.Logger
-	child   *temporalchild.Supervisor // nil: a cluster by address
-	tls     *tls.Config               // of connections to the child; nil: without TLS
-	records clusterRecords
-	effects activities.Effects // under way
-	hold    *activities.Hold   // of runs that a restored backup has left behind
+	cfg      config.Config
+	log      *slog.Logger
+	child    *temporalchild.Supervisor // nil: a cluster by address
+	tls      *tls.Config               // of connections to the child; nil: without TLS
+	records  clusterRecords
+	underWay activities.UnderWay
+	hold     *activities.Hold // of runs that a restored backup has left behind
 
 	mu     sync.Mutex
 	client client.Client
@@ -55,18 +54,10 @@ func (s *server) newTemporal() (*temporal, error) {
 		cfg: s.cfg, log: s.log, records: s.records.store, hold: activities.NewHold(s.records.restored),
 	}
 	if s.cfg.Temporal.Address != "" {
-		return t, requireTLS(s.cfg.Temporal)
+		_, err := clusterOptions(s.cfg.Temporal)
+		return t, err
 	}
 	return t, t.newChild()
-}
-
-// requireTLS refuses a cluster beyond loopback without TLS.
-func requireTLS(c config.Temporal) error {
-	if config.Loopback(c.Address) || c.TLSCert != "" || c.TLSCA != "" {
-		return nil
-	}
-	return fmt.Errorf("temporal.address %q is beyond loopback: "+
-		"set temporal.tls_ca, and tls_cert and tls_key if it asks for them", c.Address)
 }
 
 // newChild sets the embedded server up; it does not start it.
@@ -74,7 +65,7 @@ func (t *temporal) newChild() (err error) {
 	c := temporalchild.DefaultConfig(filepath.Join(t.cfg.DataDir, "temporal"))
 	c.Ports = temporalchild.PortsFrom(t.cfg.Temporal.Port, t.cfg.Temporal.UIPort)
 	c.Namespace, c.Retention = t.cfg.Temporal.Namespace, t.cfg.Temporal.Retention
-	c.SearchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
+	c.SearchAttributes = searchAttributes
 	if c.Identity = t.cfg.TemporalIdentity(); c.Identity != "" {
 		if t.tls, err = embeddedTLS(c.Identity); err != nil {
 			return err
@@ -163,12 +154,10 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 }
 
 func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error {
-	opts := client.Options{HostPort: t.cfg.Temporal.Address, Namespace: t.cfg.Temporal.Namespace}
-	tlsConfig, err := t.clusterTLS()
+	opts, err := clusterOptions(t.cfg.Temporal)
 	if err != nil {
 		return err
 	}
-	opts.ConnectionOptions.TLS = tlsConfig
 	return t.keepWorking(ctx, do, opts, "")
 }
 
@@ -180,6 +169,10 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 			return nil
 		}
 		t.set(nil, err)
+		var other *secondServer
+		if errors.As(err, &other) {
+			return err
+		}
 		t.log.Warn("Temporal is not reachable", "address", opts.HostPort, "error", err)
 		select {
 		case <-time.After(5 * time.Second):
@@ -187,40 +180,6 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 			return nil
 		}
 	}
-}
-
-// clusterTLS is the TLS configuration of connections to a cluster by address.
-func (t *temporal) clusterTLS() (*tls.Config, error) {
-	c := t.cfg.Temporal
-	if c.TLSCert == "" && c.TLSCA == "" {
-		return nil, nil
-	}
-
-	host, _, err := net.SplitHostPort(c.Address)
-	if err != nil {
-		return nil, fmt.Errorf("temporal.address %q: %w", c.Address, err)
-	}
-
-	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if c.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
-		if err != nil {
-			return nil, fmt.Errorf("temporal.tls_cert: %w", err)
-		}
-		out.Certificates = []tls.Certificate{pair}
-	}
-	if c.TLSCA != "" {
-		pem, err := os.ReadFile(c.TLSCA)
-		if err != nil {
-			return nil, fmt.Errorf("temporal.tls_ca: %w", err)
-		}
-		out.RootCAs = x509.NewCertPool()
-		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("temporal.tls_ca %q holds no certificate", c.TLSCA)
-		}
-	}
-
-	return out, nil
 }
 
 func (t *temporal) set(c client.Client, err error) {
@@ -242,8 +201,10 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 		}
 	}
 	if t.child == nil {
-		if err := t.refuseUsed(ctx, c); err != nil {
-			return err
+		for _, require := range []func(context.Context, client.Client) error{t.requireSetUp, t.refuseUsed, t.requireAlone} {
+			if err := require(ctx, c); err != nil {
+				return err
+			}
 		}
 	}
 

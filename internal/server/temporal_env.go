@@ -36,7 +36,10 @@ func TemporalEnv(cfg config.Config, certificate string) (map[string]string, erro
 		env["TEMPORAL_TLS_SERVER_NAME"] = temporalchild.ServerName
 	}
 
-	if cert != "" || ca != "" {
+	if t.Address != "" && t.TLSServerName != "" {
+		env["TEMPORAL_TLS_SERVER_NAME"] = t.TLSServerName
+	}
+	if cert != "" || ca != "" || env["TEMPORAL_TLS_SERVER_NAME"] != "" || t.APIKeyFile != "" && !config.Loopback(t.Address) {
 		env["TEMPORAL_TLS"] = "true"
 	}
 

@@ -2,15 +2,21 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"os"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/interceptor"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
 
 	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -24,6 +30,9 @@ const workerStopTimeout = 5 * time.Second
 // work dials, verifies the cluster, and carries out workflows until ctx ends.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
 	opts.Logger = sdklog.NewStructuredLogger(t.log.With("part", "worker"))
+	opts.Identity = t.newWorkerIdentity()
+	broken := make(brokenConnections, 1)
+	opts.ConnectionOptions.DialOptions = append(slices.Clone(opts.ConnectionOptions.DialOptions), grpc.WithStatsHandler(broken))
 	c, err := client.DialContext(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("dialling Temporal at %s: %w", opts.HostPort, err)
@@ -44,17 +53,66 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		defer w.Stop()
 	}
 
+	if t.child == nil {
+		go func() {
+			if err := t.staysAlone(ctx, c, opts.Identity); err != nil {
+				giveUp(err)
+			}
+		}()
+	}
 	t.set(c, nil)
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
-	<-ctx.Done()
+	lost := engine.LostAttempts{
+		Client: c, Namespace: opts.Namespace, Identity: opts.Identity, UnderWay: t.underWay.Has, Log: t.log.With("part", "worker"),
+	}
+	lost.Run(ctx, broken)
 	t.set(nil, nil)
 	return context.Cause(ctx)
+}
+
+// workerName begins the identity of all workers of this data directory. Temporal shows it to operators.
+func (t *temporal) workerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return fmt.Sprintf("ingot serve on %s (%s), ", host, t.cfg.DataDir)
+}
+
+// newWorkerIdentity returns a name that no worker had before.
+func (t *temporal) newWorkerIdentity() string {
+	return fmt.Sprintf("%sprocess %d, %s", t.workerName(), os.Getpid(), rand.Text()[:8])
+}
+
+// brokenConnections gets a value when a gRPC connection has ended.
+type brokenConnections chan struct{}
+
+// TagRPC implements stats.Handler.
+func (brokenConnections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (brokenConnections) HandleRPC(context.Context, stats.RPCStats) {}
+
+// TagConn implements stats.Handler.
+func (brokenConnections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	return ctx
+}
+
+// HandleConn implements stats.Handler.
+func (b brokenConnections) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ended := s.(*stats.ConnEnd); !ended {
+		return
+	}
+	select {
+	case b <- struct{}{}:
+	default: // one value is enough
+	}
 }
 
 // newWorkers makes one worker for workflows and activities, and one for activities that
 // wait.
 func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed func(error)) []worker.Worker {
-	interceptors := []interceptor.WorkerInterceptor{do.Troubles, t.hold, &t.effects, &activities.Errors{}}
+	interceptors := []interceptor.WorkerInterceptor{&t.underWay, do.Troubles, t.hold, &activities.Errors{}}
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: workerStopTimeout,
 		// A poll is answered after the server has written to its disk. The default of

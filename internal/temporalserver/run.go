@@ -235,6 +235,9 @@ func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            512,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
+		// How soon a workflow task is given out again whose worker was killed (default 10 s). A
+		// worker that runs long local activities asks for more time.
+		dynamicconfig.MakeKey("history.defaultWorkflowTaskTimeout"): 5 * time.Second,
 		// A recovery has one waiting activity for each machine with an open question.
 		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,
 		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,

@@ -1,0 +1,76 @@
+package activities
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/interceptor"
+)
+
+// An Attempt is one attempt of an activity. All but Type are Temporal's ids.
+type Attempt struct {
+	Workflow, Run, Activity string
+	Number                  int32
+	Type                    string // name of the activity
+}
+
+// UnderWay is an interceptor that knows which attempts are being carried out.
+type UnderWay struct {
+	interceptor.WorkerInterceptorBase
+
+	mu  sync.Mutex
+	now map[Attempt]int // Temporal may give a local attempt twice, after a lost workflow task
+}
+
+// readOnly are the activities that only wait or record.
+var readOnly = []string{
+	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
+	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence", "ChangedImage",
+}
+
+// Effects returns the names of the activities under way that have side effects.
+func (u *UnderWay) Effects() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var out []string
+	for a := range u.now {
+		if !slices.Contains(readOnly, a.Type) {
+			out = append(out, a.Type)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Has reports whether an attempt is being carried out.
+func (u *UnderWay) Has(a Attempt) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.now[a] > 0
+}
+
+func (u *UnderWay) count(a Attempt, n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.now == nil {
+		u.now = map[Attempt]int{}
+	}
+	if u.now[a] += n; u.now[a] == 0 {
+		delete(u.now, a)
+	}
+}
+
+// InterceptActivity counts each attempt.
+func (u *UnderWay) InterceptActivity(_ context.Context,
+	next interceptor.ActivityInboundInterceptor,
+) interceptor.ActivityInboundInterceptor {
+	return around(next, func(ctx context.Context, do func() (any, error)) (any, error) {
+		i := activity.GetInfo(ctx)
+		a := Attempt{i.WorkflowExecution.ID, i.WorkflowExecution.RunID, i.ActivityID, i.Attempt, i.ActivityType.Name}
+		u.count(a, 1)
+		defer u.count(a, -1)
+		return do()
+	})
+}

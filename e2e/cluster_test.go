@@ -1,0 +1,344 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+var (
+	clusterMachines = flag.Int("cluster-machines", 50, "how many simulated machines TestTemporalCluster installs at once")
+	temporalAway    = flag.Duration("temporal-away", 10*time.Minute, "how long TestTemporalAway leaves the cluster stopped")
+)
+
+// clusterSite prepares a site whose Temporal is a cluster on PostgreSQL. "ingot serve" is not started.
+func clusterSite(ctx context.Context, t *testing.T, access lab.TemporalAccess) (*Site, *lab.TemporalCluster) {
+	t.Helper()
+	if !*full {
+		t.Skip("long form: make e2e FULL=1")
+	}
+	dir := keepDir(t)
+	cluster := filepath.Join(dir, "temporal-cluster")
+	top := fmt.Sprintf("temporal:\n  address: 127.0.0.1:%d\n", lab.TemporalPort)
+	if access != lab.TemporalOpen {
+		top += fmt.Sprintf("  tls_server_name: %s\n  tls_ca: %s/ca.pem\n", lab.TemporalName, cluster)
+	}
+	switch access {
+	case lab.TemporalMTLS:
+		top += fmt.Sprintf("  tls_cert: %s/cert.pem\n  tls_key: %[1]s/key.pem\n", cluster)
+	case lab.TemporalAPIKey:
+		top += fmt.Sprintf("  api_key_file: %s/key.token\n", cluster)
+	}
+	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, NoStart: true, Top: top})
+	require.NoError(t, err)
+	s.keep(t)
+	c, err := s.TemporalCluster(ctx, s.Namespace, "../.tools", access)
+	require.NoError(t, err)
+	s.readTemporalEnv(ctx, t)
+	return s, c
+}
+
+// readTemporalEnv takes what the temporal command needs from "ingot temporal env".
+func (s *Site) readTemporalEnv(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var env map[string]string
+	require.NoError(t, json.Unmarshal([]byte(s.must(ctx, t, "temporal", "env", "-o", "json")), &env))
+	for name, value := range env {
+		s.temporalEnv = append(s.temporalEnv, name+"="+value)
+	}
+}
+
+// setUp runs "ingot temporal setup", and returns each step's state.
+func (s *Site) setUp(ctx context.Context, t *testing.T, args ...string) (states map[string]string, err error) {
+	t.Helper()
+	out, err := s.CLI(ctx, append([]string{"temporal", "setup", "-o", "json"}, args...)...)
+	var steps []server.SetupStep
+	require.NoError(t, json.Unmarshal([]byte(out), &steps), "%s: %v", out, err)
+	states = map[string]string{}
+	for _, step := range steps {
+		states[step.What] = step.State
+		require.Equal(t, step.State == server.SetupMissing, step.Remedy != "", "%+v", step)
+	}
+	return states, err
+}
+
+// TestTemporalCluster installs machines through a Temporal cluster, while each of its processes, its database and the server
+// are killed and started again, and the frontend refuses what is above a limit. The same machines are then installed
+// through the embedded Temporal, for the time.
+func TestTemporalCluster(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, c := clusterSite(ctx, t, lab.TemporalMTLS)
+
+	states, err := s.setUp(ctx, t)
+	require.NoError(t, err)
+	require.Len(t, states, 6)
+	require.Equal(t, server.SetupMade, states["namespace default"])
+	states, err = s.setUp(ctx, t)
+	require.NoError(t, err)
+	for what, state := range states {
+		require.Equal(t, server.SetupThere, state, what)
+	}
+	require.NoError(t, s.Start(ctx))
+	s.refuseSecond(ctx, t)
+
+	machines := s.fleet(ctx, t, image, *clusterMachines)
+	emulated := s.emulated(ctx, t)
+	took := s.installAll(ctx, t, image, machines, emulated, func(ctx context.Context) error { return s.breakCluster(ctx, t, c) })
+	t.Logf("%d simulated and %d emulated machines: %.0f s, while every process was killed", len(machines), len(emulated), took.Seconds())
+
+	embedded := site(ctx, t)
+	took = embedded.installAll(ctx, t, image, embedded.fleet(ctx, t, image, *clusterMachines), embedded.emulated(ctx, t), nil)
+	t.Logf("the same through the embedded Temporal, undisturbed: %.0f s", took.Seconds())
+}
+
+// fleet adds n simulated machines.
+func (s *Site) fleet(ctx context.Context, t *testing.T, image lab.Image, n int) []*lab.Machine {
+	t.Helper()
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+	machines := make([]*lab.Machine, n)
+	for i := range machines {
+		spec := lab.Spec{Name: fmt.Sprintf("sim-%d", i), Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}
+		var err error
+		machines[i], err = s.Add(ctx, spec, func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image" })
+		require.NoError(t, err)
+	}
+	return machines
+}
+
+// emulated adds two QEMU machines.
+func (s *Site) emulated(ctx context.Context, t *testing.T) (all []*lab.Machine) {
+	t.Helper()
+	s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI} {
+		m, err := s.Add(ctx, lab.Spec{Name: "qemu-" + strings.ToLower(string(firmware)), Firmware: firmware},
+			func(doc map[string]any) { doc["image"], doc["template"] = "mini", "image" })
+		require.NoError(t, err)
+		all = append(all, m)
+	}
+	return all
+}
+
+// installAll installs all machines at once beside a disturbance, and checks each disk.
+func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, simulated, emulated []*lab.Machine,
+	disturb func(context.Context) error,
+) time.Duration {
+	t.Helper()
+	began := time.Now()
+	g, gctx := errgroup.WithContext(ctx)
+	install := func(m *lab.Machine) (w inventory.Workflow, err error) {
+		if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+			return w, err
+		}
+		return s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+	}
+	for _, m := range simulated {
+		g.Go(func() error {
+			w, err := install(m)
+			if err != nil {
+				return err
+			}
+			return s.installed(gctx, m, w, image, 1<<20)
+		})
+	}
+	for _, m := range emulated {
+		g.Go(func() error {
+			if _, err := install(m); err != nil {
+				return err
+			}
+			_, err := m.WaitSerial(gctx, "LAB-MINI-PHONED-HOME")
+			return err
+		})
+	}
+	if disturb != nil {
+		g.Go(func() error { return disturb(gctx) })
+	}
+	require.NoError(t, g.Wait())
+	took := time.Since(began)
+	for _, m := range append(simulated, emulated...) {
+		s.closed(ctx, t, m.Name())
+	}
+	return took
+}
+
+// breakCluster kills and starts again each part of the cluster, one after another, and lets the frontend refuse requests.
+func (s *Site) breakCluster(ctx context.Context, t *testing.T, c *lab.TemporalCluster) error {
+	pause := func() {
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+		}
+	}
+	pause()
+	for _, service := range c.Services() {
+		c.Kill(service)
+		pause()
+		if err := c.Start(ctx, service); err != nil {
+			return err
+		}
+		t.Logf("%s was killed and started again", service)
+		pause()
+	}
+	c.KillDatabase()
+	pause()
+	if err := c.StartDatabase(ctx); err != nil {
+		return err
+	}
+	t.Log("the database was killed and started again")
+	pause()
+	undo, err := c.Limit(5)
+	if err != nil {
+		return err
+	}
+	for range 4 {
+		pause()
+	}
+	t.Log("the frontend has refused requests above 5 per second for 15 s or more")
+	return undo()
+}
+
+// refuseSecond starts another "ingot serve" for the same site: it ends before it works.
+func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(s.dir, "second")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc/ingot"), 0o750))
+	config, err := os.ReadFile(filepath.Join(s.dir, "etc/ingot/ingot.yaml"))
+	require.NoError(t, err)
+	_, temporal, ok := strings.Cut(string(config), "temporal:\n")
+	require.True(t, ok)
+	text := fmt.Sprintf("listen: 127.0.0.1:%d\ntemporal:\n%s", apiPort+1, temporal)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "etc/ingot/ingot.yaml"), []byte(text), 0o600))
+
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	c := s.Command(ctx, s.Namespace, filepath.Join(s.bin, "ingot"), "serve", "--log-level", "debug")
+	c.Env = append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(dir, "etc"), "XDG_STATE_HOME="+filepath.Join(dir, "state"))
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	require.Error(t, c.Run(), "%s", &out)
+	require.NoError(t, ctx.Err(), "%s", &out)
+	require.Contains(t, out.String(), "another server works for the site in namespace \"default\"")
+	require.NotContains(t, out.String(), "Temporal is ready")
+}
+
+// TestTemporalAPIKey: a client that may create nothing says what is missing, and works as soon as it is there.
+func TestTemporalAPIKey(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, c := clusterSite(ctx, t, lab.TemporalAPIKey)
+	use := func(token string) {
+		text, err := os.ReadFile(token)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(token), "key.token"), text, 0o600))
+		s.temporalEnv = append(s.temporalEnv, "TEMPORAL_API_KEY="+string(text))
+	}
+
+	use(c.Client)
+	states, err := s.setUp(ctx, t)
+	require.Error(t, err)
+	require.Equal(t, map[string]string{"namespace default": server.SetupMissing}, states)
+	use(c.Admin)
+	_, err = s.setUp(ctx, t)
+	require.NoError(t, err)
+	use(c.Client)
+	require.NoError(t, s.Start(ctx))
+	s.installAll(ctx, t, image, s.fleet(ctx, t, image, 2), nil, nil)
+
+	log, err := os.ReadFile(filepath.Join(s.dir, "ingot.log"))
+	require.NoError(t, err)
+	token, err := os.ReadFile(c.Client)
+	require.NoError(t, err)
+	require.NotContains(t, string(log), string(token), "no key is logged")
+}
+
+// TestTemporalAway: while the cluster is away, for ten minutes, DHCP, boot files and metadata answer as always, an agent
+// works on, and every run ends right afterwards.
+func TestTemporalAway(t *testing.T) {
+	if !*inLab {
+		t.Skip("needs root: make e2e FULL=1")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+*temporalAway)
+	defer cancel()
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, c := clusterSite(ctx, t, lab.TemporalOpen)
+	_, err = s.setUp(ctx, t)
+	require.NoError(t, err)
+	require.NoError(t, s.Start(ctx))
+
+	idle := s.bare(ctx, t, "idle", 1)
+	var from, to time.Time
+	machines := s.fleet(ctx, t, image, 8)
+	s.installAll(ctx, t, image, machines, nil, func(ctx context.Context) error {
+		for !on(machines) {
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		for _, service := range c.Services() {
+			c.Kill(service)
+		}
+		from = time.Now()
+		for time.Since(from) < *temporalAway {
+			if _, err := idle.Script(ctx); err != nil {
+				return err
+			}
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		to = time.Now()
+		for _, service := range c.Services() {
+			if err := c.Start(ctx, service); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	t.Logf("the cluster was away for %.0f s", to.Sub(from).Seconds())
+	heard := map[string]int{}
+	for _, m := range machines {
+		var events struct{ Items []inventory.Event }
+		require.NoError(t, json.Unmarshal([]byte(s.must(ctx, t, "workflow", "events", m.Name(), "-o", "json")), &events))
+		for _, e := range events.Items {
+			if e.At.After(from) && e.At.Before(to) {
+				heard[e.Kind]++
+			}
+		}
+	}
+	t.Logf("events meanwhile: %v", heard)
+	for _, kind := range []string{inventory.EventDHCP, inventory.EventScript} {
+		require.NotZero(t, heard[kind], "%s: no machine was served while the cluster was away", kind)
+	}
+}
+
+// on reports whether every machine was switched on.
+func on(machines []*lab.Machine) bool {
+	for _, m := range machines {
+		if m.PowerOns() == 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,38 @@
+// Package freeport finds unused TCP ports for tests.
+package freeport
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+// Ports from first to last are below the range from which the kernel chooses the
+// ports of clients (ip_local_port_range, ip(7)): between the search and the use of a
+// port, no connection takes it.
+const first, last = 10000, 30000
+
+// Find returns the first of n consecutive ports of 127.0.0.1 that nobody listens on.
+func Find(n int) (int, error) {
+	var err error
+	for range 100 {
+		port := first + rand.IntN(last-first-n) //nolint:gosec // no secret
+		if err = free(port, n); err == nil {
+			return port, nil
+		}
+	}
+	return 0, err
+}
+
+// free returns an error if one of n ports from port on is in use.
+func free(port, n int) (err error) {
+	for i := range n {
+		l, e := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)))
+		if e != nil {
+			return e
+		}
+		defer func() { err = errors.Join(err, l.Close()) }()
+	}
+	return nil
+}

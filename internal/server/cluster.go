@@ -1,0 +1,373 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/operatorservice/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// clusterOptions returns how a client reaches temporal.address.
+func clusterOptions(c config.Temporal) (client.Options, error) {
+	o := client.Options{HostPort: c.Address, Namespace: c.Namespace}
+	var err error
+	if o.ConnectionOptions.TLS, err = clusterTLS(c); err != nil {
+		return o, err
+	}
+	o.ConnectionOptions.TLSDisabled = o.ConnectionOptions.TLS == nil
+	if c.APIKeyFile != "" {
+		if _, err := readAPIKey(c.APIKeyFile); err != nil {
+			return o, err
+		}
+		o.Credentials = client.NewAPIKeyDynamicCredentials(func(context.Context) (string, error) { return readAPIKey(c.APIKeyFile) })
+	}
+	return o, nil
+}
+
+// readAPIKey reads the file for every request, so that a key can be replaced while the server runs.
+func readAPIKey(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("temporal.api_key_file: %w", err)
+	}
+	key := strings.TrimSpace(string(b))
+	if key == "" {
+		return "", fmt.Errorf("temporal.api_key_file %q is empty: %w", file, inventory.ErrInvalid)
+	}
+	return key, nil
+}
+
+// clusterTLS returns nil for a connection without TLS, which is for loopback only.
+func clusterTLS(c config.Temporal) (*tls.Config, error) {
+	if c.TLSCert == "" && c.TLSCA == "" && c.TLSServerName == "" {
+		switch {
+		case config.Loopback(c.Address):
+			return nil, nil
+		case c.APIKeyFile == "":
+			return nil, fmt.Errorf("temporal.address %q is beyond loopback: "+
+				"set temporal.tls_ca, and tls_cert and tls_key or api_key_file if it asks for them: %w", c.Address, inventory.ErrInvalid)
+		}
+	}
+
+	host, _, err := net.SplitHostPort(c.Address)
+	if err != nil {
+		return nil, fmt.Errorf("temporal.address %q: %w", c.Address, err)
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if c.TLSServerName != "" {
+		out.ServerName = c.TLSServerName
+	}
+	if c.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("temporal.tls_cert: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	if c.TLSCA != "" {
+		pem, err := os.ReadFile(c.TLSCA)
+		if err != nil {
+			return nil, fmt.Errorf("temporal.tls_ca: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("temporal.tls_ca %q holds no certificate", c.TLSCA)
+		}
+	}
+
+	return out, nil
+}
+
+// searchAttributes are what every run's executions are found by. All are of type Keyword.
+var searchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
+
+// States of a SetupStep.
+const (
+	SetupThere   = "there"
+	SetupMade    = "made"
+	SetupMissing = "missing"
+)
+
+// A SetupStep is something that Ingot needs in a Temporal cluster.
+type SetupStep struct {
+	What  string `json:"what"`
+	State string `json:"state"` // there, made, missing
+	// Why it is missing, and the command by which an administrator of the cluster makes it.
+	Why    string `json:"why,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// SetUpCluster makes what Ingot needs in the cluster of temporal.address, or, if check is set, only looks. What is there
+// already stays as it is; the retention is set. Something missing is no error.
+func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupStep, error) {
+	if c.Address == "" {
+		return nil, fmt.Errorf("temporal.address is not set: the embedded server sets itself up: %w", inventory.ErrInvalid)
+	}
+	opts, err := clusterOptions(c)
+	if err != nil {
+		return nil, err
+	}
+	tc, err := client.DialContext(ctx, opts)
+	if err != nil {
+		return nil, human.WithKind(fmt.Errorf("dialling Temporal at %s: %w", c.Address, err), inventory.ErrUnreachable)
+	}
+	defer tc.Close()
+
+	s := setup{Client: tc, config: c, check: check}
+	namespace, err := s.namespace(ctx)
+	if err != nil || namespace.State == SetupMissing {
+		return []SetupStep{namespace}, err
+	}
+	retention, err := s.retention(ctx)
+	if err != nil {
+		return nil, err
+	}
+	attributes, err := s.attributes(ctx)
+	return append([]SetupStep{namespace, retention}, attributes...), err
+}
+
+type setup struct {
+	client.Client
+	config config.Temporal
+	check  bool
+}
+
+// days is how Temporal's own command writes a retention.
+func days(d time.Duration) string { return fmt.Sprintf("%dh", int(d.Hours())) }
+
+func (s setup) namespace(ctx context.Context) (SetupStep, error) {
+	name := s.config.Namespace
+	step := SetupStep{What: "namespace " + name, State: SetupThere}
+	_, err := s.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: name})
+	remedy := fmt.Sprintf("temporal operator namespace create --retention %s %s", days(s.config.Retention), name)
+	var gone *serviceerror.NamespaceNotFound
+	switch {
+	case err == nil:
+		return step, nil
+	case refused(err):
+		return missing(step, "this client may not see it", remedy), nil
+	case !errors.As(err, &gone):
+		return step, fmt.Errorf("looking for namespace %q: %w", name, err)
+	case s.check:
+		return missing(step, "it does not exist", remedy), nil
+	}
+
+	_, err = s.WorkflowService().RegisterNamespace(ctx, &workflowservice.RegisterNamespaceRequest{
+		Namespace: name, Description: "Ingot", WorkflowExecutionRetentionPeriod: durationpb.New(s.config.Retention),
+	})
+	if refused(err) {
+		return missing(step, "this client may not create it", remedy), nil
+	}
+	if err != nil {
+		return step, fmt.Errorf("creating namespace %q: %w", name, err)
+	}
+	step.State = SetupMade
+
+	return step, nil
+}
+
+// namespacePatience is how long Temporal's services may take until they know a new namespace: they read
+// the list every 2 to 10 s.
+const namespacePatience = 30 * time.Second
+
+func (s setup) retention(ctx context.Context) (SetupStep, error) {
+	name, want := s.config.Namespace, s.config.Retention
+	step := SetupStep{What: "retention " + days(want), State: SetupThere}
+	d, err := s.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: name})
+	if err != nil {
+		return step, fmt.Errorf("reading the retention of namespace %q: %w", name, err)
+	}
+	have := d.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration()
+	remedy := fmt.Sprintf("temporal operator namespace update --retention %s %s", days(want), name)
+	switch {
+	case have == want:
+		return step, nil
+	case s.check:
+		return missing(step, "it is "+days(have), remedy), nil
+	}
+
+	update := d.GetConfig()
+	update.WorkflowExecutionRetentionTtl = durationpb.New(want)
+	_, err = s.WorkflowService().UpdateNamespace(ctx, &workflowservice.UpdateNamespaceRequest{Namespace: name, Config: update})
+	if refused(err) {
+		return missing(step, "it is "+days(have)+", and this client may not change it", remedy), nil
+	}
+	if err != nil {
+		return step, fmt.Errorf("setting the retention of namespace %q: %w", name, err)
+	}
+	step.State = SetupMade
+
+	return step, nil
+}
+
+func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
+	name := s.config.Namespace
+	var have map[string]enumspb.IndexedValueType
+	listed, err := s.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: name})
+	unknown := new(serviceerror.NamespaceNotFound)
+	for deadline := time.Now().Add(namespacePatience); errors.As(err, &unknown) && time.Now().Before(deadline); {
+		time.Sleep(time.Second)
+		listed, err = s.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: name})
+	}
+	hidden := refused(err)
+	if err != nil && !hidden {
+		return nil, fmt.Errorf("listing the search attributes of namespace %q: %w", name, err)
+	}
+	have = listed.GetCustomAttributes()
+
+	var steps []SetupStep
+	for _, a := range searchAttributes {
+		step := SetupStep{What: "search attribute " + a + " (Keyword)", State: SetupThere}
+		remedy := fmt.Sprintf("temporal operator search-attribute create --namespace %s --name %s --type Keyword", name, a)
+		switch t, ok := have[a]; {
+		case hidden:
+			step = missing(step, "this client may not list search attributes; it may be there already", remedy)
+		case ok && t != enumspb.INDEXED_VALUE_TYPE_KEYWORD:
+			step = missing(step, "it has the type "+t.String(),
+				fmt.Sprintf("temporal operator search-attribute remove --namespace %s --name %s && %s", name, a, remedy))
+		case ok:
+		case s.check:
+			step = missing(step, "it does not exist", remedy)
+		default:
+			if step, err = s.makeAttribute(ctx, step, a, remedy); err != nil {
+				return steps, err
+			}
+		}
+		steps = append(steps, step)
+	}
+
+	return steps, nil
+}
+
+func (s setup) makeAttribute(ctx context.Context, step SetupStep, name, remedy string) (SetupStep, error) {
+	_, err := s.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
+		Namespace: s.config.Namespace, SearchAttributes: map[string]enumspb.IndexedValueType{name: enumspb.INDEXED_VALUE_TYPE_KEYWORD},
+	})
+	if refused(err) {
+		return missing(step, "this client may not create it", remedy), nil
+	}
+	if err != nil {
+		return step, fmt.Errorf("adding search attribute %q: %w", name, err)
+	}
+	step.State = SetupMade
+
+	return step, nil
+}
+
+func missing(s SetupStep, why, remedy string) SetupStep {
+	s.State, s.Why, s.Remedy = SetupMissing, why, remedy
+	return s
+}
+
+// refused reports whether the cluster does not allow a request to this client.
+func refused(err error) bool {
+	var denied *serviceerror.PermissionDenied
+	return errors.As(err, &denied)
+}
+
+// requireSetUp refuses a cluster in which something is missing that this client can see.
+func (t *temporal) requireSetUp(ctx context.Context, c client.Client) error {
+	steps, err := setup{Client: c, config: t.cfg.Temporal, check: true}.attributes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if s.State == SetupMissing && !strings.Contains(s.Why, "may not") {
+			return human.Advise(fmt.Errorf("namespace %q: %s is missing: %s: %w", t.cfg.Temporal.Namespace, s.What, s.Why, inventory.ErrConflict),
+				"ingot temporal setup")
+		}
+	}
+	return nil
+}
+
+// A worker of another server asks for tasks at least once in this time; Temporal remembers it for five minutes.
+const pollInterval = 75 * time.Second
+
+// requireAlone waits until it is certain that no other server works on the namespace, or returns an error that names it.
+// Only a worker of another host, or of another data directory, counts: the lock of the data directory keeps this host from
+// having two.
+func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
+	began := time.Now()
+	first, err := t.otherWorker(ctx, c)
+	for err == nil && first.Identity != "" {
+		if time.Since(began) > pollInterval { // by this host's clock: that of the cluster may differ
+			return nil // it has ended
+		}
+		t.log.Info("another server has worked on this namespace: waiting until it is certain that it has ended", "worker", first.Identity)
+		select {
+		case <-time.After(2 * time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		var now client.TaskQueuePollerInfo
+		now, err = t.otherWorker(ctx, c)
+		if err == nil && now.LastAccessTime.After(first.LastAccessTime) {
+			return &secondServer{worker: now.Identity, namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
+		}
+	}
+	return err
+}
+
+// staysAlone looks again after the workers of this server have started: another server may have started at the same time. Then
+// the one whose workers' identity is the larger one gives up.
+func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
+	select {
+	case <-time.After(5 * time.Second):
+	case <-ctx.Done():
+		return nil
+	}
+	err := t.requireAlone(ctx, c)
+	var other *secondServer
+	if errors.As(err, &other) && identity > other.worker {
+		return err
+	}
+	return nil
+}
+
+// secondServer means that another server works for this site. It ends the process, because this server must not answer
+// machines either.
+type secondServer struct{ worker, namespace, address string }
+
+func (e *secondServer) Error() string {
+	return fmt.Sprintf("another server works for the site in namespace %q of Temporal at %s: %s. Stop it, or give this one a namespace "+
+		"of its own (temporal.namespace)", e.namespace, e.address, e.worker)
+}
+
+func (*secondServer) Unwrap() error { return inventory.ErrConflict }
+
+// otherWorker returns the worker of another server that has asked last for workflow tasks; without an identity if there is none.
+func (t *temporal) otherWorker(ctx context.Context, c client.Client) (last client.TaskQueuePollerInfo, err error) {
+	d, err := c.DescribeTaskQueueEnhanced(ctx, client.DescribeTaskQueueEnhancedOptions{
+		TaskQueue: workflows.TaskQueue, TaskQueueTypes: []client.TaskQueueType{client.TaskQueueTypeWorkflow}, ReportPollers: true,
+	})
+	if err != nil {
+		return last, fmt.Errorf("asking Temporal for other workers: %w", err)
+	}
+	for _, v := range d.VersionsInfo {
+		for _, info := range v.TypesInfo {
+			for _, p := range info.Pollers {
+				if !strings.HasPrefix(p.Identity, t.workerName()) && p.LastAccessTime.After(last.LastAccessTime) {
+					last = p
+				}
+			}
+		}
+	}
+	return last, nil
+}
