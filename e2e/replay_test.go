@@ -17,6 +17,8 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/server"
 	handover "github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -34,7 +36,10 @@ func (s *Site) replay(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
+	opts, err := s.temporalOptions()
+	require.NoError(t, err)
+	opts.HostPort, opts.Logger = s.Temporal, silent()
+	c, err := client.NewLazyClient(opts)
 	require.NoError(t, err)
 	defer c.Close()
 	r, err := worker.NewWorkflowReplayerWithOptions(
@@ -65,6 +70,18 @@ func (s *Site) replay(t *testing.T) {
 	}
 	t.Logf("replayed %d runs with %d events in %.2f s; the slowest took %d ms", len(runs), events,
 		time.Since(began).Seconds(), slowest.Milliseconds())
+}
+
+// temporalOptions returns how the site's Temporal is reached, but for its address.
+func (s *Site) temporalOptions() (client.Options, error) {
+	if len(s.temporalEnv) == 0 {
+		return client.Options{}, nil
+	}
+	cfg, err := config.Load(filepath.Join(s.dir, "etc/ingot/ingot.yaml"), true)
+	if err != nil {
+		return client.Options{}, err
+	}
+	return server.ClusterOptions(cfg.Temporal)
 }
 
 // runs returns all of Ingot's workflows in Temporal, open and closed.

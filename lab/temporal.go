@@ -168,13 +168,11 @@ func (c *TemporalCluster) run(ctx context.Context, program string, args ...strin
 	return nil
 }
 
-// nobody is the user of the database: PostgreSQL refuses root.
-const nobody = 65534
-
-// asNobody returns the arguments of setpriv for a program of PostgreSQL.
+// asNobody returns the arguments of unshare for a program of PostgreSQL, which refuses to run as root: in a user namespace of its
+// own it is the user nobody, and its files belong to it.
 func asNobody(program string, args ...string) []string {
 	return append([]string{
-		"--reuid", fmt.Sprint(nobody), "--regid", fmt.Sprint(nobody), "--clear-groups",
+		"--user", "--map-user=65534", "--map-group=65534", "--",
 		filepath.Join(PackageDir("postgres"), "usr/lib/postgresql/15/bin", program),
 	}, args...)
 }
@@ -185,15 +183,12 @@ func (c *TemporalCluster) initDatabase(ctx context.Context) error {
 	if err := os.MkdirAll(c.data(), 0o700); err != nil {
 		return err
 	}
-	if err := os.Chown(c.data(), nobody, nobody); err != nil {
-		return err
-	}
-	return c.run(ctx, "setpriv", asNobody("initdb", "--pgdata", c.data(), "--username", "temporal", "--auth", "trust", "--encoding", "UTF8")...)
+	return c.run(ctx, "unshare", asNobody("initdb", "--pgdata", c.data(), "--username", "temporal", "--auth", "trust", "--encoding", "UTF8")...)
 }
 
 // StartDatabase starts PostgreSQL and waits until it accepts connections.
 func (c *TemporalCluster) StartDatabase(ctx context.Context) (err error) {
-	c.database, err = c.start("postgres", "setpriv", asNobody("postgres", "-D", c.data(), "-c", "listen_addresses=127.0.0.1",
+	c.database, err = c.start("postgres", "unshare", asNobody("postgres", "-D", c.data(), "-c", "listen_addresses=127.0.0.1",
 		"-c", fmt.Sprintf("port=%d", postgresPort), "-c", "unix_socket_directories=", "-c", "max_connections=300")...)
 	if err != nil {
 		return err

@@ -24,8 +24,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// clusterOptions returns how a client reaches temporal.address.
-func clusterOptions(c config.Temporal) (client.Options, error) {
+// ClusterOptions returns how a client reaches temporal.address.
+func ClusterOptions(c config.Temporal) (client.Options, error) {
 	o := client.Options{HostPort: c.Address, Namespace: c.Namespace}
 	var err error
 	if o.ConnectionOptions.TLS, err = clusterTLS(c); err != nil {
@@ -120,7 +120,7 @@ func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupSt
 	if c.Address == "" {
 		return nil, fmt.Errorf("temporal.address is not set: the embedded server sets itself up: %w", inventory.ErrInvalid)
 	}
-	opts, err := clusterOptions(c)
+	opts, err := ClusterOptions(c)
 	if err != nil {
 		return nil, err
 	}

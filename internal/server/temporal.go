@@ -54,7 +54,7 @@ func (s *server) newTemporal() (*temporal, error) {
 		cfg: s.cfg, log: s.log, records: s.records.store, hold: activities.NewHold(s.records.restored),
 	}
 	if s.cfg.Temporal.Address != "" {
-		_, err := clusterOptions(s.cfg.Temporal)
+		_, err := ClusterOptions(s.cfg.Temporal)
 		return t, err
 	}
 	return t, t.newChild()
@@ -154,7 +154,7 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 }
 
 func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error {
-	opts, err := clusterOptions(t.cfg.Temporal)
+	opts, err := ClusterOptions(t.cfg.Temporal)
 	if err != nil {
 		return err
 	}
@@ -189,18 +189,17 @@ func (t *temporal) set(c client.Client, err error) {
 }
 
 // verifyCluster makes sure that the server is the site's own: the child that was started,
-// and the cluster in which the site's runs live.
+// or the cluster and namespace in which the site's runs live, which no other server uses.
 func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID string) error {
-	info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
+	id, err := t.identify(ctx, c)
 	if err != nil {
 		return fmt.Errorf("asking Temporal for its identity: %w", err)
 	}
-	if childID != "" {
+	if t.child != nil {
 		if err := temporalchild.Verify(ctx, c.WorkflowService(), childID); err != nil {
 			return err
 		}
-	}
-	if t.child == nil {
+	} else {
 		for _, require := range []func(context.Context, client.Client) error{t.requireSetUp, t.refuseUsed, t.requireAlone} {
 			if err := require(ctx, c); err != nil {
 				return err
@@ -208,16 +207,27 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 		}
 	}
 
-	kept, err := t.records.TemporalCluster(ctx, info.GetClusterId())
+	kept, err := t.records.TemporalCluster(ctx, id)
 	if err != nil {
 		return err
 	}
-	if kept != info.GetClusterId() {
-		return fmt.Errorf("this site's runs live in the Temporal cluster %s, and %s answers here: "+
-			"set temporal.address, or put the database back that belongs to this inventory", kept, info.GetClusterId())
+	if kept != id {
+		return fmt.Errorf("this site's runs live in the Temporal with the id %s, and %s answers here: "+
+			"set temporal.address, or put the database back that belongs to this inventory", kept, id)
 	}
 
 	return nil
+}
+
+// identify returns the id of the embedded server's cluster, or that of the namespace in another cluster: clients that may use
+// one namespace only are not told the id of the cluster.
+func (t *temporal) identify(ctx context.Context, c client.Client) (string, error) {
+	if t.child != nil {
+		info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
+		return info.GetClusterId(), err
+	}
+	d, err := c.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: t.cfg.Temporal.Namespace})
+	return d.GetNamespaceInfo().GetId(), err
 }
 
 // refuseUsed refuses a cluster that has runs of a site if the inventory never had a
