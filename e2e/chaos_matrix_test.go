@@ -22,7 +22,7 @@ import (
 
 var (
 	chaosReport = flag.String("report", "", "TestChaosMatrix writes its table to this file")
-	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains this")
+	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains one of these, separated by commas")
 )
 
 // TestChaos is the short form of the matrix: nine cells of nine faults, on two sites. None
@@ -111,7 +111,9 @@ type chaosGroup struct {
 }
 
 func wanted(s strike, phase string) bool {
-	return strings.Contains(string(s)+" × "+phase, *chaosOnly)
+	return slices.ContainsFunc(strings.Split(*chaosOnly, ","), func(part string) bool {
+		return strings.Contains(string(s)+" × "+phase, part)
+	})
 }
 
 // wave causes faults of a whole site once with a machine in each long phase, and once more for each

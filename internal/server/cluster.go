@@ -14,6 +14,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/operatorservice/v1"
 	"go.temporal.io/api/serviceerror"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -306,27 +307,30 @@ const pollInterval = 75 * time.Second
 func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 	began := time.Now()
 	first, err := t.otherWorker(ctx, c)
-	for err == nil && first.Identity != "" {
+	if first != nil {
+		t.log.Info("another server has worked on this namespace: waiting until it is certain that it has ended",
+			"worker", first.GetIdentity(), "longest", pollInterval)
+	}
+	for err == nil && first != nil {
 		if time.Since(began) > pollInterval { // by this host's clock: that of the cluster may differ
 			return nil // it has ended
 		}
-		t.log.Info("another server has worked on this namespace: waiting until it is certain that it has ended", "worker", first.Identity)
 		select {
 		case <-time.After(2 * time.Second):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		var now client.TaskQueuePollerInfo
+		var now *taskqueuepb.PollerInfo
 		now, err = t.otherWorker(ctx, c)
-		if err == nil && now.LastAccessTime.After(first.LastAccessTime) {
-			return &secondServer{worker: now.Identity, namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
+		if err == nil && now.GetLastAccessTime().AsTime().After(first.GetLastAccessTime().AsTime()) {
+			return &secondServer{worker: now.GetIdentity(), namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
 		}
 	}
 	return err
 }
 
-// staysAlone looks again after the workers of this server have started: another server may have started at the same time. Then
-// the one whose workers' identity is the larger one gives up.
+// staysAlone looks again after the workers of this server have started: another server may have started at the same time. The
+// later one gives up.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
 	select {
 	case <-time.After(5 * time.Second):
@@ -335,7 +339,7 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 	}
 	err := t.requireAlone(ctx, c)
 	var other *secondServer
-	if errors.As(err, &other) && identity > other.worker {
+	if errors.As(err, &other) && startedLater(identity, other.worker) {
 		return err
 	}
 	return nil
@@ -352,21 +356,17 @@ func (e *secondServer) Error() string {
 
 func (*secondServer) Unwrap() error { return inventory.ErrConflict }
 
-// otherWorker returns the worker of another server that has asked last for workflow tasks; without an identity if there is none.
-func (t *temporal) otherWorker(ctx context.Context, c client.Client) (last client.TaskQueuePollerInfo, err error) {
-	d, err := c.DescribeTaskQueueEnhanced(ctx, client.DescribeTaskQueueEnhancedOptions{
-		TaskQueue: workflows.TaskQueue, TaskQueueTypes: []client.TaskQueueType{client.TaskQueueTypeWorkflow}, ReportPollers: true,
-	})
+// otherWorker returns the worker of another server that has asked last for workflow tasks; nil if there is none.
+func (t *temporal) otherWorker(ctx context.Context, c client.Client) (last *taskqueuepb.PollerInfo, err error) {
+	// The older form of the request, without a cache. It sees the workers of one partition of the queue, and a worker of Ingot
+	// asks at all of them.
+	d, err := c.DescribeTaskQueue(ctx, workflows.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
 	if err != nil {
 		return last, fmt.Errorf("asking Temporal for other workers: %w", err)
 	}
-	for _, v := range d.VersionsInfo {
-		for _, info := range v.TypesInfo {
-			for _, p := range info.Pollers {
-				if !strings.HasPrefix(p.Identity, t.workerName()) && p.LastAccessTime.After(last.LastAccessTime) {
-					last = p
-				}
-			}
+	for _, p := range d.GetPollers() {
+		if !strings.HasPrefix(p.GetIdentity(), t.workerName()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
+			last = p
 		}
 	}
 	return last, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -76,12 +77,22 @@ func (t *temporal) workerName() string {
 	if err != nil {
 		host = "an unknown host"
 	}
-	return fmt.Sprintf("ingot serve on %s (%s), ", host, t.cfg.DataDir)
+	return fmt.Sprintf("ingot serve on %s (%s)%s", host, t.cfg.DataDir, since)
 }
 
 // newWorkerIdentity returns a name that no worker had before.
 func (t *temporal) newWorkerIdentity() string {
-	return fmt.Sprintf("%sprocess %d, %s", t.workerName(), os.Getpid(), rand.Text()[:8])
+	return fmt.Sprintf("%s%s, process %d, %s", t.workerName(), time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), os.Getpid(), rand.Text()[:8])
+}
+
+// since is between a worker's name and the time of its start.
+const since = " since "
+
+// startedLater reports whether a worker has started after another one, by their identities.
+func startedLater(identity, other string) bool {
+	_, mine, _ := strings.Cut(identity, since)
+	_, theirs, _ := strings.Cut(other, since)
+	return mine > theirs
 }
 
 // brokenConnections gets a value when a gRPC connection has ended.
