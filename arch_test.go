@@ -36,6 +36,7 @@ var may = map[string]string{
 	"internal/imagefile":   "inventory",
 	"internal/provenance":  "inventory aead.dev/minisign",
 	"internal/catalog":     "inventory internal/provenance internal/strictyaml",
+	"internal/freeport":    "",
 	"internal/human":       "",
 	"internal/identity":    "inventory",
 	"internal/hostnet":     "internal/config",
@@ -63,9 +64,10 @@ var may = map[string]string{
 	"bootsvc": "inventory internal/guard internal/httpserve internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
-	"metadatasvc":      "inventory internal/guard internal/httpserve internal/quiet internal/seed",
-	"web":              "",
-	"internal/engine":  "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk",
+	"metadatasvc": "inventory internal/guard internal/httpserve internal/quiet internal/seed",
+	"web":         "",
+	"internal/engine": "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk " +
+		"golang.org/x/sync",
 	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
 		"internal/quiet github.com/gin-gonic/gin",
@@ -92,7 +94,7 @@ var may = map[string]string{
 		"internal/listener internal/notify internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
-		"google.golang.org/grpc",
+		"google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
 

@@ -22,7 +22,11 @@ import (
 
 var (
 	chaosReport = flag.String("report", "", "TestChaosMatrix writes its table to this file")
-	chaosOnly   = flag.String("only", "", "TestChaosMatrix: only cells whose name (\"fault × phase\") contains one of these, separated by commas")
+	chaosOnly   = flag.String(
+		"only",
+		"",
+		"TestChaosMatrix: only cells whose name (\"fault × phase\") contains one of these, separated by commas",
+	)
 )
 
 // TestChaos is the short form of the matrix: nine cells of nine faults, on two sites. None

@@ -183,7 +183,10 @@ func (c *TemporalCluster) initDatabase(ctx context.Context) error {
 	if err := os.MkdirAll(c.data(), 0o700); err != nil {
 		return err
 	}
-	return c.run(ctx, "unshare", asNobody("initdb", "--pgdata", c.data(), "--username", "temporal", "--auth", "trust", "--encoding", "UTF8")...)
+	return c.run(
+		ctx,
+		"unshare",
+		asNobody("initdb", "--pgdata", c.data(), "--username", "temporal", "--auth", "trust", "--encoding", "UTF8")...)
 }
 
 // StartDatabase starts PostgreSQL and waits until it accepts connections.

@@ -15,24 +15,30 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/workflows"
 )
+
+// An Attempt is one attempt of an activity. All but Type are Temporal's ids.
+type Attempt struct {
+	Workflow, Run, Activity string
+	Number                  int32
+	Type                    string // name of the activity
+}
 
 // LostAttempts starts activities again whose attempt was lost: the process that carried it out
 // was killed, or the connection broke while Temporal handed it out. Temporal itself would wait
 // for the attempt's time-out, up to a minute.
 //
-// It is safe only while this server alone works on the namespace, which the caller has made sure of.
+// The caller must have made sure that no other server works in the namespace.
 type LostAttempts struct {
 	Client    client.Client
 	Namespace string
 	// Identity is that of the workers. It differs from that of all workers before them.
 	Identity string
-	UnderWay func(activities.Attempt) bool // reports whether this process carries an attempt out
+	UnderWay func(Attempt) bool // reports whether this process carries an attempt out
 	Log      *slog.Logger
 
-	seen map[activities.Attempt]bool // by the pass before, as given to these workers and not under way
+	seen map[Attempt]bool // by the pass before, as given to these workers and not under way
 }
 
 // lostPasses are the pauses before each pass that follows a new connection. An attempt of these
@@ -75,7 +81,7 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	}
 	var (
 		all   errgroup.Group
-		found = make([][]activities.Attempt, len(runs))
+		found = make([][]Attempt, len(runs))
 	)
 	all.SetLimit(askedAtOnce)
 	for i, run := range runs {
@@ -85,7 +91,7 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 		})
 	}
 	err = all.Wait()
-	l.seen = map[activities.Attempt]bool{}
+	l.seen = map[Attempt]bool{}
 	for _, attempts := range found {
 		for _, a := range attempts {
 			l.seen[a] = true
@@ -114,7 +120,7 @@ func (l *LostAttempts) openRuns(ctx context.Context) (all []*workflowpb.Workflow
 
 // judge starts the lost activities of one run again. It returns the attempts of which the next
 // pass will know.
-func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []activities.Attempt, err error) {
+func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attempt, err error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
 	d, err := l.Client.DescribeWorkflowExecution(ctx, id, run)
@@ -125,7 +131,7 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []activ
 		return nil, fmt.Errorf("asking Temporal for run %q of %q: %w", run, id, err)
 	}
 	for _, p := range d.GetPendingActivities() {
-		a := activities.Attempt{
+		a := Attempt{
 			Workflow: id, Run: run, Activity: p.GetActivityId(), Number: p.GetAttempt(), Type: p.GetActivityType().GetName(),
 		}
 		switch {

@@ -15,8 +15,6 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
-
-	"github.com/ingotmetal/ingot/activities"
 )
 
 // pending is a Temporal with one open run and its pending activities.
@@ -47,12 +45,12 @@ func (p *pending) CompleteActivityByID(_ context.Context, _, id, run, activity s
 }
 
 // attempt adds a pending activity, and returns how the engine names its attempt.
-func (p *pending) attempt(worker string, state enumspb.PendingActivityState) activities.Attempt {
+func (p *pending) attempt(worker string, state enumspb.PendingActivityState) Attempt {
 	id := fmt.Sprint(len(p.activities) + 1)
 	p.activities = append(p.activities, &workflowpb.PendingActivityInfo{
 		ActivityId: id, ActivityType: &commonpb.ActivityType{Name: "Power"}, State: state, Attempt: 1, LastWorkerIdentity: worker,
 	})
-	return activities.Attempt{Workflow: "machine/m1", Run: "r1", Activity: id, Number: 1, Type: "Power"}
+	return Attempt{Workflow: "machine/m1", Run: "r1", Activity: id, Number: 1, Type: "Power"}
 }
 
 func TestLostAttemptsStartAgain(t *testing.T) {
@@ -67,10 +65,10 @@ func TestLostAttemptsStartAgain(t *testing.T) {
 	left := p.attempt("killed", started)
 	mine := p.attempt("me", started)
 	notArrived := p.attempt("me", started)
-	underWay := map[activities.Attempt]bool{left: true, mine: true}
+	underWay := map[Attempt]bool{left: true, mine: true}
 	l := LostAttempts{
 		Client: p, Identity: "me", Log: slog.New(slog.DiscardHandler),
-		UnderWay: func(a activities.Attempt) bool { return underWay[a] },
+		UnderWay: func(a Attempt) bool { return underWay[a] },
 	}
 	require.NoError(t, l.Pass(t.Context()))
 	require.Equal(t, []string{fmt.Sprintf(lost, "1")}, p.ended, "at once, if the worker is gone and nobody is at it")

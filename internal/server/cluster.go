@@ -365,7 +365,8 @@ func (t *temporal) otherWorker(ctx context.Context, c client.Client) (last *task
 		return last, fmt.Errorf("asking Temporal for other workers: %w", err)
 	}
 	for _, p := range d.GetPollers() {
-		if !strings.HasPrefix(p.GetIdentity(), t.workerName()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
+		if !strings.HasPrefix(p.GetIdentity(), t.workerName()) &&
+			(last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
 			last = p
 		}
 	}

@@ -64,7 +64,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	t.set(c, nil)
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
 	lost := engine.LostAttempts{
-		Client: c, Namespace: opts.Namespace, Identity: opts.Identity, UnderWay: t.underWay.Has, Log: t.log.With("part", "worker"),
+		Client: c, Namespace: opts.Namespace, Identity: opts.Identity, Log: t.log.With("part", "worker"),
+		UnderWay: func(a engine.Attempt) bool { return t.underWay.Has(activities.Attempt(a)) },
 	}
 	lost.Run(ctx, broken)
 	t.set(nil, nil)
@@ -82,7 +83,13 @@ func (t *temporal) workerName() string {
 
 // newWorkerIdentity returns a name that no worker had before.
 func (t *temporal) newWorkerIdentity() string {
-	return fmt.Sprintf("%s%s, process %d, %s", t.workerName(), time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), os.Getpid(), rand.Text()[:8])
+	return fmt.Sprintf(
+		"%s%s, process %d, %s",
+		t.workerName(),
+		time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
+		os.Getpid(),
+		rand.Text()[:8],
+	)
 }
 
 // since is between a worker's name and the time of its start.
