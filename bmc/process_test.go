@@ -245,3 +245,41 @@ func TestProcessesAreLimited(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// Every driver that starts programs waits for a free slot.
+func TestDriversWaitForASlot(t *testing.T) {
+	for name, b := range map[string]inventory.BMC{
+		"exec": {Driver: inventory.DriverExec, Command: "c", Machine: "m"},
+		"ipmi": {Driver: inventory.DriverIPMI, Host: "192.0.2.10", User: "admin", Machine: "m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			program, begun := filepath.Join(dir, "program"), filepath.Join(dir, "begun")
+			writeProgram(t, program, []byte("#!/bin/sh\n: >"+begun+"\necho Chassis Power is off\n"))
+			synctest.Test(t, func(t *testing.T) {
+				argv := []string{program}
+				d := New(Config{
+					Ipmitool: program,
+					Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+					Commands: map[string]Command{"c": {On: argv, Off: argv, Status: argv, Timeout: time.Minute}},
+				})
+				var leave func()
+				for range maxProcesses {
+					var err error
+					leave, err = d.processes.enter(t.Context())
+					require.NoError(t, err)
+				}
+				done := make(chan error, 1)
+				go func() {
+					_, err := d.State(t.Context(), b, password())
+					done <- err
+				}()
+				synctest.Wait()
+				require.NoFileExists(t, begun, "a program was started although no slot was free")
+				leave()
+				require.NoError(t, <-done)
+				require.FileExists(t, begun)
+			})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"log/slog"
@@ -46,6 +47,24 @@ func overwritePageType(t *testing.T, file string) {
 	require.NoError(t, errors.Join(err, f.Close()))
 }
 
+// endAtGreeting ends a server that serves.
+type endAtGreeting context.CancelFunc
+
+func (end endAtGreeting) Write(b []byte) (int, error) {
+	end()
+	return len(b), nil
+}
+
+// startAndEnd returns why a server does not start; nil = it started, and was ended.
+func startAndEnd(t *testing.T, cfg config.Config) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := testOptions(cfg)
+	o.Out = endAtGreeting(cancel)
+	return Serve(ctx, o)
+}
+
 // TestDamagedInventoryIsRefused: at the start, with the command that helps.
 func TestDamagedInventoryIsRefused(t *testing.T) {
 	t.Parallel()
@@ -68,7 +87,7 @@ func TestDamagedInventoryIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := usedInventory(t)
 			damage(t, InventoryFile(cfg))
-			err := Serve(t.Context(), testOptions(cfg))
+			err := startAndEnd(t, cfg)
 			require.ErrorIs(t, err, sqlite.ErrDamaged)
 			var help interface{ Next() string }
 			require.ErrorAs(t, err, &help)
@@ -131,7 +150,7 @@ func TestEmptyInventoryBesideAUsedTemporalIsRefused(t *testing.T) {
 		require.NoError(t, s.records.store.Close())
 		require.NoError(t, lose(InventoryFile(cfg)))
 		for range 2 {
-			err := Serve(t.Context(), testOptions(cfg))
+			err := startAndEnd(t, cfg)
 			require.ErrorIs(t, err, inventory.ErrConflict, name)
 			require.ErrorContains(t, err, "1 run of this site", name)
 			var help interface{ Next() string }

@@ -35,6 +35,8 @@ type temporal struct {
 	underWay activities.UnderWay
 	hold     *activities.Hold // of runs that a restored backup has left behind
 
+	stopping sync.WaitGroup // workers that end
+
 	mu     sync.Mutex
 	client client.Client
 	err    error
@@ -137,6 +139,7 @@ func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 
 // Run works for as long as ctx lives, whenever the child, if there is one, does.
 func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
+	defer t.stopping.Wait()
 	if t.child == nil {
 		return t.workAt(ctx, do)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -38,7 +39,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	if err != nil {
 		return fmt.Errorf("dialling Temporal at %s: %w", opts.HostPort, err)
 	}
-	defer c.Close()
+	var started []worker.Worker
+	defer func() { t.stop(c, started) }()
 	if err := t.verifyCluster(ctx, c, clusterID); err != nil {
 		return err
 	}
@@ -51,7 +53,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("starting the worker: %w", err)
 		}
-		defer w.Stop()
+		started = append(started, w)
 	}
 
 	if t.child == nil {
@@ -70,6 +72,19 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	lost.Run(ctx, broken)
 	t.set(nil, nil)
 	return context.Cause(ctx)
+}
+
+// stop ends workers and their client in the background. What they carry out keeps them for workerStopTimeout; the next
+// workers do not wait for it, and do not begin the same attempts (LostAttempts). Run waits.
+func (t *temporal) stop(c client.Client, workers []worker.Worker) {
+	t.stopping.Go(func() {
+		var all sync.WaitGroup
+		for _, w := range workers {
+			all.Go(w.Stop)
+		}
+		all.Wait()
+		c.Close()
+	})
 }
 
 // workerName begins the identity of all workers of this data directory. Temporal shows it to operators.
