@@ -3,6 +3,7 @@ module github.com/ingotmetal/ingot
 go 1.26.8
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.11.0
 	github.com/Masterminds/sprig/v3 v3.3.0
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.18.22
 	github.com/bmc-toolbox/bmclib/v2 v2.3.5
@@ -41,8 +42,10 @@ require (
 
 require (
 	github.com/anchore/go-lzo v0.1.0 // indirect
+	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/djherbis/times v1.6.0 // indirect
 	github.com/pkg/xattr v0.4.12 // indirect
+	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/ulikunitz/xz v0.5.15 // indirect
 )
 
