@@ -277,8 +277,12 @@ func TestTools(t *testing.T) {
 		require.Equal(t, sorted(parse(t, helm)), sorted(parse(t, kustomize)), overlay)
 
 		for _, manifest := range [][]byte{helm, kustomize} {
-			t.Logf("%s: %s", overlay, run(t, manifest, "kubeconform", "-summary", "-strict", "-schema-location", schemas, "-"))
+			t.Logf("%s: %s", overlay, run(t, manifest, "kubeconform", "-summary", "-schema-location", schemas, "-"))
 		}
+		wrong := bytes.Replace(kustomize, []byte("containerPort:"), []byte("containrPort:"), 1)
+		c := exec.Command(filepath.Join(toolsDir, "kubeconform"), "-schema-location", schemas, "-")
+		c.Stdin = bytes.NewReader(wrong)
+		require.Error(t, c.Run(), "a field that Kubernetes does not know is accepted")
 	}
 }
 

@@ -102,7 +102,9 @@ func makeStrict(v any) {
 			delete(v, "anyOf")
 			v["type"] = []any{"string", "integer"}
 		}
-		delete(v, "format") // int32, date-time and others that JSON Schema does not define
+		if _, ok := v["format"].(string); ok {
+			delete(v, "format") // int32, date-time and others that JSON Schema does not define
+		}
 		if _, ok := v["properties"].(map[string]any); ok && v["additionalProperties"] == nil &&
 			v["x-kubernetes-preserve-unknown-fields"] != true {
 			v["additionalProperties"] = false

@@ -20,10 +20,12 @@ echo lab-host > "$R/etc/hostname"
 cat > "$R/usr/local/sbin/lab-shell" <<'E2'
 #!/bin/bash
 export DEBIAN_FRONTEND=noninteractive TERM=dumb HOME=/root
+exec 3<> /dev/ttyS1 # what comes before this is lost
 stty -F /dev/ttyS1 raw -echo
 echo LAB-HOST-UP > /dev/ttyS0
-while :; do
-  while read -r line; do eval "$line" 2>&1 < /dev/null; echo "guest-done $?"; done < /dev/ttyS1 > /dev/ttyS1
+while read -r line <&3; do
+  eval "$line" >&3 2>&1 < /dev/null
+  echo "guest-done $?" >&3
 done
 E2
 chmod 755 "$R/usr/local/sbin/lab-shell"
