@@ -179,8 +179,8 @@ func newImageConfig(architecture, version string) oci.Image {
 	return oci.Image{
 		Created: &epoch, Platform: oci.Platform{Architecture: architecture, OS: "linux"}, RootFS: oci.RootFS{Type: "layers"},
 		Config: oci.ImageConfig{
-			User: fmt.Sprintf("%d:%d", user, user),
-			Env:  []string{"PATH=/usr/bin", "HOME=/tmp", "XDG_CONFIG_HOME=/etc", "XDG_STATE_HOME=/var/lib"},
+			User:       fmt.Sprintf("%d:%d", user, user),
+			Env:        []string{"PATH=/usr/bin", "HOME=/tmp", "XDG_CONFIG_HOME=/etc", "XDG_STATE_HOME=/var/lib"},
 			Entrypoint: []string{"/usr/bin/ingot"}, Cmd: []string{"serve"}, WorkingDir: "/",
 			Volumes: map[string]struct{}{"/etc/ingot": {}, "/var/lib/ingot": {}},
 			Labels: map[string]string{

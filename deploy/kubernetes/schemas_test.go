@@ -59,7 +59,9 @@ func writeSchemas(t *testing.T) string {
 	}
 	save("definitions.json", map[string]any{"definitions": swagger.Definitions})
 
-	b, err = os.ReadFile(filepath.Join(moduleDir(t, operatorModule), "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"))
+	b, err = os.ReadFile(
+		filepath.Join(moduleDir(t, operatorModule), "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"),
+	)
 	require.NoError(t, err)
 	var crd struct {
 		Spec struct {

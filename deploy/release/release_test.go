@@ -25,7 +25,8 @@ var released = release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC()}
 
 // TestUnit judges the service as systemd does: at most 3.0 of 10, with two capabilities and no way to more.
 func TestUnit(t *testing.T) {
-	out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", "debian/ingot.service").CombinedOutput()
+	out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", "debian/ingot.service").
+		CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Log(lastLine(out))
 
