@@ -44,6 +44,15 @@ bin/ipxe: FORCE
 image: build ## the container image bin/ingot.oci.tar (deploy/compose.yaml, deploy/genesis/ingot.yaml)
 	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar
 
+release: deps-release web bin/ipxe ## everything that is given out for this commit, into dist/ (SIGN_KEY=FILE: signed), 10 min
+	deploy/release/release.sh bin/release dist
+
+release-repeat: deps-release ## two releases of this commit, in two directories, are equal: 20 min
+	deploy/release/repeat.sh
+
+manifests: deps-release ## Helm chart and kustomize overlays: rendered, compared with each other and checked
+	go test -v -count=1 ./deploy/kubernetes -args -tools
+
 previous: ## the baseline commit (e2e/baseline), into bin/previous, for the upgrade test
 	deploy/previous.sh bin/previous
 
@@ -97,7 +106,7 @@ lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, si
 
 # Tests in the virtual lab. LONG_TESTS run with FULL=1 only; benchmarks and the chaos matrix have targets of their own.
 LAB_TEST   = go test -v -count=1 -p 1
-LONG_TESTS = TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAPersonDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery
+LONG_TESTS = TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAPersonDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
@@ -138,7 +147,7 @@ docs: ## write the generated parts of docs/templates.md, and the descriptions in
 	@go test -count=1 -run '^TestTemplatesAreDocumented$$' ./docs -args -write
 
 clean: ## remove what was built, not what was downloaded
-	rm -rf bin web/dist/assets web/dist/index.html
+	rm -rf bin dist web/dist/assets web/dist/index.html
 
 help:
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -147,5 +156,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image previous web test fuzz lint e2e demo genesis chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test fuzz lint e2e demo genesis chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
 FORCE:

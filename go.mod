@@ -3,6 +3,7 @@ module github.com/ingotmetal/ingot
 go 1.26.8
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.11.0
 	github.com/Masterminds/sprig/v3 v3.3.0
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.18.22
 	github.com/bmc-toolbox/bmclib/v2 v2.3.5

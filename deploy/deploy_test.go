@@ -51,7 +51,6 @@ type composeFile struct {
 		ReadOnly    bool     `yaml:"read_only"`
 		CapDrop     []string `yaml:"cap_drop"`
 		CapAdd      []string `yaml:"cap_add"`
-		Security    []string `yaml:"security_opt"`
 		Tmpfs       []string
 		Volumes     []string
 		Healthcheck struct {
@@ -73,7 +72,7 @@ func TestCompose(t *testing.T) {
 	require.Len(t, c.Services, 1)
 	require.Equal(t, "host", s.NetworkMode)
 	require.Equal(t, []string{"ALL"}, s.CapDrop)
-	require.Equal(t, []string{"NET_BIND_SERVICE"}, s.CapAdd, "a server behind relays needs no more")
+	require.Equal(t, []string{"NET_BIND_SERVICE", "NET_RAW"}, s.CapAdd, "those that the program in the image carries")
 	slices.Sort(c.Ports)
 	require.Equal(t, provisioning(), c.Ports)
 	// The defaults of root, which the server is in a container.
@@ -121,6 +120,7 @@ type (
 			ContainerPort  int
 		}
 		SecurityContext struct {
+			RunAsUser                                        int
 			AllowPrivilegeEscalation, ReadOnlyRootFilesystem bool
 			Capabilities                                     struct{ Drop, Add []string }
 			SeccompProfile                                   struct{ Type string }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# deps.sh [demo | test | lint | e2e]...: install what is missing for these parts; without a part, for all of them.
+# deps.sh [demo | test | lint | e2e | release]...: install what is missing for these parts; without a part, for all of them.
 #
-#   demo   building the programs, the lab and its images: enough for "make build" and "make demo"
-#   test   demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
-#   lint   the linters
-#   e2e    what only long end-to-end tests need: clients that others have written, a Temporal cluster with PostgreSQL
-#          (not part of "all of them")
+#   demo     building the programs, the lab and its images: enough for "make build" and "make demo"
+#   test     demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
+#   lint     the linters
+#   e2e      what only long end-to-end tests need: clients that others have written, nfpm, a Temporal cluster
+#            with PostgreSQL (not part of "all of them")
+#   release  what "make release" and "make manifests" need: nfpm, helm, kubeconform, kustomize (not part of "all of them")
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
@@ -26,12 +27,12 @@ die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 parts=" ${*:-test lint} "
 wants() { case $parts in *" $1 "*) ;; *) return 1 ;; esac; }
 for part in $parts; do
-  case $part in demo | test | lint | e2e) ;; *) die "invalid part \"$part\": must be demo, test, lint or e2e" ;; esac
+  case $part in demo | test | lint | e2e | release) ;; *) die "invalid part \"$part\": must be demo, test, lint, e2e or release" ;; esac
 done
 
 packages=() tools=()
 demo= # set when the packages of "demo" are wanted
-if wants demo || wants test; then
+if wants demo || wants test || wants release; then
   demo=1
   packages+=(
     ca-certificates iproute2 nftables ipmitool tcpdump curl                               # running the lab
@@ -44,13 +45,23 @@ if wants demo || wants test; then
   command -v git >/dev/null || packages+=(git)
 fi
 if wants test; then
-  packages+=(btrfs-progs chromium fonts-dejavu-core qemu-utils)
+  packages+=(btrfs-progs chromium fonts-dejavu-core qemu-utils systemd)
   tools+=(temporal=github.com/temporalio/cli@v1.5.1)
 fi
 if wants lint; then
   tools+=(
     golangci-lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
     workflowcheck=go.temporal.io/sdk/contrib/tools/workflowcheck@v0.6.0
+  )
+fi
+if wants e2e || wants release; then
+  tools+=(nfpm=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2)
+fi
+if wants release; then
+  tools+=(
+    helm=helm.sh/helm/v4/cmd/helm@v4.3.1
+    kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+    kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
   )
 fi
 

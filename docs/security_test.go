@@ -77,7 +77,7 @@ func TestSecurityNamesTestsThatExist(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 28, 29, 30, 31, 32, 41, 42, 44, 46, 47, 48, 49, 50} {
+	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 28, 29, 30, 31, 32, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50} {
 		if number := fmt.Sprintf("S%d", n); !seen[number] {
 			t.Errorf("%s has no row", number)
 		}

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,6 +52,7 @@ type Site struct {
 	caps   string // the server's capabilities
 	// temporalEnv is what the temporal command needs to reach another Temporal than the embedded one.
 	temporalEnv []string
+	user        int    // who runs the server in image
 	dir         string // config, state, logs
 	out         io.Writer
 	mu          sync.Mutex
@@ -168,9 +170,10 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	loaders, agentOS := filepath.Join(o.Root, "bin/ipxe"), cmp.Or(o.AgentOS, filepath.Join(o.Root, "bin/agentos"))
 	if o.Image != "" {
-		loaders, agentOS, s.caps = "/usr/lib/ipxe", "/usr/share/ingot", "net_bind_service,+net_raw"
+		loaders, agentOS = "/usr/lib/ipxe", "/usr/share/ingot"
+		s.user = 0 // of deploy/genesis/ingot.yaml
 		if o.RelayOnly {
-			s.caps = "net_bind_service"
+			s.user = imageUser
 		}
 		for _, d := range []string{"etc/ingot", "state/ingot"} {
 			if err := os.MkdirAll(filepath.Join(s.dir, d), 0o750); err != nil {
@@ -259,10 +262,15 @@ func (s *Site) Launch(ctx context.Context) error {
 	return nil
 }
 
+// imageUser is the user of the container image.
+const imageUser = 65532
+
 // contained returns a command that runs ingot of the image as a container engine would: a
-// read-only root with two volumes, few capabilities, no environment.
+// read-only root with two volumes, the image's environment, two capabilities. A user other than
+// root has none until the program starts, which carries them.
 func (s *Site) contained() []string {
-	const script = `set -e; root=$1 etc=$2 data=$3 caps=$4; shift 4
+	const script = `set -e; root=$1 etc=$2 data=$3 user=$4; shift 4
+chown -R "$user:$user" "$etc" "$data"
 mount --bind "$root" "$root"
 mount --rbind /proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
@@ -271,11 +279,12 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount --bind "$etc" "$root/etc/ingot"
 mount --bind "$data" "$root/var/lib/ingot"
 mount -o remount,bind,ro "$root"
-exec env -i PATH=/usr/bin HOME=/root "$(command -v setpriv)" --no-new-privs --bounding-set "-all,+sys_chroot,+$caps" --inh-caps -all \
-  "$(command -v chroot)" "$root" /usr/bin/ingot "$@"`
+exec env -i PATH=/usr/bin HOME=/tmp XDG_CONFIG_HOME=/etc XDG_STATE_HOME=/var/lib "$(command -v setpriv)" \
+  --bounding-set -all,+sys_chroot,+setuid,+setgid,+net_bind_service,+net_raw --inh-caps -all \
+  "$(command -v chroot)" --userspec="$user:$user" --groups="$user" "$root" /usr/bin/ingot "$@"`
 	return []string{
 		"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "contained",
-		s.image, filepath.Join(s.dir, "etc/ingot"), filepath.Join(s.dir, "state/ingot"), s.caps,
+		s.image, filepath.Join(s.dir, "etc/ingot"), filepath.Join(s.dir, "state/ingot"), strconv.Itoa(s.user),
 	}
 }
 

@@ -55,29 +55,40 @@ func (l *Lab) ServerGuest(ctx context.Context, spec GuestSpec) (*Guest, error) {
 	if err != nil || len(kernel) != 1 {
 		return nil, fmt.Errorf("finding the guest's kernel: %v; %s", kernel, remedy)
 	}
-	if err := l.ipBatch(ctx, Server, "addr flush dev eth0", "addr flush dev eth10"); err != nil {
+	if err := l.replaceServer(ctx); err != nil {
 		return nil, err
+	}
+	return l.startGuest(ctx, dir, "LAB-GUEST-UP", spec.MemoryMB, "-kernel", kernel[0], "-initrd", initrd, "-append",
+		"console=ttyS0 quiet panic=-1", "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+		"-virtfs", "local,path="+spec.Writable+",mount_tag=writable,security_model=none,multidevs=remap")
+}
+
+// replaceServer removes Server's addresses from the namespace and creates the guest's network cards.
+func (l *Lab) replaceServer(ctx context.Context) error {
+	if err := l.ipBatch(ctx, Server, "addr flush dev eth0", "addr flush dev eth10"); err != nil {
+		return err
 	}
 	var ports []string
 	for i, vlan := range []int{DirectVLAN, BMCVLAN} {
 		ports = append(ports, fmt.Sprintf("tuntap add guest%d mode tap", i), fmt.Sprintf("link set guest%d master br%d up", i, vlan))
 	}
-	if err := l.ipBatch(ctx, Switch, ports...); err != nil {
-		return nil, err
-	}
+	return l.ipBatch(ctx, Switch, ports...)
+}
+
+// startGuest starts a guest with the network cards of replaceServer, and returns when its first serial port shows the line up.
+func (l *Lab) startGuest(ctx context.Context, dir, up string, memoryMB int, args ...string) (*Guest, error) {
 	socket := filepath.Join(l.run, "guest.sock")
 	serial := filepath.Join(dir, "serial.log")
-	c := l.Command(l.ctx, Switch, "qemu-system-x86_64", "-name", l.name+"-guest", "-M", "pc,graphics=off", "-accel",
-		"tcg,thread=multi", "-cpu", processor, "-smp", "2", "-m", fmt.Sprint(spec.MemoryMB), "-nodefaults", "-display", "none",
-		"-no-reboot", "-kernel", kernel[0], "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1", "-device",
-		"virtio-rng-pci", "-chardev", "file,id=serial,append=on,path="+serial, "-serial", "chardev:serial", "-chardev",
-		"socket,id=shell,server=on,wait=off,path="+socket, "-serial", "chardev:shell", "-virtfs",
-		"local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap", "-virtfs",
-		"local,path="+spec.Writable+",mount_tag=writable,security_model=none,multidevs=remap", "-netdev",
+	c := l.Command(l.ctx, Switch, "qemu-system-x86_64", append([]string{
+		"-name", l.name + "-guest", "-M", "pc,graphics=off", "-accel",
+		"tcg,thread=multi", "-cpu", processor, "-smp", "2", "-m", fmt.Sprint(memoryMB), "-nodefaults", "-display", "none",
+		"-no-reboot", "-device", "virtio-rng-pci", "-chardev", "file,id=serial,append=on,path=" + serial, "-serial", "chardev:serial",
+		"-chardev", "socket,id=shell,server=on,wait=off,path=" + socket, "-serial", "chardev:shell", "-netdev",
 		"tap,id=n0,ifname=guest0,script=no,downscript=no", "-device",
 		"virtio-net-pci,netdev=n0,mac=52:54:00:99:00:00,romfile=", "-netdev",
 		"tap,id=n1,ifname=guest1,script=no,downscript=no", "-device",
-		"virtio-net-pci,netdev=n1,mac=52:54:00:99:00:01,romfile=")
+		"virtio-net-pci,netdev=n1,mac=52:54:00:99:00:01,romfile=",
+	}, args...)...)
 	log, err := os.Create(filepath.Join(dir, "qemu.log"))
 	if err != nil {
 		return nil, err
@@ -101,7 +112,7 @@ func (l *Lab) ServerGuest(ctx context.Context, spec GuestSpec) (*Guest, error) {
 		if i := bytes.Index(b, []byte("LAB-GUEST-FAILED")); i >= 0 {
 			return false, errors.New(cleanLine(string(b[i:])))
 		}
-		return bytes.Contains(b, []byte("LAB-GUEST-UP")), nil
+		return bytes.Contains(b, []byte(up)), nil
 	})
 	if err == nil {
 		g.conn, err = (&net.Dialer{}).DialContext(ctx, "unix", socket)

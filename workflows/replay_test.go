@@ -18,7 +18,7 @@ import (
 )
 
 // TestReplay replays histories of real runs, one for each type and ending. The code must make the
-// same decisions: otherwise a new release could not continue the runs of an old one.
+// same decisions: otherwise a new release could not continue the runs of an old one (security S13).
 // TestRecordHistories records the histories.
 func TestReplay(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "histories", "*.json"))

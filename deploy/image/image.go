@@ -50,7 +50,20 @@ type entry struct {
 	text string
 	mode int64
 	dir  bool
+	own  bool // of the image's user, not of root
+	caps bool // the program carries the server's capabilities
 }
+
+// user is the id of the user and the group that the image runs as.
+const user = 65532
+
+// capabilityRecord is where a tar archive has the capabilities of a file. fileCapabilities are NET_BIND_SERVICE and NET_RAW, permitted
+// and effective, as the kernel stores them (struct vfs_cap_data, revision 2). The kernel does not start a program without all of them
+// in its container's limits.
+const (
+	capabilityRecord = "SCHILY.xattr." + capabilityAttribute
+	fileCapabilities = "\x01\x00\x00\x02\x00\x24\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+)
 
 // epoch is the time of all files, so that equal inputs give equal bytes.
 var epoch = time.Unix(0, 0).UTC()
@@ -77,7 +90,7 @@ func build(s source, dir string) (built, error) {
 	}{
 		{"libraries, ipmitool, certificates", system},
 		{"boot loaders and the agent's system", boot},
-		{"ingot", map[string]entry{"usr/bin/ingot": {file: filepath.Join(s.Bin, "ingot"), mode: 0o755}}},
+		{"ingot", map[string]entry{"usr/bin/ingot": {file: filepath.Join(s.Bin, "ingot"), mode: 0o755, caps: true}}},
 	} {
 		file := filepath.Join(dir, fmt.Sprintf("layer%d", n))
 		d, diff, err := writeLayer(file, l.entries)
@@ -166,7 +179,8 @@ func newImageConfig(architecture, version string) oci.Image {
 	return oci.Image{
 		Created: &epoch, Platform: oci.Platform{Architecture: architecture, OS: "linux"}, RootFS: oci.RootFS{Type: "layers"},
 		Config: oci.ImageConfig{
-			User: "0:0", Env: []string{"PATH=/usr/bin", "HOME=/root"},
+			User:       fmt.Sprintf("%d:%d", user, user),
+			Env:        []string{"PATH=/usr/bin", "HOME=/tmp", "XDG_CONFIG_HOME=/etc", "XDG_STATE_HOME=/var/lib"},
 			Entrypoint: []string{"/usr/bin/ingot"}, Cmd: []string{"serve"}, WorkingDir: "/",
 			Volumes: map[string]struct{}{"/etc/ingot": {}, "/var/lib/ingot": {}},
 			Labels: map[string]string{
@@ -217,8 +231,7 @@ func withParents(entries map[string]entry) map[string]entry {
 	return out
 }
 
-// writeTar writes entries in the order of their names, owned by root, without
-// any time.
+// writeTar writes entries in the order of their names, without any time.
 func writeTar(w io.Writer, entries map[string]entry) error {
 	t := tar.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
@@ -233,6 +246,13 @@ func writeTar(w io.Writer, entries map[string]entry) error {
 func writeEntry(t *tar.Writer, name string, e entry) error {
 	h := &tar.Header{
 		Typeflag: tar.TypeReg, Name: name, Mode: e.mode, Size: int64(len(e.text)), ModTime: epoch, Format: tar.FormatUSTAR,
+	}
+
+	if e.own {
+		h.Uid, h.Gid = user, user
+	}
+	if e.caps {
+		h.Format, h.PAXRecords = tar.FormatPAX, map[string]string{capabilityRecord: fileCapabilities}
 	}
 
 	if e.dir {
@@ -298,14 +318,15 @@ func (s source) system() (map[string]entry, elf.Machine, error) {
 		}
 	}
 
-	const users = "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n"
+	const users = "root:x:0:0:root:/root:/sbin/nologin\ningot:x:65532:65532:ingot:/var/lib/ingot:/sbin/nologin\n" +
+		"nobody:x:65534:65534:nobody:/:/sbin/nologin\n"
 	out := map[string]entry{
 		"usr/bin/ipmitool":  {file: ipmitool, mode: 0o755},
 		"etc/passwd":        {text: users, mode: 0o644},
-		"etc/group":         {text: "root:x:0:\nnogroup:x:65534:\n", mode: 0o644},
+		"etc/group":         {text: "root:x:0:\ningot:x:65532:\nnogroup:x:65534:\n", mode: 0o644},
 		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644},
-		"etc/ingot":         {dir: true, mode: 0o750},
-		"var/lib/ingot":     {dir: true, mode: 0o750},
+		"etc/ingot":         {dir: true, mode: 0o750, own: true},
+		"var/lib/ingot":     {dir: true, mode: 0o750, own: true},
 		"root":              {dir: true, mode: 0o700},
 		"tmp":               {dir: true, mode: 0o1777},
 	}

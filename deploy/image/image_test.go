@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // made is a folder as make build leaves it, and a host: with a small program
@@ -48,7 +50,7 @@ func made(t *testing.T) source {
 }
 
 // TestSameBytes: two builds of the same files are the same image, and one
-// byte makes it another.
+// byte makes it another (security S45).
 func TestSameBytes(t *testing.T) {
 	s := made(t)
 	one, err := build(s, t.TempDir())
@@ -84,6 +86,13 @@ func TestUnpack(t *testing.T) {
 		st, err := os.Stat(filepath.Join(to, name))
 		require.NoError(t, err)
 		require.Equal(t, mode, st.Mode(), name)
+	}
+	if os.Geteuid() == 0 {
+		var value [20]byte
+		n, err := unix.Getxattr(filepath.Join(to, "usr/bin/ingot"), capabilityAttribute, value[:])
+		require.NoError(t, err)
+		require.Equal(t, fileCapabilities, string(value[:n]))
+		require.Equal(t, uint32(1<<unix.CAP_NET_BIND_SERVICE|1<<unix.CAP_NET_RAW), binary.LittleEndian.Uint32(value[4:]))
 	}
 	c := &closure{root: to, found: map[string]string{}}
 	require.NoError(t, c.add(filepath.Join(to, "usr/bin/ipmitool")))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 )
 
 // unpack checks every digest of an image and unpacks its root filesystem into
@@ -119,7 +120,19 @@ func readEntry(image, name string, read func(io.Reader) error) error {
 	}
 }
 
-// unpackLayer writes the files of a layer.
+// capabilityAttribute is where a file system has the capabilities of a file.
+const capabilityAttribute = "security.capability"
+
+// setCapabilities gives a program the capabilities that its entry names; only root can.
+func setCapabilities(f *os.File, h *tar.Header) error {
+	value, ok := h.PAXRecords[capabilityRecord]
+	if !ok || os.Geteuid() != 0 {
+		return nil
+	}
+	return unix.Fsetxattr(int(f.Fd()), capabilityAttribute, []byte(value), 0)
+}
+
+// unpackLayer writes the files of a layer. All of them belong to the user who unpacks.
 func unpackLayer(root *os.Root, r io.Reader, diff digest.Digest) error {
 	z, err := gzip.NewReader(r)
 	if err != nil {
@@ -152,6 +165,9 @@ func unpackLayer(root *os.Root, r io.Reader, diff digest.Digest) error {
 				return err
 			}
 			_, err = io.Copy(f, t)
+			if err == nil {
+				err = setCapabilities(f, h)
+			}
 			if err := errors.Join(err, f.Close()); err != nil {
 				return err
 			}

@@ -25,6 +25,9 @@ func Main(version string) int {
 	return run(ctx, newRoot(version), &terminal{file: os.Stdout}, &terminal{file: os.Stderr})
 }
 
+// Root returns the whole command line, of which manual pages and completions are made.
+func Root(version string) *cobra.Command { return newRoot(version) }
+
 // run executes the command line of root and returns the exit code.
 func run(ctx context.Context, root *cobra.Command, out, errs io.Writer) int {
 	root.SetOut(out)

@@ -249,6 +249,12 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
+// The service of the Debian package, and the configuration that it reads.
+const (
+	serviceUnit   = "/usr/lib/systemd/system/ingot.service"
+	serviceConfig = "/etc/ingot/ingot.yaml"
+)
+
 // printNextSteps prints how to enable DHCP, and what to run next.
 func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
@@ -259,12 +265,15 @@ func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 		}
 	}
 
-	flag := ""
-	if c.ConfigFile != config.DefaultFile() {
+	flag, serve := "", "ingot serve"
+	switch {
+	case c.ConfigFile != config.DefaultFile():
 		flag = " --config " + c.ConfigFile
+	case c.ConfigFile == serviceConfig && fileExists(serviceUnit):
+		serve = "systemctl start ingot"
 	}
 
-	c.Printf("next: ingot doctor%s && ingot serve%s\n", flag, flag)
+	c.Printf("next: ingot doctor%s && %s%s\n", flag, serve, flag)
 }
 
 // bootInterfaces returns the interfaces on which machines could be answered. Members of
@@ -359,7 +368,7 @@ func findBootFiles(c *call) (loaders, agentOS string) {
 	}
 
 	loaders = find("loaders", "apt install ipxe", []string{"undionly.kpxe", "snponly.efi"},
-		filepath.Join(beside, "ipxe"), "/usr/lib/ipxe")
+		filepath.Join(beside, "ipxe"), "/usr/share/ingot/ipxe", "/usr/lib/ipxe")
 	agentOS = find("agent_os", "make build", []string{"vmlinuz", "initramfs"},
 		filepath.Join(beside, "agentos"), "/usr/share/ingot")
 	return loaders, agentOS

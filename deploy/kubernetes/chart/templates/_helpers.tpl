@@ -1,0 +1,23 @@
+{{- define "ingot.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What both containers have in common. The program itself carries the two capabilities (low ports; DHCP to machines without an
+address): as it does not run as root it gets them when it starts, which allowPrivilegeEscalation must permit. Nothing else in the
+image carries any. */ -}}
+{{- define "ingot.container" -}}
+securityContext:
+  allowPrivilegeEscalation: true
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL], add: [NET_BIND_SERVICE, NET_RAW]}
+volumeMounts:
+  - {name: site, mountPath: /etc/ingot, subPath: etc}
+  - {name: site, mountPath: /var/lib/ingot, subPath: data}
+  - {name: config, mountPath: /etc/ingot/ingot.yaml, subPath: ingot.yaml, readOnly: true}
+  - {name: tmp, mountPath: /tmp}
+  {{- if .Values.nfs.server }}
+  - {name: images, mountPath: /mnt/images, readOnly: true}
+  {{- end }}
+{{- end -}}

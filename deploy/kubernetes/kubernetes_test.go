@@ -1,0 +1,313 @@
+// Package kubernetes is tested here as a whole: the chart is the source, the kustomize base is the chart with its default values,
+// and each overlay is the chart with the values of the same name.
+package kubernetes
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/Masterminds/sprig/v3"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/internal/config"
+)
+
+var (
+	tools = flag.Bool("tools", false, "run helm, kustomize and kubeconform from .tools (make deps-release)")
+	write = flag.Bool("write", false, "write base/ingot.yaml")
+)
+
+const (
+	toolsDir = "../../.tools"
+	baseFile = "base/ingot.yaml"
+	baseHead = "# The chart with its default values, written by: go test ./deploy/kubernetes -args -write\n"
+)
+
+// overlays are those of kustomize, each with its file of values for the chart.
+var overlays = []string{"relay-only", "nfs", "monitoring"}
+
+// object is one Kubernetes object.
+type object = map[string]any
+
+// idOf names an object within its namespace.
+func idOf(o object) string {
+	meta, _ := o["metadata"].(map[string]any)
+	return fmt.Sprintf("%v %v", o["kind"], meta["name"])
+}
+
+// parse reads the objects of a YAML stream, by kind and name. It leaves out the namespace, which kustomize writes into each object
+// and helm does not.
+func parse(t *testing.T, text []byte) map[string]object {
+	t.Helper()
+	out := map[string]object{}
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var o object
+		err := d.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		require.NoError(t, err, "%s", text)
+		if len(o) == 0 || o["kind"] == "Namespace" {
+			continue
+		}
+		delete(o["metadata"].(map[string]any), "namespace")
+		require.NotContains(t, out, idOf(o))
+		out[idOf(o)] = o
+	}
+}
+
+// render renders the chart as helm does, as far as the chart needs it. values names a file, or is "" for the defaults.
+func render(t *testing.T, values string) []byte {
+	t.Helper()
+	merged := map[string]any{}
+	for _, file := range slices.DeleteFunc([]string{"chart/values.yaml", values}, func(f string) bool { return f == "" }) {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		var v map[string]any
+		require.NoError(t, yaml.Unmarshal(b, &v))
+		merge(merged, v)
+	}
+	var chart map[string]any
+	b, err := os.ReadFile("chart/Chart.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(b, &chart))
+
+	tmpl := template.New("chart").Option("missingkey=error")
+	functions := sprig.TxtFuncMap()
+	functions["include"] = func(name string, data any) (string, error) {
+		var out bytes.Buffer
+		err := tmpl.ExecuteTemplate(&out, name, data)
+		return out.String(), err
+	}
+	functions["toYaml"] = func(v any) (string, error) {
+		b, err := yaml.Marshal(v)
+		return strings.TrimSuffix(string(b), "\n"), err
+	}
+	tmpl.Funcs(functions)
+	files, err := filepath.Glob("chart/templates/*")
+	require.NoError(t, err)
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, err = tmpl.New(file).Parse(string(b))
+		require.NoError(t, err)
+	}
+
+	var out bytes.Buffer
+	for _, file := range files {
+		if strings.HasSuffix(file, ".yaml") {
+			out.WriteString("---\n")
+			data := map[string]any{"Values": merged, "Chart": map[string]any{"AppVersion": chart["appVersion"]}}
+			require.NoError(t, tmpl.ExecuteTemplate(&out, file, data))
+			out.WriteString("\n")
+		}
+	}
+	return out.Bytes()
+}
+
+// merge puts the values of from over those of into.
+func merge(into, from map[string]any) {
+	for k, v := range from {
+		inner, ok := v.(map[string]any)
+		if old, both := into[k].(map[string]any); ok && both {
+			merge(old, inner)
+			continue
+		}
+		into[k] = v
+	}
+}
+
+// TestBase: the base of kustomize is the chart with its default values.
+func TestBase(t *testing.T) {
+	want := parse(t, render(t, ""))
+	if *write {
+		require.NoError(t, os.WriteFile(baseFile, marshal(t, want), 0o644))
+	}
+	have, err := os.ReadFile(baseFile)
+	require.NoError(t, err)
+	require.Equal(t, want, parse(t, have), "go test ./deploy/kubernetes -args -write")
+}
+
+// marshal writes objects in the order of their kinds and names.
+func marshal(t *testing.T, objects map[string]object) []byte {
+	t.Helper()
+	out := bytes.NewBufferString(baseHead)
+	e := yaml.NewEncoder(out)
+	e.SetIndent(2)
+	ids := []string{}
+	for id := range objects {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		require.NoError(t, e.Encode(objects[id]))
+	}
+	require.NoError(t, e.Close())
+	return out.Bytes()
+}
+
+// get returns what stands at a path of keys, and of indexes of lists.
+func get(t *testing.T, v any, path ...any) any {
+	t.Helper()
+	for _, step := range path {
+		switch key := step.(type) {
+		case string:
+			m, ok := v.(map[string]any)
+			require.True(t, ok, "%v: %v is a %T", path, step, v)
+			require.Contains(t, m, key)
+			v = m[key]
+		case int:
+			v = v.([]any)[key]
+		}
+	}
+	return v
+}
+
+// TestChart: what the chart renders is what the program needs: its configuration is valid, its ports are open, its folders are on the
+// volume, it is not root, and it has the capabilities that the program carries.
+func TestChart(t *testing.T) {
+	for _, name := range append([]string{""}, overlays...) {
+		t.Run("values "+name, func(t *testing.T) {
+			values := ""
+			if name != "" {
+				values = filepath.Join("values", name+".yaml")
+			}
+			objects := parse(t, render(t, values))
+			cfg := checkConfig(t, objects)
+			checkPod(t, objects["Deployment ingot"], cfg)
+			require.Equal(t, name == "monitoring", objects["ServiceMonitor ingot"] != nil)
+			require.NotNil(t, objects["PodDisruptionBudget ingot"])
+		})
+	}
+}
+
+// checkConfig reads the configuration as the server does.
+func checkConfig(t *testing.T, objects map[string]object) config.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ingot.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(get(t, objects["ConfigMap ingot"], "data", "ingot.yaml").(string)), 0o600))
+	cfg, err := config.Load(file, true)
+	require.NoError(t, err)
+	require.True(t, cfg.Netboot.On())
+	require.True(t, cfg.Temporal.MutualTLS)
+	return cfg
+}
+
+func checkPod(t *testing.T, deployment object, cfg config.Config) {
+	t.Helper()
+	pod := get(t, deployment, "spec", "template", "spec")
+	require.Equal(t, true, get(t, pod, "hostNetwork"))
+	require.Equal(t, true, get(t, pod, "securityContext", "runAsNonRoot"))
+	require.Equal(t, get(t, deployment, "spec", "selector", "matchLabels"), get(t, deployment, "spec", "template", "metadata", "labels"))
+	serve, first := get(t, pod, "containers", 0), get(t, pod, "initContainers", 0)
+	require.Equal(t, get(t, serve, "volumeMounts"), get(t, first, "volumeMounts"))
+	require.Equal(t, []any{"NET_BIND_SERVICE", "NET_RAW"}, get(t, serve, "securityContext", "capabilities", "add"))
+	require.Equal(t, true, get(t, serve, "securityContext", "allowPrivilegeEscalation"))
+
+	var ports []int
+	for _, p := range get(t, serve, "ports").([]any) {
+		ports = append(ports, get(t, p, "containerPort").(int))
+	}
+	n := cfg.Netboot
+	for _, p := range slices.Concat([]int{67, n.TFTP, n.Agent, 8080}, n.HTTP, n.Metadata) {
+		require.Contains(t, ports, p)
+	}
+	scheme := "HTTP"
+	if !strings.HasPrefix(cfg.Listen, "127.0.0.1:") {
+		scheme = "HTTPS"
+	}
+	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
+		require.Equal(t, scheme, get(t, serve, probe, "httpGet", "scheme"), probe)
+	}
+
+	volumes, mounted := map[any]bool{}, map[any]bool{}
+	for _, v := range get(t, pod, "volumes").([]any) {
+		volumes[get(t, v, "name")] = true
+	}
+	for _, m := range get(t, serve, "volumeMounts").([]any) {
+		require.True(t, volumes[get(t, m, "name")], "%v", m)
+		mounted[get(t, m, "mountPath")] = true
+	}
+	for _, at := range append([]string{"/etc/ingot", "/etc/ingot/ingot.yaml", "/var/lib/ingot", "/tmp"}, cfg.Images.Shares...) {
+		require.True(t, mounted[at], at)
+	}
+}
+
+// run runs a tool and returns its output.
+func run(t *testing.T, input []byte, name string, args ...string) []byte {
+	t.Helper()
+	c := exec.Command(filepath.Join(toolsDir, name), args...)
+	var out, errs bytes.Buffer
+	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(input), &out, &errs
+	require.NoError(t, c.Run(), "%s %v: %s%s", name, args, errs.String(), out.String())
+	return out.Bytes()
+}
+
+// TestTools: helm accepts the chart and renders what this test renders; kustomize builds from base and overlays the same objects; and
+// Kubernetes' own schemas accept all of them.
+func TestTools(t *testing.T) {
+	if !*tools {
+		t.Skip("the long form: make manifests")
+	}
+	schemas := writeSchemas(t)
+	for _, name := range append([]string{""}, overlays...) {
+		args, overlay := []string{"template", "ingot", "chart"}, "base"
+		values := ""
+		if name != "" {
+			values, overlay = filepath.Join("values", name+".yaml"), filepath.Join("overlays", name)
+			args = append(args, "--values", values)
+			t.Logf("%s", run(t, nil, "helm", "lint", "--strict", "chart", "--values", values))
+		} else {
+			t.Logf("%s", run(t, nil, "helm", "lint", "--strict", "chart"))
+		}
+		helm := run(t, nil, "helm", args...)
+		require.Equal(t, parse(t, render(t, values)), parse(t, helm), name)
+		kustomize := run(t, nil, "kustomize", "build", overlay)
+		require.Equal(t, sorted(parse(t, helm)), sorted(parse(t, kustomize)), overlay)
+
+		for _, manifest := range [][]byte{helm, kustomize} {
+			t.Logf("%s: %s", overlay, run(t, manifest, "kubeconform", "-summary", "-schema-location", schemas, "-"))
+		}
+		wrong := bytes.Replace(kustomize, []byte("containerPort:"), []byte("containrPort:"), 1)
+		c := exec.Command(filepath.Join(toolsDir, "kubeconform"), "-schema-location", schemas, "-")
+		c.Stdin = bytes.NewReader(wrong)
+		require.Error(t, c.Run(), "a field that Kubernetes does not know is accepted")
+	}
+}
+
+// sorted puts the lists whose order has no meaning into one order: kustomize prepends what a patch adds.
+func sorted(objects map[string]object) map[string]object {
+	pod, ok := objects["Deployment ingot"]["spec"].(map[string]any)
+	if !ok {
+		return objects
+	}
+	var visit func(v any)
+	visit = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for key, inner := range v {
+				if list, ok := inner.([]any); ok && (key == "volumes" || key == "volumeMounts") {
+					slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+				}
+				visit(inner)
+			}
+		case []any:
+			for _, inner := range v {
+				visit(inner)
+			}
+		}
+	}
+	visit(pod)
+	return objects
+}

@@ -1,0 +1,60 @@
+// Command release makes what a release has besides the programs: manual pages and shell completions of the command line, the
+// list of what the programs consist of, and the signature of the checksums. The same inputs give the same bytes.
+//
+//	go run ./deploy/release manual -version V -seconds S DIR
+//	go run ./deploy/release sbom -version V -seconds S [-packages LIST]... -out FILE PROGRAM...
+//	go run ./deploy/release sign -key FILE -version V FILE        # writes FILE.minisig
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// release is the commit that is released.
+type release struct {
+	version string
+	time    time.Time
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: release manual | sbom | sign [flags] ARGUMENTS")
+	}
+
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	var r release
+	flags.StringVar(&r.version, "version", "unknown", "version of the release")
+	seconds := flags.Int64("seconds", 0, "time of the release, in seconds since 1970")
+	out := flags.String("out", "", "with sbom: the file to write")
+	key := flags.String("key", "", "with sign: a minisign key; its password, if it has one, is in INGOT_SIGN_PASSWORD")
+	var packages []string
+	flags.Func("packages", "with sbom: a file with a list of Debian packages; repeatable", func(name string) error {
+		packages = append(packages, name)
+		return nil
+	})
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	r.time = time.Unix(*seconds, 0).UTC()
+
+	switch {
+	case args[0] == "manual" && flags.NArg() == 1:
+		return writeManual(r, flags.Arg(0))
+	case args[0] == "sbom" && flags.NArg() > 0 && *out != "":
+		return writeSBOM(r, flags.Args(), packages, *out)
+	case args[0] == "sign" && flags.NArg() == 1 && *key != "":
+		return sign(r, *key, os.Getenv("INGOT_SIGN_PASSWORD"), flags.Arg(0))
+	}
+	return fmt.Errorf("invalid arguments %q; see the head of deploy/release/main.go", args)
+}

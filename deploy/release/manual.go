@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"github.com/ingotmetal/ingot/internal/cli"
+)
+
+// writeManual writes one manual page for each command, and the completions of bash, zsh and fish.
+func writeManual(r release, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+
+	// The defaults of the service, and not those of the user who makes the release.
+	if err := errors.Join(os.Setenv("XDG_CONFIG_HOME", "/etc"), os.Setenv("XDG_STATE_HOME", "/var/lib")); err != nil {
+		return err
+	}
+	root := cli.Root(r.version)
+	omitTime(root)
+	header := &doc.GenManHeader{Section: "1", Date: &r.time, Source: "Ingot " + r.version, Manual: "Ingot"}
+	if err := doc.GenManTree(root, header, dir); err != nil {
+		return err
+	}
+
+	for name, write := range map[string]func(io.Writer) error{
+		"bash": func(w io.Writer) error { return root.GenBashCompletionV2(w, true) },
+		"zsh":  root.GenZshCompletion,
+		"fish": func(w io.Writer) error { return root.GenFishCompletion(w, true) },
+	} {
+		if err := writeFile(filepath.Join(dir, name), write); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// omitTime leaves out the line in which a manual page says when it was made.
+func omitTime(cmd *cobra.Command) {
+	cmd.DisableAutoGenTag = true
+	for _, c := range cmd.Commands() {
+		omitTime(c)
+	}
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

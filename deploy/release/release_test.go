@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"aead.dev/minisign"
+	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/provenance"
+)
+
+var released = release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC()}
+
+// TestUnit judges the service as systemd does: at most 3.0 of 10, with two capabilities and no way to more.
+func TestUnit(t *testing.T) {
+	out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", "debian/ingot.service").
+		CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Log(lastLine(out))
+
+	unit, err := os.ReadFile("debian/ingot.service")
+	require.NoError(t, err)
+	for _, line := range []string{
+		"User=ingot", "NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_RAW",
+		"AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_NET_RAW",
+	} {
+		require.Contains(t, string(unit), "\n"+line+"\n")
+	}
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+// TestScripts: what dpkg runs is correct shell, and fits what package.sh fills in.
+func TestScripts(t *testing.T) {
+	placeholder := regexp.MustCompile(`@[A-Z]+@`)
+	for _, name := range []string{"preinst", "postinst", "prerm", "postrm", "nfpm.yaml"} {
+		file := filepath.Join("debian", name)
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, p := range placeholder.FindAllString(string(text), -1) {
+			require.Contains(t, []string{"@VERSION@", "@LIBC@"}, p, file)
+		}
+		if name == "nfpm.yaml" {
+			continue
+		}
+		out, err := exec.Command("dash", "-n", file).CombinedOutput()
+		require.NoError(t, err, "%s: %s", file, out)
+	}
+}
+
+// TestS45Manual: every command has a page, and no file says when or by whom it was made.
+func TestS45Manual(t *testing.T) {
+	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
+	require.NoError(t, run([]string{"manual", "-version", "1.2.3", "-seconds", "1700000000", one}))
+	t.Setenv("HOME", "/home/other")
+	t.Setenv("TZ", "Asia/Tokyo")
+	require.NoError(t, run([]string{"manual", "-version", "1.2.3", "-seconds", "1700000000", two}))
+
+	var pages int
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		require.FileExists(t, filepath.Join(one, strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"))
+		pages++
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				visit(c)
+			}
+		}
+	}
+	visit(cli.Root("1.2.3"))
+
+	files, err := os.ReadDir(one)
+	require.NoError(t, err)
+	require.Len(t, files, pages+len([]string{"bash", "zsh", "fish"}))
+	for _, f := range files {
+		a, err := os.ReadFile(filepath.Join(one, f.Name()))
+		require.NoError(t, err)
+		b, err := os.ReadFile(filepath.Join(two, f.Name()))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(a, b), f.Name())
+	}
+}
+
+// TestS43SBOM reads the modules of this test, whose build information is like that of the programs.
+func TestS43SBOM(t *testing.T) {
+	program, err := os.Executable()
+	require.NoError(t, err)
+	list := filepath.Join(t.TempDir(), ".packages")
+	require.NoError(t, os.WriteFile(list, []byte("lvm2_2%3a2.03.16-2_amd64.deb\n"), 0o600))
+	out := filepath.Join(t.TempDir(), "sbom.json")
+	require.NoError(t, writeSBOM(released, []string{program}, []string{list}, out))
+
+	f, err := os.Open(out)
+	require.NoError(t, err)
+	defer f.Close() // only read from
+	var bom cyclonedx.BOM
+	require.NoError(t, cyclonedx.NewBOMDecoder(f, cyclonedx.BOMFileFormatJSON).Decode(&bom))
+	find := func(name string) cyclonedx.Component {
+		i := slices.IndexFunc(*bom.Components, func(c cyclonedx.Component) bool { return c.Name == name })
+		require.GreaterOrEqual(t, i, 0, name)
+		return (*bom.Components)[i]
+	}
+	require.Equal(t, "2:2.03.16-2", find("lvm2").Version)
+	require.Regexp(t, `^1\.`, find("std").Version)
+	require.Regexp(t, `^pkg:golang/github\.com/spf13/cobra@v`, find("github.com/spf13/cobra").PackageURL)
+	require.Len(t, *find(filepath.Base(program)).Hashes, 1)
+	require.Equal(t, "2023-11-14T22:13:20Z", bom.Metadata.Timestamp)
+
+	require.NoError(t, os.WriteFile(list, []byte("lvm2.deb\n"), 0o600))
+	_, err = newSBOM(released, nil, []string{list})
+	require.ErrorContains(t, err, `"lvm2.deb"`)
+}
+
+// TestS45Signature: the signature of the checksums is one that Ingot and minisign verify, with and without a password.
+func TestS45Signature(t *testing.T) {
+	public, private, err := minisign.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	plain, err := private.MarshalText()
+	require.NoError(t, err)
+	sealed, err := minisign.EncryptKey("secret", private)
+	require.NoError(t, err)
+	publicText, err := public.MarshalText()
+	require.NoError(t, err)
+
+	for name, key := range map[string][]byte{"plain": plain, "sealed": sealed} {
+		dir := t.TempDir()
+		keyFile, sums := filepath.Join(dir, "key"), filepath.Join(dir, "SHA256SUMS")
+		require.NoError(t, os.WriteFile(keyFile, key, 0o600))
+		require.NoError(t, os.WriteFile(sums, []byte("00  ingot.deb\n"), 0o600))
+		t.Setenv("INGOT_SIGN_PASSWORD", "secret")
+		require.NoError(t, run([]string{"sign", "-key", keyFile, "-version", "1.2.3", sums}), name)
+		signature, err := os.ReadFile(sums + ".minisig")
+		require.NoError(t, err)
+		require.NoError(t, provenance.VerifyMinisign(strings.NewReader("00  ingot.deb\n"), signature, publicText), name)
+		require.Error(t, provenance.VerifyMinisign(strings.NewReader("01  ingot.deb\n"), signature, publicText), name)
+	}
+	require.Error(t, sign(released, filepath.Join(t.TempDir(), "none"), "", "debian/default"))
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/CycloneDX/cyclonedx-go"
+)
+
+// writeSBOM writes what the programs consist of, as the programs themselves name it, and the Debian packages in the lists: files
+// with one name of a .deb file in each line.
+func writeSBOM(r release, programs, lists []string, out string) error {
+	bom, err := newSBOM(r, programs, lists)
+	if err != nil {
+		return err
+	}
+	return writeFile(out, func(w io.Writer) error {
+		return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
+	})
+}
+
+func newSBOM(r release, programs, lists []string) (*cyclonedx.BOM, error) {
+	parts := map[string]cyclonedx.Component{} // by reference
+	needs := map[string][]string{}            // reference → references
+	for _, file := range programs {
+		p := cyclonedx.Component{
+			BOMRef: "program:" + filepath.Base(file), Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(file), Version: r.version,
+		}
+		modules, err := readModules(file)
+		if err != nil {
+			return nil, err
+		}
+		if p.Hashes, err = hashes(file); err != nil {
+			return nil, err
+		}
+		parts[p.BOMRef] = p
+		for _, m := range modules {
+			parts[m.BOMRef] = m
+			needs[p.BOMRef] = append(needs[p.BOMRef], m.BOMRef)
+		}
+	}
+
+	top := cyclonedx.Component{BOMRef: "ingot", Type: cyclonedx.ComponentTypeApplication, Name: "ingot", Version: r.version}
+	for ref := range needs {
+		needs[top.BOMRef] = append(needs[top.BOMRef], ref)
+	}
+	for _, list := range lists {
+		packages, err := readPackages(list)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range packages {
+			parts[p.BOMRef] = p
+			needs[top.BOMRef] = append(needs[top.BOMRef], p.BOMRef)
+		}
+	}
+
+	bom := cyclonedx.NewBOM()
+	bom.SpecVersion, bom.JSONSchema = cyclonedx.SpecVersion1_6, "http://cyclonedx.org/schema/bom-1.6.schema.json"
+	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.time.Format(time.RFC3339), Component: &top}
+	components := slices.SortedFunc(maps.Values(parts), func(a, b cyclonedx.Component) int { return cmp.Compare(a.BOMRef, b.BOMRef) })
+	bom.Components = &components
+	var dependencies []cyclonedx.Dependency
+	for _, ref := range slices.Sorted(maps.Keys(needs)) {
+		refs := slices.Sorted(slices.Values(needs[ref]))
+		dependencies = append(dependencies, cyclonedx.Dependency{Ref: ref, Dependencies: &refs})
+	}
+	bom.Dependencies = &dependencies
+	return bom, nil
+}
+
+// readModules returns the modules in the build information of a program, and the Go release.
+func readModules(file string) (out []cyclonedx.Component, err error) {
+	info, err := buildinfo.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading the build information of %q: %w", file, err)
+	}
+
+	add := func(path, version string) {
+		ref := "pkg:golang/" + path + "@" + url.PathEscape(version)
+		out = append(out, cyclonedx.Component{
+			BOMRef: ref, Type: cyclonedx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: ref,
+		})
+	}
+	add("std", strings.TrimPrefix(info.GoVersion, "go"))
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		add(m.Path, m.Version)
+	}
+	return out, nil
+}
+
+// hashes returns the SHA-256 of a file.
+func hashes(file string) (*[]cyclonedx.Hash, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return nil, err
+	}
+	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: fmt.Sprintf("%x", sum.Sum(nil))}}, nil
+}
+
+// readPackages reads a list of .deb files, NAME_VERSION_ARCHITECTURE.deb, with a colon in VERSION written as %3a.
+func readPackages(list string) (out []cyclonedx.Component, err error) {
+	f, err := os.Open(list)
+	if err != nil {
+		return nil, fmt.Errorf("reading the list of Debian packages: %w", err)
+	}
+	defer f.Close() // only read from
+
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		file, ok := strings.CutSuffix(lines.Text(), ".deb")
+		part := strings.Split(file, "_")
+		if !ok || len(part) != 3 {
+			return nil, fmt.Errorf("list %q: invalid name of a Debian package %q", list, lines.Text())
+		}
+		version, err := url.PathUnescape(part[1])
+		if err != nil {
+			return nil, fmt.Errorf("list %q: %w", list, err)
+		}
+		ref := "pkg:deb/debian/" + part[0] + "@" + url.PathEscape(version) + "?arch=" + part[2]
+		out = append(out, cyclonedx.Component{
+			BOMRef: ref, Type: cyclonedx.ComponentTypeLibrary, Name: part[0], Version: version, PackageURL: ref,
+		})
+	}
+	return out, lines.Err()
+}

@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab"
+)
+
+// host is a Debian with systemd in a virtual machine, in the place of the server. An emulated processor is about 30
+// times slower than this one.
+type host struct {
+	*lab.Guest
+	t *testing.T
+}
+
+// run runs a line in the host's shell.
+func (h host) run(ctx context.Context, line string) (string, error) {
+	began := time.Now()
+	out, err := h.Shell(ctx, line)
+	h.t.Logf("%5.1f s  %s\n%s", time.Since(began).Seconds(), line, out)
+	return out, err
+}
+
+// must runs a line that has to succeed.
+func (h host) must(ctx context.Context, line string) string {
+	h.t.Helper()
+	out, err := h.run(ctx, line)
+	require.NoError(h.t, err)
+	return strings.TrimSpace(out)
+}
+
+// until repeats a line until it succeeds.
+func (h host) until(ctx context.Context, line string) string {
+	h.t.Helper()
+	for {
+		out, err := h.Shell(ctx, line)
+		if err == nil {
+			return out
+		}
+		select {
+		case <-ctx.Done():
+			_, _ = h.run(context.WithoutCancel(ctx), "journalctl -u ingot --no-pager | tail -n 50") // only for the log of the test
+			require.NoError(h.t, err, line)
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// workflow returns the latest run of a machine.
+func (h host) workflow(ctx context.Context, machine string) (w inventory.Workflow) {
+	h.t.Helper()
+	out := h.until(ctx, "ingot workflow get "+machine+" -o json")
+	require.NoError(h.t, json.Unmarshal([]byte(out), &w), out)
+	return w
+}
+
+// follow waits until see accepts the latest run of a machine.
+func (h host) follow(ctx context.Context, machine string, see func(w inventory.Workflow) bool) {
+	h.t.Helper()
+	for {
+		w := h.workflow(ctx, machine)
+		if see(w) {
+			return
+		}
+		require.False(h.t, inventory.Final(w.State), "%s ended as %s: %s", machine, w.State, w.Message)
+		require.NoError(h.t, ctx.Err(), "%s is %s in %s: %s", machine, w.State, w.Phase, w.Message)
+	}
+}
+
+// packages makes the Debian packages of the baseline's programs and of this build's, both by the packaging of this commit.
+func packages(t *testing.T, dir string) (older, newer string) {
+	t.Helper()
+	command := func(name string, args ...string) string {
+		c := exec.CommandContext(t.Context(), name, args...)
+		c.Dir = ".."
+		c.Stderr = testWriter{t}
+		out, err := c.Output()
+		require.NoError(t, err, "%s %v: %s", name, args, out)
+		return strings.TrimSpace(string(out))
+	}
+	baseline := filepath.Join(t.TempDir(), "bin")
+	require.NoError(t, os.Mkdir(baseline, 0o755))
+	for _, name := range []string{"ingot", "worker-agent"} {
+		copyFile(t, filepath.Join("../bin/previous", name), filepath.Join(baseline, name))
+	}
+	loaders, err := filepath.Abs("../bin/ipxe")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(loaders, filepath.Join(baseline, "ipxe")))
+	command("deploy/agentos/build.sh", filepath.Join(baseline, "agentos"), filepath.Join(baseline, "worker-agent"))
+
+	commit, err := os.ReadFile("baseline")
+	require.NoError(t, err)
+	pack := func(bin, commit, suffix string) string {
+		version, seconds, _ := strings.Cut(command("deploy/release/version.sh", commit), " ")
+		return filepath.Base(command("deploy/release/package.sh", bin, version+suffix, seconds, dir))
+	}
+	// The suffix makes this build newer where the baseline is the same commit.
+	return pack(baseline, strings.TrimSpace(string(commit)), ""), pack("bin", "HEAD", "-next")
+}
+
+// TestPackage installs the Debian package of the baseline on a Debian with systemd, and upgrades it while machines are being installed.
+// The installations end right, an older package is refused, and nothing stays after a purge (security S13).
+func TestPackage(t *testing.T) {
+	if !*full {
+		t.Skip("the long form: make e2e FULL=1")
+	}
+	needLab(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
+	defer cancel()
+	files := t.TempDir()
+	older, newer := packages(t, files)
+	sim, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	copyFile(t, sim.Zst, filepath.Join(files, "sim.raw.zst"))
+	require.NoError(t, os.WriteFile(filepath.Join(files, "slow.yaml"), []byte(slowTemplate), 0o644))
+	image, err := lab.HostImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	l, err := lab.New(ctx, lab.Options{Dir: keepDir(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+
+	gate := lab.NewGate(lab.StageAgent)
+	machines := []*lab.Machine{
+		newMachine(ctx, t, l, files, lab.Spec{Name: "acting"}),
+		newMachine(ctx, t, l, files, lab.Spec{Name: "booting", Stage: gate.Stage}),
+	}
+	guest, err := l.ServerHost(ctx, image, files)
+	require.NoError(t, err)
+	h := host{guest, t}
+
+	// The first contact.
+	h.must(ctx, "dpkg -i /media/"+older)
+	require.Equal(t, "inactive", h.until(ctx, "systemctl is-active ingot || true")[:8])
+	h.must(ctx, "ingot init --interface eth0")
+	h.must(ctx, "sed -i 's,  loaders: .*,,; s,^netboot:,&\\n  loaders: /usr/share/ingot/ipxe,' /etc/ingot/ingot.yaml && ingot config check")
+	h.must(ctx, "echo 'INGOT_OPTIONS=\"--log-level debug\"' > /etc/default/ingot")
+	h.must(ctx, "systemctl start ingot")
+	h.ready(ctx)
+	checkProcess(ctx, h)
+	h.must(ctx, "ingot image add sim /media/sim.raw.zst")
+	h.must(ctx, "ingot template create --file /media/slow.yaml")
+	for _, m := range machines {
+		h.must(ctx, "ingot machine push --file /media/"+m.Name()+".yaml")
+		h.must(ctx, "ingot machine provision "+m.Name())
+	}
+	require.NoError(t, gate.Reached(ctx))
+	acting := func(w inventory.Workflow) bool { return len(w.Actions) > 0 && w.Actions[0].State == action.Running }
+	h.follow(ctx, "acting", acting)
+
+	// The upgrade.
+	before := h.must(ctx, "ingot version")
+	h.must(ctx, "dpkg -i /media/"+newer)
+	require.NotEqual(t, before, h.must(ctx, "ingot version"))
+	require.Contains(t, h.must(ctx, "cat /etc/default/ingot"), "debug", "a changed configuration file stays")
+	gate.Open()
+	h.ready(ctx)
+	checkProcess(ctx, h)
+	for _, m := range machines {
+		h.follow(ctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+		require.Equal(t, []int{1, 1, 1}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "power-ons, writers, reboots of %s", m.Name())
+	}
+
+	// An older package is refused, and the server does not notice.
+	pid := h.must(ctx, "systemctl show -p MainPID --value ingot")
+	out, err := h.run(ctx, "dpkg -i /media/"+older)
+	require.Error(t, err)
+	require.Contains(t, out, "is older than")
+	require.Contains(t, out, "ingot restore")
+	require.Equal(t, pid, h.must(ctx, "systemctl show -p MainPID --value ingot"))
+	require.Contains(t, newer, h.must(ctx, "dpkg-query -W -f '${db:Status-Status}_${Version}' ingot | sed s/installed//"))
+
+	// A removal keeps the data, a purge does not.
+	h.must(ctx, "dpkg -r ingot")
+	h.must(ctx, "test -e /var/lib/ingot/inventory.db && test -e /etc/ingot/keys.json && ! pgrep -u ingot && ! test -e /usr/bin/ingot")
+	h.must(ctx, "dpkg -P ingot")
+	h.must(ctx, "! ls -d /var/lib/ingot /etc/ingot /etc/default/ingot /usr/share/ingot && ! systemctl cat ingot")
+}
+
+const slowTemplate = `version: "0.1"
+name: slow
+tasks:
+- name: install
+  worker: "{{.device_1}}"
+  actions:
+  - {name: wait, image: noop, timeout: 1800, environment: {SLEEP: "240"}}
+  - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "{{.image.url}}", DEST_DISK: /dev/vda}}
+  - {name: seed, image: configdrive, timeout: 60}
+`
+
+// newMachine adds a simulated machine to the lab, and its document to the files of the host.
+func newMachine(ctx context.Context, t *testing.T, l *lab.Lab, files string, spec lab.Spec) *lab.Machine {
+	t.Helper()
+	spec.Firmware, spec.Agent = lab.Simulated, "../bin/worker-agent"
+	m, err := l.Machine(ctx, spec)
+	require.NoError(t, err)
+	b, mac := m.BMC(), m.Spec().MAC
+	var last int
+	_, err = fmt.Sscanf(mac[len(mac)-2:], "%x", &last)
+	require.NoError(t, err)
+	doc := fmt.Sprintf(`name: %s
+image: sim
+template: slow
+interfaces:
+- {mac: "%s", address: 10.10.20.%d, netmask: 255.255.255.0, gateway: %s, hostname: %[1]s}
+bmc: {driver: ipmi, host: %[5]s, user: %[6]s, password: %[7]s, cipherSuite: "%[8]d"}
+`, spec.Name, mac, last+100, lab.DirectGateway, b.Address, b.User, b.Password, lab.BMCCipher)
+	require.NoError(t, os.WriteFile(filepath.Join(files, spec.Name+".yaml"), []byte(doc), 0o644))
+	return m
+}
+
+// ready waits until the server and its Temporal answer.
+func (h host) ready(ctx context.Context) {
+	h.t.Helper()
+	began := time.Now()
+	for !ready(h.until(ctx, "ingot status -o json")) {
+		require.NoError(h.t, ctx.Err())
+	}
+	h.t.Logf("the server is ready after %.1f s", time.Since(began).Seconds())
+}
+
+// checkProcess requires that the service's processes run as its user, with two capabilities that nothing can add to.
+func checkProcess(ctx context.Context, h host) {
+	h.t.Helper()
+	out := h.must(ctx, "for p in $(pgrep -x ingot); do grep -hE '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$p/status; done; id -u ingot")
+	lines := strings.Split(out, "\n")
+	uid := lines[len(lines)-1]
+	seen := map[string]int{}
+	for _, line := range lines[:len(lines)-1] {
+		f := strings.Fields(line)
+		seen[f[0]]++
+		require.Equal(h.t, map[string]string{
+			"Uid:": uid, "CapEff:": "0000000000002400", "CapBnd:": "0000000000002400", "NoNewPrivs:": "1", "Seccomp:": "2",
+		}[f[0]], f[1], out)
+	}
+	require.Equal(h.t, 2, seen["Uid:"], "the server and its Temporal: %s", out)
+}

@@ -1,0 +1,47 @@
+package ingot
+
+import (
+	"go/ast"
+	"testing"
+)
+
+// TestS43TLSVersions: every TLS configuration of the two programs names its oldest version, and that is TLS 1.2 or 1.3.
+func TestS43TLSVersions(t *testing.T) {
+	found := 0
+	for _, f := range productFiles(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			literal, ok := n.(*ast.CompositeLit)
+			if !ok || !isSelector(literal.Type, "tls", "Config") {
+				return true
+			}
+			found++
+			for _, e := range literal.Elts {
+				field, ok := e.(*ast.KeyValueExpr)
+				if !ok {
+					continue
+				}
+				if name, ok := field.Key.(*ast.Ident); ok && name.Name == "MinVersion" {
+					if !isSelector(field.Value, "tls", "VersionTLS12") && !isSelector(field.Value, "tls", "VersionTLS13") {
+						t.Errorf("%s: MinVersion must be tls.VersionTLS12 or tls.VersionTLS13", f.set.Position(field.Pos()))
+					}
+					return true
+				}
+			}
+			t.Errorf("%s: tls.Config without MinVersion", f.set.Position(literal.Pos()))
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("no tls.Config was found")
+	}
+}
+
+// isSelector reports whether e is pkg.name.
+func isSelector(e ast.Expr, pkg, name string) bool {
+	s, ok := e.(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != name {
+		return false
+	}
+	x, ok := s.X.(*ast.Ident)
+	return ok && x.Name == pkg
+}
