@@ -49,6 +49,7 @@ type Site struct {
 	bin    string // directory of ingot
 	image  string // root filesystem in which the server runs, if set
 	caps   string // the server's capabilities
+	format string // of the server's log
 	dir    string // config, state, logs
 	out    io.Writer
 	mu     sync.Mutex
@@ -94,6 +95,8 @@ type Options struct {
 	AgentOS string
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
+	// LogFormat is that of the server's log; "" = text.
+	LogFormat string
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
@@ -123,6 +126,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		Namespace: o.Namespace,
 		Address:   lab.ServerAddress,
 		image:     o.Image,
+		format:    o.LogFormat,
 	}
 	switch s.Namespace {
 	case "":
@@ -244,6 +248,9 @@ func (s *Site) Launch(ctx context.Context) error {
 		args = s.contained()
 	}
 	args = append(args, "serve", "--log-level", "debug")
+	if s.format != "" {
+		args = append(args, "--log-format", s.format)
+	}
 	c := s.Command(context.WithoutCancel(ctx), s.Namespace, args[0], args[1:]...)
 	c.Env = s.env()
 	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log
