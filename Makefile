@@ -142,9 +142,9 @@ size: ## lines of code, comments and blanks per package; what is too long
 graph: ## draw the import graph into docs/architecture.md
 	@go test -count=1 -run '^TestImportGraph$$' . -args -graph
 
-docs: ## write the generated parts of docs/templates.md, and the descriptions in JSON Schemas
+docs: ## write the generated parts of docs/templates.md and docs/monitoring.md, and the descriptions in JSON Schemas
 	@go test -count=1 -run '^TestSchemasAreDescribed$$' ./docs -args -write # the next one embeds what this one writes
-	@go test -count=1 -run '^TestTemplatesAreDocumented$$' ./docs -args -write
+	@go test -count=1 -run '^Test(Templates|Metrics)AreDocumented$$' ./docs -args -write
 
 clean: ## remove what was built, not what was downloaded
 	rm -rf bin dist web/dist/assets web/dist/index.html

@@ -88,17 +88,19 @@ var may = map[string]string{
 	"internal/temporalserver": "internal/dbcopy internal/temporalchild internal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
+	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve inventory github.com/prometheus/client_golang",
+
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
-		"internal/listener internal/notify internal/reserve internal/sbat internal/site internal/systems/harvester " +
+		"internal/httpserve internal/listener internal/metrics internal/notify internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
 
-	"internal/doctor": "api bootsvc inventory internal/client internal/config internal/hostnet internal/human " +
+	"internal/doctor": "api bootsvc inventory internal/client internal/clock internal/config internal/hostnet internal/human " +
 		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
 		"golang.org/x/sys",
 

@@ -103,7 +103,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 			job.State, job.Message, job.Ended = inventory.StateFailed, err.Error(), a.Now()
 			// The cause is more important than the failure to record it.
 			if e := a.Records.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
-				a.Log.Error("recording a BMC job", "machine", m.Name, "job", job.Name, "error", e)
+				a.Log.With(o.LogKeys(0)...).Error("recording a BMC job", "job", job.Name, "error", e)
 			}
 			return failedTask{fmt.Errorf("bmc of %q: %w", m.Name, err)}
 		}
@@ -111,8 +111,9 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 			return err
 		}
 		// The task has worked and is recorded; the event only informs operators.
+		a.Log.With(o.LogKeys(0)...).Info("a BMC task is done", "job", job.Name, "task", describe(*t))
 		if err := a.power(ctx, o, job.Name, *t); err != nil {
-			a.Log.Error("recording a BMC task", "machine", m.Name, "job", job.Name, "error", err)
+			a.Log.With(o.LogKeys(0)...).Error("recording a BMC task", "job", job.Name, "error", err)
 		}
 	}
 
@@ -133,7 +134,8 @@ func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
 		if err == nil || errors.As(fail(err), &never) && never.NonRetryable() {
 			return err
 		}
-		a.Log.Warn("recording a BMC job, will be tried again", "machine", job.Machine, "job", job.Name, "in", pause, "error", err)
+		a.Log.With(inventory.Owner{Machine: job.Machine, Run: job.Run}.LogKeys(0)...).
+			Warn("recording a BMC job, will be tried again", "job", job.Name, "in", pause, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

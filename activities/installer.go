@@ -256,7 +256,7 @@ func (a *Activities) waitForProof(ctx context.Context, o inventory.Owner) (strin
 		if !errors.Is(err, inventory.ErrUnreachable) {
 			return proof, err
 		}
-		a.Log.Debug("waiting for the installed system", "machine", o.Machine, "address", nic.Address, "error", err)
+		a.Log.With(o.LogKeys(0)...).Debug("waiting for the installed system", "address", nic.Address, "error", err)
 		if err := pause(ctx, time.After(installedEvery)); err != nil {
 			return "", err
 		}

@@ -292,7 +292,7 @@ func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) 
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
 	if err != nil {
-		a.Log.Error("recording how a machine was started", "machine", q.Owner.Machine, "error", err)
+		a.Log.With(q.Owner.LogKeys(q.Boot)...).Error("recording how a machine was started", "error", err)
 	}
 	return p
 }

@@ -61,7 +61,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 		err := a.until(ctx, func(ctx context.Context) error {
 			already, err := a.Talos.Bootstrap(ctx, p.Talos, p.Talosconfig)
 			if err == nil {
-				a.Log.Info("etcd bootstrapped", "machine", p.Machine, "already", already)
+				a.Log.With(inventory.Owner{Machine: p.Machine, Run: run.Run}.LogKeys(0)...).Info("etcd bootstrapped", "already", already)
 			}
 			return err
 		})

@@ -54,6 +54,21 @@ func (t *Troubles) Of(run string) []string {
 	return out
 }
 
+// Count returns how many activities of all runs are being retried.
+func (t *Troubles) Count() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	for _, xs := range t.runs {
+		for _, x := range xs {
+			if now.Sub(x.last) < troubleFor {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // InterceptActivity notes the failure or success of each attempt.
 func (t *Troubles) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,

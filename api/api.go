@@ -55,6 +55,8 @@ type Config struct {
 	BMC     BMC
 	Upkeep  Upkeep
 	Process Process
+	// Metrics answers GET /metrics; nil: there are none.
+	Metrics http.Handler
 	// Site is this server among its peers; nil if it has none.
 	Site Site
 	// Intake returns why new runs are refused, or "" if they are accepted; nil means always
@@ -99,6 +101,7 @@ func New(c Config) (*API, error) {
 	r := httpapi.NewRouter(c.Log, c.Guard)
 	r.Use(setHeaders, sessions.checkHost)
 	httpapi.AddRoutes(r, sessions.openRoutes())
+	httpapi.AddRoutes(r, sessions.metricsRoutes(c.Metrics))
 	r.Use(sessions.authenticate, checkOrigin)
 	httpapi.AddRoutes(r, sessions.routes())
 	for _, routes := range n.routes() {
@@ -117,6 +120,9 @@ func (a *API) Handler() http.Handler { return a.handler }
 func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
+
+// Disks returns the space of the disks on which new work needs space: that of the databases first.
+func (a *API) Disks() ([]SpaceStatus, error) { return a.status.space.disks() }
 
 // RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open
 // run needs. Files that were never in this inventory are kept.

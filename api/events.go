@@ -77,6 +77,6 @@ func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message s
 		}})
 	}
 	if err != nil {
-		e.log.Warn("recording an action of the operator", "machine", w.Machine, "run", w.Run, "error", err)
+		e.log.With(w.LogKeys()...).Warn("recording an action of the operator", "error", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -27,10 +28,11 @@ import (
 )
 
 const (
-	adminToken = "test-admin-token-of-sufficient-length"
-	mac        = fakesite.MAC
-	nonceA     = fakesite.NonceA
-	nonceB     = fakesite.NonceB
+	adminToken   = "test-admin-token-of-sufficient-length"
+	metricsToken = "test-token-of-metrics-of-sufficient-length"
+	mac          = fakesite.MAC
+	nonceA       = fakesite.NonceA
+	nonceB       = fakesite.NonceB
 )
 
 // answer is the body of an error.
@@ -154,8 +156,15 @@ func (s *site) apiConfig() Config {
 			Workflows: c.Store, Events: c.Store, Operations: c.Store, Genesis: c.Store, BMCJobs: c.Store, Sessions: c.Store,
 			Status: c.Store, Changes: c.Store,
 		},
-		Engine:  s.engine,
-		Access:  Access{TokenSHA256: sha256.Sum256([]byte(adminToken)), ClaimKey: c.ClaimKey, AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL},
+		Engine: s.engine,
+		Access: Access{
+			TokenSHA256: sha256.Sum256([]byte(adminToken)), MetricsSHA256: sha256.Sum256([]byte(metricsToken)), ClaimKey: c.ClaimKey,
+			AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL,
+		},
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			_, _ = io.WriteString(w, "ingot_up 1\n") // read from memory
+		}),
 		Images:  ImageConfig{Dir: c.ImageDir, Files: s.stored, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
 		Space:   SpaceConfig{DataDir: c.DataDir, MinFree: c.MinFree, Reserve: c.Reserve},
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},

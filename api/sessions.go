@@ -45,6 +45,8 @@ const (
 type Access struct {
 	// TokenSHA256 is the SHA-256 of the admin token.
 	TokenSHA256 [sha256.Size]byte
+	// MetricsSHA256 is the SHA-256 of a token that opens GET /metrics alone; zero = there is none.
+	MetricsSHA256 [sha256.Size]byte
 	// ClaimKey is the key from which the key of the sessions is derived.
 	ClaimKey []byte
 	// AllowedHosts are the names (without port) under which operators reach this
@@ -65,6 +67,7 @@ type sessions struct {
 	store SessionStore
 	key   []byte
 	token [sha256.Size]byte
+	meter [sha256.Size]byte // token of /metrics; zero = there is none
 	hosts map[string]bool
 	base  string
 	log   *slog.Logger
@@ -85,7 +88,8 @@ func newSessions(store SessionStore, a Access, log *slog.Logger, now func() time
 	m.Write([]byte("session\x00"))
 	m.Write(a.TokenSHA256[:])
 	l := &sessions{
-		store: store, key: m.Sum(nil), token: a.TokenSHA256, hosts: hostSet(a.AllowedHosts), base: a.BaseURL, log: log, now: now,
+		store: store, key: m.Sum(nil), token: a.TokenSHA256, meter: a.MetricsSHA256, hosts: hostSet(a.AllowedHosts), base: a.BaseURL,
+		log: log, now: now,
 		links: map[[sha256.Size]byte]time.Time{}, ended: ended,
 	}
 	if l.base == "" {
@@ -109,6 +113,38 @@ func (l *sessions) routes() []httpapi.Route {
 		{Method: "POST", Path: "/v1/login-links", Handler: httpapi.Handle(http.StatusCreated, httpapi.NoBody, l.createLink)},
 		{Method: "POST", Path: "/v1/logout", Handler: l.logout},
 	}
+}
+
+// metricsRoutes are those that the token of /metrics opens, too.
+func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
+	return []httpapi.Route{{Method: "GET", Path: "/metrics", Handler: func(c *gin.Context) {
+		if !l.isMeter(c) {
+			if l.authenticate(c); c.IsAborted() {
+				return
+			}
+		}
+		if metrics == nil {
+			httpapi.Fail(c, httpapi.NotFound())
+			return
+		}
+		metrics.ServeHTTP(c.Writer, c.Request)
+	}}}
+}
+
+// isMeter reports whether a request has the token of /metrics, compared in constant time, or a client certificate that the
+// listener has verified: it asks for one with metrics_ca alone.
+func (l *sessions) isMeter(c *gin.Context) bool {
+	if t := c.Request.TLS; t != nil && len(t.VerifiedChains) > 0 {
+		httpserve.Prefer(c.Request.Context())
+		return true
+	}
+	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
+	sum := sha256.Sum256([]byte(token))
+	if !ok || l.meter == [sha256.Size]byte{} || subtle.ConstantTimeCompare(sum[:], l.meter[:]) != 1 {
+		return false
+	}
+	httpserve.Prefer(c.Request.Context())
+	return true
 }
 
 // isAdmin reports whether text is the admin token, in constant time.

@@ -26,7 +26,8 @@ var features = registrar.Features{
 // its own client, which is always closed.
 func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string,
 	do func(*session) error,
-) error {
+) (err error) {
+	defer d.observe(b, what, &err)()
 	if err := check(b); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
@@ -151,6 +152,7 @@ type Server struct {
 	httpPort  atomic.Uint32
 	logServer atomic.Bool // machines can send syslog to Address
 	stats     stats
+	requests  httpserve.Requests
 }
 
 // stats are the counters of Stats.
@@ -174,6 +176,8 @@ type Stats struct {
 	SyslogDropped int64 `json:"syslogDropped"` // lines of machines
 	SyslogUnknown int64 `json:"syslogUnknown"` // messages of hosts that are not in the inventory
 	Panics        int64 `json:"panics"`        // while network input was handled
+
+	HTTP httpserve.RequestCounts `json:"http"` // those that Config.Fallback answers included
 }
 
 // Stats returns the counters.
@@ -184,7 +188,7 @@ func (s *Server) Stats() Stats {
 		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
 		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
 		SeenDropped: s.rec.droppedSeen.Load(), SyslogDropped: s.rec.lines.dropped.Load(),
-		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(),
+		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(), HTTP: s.requests.Counts(),
 	}
 }
 

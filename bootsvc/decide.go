@@ -96,6 +96,13 @@ type Decision struct {
 	brief bool // has no reasons
 }
 
+// logKeys returns the keys of the log for d's machine, and its run if one owns it.
+func (d Decision) logKeys() []any {
+	o := d.Owner
+	o.Machine = d.Machine
+	return o.LogKeys(d.Boot)
+}
+
 // Armed reports whether boot assets (loader, kernel, initramfs) are served.
 func (d Decision) Armed() bool {
 	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue

@@ -127,8 +127,8 @@ func (e *exchange) log() *slog.Logger {
 	if e.relay.IsValid() {
 		l = l.With("relay", e.relay.String())
 	}
-	if e.machine.Name != "" {
-		l = l.With("machine", e.machine.Name)
+	if e.decision.Machine != "" {
+		l = l.With(e.decision.logKeys()...)
 	}
 	return l
 }

@@ -197,7 +197,7 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 		script, ok = "#!ipxe\nexit 1\n", true
 	}
 	if err != nil {
-		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
+		s.log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
 		http.Error(w, "the boot script cannot be rendered, see the server's log", http.StatusInternalServerError)
 		return
 	}
@@ -352,7 +352,7 @@ func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           s.guard.Handler(s.Handler()),
+		Handler:           s.guard.Handler(s.requests.Handler(s.Handler())),
 		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,

@@ -172,7 +172,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 		}
 	}
 	if err != nil {
-		s.log.Error("opening an image of an installer", "machine", d.Machine, "image", name, "error", err)
+		s.log.With(d.logKeys()...).Error("opening an image of an installer", "image", name, "error", err)
 		notFound(w)
 		return
 	}
@@ -239,21 +239,21 @@ func (s *Server) spend(ctx context.Context, d Decision, payload string) {
 	select {
 	case s.unspent <- u:
 	default:
-		s.log.Error("recording that a boot is spent: given up, too many boots wait for a retry", "machine", d.Machine,
-			"boot", d.Boot)
+		s.log.With(d.logKeys()...).Error("recording that a boot is spent: given up, too many boots wait for a retry")
 	}
 }
 
 // spendOnce records that a boot is spent. It returns false if that must be retried.
 func (s *Server) spendOnce(ctx context.Context, u unspent) bool {
 	err := s.cfg.Installers.SpendBoot(ctx, u.Owner, u.Boot, u.payload)
+	log := s.log.With(u.logKeys()...)
 	switch {
 	case err == nil:
-		s.log.Info("the last payload of an installer was delivered", "machine", u.Machine, "boot", u.Boot, "payload", u.payload)
+		log.Info("the last payload of an installer was delivered", "payload", u.payload)
 	case errors.Is(err, inventory.ErrFenced):
-		s.log.Error("recording that a boot is spent", "machine", u.Machine, "boot", u.Boot, "error", err)
+		log.Error("recording that a boot is spent", "error", err)
 	default:
-		s.log.Warn("recording that a boot is spent, will be tried again", "machine", u.Machine, "boot", u.Boot, "error", err)
+		log.Warn("recording that a boot is spent, will be tried again", "error", err)
 		return false
 	}
 	return true
@@ -295,5 +295,5 @@ func (s *Server) spendAgain(ctx context.Context, u unspent) {
 		}
 		waited += wait
 	}
-	s.log.Error("recording that a boot is spent: given up", "machine", u.Machine, "boot", u.Boot)
+	s.log.With(u.logKeys()...).Error("recording that a boot is spent: given up")
 }

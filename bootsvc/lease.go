@@ -169,7 +169,7 @@ func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
 func (s *Server) offeredFile(d Decision, req Request) string {
 	file, why := s.bootFile(d, req.Class)
 	if why != "" {
-		s.log.Error("no boot file for an armed machine", "machine", d.Machine, "reason", why)
+		s.log.With(d.logKeys()...).Error("no boot file for an armed machine", "reason", why)
 	}
 	switch {
 	case req.Class == ClassNone:
@@ -177,7 +177,7 @@ func (s *Server) offeredFile(d Decision, req Request) string {
 	case d.Armed() && file != "":
 		s.rec.event(d, inventory.EventDHCP, string(req.Class)+", "+archName(req.Arch)+": "+file)
 	case d.Armed():
-		s.log.Warn("an armed machine asks for a boot file and gets none", "machine", d.Machine, "reasons", d.Reasons)
+		s.log.With(d.logKeys()...).Warn("an armed machine asks for a boot file and gets none", "reasons", d.Reasons)
 	default:
 		s.rec.event(d, diskEvent(d), string(req.Class))
 	}

@@ -168,7 +168,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	case m != nil && file == autoexecName:
 		return s.tftpScript(ctx, *m, d, ask)
 	case m != nil && !d.ServesLoader():
-		s.log.Info("TFTP refused: the machine is not armed", "machine", d.Machine, "file", file, "reasons", d.Reasons)
+		s.log.With(d.logKeys()...).Info("TFTP refused: the machine is not armed", "file", file, "reasons", d.Reasons)
 		if mac == "" { // another DHCP server named the loader, so this is the first packet of this boot
 			s.rec.event(d, diskEvent(d), file+" by TFTP")
 		}
@@ -179,7 +179,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		return errOptional
 	}
 	if err != nil {
-		s.log.Warn("TFTP: loader not served", "machine", d.Machine, "file", file, "error", err)
+		s.log.With(d.logKeys()...).Warn("TFTP: loader not served", "file", file, "error", err)
 		return errNoFile
 	}
 	defer f.Close()
@@ -189,7 +189,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	}
 	if err := ask.send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.
-		s.log.Debug("TFTP transfer ended early", "machine", d.Machine, "file", file, "error", err)
+		s.log.With(d.logKeys()...).Debug("TFTP transfer ended early", "file", file, "error", err)
 		return err
 	}
 	if m != nil {
@@ -214,7 +214,7 @@ func sendScript(script string, ask askTFTP, rank tftpRank) error {
 func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, ask askTFTP) error {
 	script, ok, err := s.script(ctx, m, d, true)
 	if err != nil {
-		s.log.Error("rendering a boot script", "machine", m.Name, "error", err)
+		s.log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
 	}
 	if err != nil || !ok {
 		return errNoFile

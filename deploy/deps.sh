@@ -10,7 +10,8 @@
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
-#   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator),
+#   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator,
+#                  Prometheus),
 #                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, iPXE of
 #                  Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
@@ -207,6 +208,17 @@ unpack_all() {
   exec 9>&-
 }
 [ -z "$demo" ] || unpack_all
+
+# Prometheus scrapes a server in a test, and its promtool checks alert rules. What else it depends on is for its own pages.
+unpack_prometheus() {
+  is_unpacked prometheus && return 0
+  mkdir -p "$CACHE/pkg"
+  exec 9> "$CACHE/pkg/.lock"
+  flock 9
+  unpack prometheus prometheus
+  exec 9>&-
+}
+! wants test || unpack_prometheus
 
 unpack_peers() {
   is_unpacked clients && is_unpacked postgres && return 0

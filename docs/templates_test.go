@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 
 const templatesFile = "templates.md"
 
-var writeDocs = flag.Bool("write", false, `write the generated parts of `+templatesFile+` ("make docs")`)
+var writeDocs = flag.Bool("write", false, `write the generated parts of documents ("make docs")`)
 
 // A generated part stands between these lines.
 var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- end -->\n`)
@@ -33,29 +32,7 @@ func TestTemplatesAreDocumented(t *testing.T) {
 		parts["action "+name] = actionText(action.Describe(name))
 	}
 
-	text := read(t, templatesFile)
-	want := generated.ReplaceAllStringFunc(text, func(old string) string {
-		name := generated.FindStringSubmatch(old)[1]
-		part, ok := parts[name]
-		if !ok {
-			t.Errorf("%s has a generated part %q, which nothing makes", templatesFile, name)
-		}
-		delete(parts, name)
-		return fmt.Sprintf("<!-- generated: %s -->\n%s<!-- end -->\n", name, part)
-	})
-	for name := range parts {
-		t.Errorf("%s lacks the lines <!-- generated: %s --> and <!-- end -->", templatesFile, name)
-	}
-
-	switch {
-	case text == want || t.Failed():
-	case *writeDocs:
-		if err := os.WriteFile(templatesFile, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s differs from the code: run make docs", templatesFile)
-	}
+	writeParts(t, templatesFile, parts)
 }
 
 // keyTable has a row for each key of a template that holds a value, in the order of the source.

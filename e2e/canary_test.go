@@ -617,6 +617,7 @@ func (s *Site) stream(ctx context.Context, t *testing.T) func() []byte {
 func (s *Site) snapshot(ctx context.Context, t *testing.T, found places, when string, names, runs map[string]string) {
 	t.Helper()
 	paths := []string{
+		"/metrics",
 		"/v1/status",
 		"/v1/secrets",
 		"/v1/machines",

@@ -53,6 +53,7 @@ type Site struct {
 	// temporalEnv is what the temporal command needs to reach another Temporal than the embedded one.
 	temporalEnv []string
 	user        int    // who runs the server in image
+	format      string // of the server's log
 	dir         string // config, state, logs
 	out         io.Writer
 	mu          sync.Mutex
@@ -98,6 +99,8 @@ type Options struct {
 	AgentOS string
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
+	// LogFormat is that of the server's log; "" = text.
+	LogFormat string
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
@@ -127,6 +130,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		Namespace: o.Namespace,
 		Address:   lab.ServerAddress,
 		image:     o.Image,
+		format:    o.LogFormat,
 	}
 	switch s.Namespace {
 	case "":
@@ -250,6 +254,9 @@ func (s *Site) Launch(ctx context.Context) error {
 		args = s.contained()
 	}
 	args = append(args, "serve", "--log-level", "debug")
+	if s.format != "" {
+		args = append(args, "--log-format", s.format)
+	}
 	c := s.Command(context.WithoutCancel(ctx), s.Namespace, args[0], args[1:]...)
 	c.Env = s.env()
 	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log

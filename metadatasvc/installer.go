@@ -102,7 +102,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		var fresh bool
 		fresh, err = s.cfg.Installers.InstallerReported(r.Context(), g.Owner, event == eventFailed, message)
 		if err == nil && fresh {
-			s.log.Info("an installer reported", "machine", g.Machine, "run", g.Run, "event", event)
+			s.log.With(g.LogKeys(g.Boot)...).Info("an installer reported", "event", event)
 		}
 	}
 	switch {
@@ -110,7 +110,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		notFound(w)
 		return
 	case err != nil:
-		s.log.Error("writing an installer's report", "machine", g.Machine, "error", err)
+		s.log.With(g.LogKeys(g.Boot)...).Error("writing an installer's report", "error", err)
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}

@@ -82,7 +82,8 @@ type Server struct {
 	now      func() time.Time
 	grace    time.Duration // that Run leaves to the requests under way when it ends
 
-	fetches fetches
+	fetches  fetches
+	requests httpserve.Requests
 }
 
 // New checks cfg and returns a server. Its error is an inventory.Problems.
@@ -159,9 +160,12 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// Requests counts those of the configured addresses.
+func (s *Server) Requests() httpserve.RequestCounts { return s.requests.Counts() }
+
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           s.cfg.Guard.Handler(s.Handler()),
+		Handler:           s.cfg.Guard.Handler(s.requests.Handler(s.Handler())),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 60 * time.Second,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),

@@ -92,11 +92,13 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 
 // appendEvent stores an event and returns false if that failed.
 func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
-	err := s.journal.AppendEvents(ctx, []inventory.Event{e})
-	if err != nil {
-		s.log.Error("writing a phone-home", "machine", e.Machine, "error", err)
+	log := s.log.With(e.LogKeys()...)
+	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
+		log.Error("writing a phone-home", "error", err)
+		return false
 	}
-	return err == nil
+	log.Info("the installed system has phoned home", "kind", e.Kind)
+	return true
 }
 
 // reported returns the form fields in which a system describes itself. If the form is

@@ -82,7 +82,7 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 		return nil, err
 	}
 
-	o.questions, err = newQuestions(ctx, "operation")
+	o.questions, err = newQuestions(ctx, "operation", func() log.Logger { return o.log })
 	return o, err
 }
 

@@ -116,7 +116,7 @@ func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activiti
 	defer done()
 	// The workflow may have ended already. That is not an error; its record says so.
 	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
-		o.log.Info("passing on the cancellation", "workflow", f.id, "run", f.run, "error", err)
+		o.log.Info("passing on the cancellation", "child", f.id, "child_run", f.run, "error", err)
 	}
 	err = execute(ctx, awaiting, &out, f.await, activities.OutcomeRequest{Run: f.run})
 	return out, err

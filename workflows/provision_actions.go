@@ -365,7 +365,7 @@ func (p *provisioning) stopAssigned(ctx workflow.Context) {
 	defer cancel()
 	p.budget.left = 0
 	if err := p.stopAttempt(ctx, *p.assigned); err != nil && !lostMachine(err) {
-		p.log.Error("stopping the agent", "error", err)
+		p.logger().Error("stopping the agent", "error", err)
 	}
 	p.assigned = nil
 }

@@ -13,15 +13,15 @@ import (
 
 // questions asks the operator one question at a time, for a run or an operation.
 type questions struct {
-	asker  string // "run" or "operation", for error messages
-	log    log.Logger
+	asker  string            // "run" or "operation", for error messages
+	log    func() log.Logger // of the asker
 	open   *inventory.Question
 	answer *Decision
 }
 
 // newQuestions registers the handlers that accept decisions by update and by signal.
-func newQuestions(ctx workflow.Context, asker string) (*questions, error) {
-	q := &questions{asker: asker, log: workflow.GetLogger(ctx)}
+func newQuestions(ctx workflow.Context, asker string, log func() log.Logger) (*questions, error) {
+	q := &questions{asker: asker, log: log}
 	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
 		func(_ workflow.Context, d Decision) error { q.answer = &d; return nil },
 		workflow.UpdateHandlerOptions{Validator: q.validate, Description: "Answers the open question of the " + asker})
@@ -88,11 +88,11 @@ func (q *questions) ask(ctx workflow.Context, p prompt) (*Decision, error) {
 	d := q.answer
 	q.open, q.answer = nil, nil
 	if d == nil {
-		q.log.Info("question withdrawn", "question", p.ID)
+		q.log().Info("question withdrawn", "question", p.ID)
 		return nil, p.hide(false)
 	}
 
-	q.log.Info("decided", "question", p.ID, "choice", d.Choice, "by", d.By)
+	q.log().Info("decided", "question", p.ID, "choice", d.Choice, "by", d.By)
 	if err := p.hide(true); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ var (
 
 // machineRun holds what every workflow that owns a machine needs.
 type machineRun struct {
-	log log.Logger
+	log log.Logger // without the keys of the run, see logger
 	// owner identifies this execution in each effect. A reset changes the run id, which
 	// fences all effects of the old owner.
 	owner  inventory.Owner
@@ -74,12 +74,19 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 		return nil, err
 	}
 
-	if r.questions, err = newQuestions(ctx, "run"); err != nil {
+	if r.questions, err = newQuestions(ctx, "run", r.logger); err != nil {
 		return nil, err
 	}
 
 	workflow.Go(ctx, r.receiveSignals)
 	return r, nil
+}
+
+// logger returns a logger with the keys of the run as it is now. Temporal's SDK adds the run's id.
+func (r *machineRun) logger() log.Logger {
+	o := r.owner
+	o.Run = ""
+	return log.With(r.log, append(o.LogKeys(r.boot.number), inventory.LogPhase, r.record.Phase)...)
 }
 
 func (r *machineRun) status() (Status, error) {

@@ -73,7 +73,7 @@ func (r *machineRun) startMachine(ctx workflow.Context) error {
 		if b.lost = r.bootLost(); !b.lost {
 			b.silent++
 		}
-		r.log.Info("starting the machine again", "boot", b.number, "boot lost", b.lost)
+		r.logger().Info("starting the machine again", "lost", b.lost)
 	}
 }
 

@@ -43,6 +43,9 @@ func (r *machineRun) setPhase(ctx workflow.Context, phase, format string, args .
 	w := &r.record
 	same := w.Phase == phase
 	w.Phase, w.Message = phase, fmt.Sprintf(format, args...)
+	if !same {
+		r.logger().Info("a phase begins", "message", w.Message)
+	}
 	if same || slices.Contains(briefPhases, phase) {
 		return nil
 	}

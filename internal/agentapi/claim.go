@@ -46,8 +46,7 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 	}
 	if err := checkProtocol(h.Protocol); err != nil {
 		if s.logged.first(g, "protocol") {
-			s.Log.Warn("an agent speaks another protocol",
-				"machine", g.Machine, "run", g.Run, "boot", g.Boot, "protocol", h.Protocol)
+			s.Log.With(g.LogKeys(g.Boot)...).Warn("an agent speaks another protocol", "protocol", h.Protocol)
 		}
 		return action.Welcome{}, err
 	}
@@ -70,7 +69,7 @@ func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) 
 		return action.Welcome{}, httpapi.NotFound()
 	case errors.Is(err, inventory.ErrConflict):
 		if s.logged.first(g, "second agent") {
-			s.Log.Warn("a second agent claimed a boot", "machine", g.Machine, "run", g.Run, "boot", g.Boot)
+			s.Log.With(g.LogKeys(g.Boot)...).Warn("a second agent claimed a boot")
 		}
 		return action.Welcome{}, refuseClaim("another agent has redeemed this boot's claim")
 	case err != nil:
@@ -78,6 +77,7 @@ func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) 
 	}
 
 	s.Agents.Saw(a, now)
+	s.Log.With(a.LogKeys(a.Boot)...).Info("an agent has claimed its boot")
 	return action.Welcome{
 		Protocol: action.Protocol, Token: tokenFor(a.Nonce), Run: a.Run, Epoch: a.Epoch, Boot: a.Boot,
 		Heartbeat: action.Seconds(max(s.Heartbeat/time.Second, 1)), Time: now.UTC(),
@@ -117,8 +117,7 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 	}
 
 	if s.logged.first(g, "strange hardware") {
-		s.Log.Warn("strange hardware claimed a boot",
-			"machine", g.Machine, "run", g.Run, "boot", g.Boot, "mac", printable(h.MAC, 32))
+		s.Log.With(g.LogKeys(g.Boot)...).Warn("strange hardware claimed a boot", "mac", printable(h.MAC, 32))
 	}
 	facts, err := json.Marshal(h.Facts)
 	if err != nil {

@@ -191,6 +191,7 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 		return httpapi.Empty{}, refuseAgent(err)
 	}
 	s.Agents.Finished(a, r.Key)
+	s.Log.With(a.LogKeys(a.Boot)...).Info("an action has ended", "action", r.Key.Action, "attempt", r.Key.Attempt, "state", string(r.State))
 
 	return httpapi.Empty{}, nil
 }

@@ -85,7 +85,7 @@ of it does not answer now.`,
 		serveCommand(o), initCommand(o), doctorCommand(o), statusCommand(o),
 		machineCommand(o), templateCommand(o), imageCommand(o), workflowCommand(o), operationCommand(o),
 		genesisCommand(o), recoverCommand(o), bmcCommand(o), netbootCommand(o), dhcpCommand(o), whyCommand(o),
-		configCommand(o), secretCommand(o), notifyCommand(o), backupCommand(o), restoreCommand(o),
+		configCommand(o), secretCommand(o), notifyCommand(o), metricsCommand(o), backupCommand(o), restoreCommand(o),
 		standbyCommand(o), peerCommand(o), migrateCommand(o), handoverCommand(o),
 		loginCommand(o), loginLinkCommand(o), temporalCommand(o), schemaCommand(o), importCommand(o), exportCommand(o), versionCommand(o),
 	)

@@ -21,6 +21,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 
 	file := cmd.Flags().StringP("config", "c", config.DefaultFile(), "configuration file")
 	level := cmd.Flags().String("log-level", "info", "debug, info, warn or error")
+	format := cmd.Flags().String("log-format", server.LogText, "text or json; docs/monitoring.md lists the keys")
 
 	return o.command(cmd, func(c *call) error {
 		cfg, err := config.Load(*file, c.Flags().Changed("config"))
@@ -33,7 +34,11 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 			return usage("invalid --log-level %q; must be one of debug, info, warn, error", *level)
 		}
 
-		log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: l}))
+		log, err := server.NewLog(c.ErrOrStderr(), *format, l)
+		if err != nil {
+			return err
+		}
+
 		return server.Serve(c.Context(), server.Options{
 			Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: c.OutOrStdout(),
 		})

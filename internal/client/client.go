@@ -101,6 +101,9 @@ func New(s Session) (*Client, error) {
 	}}, nil
 }
 
+// MetricsToken returns the token that opens /metrics alone.
+func (c *Client) MetricsToken() string { return identity.MetricsToken(c.token) }
+
 // URL returns the server's URL.
 func (c *Client) URL() *url.URL { return c.base }
 

@@ -25,6 +25,10 @@ func (c *Config) check() inventory.Problems {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		p.Add("tls_cert", "give tls_cert and tls_key, or neither", "one of certificate and key is missing")
 	}
+	if c.MetricsCA != "" && c.TLSCert == "" && Loopback(c.Listen) {
+		p.Add("metrics_ca", "give tls_cert and tls_key, or leave it out and use: ingot metrics token",
+			"listen is without TLS, so there are no client certificates")
+	}
 	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
 		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json",
 			"the key file is inside data_dir")

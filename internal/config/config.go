@@ -33,6 +33,9 @@ type Config struct {
 	// TLSCert is the file of Listen's certificate. Default: beyond loopback one is made.
 	TLSCert string `json:"tls_cert,omitempty"`
 	TLSKey  string `json:"tls_key,omitempty"` // file of its key
+	// MetricsCA is a file of authorities, PEM: a client certificate that one of them has signed opens /metrics, and nothing
+	// else. Default: only tokens do.
+	MetricsCA string `json:"metrics_ca,omitempty"`
 	// Hosts are further host names under which operators reach it.
 	Hosts    []string `json:"hosts,omitempty"`
 	Netboot  Netboot  `json:"netboot,omitempty"`

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/keyring"
@@ -195,13 +196,12 @@ func checkNotify(_ context.Context, d *host) []Finding {
 
 // checkClock asks the kernel whether the clock is synchronized.
 func checkClock(context.Context, *host) []Finding {
-	var tx unix.Timex
-	state, err := unix.Adjtimex(&tx)
+	synchronized, err := clock.Synchronized()
 	now := time.Now().UTC().Format(time.RFC3339)
 	switch {
 	case err != nil:
 		return []Finding{warn("asking the kernel: %v", err).remedy("timedatectl status")}
-	case state == unix.TIME_ERROR || tx.Status&unix.STA_UNSYNC != 0:
+	case !synchronized:
 		return []Finding{warn("not synchronised; it is %s now", now)}
 	}
 

@@ -174,6 +174,33 @@ func (g *Agents) LastSeen(machine string) (seen time.Time) {
 	return seen
 }
 
+// AgentCounts is how many agents this process has heard in the last hour, by what they did last.
+type AgentCounts struct {
+	Working, Idle int
+	Silent        int // not heard for a minute
+}
+
+// silentAfter is the silence after which an agent counts as silent.
+const silentAfter = time.Minute
+
+// Counts returns how many agents there are.
+func (g *Agents) Counts() (c AgentCounts) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.elapsed()
+	for _, r := range g.byMachine {
+		switch {
+		case now-r.heard > silentAfter:
+			c.Silent++
+		case r.idleSince.IsZero():
+			c.Working++
+		default:
+			c.Idle++
+		}
+	}
+	return c
+}
+
 // signOfLife says when an agent was heard, and since when it has asked for work.
 type signOfLife struct {
 	seen, idleSince time.Time

@@ -32,7 +32,7 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
 			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
 		}
-		r.log.Warn("ended the grant of a run that is over", "machine", g.Machine, "run", g.Run, "as", e.String())
+		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that is over", "as", e.String())
 		r.count(func(c *Counts) { c.GrantsEnded++ })
 	}
 
@@ -67,7 +67,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	if err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, lost); err != nil {
 		return fmt.Errorf("signalling run %q that it has lost its machine: %w", w.Run, err)
 	}
-	r.log.Warn("signalled a run that it has lost its machine", "machine", w.Machine, "run", w.Run, "because", lost.Kind)
+	r.log.With(w.LogKeys()...).Warn("signalled a run that it has lost its machine", "because", lost.Kind)
 	r.count(func(c *Counts) { c.RunsFenced++ })
 
 	return nil
@@ -101,7 +101,8 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 			if err := cancel(ctx, tc, h.Workflow, h.Run); err != nil {
 				return fmt.Errorf("cancelling run %q, which is over: %w", h.Run, err)
 			}
-			r.log.Warn("cancelled a held run that was over when the backup was made", "machine", h.Machine, "run", h.Run)
+			r.log.With(inventory.Owner{Machine: h.Machine, Run: h.Run}.LogKeys(0)...).Warn(
+				"cancelled a held run that was over when the backup was made")
 			continue
 		}
 		if r.settled == nil {
@@ -205,7 +206,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 	if err := r.stores.Workflows.PutWorkflow(ctx, w); err != nil {
 		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
 	}
-	r.log.Warn("repaired the record of a run that is over", "machine", w.Machine, "run", w.Run, "as", e.String())
+	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that is over", "as", e.String())
 	r.count(func(c *Counts) { c.RecordsRepaired++ })
 
 	return nil

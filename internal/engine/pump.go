@@ -220,14 +220,12 @@ func (p *Pump) sendRun(
 			return err
 		case !errors.As(err, &never) && p.triesOf(run) < maxTries:
 			// A fault of this run must not delay the others.
-			p.log.Warn("signalling an event, which waits in the store",
-				"kind", e.Kind, "machine", e.Machine, "run", run, "error", err)
+			p.log.With(e.LogKeys()...).Warn("signalling an event, which waits in the store", "kind", e.Kind, "error", err)
 			p.delay(run, 1)
 			return nil
 		default:
 			// Temporal would refuse it each time, and later events would wait behind it.
-			p.log.Error("an event cannot be signalled",
-				"seq", e.Seq, "kind", e.Kind, "machine", e.Machine, "run", run, "error", err)
+			p.log.With(e.LogKeys()...).Error("an event cannot be signalled", "seq", e.Seq, "kind", e.Kind, "error", err)
 			p.refused.Add(1)
 		}
 		done(e.Seq)

@@ -214,7 +214,7 @@ func (r *Reconciler) expirePersons(ctx context.Context, grants []inventory.Grant
 			errs = append(errs, fmt.Errorf("ending the grant of %q: %w", g.Machine, err))
 			continue
 		}
-		r.log.Info("closed a netboot window that expired", "machine", g.Machine, "by", g.Run)
+		r.log.With(g.LogKeys(g.Boot)...).Info("closed a netboot window that expired")
 		r.count(func(c *Counts) { c.PersonsExpired++ })
 	}
 

@@ -5,11 +5,13 @@ package listener
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -76,8 +78,25 @@ func ServerTLS(cert tls.Certificate) *tls.Config {
 }
 
 // OperatorTLS is the TLS configuration of the listener for operators; nil on
-// loopback without a certificate.
+// loopback without a certificate. With metrics_ca, a client may show a certificate.
 func OperatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
+	t, err := operatorTLS(cfg, log)
+	if err != nil || t == nil || cfg.MetricsCA == "" {
+		return t, err
+	}
+
+	text, err := os.ReadFile(cfg.MetricsCA)
+	if err != nil {
+		return nil, fmt.Errorf("metrics_ca: %w", err)
+	}
+	t.ClientAuth, t.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
+	if !t.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("metrics_ca: %s holds no certificate in PEM", cfg.MetricsCA)
+	}
+	return t, nil
+}
+
+func operatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 	if cfg.TLSCert != "" {
 		cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
 		if err != nil {

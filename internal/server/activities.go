@@ -45,7 +45,7 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 
 	return bmc.New(bmc.Config{
 		Authorities: authorities, Keys: s.records.store,
-		Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
+		Observe: s.metrics.ObserveBMC, Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
 		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
 	}), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -56,7 +57,8 @@ func (s *server) newAPI() (*api.API, error) {
 		Engine: s.engine,
 		Access: api.Access{
 			TokenSHA256: sha256.Sum256([]byte(s.secrets.token)), ClaimKey: s.secrets.claim,
-			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
+			MetricsSHA256: sha256.Sum256([]byte(identity.MetricsToken(s.secrets.token))),
+			AllowedHosts:  listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
 		},
 		Images: api.ImageConfig{
 			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
@@ -74,7 +76,8 @@ func (s *server) newAPI() (*api.API, error) {
 			Version: s.Version, Status: s.status, Restored: s.records.restored,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
-		Site: s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
+		Metrics: s.metrics.Handler(),
+		Site:    s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 	})
 }
 

@@ -224,7 +224,7 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 		return err
 	}
 	if ejected {
-		e.log.Info("virtual media ejected", "machine", m.Machine, "run", m.Run)
+		e.log.With(inventory.Owner{Machine: m.Machine, Run: m.Run}.LogKeys(0)...).Info("virtual media ejected")
 	}
 	return store.DeleteMedia(ctx, m)
 }

@@ -127,7 +127,8 @@ func (s *server) listen() (out []listener.Listener, err error) {
 	if err != nil {
 		return out, err
 	}
-	if err := bind("operator API", s.cfg.Listen, "listen", s.api.Handler(), operatorTLS); err != nil {
+	s.operatorTLS.Store(operatorTLS)
+	if err := bind("operator API", s.cfg.Listen, "listen", s.requests.operator.Handler(s.api.Handler()), operatorTLS); err != nil {
 		return out, err
 	}
 	if !s.netboot.on() {
@@ -136,7 +137,7 @@ func (s *server) listen() (out []listener.Listener, err error) {
 
 	n := s.cfg.Netboot
 	agentAddr := config.Join(n.Bind(s.netboot.address), n.Agent)
-	return out, bind("agent API", agentAddr, "netboot.agent", s.agents, listener.ServerTLS(s.secrets.agentTLS))
+	return out, bind("agent API", agentAddr, "netboot.agent", s.requests.agent.Handler(s.agents), listener.ServerTLS(s.secrets.agentTLS))
 }
 
 // greet says where the server answers.

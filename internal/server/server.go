@@ -4,6 +4,7 @@ package server
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -27,6 +29,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/listener"
+	"github.com/ingotmetal/ingot/internal/metrics"
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/site"
@@ -116,8 +119,12 @@ type server struct {
 	agents    http.Handler // of the agents' requests
 	api       *api.API
 	notify    *notify.Sender // nil: no notices are sent
-	backingUp sync.Mutex     // held while a backup is made
-	forgotten sync.Map       // when an operator had the key of a BMC forgotten, by its address
+	metrics   *metrics.Metrics
+	requests  requests
+
+	operatorTLS atomic.Pointer[tls.Config] // nil: operators are served without TLS, or nothing is bound yet
+	backingUp   sync.Mutex                 // held while a backup is made
+	forgotten   sync.Map                   // when an operator had the key of a BMC forgotten, by its address
 }
 
 // records are the inventory, and what keeps it sound.
@@ -132,7 +139,8 @@ type records struct {
 func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err error) {
 	s := &server{
 		Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New(),
-		files: imagefile.New(o.Config.ImageDir(), o.Config.Images.Shares),
+		files:   imagefile.New(o.Config.ImageDir(), o.Config.Images.Shares),
+		metrics: metrics.New(o.Log.With("part", "metrics")),
 	}
 	if err := s.prepare(); err != nil {
 		return nil, err
@@ -165,8 +173,10 @@ func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err err
 	s.do = s.newActivities()
 	s.engine = s.newEngine()
 	s.agents = s.newAgentAPI()
-	s.api, err = s.newAPI()
-	return s, err
+	if s.api, err = s.newAPI(); err != nil {
+		return nil, err
+	}
+	return s, s.readMetrics(ctx)
 }
 
 // prepare makes what a first start needs, in an empty data directory only, and loads

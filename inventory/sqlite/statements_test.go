@@ -63,6 +63,7 @@ var scans = map[string]string{
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                                      "looks at all secrets",
 	`SELECT rowid, run, sealed FROM fact WHERE length\(sealed\) > 0`:                                                   "looks at all secrets",
 	`SELECT coalesce\(machine, ''\) .* FROM grant_ WHERE run <> '' ORDER BY machine`:                                   "all grants are asked for",
+	`SELECT iif\(live, .* AS live\s+FROM grant_ WHERE run <> '' AND max\(.*`:                                           "all open windows are asked for, one row for each machine",
 	`UPDATE grant_ SET netboot_until = CASE .*`:                                                                        "the clock was set: all windows move",
 	`UPDATE grant_ SET site_epoch = \(SELECT value FROM meta WHERE name = 'site_epoch'\)`:                              "the site has moved: all grants are of its new epoch",
 	`SELECT run, machine, coalesce\(json_extract\(doc, '\$\.id'\), ''\) AS workflow\s+FROM workflow WHERE final = 0.*`: "a restore: looks at all grants, once",

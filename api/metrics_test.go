@@ -1,0 +1,46 @@
+package api
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestS60MetricsToken: the token of /metrics, or a verified client certificate, opens that route and no other; sessions and the
+// admin token open it, too.
+func TestS60MetricsToken(t *testing.T) {
+	s := newSite(t)
+	for _, token := range []string{metricsToken, adminToken} {
+		rec := send(t, s.operator, http.MethodGet, "/metrics", nil, bearer(token))
+		require.Equal(t, http.StatusOK, rec.Code)
+		require.Equal(t, "ingot_up 1\n", rec.Body.String())
+	}
+	for _, h := range [][]header{nil, {bearer("")}, {bearer("wrong")}, {{"Authorization", metricsToken}}, {{"Authorization", "Basic " + metricsToken}}} {
+		require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/metrics", nil, h...).Code, h)
+	}
+	require.Equal(t, http.StatusForbidden,
+		send(t, s.operator, http.MethodGet, "/metrics", nil, bearer(metricsToken), header{"Host", "evil.example"}).Code)
+
+	byCertificate := func(path string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		r.Host, r.TLS = "127.0.0.1:8080", &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
+		rec := httptest.NewRecorder()
+		s.operator.ServeHTTP(rec, r)
+		return rec.Code
+	}
+	require.Equal(t, http.StatusOK, byCertificate("/metrics"))
+	require.Equal(t, http.StatusUnauthorized, byCertificate("/v1/status"))
+
+	for _, r := range routes(s.operator) {
+		method, path, _ := strings.Cut(r, " ")
+		if path == "/metrics" || path == "/healthz" || strings.HasPrefix(path, "/login") {
+			continue
+		}
+		require.Equal(t, http.StatusUnauthorized, send(t, s.operator, method, path, nil, bearer(metricsToken)).Code, r)
+	}
+}

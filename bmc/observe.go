@@ -1,0 +1,68 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Outcomes of operations.
+const (
+	OutcomeOK          = "ok"
+	OutcomeUnreachable = "unreachable"
+	OutcomeRefused     = "refused" // the credentials
+	OutcomeUnsupported = "unsupported"
+	OutcomeInvalid     = "invalid" // what was asked for
+	OutcomeFenced      = "fenced"  // the run does not own the machine any more
+	OutcomeCancelled   = "cancelled"
+	OutcomeFailed      = "failed" // for another reason
+)
+
+// Operation is an operation on a BMC that has ended. Driver, Name and Outcome have few values.
+type Operation struct {
+	Driver, Name, Outcome string
+	Took                  time.Duration // with the time in which another operation used the BMC
+}
+
+// observe returns a function that reports the operation when it has ended with *err.
+func (d *Driver) observe(b inventory.BMC, what string, err *error) (ended func()) {
+	if d.cfg.Observe == nil {
+		return func() {}
+	}
+	began := time.Now()
+	return func() {
+		name := what
+		if strings.HasPrefix(what, "boot device") {
+			name = "boot device" // whichever
+		}
+		driver := b.Driver
+		if _, known := providers[driver]; !known && !b.Wakes() {
+			driver = "unknown"
+		}
+		d.cfg.Observe(Operation{Driver: driver, Name: name, Outcome: outcome(*err), Took: time.Since(began)})
+	}
+}
+
+func outcome(err error) string {
+	var fenced fenceError
+	switch {
+	case err == nil:
+		return OutcomeOK
+	case errors.As(err, &fenced):
+		return OutcomeFenced
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return OutcomeCancelled
+	case errors.Is(err, inventory.ErrRefused):
+		return OutcomeRefused
+	case errors.Is(err, inventory.ErrUnreachable):
+		return OutcomeUnreachable
+	case errors.Is(err, inventory.ErrUnsupported):
+		return OutcomeUnsupported
+	case errors.Is(err, inventory.ErrInvalid):
+		return OutcomeInvalid
+	}
+	return OutcomeFailed
+}

@@ -1,0 +1,103 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/internal/metrics"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const monitoringFile = "monitoring.md"
+
+// TestMetricsAreDocumented holds monitoring.md against the table of metrics and the alert rules.
+func TestMetricsAreDocumented(t *testing.T) {
+	writeParts(t, monitoringFile, map[string]string{"metrics": metricTable(), "alerts": alertTable(t)})
+	for _, key := range []string{
+		inventory.LogMachine, inventory.LogRun, inventory.LogEpoch, inventory.LogBoot, inventory.LogPhase,
+	} {
+		if !strings.Contains(read(t, monitoringFile), "\n| `"+key+"` |") {
+			t.Errorf("%s does not name the key %s of the log", monitoringFile, key)
+		}
+	}
+}
+
+func metricTable() string {
+	var b strings.Builder
+	b.WriteString("| metric | kind | labels | what |\n|---|---|---|---|\n")
+	for _, m := range metrics.Table() {
+		labels := ""
+		if len(m.Labels) > 0 {
+			labels = codes(m.Labels)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Kind, labels, m.Help)
+	}
+	return b.String()
+}
+
+var placeholder = regexp.MustCompile(`\{\{ \$labels\.(\w+) \}\}`)
+
+func alertTable(t *testing.T) string {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../deploy/monitoring/ingot.rules.yml")), &file); err != nil {
+		t.Fatal(err)
+	}
+
+	var b strings.Builder
+	b.WriteString("| alert | severity | when | what to do |\n|---|---|---|---|\n")
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			if r.Annotations["summary"] == "" || r.Annotations["remedy"] == "" || r.Labels["severity"] == "" {
+				t.Errorf("the alert %s lacks summary, remedy or severity", r.Alert)
+			}
+			when := "`" + r.Expr + "`"
+			if r.For != "" {
+				when += " for " + r.For
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Alert, r.Labels["severity"], when,
+				placeholder.ReplaceAllString(r.Annotations["remedy"], "NAME"))
+		}
+	}
+	return b.String()
+}
+
+// writeParts compares the generated parts of a file, or writes them ("make docs").
+func writeParts(t *testing.T, file string, parts map[string]string) {
+	t.Helper()
+	text := read(t, file)
+	want := generated.ReplaceAllStringFunc(text, func(old string) string {
+		name := generated.FindStringSubmatch(old)[1]
+		part, ok := parts[name]
+		if !ok {
+			t.Errorf("%s has a generated part %q, which nothing makes", file, name)
+		}
+		delete(parts, name)
+		return fmt.Sprintf("<!-- generated: %s -->\n%s<!-- end -->\n", name, part)
+	})
+	for name := range parts {
+		t.Errorf("%s lacks the lines <!-- generated: %s --> and <!-- end -->", file, name)
+	}
+
+	switch {
+	case text == want || t.Failed():
+	case *writeDocs:
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s differs from the code: run make docs", file)
+	}
+}

@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/spf13/cobra"
+)
+
+func metricsCommand(o *options) *cobra.Command {
+	return group("metrics", "Metrics for Prometheus",
+		"  ingot metrics show\n  ingot metrics token > /etc/prometheus/ingot.token",
+		metricsShowCommand(o), metricsTokenCommand(o))
+}
+
+func metricsShowCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "show", Short: "Print the metrics as Prometheus reads them", Args: cobra.NoArgs,
+		Example: "  ingot metrics show | promtool check metrics",
+	}, func(c *call) error {
+		s, err := c.server()
+		if err != nil {
+			return err
+		}
+		resp, err := s.Request(c.Context(), http.MethodGet, "/metrics", nil, 0)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(c.OutOrStdout(), resp.Body)
+		return errors.Join(err, resp.Body.Close())
+	})
+}
+
+func metricsTokenCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "token", Short: "Print the token that opens /metrics alone", Args: cobra.NoArgs,
+		Long: `Print the token with which Prometheus may read /metrics. It opens nothing else. It
+is derived from the admin token, and changes with it.`,
+		Example: "  ingot metrics token > /etc/prometheus/ingot.token",
+	}, func(c *call) error {
+		s, err := c.server()
+		if err != nil {
+			return err
+		}
+		token := s.MetricsToken()
+		return showText(c, map[string]string{"token": token}, token)
+	})
+}

@@ -1,0 +1,76 @@
+package metrics
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxClasses limits the classes of hardware that are told apart. Further ones are shown as otherClass.
+const (
+	maxClasses = 30
+	otherClass = "other"
+)
+
+// phases counts the ends of phases from the events of the inventory. Each event is read once.
+type phases struct {
+	after   int64 // the last event that was looked at
+	classes map[string]bool
+
+	phase, run *prometheus.HistogramVec
+	ended      *prometheus.CounterVec
+}
+
+func newPhases(after int64) *phases {
+	return &phases{
+		after: after, classes: map[string]bool{},
+		phase: histogram("ingot_run_phase_duration_seconds", []float64{0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 4 * 3600}),
+		run:   histogram("ingot_run_duration_seconds", []float64{10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 4 * 3600, 24 * 3600}),
+		ended: counter("ingot_runs_ended_total"),
+	}
+}
+
+func (p *phases) describe(ch chan<- *prometheus.Desc) {
+	p.phase.Describe(ch)
+	p.run.Describe(ch)
+	p.ended.Describe(ch)
+}
+
+func (p *phases) collect(ch chan<- prometheus.Metric) {
+	p.phase.Collect(ch)
+	p.run.Collect(ch)
+	p.ended.Collect(ch)
+}
+
+// read counts the phases that have ended since the last call.
+func (p *phases) read(ctx context.Context, s Store) error {
+	ends, last, err := s.PhaseEnds(ctx, p.after)
+	if err != nil {
+		return err
+	}
+	p.after = last
+	for _, e := range ends {
+		class := p.class(e.Class)
+		if e.Before != "" {
+			p.phase.WithLabelValues(e.Before, class).Observe(e.Seconds)
+		}
+		if e.Ended() {
+			p.ended.WithLabelValues(e.Type, e.Phase).Inc()
+			if !e.Started.IsZero() {
+				p.run.WithLabelValues(e.Type, class, e.Phase).Observe(max(e.Began.Sub(e.Started).Seconds(), 0))
+			}
+		}
+	}
+	return nil
+}
+
+// class returns the value of the label for a class of hardware.
+func (p *phases) class(name string) string {
+	if !p.classes[name] {
+		if len(p.classes) == maxClasses {
+			return otherClass
+		}
+		p.classes[name] = true
+	}
+	return name
+}

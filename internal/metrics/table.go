@@ -1,0 +1,143 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Kinds of metrics.
+const (
+	Gauge     = "gauge"
+	Counter   = "counter" // since the server started
+	Histogram = "histogram"
+)
+
+// A Metric is a row of the table in docs/monitoring.md.
+type Metric struct {
+	Name   string
+	Kind   string
+	Labels []string
+	Help   string
+}
+
+// Table returns the metrics of Ingot, by subject. The server also shows those of its process (process_*) and of the Go
+// runtime (go_*).
+//
+// No label holds text that a machine supplies. A machine's name is a label only of what an operator must look at: an
+// open question, and a window that no run owns. Both are few, and an alert that does not name the machine is of little use.
+func Table() []Metric {
+	return []Metric{
+		{"ingot_build_info", Gauge, []string{"version"}, "Always 1; the label is the version of this server."},
+		{"ingot_scrape_collector_success", Gauge, []string{"collector"}, "1 if this part of the metrics could be read."},
+		{"ingot_scrape_collector_duration_seconds", Gauge, []string{"collector"}, "How long reading this part of the metrics took."},
+		{"ingot_panics_total", Counter, nil, "Packets and requests whose handling panicked. Each is a bug in Ingot."},
+
+		{"ingot_machines", Gauge, []string{"standing"}, "Machines in the inventory: in-service, available or quarantined."},
+		{"ingot_images", Gauge, nil, "Images in the inventory."},
+		{"ingot_images_size_bytes", Gauge, nil, "Size of all images in the inventory."},
+		{"ingot_runs_open", Gauge, []string{"type", "phase"}, "Runs that are not over, by type of workflow and phase."},
+		{"ingot_operations_open", Gauge, []string{"type"}, "Operations that are not over."},
+		{
+			"ingot_question_asked_timestamp_seconds", Gauge,
+			[]string{"type", "machine", "operation", "about"},
+			"Since when an operator is awaited. about is the phase of a run, action, step (of an operation) or button.",
+		},
+		{"ingot_windows_open", Gauge, []string{"window", "holder"}, "Open netboot and secrets windows, by holder: run, person or none."},
+		{
+			"ingot_window_without_run_expiry_timestamp_seconds", Gauge,
+			[]string{"machine", "window", "holder"},
+			"When an open window expires that no open run owns.",
+		},
+		{"ingot_runs_ended_total", Counter, []string{"type", "result"}, "Runs that are over: done, failed or cancelled."},
+		{"ingot_run_duration_seconds", Histogram, []string{"type", "class", "result"}, "Duration of whole runs, by the machine's label class."},
+		{"ingot_run_phase_duration_seconds", Histogram, []string{"phase", "class"}, "Duration of phases, by the machine's label class."},
+		{"ingot_runs_stuck", Gauge, nil, "Runs whose workflow code fails again and again."},
+		{"ingot_activities_retrying", Gauge, nil, "Activities of open runs that fail and are repeated."},
+
+		{"ingot_bmc_operations_total", Counter, []string{"driver", "operation", "outcome"}, "Operations on BMCs."},
+		{
+			"ingot_bmc_operation_duration_seconds", Histogram,
+			[]string{"driver"},
+			"Duration of operations on BMCs, with the time in which another operation used the BMC.",
+		},
+
+		{"ingot_agents", Gauge, []string{"state"}, "Agents that were heard in the last hour: working, idle, or silent for a minute."},
+		{"ingot_agents_lost_total", Counter, nil, "Agents that fell silent while they had work."},
+
+		{"ingot_dhcp_packets_received_total", Counter, nil, "DHCP packets received."},
+		{"ingot_dhcp_packets_answered_total", Counter, nil, "DHCP packets answered."},
+		{"ingot_dhcp_packets_dropped_total", Counter, []string{"reason"}, "DHCP packets dropped: queue-full, malformed, or not-relayed."},
+		{"ingot_dhcp_packets_unknown_total", Counter, nil, "DHCP packets of machines that are not in the inventory."},
+		{"ingot_dhcp_other_servers", Gauge, nil, "Other DHCP servers that were seen in the last hour."},
+		{"ingot_tftp_transfers_total", Counter, []string{"outcome"}, "TFTP requests: served or refused."},
+		{
+			"ingot_http_requests_total", Counter,
+			[]string{"listener", "code"},
+			"HTTP requests by listener (boot, metadata, agent, operator) and class of the status.",
+		},
+		{"ingot_http_response_bytes_total", Counter, []string{"listener"}, "Size of HTTP answers, images among them."},
+		{"ingot_boot_events_dropped_total", Counter, nil, "Boot events that were not recorded, because too many waited."},
+		{"ingot_unknown_machines_dropped_total", Counter, nil, "Unknown machines that were not recorded, because too many were new."},
+		{"ingot_syslog_lines_dropped_total", Counter, []string{"reason"}, "Lines of syslog that were not kept: too-many or unknown-host."},
+
+		{"ingot_database_size_bytes", Gauge, []string{"database", "file"}, "Size of the databases inventory and temporal: main or wal."},
+		{"ingot_database_waits_total", Counter, []string{"pool"}, "Times that a statement waited for a connection: read or write."},
+		{"ingot_database_wait_seconds_total", Counter, []string{"pool"}, "Time that statements waited for a connection."},
+		{"ingot_inventory_intact", Gauge, nil, "0 if the check of the inventory at the start found damage."},
+
+		{"ingot_temporal_up", Gauge, nil, "1 while this server is connected to Temporal."},
+		{"ingot_temporal_restarts_total", Counter, nil, "Ends of the embedded Temporal server, which is then started again."},
+		{"ingot_signals_refused_total", Counter, nil, "Events that Temporal has refused permanently."},
+		{"ingot_repairs_total", Counter, []string{"what"}, "Repairs of the reconcile loop: grant, record, window or fenced-run."},
+
+		{"ingot_disk_free_bytes", Gauge, []string{"disk"}, "Free space on the disk of data and, if it is another one, of images."},
+		{"ingot_disk_min_free_bytes", Gauge, []string{"disk"}, "Free space below which new runs and uploads are refused."},
+		{"ingot_disk_reserve_held", Gauge, nil, "0 while the reserve of disk space is in use, because the disk is full."},
+		{"ingot_clock_synchronized", Gauge, nil, "1 if the kernel's clock is synchronized."},
+		{"ingot_clock_steps_total", Counter, nil, "Times that the clock was set while the server ran."},
+		{
+			"ingot_certificate_expiry_timestamp_seconds", Gauge,
+			[]string{"listener"},
+			"When the certificate of a listener expires (operator or agent).",
+		},
+		{"ingot_notices_waiting", Gauge, nil, "Notices that the webhook has not accepted yet."},
+		{"ingot_notice_oldest_timestamp_seconds", Gauge, nil, "Time of the oldest waiting notice."},
+	}
+}
+
+// rows are the descriptions of the table, by name.
+type rows map[string]row
+
+type row struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func newRows() rows {
+	out := rows{}
+	for _, m := range Table() {
+		kind := prometheus.GaugeValue
+		if m.Kind == Counter {
+			kind = prometheus.CounterValue
+		}
+		out[m.Name] = row{prometheus.NewDesc(m.Name, m.Help, m.Labels, nil), kind}
+	}
+	return out
+}
+
+// histogram makes a histogram of the table.
+func histogram(name string, buckets []float64) *prometheus.HistogramVec {
+	for _, m := range Table() {
+		if m.Name == name {
+			return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: m.Help, Buckets: buckets}, m.Labels)
+		}
+	}
+	panic("the table has no " + name)
+}
+
+// counter makes a counter of the table.
+func counter(name string) *prometheus.CounterVec {
+	for _, m := range Table() {
+		if m.Name == name {
+			return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: m.Help}, m.Labels)
+		}
+	}
+	panic("the table has no " + name)
+}

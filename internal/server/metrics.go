@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/metrics"
+)
+
+// requests are counted by listener. The boot and metadata servers count their own.
+type requests struct {
+	operator, agent httpserve.Requests
+}
+
+// readMetrics tells the metrics where to read. Nothing is read before the first scrape.
+func (s *server) readMetrics(ctx context.Context) error {
+	last, err := s.records.store.LastEvent(ctx)
+	if err != nil {
+		return err
+	}
+
+	c := metrics.Config{
+		Version: s.Version, Store: s.records.store, LastEvent: last,
+		Repairs: s.engine.Reconciler.Counts, Agents: s.engine.Agents.Counts, Retrying: s.do.Troubles.Count,
+		Panics: s.host.Guard().Panics, Temporal: s.temporal.metrics, Intact: s.records.checked.intact,
+		Requests:  map[string]func() httpserve.RequestCounts{"operator": s.requests.operator.Counts},
+		Databases: map[string]string{"inventory": InventoryFile(s.cfg)},
+		Disks:     s.disks, Synchronized: clock.Synchronized, Certificates: s.certificates,
+	}
+	if s.records.reserve.State().Size > 0 {
+		c.ReserveHeld = func() bool { return s.records.reserve.State().Held }
+	}
+	if s.temporal.child != nil {
+		c.Databases["temporal"] = archive.TemporalFile(s.cfg)
+	}
+	if s.netboot.on() {
+		c.Boot = s.netboot.boot.Stats
+		c.OtherDHCP = func() int { return len(s.netboot.boot.Rivals()) }
+		c.Requests["agent"], c.Requests["metadata"] = s.requests.agent.Counts, s.netboot.metadata.Requests
+	}
+
+	s.metrics.Read(c)
+	return nil
+}
+
+// disks returns the room of the disk of the data directory, and of the one with the images if it is another.
+func (s *server) disks() ([]metrics.Disk, error) {
+	all, err := s.api.Disks()
+	var out []metrics.Disk
+	for i, d := range all {
+		name := "data"
+		if i > 0 {
+			name = "images"
+		}
+		out = append(out, metrics.Disk{Name: name, Free: d.FreeBytes, MinFree: d.MinFreeBytes})
+	}
+	return out, err
+}
+
+// certificates returns when the certificates that are shown expire, by listener.
+func (s *server) certificates() map[string]time.Time {
+	out := map[string]time.Time{}
+	add := func(name string, c tls.Certificate) {
+		if leaf, err := x509.ParseCertificate(c.Certificate[0]); err == nil { // it was parsed when it was loaded
+			out[name] = leaf.NotAfter
+		}
+	}
+	if t := s.operatorTLS.Load(); t != nil {
+		add("operator", t.Certificates[0])
+	}
+	if s.netboot.on() {
+		add("agent", s.secrets.agentTLS)
+	}
+	return out
+}
+
+// intact returns the result of the check of the inventory.
+func (c *inventoryCheck) intact() (intact, done bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err == nil, !c.at.IsZero()
+}
+
+// metrics returns the state of the connection.
+func (t *temporal) metrics() metrics.Temporal {
+	_, up := t.Client()
+	m := metrics.Temporal{Up: up, Embedded: t.child != nil}
+	if m.Embedded {
+		m.Restarts = t.child.State().Restarts
+	}
+	return m
+}

@@ -1,0 +1,40 @@
+package server
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/identity"
+)
+
+// TestMetricsOfAServer: a server that has not begun to run shows its metrics, to the token of /metrics and to no stranger.
+func TestMetricsOfAServer(t *testing.T) {
+	s := testServer(t, testConfig(t))
+	get := func(token string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+		r.Host = "127.0.0.1:8080"
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		w := httptest.NewRecorder()
+		s.api.Handler().ServeHTTP(w, r)
+		return w
+	}
+	require.Equal(t, http.StatusUnauthorized, get("").Code)
+	require.Equal(t, http.StatusUnauthorized, get("x"+s.secrets.token).Code)
+
+	w := get(identity.MetricsToken(s.secrets.token))
+	require.Equal(t, http.StatusOK, w.Code)
+	text := w.Body.String()
+	for _, line := range []string{
+		`ingot_build_info{version="test"} 1`, `ingot_temporal_up 0`, `ingot_inventory_intact 1`, `ingot_machines{standing="in-service"} 0`,
+	} {
+		require.Contains(t, text, "\n"+line+"\n")
+	}
+	require.NotContains(t, text, `_success{collector="runs"} 0`)
+	require.NotContains(t, text, s.secrets.token)
+	require.NotContains(t, text, "ingot_dhcp_packets", "no machine is answered")
+}

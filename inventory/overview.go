@@ -1,0 +1,73 @@
+package inventory
+
+import (
+	"strings"
+	"time"
+)
+
+// What is shown of the whole site at one moment, for metrics.
+
+// OpenWork is a run or an operation that is not over and awaits an operator, or a number of runs that are alike.
+type OpenWork struct {
+	Count   int
+	Type    string
+	Machine string // of a run that awaits an operator
+	Name    string // of an operation
+	Phase   string // of runs
+	// About is what an operator is asked about: the phase of the question, or AboutButton;
+	// "": no operator is awaited. Since is since when.
+	About string
+	Since time.Time
+}
+
+// What an operator is asked about, where a question's id names no phase.
+const (
+	AboutButton = "button" // nothing but to press the machine's power button
+	AboutAction = "action" // an action failed
+	AboutStep   = "step"   // of an operation
+)
+
+// AboutOf returns what the question with that id is about. Ids of runs are epoch.phase.n and
+// epoch.action.attempt.
+func AboutOf(id string) string {
+	parts := strings.Split(id, ".")
+	if len(parts) < 2 || strings.Trim(parts[1], "0123456789") == "" {
+		return AboutAction
+	}
+	return parts[1]
+}
+
+// Windows and their holders.
+const (
+	WindowNetboot = "netboot"
+	WindowSecrets = "secrets"
+
+	HeldByRun    = "run"    // that is open
+	HeldByPerson = "person" // an operator, for rescue
+	HeldByNone   = "none"   // a run that is over: the reconcile loop closes such a window within seconds
+)
+
+// OpenWindow is an open window of a machine, or a number of windows that open runs own.
+type OpenWindow struct {
+	Count   int
+	Machine string    // "" = of open runs
+	Window  string    // WindowNetboot or WindowSecrets
+	Holder  string    // HeldByRun …
+	Until   time.Time // the last of them
+}
+
+// PhaseEnd is the change of a run's phase.
+type PhaseEnd struct {
+	PhaseChange
+	Type    string    // of the run
+	Class   string    // the machine's label LabelClass
+	Started time.Time // the run
+}
+
+// LabelClass is the label of a machine that names its class of hardware. Durations are shown for each class.
+const LabelClass = "class"
+
+// Ended reports whether the run is over with this change.
+func (p PhaseEnd) Ended() bool {
+	return p.Phase == PhaseDone || p.Phase == PhaseFailed || p.Phase == PhaseCancelled
+}

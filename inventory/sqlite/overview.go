@@ -1,0 +1,159 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// openWorkRow has the parts of documents as one JSON array: SQLite parses each document once.
+type openWorkRow struct {
+	Count                int
+	Kind, Machine, Parts string
+	Name                 string // of an operation
+}
+
+func (r openWorkRow) value() (inventory.OpenWork, error) {
+	w := inventory.OpenWork{Count: r.Count, Type: r.Kind, Machine: r.Machine, Name: r.Name}
+	var typ, phase, question *string
+	var since, updated *time.Time
+	if err := json.Unmarshal([]byte(r.Parts), &[]any{&typ, &phase, &question, &since, &updated}); err != nil {
+		return w, err
+	}
+	if typ != nil {
+		w.Type = *typ
+	}
+	if phase != nil {
+		w.Phase = *phase
+	}
+	switch {
+	case question != nil && since != nil && r.Name != "":
+		w.About, w.Since = inventory.AboutStep, *since
+	case question != nil && since != nil:
+		w.About, w.Since = inventory.AboutOf(*question), *since
+	case w.Phase == inventory.PhasePower && r.Machine != "" && updated != nil:
+		w.About, w.Since = inventory.AboutButton, *updated
+	}
+	return w, nil
+}
+
+// OpenWork returns the runs and the operations that are not over. Runs that await no operator are counted by type and
+// phase: a thousand of them make a few rows.
+func (s *Store) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
+	// A run that is not over has a next command while it awaits an operator.
+	runs, err := list[openWorkRow](ctx, s.ro, `SELECT count(*) AS count, '' AS kind, '' AS name,
+			iif(coalesce(json_extract(doc, '$.next'), '') = '', '', machine) AS machine,
+			iif(coalesce(json_extract(doc, '$.next'), '') = '', json_extract(doc, '$.type', '$.phase'),
+				json_extract(doc, '$.type', '$.phase', '$.question.id', '$.question.since', '$.updated')) AS parts
+		FROM workflow WHERE final = 0 GROUP BY 4, 5`)
+	if err != nil {
+		return nil, fmt.Errorf("reading open runs: %w", err)
+	}
+	operations, err := list[openWorkRow](ctx, s.ro, `SELECT 1 AS count, kind, name, '' AS machine,
+			json_extract(doc, '$.type', '$.phase', '$.question.id', '$.question.since') AS parts
+		FROM operation WHERE final = 0`)
+	return append(runs, operations...), wrap(err, "reading open operations")
+}
+
+// OpenWindows returns the windows that are open now. Those that an open run owns are only counted. A netboot window whose
+// boot is spent is closed.
+func (s *Store) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, error) {
+	var rows []struct {
+		Machine, Run               string // "" = those of open runs
+		Netboot, Secrets           int
+		NetbootUntil, SecretsUntil int64
+	}
+	err := s.ro.SelectContext(ctx, &rows, `SELECT iif(live, '', machine) AS machine, iif(live, '', run) AS run,
+			sum(netboot_until > ?1 AND NOT spent AND boot > 0) AS netboot, sum(secrets_until > ?1) AS secrets,
+			max(netboot_until) AS netboot_until, max(secrets_until) AS secrets_until
+		FROM (SELECT *, EXISTS (SELECT 1 FROM workflow w WHERE w.run = grant_.run AND w.final = 0) AS live
+			FROM grant_ WHERE run <> '' AND max(netboot_until, secrets_until) > ?1) GROUP BY 1, 2`, nanos(s.now()))
+	if err != nil {
+		return nil, fmt.Errorf("reading open windows: %w", err)
+	}
+
+	var out []inventory.OpenWindow
+	for _, r := range rows {
+		holder := inventory.HeldByNone
+		switch {
+		case r.Run == "":
+			holder = inventory.HeldByRun
+		case inventory.Grant{Owner: inventory.Owner{Run: r.Run}}.Person():
+			holder = inventory.HeldByPerson
+		}
+		for _, w := range []inventory.OpenWindow{
+			{Count: r.Netboot, Window: inventory.WindowNetboot, Until: moment(r.NetbootUntil)},
+			{Count: r.Secrets, Window: inventory.WindowSecrets, Until: moment(r.SecretsUntil)},
+		} {
+			if w.Count > 0 {
+				w.Machine, w.Holder = r.Machine, holder
+				out = append(out, w)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Standings returns how many machines have each standing. Those in service have none and are not counted.
+func (s *Store) Standings(ctx context.Context) (map[string]int, error) {
+	var rows []struct {
+		State string
+		Count int
+	}
+	if err := s.ro.SelectContext(ctx, &rows, "SELECT state, count(*) AS count FROM standing GROUP BY state"); err != nil {
+		return nil, fmt.Errorf("counting machines out of service: %w", err)
+	}
+	out := map[string]int{}
+	for _, r := range rows {
+		out[r.State] = r.Count
+	}
+	return out, nil
+}
+
+// LastEvent returns the sequence number of the newest event; 0 if there is none.
+func (s *Store) LastEvent(ctx context.Context) (seq int64, err error) {
+	err = s.ro.GetContext(ctx, &seq, "SELECT coalesce(max(seq), 0) FROM event")
+	return seq, wrap(err, "looking for the newest event")
+}
+
+// maxEventsAtOnce is how many events PhaseEnds looks at.
+const maxEventsAtOnce = 20_000
+
+type phaseEndRow struct {
+	Detail      string
+	Type, Class string
+	Started     int64
+}
+
+func (r phaseEndRow) value() (inventory.PhaseEnd, error) {
+	p := inventory.PhaseEnd{Type: r.Type, Class: r.Class, Started: moment(r.Started)}
+	return p, json.Unmarshal([]byte(r.Detail), &p.PhaseChange)
+}
+
+// PhaseEnds returns the changes of phases among the events after that number, and the number up to which it has
+// looked: at most 20,000 events at a time, so that the call takes milliseconds.
+func (s *Store) PhaseEnds(ctx context.Context, after int64) ([]inventory.PhaseEnd, int64, error) {
+	last, err := s.LastEvent(ctx)
+	if err != nil {
+		return nil, after, err
+	}
+	last = min(last, after+maxEventsAtOnce)
+	out, err := list[phaseEndRow](ctx, s.ro, `SELECT e.detail, coalesce(json_extract(w.doc, '$.type'), '') AS type,
+			coalesce(w.started, 0) AS started, coalesce(json_extract(m.doc, '$.labels.`+inventory.LabelClass+`'), '') AS class
+		FROM event e LEFT JOIN workflow w ON w.run = e.run LEFT JOIN machine m ON m.name = e.machine
+		WHERE e.seq > ? AND e.seq <= ? AND e.kind = ? AND e.detail IS NOT NULL ORDER BY e.seq`, after, last, inventory.EventPhase)
+	if err != nil {
+		return nil, after, fmt.Errorf("reading the changes of phases: %w", err)
+	}
+	return out, last, nil
+}
+
+// Pools returns the state of the connections that read and of the one that writes.
+func (s *Store) Pools() (read, write sql.DBStats) { return s.ro.Stats(), s.rw.Stats() }
+
+// Path returns the file of the database.
+func (s *Store) Path() string { return s.path }

@@ -1,0 +1,122 @@
+package sqlite
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func TestOpenWork(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t), t.Context()
+	asked := w.clock.Now().Add(-time.Hour).UTC()
+	question := func(id string) *inventory.Question { return &inventory.Question{ID: id, Since: asked} }
+	for _, r := range []inventory.Workflow{
+		{Run: "r1", Machine: "m1", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhaseAction},
+		{
+			Run: "r2", Machine: "m2", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+			Question: question("3.power.1.2"), Next: "decide",
+		},
+		{
+			Run: "r3", Machine: "m3", Type: inventory.TypeInspect, State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+			Question: question("3.4.1"), Next: "decide",
+		},
+		{Run: "r4", Machine: "m4", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhasePower, Next: "button"},
+		{Run: "r6", Machine: "m6", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhaseAction},
+		{Run: "r5", Machine: "m5", Type: inventory.TypeProvision, State: inventory.StateSuccess, Phase: inventory.PhaseDone},
+	} {
+		require.NoError(t, w.PutWorkflow(ctx, r))
+	}
+	require.NoError(t, w.PutOperation(ctx, inventory.Operation{
+		Run: "o1", ID: "recover/a", Type: inventory.TypeRecover, Name: "a", State: inventory.StateRunning, Question: question("1"),
+	}))
+
+	got, err := w.OpenWork(ctx)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []inventory.OpenWork{
+		{Count: 2, Type: "Provision", Phase: "action"},
+		{Count: 1, Type: "Provision", Machine: "m2", Phase: "waiting-for-person", About: "power", Since: asked},
+		{Count: 1, Type: "Inspect", Machine: "m3", Phase: "waiting-for-person", About: "action", Since: asked},
+		{Count: 1, Type: "Provision", Machine: "m4", Phase: "power", About: "button", Since: w.clock.Now().UTC()},
+		{Count: 1, Type: "Recover", Name: "a", About: "step", Since: asked},
+	}, got)
+}
+
+func TestOpenWindows(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t), t.Context()
+	more := []inventory.Machine{machine("m2", 2), machine("m3", 3)}
+	require.NoError(t, w.PutMachines(ctx, more, false, "test"))
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
+	o := w.armed()
+	require.NoError(t, w.OpenSecrets(ctx, o, w.in(time.Minute)))
+	_, err := w.ArmByHand(ctx, "m2", "admin", w.in(time.Hour))
+	require.NoError(t, err)
+	g, err := w.TakeGrant(ctx, "m3", "run-3", "machine/m3", false) // it has no record
+	require.NoError(t, err)
+	_, err = w.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
+	require.NoError(t, err)
+
+	got, err := w.OpenWindows(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []inventory.OpenWindow{
+		{Count: 1, Window: "netboot", Holder: "run", Until: w.in(time.Hour).UTC()},
+		{Count: 1, Window: "secrets", Holder: "run", Until: w.in(time.Minute).UTC()},
+		{Count: 1, Machine: "m2", Window: "netboot", Holder: "person", Until: w.in(time.Hour).UTC()},
+		{Count: 1, Machine: "m3", Window: "netboot", Holder: "none", Until: w.in(time.Hour).UTC()},
+	}, got)
+
+	require.NoError(t, w.CloseNetboot(ctx, o))
+	w.clock.Add(2 * time.Hour)
+	got, err = w.OpenWindows(ctx)
+	require.NoError(t, err)
+	require.Empty(t, got)
+}
+
+func TestPhaseEnds(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t), t.Context()
+	m := machine("m2", 2)
+	m.Labels = map[string]string{inventory.LabelClass: "r640"}
+	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{m}, false, "test"))
+	begun, err := w.LastEvent(ctx)
+	require.NoError(t, err)
+
+	started := w.clock.Now().UTC()
+	r := inventory.Workflow{
+		Run: "r1", Machine: "m2", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhasePlan, Started: started,
+	}
+	for seq, phase := range []string{inventory.PhasePlan, inventory.PhaseArm, inventory.PhaseFailed} {
+		r.Phase, r.Seq, r.Updated = phase, int64(seq+1), started.Add(time.Duration(seq)*time.Minute)
+		require.NoError(t, w.PutWorkflow(ctx, r))
+	}
+	got, last, err := w.PhaseEnds(ctx, begun)
+	require.NoError(t, err)
+	require.Len(t, got, 3)
+	require.Equal(t, inventory.PhaseEnd{
+		Type: "Provision", Class: "r640", Started: started,
+		PhaseChange: inventory.PhaseChange{Phase: "arm", Before: "plan", Began: started.Add(time.Minute), Seconds: 60},
+	}, got[1])
+	require.False(t, got[1].Ended())
+	require.True(t, got[2].Ended())
+
+	got, _, err = w.PhaseEnds(ctx, last)
+	require.NoError(t, err)
+	require.Empty(t, got, "each change is read once")
+}
+
+func TestStandings(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t), t.Context()
+	require.NoError(t, w.Retire(ctx, w.take("run-1"), inventory.Standing{State: inventory.StandingQuarantined}, true))
+	got, err := w.Standings(ctx)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{inventory.StandingQuarantined: 1}, got)
+	read, write := w.Pools()
+	require.Equal(t, 8, read.MaxOpenConnections)
+	require.Equal(t, 1, write.MaxOpenConnections)
+	require.Equal(t, w.path, w.Path())
+}
