@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -326,6 +327,9 @@ func TestS24AnEarlierKeyFileThatWasPutBackIsNotRotated(t *testing.T) {
 // TestS9TemporalIsOnLoopbackOrBehindTLS: anything else does not start. The
 // embedded server's own refusal is TestBeyondLoopbackIsRefused.
 func TestS9TemporalIsOnLoopbackOrBehindTLS(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "identity.pem") // certificate and key
+	_, err := identity.LoadCertificate(file)
+	require.NoError(t, err)
 	for _, c := range []struct {
 		address, ca, cert string
 		ok                bool
@@ -341,11 +345,11 @@ func TestS9TemporalIsOnLoopbackOrBehindTLS(t *testing.T) {
 		{"localhost.example:7233", "", "", false},
 		{"127.0.0.1.nip.io:7233", "", "", false},
 		{"temporal.example", "", "", false},
-		{"temporal.example:7233", "ca.pem", "", true},
-		{"temporal.example:7233", "", "cert.pem", true},
+		{"temporal.example:7233", file, "", true},
+		{"temporal.example:7233", "", file, true},
 	} {
 		cfg := testConfig(t)
-		cfg.Temporal.Address, cfg.Temporal.TLSCA, cfg.Temporal.TLSCert = c.address, c.ca, c.cert
+		cfg.Temporal.Address, cfg.Temporal.TLSCA, cfg.Temporal.TLSCert, cfg.Temporal.TLSKey = c.address, c.ca, c.cert, c.cert
 		_, err := (&server{cfg: cfg, log: slog.New(slog.DiscardHandler)}).newTemporal()
 		if c.ok {
 			require.NoError(t, err, c.address)
