@@ -64,9 +64,9 @@ func (s *Site) readTemporalEnv(ctx context.Context, t *testing.T) {
 }
 
 // setUp runs "ingot temporal setup", and returns each step's state.
-func (s *Site) setUp(ctx context.Context, t *testing.T, args ...string) (states map[string]string, err error) {
+func (s *Site) setUp(ctx context.Context, t *testing.T) (states map[string]string, err error) {
 	t.Helper()
-	out, err := s.CLI(ctx, append([]string{"temporal", "setup", "-o", "json"}, args...)...)
+	out, err := s.CLI(ctx, "temporal", "setup", "-o", "json")
 	var steps []server.SetupStep
 	require.NoError(t, json.Unmarshal([]byte(out), &steps), "%s: %v", out, err)
 	states = map[string]string{}

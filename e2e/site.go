@@ -49,7 +49,6 @@ type Site struct {
 	root   string // of the repository
 	bin    string // directory of ingot
 	image  string // root filesystem in which the server runs, if set
-	caps   string // the server's capabilities
 	// temporalEnv is what the temporal command needs to reach another Temporal than the embedded one.
 	temporalEnv []string
 	user        int    // who runs the server in image
