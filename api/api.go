@@ -57,6 +57,8 @@ type Config struct {
 	Process Process
 	// Metrics answers GET /metrics; nil: there are none.
 	Metrics http.Handler
+	// Codec encrypts and decrypts the payloads of Temporal; nil: they are not encrypted.
+	Codec http.Handler
 	// Site is this server among its peers; nil if it has none.
 	Site Site
 	// Intake returns why new runs are refused, or "" if they are accepted; nil means always
@@ -102,6 +104,7 @@ func New(c Config) (*API, error) {
 	r.Use(setHeaders, sessions.checkHost)
 	httpapi.AddRoutes(r, sessions.openRoutes())
 	httpapi.AddRoutes(r, sessions.metricsRoutes(c.Metrics))
+	httpapi.AddRoutes(r, sessions.codecRoutes(c.Codec))
 	r.Use(sessions.authenticate, checkOrigin)
 	httpapi.AddRoutes(r, sessions.routes())
 	for _, routes := range n.routes() {

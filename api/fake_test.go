@@ -30,6 +30,8 @@ import (
 const (
 	adminToken   = "test-admin-token-of-sufficient-length"
 	metricsToken = "test-token-of-metrics-of-sufficient-length"
+	codecToken   = "test-token-of-the-codec-of-sufficient-length"
+	codecOrigin  = "https://temporal-ui.example"
 	mac          = fakesite.MAC
 	nonceA       = fakesite.NonceA
 	nonceB       = fakesite.NonceB
@@ -159,12 +161,14 @@ func (s *site) apiConfig() Config {
 		Engine: s.engine,
 		Access: Access{
 			TokenSHA256: sha256.Sum256([]byte(adminToken)), MetricsSHA256: sha256.Sum256([]byte(metricsToken)), ClaimKey: c.ClaimKey,
+			CodecSHA256: sha256.Sum256([]byte(codecToken)), CodecOrigin: codecOrigin,
 			AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL,
 		},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			_, _ = io.WriteString(w, "ingot_up 1\n") // read from memory
 		}),
+		Codec:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }),
 		Images:  ImageConfig{Dir: c.ImageDir, Files: s.stored, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
 		Space:   SpaceConfig{DataDir: c.DataDir, MinFree: c.MinFree, Reserve: c.Reserve},
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},

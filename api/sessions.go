@@ -47,6 +47,10 @@ type Access struct {
 	TokenSHA256 [sha256.Size]byte
 	// MetricsSHA256 is the SHA-256 of a token that opens GET /metrics alone; zero = there is none.
 	MetricsSHA256 [sha256.Size]byte
+	// CodecSHA256 is that of a token that opens /codec alone.
+	CodecSHA256 [sha256.Size]byte
+	// CodecOrigin is the origin of Temporal's UI, whose pages may use /codec with the session of this server; "" = none may.
+	CodecOrigin string
 	// ClaimKey is the key from which the key of the sessions is derived.
 	ClaimKey []byte
 	// AllowedHosts are the names (without port) under which operators reach this
@@ -68,10 +72,13 @@ type sessions struct {
 	key   []byte
 	token [sha256.Size]byte
 	meter [sha256.Size]byte // token of /metrics; zero = there is none
-	hosts map[string]bool
-	base  string
-	log   *slog.Logger
-	now   func() time.Time
+	codec [sha256.Size]byte // token of /codec; zero = there is none
+	// codecOrigin is the one other origin that may use a session, and for /codec only.
+	codecOrigin string
+	hosts       map[string]bool
+	base        string
+	log         *slog.Logger
+	now         func() time.Time
 
 	ending sync.Mutex // held while the end of a session is stored
 	mu     sync.Mutex
@@ -88,7 +95,8 @@ func newSessions(store SessionStore, a Access, log *slog.Logger, now func() time
 	m.Write([]byte("session\x00"))
 	m.Write(a.TokenSHA256[:])
 	l := &sessions{
-		store: store, key: m.Sum(nil), token: a.TokenSHA256, meter: a.MetricsSHA256, hosts: hostSet(a.AllowedHosts), base: a.BaseURL,
+		store: store, key: m.Sum(nil), token: a.TokenSHA256, meter: a.MetricsSHA256, codec: a.CodecSHA256, codecOrigin: a.CodecOrigin,
+		hosts: hostSet(a.AllowedHosts), base: a.BaseURL,
 		log: log, now: now,
 		links: map[[sha256.Size]byte]time.Time{}, ended: ended,
 	}
@@ -131,16 +139,21 @@ func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
 	}}}
 }
 
-// isMeter reports whether a request has the token of /metrics, compared in constant time, or a client certificate that the
-// listener has verified: it asks for one with metrics_ca alone.
+// isMeter reports whether a request has the token of /metrics, or a client certificate that the listener has verified: it
+// asks for one with metrics_ca alone.
 func (l *sessions) isMeter(c *gin.Context) bool {
 	if t := c.Request.TLS; t != nil && len(t.VerifiedChains) > 0 {
 		httpserve.Prefer(c.Request.Context())
 		return true
 	}
+	return hasToken(c, l.meter)
+}
+
+// hasToken reports whether a request has the token with this SHA-256, in constant time.
+func hasToken(c *gin.Context, want [sha256.Size]byte) bool {
 	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	sum := sha256.Sum256([]byte(token))
-	if !ok || l.meter == [sha256.Size]byte{} || subtle.ConstantTimeCompare(sum[:], l.meter[:]) != 1 {
+	if !ok || want == [sha256.Size]byte{} || subtle.ConstantTimeCompare(sum[:], want[:]) != 1 {
 		return false
 	}
 	httpserve.Prefer(c.Request.Context())

@@ -70,12 +70,7 @@ func (s *Site) benchFleet(ctx context.Context, t *testing.T, n, k int) {
 func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, model) {
 	t.Helper()
 	tmpl := fmt.Sprintf("fleet-%d", n)
-	var b strings.Builder
-	fmt.Fprintf(&b, "version: \"0.1\"\nname: %s\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n", tmpl)
-	for i := range k {
-		fmt.Fprintf(&b, "  - {name: a%d, image: noop, timeout: 600}\n", i)
-	}
-	s.template(ctx, t, tmpl, b.String())
+	s.template(ctx, t, tmpl, noops(tmpl, k))
 	var machines []*Simulated
 	var docs []map[string]any
 	for i := range n {
@@ -133,24 +128,9 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 			if _, err := m.Boot(gctx); err != nil {
 				return fmt.Errorf("%s: %w", m.Name, err)
 			}
-			var reported time.Time
-			var waits []time.Duration
-			for i := 0; i <= k; {
-				a, err := m.Next(gctx)
-				if err != nil {
-					return fmt.Errorf("%s: %w", m.Name, err)
-				}
-				if a == nil {
-					continue
-				}
-				if i > 0 {
-					waits = append(waits, time.Since(reported))
-				}
-				i++
-				reported = time.Now()
-				if err := m.Done(gctx, a); err != nil {
-					return fmt.Errorf("%s: %w", m.Name, err)
-				}
+			waits, err := m.workThrough(gctx, k+1)
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.Name, err)
 			}
 			acked := time.Now()
 			mu.Lock()
@@ -184,6 +164,39 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 		out.events += d.WorkflowExecutionInfo.HistoryLength
 	}
 	return out, modelOf(ctx, t, c, workflows.MachineID(machines[n/2].Name), runs[n/2])
+}
+
+// noops is a template of k actions that do nothing.
+func noops(name string, k int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "version: \"0.1\"\nname: %s\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n", name)
+	for i := range k {
+		fmt.Fprintf(&b, "  - {name: a%d, image: noop, timeout: 600}\n", i)
+	}
+	return b.String()
+}
+
+// workThrough reports success of n assignments. It returns the times from each report to the next assignment.
+func (m *Simulated) workThrough(ctx context.Context, n int) (waits []time.Duration, err error) {
+	var reported time.Time
+	for i := 0; i < n; {
+		a, err := m.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if a == nil {
+			continue
+		}
+		if i > 0 {
+			waits = append(waits, time.Since(reported))
+		}
+		i++
+		reported = time.Now()
+		if err := m.Done(ctx, a); err != nil {
+			return nil, err
+		}
+	}
+	return waits, nil
 }
 
 // repaired counts the repairs of runs and agents by the reconcile loop.

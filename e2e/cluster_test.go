@@ -8,11 +8,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	failurepb "go.temporal.io/api/failure/v1"
+	"go.temporal.io/api/proxy"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/internal/server"
@@ -41,12 +48,16 @@ func clusterSite(ctx context.Context, t *testing.T, access lab.TemporalAccess) (
 	switch access {
 	case lab.TemporalMTLS:
 		top += fmt.Sprintf("  tls_cert: %s/cert.pem\n  tls_key: %[1]s/key.pem\n", cluster)
+		top += fmt.Sprintf("  encryption_key_file: %s/encryption.keys\n", dir)
 	case lab.TemporalAPIKey:
 		top += fmt.Sprintf("  api_key_file: %s/key.token\n", cluster)
 	}
 	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, NoStart: true, Top: top})
 	require.NoError(t, err)
 	s.keep(t)
+	if access == lab.TemporalMTLS {
+		s.must(ctx, t, "temporal", "new-key")
+	}
 	c, err := s.TemporalCluster(ctx, s.Namespace, "../.tools", access)
 	require.NoError(t, err)
 	s.readTemporalEnv(ctx, t)
@@ -235,6 +246,60 @@ func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
 	require.NoError(t, ctx.Err(), "%s", &out)
 	require.Contains(t, out.String(), "another server works for the site in namespace \"default\"")
 	require.NotContains(t, out.String(), "Temporal is ready")
+}
+
+// TestS61ClusterHoldsNoPlainText: every payload and failure in a run's history is encrypted, and the temporal command reads them
+// through the codec server.
+func TestS61ClusterHoldsNoPlainText(t *testing.T) {
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s, _ := clusterSite(ctx, t, lab.TemporalMTLS)
+	_, err = s.setUp(ctx, t)
+	require.NoError(t, err)
+	require.NoError(t, s.Start(ctx))
+	machines := s.fleet(ctx, t, image, 1)
+	s.installAll(ctx, t, image, machines, nil, nil)
+	id := workflows.MachineID(machines[0].Name())
+
+	c, err := client.NewLazyClient(s.temporalOptions(t))
+	require.NoError(t, err)
+	defer c.Close()
+	payloads := 0
+	history, err := c.WorkflowService().GetWorkflowExecutionHistory(ctx, &workflowservice.GetWorkflowExecutionHistoryRequest{
+		Namespace: "default", Execution: &commonpb.WorkflowExecution{WorkflowId: id}, MaximumPageSize: 1000,
+	})
+	require.NoError(t, err)
+	require.Empty(t, history.GetNextPageToken())
+	require.NoError(t, proxy.VisitPayloads(ctx, history, proxy.VisitPayloadsOptions{
+		SkipSearchAttributes: true,
+		Visitor: func(_ *proxy.VisitPayloadsContext, all []*commonpb.Payload) ([]*commonpb.Payload, error) {
+			for _, p := range all {
+				payloads++
+				require.Equal(t, "binary/encrypted", string(p.GetMetadata()[converter.MetadataEncoding]))
+			}
+			return all, nil
+		},
+	}))
+	require.NoError(t, proxy.VisitFailures(ctx, history, proxy.VisitFailuresOptions{
+		Visitor: func(_ *proxy.VisitFailuresContext, f *failurepb.Failure) error {
+			require.Equal(t, "Encoded failure", f.GetMessage())
+			require.Empty(t, f.GetStackTrace())
+			return nil
+		},
+	}))
+	t.Logf("%d payloads are encrypted", payloads)
+	require.Greater(t, payloads, 20)
+
+	show := func() string {
+		text, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", id, "--output", "json")
+		require.NoError(t, err)
+		return text
+	}
+	s.temporalEnv = append(s.temporalEnv, "TEMPORAL_CODEC_AUTH=Bearer "+strings.TrimSpace(s.must(ctx, t, "temporal", "token")))
+	require.Contains(t, show(), `"image": "sim"`)
+	s.temporalEnv = slices.DeleteFunc(s.temporalEnv, func(v string) bool { return strings.HasPrefix(v, "TEMPORAL_CODEC_") })
+	require.NotContains(t, show(), `"image": "sim"`)
 }
 
 // TestTemporalAPIKey: a client that may create nothing says what is missing, and works as soon as it is there.

@@ -36,15 +36,14 @@ func (s *Site) replay(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	opts, err := s.temporalOptions()
-	require.NoError(t, err)
-	opts.HostPort, opts.Logger = s.Temporal, silent()
+	opts := s.temporalOptions(t)
 	c, err := client.NewLazyClient(opts)
 	require.NoError(t, err)
 	defer c.Close()
-	r, err := worker.NewWorkflowReplayerWithOptions(
-		worker.WorkflowReplayerOptions{DisableDeadlockDetection: true},
-	) // the processors are busy
+	r, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{
+		DataConverter: opts.DataConverter, FailureConverter: opts.FailureConverter,
+		DisableDeadlockDetection: true, // the processors are busy
+	})
 	require.NoError(t, err)
 	workflows.Register(r)
 	var events int
@@ -72,16 +71,17 @@ func (s *Site) replay(t *testing.T) {
 		time.Since(began).Seconds(), slowest.Milliseconds())
 }
 
-// temporalOptions returns how the site's Temporal is reached, but for its address.
-func (s *Site) temporalOptions() (client.Options, error) {
-	if len(s.temporalEnv) == 0 {
-		return client.Options{}, nil
+// temporalOptions returns how the site's Temporal is reached.
+func (s *Site) temporalOptions(t *testing.T) (opts client.Options) {
+	t.Helper()
+	if len(s.temporalEnv) > 0 {
+		cfg, err := config.Load(filepath.Join(s.dir, "etc/ingot/ingot.yaml"), true)
+		require.NoError(t, err)
+		opts, err = server.ClusterOptions(cfg.Temporal)
+		require.NoError(t, err)
 	}
-	cfg, err := config.Load(filepath.Join(s.dir, "etc/ingot/ingot.yaml"), true)
-	if err != nil {
-		return client.Options{}, err
-	}
-	return server.ClusterOptions(cfg.Temporal)
+	opts.HostPort, opts.Logger = s.Temporal, silent()
+	return opts
 }
 
 // runs returns all of Ingot's workflows in Temporal, open and closed.

@@ -84,11 +84,16 @@ func (m *Simulated) Arguments(ctx context.Context) (map[string]string, error) {
 
 // Boot fetches the boot script and redeems its claim.
 func (m *Simulated) Boot(ctx context.Context) (action.Welcome, error) {
-	var w action.Welcome
 	args, err := m.Arguments(ctx)
 	if err != nil {
-		return w, err
+		return action.Welcome{}, err
 	}
+	return m.claim(ctx, args)
+}
+
+// claim redeems the claim in a boot script's arguments, and uses the token that it gets.
+func (m *Simulated) claim(ctx context.Context, args map[string]string) (action.Welcome, error) {
+	var w action.Welcome
 	a, err := m.Redeem(ctx, args, Nonce())
 	if err == nil && a.Status != http.StatusOK {
 		err = fmt.Errorf("claiming: status %d", a.Status)

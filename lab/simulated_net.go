@@ -64,21 +64,26 @@ const (
 
 // request returns the options of a class.
 func (l *life) request(class string) []dhcpv4.Modifier {
+	id, err := hex.DecodeString(strings.ReplaceAll(l.sim.m.spec.UUID, "-", ""))
+	if err != nil || len(id) != 16 {
+		id = make([]byte, 16) // the UUID has another form: send zeros, as firmware without a UUID does
+	}
+	return clientOptions(class, id)
+}
+
+// clientOptions returns what a client of that class with that UUID sends.
+func clientOptions(class string, uuid []byte) []dhcpv4.Modifier {
 	mods := []dhcpv4.Modifier{dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
 		dhcpv4.OptionHostName, dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute)}
 	if class == "" {
 		return mods
-	}
-	id, err := hex.DecodeString(strings.ReplaceAll(l.sim.m.spec.UUID, "-", ""))
-	if err != nil || len(id) != 16 {
-		id = make([]byte, 16) // the UUID has another form: send zeros, as firmware without a UUID does
 	}
 	mods = append(mods,
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionVendorSpecificInformation, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classPXE)),
 		dhcpv4.WithGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 0}),
 		dhcpv4.WithGeneric(dhcpv4.OptionClientNetworkInterfaceIdentifier, []byte{1, 2, 1}),
-		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, append([]byte{0}, id...)))
+		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, append([]byte{0}, uuid...)))
 	if class == classIPXE {
 		return append(mods, dhcpv4.WithGeneric(dhcpv4.OptionUserClassInformation, []byte("iPXE")))
 	}

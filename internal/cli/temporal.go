@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/payloadcodec"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -16,7 +17,53 @@ import (
 func temporalCommand(o *options) *cobra.Command {
 	return group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
 		"  ingot temporal setup\n  eval \"$(ingot temporal env)\"",
-		temporalSetupCommand(o), temporalEnvCommand(o))
+		temporalSetupCommand(o), temporalEnvCommand(o), temporalTokenCommand(o), temporalNewKeyCommand(o))
+}
+
+func temporalTokenCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "token", Short: "Print the token that opens /codec alone", Args: cobra.NoArgs,
+		Long: `Print the token with which Temporal's own command may have payloads decrypted by
+"ingot serve" (temporal.encryption_key_file). It opens nothing else. It is derived
+from the admin token, and changes with it.`,
+		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
+	}, func(c *call) error {
+		s, err := c.server()
+		if err != nil {
+			return err
+		}
+		token := s.CodecToken()
+		return showText(c, map[string]string{"token": token}, token)
+	})
+}
+
+func temporalNewKeyCommand(o *options) *cobra.Command {
+	return o.command(&cobra.Command{
+		Use: "new-key", Short: "Put a new key into temporal.encryption_key_file", Args: cobra.NoArgs,
+		Long: `Put a random key in front of those in temporal.encryption_key_file, or make the
+file. The first key encrypts, all of them decrypt: a running "ingot serve" uses
+the new key after its next start. Remove an old key when every run that was
+written with it is gone from Temporal (temporal.retention after it ended).
+
+Keep a copy of the file elsewhere: it is in no backup, and what was written with
+a lost key cannot be read again.`,
+		Example: "  ingot temporal new-key && systemctl restart ingot",
+	}, func(c *call) error {
+		cfg, err := c.loadConfig()
+		if err != nil {
+			return err
+		}
+		file := cfg.Temporal.EncryptionKeyFile
+		if file == "" {
+			return human.Advise(fmt.Errorf("the configuration names no temporal.encryption_key_file: %w", inventory.ErrInvalid),
+				"write it into "+c.ConfigFile)
+		}
+		id, err := payloadcodec.NewKey(file)
+		if err != nil {
+			return err
+		}
+		return showText(c, map[string]string{"file": file, "key": id}, fmt.Sprintf("key %s is in %s, and encrypts after the next start", id, file))
+	})
 }
 
 func temporalSetupCommand(o *options) *cobra.Command {
@@ -112,8 +159,14 @@ of "ingot serve": outside its container.`,
 					return err
 				}
 			}
-			if key := cfg.Temporal.APIKeyFile; key != "" { // the shell reads the key: it is not printed
-				_, err := fmt.Fprintf(w, "export TEMPORAL_API_KEY=\"$(cat %s)\"\n", shellWord(key))
+			// The shell reads the secrets: they are not printed.
+			if key := cfg.Temporal.APIKeyFile; key != "" {
+				if _, err := fmt.Fprintf(w, "export TEMPORAL_API_KEY=\"$(cat %s)\"\n", shellWord(key)); err != nil {
+					return err
+				}
+			}
+			if cfg.Temporal.EncryptionKeyFile != "" {
+				_, err := fmt.Fprintln(w, "export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"")
 				return err
 			}
 			return nil

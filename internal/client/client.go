@@ -104,6 +104,9 @@ func New(s Session) (*Client, error) {
 // MetricsToken returns the token that opens /metrics alone.
 func (c *Client) MetricsToken() string { return identity.MetricsToken(c.token) }
 
+// CodecToken returns the token that opens /codec alone.
+func (c *Client) CodecToken() string { return identity.CodecToken(c.token) }
+
 // URL returns the server's URL.
 func (c *Client) URL() *url.URL { return c.base }
 

@@ -231,6 +231,7 @@ func (t Temporal) check(p *checker) {
 	if t.Address == "" {
 		for field, value := range map[string]string{
 			"tls_cert": t.TLSCert, "tls_ca": t.TLSCA, "tls_server_name": t.TLSServerName, "api_key_file": t.APIKeyFile,
+			"encryption_key_file": t.EncryptionKeyFile,
 		} {
 			if value != "" {
 				p.Add("temporal."+field, "leave it out, or give temporal.address", "it is for another cluster than the embedded server")
@@ -241,6 +242,16 @@ func (t Temporal) check(p *checker) {
 			p.Add("temporal.port", "write a number up to 65532", "the three ports that follow %d are needed, too", t.Port)
 		}
 		p.port("temporal.ui_port", t.UIPort)
+	}
+	if t.UIOrigin != "" {
+		u, err := url.Parse(t.UIOrigin)
+		switch {
+		case t.EncryptionKeyFile == "":
+			p.Add("temporal.ui_origin", "leave it out, or give temporal.encryption_key_file", "without encryption there is nothing to decrypt")
+		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Scheme+"://"+u.Host != t.UIOrigin:
+			p.Add("temporal.ui_origin", "write https://temporal-ui.example.com, with the port if it has one and nothing after it",
+				"%q is no origin", t.UIOrigin)
+		}
 	}
 	if t.Retention < 24*time.Hour {
 		p.Add("temporal.retention", "write 24h or more", "%s is too short: operators look at closed runs", t.Retention)

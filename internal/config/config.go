@@ -228,6 +228,12 @@ type Temporal struct {
 	// APIKeyFile is the file of an API key (a JSON Web Token) for Address. It is read for every request, so the key
 	// can be replaced while the server runs.
 	APIKeyFile string `json:"api_key_file,omitempty"`
+	// EncryptionKeyFile is the file of the keys that encrypt what Ingot writes into the cluster of Address; "" = it is not
+	// encrypted.
+	EncryptionKeyFile string `json:"encryption_key_file,omitempty"`
+	// UIOrigin is the origin of that cluster's UI, which may ask this server to decrypt, in the browser of an operator who
+	// is logged in here.
+	UIOrigin string `json:"ui_origin,omitempty"`
 	// Retention is how long closed runs stay in Temporal.
 	Retention time.Duration `json:"retention,omitempty"`
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/guard"
@@ -72,6 +73,8 @@ type Config struct {
 	Stores    Stores
 	Temporal  Temporal
 	Namespace string // of Temporal; "" = "default"
+	// Converter writes what signals carry, as that of the clients; nil = the SDK's default.
+	Converter converter.DataConverter
 	Guard     *guard.Guard
 	Log       *slog.Logger
 	Now       func() time.Time // nil = time.Now
@@ -114,6 +117,9 @@ func New(c Config) *Engine {
 	if c.Namespace == "" {
 		c.Namespace = client.DefaultNamespace
 	}
+	if c.Converter == nil {
+		c.Converter = converter.GetDefaultDataConverter()
+	}
 	if c.LostAfter <= 0 {
 		c.LostAfter = time.Minute
 	}
@@ -126,7 +132,7 @@ func New(c Config) *Engine {
 	e := &Engine{Stopping: make(chan struct{})}
 	e.Agents = newAgents(c.Stores.Agents, c.Guard, c.Log, c.Elapsed)
 	e.Runs = &Runs{store: c.Stores.Workflows, temporal: c.Temporal, now: c.Now, changed: &e.Agents.Changed}
-	e.Pump = &Pump{store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, guard: c.Guard, log: c.Log}
+	e.Pump = &Pump{store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log}
 	e.Reconciler = &Reconciler{
 		stores: c.Stores, temporal: c.Temporal, guard: c.Guard, log: c.Log, now: c.Now, elapsed: c.Elapsed,
 		held: c.Held, pump: e.Pump,

@@ -11,6 +11,7 @@ import (
 
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
@@ -37,7 +38,8 @@ type Pump struct {
 	store     EventStore
 	temporal  Temporal
 	namespace string
-	guard     *guard.Guard // for events caused by packets and agents
+	converter converter.DataConverter // as that of the clients
+	guard     *guard.Guard            // for events caused by packets and agents
 	log       *slog.Logger
 
 	mu      sync.Mutex       // guards waits while several runs are signaled in parallel
@@ -207,7 +209,7 @@ func (p *Pump) sendRun(
 	}
 
 	for _, e := range es {
-		err := signal(ctx, tc, p.namespace, g.Workflow, e)
+		err := signal(ctx, tc, p.converter, p.namespace, g.Workflow, e)
 		var never *serviceerror.InvalidArgument
 		switch {
 		case err == nil:

@@ -120,7 +120,7 @@ func TestPumpSendsAgainWithTheSameRequestID(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, es, 1)
 	for range 3 { // it died each time before it could mark
-		require.NoError(t, signal(t.Context(), s.Temporal, "default", "machine/m1", es[0]))
+		require.NoError(t, signal(t.Context(), s.Temporal, converter.GetDefaultDataConverter(), "default", "machine/m1", es[0]))
 	}
 	sent, kept := s.Temporal.Requests()
 	require.Len(t, sent, 3)

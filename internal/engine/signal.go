@@ -21,8 +21,8 @@ import (
 // maxSignal limits the part of a message that a signal carries, in bytes.
 const maxSignal = 2 << 10
 
-// signal sends one event to its run, which is an execution of the workflow id.
-func signal(ctx context.Context, tc client.Client, namespace, id string, e inventory.Event) error {
+// signal sends one event, as dc writes it, to its run, which is an execution of the workflow id.
+func signal(ctx context.Context, tc client.Client, dc converter.DataConverter, namespace, id string, e inventory.Event) error {
 	if !strings.HasPrefix(id, workflows.MachineID("")) {
 		return nil // a BMC job owns the machine and takes no events
 	}
@@ -30,7 +30,7 @@ func signal(ctx context.Context, tc client.Client, namespace, id string, e inven
 	if err != nil {
 		return serviceerror.NewInvalidArgument(err.Error())
 	}
-	input, err := converter.GetDefaultDataConverter().ToPayloads(payload)
+	input, err := dc.ToPayloads(payload)
 	if err != nil {
 		return serviceerror.NewInvalidArgument(err.Error())
 	}

@@ -26,7 +26,8 @@ func (s *server) newEngine() *engine.Engine {
 		Stores: engine.Stores{
 			Events: store, Grants: store, Workflows: store, Operations: store, Agents: store, Assignments: store,
 		},
-		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
+		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter,
+		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.Held,
 	})
 }
@@ -58,7 +59,8 @@ func (s *server) newAPI() (*api.API, error) {
 		Access: api.Access{
 			TokenSHA256: sha256.Sum256([]byte(s.secrets.token)), ClaimKey: s.secrets.claim,
 			MetricsSHA256: sha256.Sum256([]byte(identity.MetricsToken(s.secrets.token))),
-			AllowedHosts:  listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
+			CodecSHA256:   sha256.Sum256([]byte(identity.CodecToken(s.secrets.token))), CodecOrigin: s.cfg.Temporal.UIOrigin,
+			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
 		},
 		Images: api.ImageConfig{
 			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
@@ -76,8 +78,8 @@ func (s *server) newAPI() (*api.API, error) {
 			Version: s.Version, Status: s.status, Restored: s.records.restored,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
-		Metrics: s.metrics.Handler(),
-		Site:    s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
+		Metrics: s.metrics.Handler(), Codec: s.temporal.codecHandler(),
+		Site: s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -17,10 +18,13 @@ import (
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	sdktemporal "go.temporal.io/sdk/temporal"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/payloadcodec"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -39,7 +43,34 @@ func ClusterOptions(c config.Temporal) (client.Options, error) {
 		}
 		o.Credentials = client.NewAPIKeyDynamicCredentials(func(context.Context) (string, error) { return readAPIKey(c.APIKeyFile) })
 	}
-	return o, nil
+	codec, err := payloadCodec(c)
+	if codec != nil {
+		o.DataConverter = converter.NewCodecDataConverter(converter.GetDefaultDataConverter(), codec)
+		o.FailureConverter = sdktemporal.NewDefaultFailureConverter(sdktemporal.DefaultFailureConverterOptions{
+			DataConverter: o.DataConverter, EncodeCommonAttributes: true, // messages and stack traces
+		})
+	}
+	return o, err
+}
+
+// payloadCodec returns what encrypts the payloads in temporal.address; nil = they stay plain.
+func payloadCodec(c config.Temporal) (*payloadcodec.Codec, error) {
+	if c.EncryptionKeyFile == "" {
+		return nil, nil
+	}
+	codec, err := payloadcodec.Read(c.EncryptionKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("temporal.encryption_key_file: %w", err)
+	}
+	return codec, nil
+}
+
+// codecHandler answers Temporal's UI and command, which cannot decrypt themselves; nil: there is nothing to decrypt.
+func (t *temporal) codecHandler() http.Handler {
+	if t.codec == nil {
+		return nil
+	}
+	return converter.NewPayloadCodecHTTPHandler(t.codec)
 }
 
 // readAPIKey reads the file for every request, so that a key can be replaced while the server runs.

@@ -13,12 +13,14 @@ import (
 
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"google.golang.org/grpc"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/payloadcodec"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -27,13 +29,16 @@ import (
 // temporal keeps a client and workers on the site's Temporal server, while that server
 // is up and proven to be the site's own.
 type temporal struct {
-	cfg      config.Config
-	log      *slog.Logger
-	child    *temporalchild.Supervisor // nil: a cluster by address
-	tls      *tls.Config               // of connections to the child; nil: without TLS
-	records  clusterRecords
-	underWay activities.UnderWay
-	hold     *activities.Hold // of runs that a restored backup has left behind
+	cfg     config.Config
+	log     *slog.Logger
+	child   *temporalchild.Supervisor // nil: a cluster by address
+	tls     *tls.Config               // of connections to the child; nil: without TLS
+	records clusterRecords
+	// codec encrypts payloads in a cluster by address, and converter uses it; nil: they stay plain.
+	codec     *payloadcodec.Codec
+	converter converter.DataConverter
+	underWay  activities.UnderWay
+	hold      *activities.Hold // of runs that a restored backup has left behind
 
 	stopping sync.WaitGroup // workers that end
 
@@ -56,7 +61,12 @@ func (s *server) newTemporal() (*temporal, error) {
 		cfg: s.cfg, log: s.log, records: s.records.store, hold: activities.NewHold(s.records.restored),
 	}
 	if s.cfg.Temporal.Address != "" {
-		_, err := ClusterOptions(s.cfg.Temporal)
+		opts, err := ClusterOptions(s.cfg.Temporal)
+		if err != nil {
+			return nil, err
+		}
+		t.converter = opts.DataConverter
+		t.codec, err = payloadCodec(s.cfg.Temporal)
 		return t, err
 	}
 	return t, t.newChild()

@@ -39,6 +39,9 @@ func TemporalEnv(cfg config.Config, certificate string) (map[string]string, erro
 	if t.Address != "" && t.TLSServerName != "" {
 		env["TEMPORAL_TLS_SERVER_NAME"] = t.TLSServerName
 	}
+	if t.EncryptionKeyFile != "" {
+		env["TEMPORAL_CODEC_ENDPOINT"] = baseURL(cfg) + "/codec"
+	}
 	if cert != "" || ca != "" || env["TEMPORAL_TLS_SERVER_NAME"] != "" || t.APIKeyFile != "" && !config.Loopback(t.Address) {
 		env["TEMPORAL_TLS"] = "true"
 	}

@@ -1,0 +1,64 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/httpapi"
+)
+
+// maxPayloads limits a request of /codec, in bytes. Temporal limits a payload to 2 MiB.
+const maxPayloads = 16 << 20
+
+// codecRoutes are Temporal's codec server: its UI and its command have payloads decrypted (and encrypted) there. The token of
+// /codec opens them, too. A browser's session opens them to this server's pages and to those of the configured UI.
+//
+// https://docs.temporal.io/codec-server describes the requests.
+func (l *sessions) codecRoutes(codec http.Handler) []httpapi.Route {
+	handle := func(c *gin.Context) {
+		l.allowOrigin(c)
+		if !hasToken(c, l.codec) {
+			if l.authenticate(c); c.IsAborted() {
+				return
+			}
+			if !l.isCodecOrigin(c) {
+				if checkOrigin(c); c.IsAborted() {
+					return
+				}
+			}
+		}
+		if codec == nil {
+			httpapi.Fail(c, httpapi.NotFound())
+			return
+		}
+		c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, maxPayloads)
+		c.Header("Cache-Control", "no-store")
+		codec.ServeHTTP(c.Writer, c.Request)
+	}
+	preflight := func(c *gin.Context) { l.allowOrigin(c); c.Status(http.StatusNoContent) }
+
+	return []httpapi.Route{
+		{Method: "POST", Path: "/codec/encode", Handler: handle},
+		{Method: "POST", Path: "/codec/decode", Handler: handle},
+		{Method: "OPTIONS", Path: "/codec/encode", Handler: preflight},
+		{Method: "OPTIONS", Path: "/codec/decode", Handler: preflight},
+	}
+}
+
+func (l *sessions) isCodecOrigin(c *gin.Context) bool {
+	return l.codecOrigin != "" && c.GetHeader("Origin") == l.codecOrigin
+}
+
+// allowOrigin lets pages of the configured UI read the answer (CORS, https://fetch.spec.whatwg.org).
+func (l *sessions) allowOrigin(c *gin.Context) {
+	c.Header("Vary", "Origin")
+	if !l.isCodecOrigin(c) {
+		return
+	}
+	h := c.Writer.Header()
+	h.Set("Access-Control-Allow-Origin", l.codecOrigin)
+	h.Set("Access-Control-Allow-Credentials", "true")
+	h.Set("Access-Control-Allow-Methods", "POST")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Namespace")
+}
