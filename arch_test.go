@@ -18,30 +18,31 @@ var may = map[string]string{
 	"action":    "",
 	"inventory": "action",
 
-	"internal/clock":       "",
-	"internal/guard":       "",
-	"internal/httpserve":   "",
-	"internal/strictyaml":  "inventory internal/human go.yaml.in/yaml/v3",
-	"internal/machinefile": "inventory internal/strictyaml",
-	"internal/importfile":  "action inventory internal/machinefile internal/strictyaml template",
-	"internal/seed":        "inventory",
-	"internal/quiet":       "",
-	"internal/keyring":     "inventory internal/durable",
-	"internal/config":      "inventory internal/sbat internal/strictyaml",
-	"internal/dbcopy":      "internal/durable",
-	"internal/reserve":     "golang.org/x/sys",
-	"internal/sbat":        "",
-	"internal/notify":      "inventory",
-	"internal/diskimage":   "github.com/klauspost/compress github.com/mikelolasagasti/xz",
-	"internal/imagefile":   "inventory",
-	"internal/provenance":  "inventory aead.dev/minisign",
-	"internal/catalog":     "inventory internal/provenance internal/strictyaml",
-	"internal/freeport":    "",
-	"internal/human":       "",
-	"internal/identity":    "inventory",
-	"internal/hostnet":     "internal/config",
-	"internal/durable":     "",
-	"internal/listener":    "internal/config internal/guard internal/httpserve internal/identity",
+	"internal/clock":        "",
+	"internal/guard":        "",
+	"internal/httpserve":    "",
+	"internal/strictyaml":   "inventory internal/human go.yaml.in/yaml/v3",
+	"internal/machinefile":  "inventory internal/strictyaml",
+	"internal/importfile":   "action inventory internal/machinefile internal/strictyaml template",
+	"internal/seed":         "inventory",
+	"internal/quiet":        "",
+	"internal/keyring":      "inventory internal/durable",
+	"internal/payloadcodec": "inventory internal/durable go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
+	"internal/config":       "inventory internal/sbat internal/strictyaml",
+	"internal/dbcopy":       "internal/durable",
+	"internal/reserve":      "golang.org/x/sys",
+	"internal/sbat":         "",
+	"internal/notify":       "inventory",
+	"internal/diskimage":    "github.com/klauspost/compress github.com/mikelolasagasti/xz",
+	"internal/imagefile":    "inventory",
+	"internal/provenance":   "inventory aead.dev/minisign",
+	"internal/catalog":      "inventory internal/provenance internal/strictyaml",
+	"internal/freeport":     "",
+	"internal/human":        "",
+	"internal/identity":     "inventory",
+	"internal/hostnet":      "internal/config",
+	"internal/durable":      "",
+	"internal/listener":     "internal/config internal/guard internal/httpserve internal/identity",
 
 	"internal/endpoint":           "inventory",
 	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
@@ -93,7 +94,7 @@ var may = map[string]string{
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
-		"internal/httpserve internal/listener internal/metrics internal/notify internal/reserve internal/sbat internal/site internal/systems/harvester " +
+		"internal/httpserve internal/listener internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
@@ -106,7 +107,7 @@ var may = map[string]string{
 
 	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
 		"internal/catalog internal/client internal/config internal/doctor internal/durable internal/hostnet internal/human " +
-		"internal/importfile internal/keyring internal/machinefile internal/provenance internal/server internal/site internal/strictyaml " +
+		"internal/importfile internal/keyring internal/machinefile internal/payloadcodec internal/provenance internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",

@@ -250,7 +250,7 @@ func (t Temporal) check(p *checker) {
 			p.Add("temporal.ui_origin", "leave it out, or give temporal.encryption_key_file", "without encryption there is nothing to decrypt")
 		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Scheme+"://"+u.Host != t.UIOrigin:
 			p.Add("temporal.ui_origin", "write https://temporal-ui.example.com, with the port if it has one and nothing after it",
-				"%q is no origin", t.UIOrigin)
+				"invalid origin %q", t.UIOrigin)
 		}
 	}
 	if t.Retention < 24*time.Hour {
