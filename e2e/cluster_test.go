@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -297,9 +298,10 @@ func TestS61ClusterHoldsNoPlainText(t *testing.T) {
 		return text
 	}
 	s.temporalEnv = append(s.temporalEnv, "TEMPORAL_CODEC_AUTH=Bearer "+strings.TrimSpace(s.must(ctx, t, "temporal", "token")))
-	require.Contains(t, show(), `"image": "sim"`)
+	input := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, `{"machine":%q}`, machines[0].Name()))
+	require.Contains(t, show(), input)
 	s.temporalEnv = slices.DeleteFunc(s.temporalEnv, func(v string) bool { return strings.HasPrefix(v, "TEMPORAL_CODEC_") })
-	require.NotContains(t, show(), `"image": "sim"`)
+	require.NotContains(t, show(), input)
 }
 
 // TestTemporalAPIKey: a client that may create nothing says what is missing, and works as soon as it is there.
