@@ -479,7 +479,7 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 	if kinds[inventory.EventDHCP] < forged/8 {
 		t.Errorf("the flood was not heard: %v", kinds)
 	}
-	signals, err := store.Unsignalled(ctx, 100_000)
+	signals, err := store.Unsignalled(ctx, 0, 100_000)
 	if err != nil || len(signals) > len(kinds) {
 		t.Errorf("%d signals for %v: %v", len(signals), kinds, err)
 	}

@@ -154,20 +154,17 @@ func TestPumpGivesUpOnWhatIsRefusedForEver(t *testing.T) {
 	es = append(es, inventory.Event{Machine: "m2", Run: "r2", Epoch: o2.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now()})
 	require.NoError(t, s.Store.AppendEvents(t.Context(), es))
 	p := s.Pump
-	p.waits = map[string]retry{}
-	_, err := p.pass(t.Context(), s.Temporal)
-	require.NoError(t, err, "one run's trouble is none of Temporal")
+	require.NoError(t, s.pumpOnce(), "one run's trouble is none of Temporal")
 	_, kept := s.Temporal.Requests()
 	require.Len(t, kept, 1)
 	require.Equal(t, "r2", kept[0].WorkflowExecution.RunId)
 	require.Equal(t, 1, p.waits["r1"].tries)
 
 	p.waits["r1"] = retry{tries: maxTries} // an hour later
-	left, err := s.Store.Unsignalled(t.Context(), 10000)
+	left, err := s.Store.Unsignalled(t.Context(), 0, 10000)
 	require.NoError(t, err)
-	_, err = p.pass(t.Context(), s.Temporal)
-	require.NoError(t, err)
-	after, err := s.Store.Unsignalled(t.Context(), 10000)
+	require.NoError(t, s.pumpOnce())
+	after, err := s.Store.Unsignalled(t.Context(), 0, 10000)
 	require.NoError(t, err)
 	require.Len(t, after, len(left)-1, "it was given up, and those behind it have their own tries")
 	require.Equal(t, Counts{SignalsRefused: 1}, s.Reconciler.Counts())

@@ -132,7 +132,11 @@ func New(c Config) *Engine {
 	e := &Engine{Stopping: make(chan struct{})}
 	e.Agents = newAgents(c.Stores.Agents, c.Guard, c.Log, c.Elapsed)
 	e.Runs = &Runs{store: c.Stores.Workflows, temporal: c.Temporal, now: c.Now, changed: &e.Agents.Changed}
-	e.Pump = &Pump{store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log}
+	e.Pump = &Pump{
+		store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log,
+		freed: make(chan struct{}, 1), slots: make(chan struct{}, pumpParallel),
+		queue: map[string][]inventory.Event{}, waits: map[string]retry{}, busy: map[string]bool{},
+	}
 	e.Reconciler = &Reconciler{
 		stores: c.Stores, temporal: c.Temporal, guard: c.Guard, log: c.Log, now: c.Now, elapsed: c.Elapsed,
 		held: c.Held, pump: e.Pump,

@@ -38,8 +38,7 @@ func TestNoEventEndsThePump(t *testing.T) {
 			),
 		)
 	}
-	_, err := s.Pump.pass(t.Context(), s.Temporal)
-	require.NoError(t, err)
+	require.NoError(t, s.pumpOnce())
 	_, kept := s.Temporal.Requests()
 	require.Len(t, kept, 1)
 	require.Equal(t, "r2", kept[0].WorkflowExecution.RunId)

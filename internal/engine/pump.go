@@ -19,7 +19,7 @@ import (
 
 // EventStore holds the events that runs wait for.
 type EventStore interface {
-	Unsignalled(ctx context.Context, limit int) ([]inventory.Event, error)
+	Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error)
 	MarkSignalled(ctx context.Context, seqs []int64) error
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	Subscribe() (ch <-chan struct{}, cancel func())
@@ -42,9 +42,27 @@ type Pump struct {
 	guard     *guard.Guard            // for events caused by packets and agents
 	log       *slog.Logger
 
-	mu      sync.Mutex       // guards waits while several runs are signaled in parallel
-	waits   map[string]retry // run → when to try again
-	refused atomic.Int64
+	sending sync.WaitGroup // runs whose events are under way
+	freed   chan struct{}  // gets a value when a run is no longer busy
+
+	slots chan struct{} // a value for each run that is being signalled
+
+	mu       sync.Mutex
+	queue    map[string][]inventory.Event // run → its events that are read and not yet taken, in their order
+	read     int64                        // the last event that was put into queue
+	waits    map[string]retry             // run → when to try again
+	busy     map[string]bool              // runs whose events are being signalled or marked
+	finished []batch                      // what is sent and not marked
+	marking  bool                         // a goroutine marks what is finished
+	problem  error                        // of a run, since the last look
+	refused  atomic.Int64
+}
+
+// A batch is a run's events that are signalled in one go.
+type batch struct {
+	run  string
+	sent []inventory.Event // need not be sent again
+	left []inventory.Event // have to wait
 }
 
 type retry struct {
@@ -59,7 +77,7 @@ func (p *Pump) Refused() int64 { return p.refused.Load() }
 const (
 	pumpEvery    = 5 * time.Second
 	pumpBatch    = 256
-	pumpMax      = 1 << 14 // events examined if earlier ones have to wait
+	pumpMax      = 1 << 14 // events in memory; the others wait in the store
 	pumpParallel = 16      // runs signaled in parallel
 	signalWait   = 10 * time.Second
 	firstRetry   = 500 * time.Millisecond
@@ -72,11 +90,16 @@ const (
 func (p *Pump) Run(ctx context.Context) error {
 	changed, cancel := p.store.Subscribe()
 	defer cancel()
+	defer p.sending.Wait()
 	down := false
 	for {
-		wait, wake := time.Second, (<-chan struct{})(nil)
+		wait, wake, freed := time.Second, (<-chan struct{})(nil), (<-chan struct{})(nil)
 		if tc, ok := p.temporal(); ok {
-			pause, err := p.pass(ctx, tc)
+			pause, err := p.begin(ctx, tc)
+			if down {
+				p.sending.Wait() // whether Temporal is back is known afterwards
+			}
+			err = errors.Join(err, p.takeProblem())
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -85,15 +108,16 @@ func (p *Pump) Run(ctx context.Context) error {
 			case err == nil && down:
 				p.log.Info("signalling events again")
 			}
-			// While Temporal is unavailable, writes to the store start no pass.
+			// While Temporal is unavailable, writes to the store start nothing.
 			if down = err != nil; !down {
-				wait, wake = pause, changed
+				wait, wake, freed = pause, changed, p.freed
 			}
 		}
 
 		t := time.NewTimer(wait)
 		select {
 		case <-wake:
+		case <-freed:
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
@@ -103,112 +127,174 @@ func (p *Pump) Run(ctx context.Context) error {
 	}
 }
 
-// pass sends what may be sent now and returns the longest wait until the next pass.
-func (p *Pump) pass(ctx context.Context, tc client.Client) (time.Duration, error) {
-	now := time.Now()
-	limit := pumpBatch
+// begin starts to signal what may be sent now: runs in parallel, the events of one run in order. A run does not wait for
+// others. It returns the longest wait until the next begin.
+func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, error) {
+	if err := p.readQueue(ctx); err != nil {
+		return 0, err
+	}
+	due, next := p.takeDue(time.Now())
+	for run, es := range due {
+		p.slots <- struct{}{}
+		p.sending.Go(func() {
+			defer func() { <-p.slots }()
+			p.send(ctx, tc, run, es)
+		})
+	}
+	return next, nil
+}
+
+// readQueue reads the events that have come since the last call. Begin alone calls it.
+func (p *Pump) readQueue(ctx context.Context) error {
 	for {
-		es, err := p.store.Unsignalled(ctx, limit)
+		p.mu.Lock()
+		held := 0
+		for _, es := range p.queue {
+			held += len(es)
+		}
+		after := p.read
+		p.mu.Unlock()
+		if held >= pumpMax {
+			return nil
+		}
+		es, err := p.store.Unsignalled(ctx, after, pumpBatch)
 		if err != nil {
-			return 0, fmt.Errorf("reading events to signal: %w", err)
+			return fmt.Errorf("reading events to signal: %w", err)
 		}
-		due, next := p.selectDue(es, now)
-		if len(due) == 0 {
-			if len(es) == limit && limit < pumpMax {
-				limit *= 2 // all of these wait: look at later ones
-				continue
-			}
-			return min(next, pumpEvery), nil
+		p.mu.Lock()
+		for _, e := range es {
+			p.queue[e.Run] = append(p.queue[e.Run], e)
+			p.read = e.Seq
 		}
-		if err := p.send(ctx, tc, due); err != nil {
-			return 0, err
+		p.mu.Unlock()
+		if len(es) < pumpBatch {
+			return nil
 		}
-		now = time.Now()
 	}
 }
 
-// selectDue groups the events of runs that need not wait by run. It also returns when the
-// first of the other runs is due.
-func (p *Pump) selectDue(es []inventory.Event, now time.Time) (map[string][]inventory.Event, time.Duration) {
-	due, next, open := map[string][]inventory.Event{}, pumpEvery, map[string]bool{}
-	for _, e := range es {
-		open[e.Run] = true
-		if w, ok := p.waits[e.Run]; ok && now.Before(w.at) {
+// takeDue takes the events of all runs that need not wait, and makes these runs busy. It also returns when the first of
+// those that wait is due.
+func (p *Pump) takeDue(now time.Time) (map[string][]inventory.Event, time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	due, next := map[string][]inventory.Event{}, pumpEvery
+	for run, es := range p.queue {
+		if p.busy[run] {
+			continue
+		}
+		if w, ok := p.waits[run]; ok && now.Before(w.at) {
 			next = min(next, w.at.Sub(now))
 			continue
 		}
-		due[e.Run] = append(due[e.Run], e)
+		due[run], p.busy[run] = es, true
+		delete(p.queue, run)
 	}
-	for run := range p.waits {
-		if !open[run] {
-			delete(p.waits, run) // its grant has changed, or another limit applies
-		}
-	}
-
 	return due, next
 }
 
-// send signals events: runs in parallel, the events of one run in order. It returns an error
-// if Temporal cannot be reached.
-func (p *Pump) send(ctx context.Context, tc client.Client, due map[string][]inventory.Event) error {
-	var (
-		mu   sync.Mutex
-		sent []int64
-		errs []error
-		wg   sync.WaitGroup
-		slot = make(chan struct{}, pumpParallel)
-	)
-	for run, es := range due {
-		slot <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slot }()
-			defer func() {
-				if v := recover(); v != nil {
-					p.guard.Caught("the events of a run", v)
-					p.delay(run, 1) // otherwise it would be the next one again
-				}
-			}()
-			err := p.sendRun(ctx, tc, run, es, func(seq int64) {
-				mu.Lock()
-				defer mu.Unlock()
-				sent = append(sent, seq)
-			})
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
-		})
-	}
-	wg.Wait()
-
-	if len(sent) > 0 {
-		// Not canceled with ctx: events left unmarked would be sent again.
-		mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalWait)
-		defer cancel()
-		if err := p.store.MarkSignalled(mark, sent); err != nil {
-			errs = append(errs, fmt.Errorf("marking events as signalled: %w", err))
+// send signals the events of a run, which is busy until they are marked.
+func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inventory.Event) {
+	b := batch{run: run, left: es}
+	defer func() {
+		if v := recover(); v != nil {
+			p.guard.Caught("the events of a run", v)
+			p.delay(run, 1) // otherwise it would be the next one again
 		}
+		p.mark(ctx, b)
+	}()
+	if p.hasProblem() {
+		return // Temporal is away: the others need not find that out, each by its time-out
 	}
-
-	return errors.Join(errs...)
+	if err := p.sendRun(ctx, tc, &b); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.problem = errors.Join(p.problem, err)
+	}
 }
 
-// sendRun signals the events of one run in order, until one has to wait. It calls done for
-// each event that need not be sent again, and returns an error if Temporal cannot be
-// reached.
-func (p *Pump) sendRun(
-	ctx context.Context, tc client.Client, run string, es []inventory.Event, done func(seq int64),
-) error {
-	g, err := p.store.Grant(ctx, es[0].Machine)
-	if err != nil {
-		return fmt.Errorf("asking who owns %q: %w", es[0].Machine, err)
+// mark stores what was sent, and puts back what is left. One goroutine at a time does so, for all runs that have finished
+// meanwhile.
+func (p *Pump) mark(ctx context.Context, b batch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finished = append(p.finished, b)
+	if p.marking {
+		return
 	}
-	if g.Run != run {
-		return nil // the grant has just changed: the store skips the rest
+	p.marking = true
+	for len(p.finished) > 0 {
+		all := p.finished
+		p.finished = nil
+		p.mu.Unlock()
+		err := p.markSent(ctx, all)
+		p.mu.Lock()
+		p.problem = errors.Join(p.problem, err)
+		for _, b := range all {
+			delete(p.busy, b.run)
+			if err != nil {
+				b.left = append(b.sent, b.left...) // a repeated signal counts once
+			}
+			if es := append(b.left, p.queue[b.run]...); len(es) > 0 {
+				p.queue[b.run] = es
+			} else {
+				delete(p.waits, b.run)
+			}
+		}
+		select {
+		case p.freed <- struct{}{}:
+		default: // one value is enough
+		}
+	}
+	p.marking = false
+}
+
+// markSent marks the events of all in one write.
+func (p *Pump) markSent(ctx context.Context, all []batch) error {
+	var seqs []int64
+	for _, b := range all {
+		for _, e := range b.sent {
+			seqs = append(seqs, e.Seq)
+		}
+	}
+	// Not canceled with ctx: events left unmarked would be sent again.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalWait)
+	defer cancel()
+	if err := p.store.MarkSignalled(ctx, seqs); err != nil {
+		return fmt.Errorf("marking events as signalled: %w", err)
+	}
+	return nil
+}
+
+func (p *Pump) hasProblem() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.problem != nil
+}
+
+// takeProblem returns what has kept events from being sent since the last call.
+func (p *Pump) takeProblem() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.problem
+	p.problem = nil
+	return err
+}
+
+// sendRun signals the events of one run in order, until one has to wait. It moves each event that need not be sent again from
+// b.left to b.sent, and returns an error if Temporal cannot be reached.
+func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
+	g, err := p.store.Grant(ctx, b.left[0].Machine)
+	if err != nil {
+		return fmt.Errorf("asking who owns %q: %w", b.left[0].Machine, err)
+	}
+	if g.Run != b.run {
+		b.left = nil // the run is over: the store drops them
+		return nil
 	}
 
-	for _, e := range es {
+	for len(b.left) > 0 {
+		e := b.left[0]
 		err := signal(ctx, tc, p.converter, p.namespace, g.Workflow, e)
 		var never *serviceerror.InvalidArgument
 		switch {
@@ -216,22 +302,22 @@ func (p *Pump) sendRun(
 		case isNotFound(err):
 			// Temporal uses this code for a finished run, for a run that it does not know
 			// yet and for a missing namespace. Only the grant tells whether the run is over.
-			p.delay(run, 0)
+			p.delay(b.run, 0)
 			return nil
 		case !errors.As(err, &never) && isAway(err):
 			return err
-		case !errors.As(err, &never) && p.triesOf(run) < maxTries:
+		case !errors.As(err, &never) && p.triesOf(b.run) < maxTries:
 			// A fault of this run must not delay the others.
 			p.log.With(e.LogKeys()...).Warn("signalling an event, which waits in the store", "kind", e.Kind, "error", err)
-			p.delay(run, 1)
+			p.delay(b.run, 1)
 			return nil
 		default:
 			// Temporal would refuse it each time, and later events would wait behind it.
 			p.log.With(e.LogKeys()...).Error("an event cannot be signalled", "seq", e.Seq, "kind", e.Kind, "error", err)
 			p.refused.Add(1)
 		}
-		done(e.Seq)
-		p.clearDelay(run)
+		b.sent, b.left = append(b.sent, e), b.left[1:]
+		p.clearDelay(b.run)
 	}
 
 	return nil
@@ -251,9 +337,6 @@ func isAway(err error) bool {
 func (p *Pump) delay(run string, refusals int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waits == nil {
-		p.waits = map[string]retry{}
-	}
 	w := p.waits[run]
 	step := min(max(2*w.step, firstRetry), lastRetry)
 	p.waits[run] = retry{time.Now().Add(step), step, w.tries + refusals}

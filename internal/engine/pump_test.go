@@ -32,6 +32,13 @@ func (s *site) startPump() {
 	})
 }
 
+// pumpOnce signals what may be sent now.
+func (s *site) pumpOnce() error {
+	_, err := s.Pump.begin(s.T.Context(), s.Temporal)
+	s.Pump.sending.Wait()
+	return errors.Join(err, s.Pump.takeProblem())
+}
+
 // arrivals waits for n requests to Temporal.
 func (s *site) arrivals(n int) {
 	s.T.Helper()
@@ -51,7 +58,7 @@ func (s *site) drained() {
 	defer cancel()
 	deadline := time.After(30 * time.Second)
 	for {
-		es, err := s.Store.Unsignalled(s.T.Context(), 100)
+		es, err := s.Store.Unsignalled(s.T.Context(), 0, 100)
 		require.NoError(s.T, err)
 		if len(es) == 0 {
 			return
@@ -116,7 +123,7 @@ func TestPumpSendsAgainWithTheSameRequestID(t *testing.T) {
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
 	s.welcome(o)
-	es, err := s.Store.Unsignalled(t.Context(), 10)
+	es, err := s.Store.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, es, 1)
 	for range 3 { // it died each time before it could mark
@@ -125,6 +132,38 @@ func TestPumpSendsAgainWithTheSameRequestID(t *testing.T) {
 	sent, kept := s.Temporal.Requests()
 	require.Len(t, sent, 3)
 	require.Len(t, kept, 1)
+}
+
+// TestPumpLetsNoRunWaitForAnother: while Temporal takes its time to accept a signal of one run, others are signalled.
+func TestPumpLetsNoRunWaitForAnother(t *testing.T) {
+	s := newSite(t)
+	s.AddMachine("m1", fakesite.MAC)
+	s.AddMachine("m2", "52:54:00:00:00:0b")
+	o1, o2 := s.Arm("m1", "r1"), s.Arm("m2", "r2")
+	started, gate := make(chan struct{}), make(chan struct{})
+	s.Temporal.Refuse = func(r *workflowservice.SignalWorkflowExecutionRequest) error {
+		if r.WorkflowExecution.RunId == "r1" {
+			s.Temporal.Mu.Unlock()
+			close(started)
+			<-gate
+			s.Temporal.Mu.Lock()
+		}
+		return nil
+	}
+	happens := func(o inventory.Owner) {
+		require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{
+			{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now()},
+		}))
+	}
+	happens(o1)
+	s.startPump()
+	<-started
+	happens(o2)
+	s.arrivals(1)
+	_, kept := s.Temporal.Requests()
+	require.Equal(t, "r2", kept[0].WorkflowExecution.RunId)
+	close(gate)
+	s.drained()
 }
 
 func TestPumpOutlivesNotFound(t *testing.T) {
@@ -176,7 +215,7 @@ func TestPumpDropsOnlyWhatTheGrantEnded(t *testing.T) {
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	s.startPump()
 	s.arrivals(1)
-	es, err := s.Store.Unsignalled(t.Context(), 10)
+	es, err := s.Store.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, es, 1, "NotFound does not say that a run is over")
 	require.NoError(t, s.Store.EndGrant(t.Context(), o))
@@ -384,7 +423,7 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	s.Clock.Move(2 * time.Minute)
 	require.Equal(t, 2, lost())
 
-	es, err := s.Store.Unsignalled(t.Context(), 10)
+	es, err := s.Store.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
 	name, out, err := signalOf(es[len(es)-1])
 	require.NoError(t, err)

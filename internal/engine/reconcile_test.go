@@ -257,7 +257,7 @@ func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
 // hears acts as the pump for listening runs, and counts the events.
 func (s *site) hears() (n int) {
 	s.T.Helper()
-	es, err := s.Store.Unsignalled(s.T.Context(), 100)
+	es, err := s.Store.Unsignalled(s.T.Context(), 0, 100)
 	require.NoError(s.T, err)
 	for _, e := range es {
 		require.NoError(s.T, s.Store.MarkSignalled(s.T.Context(), []int64{e.Seq}))

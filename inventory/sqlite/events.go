@@ -163,18 +163,18 @@ func (s *Store) NewestEvent(ctx context.Context) (time.Time, error) {
 // live is true if the run of event e holds the grant of the same epoch.
 const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
 
-// Unsignalled returns the events for which runs have not been signalled yet, by sequence number.
+// Unsignalled returns the events after one for which runs have not been signalled yet, by sequence number.
 // Events of runs that no longer hold their grant are marked and left out.
-func (s *Store) Unsignalled(ctx context.Context, limit int) ([]inventory.Event, error) {
-	out, err := s.unsignalled(ctx, limit)
+func (s *Store) Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error) {
+	out, err := s.unsignalled(ctx, after, limit)
 	return out, wrap(err, "listing unsent signals")
 }
 
-func (s *Store) unsignalled(ctx context.Context, limit int) (out []inventory.Event, err error) {
+func (s *Store) unsignalled(ctx context.Context, after int64, limit int) (out []inventory.Event, err error) {
 	var rows []eventRow
 	look := func() error {
 		return s.ro.SelectContext(ctx, &rows, "SELECT "+eventColumns+", "+live+
-			" AS live FROM event e WHERE signalled = 0 ORDER BY seq LIMIT ?", limit)
+			" AS live FROM event e WHERE signalled = 0 AND seq > ? ORDER BY seq LIMIT ?", after, limit)
 	}
 	if err := look(); err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func TestSpoofedEventsAreBounded(t *testing.T) {
 			batch = batch[:0]
 		}
 		if i == n/2 {
-			unsent, err := w.Unsignalled(ctx, 10)
+			unsent, err := w.Unsignalled(ctx, 0, 10)
 			require.NoError(t, err)
 			require.Len(t, unsent, 1)
 			require.NoError(t, w.MarkSignalled(ctx, []int64{unsent[0].Seq}))
@@ -43,7 +43,7 @@ func TestSpoofedEventsAreBounded(t *testing.T) {
 	require.Equal(t, int64(n), es[0].Count)
 	require.Equal(t, w.in((n-1)*time.Millisecond), es[0].At)
 	require.LessOrEqual(t, len(es[0].Message)+len(es[0].Detail), 2*maxWireText)
-	unsent, err := w.Unsignalled(ctx, 10)
+	unsent, err := w.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsent, "signalled once, and never again")
 	last, err := w.LastSeq(ctx)
@@ -98,14 +98,14 @@ func TestUnsignalled(t *testing.T) {
 	n, err := w.PendingSignals(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	unsent, err := w.Unsignalled(ctx, 10)
+	unsent, err := w.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsent, 2)
 	require.Equal(t, inventory.EventHello, unsent[0].Kind)
 	require.Equal(t, inventory.EventKernel, unsent[1].Kind)
 	ch, cancel := w.Subscribe()
 	defer cancel()
-	one, err := w.Unsignalled(ctx, 1)
+	one, err := w.Unsignalled(ctx, 0, 1)
 	require.NoError(t, err)
 	require.Len(t, one, 1)
 	require.Empty(t, ch, "asking again writes nothing: otherwise the pump would wake itself")
@@ -116,7 +116,7 @@ func TestUnsignalled(t *testing.T) {
 
 	// When the run ends, its remaining events need no signal.
 	require.NoError(t, w.EndGrant(ctx, o))
-	unsent, err = w.Unsignalled(ctx, 10)
+	unsent, err = w.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsent)
 	n, err = w.PendingSignals(ctx, o)

@@ -352,7 +352,7 @@ func TestArmByHand(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, now.NetbootOpen(w.clock.Now()))
 	require.False(t, now.SecretsOpen(w.clock.Now()))
-	unsent, err := w.Unsignalled(ctx, 10)
+	unsent, err := w.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsent, "there is no run to signal")
 
@@ -480,7 +480,7 @@ func TestClaimConflict(t *testing.T) {
 	g, err := w.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.False(t, g.SecretsOpen(w.clock.Now()))
-	unsent, err := w.Unsignalled(ctx, 10)
+	unsent, err := w.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsent, 2, "hello and claim-conflict")
 }

@@ -169,7 +169,7 @@ func TestReadersDoNotWaitForAWriter(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	_, err = w.AgentByToken(ctx, []byte("no token"))
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.Unsignalled(ctx, 10)
+	_, err = w.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 
 	_, err = w.ro.ExecContext(ctx, "DELETE FROM machine")

@@ -110,7 +110,7 @@ func TestEachPhaseAppendsAnEvent(t *testing.T) {
 		{Phase: "agent", Began: begun.Add(2 * time.Minute), Before: "loader", Seconds: 30},
 		{Phase: "dhcp", Began: begun.Add(3 * time.Minute), Before: "agent", Seconds: 60},
 	}, got)
-	left, err := s.Unsignalled(ctx, 10)
+	left, err := s.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, left, "a run gets no signal about its own phases")
 }
