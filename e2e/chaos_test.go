@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -857,6 +859,41 @@ func (c *chaos) logged(at int64, pattern string) (bool, error) {
 	return regexp.MatchString(pattern, string(b[min(at, int64(len(b))):]))
 }
 
+// settled is how long the Temporal child must have run before the next fault. Each cell is about one fault; a child that ends
+// again at once is started with growing pauses.
+const settled = 5 * time.Second
+
+// settle waits until the Temporal child has recovered from the last fault.
+func (c *chaos) settle(ctx context.Context) error {
+	return waitFor(ctx, "a Temporal child that stays", func() (bool, error) {
+		pids, err := c.Processes(lab.RoleTemporal)
+		if err != nil || len(pids) == 0 {
+			return false, err
+		}
+		age, err := processAge(pids[0])
+		return err == nil && age > settled, nil // it may have ended just now
+	})
+}
+
+// processAge returns for how long a process has run (proc(5)).
+func processAge(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	up, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	started, err := strconv.ParseFloat(fields[19], 64) // in ticks of 10 ms since the boot
+	if err != nil {
+		return 0, err
+	}
+	now, err := strconv.ParseFloat(strings.Fields(string(up))[0], 64)
+	return time.Duration((now - started/100) * float64(time.Second)), err
+}
+
 // together applies one fault to all cells, each in its phase.
 func (c *chaos) together(ctx context.Context, cells ...*cell) {
 	var ready sync.WaitGroup
@@ -899,7 +936,11 @@ func (c *chaos) together(ctx context.Context, cells ...*cell) {
 // alone catches a cell in a phase of milliseconds and causes its fault.
 func (c *chaos) alone(ctx context.Context, x *cell) {
 	var heal func() error
-	if x.err = x.add(ctx); x.err == nil {
+	x.err = c.settle(ctx)
+	if x.err == nil {
+		x.err = x.add(ctx)
+	}
+	if x.err == nil {
 		x.err = x.catch(ctx, func() (err error) { heal, err = c.hit(ctx, []*cell{x}); return err })
 	}
 	if heal == nil || x.err != nil {

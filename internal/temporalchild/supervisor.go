@@ -20,7 +20,7 @@ type Options struct {
 	Logger  *slog.Logger // required
 
 	BackoffMin time.Duration // pause before the first restart, 1 s; doubled each time
-	BackoffMax time.Duration // longest pause, 30 s; a child that was ready for longer starts over at BackoffMin
+	BackoffMax time.Duration // longest pause, 30 s; after a child that was ready for longer than the last pause, it is BackoffMin again
 	// StartWait is how long a child may take to become ready, 2 min. The time in which it reports
 	// Busy does not count.
 	StartWait      time.Duration
@@ -123,7 +123,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			return nil
 		}
 		s.update(func(st *State) { st.Up, st.Err, st.Restarts = false, err, st.Restarts+1 })
-		if upFor > s.opts.BackoffMax {
+		if upFor > pause {
 			pause = s.opts.BackoffMin
 		}
 		s.opts.Logger.Error("temporal server is not running; it will be started again", append(failureAttrs(err), "pause", pause)...)
