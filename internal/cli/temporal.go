@@ -62,7 +62,11 @@ a lost key cannot be read again.`,
 		if err != nil {
 			return err
 		}
-		return showText(c, map[string]string{"file": file, "key": id}, fmt.Sprintf("key %s is in %s, and encrypts after the next start", id, file))
+		return showText(
+			c,
+			map[string]string{"file": file, "key": id},
+			fmt.Sprintf("key %s is in %s, and encrypts after the next start", id, file),
+		)
 	})
 }
 
