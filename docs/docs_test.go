@@ -126,6 +126,20 @@ func TestLinksResolve(t *testing.T) {
 	}
 }
 
+// TestIndexHasEveryPage: a page that the index does not name is not found.
+func TestIndexHasEveryPage(t *testing.T) {
+	files, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := read(t, "README.md")
+	for _, file := range files {
+		if file != "README.md" && !strings.Contains(index, "]("+file+")") {
+			t.Errorf("docs/README.md does not list %s", file)
+		}
+	}
+}
+
 // anchors are the headings of a document as links name them.
 func anchors(text string) map[string]bool {
 	out := map[string]bool{}
