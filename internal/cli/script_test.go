@@ -68,6 +68,9 @@ func TestScripts(t *testing.T) {
 			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS(lab)); err != nil {
 				return err
 			}
+			if err := writeRESTScript(e, config.Join("127.0.0.1", port)); err != nil {
+				return err
+			}
 			// The files that init writes, with ports of this test.
 			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
 				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", port, port+1, port+5), 0o600)
@@ -76,6 +79,23 @@ func TestScripts(t *testing.T) {
 			"run": runCLI, "exits": exits, "waitfor": waitFor,
 		},
 	})
+}
+
+// writeRESTScript writes the shell lines of docs/rest.md to rest.sh, for this test's server.
+func writeRESTScript(e *testscript.Env, listen string) error {
+	_, here, _, _ := runtime.Caller(0)
+	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../docs/rest.md"))
+	if err != nil {
+		return err
+	}
+	var lines strings.Builder
+	for _, m := range codeBlock.FindAllStringSubmatch(string(doc), -1) {
+		if m[1] == "sh" {
+			lines.WriteString(m[2])
+		}
+	}
+	script := strings.NewReplacer("127.0.0.1:8080", listen, "/etc/ingot/token", filepath.Join(e.WorkDir, "etc/ingot/token")).Replace(lines.String())
+	return os.WriteFile(filepath.Join(e.WorkDir, "rest.sh"), []byte(script), 0o600)
 }
 
 // processState is held by a command that uses the environment and the working
