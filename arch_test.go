@@ -89,14 +89,17 @@ var may = map[string]string{
 	"internal/temporalserver": "internal/dbcopy internal/temporalchild internal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve inventory github.com/prometheus/client_golang",
+	"internal/tracing": "action bmc bootsvc inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
+		"google.golang.org/protobuf",
+
+	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve internal/tracing inventory github.com/prometheus/client_golang",
 
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
 		"internal/httpserve internal/listener internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
-		"internal/temporalfile go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
+		"internal/temporalfile internal/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",

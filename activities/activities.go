@@ -36,6 +36,8 @@ type Activities struct {
 	Log      *slog.Logger
 	// Troubles, if not nil, receives each attempt from the worker.
 	Troubles *Troubles
+	// TraceOf, if not nil, returns to which trace the run of an activity belongs.
+	TraceOf func(context.Context) *inventory.Trace
 
 	lastLab labCache
 	// confirmed is the time, in Unix nanoseconds, of the newest event that the operator
@@ -304,6 +306,9 @@ func (a *Activities) Record(ctx context.Context, w inventory.Workflow, input any
 	var err error
 	if w.Input, err = json.Marshal(input); err != nil {
 		return fmt.Errorf("recording the input of run %q: %w", w.Run, err)
+	}
+	if a.TraceOf != nil {
+		w.Trace = a.TraceOf(ctx)
 	}
 	return a.Records.PutWorkflow(ctx, w)
 }

@@ -55,6 +55,8 @@ type Config struct {
 	BMC     BMC
 	Upkeep  Upkeep
 	Process Process
+	// Trace returns the context of a request that may start a run, by its header and its route; nil: runs have no traces.
+	Trace func(ctx context.Context, h http.Header, method, route string) context.Context
 	// Metrics answers GET /metrics; nil: there are none.
 	Metrics http.Handler
 	// Codec encrypts and decrypts the payloads of Temporal; nil: they are not encrypted.
@@ -106,6 +108,9 @@ func New(c Config) (*API, error) {
 	httpapi.AddRoutes(r, sessions.metricsRoutes(c.Metrics))
 	httpapi.AddRoutes(r, sessions.codecRoutes(c.Codec))
 	r.Use(sessions.authenticate, checkOrigin)
+	if c.Trace != nil {
+		r.Use(traceRequests(c.Trace))
+	}
 	httpapi.AddRoutes(r, sessions.routes())
 	for _, routes := range n.routes() {
 		httpapi.AddRoutes(r, routes)
@@ -207,6 +212,15 @@ type byName struct {
 // byRun is a request for the run or operation named in the path.
 type byRun struct {
 	Run string `path:"run" json:"-"`
+}
+
+// traceRequests gives requests that may start a run the context of their trace.
+func traceRequests(trace func(ctx context.Context, h http.Header, method, route string) context.Context) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		if c.Request.Method == http.MethodPost {
+			c.Request = c.Request.WithContext(trace(c.Request.Context(), c.Request.Header, c.Request.Method, c.FullPath()))
+		}
+	}
 }
 
 // accept returns a handler of a JSON body that starts something.

@@ -63,8 +63,8 @@ type Config struct {
 	// WakeFrom is the source address of magic packets. If it is the zero address,
 	// the routing table chooses one.
 	WakeFrom netip.Addr
-	// Observe is called after each operation; nil = not.
-	Observe func(Operation)
+	// Observe is called after each operation with its context; nil = not.
+	Observe func(context.Context, Operation)
 
 	now   func() time.Time
 	sleep func(context.Context, time.Duration) error

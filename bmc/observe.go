@@ -24,11 +24,13 @@ const (
 // Operation is an operation on a BMC that has ended. Driver, Name and Outcome have few values.
 type Operation struct {
 	Driver, Name, Outcome string
-	Took                  time.Duration // with the time in which another operation used the BMC
+	// Machine is its name, and Address the host of its BMC; "" = not known.
+	Machine, Address string
+	Took             time.Duration // with the time in which another operation used the BMC
 }
 
 // observe returns a function that reports the operation when it has ended with *err.
-func (d *Driver) observe(b inventory.BMC, what string, err *error) (ended func()) {
+func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err *error) (ended func()) {
 	if d.cfg.Observe == nil {
 		return func() {}
 	}
@@ -42,7 +44,9 @@ func (d *Driver) observe(b inventory.BMC, what string, err *error) (ended func()
 		if _, known := providers[driver]; !known && !b.Wakes() {
 			driver = "unknown"
 		}
-		d.cfg.Observe(Operation{Driver: driver, Name: name, Outcome: outcome(*err), Took: time.Since(began)})
+		d.cfg.Observe(ctx, Operation{
+			Driver: driver, Name: name, Outcome: outcome(*err), Machine: b.Machine, Address: b.Host, Took: time.Since(began),
+		})
 	}
 }
 

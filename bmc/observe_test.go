@@ -16,7 +16,7 @@ import (
 func TestOperationsAreObserved(t *testing.T) {
 	b := newBench(t)
 	var seen []string
-	b.cfg.Observe = func(o Operation) {
+	b.cfg.Observe = func(_ context.Context, o Operation) {
 		require.GreaterOrEqual(t, o.Took, time.Duration(0))
 		seen = append(seen, fmt.Sprintf("%s, %s: %s", o.Driver, o.Name, o.Outcome))
 	}

@@ -27,7 +27,7 @@ var features = registrar.Features{
 func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string,
 	do func(*session) error,
 ) (err error) {
-	defer d.observe(b, what, &err)()
+	defer d.observe(ctx, b, what, &err)()
 	if err := check(b); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -32,7 +32,7 @@ func magic(mac string) ([]byte, error) {
 
 // wake sends magic packets. They have no answer, so it cannot check their effect.
 func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence func(context.Context) error) (err error) {
-	defer d.observe(b, "power "+power, &err)()
+	defer d.observe(ctx, b, "power "+power, &err)()
 	if power != "on" {
 		return fmt.Errorf("power %s: %w", power, check(b))
 	}

@@ -113,8 +113,10 @@ type Config struct {
 	// 16 bytes. Without it (the key file is lost) machines get addresses, but none is
 	// armed.
 	ClaimKey []byte
-	// Images, if set, are served under /images/.
-	Images Images
+	// Images, if set, are served under /images/. Delivered, if set, is called after each answer to a machine that a
+	// run owns; it must not wait.
+	Images    Images
+	Delivered func(Delivery)
 	// Installers, if set, provides the boots of other installers. Their images come
 	// from Images. MetadataURL is the base URL of the metadata server, which serves
 	// their documents.

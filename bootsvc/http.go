@@ -46,7 +46,7 @@ const (
 func (s *Server) Handler() http.Handler {
 	var images http.Handler
 	if s.cfg.Images != nil {
-		images = ImageHandler(s.cfg.Images, s.log)
+		images = s.observeImages(ImageHandler(s.cfg.Images, s.log))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -315,11 +315,11 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range")
 	}
-	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	sw, began := newStreamWriter(w), s.now()
 	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
 	if kind != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
-		s.rec.event(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()))
+		s.rec.transfer(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()), began)
 	}
 }
 

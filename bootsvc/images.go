@@ -1,11 +1,13 @@
 package bootsvc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"path"
 	"regexp"
 	"strings"
@@ -78,7 +80,41 @@ func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSee
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // many small ranges cost the server more than the client
 	}
-	http.ServeContent(&streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r, name, time.Time{}, f)
+	http.ServeContent(newStreamWriter(w), r, name, time.Time{}, f)
+}
+
+// A Delivery is an answer to the request of a machine for an image.
+type Delivery struct {
+	Owner         inventory.Owner // of the machine's grant
+	Boot          int
+	Method, Image string
+	Client        netip.Addr
+	Status        int
+	Bytes         int64
+	Began, Ended  time.Time
+}
+
+// observeImages calls Config.Delivered after each answer to a machine that a run owns. The machine is recognized by
+// its address.
+func (s *Server) observeImages(h http.Handler) http.Handler {
+	if s.cfg.Delivered == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sw, began := newStreamWriter(w), s.now()
+		h.ServeHTTP(sw, r)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), awaitedLookup)
+		defer cancel()
+		source := bySource(r)
+		_, g, _, err := s.lookup(ctx, source)
+		if err != nil || g.Run == "" || g.Person() {
+			return
+		}
+		s.cfg.Delivered(Delivery{
+			Owner: g.Owner, Boot: g.Boot, Method: r.Method, Image: path.Base(r.URL.Path), Client: source.Address,
+			Status: cmp.Or(sw.status, http.StatusOK), Bytes: sw.written, Began: began, Ended: s.now(),
+		})
+	})
 }
 
 const (
@@ -93,6 +129,10 @@ type streamWriter struct {
 	control *http.ResponseController
 	status  int
 	written int64
+}
+
+func newStreamWriter(w http.ResponseWriter) *streamWriter {
+	return &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 }
 
 func (w *streamWriter) WriteHeader(status int) {

@@ -184,7 +184,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range")
 	}
-	sw := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	sw, began := newStreamWriter(w), s.now()
 	http.ServeContent(sw, r, name, time.Time{}, f)
 	if r.Method != http.MethodGet || !sentToEnd(sw, size) {
 		return
@@ -193,7 +193,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	if name == i.Kernel {
 		kind = inventory.EventKernel
 	}
-	s.rec.event(d, kind, fmt.Sprintf("%s, %d bytes by HTTP", name, size))
+	s.rec.transfer(d, kind, fmt.Sprintf("%s, %d bytes by HTTP", name, size), began)
 	if name == i.Payload {
 		s.spend(context.WithoutCancel(r.Context()), d, name)
 	}

@@ -3,6 +3,7 @@ package bootsvc
 import (
 	"container/list"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ func (p *pendingEvents) add(e inventory.Event) bool {
 	k := eventKey{e.Machine, e.Run, e.Epoch, e.Boot, e.Kind}
 	if i, ok := p.index[k]; ok {
 		p.list[i].Count += e.Count
-		p.list[i].Message = e.Message
+		p.list[i].Message, p.list[i].Detail = e.Message, e.Detail
 		return true
 	}
 	if len(p.list) >= maxPendingEvents {
@@ -146,12 +147,24 @@ func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 }
 
 // event records an event of d's machine. Equal events are merged and counted.
-func (r *recorder) event(d Decision, kind, message string) {
+func (r *recorder) event(d Decision, kind, message string) { r.add(d, kind, message, nil) }
+
+// transfer records that a file was sent to d's machine.
+func (r *recorder) transfer(d Decision, kind, message string, began time.Time) {
+	detail, err := json.Marshal(inventory.Transfer{Seconds: r.now().Sub(began).Seconds()})
+	if err != nil {
+		detail = nil // a struct of numbers always encodes
+	}
+	r.add(d, kind, message, detail)
+}
+
+func (r *recorder) add(d Decision, kind, message string, detail json.RawMessage) {
 	if d.Machine == "" {
 		return // a machine that is being discovered has no events
 	}
 	e := inventory.Event{
-		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message, At: r.now(), Count: 1,
+		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message, Detail: detail,
+		At: r.now(), Count: 1,
 	}
 	r.mu.Lock()
 	ok := r.events.add(e)

@@ -187,13 +187,14 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	if m != nil {
 		rank = ask.rank(*m, d)
 	}
+	began := s.now()
 	if err := ask.send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.
 		s.log.With(d.logKeys()...).Debug("TFTP transfer ended early", "file", file, "error", err)
 		return err
 	}
 	if m != nil {
-		s.rec.event(d, inventory.EventLoader, file+" by TFTP")
+		s.rec.transfer(d, inventory.EventLoader, file+" by TFTP", began)
 	}
 	return nil
 }

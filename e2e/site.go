@@ -465,6 +465,11 @@ func (s *Site) run(ctx context.Context, name string, args ...string) (string, er
 // REST sends a request with the admin token and decodes the answer into into, unless that is
 // nil. A status of 400 or more is an error with the body.
 func (s *Site) REST(ctx context.Context, method, path string, body, into any) error {
+	return s.RESTWith(ctx, http.Header{}, method, path, body, into)
+}
+
+// RESTWith is REST with further headers.
+func (s *Site) RESTWith(ctx context.Context, header http.Header, method, path string, body, into any) error {
 	var r io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -487,6 +492,7 @@ func (s *Site) REST(ctx context.Context, method, path string, body, into any) er
 	if err != nil {
 		return err
 	}
+	req.Header = header.Clone()
 	if s.guest != nil {
 		req.Host = fmt.Sprintf("%s:%d", lab.ServerAddress, apiPort)
 	}

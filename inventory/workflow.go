@@ -102,6 +102,8 @@ type Workflow struct {
 	Started   time.Time       `json:"started"`
 	Ended     time.Time       `json:"ended,omitzero"`
 	Updated   time.Time       `json:"updated"`
+	// Trace is the trace of the run; nil: it has none.
+	Trace *Trace `json:"trace,omitempty"`
 	// Retrying lists the activities that failed and are being retried. The API fills
 	// it in; it is never stored, because the store itself may fail.
 	Retrying []string `json:"retrying,omitempty"`

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -126,6 +127,10 @@ func (c *Client) Request(
 		req.ContentLength = length
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
+	// By this variable programs pass their trace on to the programs that they start.
+	if parent := os.Getenv("TRACEPARENT"); parent != "" {
+		req.Header.Set("Traceparent", parent)
+	}
 
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -39,6 +39,7 @@ func (c *Config) check() inventory.Problems {
 	p.prefixes("bmc.networks", c.BMC.Networks)
 	c.Power.check(&p)
 	c.Notify.check(&p)
+	c.Tracing.check(&p)
 	c.Temporal.check(&p)
 	c.Site.check(&p)
 	c.checkLimits(&p)

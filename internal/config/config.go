@@ -54,6 +54,7 @@ type Config struct {
 	Records Records `json:"records,omitempty"`
 	Site    Site    `json:"site,omitempty"`
 	Notify  Notify  `json:"notify,omitempty"`
+	Tracing Tracing `json:"tracing,omitempty"`
 }
 
 // Notify says where notices go when an operator is needed.

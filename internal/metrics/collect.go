@@ -52,6 +52,7 @@ func (c *collector) parts() []part {
 		{"notices", c.readNotices},
 		{"disks", c.readDisks},
 		{"clock", c.readClock},
+		{"traces", c.readTraces},
 	}
 }
 
@@ -338,4 +339,15 @@ func (c *collector) readClock(_ context.Context, o out) error {
 		o.putBool("ingot_clock_synchronized", yes)
 	}
 	return err
+}
+
+func (c *collector) readTraces(_ context.Context, o out) error {
+	if c.Traces == nil {
+		return nil
+	}
+	n := c.Traces()
+	o.put("ingot_trace_spans_exported_total", float64(n.Exported))
+	o.put("ingot_trace_spans_dropped_total", float64(n.Full), "queue-full")
+	o.put("ingot_trace_spans_dropped_total", float64(n.Refused), "refused")
+	return nil
 }

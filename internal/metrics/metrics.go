@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/tracing"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -73,6 +74,8 @@ type Config struct {
 	Synchronized func() (bool, error)
 	// Certificates returns when those of listeners expire, by name.
 	Certificates func() map[string]time.Time
+	// Traces are the spans that were sent and dropped.
+	Traces func() tracing.Counts
 }
 
 // Metrics are the metrics of a server. Make them with New.

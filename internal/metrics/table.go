@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Kinds of metrics.
 const (
@@ -22,7 +26,9 @@ type Metric struct {
 //
 // No label holds text that a machine supplies. A machine's name is a label only of what an operator must look at: an
 // open question, and a window that no run owns. Both are few, and an alert that does not name the machine is of little use.
-func Table() []Metric {
+func Table() []Metric { return slices.Concat(runMetrics(), networkMetrics(), serverMetrics()) }
+
+func runMetrics() []Metric {
 	return []Metric{
 		{"ingot_build_info", Gauge, []string{"version"}, "Always 1; the label is the version of this server."},
 		{"ingot_scrape_collector_success", Gauge, []string{"collector"}, "1 if this part of the metrics could be read."},
@@ -60,7 +66,11 @@ func Table() []Metric {
 
 		{"ingot_agents", Gauge, []string{"state"}, "Agents that were heard in the last hour: working, idle, or silent for a minute."},
 		{"ingot_agents_lost_total", Counter, nil, "Agents that fell silent while they had work."},
+	}
+}
 
+func networkMetrics() []Metric {
+	return []Metric{
 		{"ingot_dhcp_packets_received_total", Counter, nil, "DHCP packets received."},
 		{"ingot_dhcp_packets_answered_total", Counter, nil, "DHCP packets answered."},
 		{"ingot_dhcp_packets_dropped_total", Counter, []string{"reason"}, "DHCP packets dropped: queue-full, malformed, or not-relayed."},
@@ -76,7 +86,11 @@ func Table() []Metric {
 		{"ingot_boot_events_dropped_total", Counter, nil, "Boot events that were not recorded, because too many waited."},
 		{"ingot_unknown_machines_dropped_total", Counter, nil, "Unknown machines that were not recorded, because too many were new."},
 		{"ingot_syslog_lines_dropped_total", Counter, []string{"reason"}, "Lines of syslog that were not kept: too-many or unknown-host."},
+	}
+}
 
+func serverMetrics() []Metric {
+	return []Metric{
 		{"ingot_database_size_bytes", Gauge, []string{"database", "file"}, "Size of the databases inventory and temporal: main or wal."},
 		{"ingot_database_waits_total", Counter, []string{"pool"}, "Times that a statement waited for a connection: read or write."},
 		{"ingot_database_wait_seconds_total", Counter, []string{"pool"}, "Time that statements waited for a connection."},
@@ -99,6 +113,12 @@ func Table() []Metric {
 		},
 		{"ingot_notices_waiting", Gauge, nil, "Notices that the webhook has not accepted yet."},
 		{"ingot_notice_oldest_timestamp_seconds", Gauge, nil, "Time of the oldest waiting notice."},
+		{"ingot_trace_spans_exported_total", Counter, nil, "Spans that the collector has taken."},
+		{
+			"ingot_trace_spans_dropped_total", Counter,
+			[]string{"reason"},
+			"Spans that were dropped: queue-full (too many waited for the collector) or refused (by the collector).",
+		},
 	}
 }
 

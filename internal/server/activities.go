@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
 	"github.com/ingotmetal/ingot/internal/systems/talos"
 	"github.com/ingotmetal/ingot/internal/systems/vyos"
+	"github.com/ingotmetal/ingot/internal/tracing"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -45,7 +46,7 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 
 	return bmc.New(bmc.Config{
 		Authorities: authorities, Keys: s.records.store,
-		Observe: s.metrics.ObserveBMC, Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
+		Observe: s.observeBMC, Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
 		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
 	}), nil
 }
@@ -107,7 +108,7 @@ func (s *server) siteOf() activities.Site {
 // newActivities builds every side effect of workflows. The API is made later.
 func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
-	return &activities.Activities{
+	out := &activities.Activities{
 		Store: activities.Store{
 			Machines: machinesOf{store, s.rotation()}, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store,
 			Records: store, Operations: store, Moving: store, Labs: store, Relays: store,
@@ -123,4 +124,8 @@ func (s *server) newActivities() *activities.Activities {
 		},
 		BMC: s.bmc, Rotation: s.rotation(), Site: s.siteOf(), Log: s.log.With("part", "activities"), Troubles: activities.NewTroubles(time.Now),
 	}
+	if s.tracing != nil {
+		out.TraceOf = tracing.TraceOf
+	}
+	return out
 }

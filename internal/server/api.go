@@ -49,7 +49,7 @@ func (s *server) newAPI() (*api.API, error) {
 	if _, err := catalog.Read(s.cfg.Images.Catalog); err != nil {
 		return nil, fmt.Errorf("images.catalog: %w", err)
 	}
-	return api.New(api.Config{
+	c := api.Config{
 		Stores: api.Stores{
 			Machines: store, Windows: store, Views: store, Templates: store, Images: store, ImageUsers: store,
 			Workflows: store, Events: store, Operations: store, Genesis: store, BMCJobs: store, Sessions: store,
@@ -80,7 +80,11 @@ func (s *server) newAPI() (*api.API, error) {
 		},
 		Metrics: s.metrics.Handler(), Codec: s.temporal.codecHandler(),
 		Site: s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
-	})
+	}
+	if s.tracing != nil {
+		c.Trace = s.tracing.Request
+	}
+	return api.New(c)
 }
 
 // unknownDropped is how many unknown machines were not recorded.

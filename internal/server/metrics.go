@@ -35,6 +35,9 @@ func (s *server) readMetrics(ctx context.Context) error {
 	if s.records.reserve.State().Size > 0 {
 		c.ReserveHeld = func() bool { return s.records.reserve.State().Held }
 	}
+	if s.tracing != nil {
+		c.Traces = s.tracing.Counts
+	}
 	if s.temporal.child != nil {
 		c.Databases["temporal"] = archive.TemporalFile(s.cfg)
 	}

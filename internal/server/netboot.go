@@ -79,6 +79,9 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
 	}
+	if s.tracing != nil {
+		cfg.Delivered = s.tracing.Delivered
+	}
 	if signer := s.secrets.ring.PlanSigner(); signer != nil {
 		cfg.PlanKey = action.FormatPlanKey(signer.Public().(ed25519.PublicKey))
 	}

@@ -90,6 +90,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 		{"reserve", s.records.reserve.Run},
 		{"old records", s.keepRecords},
 		{"notices", s.sendNotices},
+		{"traces", s.sendTraces},
 		{"hand-over", func(ctx context.Context) error { return s.host.AwaitHandOver(ctx, s, stopWorkers) }},
 		{"keys of another host", func(ctx context.Context) error { return s.host.ReplaceKeys(ctx, s) }},
 	}

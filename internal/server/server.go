@@ -33,6 +33,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/tracing"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -120,6 +121,7 @@ type server struct {
 	api       *api.API
 	notify    *notify.Sender // nil: no notices are sent
 	metrics   *metrics.Metrics
+	tracing   *tracing.Tracing // nil: runs have no traces
 	requests  requests
 
 	operatorTLS atomic.Pointer[tls.Config] // nil: operators are served without TLS, or nothing is bound yet
@@ -161,6 +163,9 @@ func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err err
 		return nil, err
 	}
 	s.closeNotices(ctx)
+	if s.tracing, err = s.newTracing(ctx); err != nil {
+		return nil, err
+	}
 	if s.temporal, err = s.newTemporal(); err != nil {
 		return nil, err
 	}

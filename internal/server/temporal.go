@@ -22,6 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/payloadcodec"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/tracing"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -34,6 +35,7 @@ type temporal struct {
 	child   *temporalchild.Supervisor // nil: a cluster by address
 	tls     *tls.Config               // of connections to the child; nil: without TLS
 	records clusterRecords
+	tracing *tracing.Tracing // nil: runs have no traces
 	// codec encrypts payloads in a cluster by address, and converter uses it; nil: they stay plain.
 	codec     *payloadcodec.Codec
 	converter converter.DataConverter
@@ -58,7 +60,7 @@ type clusterRecords interface {
 
 func (s *server) newTemporal() (*temporal, error) {
 	t := &temporal{
-		cfg: s.cfg, log: s.log, records: s.records.store, hold: activities.NewHold(s.records.restored),
+		cfg: s.cfg, log: s.log, records: s.records.store, tracing: s.tracing, hold: activities.NewHold(s.records.restored),
 	}
 	if s.cfg.Temporal.Address != "" {
 		opts, err := ClusterOptions(s.cfg.Temporal)

@@ -35,6 +35,10 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	opts.Identity = t.newWorkerIdentity()
 	broken := make(brokenConnections, 1)
 	opts.ConnectionOptions.DialOptions = append(slices.Clone(opts.ConnectionOptions.DialOptions), grpc.WithStatsHandler(broken))
+	opts, err := t.traced(opts)
+	if err != nil {
+		return err
+	}
 	c, err := client.DialContext(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("dialling Temporal at %s: %w", opts.HostPort, err)

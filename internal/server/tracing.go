@@ -1,0 +1,61 @@
+package server
+
+import (
+	"context"
+	"os"
+
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/bmc"
+	"github.com/ingotmetal/ingot/internal/tracing"
+)
+
+// newTracing makes what sends the traces of runs; nil without a collector.
+func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
+	c := s.cfg.Tracing
+	if c.Endpoint == "" {
+		return nil, nil
+	}
+
+	name := s.cfg.Site.Name
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			return nil, err
+		}
+	}
+
+	return tracing.New(ctx, tracing.Config{
+		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: name, Version: s.Version,
+		Store: s.records.store, Log: s.log.With("part", "tracing"),
+	})
+}
+
+// sendTraces sends the traces of runs until ctx ends, if there is a collector.
+func (s *server) sendTraces(ctx context.Context) error {
+	if s.tracing == nil {
+		return nil
+	}
+	return s.tracing.Run(ctx)
+}
+
+// observeBMC counts an operation on a BMC, and makes its span.
+func (s *server) observeBMC(ctx context.Context, o bmc.Operation) {
+	s.metrics.ObserveBMC(o)
+	if s.tracing != nil {
+		s.tracing.BMC(ctx, o)
+	}
+}
+
+// traced adds what hands traces on to the options of a client, if there is a collector.
+func (t *temporal) traced(o client.Options) (client.Options, error) {
+	if t.tracing == nil {
+		return o, nil
+	}
+	i, err := t.tracing.Interceptor()
+	if err != nil {
+		return o, err
+	}
+	o.Interceptors = append(o.Interceptors, i) // the workers use it, too
+	return o, nil
+}

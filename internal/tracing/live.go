@@ -1,0 +1,173 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ingotmetal/ingot/bmc"
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	maxWaiting    = 4096 // spans that wait for the collector
+	maxChildren   = 256  // of one open span
+	maxAtOnce     = 512  // spans in one request
+	maxDeliveries = 256
+)
+
+// queue keeps spans that were made while they happened. A span whose parent is open in this process waits for the
+// parent and is sent after it: if the server is killed before the parent ends, neither is sent.
+type queue struct {
+	dropped *atomic.Int64
+
+	mu      sync.Mutex
+	open    map[trace.SpanID][]sdktrace.ReadOnlySpan // children that have ended, by their open parent
+	waiting []sdktrace.ReadOnlySpan
+}
+
+func newQueue(dropped *atomic.Int64) *queue {
+	return &queue{dropped: dropped, open: map[trace.SpanID][]sdktrace.ReadOnlySpan{}}
+}
+
+// OnStart implements sdktrace.SpanProcessor.
+func (q *queue) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, ok := q.open[s.Parent().SpanID()]; !ok {
+		q.open[s.SpanContext().SpanID()] = nil
+	}
+}
+
+// OnEnd implements sdktrace.SpanProcessor.
+func (q *queue) OnEnd(s sdktrace.ReadOnlySpan) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	id, parent := s.SpanContext().SpanID(), s.Parent().SpanID()
+	if children, ok := q.open[parent]; ok {
+		if len(children) < maxChildren {
+			q.open[parent] = append(children, s)
+		} else {
+			q.dropped.Add(1)
+		}
+		return
+	}
+	all := append([]sdktrace.ReadOnlySpan{s}, q.open[id]...)
+	delete(q.open, id)
+	// The whole group or none of it: no child without its parent.
+	if len(q.waiting)+len(all) > maxWaiting {
+		q.dropped.Add(int64(len(all)))
+		return
+	}
+	q.waiting = append(q.waiting, all...)
+}
+
+// ForceFlush implements sdktrace.SpanProcessor.
+func (*queue) ForceFlush(context.Context) error { return nil }
+
+// Shutdown implements sdktrace.SpanProcessor.
+func (*queue) Shutdown(context.Context) error { return nil }
+
+func (q *queue) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}
+
+// first returns the spans for the next request, which stay in the queue.
+func (q *queue) first() []sdktrace.ReadOnlySpan {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.waiting[:min(len(q.waiting), maxAtOnce)]
+}
+
+// remove takes the first n spans out.
+func (q *queue) remove(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append([]sdktrace.ReadOnlySpan(nil), q.waiting[n:]...)
+}
+
+// sendLive sends the spans of the queue.
+func (t *Tracing) sendLive(ctx context.Context) error {
+	for {
+		spans := t.queue.first()
+		if len(spans) == 0 {
+			return nil
+		}
+		if err := t.export(ctx, spans); err != nil {
+			return err
+		}
+		t.queue.remove(len(spans))
+	}
+}
+
+// BMC makes the span of an operation on a BMC that has ended, if ctx is that of a traced activity.
+func (t *Tracing) BMC(ctx context.Context, o bmc.Operation) {
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return
+	}
+	end := time.Now()
+	_, s := t.live.Start(ctx, "bmc "+o.Name, trace.WithTimestamp(end.Add(-o.Took)), trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("ingot.bmc.driver", o.Driver), attribute.String("ingot.bmc.operation", o.Name)))
+	if o.Machine != "" {
+		s.SetAttributes(keyMachine.String(o.Machine))
+	}
+	if o.Address != "" {
+		s.SetAttributes(semconv.ServerAddress(o.Address))
+	}
+	if o.Outcome != bmc.OutcomeOK {
+		// Without the text of the error: a BMC has written it.
+		s.SetStatus(codes.Error, o.Outcome)
+		s.SetAttributes(semconv.ErrorTypeKey.String(o.Outcome))
+	}
+	s.End(trace.WithTimestamp(end))
+}
+
+// Delivered makes the span of a delivery. It never waits.
+func (t *Tracing) Delivered(d bootsvc.Delivery) {
+	select {
+	case t.deliveries <- d:
+	default:
+		t.full.Add(1)
+	}
+}
+
+// takeDeliveries makes the spans of deliveries. Those of runs without a trace are left out.
+func (t *Tracing) takeDeliveries(ctx context.Context) error {
+	for range len(t.deliveries) {
+		d := <-t.deliveries
+		w, err := t.cfg.Store.Workflow(ctx, d.Owner.Run)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			t.full.Add(1)
+			return err
+		}
+		if r, ok := rootOf(w); ok {
+			t.deliver(d, r)
+		}
+	}
+	return nil
+}
+
+func (t *Tracing) deliver(d bootsvc.Delivery, r root) {
+	ctx := trace.ContextWithSpanContext(context.Background(), r.run)
+	_, s := t.live.Start(ctx, d.Method+" /images/{image}", trace.WithTimestamp(d.Began), trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithAttributes(ownerKeys(d.Owner, d.Boot)...),
+		trace.WithAttributes(
+			semconv.HTTPRequestMethodKey.String(d.Method), semconv.HTTPRoute("/images/{image}"), semconv.HTTPResponseStatusCode(d.Status),
+			semconv.HTTPResponseBodySize(int(d.Bytes)), semconv.ClientAddress(d.Client.String()), attribute.String("ingot.image", d.Image),
+		))
+	s.End(trace.WithTimestamp(d.Ended))
+}

@@ -1,0 +1,201 @@
+package tracing
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// made collects the spans that are made of what is stored.
+type made struct{ spans []sdktrace.ReadOnlySpan }
+
+// OnStart implements sdktrace.SpanProcessor.
+func (*made) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+
+// OnEnd implements sdktrace.SpanProcessor.
+func (m *made) OnEnd(s sdktrace.ReadOnlySpan) { m.spans = append(m.spans, s) }
+
+// ForceFlush implements sdktrace.SpanProcessor.
+func (*made) ForceFlush(context.Context) error { return nil }
+
+// Shutdown implements sdktrace.SpanProcessor.
+func (*made) Shutdown(context.Context) error { return nil }
+
+// root is the beginning of a run's trace.
+type root struct {
+	run    trace.SpanContext // of the run
+	parent trace.SpanContext // of the request that started the run; invalid: there is none
+	caller trace.SpanContext // of the client that made the request; invalid: it sent none
+}
+
+// rootOf returns the beginning of the trace of w; false if it has none.
+func rootOf(w inventory.Workflow) (r root, ok bool) {
+	if w.Trace == nil {
+		return r, false
+	}
+	id, err := trace.TraceIDFromHex(w.Trace.ID)
+	if err != nil {
+		return r, false
+	}
+	r.run = runContext(id, w.Run)
+	if parent, err := trace.SpanIDFromHex(w.Trace.Parent); err == nil {
+		r.parent = remote(id, parent)
+	}
+	if w.Trace.Request == nil {
+		return r, true
+	}
+	if caller, err := trace.SpanIDFromHex(w.Trace.Request.Caller); err == nil {
+		r.caller = remote(id, caller)
+	}
+	return r, true
+}
+
+// sendStored sends the spans of the events since the last call. They are sent again until the collector has taken
+// or refused them.
+func (t *Tracing) sendStored(ctx context.Context) error {
+	for {
+		events, last, err := t.cfg.Store.TracedEvents(ctx, t.sent)
+		if err != nil || last == t.sent {
+			return err
+		}
+		t.made.spans = nil
+		runs := map[string]inventory.Workflow{}
+		for _, e := range events {
+			w, ok := runs[e.Run]
+			if !ok {
+				if w, err = t.cfg.Store.Workflow(ctx, e.Run); err != nil && !errors.Is(err, inventory.ErrNotFound) {
+					return err
+				}
+				runs[e.Run] = w // without a trace if there is no record
+			}
+			if r, ok := rootOf(w); ok {
+				t.makeSpans(r, w, e)
+			}
+		}
+		if err := t.export(ctx, t.made.spans); err != nil {
+			return err
+		}
+		if err := t.cfg.Store.SetTracesSent(ctx, last); err != nil {
+			return err
+		}
+		t.sent = last
+	}
+}
+
+// A stored is a span that is made of what is stored.
+type stored struct {
+	id          trace.SpanID
+	parent      trace.SpanContext // invalid: it is the root
+	name        string
+	kind        trace.SpanKind
+	began, over time.Time
+	keys        []attribute.KeyValue
+	failed      string // why; "" = not
+}
+
+func (t *Tracing) make(of trace.TraceID, s stored) {
+	ctx := context.WithValue(context.Background(), wantedKey{}, wanted{of, s.id})
+	if s.parent.IsValid() {
+		ctx = trace.ContextWithSpanContext(ctx, s.parent)
+	}
+	if s.began.After(s.over) {
+		s.began = s.over // the clock was set
+	}
+	_, span := t.stored.Start(ctx, s.name, trace.WithTimestamp(s.began), trace.WithSpanKind(s.kind), trace.WithAttributes(s.keys...))
+	if s.failed != "" {
+		span.SetStatus(codes.Error, s.failed)
+	}
+	span.End(trace.WithTimestamp(s.over))
+}
+
+// makeSpans makes the spans that become complete with an event.
+func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEvent) {
+	phase := phaseOf(e.Phase)
+	if e.Kind == inventory.EventPhase {
+		t.makePhase(r, w, e, phase)
+		return
+	}
+	s, ok := spanOfKind(w, e)
+	if !ok {
+		return
+	}
+	s.id, s.parent = spanOfEvent(e.Event), r.run
+	if phase != "" && !isOver(phase) { // the last phase is only a moment and has no span
+		s.parent = remote(r.run.TraceID(), spanOfEvent(e.Phase))
+		s.keys = append(s.keys, keyPhase.String(phase))
+	}
+	s.keys = append(s.keys, ownerKeys(ownerOf(e.Event), e.Boot)...)
+	t.make(r.run.TraceID(), s)
+}
+
+// makePhase makes the span of the phase that ends with e. The first phase ends the request that started the run, and
+// the last one is the end of the run.
+func (t *Tracing) makePhase(r root, w inventory.Workflow, e inventory.TracedEvent, phase string) {
+	id := r.run.TraceID()
+	switch {
+	case phase != "" && !isOver(phase):
+		t.make(id, stored{
+			id: spanOfEvent(e.Phase), parent: r.run, name: phase, kind: trace.SpanKindInternal, began: e.Phase.At, over: e.At,
+			keys: append(ownerKeys(ownerOf(e.Phase), 0), keyPhase.String(phase)),
+		})
+	case phase == "" && w.Trace.Request != nil:
+		q := w.Trace.Request
+		t.make(id, stored{
+			id: r.parent.SpanID(), parent: r.caller, name: q.Method + " " + q.Route, kind: trace.SpanKindServer,
+			began: q.Received, over: w.Started,
+			keys: append(ownerKeys(inventory.Owner{Machine: w.Machine, Run: w.Run}, 0),
+				semconv.HTTPRequestMethodKey.String(q.Method), semconv.HTTPRoute(q.Route)),
+		})
+	}
+	if !isOver(phaseOf(e.Event)) {
+		return
+	}
+	s := stored{
+		id: r.run.SpanID(), parent: r.parent, name: "RunWorkflow:" + w.Type, kind: trace.SpanKindServer, began: w.Started, over: e.At,
+		keys: append(ownerKeys(ownerOf(e.Event), 0), keyWorkflow.String(w.ID), keyTemporalRun.String(w.Run),
+			attribute.String("ingot.state", w.State)),
+	}
+	for key, value := range map[string]string{"ingot.template": w.Template, "ingot.image": w.Image, "ingot.evidence": w.Evidence} {
+		if value != "" {
+			s.keys = append(s.keys, attribute.String(key, value))
+		}
+	}
+	if w.State != inventory.StateSuccess {
+		s.failed = w.State // without the message, which may quote a machine
+	}
+	t.make(id, s)
+}
+
+// Keys of Temporal's SDK.
+const (
+	keyWorkflow    = attribute.Key("temporalWorkflowID")
+	keyTemporalRun = attribute.Key("temporalRunID")
+)
+
+// ownerOf returns whose event e is.
+func ownerOf(e inventory.Event) inventory.Owner {
+	return inventory.Owner{Machine: e.Machine, Run: e.Run, Epoch: e.Epoch}
+}
+
+// phaseOf returns the phase that begins with e; "" if none does.
+func phaseOf(e inventory.Event) string {
+	var c inventory.PhaseChange
+	if e.Kind != inventory.EventPhase || json.Unmarshal(e.Detail, &c) != nil {
+		return ""
+	}
+	return c.Phase
+}
+
+// isOver reports whether a run is over in a phase.
+func isOver(phase string) bool {
+	return inventory.PhaseEnd{PhaseChange: inventory.PhaseChange{Phase: phase}}.Ended()
+}

@@ -1,0 +1,218 @@
+// Package tracing sends one trace of each run to an OpenTelemetry collector.
+//
+// A trace has two kinds of spans. Most are made of what the inventory has stored: of the record of the run, and of
+// its events (records.go). They are sent when they are stored, and again until the collector has taken them; after
+// a restart the same span has the same id. Activities, operations on BMCs and deliveries of images are not stored,
+// so their spans are made while they happen (live.go) and wait in memory. Their parents are spans that are sent
+// with certainty, so a server that is killed loses some of these spans, and never leaves one without its parent.
+package tracing
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Store is what traces are made of.
+type Store interface {
+	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
+	TracedEvents(ctx context.Context, after int64) (events []inventory.TracedEvent, last int64, err error)
+	// TracesSent returns the event up to which spans were sent.
+	TracesSent(ctx context.Context) (int64, error)
+	SetTracesSent(ctx context.Context, seq int64) error
+	Subscribe() (ch <-chan struct{}, cancel func())
+}
+
+// Config of a Tracing. Endpoint, Store and Log are required.
+type Config struct {
+	// Endpoint is the URL to which spans are sent, OTLP over HTTP.
+	Endpoint string
+	// HeadersFile holds lines "Name: value" that each request carries; "": none. It is read for each request, so that
+	// a token can be replaced.
+	HeadersFile string
+	// CAFile holds the PEM certificates of the authorities for the collector's certificate; "" means the system's.
+	CAFile  string
+	Server  string // name of this server
+	Version string
+	Store   Store
+	Log     *slog.Logger
+}
+
+const (
+	passEvery    = time.Second // between two looks for new spans
+	longestPause = 30 * time.Second
+	lastPass     = 3 * time.Second // at the end
+)
+
+// A Tracing makes spans and sends them. Make it with New.
+type Tracing struct {
+	cfg      Config
+	exporter *otlptrace.Exporter
+
+	live       trace.Tracer // of spans that are made while they happen
+	queue      *queue
+	deliveries chan bootsvc.Delivery // of images, whose trace is looked up later
+
+	stored trace.Tracer // of spans that are made of what is stored
+	made   *made        // by stored
+	sent   int64        // the event up to which spans were sent
+
+	exported, refused, full atomic.Int64
+}
+
+// Counts are the spans that were sent and that were dropped since the start.
+type Counts struct {
+	Exported int64
+	Refused  int64 // by the collector
+	Full     int64 // because too many waited
+}
+
+// Counts returns the counters.
+func (t *Tracing) Counts() Counts {
+	return Counts{t.exported.Load(), t.refused.Load(), t.full.Load()}
+}
+
+// New returns a Tracing. Nothing is sent before Run.
+func New(ctx context.Context, c Config) (*Tracing, error) {
+	client, err := newClient(c)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tracing{
+		cfg: c, exporter: otlptrace.NewUnstarted(client), made: &made{}, deliveries: make(chan bootsvc.Delivery, maxDeliveries),
+	}
+	t.queue = newQueue(&t.full)
+	if t.sent, err = c.Store.TracesSent(ctx); err != nil {
+		return nil, err
+	}
+
+	about := resource.NewSchemaless(
+		semconv.ServiceName("ingot"), semconv.ServiceVersion(c.Version), semconv.ServiceInstanceID(c.Server),
+	)
+	provider := func(p sdktrace.SpanProcessor) trace.Tracer {
+		return sdktrace.NewTracerProvider(
+			sdktrace.WithResource(about), sdktrace.WithIDGenerator(ids{}), sdktrace.WithSpanProcessor(p),
+			sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())), sdktrace.WithRawSpanLimits(limits),
+		).Tracer("github.com/ingotmetal/ingot")
+	}
+	t.live, t.stored = provider(t.queue), provider(t.made)
+	return t, nil
+}
+
+// limits bound what one span holds.
+var limits = sdktrace.SpanLimits{
+	AttributeValueLengthLimit: 1024, AttributeCountLimit: 64, EventCountLimit: 16, LinkCountLimit: 4,
+	AttributePerEventCountLimit: 16, AttributePerLinkCountLimit: 4,
+}
+
+// Run sends spans until ctx ends, and then the remaining ones.
+func (t *Tracing) Run(ctx context.Context) error {
+	changed, cancel := t.cfg.Store.Subscribe()
+	defer cancel()
+	stored := true // there may be new events
+	pause := passEvery
+	for {
+		if stored || t.waiting() {
+			err := t.pass(ctx)
+			switch {
+			case ctx.Err() != nil: // see below
+			case err == nil && pause > passEvery:
+				t.cfg.Log.Info("traces are sent again")
+				pause = passEvery
+			case err == nil:
+				stored = false
+			case err != nil && pause == passEvery:
+				t.cfg.Log.Warn("sending traces; they wait", "error", err)
+				pause *= 2
+			default:
+				pause = min(2*pause, longestPause)
+			}
+		}
+
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastPass)
+			defer stop()
+			if err := t.pass(last); err != nil {
+				t.cfg.Log.Warn("sending the last traces", "error", err)
+			}
+			return nil
+		}
+		select {
+		case <-changed:
+			stored = true
+		default:
+		}
+	}
+}
+
+// waiting reports whether spans or deliveries wait in memory.
+func (t *Tracing) waiting() bool { return t.queue.len() > 0 || len(t.deliveries) > 0 }
+
+// pass sends all spans that there are.
+func (t *Tracing) pass(ctx context.Context) error {
+	// The stored spans first: they are the parents of the others.
+	if err := t.sendStored(ctx); err != nil {
+		return err
+	}
+	if err := t.takeDeliveries(ctx); err != nil {
+		return err
+	}
+	return t.sendLive(ctx)
+}
+
+// export sends spans. Spans that the collector refuses permanently are counted, and are no error.
+func (t *Tracing) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	if len(spans) == 0 {
+		return nil
+	}
+	err := t.exporter.ExportSpans(ctx, spans)
+	var refused refusedError
+	switch {
+	case errors.As(err, &refused):
+		t.refused.Add(int64(len(spans)))
+		t.cfg.Log.Warn("the collector refuses spans, which are dropped", "spans", len(spans), "error", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	t.exported.Add(int64(len(spans)))
+	return nil
+}
+
+// Keys of attributes. Those that the log has, too, have the same names behind "ingot.".
+const (
+	keyMachine = attribute.Key("ingot." + inventory.LogMachine)
+	keyRun     = attribute.Key("ingot." + inventory.LogRun)
+	keyEpoch   = attribute.Key("ingot." + inventory.LogEpoch)
+	keyBoot    = attribute.Key("ingot." + inventory.LogBoot)
+	keyPhase   = attribute.Key("ingot." + inventory.LogPhase)
+)
+
+// ownerKeys returns the attributes of spans of a run.
+func ownerKeys(o inventory.Owner, boot int) []attribute.KeyValue {
+	out := []attribute.KeyValue{keyRun.String(o.Run)}
+	if o.Machine != "" {
+		out = append(out, keyMachine.String(o.Machine))
+	}
+	if o.Epoch != 0 {
+		out = append(out, keyEpoch.Int64(o.Epoch))
+	}
+	if boot != 0 {
+		out = append(out, keyBoot.Int(boot))
+	}
+	return out
+}

@@ -1,0 +1,82 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// maxTracedAtOnce is how many events TracedEvents looks at.
+const maxTracedAtOnce = 1000
+
+type tracedRow struct {
+	eventRow
+	Since       int64
+	PhaseEpoch  int64
+	PhaseKey    string
+	PhaseAt     int64
+	PhaseDetail string
+}
+
+func (r tracedRow) value() (inventory.TracedEvent, error) {
+	e, err := r.eventRow.value()
+	out := inventory.TracedEvent{Event: e, Since: moment(r.Since)}
+	if r.PhaseKey != "" {
+		out.Phase = inventory.Event{
+			Machine: e.Machine, Run: e.Run, Epoch: r.PhaseEpoch, Kind: inventory.EventPhase, Key: r.PhaseKey, At: moment(r.PhaseAt),
+			Detail: json.RawMessage(r.PhaseDetail),
+		}
+	}
+	return out, err
+}
+
+// TracedEvents returns the events of runs of inventory.TracedKinds after that number, and the number up to which
+// it has looked: at most 1,000 events at a time.
+func (s *Store) TracedEvents(ctx context.Context, after int64) ([]inventory.TracedEvent, int64, error) {
+	last, err := s.LastEvent(ctx)
+	if err != nil {
+		return nil, after, err
+	}
+	last = max(min(last, after+maxTracedAtOnce), after)
+
+	kinds, err := toJSON(inventory.TracedKinds())
+	if err != nil {
+		return nil, after, fmt.Errorf("reading the events of traces: %w", err)
+	}
+	out, err := list[tracedRow](ctx, s.ro, `SELECT e.seq, e.machine, e.run, e.epoch, e.boot, e.kind, e.key, e.at, e.count, e.message, e.detail, e.by,
+			coalesce(s.at, 0) AS since, coalesce(p.epoch, 0) AS phase_epoch, coalesce(p.key, '') AS phase_key, coalesce(p.at, 0) AS phase_at,
+			coalesce(p.detail, '') AS phase_detail
+		FROM event e
+		LEFT JOIN event p ON p.seq = (SELECT seq FROM event WHERE run = e.run AND seq < e.seq AND kind = ? ORDER BY seq DESC LIMIT 1)
+		LEFT JOIN event s ON e.kind = ? AND s.machine = e.machine AND s.run = e.run AND s.epoch = e.epoch AND s.boot = e.boot
+			AND s.kind = ? AND s.key = substr(e.key, 1, instr(e.key, ' ') - 1)
+		WHERE e.seq > ? AND e.seq <= ? AND e.run <> '' AND e.kind IN (SELECT value FROM json_each(?)) ORDER BY e.seq`,
+		inventory.EventPhase, inventory.EventActionDone, inventory.EventActionStarted, after, last, kinds)
+	if err != nil {
+		return nil, after, fmt.Errorf("reading the events of traces: %w", err)
+	}
+	return out, last, nil
+}
+
+// TracesSent returns the event up to which spans were sent to the collector. The first call remembers the newest
+// event: earlier runs have no traces.
+func (s *Store) TracesSent(ctx context.Context) (int64, error) {
+	const what = "reading which traces were sent"
+	seq, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'traces_sent'")
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return seq, wrap(err, what)
+	}
+	if seq, err = s.LastEvent(ctx); err == nil {
+		err = s.SetTracesSent(ctx, seq)
+	}
+	return seq, wrap(err, what)
+}
+
+// SetTracesSent remembers the event up to which spans were sent.
+func (s *Store) SetTracesSent(ctx context.Context, seq int64) error {
+	return s.writeOne(ctx, "remembering which traces were sent",
+		"INSERT INTO meta (name, value) VALUES ('traces_sent', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", seq)
+}
