@@ -106,11 +106,11 @@ func TestS62Traces(t *testing.T) {
 		}
 	}
 	require.Contains(t, s.must(ctx, t, "metrics", "show"), `ingot_trace_spans_dropped_total{reason="refused"} 0`)
-	s.noSecrets(ctx, t, c, run, m.Spec().MAC, secrets)
+	s.noSecrets(t, c, run, m.Spec().MAC, secrets)
 }
 
 // noSecrets requires that no span holds a secret.
-func (s *Site) noSecrets(ctx context.Context, t *testing.T, c *fakecollector.Collector, run, mac string, secrets map[string]string) {
+func (s *Site) noSecrets(t *testing.T, c *fakecollector.Collector, run, mac string, secrets map[string]string) {
 	t.Helper()
 	text := c.Text()
 	require.Contains(t, string(text), run, "the search finds something")

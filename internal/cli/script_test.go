@@ -94,7 +94,8 @@ func writeRESTScript(e *testscript.Env, listen string) error {
 			lines.WriteString(m[2])
 		}
 	}
-	script := strings.NewReplacer("127.0.0.1:8080", listen, "/etc/ingot/token", filepath.Join(e.WorkDir, "etc/ingot/token")).Replace(lines.String())
+	script := strings.NewReplacer("127.0.0.1:8080", listen, "/etc/ingot/token", filepath.Join(e.WorkDir, "etc/ingot/token")).
+		Replace(lines.String())
 	return os.WriteFile(filepath.Join(e.WorkDir, "rest.sh"), []byte(script), 0o600)
 }
 

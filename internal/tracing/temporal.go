@@ -112,7 +112,7 @@ func (t temporalTracer) contextOf(s interceptor.TracerSpanRef) context.Context {
 
 // spanIn returns the span of ctx with its baggage.
 func (t temporalTracer) spanIn(ctx context.Context) interceptor.TracerSpan {
-	if s := t.Tracer.SpanFromContext(ctx); s != nil {
+	if s := t.SpanFromContext(ctx); s != nil {
 		return s
 	}
 	return untraced{}

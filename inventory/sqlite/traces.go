@@ -46,7 +46,10 @@ func (s *Store) TracedEvents(ctx context.Context, after int64) ([]inventory.Trac
 	if err != nil {
 		return nil, after, fmt.Errorf("reading the events of traces: %w", err)
 	}
-	out, err := list[tracedRow](ctx, s.ro, `SELECT e.seq, e.machine, e.run, e.epoch, e.boot, e.kind, e.key, e.at, e.count, e.message, e.detail, e.by,
+	out, err := list[tracedRow](
+		ctx,
+		s.ro,
+		`SELECT e.seq, e.machine, e.run, e.epoch, e.boot, e.kind, e.key, e.at, e.count, e.message, e.detail, e.by,
 			coalesce(s.at, 0) AS since, coalesce(p.epoch, 0) AS phase_epoch, coalesce(p.key, '') AS phase_key, coalesce(p.at, 0) AS phase_at,
 			coalesce(p.detail, '') AS phase_detail
 		FROM event e
@@ -54,7 +57,13 @@ func (s *Store) TracedEvents(ctx context.Context, after int64) ([]inventory.Trac
 		LEFT JOIN event s ON e.kind = ? AND s.machine = e.machine AND s.run = e.run AND s.epoch = e.epoch AND s.boot = e.boot
 			AND s.kind = ? AND s.key = substr(e.key, 1, instr(e.key, ' ') - 1)
 		WHERE e.seq > ? AND e.seq <= ? AND e.run <> '' AND e.kind IN (SELECT value FROM json_each(?)) ORDER BY e.seq`,
-		inventory.EventPhase, inventory.EventActionDone, inventory.EventActionStarted, after, last, kinds)
+		inventory.EventPhase,
+		inventory.EventActionDone,
+		inventory.EventActionStarted,
+		after,
+		last,
+		kinds,
+	)
 	if err != nil {
 		return nil, after, fmt.Errorf("reading the events of traces: %w", err)
 	}
