@@ -90,11 +90,8 @@ func spanOfAction(w inventory.Workflow, e inventory.TracedEvent, s stored) (stor
 	s.keys = append(s.keys, attribute.Int("ingot.action.attempt", r.Key.Attempt))
 	if i := r.Key.Action; i >= 0 && i < len(w.Actions) {
 		s.name = "action " + w.Actions[i].Name
-		s.keys = append(
-			s.keys,
-			attribute.String("ingot.action.name", w.Actions[i].Name),
-			attribute.String("ingot.action.image", w.Actions[i].Image),
-		)
+		s.keys = append(s.keys,
+			attribute.String("ingot.action.name", w.Actions[i].Name), attribute.String("ingot.action.image", w.Actions[i].Image))
 	}
 	if !e.Since.IsZero() {
 		s.began = e.Since

@@ -82,13 +82,18 @@ func TraceOf(ctx context.Context) *inventory.Trace {
 // Interceptor returns what the client and the workers of Temporal use. The context of the trace travels in headers:
 // from the request to the workflow, and from there to its activities.
 func (t *Tracing) Interceptor() (interceptor.Interceptor, error) {
-	inner, err := opentelemetry.NewTracer(opentelemetry.TracerOptions{
-		Tracer: t.live, DisableSignalTracing: true, DisableQueryTracing: true, DisableUpdateTracing: true, AllowInvalidParentSpans: true,
-	})
+	tracer, err := t.temporalTracer()
 	if err != nil {
 		return nil, err
 	}
-	return interceptor.NewTracingInterceptor(temporalTracer{inner}), nil
+	return interceptor.NewTracingInterceptor(tracer), nil
+}
+
+func (t *Tracing) temporalTracer() (temporalTracer, error) {
+	inner, err := opentelemetry.NewTracer(opentelemetry.TracerOptions{
+		Tracer: t.live, DisableSignalTracing: true, DisableQueryTracing: true, DisableUpdateTracing: true, AllowInvalidParentSpans: true,
+	})
+	return temporalTracer{inner}, err
 }
 
 // temporalTracer makes spans of activities. The span of a workflow is made of the record (records.go), so here a

@@ -86,7 +86,7 @@ func (t *Tracing) Counts() Counts {
 
 // New returns a Tracing. Nothing is sent before Run.
 func New(ctx context.Context, c Config) (*Tracing, error) {
-	client, err := newClient(c)
+	client, err := newUploader(c)
 	if err != nil {
 		return nil, err
 	}

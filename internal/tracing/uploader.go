@@ -35,15 +35,15 @@ type refusedError struct{ status string }
 
 func (r refusedError) Error() string { return "the collector answered " + r.status }
 
-// client sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Other than the client of the
+// uploader sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Other than the client of the
 // OpenTelemetry library it reads no setting from the environment, reads the headers again for each request, and
 // says which errors are permanent.
-type client struct {
+type uploader struct {
 	url, headers string
 	http         *http.Client
 }
 
-func newClient(c Config) (*client, error) {
+func newUploader(c Config) (*uploader, error) {
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: requestTime,
 		ForceAttemptHTTP2: true,
@@ -59,7 +59,7 @@ func newClient(c Config) (*client, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities}
 	}
-	out := &client{url: c.Endpoint, headers: c.HeadersFile, http: &http.Client{
+	out := &uploader{url: c.Endpoint, headers: c.HeadersFile, http: &http.Client{
 		Transport: transport, Timeout: requestTime,
 		// A redirection would carry the headers to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -77,13 +77,13 @@ func newClient(c Config) (*client, error) {
 }
 
 // Start implements otlptrace.Client.
-func (*client) Start(context.Context) error { return nil }
+func (*uploader) Start(context.Context) error { return nil }
 
 // Stop implements otlptrace.Client.
-func (*client) Stop(context.Context) error { return nil }
+func (*uploader) Stop(context.Context) error { return nil }
 
 // UploadTraces sends spans. A refusedError means that the collector will never take them.
-func (c *client) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
+func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	plain, err := proto.Marshal(&collector.ExportTraceServiceRequest{ResourceSpans: spans})
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func checkPartial(answer []byte) error {
 }
 
 // readHeaders reads the file of headers.
-func (c *client) readHeaders() (http.Header, error) {
+func (c *uploader) readHeaders() (http.Header, error) {
 	if c.headers == "" {
 		return http.Header{}, nil
 	}

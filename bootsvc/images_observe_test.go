@@ -1,0 +1,80 @@
+package bootsvc
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestDeliveriesAreObserved: each answer to a machine that a run owns is reported, and no other.
+func TestDeliveriesAreObserved(t *testing.T) {
+	content := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // 3.2 MB: more than one chunk
+	file := filepath.Join(t.TempDir(), "debian.raw")
+	write(t, file, string(content))
+	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
+		m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1")
+	})}, grants: map[string]inventory.Grant{}}
+	var seen []Delivery
+	s, _ := newServer(t, f, func(c *Config) {
+		c.Images = fakeImages{file, inventory.Image{Name: "debian-12.raw"}}
+		c.Delivered = func(d Delivery) { seen = append(seen, d) }
+	})
+	done := make(chan struct{}, 1)
+	h := s.Handler()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // a real connection: sendfile and deadlines
+		h.ServeHTTP(w, r)
+		done <- struct{}{}
+	}))
+	defer srv.Close()
+	ask := func(name, ranges string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/images/"+name, nil)
+		require.NoError(t, err)
+		r.Header.Set("Range", ranges)
+		res, err := srv.Client().Do(r)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		var body bytes.Buffer
+		_, err = body.ReadFrom(res.Body)
+		require.NoError(t, err)
+		if res.StatusCode == http.StatusOK {
+			require.True(t, bytes.Equal(content, body.Bytes()))
+		}
+		<-done
+		return res.StatusCode
+	}
+
+	require.Equal(t, http.StatusOK, ask("debian-12.raw", ""))
+	require.Empty(t, seen, "no run owns the machine")
+	g := armed("node1")
+	f.grants["node1"] = g
+	require.Equal(t, http.StatusOK, ask("debian-12.raw", ""))
+	require.Equal(t, http.StatusPartialContent, ask("debian-12.raw", "bytes=5-9"))
+	require.Equal(t, http.StatusNotFound, ask("another", ""))
+	require.Len(t, seen, 3)
+	require.Equal(t, Delivery{
+		Owner: g.Owner, Boot: 1, Method: http.MethodGet, Image: "debian-12.raw", Client: netip.MustParseAddr("127.0.0.1"),
+		Status: http.StatusOK, Bytes: int64(len(content)), Began: testNow, Ended: testNow,
+	}, seen[0])
+	require.EqualValues(t, 5, seen[1].Bytes)
+	require.Equal(t, http.StatusNotFound, seen[2].Status)
+}
+
+// TestTransfers: the event of a file that was sent says how long that took.
+func TestTransfers(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+	s, j := newServer(t, f, nil)
+	_, _, d, err := s.lookup(t.Context(), Request{MAC: testMAC, Class: ClassIPXE, Arch: ArchUnknown})
+	require.NoError(t, err)
+	s.rec.transfer(d, inventory.EventKernel, "10 bytes by HTTP", testNow.Add(-1500*1e6))
+	s.rec.flush(t.Context())
+	require.Len(t, j.events, 1)
+	require.JSONEq(t, `{"seconds":1.5}`, string(j.events[0].Detail))
+}
