@@ -32,7 +32,7 @@ var may = map[string]string{
 	"internal/dbcopy":       "internal/durable",
 	"internal/reserve":      "golang.org/x/sys",
 	"internal/sbat":         "",
-	"internal/notify":       "inventory",
+	"internal/notify":       "inventory internal/identity",
 	"internal/diskimage":    "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/imagefile":    "inventory",
 	"internal/provenance":   "inventory aead.dev/minisign",
@@ -89,7 +89,7 @@ var may = map[string]string{
 	"internal/temporalserver": "internal/dbcopy internal/temporalchild internal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/tracing": "action bmc bootsvc inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
+	"internal/tracing": "action bmc bootsvc internal/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
 		"google.golang.org/protobuf",
 
 	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve internal/tracing inventory github.com/prometheus/client_golang",

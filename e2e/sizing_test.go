@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -95,7 +96,6 @@ func sizeOf(t *testing.T, n int) sized {
 	out := sized{machines: n, cpu: map[string]float64{}, written: map[string]float64{}}
 	before := s.databases(t)
 	spent, repaired := s.cpu(t), s.repaired(ctx, t)
-	stop := s.watchMemory(t)
 	began := time.Now()
 	g, gctx := errgroup.WithContext(ctx)
 	var mu sync.Mutex
@@ -128,7 +128,7 @@ func sizeOf(t *testing.T, n int) sized {
 	for name, v := range s.cpu(t) {
 		out.cpu[name] = v - spent[name]
 	}
-	out.peak = stop()
+	out.peak = s.peakMemory(t)
 	for name, size := range s.databases(t) {
 		out.written[name] = (size - before[name]) / 1e6
 	}
@@ -198,38 +198,23 @@ func (s *Site) databases(t *testing.T) map[string]float64 {
 	return out
 }
 
-// watchMemory samples the memory of the server's processes until stop, which returns the most that each had, in MB.
-func (s *Site) watchMemory(t *testing.T) (stop func() map[string]float64) {
+// peakMemory returns the most that each process of the server had since its start, in MB (VmHWM of proc(5)).
+func (s *Site) peakMemory(t *testing.T) map[string]float64 {
 	t.Helper()
-	processes := s.processes(t)
-	peak := map[string]float64{}
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			for name, pid := range processes {
-				if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err == nil {
-					peak[name] = max(peak[name], resident(b))
-				}
-			}
-			select {
-			case <-time.After(time.Second):
-			case <-end:
-				return
-			}
-		}
-	}()
-	return func() map[string]float64 { close(end); <-ended; return peak }
+	out := map[string]float64{}
+	for name, pid := range s.processes(t) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		require.NoError(t, err)
+		m := peakKB.FindSubmatch(b)
+		require.NotNil(t, m, name)
+		kB, err := strconv.ParseFloat(string(m[1]), 64)
+		require.NoError(t, err)
+		out[name] = kB / 1024
+	}
+	return out
 }
 
-func resident(status []byte) float64 {
-	for _, m := range kB.FindAllStringSubmatch(string(status), -1) {
-		if v, err := strconv.ParseFloat(m[2], 64); err == nil && m[1] == "VmRSS" {
-			return v / 1024
-		}
-	}
-	return 0
-}
+var peakKB = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB`)
 
 // The processes of a server, as s.processes names them.
 const (

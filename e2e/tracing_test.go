@@ -135,7 +135,7 @@ func awaitSpans(ctx context.Context, t *testing.T, c *fakecollector.Collector, t
 		missing = slices.DeleteFunc(slices.Clone(wanted), func(name string) bool { return slices.ContainsFunc(spans, named(name)) })
 		return len(missing) == 0
 	})
-	require.NoError(t, err, "there is no span %q", missing)
+	require.NoError(t, err, "spans %q are missing", missing)
 	return spans
 }
 

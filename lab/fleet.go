@@ -149,7 +149,7 @@ func (f *Fleet) readRelay() {
 		f.mu.Unlock()
 		select {
 		case ch <- p:
-		default: // nobody waits, or an answer is there already
+		default: // no machine waits for it, or it has an answer already
 		}
 	}
 }
@@ -247,7 +247,7 @@ func (m *FleetMachine) Boot(ctx context.Context) (cmdline string, err error) {
 	defer client.CloseIdleConnections()
 	load := func(url string) (string, error) {
 		var script strings.Builder
-		err := fetchWhole(ctx, client, url, &script)
+		_, err := download(ctx, client, url, &script)
 		return script.String(), err
 	}
 	x := &ipxe{
@@ -257,7 +257,10 @@ func (m *FleetMachine) Boot(ctx context.Context) (cmdline string, err error) {
 		},
 		say:   func(string) {},
 		pause: func(d time.Duration) bool { return sleep(ctx, d) },
-		fetch: func(_, url string) error { return fetchWhole(ctx, client, url, io.Discard) },
+		fetch: func(_, url string) error {
+			_, err := download(ctx, client, url, io.Discard)
+			return err
+		},
 	}
 	script, err := load(url)
 	if err != nil {
@@ -291,24 +294,6 @@ func (m *FleetMachine) HTTP() *http.Client {
 		})
 		return c, err
 	}}}
-}
-
-// fetchWhole fetches a file and checks that it came whole.
-func fetchWhole(ctx context.Context, client *http.Client, url string, to io.Writer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close() // opened only for reading
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("fetching %q: status %d", url, res.StatusCode)
-	}
-	_, err = io.Copy(to, res.Body)
-	return err
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -292,7 +292,14 @@ const stall = time.Minute
 // get fetches url like iPXE, from the machine's own address, and returns the number of bytes. An
 // incomplete transfer is an error.
 func (l *life) get(url string, to io.Writer) (int64, error) {
-	ctx, cancel := context.WithCancelCause(l.ctx)
+	client := l.http()
+	defer client.CloseIdleConnections()
+	return download(l.ctx, client, url, to)
+}
+
+// download is get for any client.
+func download(ctx context.Context, client *http.Client, url string, to io.Writer) (int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	alarm := time.AfterFunc(stall, func() { cancel(errors.New("nothing comes any more")) })
 	defer alarm.Stop()
@@ -301,8 +308,6 @@ func (l *life) get(url string, to io.Writer) (int64, error) {
 		return 0, err
 	}
 	req.Header.Set("User-Agent", "iPXE/2.0.0")
-	client := l.http()
-	defer client.CloseIdleConnections()
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, fmt.Errorf("fetching: %w", errors.Join(err, context.Cause(ctx)))

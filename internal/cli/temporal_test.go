@@ -32,6 +32,12 @@ func TestTemporalEnvOfAnotherCluster(t *testing.T) {
 		"TEMPORAL_TLS":                     "true",
 		"TEMPORAL_TLS_SERVER_CA_CERT_PATH": ca,
 	}, env)
+
+	cfg.Temporal.EncryptionKeyFile = filepath.Join(t.TempDir(), "keys")
+	encrypted, err := server.TemporalEnv(cfg, "")
+	require.NoError(t, err)
+	require.Equal(t, "http://127.0.0.1:8080/codec", encrypted["TEMPORAL_CODEC_ENDPOINT"])
+
 	out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "X="+shellWord(ca)+"; printf %s \"$X\"").Output()
 	require.NoError(t, err)
 	require.Equal(t, ca, string(out))

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -32,6 +33,23 @@ func Size(path string) (int64, error) {
 		return 0, err
 	}
 	return st.Size(), nil
+}
+
+// ReadPrivate reads a file that holds secrets. A file that group or others may use is refused.
+func ReadPrivate(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := st.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
+	}
+	return io.ReadAll(f)
 }
 
 // ReplaceJSON is [Replace] with v as indented JSON.

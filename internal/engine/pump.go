@@ -43,9 +43,8 @@ type Pump struct {
 	log       *slog.Logger
 
 	sending sync.WaitGroup // runs whose events are under way
-	freed   chan struct{}  // gets a value when a run is no longer busy
-
-	slots chan struct{} // a value for each run that is being signalled
+	slots   chan struct{}  // holds a value for each of them, up to pumpParallel
+	freed   chan struct{}  // receives a value when a run stops being busy
 
 	mu       sync.Mutex
 	queue    map[string][]inventory.Event // run → its events that are read and not yet taken, in their order
@@ -289,7 +288,7 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 		return fmt.Errorf("asking who owns %q: %w", b.left[0].Machine, err)
 	}
 	if g.Run != b.run {
-		b.left = nil // the run is over: the store drops them
+		b.sent, b.left = b.left, nil // the run is over
 		return nil
 	}
 

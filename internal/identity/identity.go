@@ -25,6 +25,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Authorities reads a file of certificates of authorities, in PEM. A file without one is inventory.ErrInvalid.
+func Authorities(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM: %w", file, inventory.ErrInvalid)
+	}
+	return pool, nil
+}
+
 // Names of certificate files. They are beside the key file of the site.
 const (
 	AgentFile    = "agent.pem"    // shown to agents

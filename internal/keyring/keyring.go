@@ -6,6 +6,7 @@
 package keyring
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/ed25519"
@@ -128,23 +129,15 @@ func Load(path string) (*Ring, error) {
 }
 
 func load(path string) (*Ring, error) {
-	f, err := os.Open(path)
+	text, err := durable.ReadPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", inventory.ErrSealed, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // only read
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if mode := st.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
-	}
 
-	dec := json.NewDecoder(f)
+	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	var in file
 	if err := dec.Decode(&in); err != nil {

@@ -5,13 +5,11 @@ package listener
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -85,13 +83,9 @@ func OperatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 		return t, err
 	}
 
-	text, err := os.ReadFile(cfg.MetricsCA)
-	if err != nil {
+	t.ClientAuth = tls.VerifyClientCertIfGiven
+	if t.ClientCAs, err = identity.Authorities(cfg.MetricsCA); err != nil {
 		return nil, fmt.Errorf("metrics_ca: %w", err)
-	}
-	t.ClientAuth, t.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
-	if !t.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("metrics_ca: %s holds no certificate in PEM", cfg.MetricsCA)
 	}
 	return t, nil
 }

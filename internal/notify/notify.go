@@ -19,7 +19,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -33,6 +32,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -94,13 +94,9 @@ func New(cfg Config) (*Sender, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
-		pem, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading notify.tls_ca: %w", err)
-		}
-		t.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("reading notify.tls_ca: %q holds no certificate in PEM: %w", cfg.CAFile, inventory.ErrInvalid)
+		var err error
+		if t.TLSClientConfig.RootCAs, err = identity.Authorities(cfg.CAFile); err != nil {
+			return nil, fmt.Errorf("notify.tls_ca: %w", err)
 		}
 	}
 	if cfg.Look == 0 {

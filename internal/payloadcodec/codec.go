@@ -43,16 +43,9 @@ type Codec struct {
 // Read reads a key file: one key per line, its id and its 32 bytes in base64. The first one encrypts, all of them decrypt.
 // A file that group or others may read is refused, and so is one without a key.
 func Read(file string) (*Codec, error) {
-	st, err := os.Stat(file)
+	text, err := durable.ReadPrivate(file)
 	if err != nil {
-		return nil, err
-	}
-	if mode := st.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("group or others may use %s (mode %04o); run: chmod 600 %s: %w", file, mode, file, inventory.ErrInvalid)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading key file %q: %w", file, err)
 	}
 
 	c := &Codec{file: file, keys: map[string]cipher.AEAD{}}

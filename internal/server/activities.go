@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/bmc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/systems/harvester"
 	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
 	"github.com/ingotmetal/ingot/internal/systems/talos"
@@ -34,13 +34,9 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 
 	var authorities *x509.CertPool
 	if file := s.cfg.BMC.CAFile; file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("reading bmc.ca_file: %w", err)
-		}
-		authorities = x509.NewCertPool()
-		if !authorities.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("bmc.ca_file %s holds no certificate in PEM: %w", file, inventory.ErrInvalid)
+		var err error
+		if authorities, err = identity.Authorities(file); err != nil {
+			return nil, fmt.Errorf("bmc.ca_file: %w", err)
 		}
 	}
 

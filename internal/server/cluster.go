@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/payloadcodec"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -114,13 +114,9 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 		out.Certificates = []tls.Certificate{pair}
 	}
 	if c.TLSCA != "" {
-		pem, err := os.ReadFile(c.TLSCA)
-		if err != nil {
+		var err error
+		if out.RootCAs, err = identity.Authorities(c.TLSCA); err != nil {
 			return nil, fmt.Errorf("temporal.tls_ca: %w", err)
-		}
-		out.RootCAs = x509.NewCertPool()
-		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("temporal.tls_ca %q holds no certificate", c.TLSCA)
 		}
 	}
 

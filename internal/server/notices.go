@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
@@ -25,17 +24,8 @@ func (s *server) newNotifier() (*notify.Sender, error) {
 	if n.URL == "" {
 		return nil, nil
 	}
-
-	name := s.cfg.Site.Name
-	if name == "" {
-		var err error
-		if name, err = os.Hostname(); err != nil {
-			return nil, err
-		}
-	}
-
 	return notify.New(notify.Config{
-		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: name, Version: s.Version, Outbox: s.records.store,
+		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.Name(), Version: s.Version, Outbox: s.records.store,
 		Log: s.log.With("part", "notify"), Now: time.Now,
 	})
 }

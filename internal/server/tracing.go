@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"os"
 
 	"go.temporal.io/sdk/client"
 
@@ -16,17 +15,8 @@ func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
 	if c.Endpoint == "" {
 		return nil, nil
 	}
-
-	name := s.cfg.Site.Name
-	if name == "" {
-		var err error
-		if name, err = os.Hostname(); err != nil {
-			return nil, err
-		}
-	}
-
 	return tracing.New(ctx, tracing.Config{
-		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: name, Version: s.Version,
+		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: s.host.Name(), Version: s.Version,
 		Store: s.records.store, Log: s.log.With("part", "tracing"),
 	})
 }

@@ -102,7 +102,7 @@ func (h *Host) pair(ctx context.Context, peer inventory.Peer, token string) erro
 		return err
 	}
 
-	r, err := c.Pair(ctx, ServerName(h.cfg, h.file.Site()))
+	r, err := c.Pair(ctx, h.Name())
 	if err != nil {
 		return explainStranger(err)
 	}

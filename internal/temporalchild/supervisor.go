@@ -115,7 +115,7 @@ func harmlessEnv() []string {
 // returns nil. It never returns an error: if the Temporal server cannot run, Run logs that, reports
 // it in State and tries again. Call Run only once.
 func (s *Supervisor) Run(ctx context.Context) error {
-	pause := s.opts.BackoffMin
+	pause := time.Duration(0)
 	for {
 		upFor, err := s.life(ctx)
 		if ctx.Err() != nil {
@@ -123,16 +123,22 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			return nil
 		}
 		s.update(func(st *State) { st.Up, st.Err, st.Restarts = false, err, st.Restarts+1 })
-		if upFor > pause {
-			pause = s.opts.BackoffMin
-		}
+		pause = s.opts.pauseAfter(pause, upFor)
 		s.opts.Logger.Error("temporal server is not running; it will be started again", append(failureAttrs(err), "pause", pause)...)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, s.opts.BackoffMax)
 	}
+}
+
+// pauseAfter returns the pause before the next start, by the last pause (0 = there was none) and the time for which the
+// child was ready.
+func (o Options) pauseAfter(last, upFor time.Duration) time.Duration {
+	if upFor > last {
+		return o.BackoffMin
+	}
+	return min(max(2*last, o.BackoffMin), o.BackoffMax)
 }
 
 // failureAttrs are the log attributes of a child's end.

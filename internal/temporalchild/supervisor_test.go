@@ -349,6 +349,27 @@ func TestHungChildIsReplaced(t *testing.T) {
 	}
 }
 
+// TestPauses: the pause before the next start doubles after a child that was ready for less than the last pause, and begins again
+// at its minimum after one that was ready for longer.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		last, upFor, want time.Duration
+	}{
+		{0, 0, time.Second},
+		{time.Second, 0, 2 * time.Second},
+		{4 * time.Second, 3 * time.Second, 8 * time.Second},
+		{4 * time.Second, 5 * time.Second, time.Second},
+		{20 * time.Second, 0, 30 * time.Second},
+		{30 * time.Second, time.Minute, time.Second},
+	} {
+		o := Options{BackoffMin: time.Second, BackoffMax: 30 * time.Second}
+		if got := o.pauseAfter(c.last, c.upFor); got != c.want {
+			t.Errorf("after a pause of %s and a child that was ready for %s the pause is %s, not %s", c.last, c.upFor, got, c.want)
+		}
+	}
+}
+
 // DialContext connects to the running child, and after a kill to the next one.
 func TestDialFollowsTheChild(t *testing.T) {
 	t.Parallel()

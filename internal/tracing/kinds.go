@@ -21,7 +21,7 @@ type request struct {
 	failed        bool
 }
 
-// requestOf returns the request of which an event of that kind is the record.
+// requestOf returns the request that an event of that kind records.
 func requestOf(kind string) (request, bool) {
 	const run = "/c/{machine}/{capability}"
 	q, ok := map[string]request{
@@ -42,7 +42,7 @@ func requestOf(kind string) (request, bool) {
 	return q, ok
 }
 
-// spanOfKind returns the span of an event that is no change of phase; false if it has none.
+// spanOfKind returns the span of an event other than a change of phase; false if such events have no span.
 func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
 	s := stored{kind: trace.SpanKindServer, began: e.At, over: e.At, keys: []attribute.KeyValue{attribute.String("ingot.event", e.Kind)}}
 	var sent inventory.Transfer

@@ -75,7 +75,7 @@ func (t *Tracing) sendStored(ctx context.Context) error {
 				if w, err = t.cfg.Store.Workflow(ctx, e.Run); err != nil && !errors.Is(err, inventory.ErrNotFound) {
 					return err
 				}
-				runs[e.Run] = w // without a trace if there is no record
+				runs[e.Run] = w // a run without a record has no trace
 			}
 			if r, ok := rootOf(w); ok {
 				t.makeSpans(r, w, e)

@@ -6,7 +6,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -49,13 +49,9 @@ func newUploader(c Config) (*uploader, error) {
 		ForceAttemptHTTP2: true,
 	}
 	if c.CAFile != "" {
-		text, err := os.ReadFile(c.CAFile)
+		authorities, err := identity.Authorities(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("reading tracing.tls_ca: %w", err)
-		}
-		authorities := x509.NewCertPool()
-		if !authorities.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("tracing.tls_ca %s holds no certificate in PEM: %w", c.CAFile, inventory.ErrInvalid)
+			return nil, fmt.Errorf("tracing.tls_ca: %w", err)
 		}
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities}
 	}

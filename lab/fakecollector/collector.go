@@ -171,7 +171,7 @@ func (c *Collector) Await(ctx context.Context, trace string, wanted func([]Span)
 	}
 }
 
-// Root returns the one root of a trace, of which every other span is a descendant. caller is the span outside of the
+// Root returns the root of a trace, and an error if a span is not its descendant. caller is the span outside of the
 // trace that is the root's parent; "": none.
 func Root(spans []Span, caller string) (Span, error) {
 	byID := map[string]Span{}
