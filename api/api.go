@@ -40,6 +40,7 @@ type Stores struct {
 	Sessions   SessionStore
 	Status     StatusStore
 	Changes    ChangeStore
+	Keyed      KeyedRequestStore
 }
 
 // Config is what the API needs. Stores, Engine, Access.TokenSHA256,
@@ -111,6 +112,7 @@ func New(c Config) (*API, error) {
 	if c.Trace != nil {
 		r.Use(traceRequests(c.Trace))
 	}
+	r.Use(newKeyedRequests(c.Stores.Keyed, c.Engine.Runs, c.Access.ClaimKey, c.Log).handle)
 	httpapi.AddRoutes(r, sessions.routes())
 	for _, routes := range n.routes() {
 		httpapi.AddRoutes(r, routes)

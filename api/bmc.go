@@ -56,7 +56,7 @@ type setPower struct {
 
 func (b *bmcRoutes) setPower(ctx context.Context, q setPower) (Started, error) {
 	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
-		Machine: q.Name, Job: newJobName("power-" + q.Action), Tasks: []inventory.BMCTask{{Power: q.Action}}, Force: q.Force,
+		Machine: q.Name, Job: newJobName(ctx, "power-"+q.Action), Tasks: []inventory.BMCTask{{Power: q.Action}}, Force: q.Force,
 	})
 }
 
@@ -68,13 +68,16 @@ type setBootDevice struct {
 
 func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started, error) {
 	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
-		Machine: q.Name, Job: newJobName("boot-" + q.Device),
+		Machine: q.Name, Job: newJobName(ctx, "boot-"+q.Device),
 		Tasks: []inventory.BMCTask{{BootDevice: &q.BootDevice}}, Force: q.Force,
 	})
 }
 
-// newJobName returns a random name for a job without one.
-func newJobName(prefix string) string {
+// newJobName returns a name for a job without one: random, or the same one for each attempt of a keyed request.
+func newJobName(ctx context.Context, prefix string) string {
+	if id := inventory.KeyedRequestOf(ctx); id != "" {
+		return prefix + "-" + id[:16]
+	}
 	var b [4]byte
 	rand.Read(b[:]) // never returns an error
 	return prefix + "-" + hex.EncodeToString(b[:])
@@ -121,7 +124,7 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 		return Started{}, err
 	}
 	if in.Job == "" {
-		in.Job = newJobName("job")
+		in.Job = newJobName(ctx, "job")
 	}
 	if err := checkBMCJob(m, in); err != nil {
 		return Started{}, err

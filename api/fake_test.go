@@ -56,6 +56,8 @@ type Store interface {
 	SessionStore
 	StatusStore
 	ChangeStore
+	KeyedRequestStore
+	engine.KeyedRequestStore
 	engine.EventStore
 	engine.GrantStore
 	engine.WorkflowStore
@@ -127,7 +129,7 @@ func (s *site) restart(change ...func(*siteConfig)) {
 	s.guard = guard.New(c.Log)
 	s.stored = imagefile.New(c.ImageDir, c.Shares)
 	s.engine = engine.New(engine.Config{
-		Stores:   engine.Stores{Events: c.Store, Grants: c.Store, Workflows: c.Store, Operations: c.Store, Agents: c.Store, Assignments: c.Store},
+		Stores:   engine.Stores{Events: c.Store, Grants: c.Store, Workflows: c.Store, Operations: c.Store, Agents: c.Store, Assignments: c.Store, Keyed: c.Store},
 		Temporal: c.Temporal, Guard: s.guard, Log: c.Log, Now: c.Now, Held: c.Restored.Held,
 	})
 	var err error
@@ -156,7 +158,7 @@ func (s *site) apiConfig() Config {
 		Stores: Stores{
 			Machines: c.Store, Windows: c.Store, Views: c.Store, Templates: c.Store, Images: c.Store, ImageUsers: c.Store,
 			Workflows: c.Store, Events: c.Store, Operations: c.Store, Genesis: c.Store, BMCJobs: c.Store, Sessions: c.Store,
-			Status: c.Store, Changes: c.Store,
+			Status: c.Store, Changes: c.Store, Keyed: c.Store,
 		},
 		Engine: s.engine,
 		Access: Access{

@@ -154,9 +154,12 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 		return nil, nil, err
 	}
 	byName := machinesByName(after)
-	out := make([]inventory.Machine, len(ms))
-	for i, x := range ms {
-		out[i] = byName[x.Name]
+	var out []inventory.Machine
+	for _, x := range ms {
+		// A repeated request may find that a machine has been deleted since.
+		if stored, ok := byName[x.Name]; ok {
+			out = append(out, stored)
+		}
 	}
 	views, err := m.views.of(ctx, out)
 
@@ -352,10 +355,8 @@ func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, e
 	case err != nil && !errors.Is(err, inventory.ErrNotFound):
 		return MachineView{}, err
 	}
-	stored, _, err := m.put(ctx, []inventory.Machine{added}, false)
-	if err != nil {
+	if _, _, err := m.put(ctx, []inventory.Machine{added}, false); err != nil {
 		return MachineView{}, err
 	}
-
-	return stored[0], nil
+	return m.get(ctx, byName{Name: q.Name})
 }

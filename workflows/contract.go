@@ -3,6 +3,7 @@
 package workflows
 
 import (
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -69,11 +70,23 @@ const (
 	AttrCluster  = "IngotCluster"
 )
 
+// MemoKeyedRequest is the memo with the id of the request with an Idempotency-Key that started a run.
+const MemoKeyedRequest = "ingot-keyed-request"
+
 // MachineID is the id of every workflow that owns a machine.
 func MachineID(machine string) string { return "machine/" + machine }
 
 // BMCJobID is the id of the operator's BMC job.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
+
+// JobOf returns the job of a BMC job's id, or "" for another id.
+func JobOf(id string) string {
+	if rest, ok := strings.CutPrefix(id, "bmc/"); ok {
+		_, job, _ := strings.Cut(rest, "/")
+		return job
+	}
+	return ""
+}
 
 // RecoverID is the id of a recovery; a name has at most one recovery at a time.
 func RecoverID(name string) string { return "recover/" + name }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
@@ -76,7 +77,7 @@ func TestScripts(t *testing.T) {
 				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", port, port+1, port+5), 0o600)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"run": runCLI, "exits": exits, "waitfor": waitFor,
+			"run": runCLI, "exits": exits, "waitfor": waitFor, "loseanswers": loseAnswers,
 		},
 	})
 }
@@ -166,6 +167,22 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// loseAnswers DATABASE makes an inventory that of a server that was killed before it stored the answers of requests with an
+// Idempotency-Key.
+func loseAnswers(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: loseanswers DATABASE")
+	}
+	db, err := sqlx.Open("sqlite3", ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer func() { ts.Check(db.Close()) }()
+	lost, err := db.Exec("UPDATE keyed_request SET status = 0, answer = NULL WHERE status <> 0")
+	ts.Check(err)
+	if n, err := lost.RowsAffected(); err != nil || n == 0 {
+		ts.Fatalf("no answer was stored: %v", err)
 	}
 }
 

@@ -28,6 +28,7 @@ type Stores struct {
 	Operations  OperationStore
 	Agents      AgentStore
 	Assignments AssignmentStore
+	Keyed       KeyedRequestStore // nil: no request has an Idempotency-Key
 }
 
 // GrantStore holds which run owns a machine, and when its windows expire.
@@ -131,7 +132,10 @@ func New(c Config) *Engine {
 
 	e := &Engine{Stopping: make(chan struct{})}
 	e.Agents = newAgents(c.Stores.Agents, c.Guard, c.Log, c.Elapsed)
-	e.Runs = &Runs{store: c.Stores.Workflows, temporal: c.Temporal, now: c.Now, changed: &e.Agents.Changed}
+	e.Runs = &Runs{
+		store: c.Stores.Workflows, keyed: c.Stores.Keyed, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter,
+		now: c.Now, changed: &e.Agents.Changed,
+	}
 	e.Pump = &Pump{
 		store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log,
 		freed: make(chan struct{}, 1), slots: make(chan struct{}, pumpParallel),

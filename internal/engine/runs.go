@@ -13,6 +13,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -26,10 +27,13 @@ const TemporalTimeout = 5 * time.Second
 // Runs starts and changes runs, and finds their records. It remembers the runs started here
 // until their own record exists, because the worker may be busy or unavailable.
 type Runs struct {
-	store    WorkflowStore
-	temporal Temporal
-	now      func() time.Time
-	changed  *Notifier // a run was started
+	store     WorkflowStore
+	keyed     KeyedRequestStore
+	temporal  Temporal
+	namespace string
+	converter converter.DataConverter
+	now       func() time.Time
+	changed   *Notifier // a run was started
 
 	mu      sync.Mutex
 	fresh   map[string]inventory.Workflow // by run
@@ -90,6 +94,10 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 
 	ctx, cancel := context.WithTimeout(ctx, 2*TemporalTimeout)
 	defer cancel()
+	memo, err := r.prepareKeyed(ctx, tc, w.ID)
+	if err != nil {
+		return "", nil, err
+	}
 	handle, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:        w.ID,
 		TaskQueue: workflows.TaskQueue,
@@ -98,12 +106,13 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
+		Memo:                                     memo,
 		// If this process has a worker, it can start at once.
 		EnableEagerStart: w.Machine != "",
 	}, w.Type, w.Input)
 	var busy *serviceerror.WorkflowExecutionAlreadyStarted
 	if errors.As(err, &busy) {
-		return "", nil, &BusyError{w.ID, busy.RunId}
+		return r.takeKeyed(ctx, tc, w.ID, busy.RunId, input)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("starting %q: %w", w.ID, err)
@@ -284,7 +293,7 @@ func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
-	if err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalPoweredOn, nil); err != nil {
+	if err := r.signalPoweredOn(ctx, tc, w); err != nil {
 		return fmt.Errorf("signalling run %q that the power is on: %w", w.Run, err)
 	}
 
@@ -301,6 +310,8 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision,
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
 	h, err := tc.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
+		// Temporal takes an update id once per run; "" is a new one.
+		UpdateID:   inventory.KeyedRequestOf(ctx),
 		WorkflowID: id, RunID: run, UpdateName: workflows.UpdateDecide, Args: []any{d},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	})

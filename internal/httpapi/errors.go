@@ -24,6 +24,8 @@ const (
 	CodeNoSpace      = "no_space"
 	CodeInternal     = "internal"
 	CodeGone         = "gone"
+	// CodeUnderWay: the first request with the same Idempotency-Key has no answer yet.
+	CodeUnderWay = "under_way"
 )
 
 // ErrNoSpace means that free space is below the minimum.

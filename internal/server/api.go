@@ -25,6 +25,7 @@ func (s *server) newEngine() *engine.Engine {
 	return engine.New(engine.Config{
 		Stores: engine.Stores{
 			Events: store, Grants: store, Workflows: store, Operations: store, Agents: store, Assignments: store,
+			Keyed: store,
 		},
 		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
@@ -53,7 +54,7 @@ func (s *server) newAPI() (*api.API, error) {
 		Stores: api.Stores{
 			Machines: store, Windows: store, Views: store, Templates: store, Images: store, ImageUsers: store,
 			Workflows: store, Events: store, Operations: store, Genesis: store, BMCJobs: store, Sessions: store,
-			Status: store, Changes: store,
+			Status: store, Changes: store, Keyed: store,
 		},
 		Engine: s.engine,
 		Access: api.Access{

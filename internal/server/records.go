@@ -71,6 +71,9 @@ func (s *server) deleteOldRecords(ctx context.Context) {
 	s.inSteps(ctx, "deleting old lines of syslog", pruneEvents, func() (int, error) {
 		return s.records.store.PruneSyslog(ctx, before, pruneEvents)
 	})
+	s.inSteps(ctx, "deleting old Idempotency-Keys", pruneEvents, func() (int, error) {
+		return s.records.store.PruneKeyedRequests(ctx, pruneEvents)
+	})
 	if s.api != nil { // not in tests of the records alone
 		s.api.RemoveUnusedImages(ctx) // those of runs that are over by now
 	}

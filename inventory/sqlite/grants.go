@@ -191,7 +191,7 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 		return g, fmt.Errorf("%s: the operator's name is missing: %w", what, inventory.ErrInvalid)
 	}
 
-	err := s.write(ctx, what, func(tx *sqlx.Tx) (err error) {
+	err := s.writeOnce(ctx, what, func(tx *sqlx.Tx) (err error) {
 		g, err = read[grantRow](ctx, tx, take("grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:'"),
 			machine, personPrefix+by, "", 1, 0, nanos(s.now()), nanos(until))
 		if errors.Is(err, inventory.ErrNotFound) {
@@ -224,7 +224,7 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 // error is inventory.ErrConflict unless force is set. With force the run loses the machine and asks
 // an operator at its next step.
 func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
-	return s.write(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *sqlx.Tx) error {
+	return s.writeOnce(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *sqlx.Tx) error {
 		g, err := grantOf(ctx, tx, machine)
 		if err != nil {
 			return err

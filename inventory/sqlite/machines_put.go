@@ -25,7 +25,7 @@ import (
 // port or TLS mode of a BMC changes, its password is removed: otherwise it would be sent to another
 // address.
 func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
-	return s.write(ctx, "storing machines", func(tx *sqlx.Tx) error { return s.putMachines(ctx, tx, ms, replace, by) })
+	return s.writeOnce(ctx, "storing machines", func(tx *sqlx.Tx) error { return s.putMachines(ctx, tx, ms, replace, by) })
 }
 
 // CheckMachines returns the error that PutMachines would return, and stores nothing.

@@ -89,7 +89,7 @@ func withoutAddresses(doc string) (string, error) {
 // Release returns a machine to service when an operator says that it is in order. A machine that is
 // in service is not changed.
 func (s *Store) Release(ctx context.Context, machine, by string) error {
-	return s.write(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *sqlx.Tx) error {
+	return s.writeOnce(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *sqlx.Tx) error {
 		n, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ?", machine)
 		if err != nil {
 			return err

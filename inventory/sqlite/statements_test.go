@@ -58,6 +58,7 @@ var scans = map[string]string{
 	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                "once an hour, and when an image loses its file: an open run may have no record yet",
 	`DELETE FROM grant_`:                                                                                               "a restore: forgets all grants, once",
 	`SELECT name FROM machine`:                                                                                         "the index reads all machines when it begins",
+	`SELECT count\(\*\) FROM keyed_request`:                                                                            "bounded by maxKeyedRequests; reads no rows, only their number in an index",
 	`SELECT count\(\*\) FROM machine`:                                                                                  "reads no rows, only their number in an index",
 	`SELECT name, doc, user_data, .* FROM machine( ORDER BY name)?`:                                                    "compares new machines with all others; or looks at all secrets",
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                                      "looks at all secrets",

@@ -35,7 +35,7 @@ func (s *Store) Templates(ctx context.Context) ([]inventory.Template, error) {
 
 // PutTemplate stores a template, replacing one of the same name.
 func (s *Store) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
-	return s.write(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *sqlx.Tx) error {
+	return s.writeOnce(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *sqlx.Tx) error {
 		now := nanos(s.now())
 		err := do(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
 			ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,

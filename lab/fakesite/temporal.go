@@ -12,6 +12,7 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"google.golang.org/grpc"
 )
 
@@ -34,6 +35,17 @@ type Temporal struct {
 	Update  func(context.Context) error
 	Signals []string
 	Arrived chan struct{}
+	// Called is called before and after each call that starts, signals or updates a run, or asks for one; nil: nothing.
+	Called func()
+}
+
+// called calls Called, and returns it for the end of the call.
+func (f *Temporal) called() func() {
+	if f.Called == nil {
+		return func() {}
+	}
+	f.Called()
+	return f.Called
 }
 
 // A Run is an execution of a workflow.
@@ -43,6 +55,7 @@ type Run struct {
 	Result  any
 	Cancels int
 	Busy    string // with a workflow task, or with an activity
+	Memo    map[string]any
 }
 
 // NewTemporal returns a Temporal without runs.
@@ -81,6 +94,7 @@ func (f *Temporal) Requests() (sent, kept []*workflowservice.SignalWorkflowExecu
 
 // ExecuteWorkflow is the method of client.Client.
 func (f *Temporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflowOptions, kind any, args ...any) (client.WorkflowRun, error) {
+	defer f.called()()
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	f.Options, f.Types, f.Inputs = append(f.Options, o), append(f.Types, kind.(string)), append(f.Inputs, args[0])
@@ -92,7 +106,7 @@ func (f *Temporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflowOpti
 			return nil, serviceerror.NewWorkflowExecutionAlreadyStarted("already started", "", r.Run)
 		}
 	}
-	r := &Run{ID: o.ID, Run: fmt.Sprintf("run-%d", len(f.Runs)+1), Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING}
+	r := &Run{ID: o.ID, Run: fmt.Sprintf("run-%d", len(f.Runs)+1), Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, Memo: o.Memo}
 	f.Runs[r.Run], f.Latest[o.ID] = r, r.Run
 	return fakeHandle{f, r}, nil
 }
@@ -111,14 +125,21 @@ func (f *Temporal) find(id, run string) (*Run, error) {
 func (f *Temporal) DescribeWorkflowExecution(_ context.Context, id,
 	run string,
 ) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	defer f.called()()
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	r, err := f.find(id, run)
 	if err != nil {
 		return nil, err
 	}
+	memo := &commonpb.Memo{Fields: map[string]*commonpb.Payload{}}
+	for name, v := range r.Memo {
+		if memo.Fields[name], err = converter.GetDefaultDataConverter().ToPayload(v); err != nil {
+			return nil, err
+		}
+	}
 	d := &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
-		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.Run}, Status: r.Status,
+		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.Run}, Status: r.Status, Memo: memo,
 	}}
 	switch r.Busy {
 	case "task":
@@ -169,6 +190,7 @@ func (f *Temporal) SignalWorkflow(_ context.Context, id, run, name string, _ any
 
 // UpdateWorkflow is the method of client.Client.
 func (f *Temporal) UpdateWorkflow(ctx context.Context, o client.UpdateWorkflowOptions) (client.WorkflowUpdateHandle, error) {
+	defer f.called()()
 	f.Mu.Lock()
 	f.Updates = append(f.Updates, o)
 	do := f.Update
@@ -203,6 +225,7 @@ func (s fakeService) SignalWorkflowExecution(_ context.Context, r *workflowservi
 	_ ...grpc.CallOption,
 ) (*workflowservice.SignalWorkflowExecutionResponse, error) {
 	f := s.f
+	defer f.called()()
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	defer func() { f.Arrived <- struct{}{} }()

@@ -1,0 +1,263 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// KeyedRequestStore holds requests with an Idempotency-Key, and their answers.
+type KeyedRequestStore interface {
+	BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error)
+	AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest) error
+}
+
+const keyHeader = "Idempotency-Key"
+
+const (
+	maxKey        = 255     // characters of a key
+	maxKeptAnswer = 8 << 10 // bytes of an answer that is stored
+)
+
+// isUnkeyed reports whether a key has no effect on a POST route: the route only reads, or its answer is secret or too
+// large, and it changes nothing that a repetition would change twice.
+func isUnkeyed(path string) bool {
+	switch path {
+	case "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
+		"/v1/templates/:name/render":
+		return true
+	}
+	return false
+}
+
+// keyedRequests carries out a POST with an Idempotency-Key once, and answers a repetition with the first answer
+// (draft-ietf-httpapi-idempotency-key-header).
+//
+// The request is stored before its effect and its answer after it. A repetition of a request without a stored answer,
+// because the server was killed in between or because the answer was 5xx, looks for the effect first:
+//
+//   - a started run, by engine.Runs.StartedBy,
+//   - a change of the inventory, which the store makes once for each keyed request,
+//   - a signal or an update, which Temporal takes once for each keyed request.
+type keyedRequests struct {
+	store       KeyedRequestStore
+	runs        *engine.Runs
+	fingerprint []byte // key of the fingerprints: a body can have a password that could be guessed
+	log         *slog.Logger
+
+	mu       sync.Mutex
+	underWay map[string]bool // by id
+}
+
+func newKeyedRequests(store KeyedRequestStore, runs *engine.Runs, claimKey []byte, log *slog.Logger) *keyedRequests {
+	m := hmac.New(sha256.New, claimKey)
+	m.Write([]byte("keyed request\x00"))
+	return &keyedRequests{store: store, runs: runs, fingerprint: m.Sum(nil), log: log, underWay: map[string]bool{}}
+}
+
+// handle is called before the handlers of all routes.
+func (k *keyedRequests) handle(c *gin.Context) {
+	if c.Request.Method != http.MethodPost || len(c.Request.Header.Values(keyHeader)) == 0 || isUnkeyed(c.FullPath()) {
+		return
+	}
+	r, err := k.read(c)
+	if err != nil {
+		httpapi.Fail(c, err)
+		return
+	}
+	if !k.enter(r.ID) {
+		c.Header("Retry-After", "1")
+		httpapi.Fail(c, httpapi.Refuse(http.StatusConflict, httpapi.CodeUnderWay,
+			"the first request with this Idempotency-Key is still under way", "send the request again later, with the same key"))
+		return
+	}
+	defer k.leave(r.ID)
+
+	found, err := k.store.BeginKeyedRequest(c.Request.Context(), r)
+	switch {
+	case err != nil:
+		httpapi.Fail(c, err)
+		return
+	case found.Fingerprint != r.Fingerprint:
+		httpapi.Fail(c, httpapi.Refuse(http.StatusUnprocessableEntity, httpapi.CodeInvalid,
+			"this Idempotency-Key was used for another request", "give each request a key of its own"))
+		return
+	}
+	k.answer(c, found)
+}
+
+// read returns the request, and leaves its body to be read again.
+func (k *keyedRequests) read(c *gin.Context) (inventory.KeyedRequest, error) {
+	key, err := parseKey(c.Request.Header.Values(keyHeader))
+	if err != nil {
+		return inventory.KeyedRequest{}, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxPush))
+	if err != nil {
+		return inventory.KeyedRequest{}, err
+	}
+	c.Request.Body = io.NopCloser(bytes.NewReader(body))
+
+	m := hmac.New(sha256.New, k.fingerprint)
+	m.Write([]byte(c.Request.Method + " " + c.Request.URL.EscapedPath() + "?" + c.Request.URL.RawQuery + "\x00"))
+	m.Write(body)
+
+	return inventory.KeyedRequest{
+		ID: keyedID(httpapi.Actor(c.Request.Context()), key), Fingerprint: hex.EncodeToString(m.Sum(nil)),
+	}, nil
+}
+
+// keyedID is the id of a client's requests with a key.
+func keyedID(actor, key string) string {
+	id := sha256.Sum256([]byte(actor + "\x00" + key))
+	return hex.EncodeToString(id[:])
+}
+
+// parseKey returns the key of a header, which is a string of RFC 8941: printable ASCII in double quotes.
+func parseKey(values []string) (string, error) {
+	text := strings.TrimSpace(values[0])
+	quoted := len(values) == 1 && len(text) > 2 && text[0] == '"' && text[len(text)-1] == '"'
+	var key strings.Builder
+	for i := 1; quoted && i < len(text)-1; i++ {
+		switch b := text[i]; {
+		case b == '\\' && i+1 < len(text)-1 && (text[i+1] == '"' || text[i+1] == '\\'):
+			i++
+			key.WriteByte(text[i])
+		case b < ' ' || b > '~' || b == '"' || b == '\\':
+			quoted = false
+		default:
+			key.WriteByte(b)
+		}
+	}
+	if !quoted || key.Len() > maxKey {
+		return "", inventory.Invalid(keyHeader, `send one, in double quotes: Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`,
+			"must be 1 to %d printable characters in double quotes", maxKey)
+	}
+	return key.String(), nil
+}
+
+// enter reports whether no other request with this id is under way, and notes that this one is.
+func (k *keyedRequests) enter(id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.underWay[id] {
+		return false
+	}
+	k.underWay[id] = true
+	return true
+}
+
+func (k *keyedRequests) leave(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.underWay, id)
+}
+
+// answer answers a request as it was answered first, or carries it out.
+func (k *keyedRequests) answer(c *gin.Context, r inventory.KeyedRequest) {
+	if r.Status == 0 && r.Workflow != "" {
+		err := k.findRun(c.Request.Context(), &r)
+		if r.Status != 0 {
+			k.keep(c.Request.Context(), r)
+		}
+		if err != nil {
+			httpapi.Fail(c, err)
+			return
+		}
+	}
+	if r.Answer != nil {
+		c.Data(r.Status, "application/json; charset=utf-8", r.Answer)
+		c.Abort()
+		return
+	}
+	k.carryOut(c, r)
+}
+
+// findRun sets the answer of a request that started a run before its answer was lost.
+func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) error {
+	run, err := k.runs.StartedBy(ctx, *r)
+	if err != nil {
+		r.Status, r.Answer = encodeError(err)
+		return err
+	}
+	if run == "" {
+		return nil
+	}
+	r.Status = http.StatusAccepted
+	r.Answer, err = json.Marshal(Started{Workflow: r.Workflow, Run: run, Job: workflows.JobOf(r.Workflow)})
+	return err
+}
+
+// carryOut calls the handler of the route and stores its answer. An answer that was too large to be stored is made
+// again: the handler then finds its change already made.
+func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
+	ctx := c.Request.Context()
+	c.Request = c.Request.WithContext(inventory.WithKeyedRequest(ctx, r.ID))
+	sent := &answerCopy{ResponseWriter: c.Writer, body: []byte{}}
+	c.Writer = sent
+	c.Next()
+	if r.Status != 0 {
+		return
+	}
+
+	r.Status, r.Answer = sent.Status(), sent.body
+	if failed := c.Errors.Last(); failed != nil && !sent.Written() {
+		r.Status, r.Answer = encodeError(failed.Err)
+	}
+	k.keep(ctx, r)
+}
+
+// encodeError returns the answer for err, without its problems if they are too large to be stored.
+func encodeError(err error) (int, []byte) {
+	status, body := httpapi.BodyOf(err)
+	text, err := json.Marshal(body)
+	if err != nil || len(text) > maxKeptAnswer {
+		text = fmt.Appendf(nil, `{"error": "the request was refused with status %d", "code": %q}`, status, httpapi.CodeInvalid)
+	}
+	return status, text
+}
+
+// keep stores the answer of a request, so that a repetition is answered with it. A 5xx is not stored: the client is
+// meant to repeat the request. If the answer cannot be stored, a repetition looks for the effect.
+func (k *keyedRequests) keep(ctx context.Context, r inventory.KeyedRequest) {
+	if r.Status >= http.StatusInternalServerError {
+		return
+	}
+	if len(r.Answer) > maxKeptAnswer {
+		r.Answer = nil
+	}
+	if err := k.store.AnswerKeyedRequest(context.WithoutCancel(ctx), r); err != nil {
+		k.log.Warn("storing the answer of a request with an Idempotency-Key", "error", err)
+	}
+}
+
+// answerCopy keeps a copy of the answer's first bytes: one more than can be stored.
+type answerCopy struct {
+	gin.ResponseWriter
+	body []byte
+}
+
+// Write is the method of http.ResponseWriter.
+func (a *answerCopy) Write(b []byte) (int, error) {
+	a.body = append(a.body, b[:min(len(b), maxKeptAnswer+1-len(a.body))]...)
+	return a.ResponseWriter.Write(b)
+}
+
+// WriteString is the method of io.StringWriter.
+func (a *answerCopy) WriteString(s string) (int, error) { return a.Write([]byte(s)) }

@@ -1,0 +1,156 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	commonpb "go.temporal.io/api/common/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
+)
+
+// A keyed request has an Idempotency-Key. Its effect in Temporal can be committed without its answer being stored: the
+// server may be killed in between. A run is therefore found again by a memo with the id of the request, and Temporal
+// itself counts the id once for a signal and an update.
+
+// KeyedRequestStore holds which workflow a keyed request starts.
+type KeyedRequestStore interface {
+	SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error
+}
+
+// prepareKeyed records that the keyed request of ctx is about to start a workflow, and the newest run of its id, by
+// which StartedBy finds out whether it was started. It returns the memo of the new run. Without a keyed request it does
+// nothing.
+func (r *Runs) prepareKeyed(ctx context.Context, tc client.Client, id string) (map[string]any, error) {
+	key := inventory.KeyedRequestOf(ctx)
+	if key == "" {
+		return nil, nil
+	}
+	before, err := newest(ctx, tc, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.keyed.SetKeyedWorkflow(ctx, key, id, before.GetExecution().GetRunId()); err != nil {
+		return nil, err
+	}
+	return map[string]any{workflows.MemoKeyedRequest: key}, nil
+}
+
+// newest returns the newest run of a workflow id, or nil.
+func newest(ctx context.Context, tc client.Client, id string) (*workflowpb.WorkflowExecutionInfo, error) {
+	d, err := tc.DescribeWorkflowExecution(ctx, id, "")
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking for the newest run of %q: %w", id, err)
+	}
+	return d.GetWorkflowExecutionInfo(), nil
+}
+
+// takeKeyed returns the open run that prevented a start if the keyed request of ctx has started that run, because
+// Temporal took an earlier attempt late. Otherwise the error is a BusyError.
+func (r *Runs) takeKeyed(
+	ctx context.Context, tc client.Client, id, open string, input json.RawMessage,
+) (string, json.RawMessage, error) {
+	if key := inventory.KeyedRequestOf(ctx); key != "" {
+		info, err := newest(ctx, tc, id)
+		if err != nil {
+			return "", nil, err
+		}
+		if r.isOf(info, key) {
+			return firstRun(info), input, nil
+		}
+	}
+	return "", nil, &BusyError{id, open}
+}
+
+// isOf reports whether the keyed request has started a run.
+func (r *Runs) isOf(info *workflowpb.WorkflowExecutionInfo, key string) bool {
+	p, ok := info.GetMemo().GetFields()[workflows.MemoKeyedRequest]
+	if !ok {
+		return false
+	}
+	var of string
+	err := r.converter.FromPayload(p, &of)
+	return err == nil && of == key
+}
+
+// firstRun is the run id by which a workflow that continues as new is known.
+func firstRun(info *workflowpb.WorkflowExecutionInfo) string {
+	return cmp.Or(info.GetFirstRunId(), info.GetExecution().GetRunId())
+}
+
+// StartedBy returns the run that a keyed request started, whose answer was lost, or "" if it started none. If
+// another run of the same workflow id was started since, the error is inventory.ErrConflict: an order that may have been
+// carried out is not carried out a second time.
+func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run string, err error) {
+	tc, err := r.Client()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	info, err := newest(ctx, tc, k.Workflow)
+	if err != nil {
+		return "", err
+	}
+
+	last := info.GetExecution().GetRunId()
+	switch {
+	case r.isOf(info, k.ID):
+		run = firstRun(info)
+		return run, r.rememberKeyed(ctx, k.Workflow, run, info)
+	case last == k.Before:
+		return "", nil
+	}
+	return "", inventory.Hint{
+		Err: fmt.Errorf("the server was interrupted before it had answered this request, and run %s of %s was started since: "+
+			"look whether the request was carried out before you send it with another key: %w", last, k.Workflow, inventory.ErrConflict),
+		Next: "ingot workflow list",
+	}
+}
+
+// rememberKeyed remembers a machine's run that has no record yet.
+func (r *Runs) rememberKeyed(ctx context.Context, id, run string, info *workflowpb.WorkflowExecutionInfo) error {
+	machine, ok := strings.CutPrefix(id, workflows.MachineID(""))
+	if !ok {
+		return nil
+	}
+	_, err := r.store.Workflow(ctx, run)
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return err
+	}
+	began := info.GetStartTime().AsTime()
+	r.remember(inventory.Workflow{
+		Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine,
+		State: inventory.StatePreparing, Phase: inventory.PhasePlan, Message: "waiting for a worker",
+		Actions: []inventory.ActionRecord{}, Started: began, Updated: began,
+	})
+	r.changed.Notify()
+	return nil
+}
+
+// signalPoweredOn signals that a machine was switched on, once for each keyed request.
+func (r *Runs) signalPoweredOn(ctx context.Context, tc client.Client, w inventory.Workflow) error {
+	key := inventory.KeyedRequestOf(ctx)
+	if key == "" {
+		return tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalPoweredOn, nil)
+	}
+	_, err := tc.WorkflowService().SignalWorkflowExecution(ctx, &workflowservice.SignalWorkflowExecutionRequest{
+		Namespace:         r.namespace,
+		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: w.ID, RunId: w.Run},
+		SignalName:        workflows.SignalPoweredOn,
+		Identity:          "ingot-api",
+		RequestId:         key,
+	})
+	return err
+}

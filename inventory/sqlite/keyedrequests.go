@@ -1,0 +1,114 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	keyedFor         = 24 * time.Hour
+	maxKeyedRequests = 20_000
+)
+
+type keyedRow struct {
+	ID, Fingerprint  string
+	Workflow, Before string
+	Status           int
+	Answer           *string
+}
+
+func (r keyedRow) value() inventory.KeyedRequest {
+	out := inventory.KeyedRequest{
+		ID: r.ID, Fingerprint: r.Fingerprint, Workflow: r.Workflow, Before: r.Before, Status: r.Status,
+	}
+	if r.Answer != nil {
+		out.Answer = []byte(*r.Answer)
+	}
+	return out
+}
+
+// BeginKeyedRequest returns the record of an earlier request with the same id, or stores r and returns it. Records
+// older than a day are deleted. If there are too many, the error is inventory.ErrUnavailable.
+func (s *Store) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error) {
+	err := s.write(ctx, "storing an Idempotency-Key", func(tx *sqlx.Tx) error {
+		now := s.now()
+		if err := do(ctx, tx, "DELETE FROM keyed_request WHERE created <= ?", nanos(now.Add(-keyedFor))); err != nil {
+			return err
+		}
+		var found keyedRow
+		err := get(ctx, tx, &found, "SELECT id, fingerprint, workflow, before, status, answer FROM keyed_request WHERE id = ?", r.ID)
+		if !errors.Is(err, inventory.ErrNotFound) {
+			r = found.value()
+			return err
+		}
+
+		n, err := scalar[int](ctx, tx, "SELECT count(*) FROM keyed_request")
+		if err != nil {
+			return err
+		}
+		if n >= maxKeyedRequests {
+			return inventory.Hint{
+				Err:  fmt.Errorf("%d keys were used within %s: %w", n, keyedFor, inventory.ErrUnavailable),
+				Next: "send the request without Idempotency-Key",
+			}
+		}
+		return do(ctx, tx, "INSERT INTO keyed_request (id, fingerprint, created) VALUES (?, ?, ?)", r.ID, r.Fingerprint, nanos(now))
+	})
+	return r, err
+}
+
+// SetKeyedWorkflow records, before the start, which workflow the keyed request id starts, and the newest run of that
+// workflow id.
+func (s *Store) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
+	return s.writeOne(ctx, "storing what a keyed request starts",
+		"UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
+}
+
+// AnswerKeyedRequest records the answer of the keyed request r.ID.
+func (s *Store) AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest) error {
+	var answer any
+	if r.Answer != nil {
+		answer = string(r.Answer)
+	}
+	return s.writeOne(ctx, "storing the answer of a keyed request",
+		"UPDATE keyed_request SET status = ?, answer = ? WHERE id = ?", r.Status, answer, r.ID)
+}
+
+// PruneKeyedRequests deletes up to limit records older than a day.
+func (s *Store) PruneKeyedRequests(ctx context.Context, limit int) (int, error) {
+	return s.prune(ctx, pruning{
+		what: "Idempotency-Keys", find: "SELECT rowid FROM keyed_request WHERE created < ?1 ORDER BY created LIMIT ?2",
+		remove: "DELETE FROM keyed_request WHERE rowid = ?1 AND created < ?2",
+	}, s.now().Add(-keyedFor), limit)
+}
+
+// writeOnce is write for the change that a request makes. If ctx belongs to a keyed request, the change is recorded
+// with that request in the same transaction, and a repeated request does not make it again. A request makes one such
+// change at most.
+func (s *Store) writeOnce(ctx context.Context, what string, change func(tx *sqlx.Tx) error) error {
+	id := inventory.KeyedRequestOf(ctx)
+	if id == "" {
+		return s.write(ctx, what, change)
+	}
+	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+		applied, err := scalar[string](ctx, tx, "SELECT applied FROM keyed_request WHERE id = ?", id)
+		switch {
+		case err != nil:
+			return err
+		case applied == what:
+			return nil
+		case applied != "":
+			return fmt.Errorf("a keyed request makes a second change: %q", applied)
+		}
+		if err := change(tx); err != nil {
+			return err
+		}
+		return do(ctx, tx, "UPDATE keyed_request SET applied = ? WHERE id = ?", what, id)
+	})
+}
