@@ -111,7 +111,7 @@ server keeps the password that the BMC accepts. Drivers: redfish.`,
 
 // runJob starts a BMC job and waits for its end.
 func runJob(c *call, machine, route string, in any) error {
-	st, err := post[api.Started](c, route, in)
+	st, err := postOnce(c, route, in)
 	if err != nil {
 		return err
 	}

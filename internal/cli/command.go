@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
@@ -79,6 +80,15 @@ func get[T any](c *call, route string) (client.Answer[T], error) {
 
 func post[T any](c *call, route string, in any) (client.Answer[T], error) {
 	return ask[T](c, http.MethodPost, route, in)
+}
+
+// postOnce is post for a route that starts something: it is sent again if the answer is lost, and starts one thing.
+func postOnce(c *call, route string, in any) (client.Answer[api.Started], error) {
+	s, err := c.server()
+	if err != nil {
+		return client.Answer[api.Started]{}, err
+	}
+	return client.Start[api.Started](c.Context(), s, route, in)
 }
 
 func remove(c *call, route string) error {

@@ -244,7 +244,7 @@ func confirmOverwrite(c *call, yes bool, name string, disks []string) error {
 
 // startGenesis starts or resumes a Genesis. If wait is set, it shows it until it ends.
 func startGenesis(c *call, name, verb string, in any, wait bool) error {
-	a, err := post[api.Started](c, client.Path("genesis", name, verb), in)
+	a, err := postOnce(c, client.Path("genesis", name, verb), in)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 
 // startRun starts a run by a POST, and waits for it or prints how to show it.
 func startRun(c *call, route string, in any, wait bool) error {
-	a, err := post[api.Started](c, route, in)
+	a, err := postOnce(c, route, in)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,11 @@ taken back.`,
 
 	return o.command(cmd, func(c *call) error {
 		in := workflows.MigrateInput{Name: cmp.Or(*name, c.args[0]), Target: c.args[0]}
-		return postAndShow(c, client.Path("migrate"), in, text(func(s api.Started) string {
+		a, err := postOnce(c, client.Path("migrate"), in)
+		if err != nil {
+			return err
+		}
+		return show(c, a, text(func(s api.Started) string {
 			return fmt.Sprintf("%s started as run %s\nnext: ingot migrate status %s", s.Workflow, s.Run, in.Name)
 		}))
 	})

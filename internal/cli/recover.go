@@ -72,7 +72,7 @@ wait for an operator; open runs continue.`,
 			return err
 		}
 
-		a, err := post[api.Started](c, client.Path("recover"), in)
+		a, err := postOnce(c, client.Path("recover"), in)
 		if err != nil {
 			return err
 		}

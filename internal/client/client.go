@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,6 +44,7 @@ type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
+	pause time.Duration // before a request whose answer was lost is sent again
 }
 
 // Error is an error that the server returned.
@@ -96,7 +98,7 @@ func New(s Session) (*Client, error) {
 		t.TLSClientConfig = pinnedTLS(s.Fingerprint)
 	}
 
-	return &Client{base: base, token: s.Token, http: &http.Client{
+	return &Client{base: base, token: s.Token, pause: time.Second, http: &http.Client{
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -115,18 +117,33 @@ func (c *Client) URL() *url.URL { return c.base }
 func (c *Client) Request(
 	ctx context.Context, method, route string, body io.Reader, length int64,
 ) (*http.Response, error) {
-	u, err := c.base.Parse(route)
+	return c.send(ctx, message{method: method, route: route, body: body, length: length})
+}
+
+// A message is a request that is to be sent.
+type message struct {
+	method, route string
+	body          io.Reader
+	length        int64
+	key           string // Idempotency-Key; "": none
+}
+
+func (c *Client) send(ctx context.Context, m message) (*http.Response, error) {
+	u, err := c.base.Parse(m.route)
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	req, err := http.NewRequestWithContext(ctx, m.method, u.String(), m.body)
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
-		req.ContentLength = length
+	if m.body != nil {
+		req.ContentLength = m.length
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
+	if m.key != "" {
+		req.Header.Set("Idempotency-Key", strconv.Quote(m.key))
+	}
 	// By this variable programs pass their trace on to the programs that they start.
 	if parent := os.Getenv("TRACEPARENT"); parent != "" {
 		req.Header.Set("Traceparent", parent)
@@ -200,17 +217,19 @@ func readAPIError(resp *http.Response) error {
 
 // Send sends in as JSON, unless it is nil, and decodes the answer.
 func Send[T any](ctx context.Context, c *Client, method, route string, in any) (Answer[T], error) {
-	var body io.Reader
-	var length int64
+	return sendJSON[T](ctx, c, message{method: method, route: route}, in)
+}
+
+func sendJSON[T any](ctx context.Context, c *Client, m message, in any) (Answer[T], error) {
 	if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
 			return Answer[T]{}, err
 		}
-		body, length = bytes.NewReader(b), int64(len(b))
+		m.body, m.length = bytes.NewReader(b), int64(len(b))
 	}
 
-	resp, err := c.Request(ctx, method, route, body, length)
+	resp, err := c.send(ctx, m)
 	if err != nil {
 		return Answer[T]{}, err
 	}
