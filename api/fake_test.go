@@ -129,8 +129,20 @@ func (s *site) restart(change ...func(*siteConfig)) {
 	s.guard = guard.New(c.Log)
 	s.stored = imagefile.New(c.ImageDir, c.Shares)
 	s.engine = engine.New(engine.Config{
-		Stores:   engine.Stores{Events: c.Store, Grants: c.Store, Workflows: c.Store, Operations: c.Store, Agents: c.Store, Assignments: c.Store, Keyed: c.Store},
-		Temporal: c.Temporal, Guard: s.guard, Log: c.Log, Now: c.Now, Held: c.Restored.Held,
+		Stores: engine.Stores{
+			Events:      c.Store,
+			Grants:      c.Store,
+			Workflows:   c.Store,
+			Operations:  c.Store,
+			Agents:      c.Store,
+			Assignments: c.Store,
+			Keyed:       c.Store,
+		},
+		Temporal: c.Temporal,
+		Guard:    s.guard,
+		Log:      c.Log,
+		Now:      c.Now,
+		Held:     c.Restored.Held,
 	})
 	var err error
 	s.api, err = New(s.apiConfig())

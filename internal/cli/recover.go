@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -67,7 +68,7 @@ wait for an operator; open runs continue.`,
 			return err
 		}
 
-		what := fmt.Sprintf("wipes %d machines and installs them again: %s", len(names), strings.Join(names, ", "))
+		what := fmt.Sprintf("wipes %s and installs them again: %s", human.Count(len(names), "machine"), strings.Join(names, ", "))
 		if err := c.confirm(*yes, what, in.Name); err != nil {
 			return err
 		}
@@ -81,8 +82,8 @@ wait for an operator; open runs continue.`,
 		}
 
 		return show(c, a, text(func(s api.Started) string {
-			return fmt.Sprintf("%s has begun as run %s, with %d machines\nnext: ingot recover status %s --wait",
-				s.Workflow, s.Run, len(names), in.Name)
+			return fmt.Sprintf("%s has begun as run %s, with %s\nnext: ingot recover status %s --wait",
+				s.Workflow, s.Run, human.Count(len(names), "machine"), in.Name)
 		}))
 	})
 }
