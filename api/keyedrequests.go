@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -227,8 +226,12 @@ func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 func encodeError(err error) (int, []byte) {
 	status, body := httpapi.BodyOf(err)
 	text, err := json.Marshal(body)
-	if err != nil || len(text) > maxKeptAnswer {
-		text = fmt.Appendf(nil, `{"error": "the request was refused with status %d", "code": %q}`, status, httpapi.CodeInvalid)
+	if refusal, ok := body.(httpapi.ErrorBody); ok && len(text) > maxKeptAnswer {
+		refusal.Error, refusal.Problems = engine.Head(refusal.Error, maxKeptAnswer/8), nil
+		text, err = json.Marshal(refusal)
+	}
+	if err != nil {
+		return http.StatusInternalServerError, nil
 	}
 	return status, text
 }

@@ -56,6 +56,7 @@ type Run struct {
 	Cancels int
 	Busy    string // with a workflow task, or with an activity
 	Memo    map[string]any
+	First   string // the run that continued as this one; "": none
 }
 
 // NewTemporal returns a Temporal without runs.
@@ -139,7 +140,7 @@ func (f *Temporal) DescribeWorkflowExecution(_ context.Context, id,
 		}
 	}
 	d := &workflowservice.DescribeWorkflowExecutionResponse{WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{
-		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.Run}, Status: r.Status, Memo: memo,
+		Execution: &commonpb.WorkflowExecution{WorkflowId: id, RunId: r.Run}, Status: r.Status, Memo: memo, FirstRunId: r.First,
 	}}
 	switch r.Busy {
 	case "task":
