@@ -181,6 +181,7 @@ func (k *keyedRequests) answer(c *gin.Context, r inventory.KeyedRequest) {
 		}
 	}
 	if r.Answer != nil {
+		k.recall(c.Request.Context(), r)
 		c.Data(r.Status, "application/json; charset=utf-8", r.Answer)
 		c.Abort()
 		return
@@ -201,6 +202,17 @@ func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) 
 	r.Status = http.StatusAccepted
 	r.Answer, err = json.Marshal(Started{Workflow: r.Workflow, Run: run, Job: workflows.JobOf(r.Workflow)})
 	return err
+}
+
+// recall makes a started run known that has no record yet. The answer does not depend on it.
+func (k *keyedRequests) recall(ctx context.Context, r inventory.KeyedRequest) {
+	var started Started
+	if r.Status != http.StatusAccepted || json.Unmarshal(r.Answer, &started) != nil || started.Run == "" {
+		return
+	}
+	if err := k.runs.Recall(ctx, started.Workflow, started.Run); err != nil {
+		k.log.Warn("looking for a run that was started earlier", "run", started.Run, "error", err)
+	}
 }
 
 // carryOut calls the handler of the route and stores its answer. An answer that was too large to be stored is made

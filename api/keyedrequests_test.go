@@ -36,6 +36,11 @@ func TestRepeatedRequestGetsTheFirstAnswer(t *testing.T) {
 	require.Equal(t, first.Header().Get("Content-Type"), again.Header().Get("Content-Type"))
 	require.Len(t, c.Temporal.Types, 1)
 
+	c.restart()
+	require.Equal(t, http.StatusNotFound, c.do(http.MethodGet, "/v1/workflows/run-1", nil).Code, "no worker has recorded it")
+	require.Equal(t, first.Body.String(), c.post("/v1/machines/m1/inspect", "", "a").Body.String())
+	require.Equal(t, "m1", decode[inventory.Workflow](t, c.do(http.MethodGet, "/v1/workflows/run-1", nil), http.StatusOK).Machine)
+
 	refused := c.op(http.StatusConflict, http.MethodPost, "/v1/machines/m1/inspect", nil, keyed("b"))
 	c.Temporal.End("run-1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 	require.Equal(t, refused.Body.String(),
@@ -43,8 +48,6 @@ func TestRepeatedRequestGetsTheFirstAnswer(t *testing.T) {
 	require.Equal(t, first.Body.String(),
 		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/inspect", nil, keyed("a")).Body.String(), "also when the run is over")
 
-	c.restart()
-	require.Equal(t, first.Body.String(), c.post("/v1/machines/m1/inspect", "", "a").Body.String())
 	require.Len(t, c.Temporal.Types, 2)
 	next := decode[Started](t, c.post("/v1/machines/m1/inspect", "", "c"), http.StatusAccepted)
 	require.NotContains(t, first.Body.String(), next.Run, "another key is another request")

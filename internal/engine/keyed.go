@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
@@ -107,8 +108,7 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 	last := info.GetExecution().GetRunId()
 	switch {
 	case r.isOf(info, k.ID):
-		run = firstRun(info)
-		return run, r.rememberKeyed(ctx, k.Workflow, run, info)
+		return firstRun(info), nil
 	case last == k.Before:
 		return "", nil
 	}
@@ -119,15 +119,30 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 	}
 }
 
-// rememberKeyed remembers a machine's run that has no record yet.
-func (r *Runs) rememberKeyed(ctx context.Context, id, run string, info *workflowpb.WorkflowExecutionInfo) error {
+// Recall remembers a machine's run that was started before this process was, if the run has no record yet: the client
+// that repeats its request asks for the run next.
+func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	machine, ok := strings.CutPrefix(id, workflows.MachineID(""))
 	if !ok {
 		return nil
 	}
-	_, err := r.store.Workflow(ctx, run)
-	if !errors.Is(err, inventory.ErrNotFound) {
+	if _, err := r.Find(ctx, run); !errors.Is(err, inventory.ErrNotFound) {
 		return err
+	}
+	tc, err := r.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
+	if err != nil {
+		return fmt.Errorf("asking for run %q: %w", run, err)
+	}
+
+	info := d.GetWorkflowExecutionInfo()
+	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
+		return nil // its record was deleted
 	}
 	began := info.GetStartTime().AsTime()
 	r.remember(inventory.Workflow{

@@ -30,6 +30,16 @@ func TestRequestFindsItsRun(t *testing.T) {
 	s.Temporal.Runs["new"].First = "first"
 	require.Equal(t, "first", found())
 
+	s.Temporal.Open("machine/m1", "r1")
+	require.NoError(t, s.Runs.Recall(t.Context(), "machine/m1", "r1"))
+	_, err = s.Runs.Find(t.Context(), "r1")
+	require.NoError(t, err)
+	s.Temporal.Open("machine/m1", "r2")
+	s.Temporal.End("r2", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
+	require.NoError(t, s.Runs.Recall(t.Context(), "machine/m1", "r2"))
+	_, err = s.Runs.Find(t.Context(), "r2")
+	require.ErrorIs(t, err, inventory.ErrNotFound, "a deleted record stays deleted")
+
 	s.Temporal.Down = true
 	_, err = s.Runs.StartedBy(t.Context(), k)
 	require.ErrorIs(t, err, inventory.ErrUnavailable)
