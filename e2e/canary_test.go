@@ -165,17 +165,28 @@ func TestS10S25S44Canaries(t *testing.T) {
 	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
 	secretFile := filepath.Join(t.TempDir(), "notify")
 	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
+	collectorToken := newCanary() // S62: spans are searched, too
+	traces, tracing := collect(t, collectorToken)
 	s, err := NewSite(
 		ctx,
-		Options{Root: "..", Programs: programs(), Dir: keepDir(t), Home: true, Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
-			"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n"},
+		Options{
+			Root:     "..",
+			Programs: programs(),
+			Dir:      keepDir(t),
+			Home:     true,
+			Top: tracing + "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n" +
+				"notify: {url: \"http://" + toldAt + "/" + told.token + "\", secret_file: " + secretFile + "}\n",
+		},
 	)
 	require.NoError(t, err)
 	s.keep(t)
 	stream := s.stream(ctx, t)
 	s.listenForNotices(ctx, t, told)
+	s.serveCollector(ctx, t, traces)
 
-	secrets := map[string]string{"what notices are signed with": told.secret, "the token in the address of notices": told.token}
+	secrets := map[string]string{
+		"what notices are signed with": told.secret, "the token in the address of notices": told.token, "the collector's token": collectorToken,
+	}
 	secret := func(what string) string { secrets[what] = newCanary(); return secrets[what] }
 	label, literal := newCanary(), canary{what: "a template's environment", text: []byte(newCanary())}
 
@@ -317,6 +328,7 @@ tasks:
 	}
 	require.Contains(t, string(found["serial/bad"]), "ommand line: ", "a kernel has printed its command line")
 	found["stream"] = stream()
+	found["traces"] = tracesOf(ctx, t, traces, s, runs)
 	found["notice"] = told.await(ctx, t, inventory.NoticeFailed, inventory.NoticeWaiting)
 	nonces := s.nonces(t)
 	require.NoError(t, bad.PowerOff(ctx))
@@ -353,7 +365,7 @@ tasks:
 			[]string{"rest/after/peers", "cli/after/peer", "cli/standby", "file/live/state/ingot/site.json"},
 		},
 		{canary{what: "machine name", text: []byte(names["bad"])}, []string{"serial/bad", "history/", "notice"}},
-		{canary{what: "machine name", text: []byte(names["refused"])}, []string{"notice"}},
+		{canary{what: "machine name", text: []byte(names["refused"])}, []string{"notice", "traces"}},
 		{canary{what: "label", text: []byte(label)}, []string{"rest/", "cli/", "dump/ingot.db", "file/live/state/ingot/ingot.db"}},
 		{canary{what: "BMC user", text: []byte(good.Spec().BMCUser)}, []string{"argv/ipmitool"}},
 		{canary{what: "environment", text: []byte(env)}, []string{"environ/ingot", "environ/temporal"}},

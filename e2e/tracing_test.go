@@ -109,6 +109,19 @@ func TestS62Traces(t *testing.T) {
 	s.noSecrets(t, c, run, m.Spec().MAC, secrets)
 }
 
+// tracesOf returns all that a collector has received, as soon as it has the whole traces of these runs.
+func tracesOf(ctx context.Context, t *testing.T, c *fakecollector.Collector, s *Site, runs map[string]string) []byte {
+	t.Helper()
+	for _, run := range runs {
+		w := s.of(ctx, t, run, final)
+		require.NotNil(t, w.Trace)
+		spans := awaitSpans(ctx, t, c, w.Trace.ID, "RunWorkflow:"+w.Type)
+		_, err := fakecollector.Root(spans, "")
+		require.NoError(t, err)
+	}
+	return c.Text()
+}
+
 // noSecrets requires that no span holds a secret.
 func (s *Site) noSecrets(t *testing.T, c *fakecollector.Collector, run, mac string, secrets map[string]string) {
 	t.Helper()
