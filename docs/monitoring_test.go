@@ -56,12 +56,16 @@ func alertTable(t *testing.T) string {
 		t.Fatal(err)
 	}
 
+	tests := read(t, "../deploy/monitoring/ingot.rules.test.yml")
 	var b strings.Builder
 	b.WriteString("| alert | severity | when | what to do |\n|---|---|---|---|\n")
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
 			if r.Annotations["summary"] == "" || r.Annotations["remedy"] == "" || r.Labels["severity"] == "" {
 				t.Errorf("the alert %s lacks summary, remedy or severity", r.Alert)
+			}
+			if !strings.Contains(tests, "- alertname: "+r.Alert+"\n") {
+				t.Errorf("ingot.rules.test.yml does not show when the alert %s fires", r.Alert)
 			}
 			when := "`" + r.Expr + "`"
 			if r.For != "" {
