@@ -233,7 +233,10 @@ func (h host) ready(ctx context.Context) {
 // checkProcess requires that the service's processes run as its user, with two capabilities that nothing can add to.
 func checkProcess(ctx context.Context, h host) {
 	h.t.Helper()
-	out := h.must(ctx, "for p in $(pgrep -x ingot); do grep -hE '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$p/status; done; id -u ingot")
+	out := h.must(
+		ctx,
+		"for p in $(systemctl show -p MainPID --value ingot) $(pgrep -u ingot -f ^/proc/self/exe); do grep -hE '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$p/status; done; id -u ingot",
+	)
 	lines := strings.Split(out, "\n")
 	uid := lines[len(lines)-1]
 	seen := map[string]int{}

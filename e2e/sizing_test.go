@@ -45,6 +45,14 @@ type sized struct {
 	waits          []time.Duration    // from an agent's report to its next assignment
 	calls          int64              // of the controllers
 	early, late    time.Duration      // from the acceptance of a run to its machine's power-on: median and slowest
+	moved          moved
+}
+
+// moved is what it takes to continue on another host: to make the backup, to restore it, and until the restored server and its
+// Temporal answer.
+type moved struct {
+	backup, restore, start time.Duration
+	archive                float64 // in MB
 }
 
 // TestSizing installs whole fleets at once, each on a fresh site with the embedded Temporal: every machine has a controller
@@ -146,7 +154,35 @@ func sizeOf(t *testing.T, n int) sized {
 		require.Equal(t, 1, m.PowerOns(), m.Name)
 		out.calls += int64(len(m.BMC.Calls()))
 	}
+	out.moved = s.moveByBackup(ctx, t)
 	t.Log(out.row())
+	t.Log(out.movedRow())
+	return out
+}
+
+// moveByBackup backs the site up, stops it and continues on another host.
+func (s *Site) moveByBackup(ctx context.Context, t *testing.T) (out moved) {
+	t.Helper()
+	other, err := NewSite(ctx, Options{Root: "..", Lab: s.Lab, Name: "another-host", NoStart: true})
+	require.NoError(t, err)
+	other.keep(t)
+	archive, passphrase := filepath.Join(s.dir, "site.tar"), filepath.Join(s.dir, "passphrase")
+	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
+
+	began := time.Now()
+	s.must(ctx, t, "backup", "--to", archive, "--passphrase-file", passphrase)
+	out.backup = time.Since(began)
+	st, err := os.Stat(archive)
+	require.NoError(t, err)
+	out.archive = float64(st.Size()) / 1e6
+	s.Stop()
+
+	began = time.Now()
+	other.must(ctx, t, "restore", archive, "--yes", "--passphrase-file", passphrase)
+	out.restore = time.Since(began)
+	began = time.Now()
+	require.NoError(t, other.Start(ctx))
+	out.start = time.Since(began)
 	return out
 }
 
@@ -231,6 +267,12 @@ func (s sized) row() string {
 		float64(s.calls)/n, s.written["ingot.db"]*1000/n, s.written["temporal.db"]*1000/n)
 }
 
+func (s sized) movedRow() string {
+	m := s.moved
+	return fmt.Sprintf("| %d | %.1f s | %.0f MB | %.1f s | %.1f s |",
+		s.machines, m.backup.Seconds(), m.archive, m.restore.Seconds(), m.start.Seconds())
+}
+
 // bends says which figure grows more than the number of machines does, worst first.
 func bends(from, to sized) string {
 	scale := float64(to.machines) / float64(from.machines)
@@ -297,5 +339,17 @@ From %d to %d machines; 1.0 = it grows with the number of machines, or, for memo
 By the last row, 1,000 runs add %.0f MB to the inventory and %.0f MB to Temporal. Temporal forgets a run `+"`temporal.retention`"+`
 (30 days) after its end, the inventory `+"`records.retention`"+` (90 days), but the last `+"`records.keep`"+` (10) runs of each machine stay.
 `, last.written["ingot.db"]*1000/n, last.written["temporal.db"]*1000/n)
+	b.WriteString(`
+## When the host is lost
+
+How long it takes to continue on another host with a [backup](backup.md): the same sites after all runs have ended, on the same
+disk. Images are not in these backups.
+
+| machines | backup | its size | restore | start: until the server and its Temporal answer |
+|---|---|---|---|---|
+`)
+	for _, s := range all {
+		fmt.Fprintln(&b, s.movedRow())
+	}
 	return b.String()
 }

@@ -76,9 +76,12 @@ type Config struct {
 	Namespace string // of Temporal; "" = "default"
 	// Converter writes what signals carry, as that of the clients; nil = the SDK's default.
 	Converter converter.DataConverter
-	Guard     *guard.Guard
-	Log       *slog.Logger
-	Now       func() time.Time // nil = time.Now
+	// Parallel is how many runs are signalled at once; 0 = 3, which keeps a Temporal on the same host busy. More would wait in
+	// Temporal, where the report of a machine cannot pass what others have sent before it.
+	Parallel int
+	Guard    *guard.Guard
+	Log      *slog.Logger
+	Now      func() time.Time // nil = time.Now
 	// Elapsed is a monotonic clock, by which silence is measured; nil means the difference
 	// of Now, which is right for time.Now.
 	Elapsed func() time.Duration
@@ -121,6 +124,9 @@ func New(c Config) *Engine {
 	if c.Converter == nil {
 		c.Converter = converter.GetDefaultDataConverter()
 	}
+	if c.Parallel <= 0 {
+		c.Parallel = 3
+	}
 	if c.LostAfter <= 0 {
 		c.LostAfter = time.Minute
 	}
@@ -138,7 +144,7 @@ func New(c Config) *Engine {
 	}
 	e.Pump = &Pump{
 		store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log,
-		freed: make(chan struct{}, 1), slots: make(chan struct{}, pumpParallel),
+		freed: make(chan struct{}, 1), slots: make(chan struct{}, c.Parallel),
 		queue: map[string][]inventory.Event{}, waits: map[string]retry{}, busy: map[string]bool{},
 	}
 	e.Reconciler = &Reconciler{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,8 +44,8 @@ type Pump struct {
 	log       *slog.Logger
 
 	sending sync.WaitGroup // runs whose events are under way
-	slots   chan struct{}  // holds a value for each of them, up to pumpParallel
-	freed   chan struct{}  // receives a value when a run stops being busy
+	slots   chan struct{}  // holds a value for each of them
+	freed   chan struct{}  // receives a value when a slot is free or a run stops being busy
 
 	mu       sync.Mutex
 	queue    map[string][]inventory.Event // run → its events that are read and not yet taken, in their order
@@ -74,14 +75,13 @@ type retry struct {
 func (p *Pump) Refused() int64 { return p.refused.Load() }
 
 const (
-	pumpEvery    = 5 * time.Second
-	pumpBatch    = 256
-	pumpMax      = 1 << 14 // events in memory; the others wait in the store
-	pumpParallel = 16      // runs signaled in parallel
-	signalWait   = 10 * time.Second
-	firstRetry   = 500 * time.Millisecond
-	lastRetry    = 30 * time.Second
-	maxTries     = 100 // of an event that Temporal refuses: almost an hour
+	pumpEvery  = 5 * time.Second
+	pumpBatch  = 256
+	pumpMax    = 1 << 14 // events in memory; the others wait in the store
+	signalWait = 10 * time.Second
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	maxTries   = 100 // of an event that Temporal refuses: almost an hour
 )
 
 // Run sends events until ctx is done: at the start, whenever the store changed, and every
@@ -126,21 +126,25 @@ func (p *Pump) Run(ctx context.Context) error {
 	}
 }
 
-// begin starts to signal what may be sent now: runs in parallel, the events of one run in order. A run does not wait for
-// others. It returns the longest wait until the next begin.
+// begin starts to signal what may be sent now, as far as there are free slots: runs in parallel, the events of one run in
+// order. It returns the longest wait until the next begin.
 func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, error) {
 	if err := p.readQueue(ctx); err != nil {
 		return 0, err
 	}
-	due, next := p.takeDue(time.Now())
-	for run, es := range due {
-		p.slots <- struct{}{}
-		p.sending.Go(func() {
-			defer func() { <-p.slots }()
-			p.send(ctx, tc, run, es)
-		})
+	for {
+		select {
+		case p.slots <- struct{}{}:
+		default:
+			return pumpEvery, nil // freed wakes Run
+		}
+		run, es, next := p.takeDue(time.Now())
+		if run == "" {
+			<-p.slots
+			return next, nil
+		}
+		p.sending.Go(func() { p.send(ctx, tc, run, es) })
 	}
-	return next, nil
 }
 
 // readQueue reads the events that have come since the last call. Begin alone calls it.
@@ -172,24 +176,41 @@ func (p *Pump) readQueue(ctx context.Context) error {
 	}
 }
 
-// takeDue takes the events of all runs that need not wait, and makes these runs busy. It also returns when the first of
-// those that wait is due.
-func (p *Pump) takeDue(now time.Time) (map[string][]inventory.Event, time.Duration) {
+// takeDue takes the events of the run that is next, and makes it busy, or returns "" and when the first of those that wait
+// is due. A machine that has reported goes before one that boots: what has begun ends first. Otherwise the oldest goes first.
+func (p *Pump) takeDue(now time.Time) (run string, due []inventory.Event, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	due, next := map[string][]inventory.Event{}, pumpEvery
-	for run, es := range p.queue {
-		if p.busy[run] {
+	next = pumpEvery
+	for r, es := range p.queue {
+		if p.busy[r] {
 			continue
 		}
-		if w, ok := p.waits[run]; ok && now.Before(w.at) {
+		if w, ok := p.waits[r]; ok && now.Before(w.at) {
 			next = min(next, w.at.Sub(now))
 			continue
 		}
-		due[run], p.busy[run] = es, true
+		if run == "" || before(es, due) {
+			run, due = r, es
+		}
+	}
+	if run != "" {
+		p.busy[run] = true
 		delete(p.queue, run)
 	}
-	return due, next
+	return run, due, next
+}
+
+// before reports whether the events a are signalled before b, those of another run.
+func before(a, b []inventory.Event) bool {
+	if reported := hasReport(a); reported != hasReport(b) {
+		return reported
+	}
+	return a[0].Seq < b[0].Seq
+}
+
+func hasReport(es []inventory.Event) bool {
+	return slices.ContainsFunc(es, func(e inventory.Event) bool { return e.Kind == inventory.EventActionDone })
 }
 
 // send signals the events of a run, which is busy until they are marked.
@@ -200,6 +221,8 @@ func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inve
 			p.guard.Caught("the events of a run", v)
 			p.delay(run, 1) // otherwise it would be the next one again
 		}
+		<-p.slots
+		p.wake()
 		p.mark(ctx, b)
 	}()
 	if p.hasProblem() {
@@ -240,12 +263,17 @@ func (p *Pump) mark(ctx context.Context, b batch) {
 				delete(p.waits, b.run)
 			}
 		}
-		select {
-		case p.freed <- struct{}{}:
-		default: // one value is enough
-		}
+		p.wake()
 	}
 	p.marking = false
+}
+
+// wake lets Run look again whether a run can be signalled.
+func (p *Pump) wake() {
+	select {
+	case p.freed <- struct{}{}:
+	default: // one value is enough
+	}
 }
 
 // markSent marks the events of all in one write.

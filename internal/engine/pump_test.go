@@ -166,6 +166,38 @@ func TestPumpLetsNoRunWaitForAnother(t *testing.T) {
 	s.drained()
 }
 
+// TestPumpSendsReportsFirst: when more runs have events than are signalled at once, one with a report goes before those that boot,
+// also when the report stands behind another event of its run.
+func TestPumpSendsReportsFirst(t *testing.T) {
+	t.Parallel()
+	event := func(seq int64, run, kind string) inventory.Event {
+		return inventory.Event{Seq: seq, Run: run, Kind: kind}
+	}
+	now := time.Now()
+	p := &Pump{
+		queue: map[string][]inventory.Event{
+			"boots":   {event(1, "boots", inventory.EventDHCP)},
+			"later":   {event(5, "later", inventory.EventDHCP)},
+			"reports": {event(3, "reports", inventory.EventAgentIdle), event(4, "reports", inventory.EventActionDone)},
+			"waits":   {event(2, "waits", inventory.EventActionDone)},
+			"busy":    {event(0, "busy", inventory.EventActionDone)},
+		},
+		waits: map[string]retry{"waits": {at: now.Add(time.Second)}},
+		busy:  map[string]bool{"busy": true},
+	}
+	var order []string
+	for {
+		run, es, next := p.takeDue(now)
+		if run == "" {
+			require.Equal(t, time.Second, next)
+			break
+		}
+		require.NotEmpty(t, es)
+		order = append(order, run)
+	}
+	require.Equal(t, []string{"reports", "boots", "later"}, order)
+}
+
 func TestPumpOutlivesNotFound(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)

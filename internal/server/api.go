@@ -22,12 +22,16 @@ import (
 // newEngine makes what connects machines' events, workflows and the inventory.
 func (s *server) newEngine() *engine.Engine {
 	store := s.records.store
+	parallel := 0
+	if s.cfg.Temporal.Address != "" {
+		parallel = 16 // a cluster takes more at once, and each signal takes longer
+	}
 	return engine.New(engine.Config{
 		Stores: engine.Stores{
 			Events: store, Grants: store, Workflows: store, Operations: store, Agents: store, Assignments: store,
 			Keyed: store,
 		},
-		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter,
+		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter, Parallel: parallel,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.Held,
 	})
