@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -22,23 +21,8 @@ func TestKilledAsAPersonDecides(t *testing.T) {
 	beside(t, 60, 1)
 	ctx := needLab(t)
 	s := site(ctx, t)
-	s.template(ctx, t, "writes", `version: "0.1"
-name: writes
-tasks:
-- name: t
-  worker: "{{.device_1}}"
-  actions:
-  - {name: write, image: image2disk, timeout: 600, environment: {IMG_URL: "http://192.0.2.1/", IMG_SHA256: "{{.sum}}", DEST_DISK: /dev/vda}}
-`)
-	m := s.bare(ctx, t, "undecided", 9)
-	m.Facts.Disks = []action.Disk{
-		{Path: "/dev/vda", Serial: "A", Size: 64 << 20, Blank: true},
-		{Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true},
-	}
-	run, _ := s.begun(ctx, t, m,
-		workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}})
-	_, err := m.Boot(ctx)
-	require.NoError(t, err)
+	w := s.askForDisk(ctx, t)
+	run, machine := w.Run, w.Machine
 	asks := func(not string) string {
 		return s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil && w.Question.ID != not }).Question.ID
 	}
@@ -59,7 +43,7 @@ tasks:
 		deciding, forget := context.WithCancel(ctx)
 		decided := make(chan error, 1)
 		go func() {
-			decided <- s.decides(deciding, m.Name, workflows.Decision{Question: asked, Choice: workflows.Retry})
+			decided <- s.decides(deciding, machine, workflows.Decision{Question: asked, Choice: workflows.Retry})
 		}()
 		for record() == before {
 			require.NoError(t, ctx.Err())
@@ -77,7 +61,7 @@ tasks:
 		var says, shows string
 		until(ctx, t, "the run asks what its record shows", func() bool {
 			says, shows = "", ""
-			if q := s.asks(ctx, t, m.Name).Question; q != nil {
+			if q := s.asks(ctx, t, machine).Question; q != nil {
 				says = q.ID
 			}
 			if _, doc, ok := strings.Cut(record(), `"question":{"id":"`); ok {
@@ -92,8 +76,8 @@ tasks:
 	t.Logf("of %d decisions %d were taken", rounds, taken)
 
 	last := asks("")
-	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: last, Choice: workflows.Abort}))
-	w := s.of(ctx, t, run, final)
+	require.NoError(t, s.decides(ctx, machine, workflows.Decision{Question: last, Choice: workflows.Abort}))
+	w = s.of(ctx, t, run, final)
 	require.Equal(t, inventory.StateFailed, w.State, w.Message)
-	s.closed(ctx, t, m.Name)
+	s.closed(ctx, t, machine)
 }
