@@ -47,7 +47,7 @@ func TestBench(t *testing.T) {
 	t.Logf("%-34s %7.1f MB", "kernel + initramfs", float64(k+i)/1e6)
 
 	began := time.Now()
-	s := site(ctx, t)
+	s := measured(ctx, t)
 	t.Logf("%-34s %7.2f s (first start: keys, schemas, lab)", "start until Temporal is ready", time.Since(began).Seconds())
 	s.Stop()
 	began = time.Now()

@@ -40,8 +40,19 @@ func needLab(t *testing.T) context.Context {
 // site starts Ingot in a new lab. Its files are kept if the test fails.
 func site(ctx context.Context, t *testing.T) *Site {
 	t.Helper()
-	dir := keepDir(t)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: dir})
+	return siteWith(ctx, t, Options{})
+}
+
+// measured is a site whose server logs as it does by default: the lines of the level debug take processor time.
+func measured(ctx context.Context, t *testing.T) *Site {
+	t.Helper()
+	return siteWith(ctx, t, Options{LogLevel: "info"})
+}
+
+func siteWith(ctx context.Context, t *testing.T, o Options) *Site {
+	t.Helper()
+	o.Root, o.Dir = "..", keepDir(t)
+	s, err := NewSite(ctx, o)
 	require.NoError(t, err)
 	s.keep(t)
 	return s

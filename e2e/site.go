@@ -53,6 +53,7 @@ type Site struct {
 	temporalEnv []string
 	user        int    // who runs the server in image
 	format      string // of the server's log
+	level       string // of the server's log
 	dir         string // config, state, logs
 	out         io.Writer
 	mu          sync.Mutex
@@ -98,8 +99,8 @@ type Options struct {
 	AgentOS string
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
-	// LogFormat is that of the server's log; "" = text.
-	LogFormat string
+	// LogFormat is that of the server's log; "" = text. LogLevel is its level; "" = debug.
+	LogFormat, LogLevel string
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.
 	Netboot, Top string
@@ -130,6 +131,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		Address:   lab.ServerAddress,
 		image:     o.Image,
 		format:    o.LogFormat,
+		level:     cmp.Or(o.LogLevel, "debug"),
 	}
 	switch s.Namespace {
 	case "":
@@ -252,7 +254,7 @@ func (s *Site) Launch(ctx context.Context) error {
 	if s.image != "" {
 		args = s.contained()
 	}
-	args = append(args, "serve", "--log-level", "debug")
+	args = append(args, "serve", "--log-level", s.level)
 	if s.format != "" {
 		args = append(args, "--log-format", s.format)
 	}

@@ -82,7 +82,7 @@ func sizeOf(t *testing.T, n int) sized {
 	require.NoError(t, lab.Requirements())
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(n)*time.Second/2)
 	defer cancel()
-	s := site(ctx, t)
+	s := measured(ctx, t)
 	s.StopRelay()
 	_, machines, err := s.Fleet(ctx, n)
 	require.NoError(t, err)
