@@ -353,6 +353,10 @@ func TestTemporalAway(t *testing.T) {
 	idle := s.bare(ctx, t, "idle", 1)
 	var from, to time.Time
 	machines := s.fleet(ctx, t, image, 8)
+	gate := lab.NewGate(lab.StageDHCP) // they boot while the cluster is away, not before
+	for _, m := range machines {
+		m.SetStage(gate.Stage)
+	}
 	s.installAll(ctx, t, image, machines, nil, func(ctx context.Context) error {
 		for !on(machines) {
 			select {
@@ -365,6 +369,7 @@ func TestTemporalAway(t *testing.T) {
 			c.Kill(service)
 		}
 		from = time.Now()
+		gate.Open()
 		for time.Since(from) < *temporalAway {
 			if _, err := idle.Script(ctx); err != nil {
 				return err
