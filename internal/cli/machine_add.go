@@ -57,13 +57,13 @@ func (f *machineFlags) addFlags(cmd *cobra.Command) {
 	f.addInterfaceFlags(cmd)
 	x.StringVar(&f.disk, "disk", "", "path by which templates name its disk, such as /dev/sda")
 	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to write")
-	x.StringVar(&f.bmc.url, "bmc", "", "ipmi://user@host[:port], amt://user@host[:port] (Intel AMT), "+
+	x.StringVar(&f.bmc.url, "bmc", "", "ipmi://user@host[:port], redfish://user@host[:port], amt://user@host[:port] (Intel AMT), "+
 		"exec:NAME[@host] (power command of the server's configuration), wol or manual (default)")
 	x.StringVar(&f.bmc.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
 	x.StringVar(&f.bmc.cipher, "cipher", "", "IPMI cipher suite (default 17)")
 	x.BoolVar(&f.bmc.insecureTLS, "bmc-insecure-tls", false,
-		"do not verify the certificate of an AMT at port 16993; better: --bmc-fingerprint")
-	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "sha256:… of the TLS key of an AMT")
+		"do not verify the certificate of a Redfish BMC, or of an AMT at port 16993; better: --bmc-fingerprint")
+	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "sha256:… of the TLS key of a Redfish BMC or an AMT")
 	x.StringVar(&f.template, "template", "", "template of its provisioning (default: image)")
 	x.StringVar(&f.image, "image", "", "image of its provisioning")
 	x.StringToStringVar(&f.labels, "label", nil, "label key=value; repeatable")
@@ -246,7 +246,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	b := &inventory.BMC{CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	if f.url == "" || f.url == inventory.DriverManual || f.url == inventory.DriverWOL {
 		if (f != bmcFlags{url: f.url}) {
-			ps.Add("--bmc", "give ipmi://user@host or amt://user@host", "a machine with manual power has no BMC to set up")
+			ps.Add("--bmc", "give ipmi://user@host, redfish://user@host or amt://user@host", "a machine with manual power has no BMC to set up")
 		}
 		if f.url == inventory.DriverWOL {
 			return &inventory.BMC{Driver: f.url}
@@ -266,7 +266,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 
 	u, err := url.Parse(f.url)
 	if err != nil || u.Hostname() == "" {
-		ps.Add("--bmc", "write ipmi://user@host[:port], amt://user@host[:port], exec:NAME[@host], wol or manual",
+		ps.Add("--bmc", "write ipmi://user@host[:port], redfish://…, amt://…, exec:NAME[@host], wol or manual",
 			"invalid address of a BMC")
 		return nil
 	}

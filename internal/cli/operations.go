@@ -19,7 +19,7 @@ import (
 )
 
 func operationCommand(o *options) *cobra.Command {
-	return group("operation", "Operations: bootstraps, migrations, recoveries",
+	return group("operation", "Operations: Genesis runs, migrations, recoveries",
 		"  ingot operation list --open\n  ingot operation get genesis/lab\n"+
 			"  ingot operation decide genesis/lab --choice retry",
 		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
