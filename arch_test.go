@@ -104,7 +104,7 @@ var may = map[string]string{
 
 	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
 
-	"internal/doctor": "api bootsvc inventory internal/client internal/clock internal/config internal/hostnet internal/human " +
+	"internal/doctor": "api bootsvc inventory internal/catalog internal/client internal/clock internal/config internal/hostnet internal/human " +
 		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
 		"golang.org/x/sys",
 

@@ -219,6 +219,7 @@ func (s *site) prepare() {
 	s.AddMachine("m2", "52:54:00:00:00:0b")
 	s.AddMachine("m3", "52:54:00:00:00:0c")
 	s.image("debian-12")
+	require.NoError(s.T, s.Store.PutTemplate(ctx, inventory.Template{Name: "empty", Source: oneAction}, "test"))
 	s.Arm("m2", "r2")
 	g, err := s.Store.TakeGrant(ctx, "m3", "r3", "machine/m3", false)
 	require.NoError(s.T, err)
@@ -238,7 +239,7 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 		{"/v1/workflows", `{"type":"Decommission","input":{"machine":"m1"}}`, http.StatusAccepted},
 		{"/v1/machines/m1/power", `{"action":"on"}`, http.StatusAccepted},
 		{"/v1/bmc/jobs", `{"machine":"m1","tasks":[{"powerAction":"off"}]}`, http.StatusAccepted},
-		{"/v1/recover", `{"name":"all","machines":["m1"]}`, http.StatusAccepted},
+		{"/v1/recover", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted},
 		{"/v1/workflows/r2/powered-on", ``, http.StatusAccepted},
 		{"/v1/workflows/r2/decide", `{"question":"q1","choice":"retry"}`, http.StatusOK},
 		{"/v1/machines", `{"machines":[{"name":"m9","interfaces":[{"mac":"52:54:00:00:00:09"}]}]}`, http.StatusCreated},

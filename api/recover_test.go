@@ -78,12 +78,15 @@ func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 func TestRecoverStartsAnOperation(t *testing.T) {
 	c := checking(newSite(t))
 	c.AddMachine("m1", mac)
-	c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","machines":["m1"],"abortAfter":1}`)
+	require.NoError(t, c.Store.PutTemplate(t.Context(), inventory.Template{Name: "empty", Source: oneAction}, "test"))
+	c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","machines":["m1"],"abortAfter":1,"template":"empty"}`)
 	require.Equal(t, "Recover", c.Temporal.Types[0])
 	require.Equal(t, "recover/flood", c.Temporal.Options[0].ID)
-	require.Equal(t, workflows.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1}, c.Temporal.Inputs[0])
+	require.Equal(t, workflows.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1, Template: "empty"}, c.Temporal.Inputs[0])
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/operations/recover.flood", nil).Body.String(), `"type":"Recover"`)
-	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"]}`)
+	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"],"template":"empty"}`)
+	none := decode[answer](t, c.do(http.MethodPost, "/v1/recover", `{"name":"none","machines":["m1"]}`), http.StatusBadRequest)
+	require.Contains(t, none.Error, `template "image" writes an image, and machine "m1" has none`)
 
 	a := decode[answer](
 		t,

@@ -193,12 +193,21 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	if err != nil {
 		return Started{}, err
 	}
-	if _, err := inventory.RecoverOrder(all, in.Machines, in.Selector, in.Order); err != nil {
+	groups, err := inventory.RecoverOrder(all, in.Machines, in.Selector, in.Order)
+	if err != nil {
 		var more inventory.Problems
 		if !errors.As(err, &more) {
 			return Started{}, err
 		}
 		problems = append(problems, more...)
+	}
+	names := slices.Concat(groups...)
+	for _, m := range all {
+		name := cmp.Or(in.Template, m.Template, defaultTemplate)
+		if name == defaultTemplate && m.Image == "" && slices.Contains(names, m.Name) {
+			problems.Add("machines", "set the machine's image, or name another template",
+				"template %q writes an image, and machine %q has none", name, m.Name)
+		}
 	}
 	if err := problems.Err(); err != nil {
 		return Started{}, err

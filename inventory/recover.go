@@ -23,7 +23,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 	case len(names) > 0 && len(selector) > 0:
 		ps.Add("selector", "give machines or a selector", "both are given")
 	case len(names) == 0 && len(selector) == 0:
-		ps.Add("machines", "name machines, or give a selector of labels", "no machine is meant")
+		ps.Add("machines", "name machines, or give a selector of labels", "no machine is named")
 	case len(names) == 0 && len(chosen) == 0:
 		ps.Add("selector", "ingot machine list", "no machine in service carries these labels")
 	}

@@ -27,7 +27,7 @@ func TestRecoverOrder(t *testing.T) {
 		{selector: map[string]string{"rack": "1"}, want: [][]string{{"a", "b", "c"}}},
 		{selector: map[string]string{"rack": "1"}, order: [][]string{{"c"}, {}, {"a"}}, want: [][]string{{"c"}, {"a"}, {"b"}}},
 		{names: []string{"a", "b"}, order: [][]string{{"b", "a"}}, want: [][]string{{"b", "a"}}},
-		{wrong: "no machine is meant"},
+		{wrong: "no machine is named"},
 		{names: []string{"a"}, selector: map[string]string{"rack": "1"}, wrong: "both are given"},
 		{selector: map[string]string{"rack": "9"}, wrong: "no machine in service carries these labels"},
 		{names: []string{"x", "a", "a"}, wrong: `there is no machine "x"|machine "a" is named twice`},

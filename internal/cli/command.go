@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -137,6 +138,7 @@ type listing[T any] struct {
 // listCommand returns the command of a listing.
 func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
+	selecting := l.filters
 	if l.sort != "" {
 		l.filters = append(l.filters, pageFilters(l.sort)...)
 	}
@@ -150,7 +152,10 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 
 		return getAndShow(c, client.WithQuery(l.route, q), func(w io.Writer, v client.List[T]) error {
 			if len(v.Items) == 0 {
-				if l.empty != "" {
+				switch {
+				case q.Has("after") || slices.ContainsFunc(selecting, func(f filter) bool { return q.Has(f.name) }):
+					c.note("none is selected by these flags")
+				case l.empty != "":
 					c.note("%s", l.empty)
 				}
 				return nil

@@ -168,7 +168,7 @@ func targetDisk(m inventory.Machine, disks []action.Disk) string {
 	case m.DiskSelector != nil:
 		return "the disk of its disk selector (" + selectorText(*m.DiskSelector) + ")"
 	case len(disks) == 0:
-		return "its disk, which no agent has looked at yet,"
+		return "the disk (no agent has seen it yet)"
 	}
 
 	return "the disk that the operator will choose"

@@ -42,7 +42,14 @@ func getOperation(c *call, id string) (client.Answer[inventory.Operation], error
 
 // cancelOperation requests the cancellation of an operation.
 func cancelOperation(c *call, id, next string) error {
-	return postAndShow(c, operationPath(id, "cancel"), nil, text(func(s api.Started) string {
+	before, err := getOperation(c, id)
+	if err != nil {
+		return err
+	}
+	return postAndShow(c, operationPath(before.Value.Run, "cancel"), nil, text(func(s api.Started) string {
+		if inventory.Final(before.Value.State) {
+			return fmt.Sprintf("%s was over: %s", s.Workflow, before.Value.State)
+		}
 		return fmt.Sprintf("%s: cancellation requested\nnext: %s", s.Workflow, next)
 	}))
 }

@@ -69,6 +69,7 @@ var fileChecks = []check{
 	{"reserve", "reserve_mib: 64", checkReserve},
 	{"power command", "correct power.commands in the configuration", checkPowerCommands},
 	{"Temporal", "temporal.mutual_tls: true", checkTemporalAccess},
+	{"catalog", "correct the file that images.catalog names", checkCatalog},
 	{"notify", "correct notify in the configuration; then: ingot notify test", checkNotify},
 	{"clock", "apt install chrony", checkClock},
 	{"ports", "correct the configuration", checkPorts},

@@ -95,6 +95,20 @@ func TestDoctorLooksAtPowerCommands(t *testing.T) {
 	require.Equal(t, Finding{State: StateOK, What: "power command", Text: "c can be run"}, found[2])
 }
 
+func TestDoctorReadsTheCatalog(t *testing.T) {
+	require.Empty(t, runChecks(t, &host{}, "catalog"))
+	file := filepath.Join(t.TempDir(), "catalog.yaml")
+	d := &host{cfg: config.Config{Images: config.Images{Catalog: file}}}
+	found := runChecks(t, d, "catalog")
+	require.Equal(t, StateFail, found[0].State)
+	require.Contains(t, found[0].Text, file)
+	require.NoError(
+		t,
+		os.WriteFile(file, []byte("images:\n- {name: a, url: 'https://e.org/a', sha256: '"+strings.Repeat("a", 64)+"'}\n"), 0o600),
+	)
+	require.Equal(t, StateOK, runChecks(t, d, "catalog")[0].State)
+}
+
 // Doctor names reservations that cannot be answered, one line per subnet.
 func TestDoctorLooksAtReservations(t *testing.T) {
 	at := func(name, address string) api.MachineView {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
@@ -173,6 +174,18 @@ func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	}
 
 	return nil
+}
+
+// checkCatalog checks the operator's own catalog of images, without which the server does not start.
+func checkCatalog(_ context.Context, d *host) []Finding {
+	path := d.cfg.Images.Catalog
+	if path == "" {
+		return nil
+	}
+	if _, err := catalog.Read(path); err != nil {
+		return []Finding{fail("images.catalog: %v", err)}
+	}
+	return []Finding{ok("%s can be read", path)}
 }
 
 // checkNotify checks whether the operator is notified when a run needs one.
