@@ -98,15 +98,16 @@ func TestDoctorLooksAtPowerCommands(t *testing.T) {
 func TestDoctorReadsTheCatalog(t *testing.T) {
 	require.Empty(t, runChecks(t, &host{}, "catalog"))
 	file := filepath.Join(t.TempDir(), "catalog.yaml")
-	d := &host{cfg: config.Config{Images: config.Images{Catalog: file}}}
-	found := runChecks(t, d, "catalog")
-	require.Equal(t, StateFail, found[0].State)
-	require.Contains(t, found[0].Text, file)
-	require.NoError(
-		t,
-		os.WriteFile(file, []byte("images:\n- {name: a, url: 'https://e.org/a', sha256: '"+strings.Repeat("a", 64)+"'}\n"), 0o600),
-	)
-	require.Equal(t, StateOK, runChecks(t, d, "catalog")[0].State)
+	look := func() Finding {
+		return runChecks(t, &host{cfg: config.Config{Images: config.Images{Catalog: file}}}, "catalog")[0]
+	}
+	missing := look()
+	require.Equal(t, StateFail, missing.State)
+	require.Contains(t, missing.Text, file)
+
+	catalog := "images:\n- {name: a, url: 'https://e.org/a', sha256: '" + strings.Repeat("a", 64) + "'}\n"
+	require.NoError(t, os.WriteFile(file, []byte(catalog), 0o600))
+	require.Equal(t, StateOK, look().State)
 }
 
 // Doctor names reservations that cannot be answered, one line per subnet.
