@@ -185,8 +185,8 @@ type keyFlags struct {
 }
 
 func (k *keyFlags) addFlags(cmd *cobra.Command) {
-	cmd.Flags().
-		BoolVar(&k.without, "without-key", false, "leave the keys out; in a restore: rely on this host's key file or, without one, trust the content")
+	cmd.Flags().BoolVar(&k.without, "without-key", false,
+		"leave the keys out; in a restore: rely on this host's key file or, without one, trust the content")
 	cmd.Flags().StringVar(&k.file, "passphrase-file", "", "file whose first line is the passphrase")
 	cmd.MarkFlagsMutuallyExclusive("without-key", "passphrase-file")
 }
