@@ -235,7 +235,7 @@ func checkProcess(ctx context.Context, h host) {
 	h.t.Helper()
 	out := h.must(
 		ctx,
-		"for p in $(systemctl show -p MainPID --value ingot) $(pgrep -u ingot -f ^/proc/self/exe); do grep -hE '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$p/status; done; id -u ingot",
+		"for p in $(systemctl show -p MainPID --value ingot) $(pgrep -u ingot -f temporal-child); do grep -hE '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$p/status; done; id -u ingot",
 	)
 	lines := strings.Split(out, "\n")
 	uid := lines[len(lines)-1]
