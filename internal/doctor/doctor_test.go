@@ -159,7 +159,7 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 		require.Equal(t, want, f[1].State, f[1].Text)
 	}
 	require.Contains(t, found(url, secret, &api.NotifyStatus{Waiting: 3, Oldest: time.Now(), Error: "503"})[1].Text, "3 notices not accepted")
-	require.Contains(t, found(url, secret, &api.NotifyStatus{})[1].Text, "none was accepted yet")
+	require.Contains(t, found(url, secret, &api.NotifyStatus{})[1].Text, "no run has needed one yet")
 	require.Equal(t, StateWarn, found(url, secret, nil)[1].State, "the server does not know of it")
 }
 

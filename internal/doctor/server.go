@@ -61,7 +61,7 @@ func checkNotices(_ context.Context, d *host) []Finding {
 			"restart ingot serve")}
 	}
 
-	last := "none was accepted yet (ingot notify test sends one)"
+	last := "no run has needed one yet (ingot notify test tries it)"
 	if !n.Sent.IsZero() {
 		last = "the last one was accepted " + human.Ago(n.Sent)
 	}
