@@ -39,7 +39,9 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	}
 	problems = append(problems, q.check()...)
 	u, err := url.Parse(q.URL)
-	if err == nil {
+	if err != nil {
+		err = errors.New("it is not a URL") // the error repeats it, and it may hold a credential
+	} else {
 		err = s.checkURL(u)
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -34,11 +35,11 @@ const (
 	maxKeptAnswer = 8 << 10 // bytes of an answer that is stored
 )
 
-// isUnkeyed reports whether a key has no effect on a POST route: the route only reads, or its answer is secret or too
-// large, and it changes nothing that a repetition would change twice.
+// isUnkeyed reports whether a key has no effect on a POST route: the path is unknown, the route only reads, its answer is
+// secret or too large, or a second time changes nothing more (logout).
 func isUnkeyed(path string) bool {
 	switch path {
-	case "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
+	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
 		"/v1/templates/:name/render":
 		return true
 	}
@@ -90,6 +91,10 @@ func (k *keyedRequests) handle(c *gin.Context) {
 
 	found, err := k.store.BeginKeyedRequest(c.Request.Context(), r)
 	switch {
+	case errors.Is(err, inventory.ErrTooManyKeys):
+		httpapi.Fail(c, httpapi.Refuse(http.StatusServiceUnavailable, httpapi.CodeTooManyKeys, err.Error(),
+			"send the request without Idempotency-Key"))
+		return
 	case err != nil:
 		httpapi.Fail(c, err)
 		return
@@ -230,6 +235,9 @@ func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 	r.Status, r.Answer = sent.Status(), sent.body
 	if failed := c.Errors.Last(); failed != nil && !sent.Written() {
 		r.Status, r.Answer = encodeError(failed.Err)
+	}
+	if ctx.Err() != nil && r.Status >= http.StatusBadRequest {
+		return // the handler was interrupted: its error is no answer
 	}
 	k.keep(ctx, r)
 }

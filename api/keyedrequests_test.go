@@ -323,13 +323,16 @@ func TestStartThatTemporalTookLateIsTheRequestsOwn(t *testing.T) {
 func TestS63AnswersOfKeyedRequestsHoldNoSecrets(t *testing.T) {
 	c := &keyedSpy{}
 	s := newSite(t, func(x *siteConfig) { c.Store = x.Store; x.Store = c; x.Site = &peers{} })
-	s.post("/v1/machines", `{"machines":[{"name":"m1","interfaces":[{"mac":"52:54:00:00:00:0a"}],"userData":"s3cret-user-data",
-		"bmc":{"driver":"ipmi","host":"192.0.2.1","user":"admin","password":"s3cret-password"}}]}`, "a")
-	s.post(
+	require.Equal(t, http.StatusCreated, s.post("/v1/machines",
+		`{"machines":[{"name":"m1","interfaces":[{"mac":"52:54:00:00:00:0a"}],"userData":"s3cret-user-data",
+		"bmc":{"driver":"ipmi","host":"192.0.2.1","user":"admin","password":"s3cret-password"}}]}`, "a").Code)
+	require.Equal(t, http.StatusCreated, s.post(
 		"/v1/peers",
 		`{"name":"b","url":"https://192.0.2.9:8080","fingerprint":"sha256:`+strings.Repeat("0", 64)+`","token":"s3cret-token"}`,
 		"b",
-	)
+	).Code)
+	require.Equal(t, http.StatusBadRequest,
+		s.post("/v1/images", `{"name":"i","url":"https://user:s3cret-password@images.example.com:port/"}`, "d").Code)
 	link := s.post("/v1/login-links", "", "c")
 	require.Equal(t, http.StatusCreated, link.Code)
 	require.NotEqual(t, link.Body.String(), s.post("/v1/login-links", "", "c").Body.String(), "a secret answer is not stored")

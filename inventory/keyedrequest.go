@@ -1,6 +1,12 @@
 package inventory
 
-import "context"
+import (
+	"context"
+	"errors"
+)
+
+// ErrTooManyKeys means that no further keyed request is stored now.
+var ErrTooManyKeys = errors.New("too many Idempotency-Keys")
 
 // A KeyedRequest is the record of a request that was sent with an Idempotency-Key. It is written before the request has
 // an effect.

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +47,9 @@ func TestStartIsSentAgainWithItsKeyUntilItIsAnswered(t *testing.T) {
 			w.Header().Set("Content-Length", "100") // and in the answer
 			_, _ = io.WriteString(w, `{"run":`)
 		case 3:
+			w.WriteHeader(http.StatusServiceUnavailable) // its Temporal is not ready yet
+			_, _ = io.WriteString(w, `{"error": "not yet", "code": "unavailable"}`)
+		case 4:
 			w.WriteHeader(http.StatusConflict)
 			_, _ = io.WriteString(w, `{"error": "the first one is under way", "code": "under_way"}`)
 		default:
@@ -55,7 +60,7 @@ func TestStartIsSentAgainWithItsKeyUntilItIsAnswered(t *testing.T) {
 	a, err := Start[started](t.Context(), c, "/v1/machines/m1/inspect", map[string]int{"a": 1})
 	require.NoError(t, err)
 	require.Equal(t, "r1", a.Value.Run)
-	require.Len(t, *seen, 4)
+	require.Len(t, *seen, 5)
 	for _, s := range *seen {
 		require.Equal(t, (*seen)[0], s)
 	}
@@ -65,7 +70,7 @@ func TestStartIsSentAgainWithItsKeyUntilItIsAnswered(t *testing.T) {
 
 	_, err = Start[started](t.Context(), c, "/v1/machines/m1/inspect", map[string]int{"a": 1})
 	require.NoError(t, err)
-	require.NotEqual(t, (*seen)[0], (*seen)[4], "another order has another key")
+	require.NotEqual(t, (*seen)[0], (*seen)[5], "another order has another key")
 }
 
 func TestRefusedStartIsNotSentAgain(t *testing.T) {
@@ -84,6 +89,33 @@ func TestRefusedStartIsNotSentAgain(t *testing.T) {
 	_, err = Start[started](t.Context(), c, "/v1/machines/m1/inspect", nil)
 	require.ErrorIs(t, err, ErrUnavailable, "a server that is not there")
 	require.NotErrorIs(t, err, inventory.ErrConflict)
+}
+
+func TestStartWithoutKeyIfNoFurtherIsStored(t *testing.T) {
+	c, seen := startAt(t, func(n int, w http.ResponseWriter) {
+		if n == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"error": "no", "code": "too_many_keys"}`)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = io.WriteString(w, `{"run": "r1"}`)
+	})
+	_, err := Start[started](t.Context(), c, "/v1/machines/m1/inspect", 1)
+	require.NoError(t, err)
+	require.Len(t, *seen, 2)
+	require.Equal(t, "1", (*seen)[1])
+}
+
+// TestStartIsNotRepeatedWithoutHavingBeenSent: a handshake that fails has carried nothing out.
+func TestStartIsNotRepeatedWithoutHavingBeenSent(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	c, err := New(Session{Server: "https" + strings.TrimPrefix(s.URL, "http")})
+	require.NoError(t, err)
+	c.pause = time.Hour
+	_, err = Start[started](t.Context(), c, "/v1/machines/m1/inspect", nil)
+	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 func TestStartEndsWithItsContext(t *testing.T) {

@@ -111,9 +111,15 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 		return firstRun(info), nil
 	case last == k.Before:
 		return "", nil
+	case last == "":
+		return "", inventory.Hint{
+			Err: fmt.Errorf("this request has no final answer, and Temporal no longer knows a run of %s: look whether the request "+
+				"was carried out before you send it with another key: %w", k.Workflow, inventory.ErrConflict),
+			Next: "ingot workflow list",
+		}
 	}
 	return "", inventory.Hint{
-		Err: fmt.Errorf("the server was interrupted before it had answered this request, and run %s of %s was started since: "+
+		Err: fmt.Errorf("this request has no final answer (it was lost, or 5xx), and run %s of %s was started since: "+
 			"look whether the request was carried out before you send it with another key: %w", last, k.Workflow, inventory.ErrConflict),
 		Next: "ingot workflow list",
 	}

@@ -132,7 +132,7 @@ func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, erro
 	if err := p.readQueue(ctx); err != nil {
 		return 0, err
 	}
-	for {
+	for !p.hasProblem() {
 		select {
 		case p.slots <- struct{}{}:
 		default:
@@ -145,6 +145,7 @@ func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, erro
 		}
 		p.sending.Go(func() { p.send(ctx, tc, run, es) })
 	}
+	return pumpEvery, nil // Run reads the problem
 }
 
 // readQueue reads the events that have come since the last call. Begin alone calls it.
@@ -177,11 +178,13 @@ func (p *Pump) readQueue(ctx context.Context) error {
 }
 
 // takeDue takes the events of the run that is next, and makes it busy, or returns "" and when the first of those that wait
-// is due. A machine that has reported goes before one that boots: what has begun ends first. Otherwise the oldest goes first.
+// is due. Of the events in memory, those of a machine that has reported go before those of one that boots: what has begun ends
+// first. Otherwise the oldest go first.
 func (p *Pump) takeDue(now time.Time) (run string, due []inventory.Event, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next = pumpEvery
+	reported := false // of due
 	for r, es := range p.queue {
 		if p.busy[r] {
 			continue
@@ -190,8 +193,9 @@ func (p *Pump) takeDue(now time.Time) (run string, due []inventory.Event, next t
 			next = min(next, w.at.Sub(now))
 			continue
 		}
-		if run == "" || before(es, due) {
-			run, due = r, es
+		reports := hasReport(es)
+		if run == "" || reports && !reported || reports == reported && es[0].Seq < due[0].Seq {
+			run, due, reported = r, es, reports
 		}
 	}
 	if run != "" {
@@ -199,14 +203,6 @@ func (p *Pump) takeDue(now time.Time) (run string, due []inventory.Event, next t
 		delete(p.queue, run)
 	}
 	return run, due, next
-}
-
-// before reports whether the events a are signalled before b, those of another run.
-func before(a, b []inventory.Event) bool {
-	if reported := hasReport(a); reported != hasReport(b) {
-		return reported
-	}
-	return a[0].Seq < b[0].Seq
 }
 
 func hasReport(es []inventory.Event) bool {

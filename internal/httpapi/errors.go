@@ -26,6 +26,8 @@ const (
 	CodeGone         = "gone"
 	// CodeUnderWay: the first request with the same Idempotency-Key has no answer yet.
 	CodeUnderWay = "under_way"
+	// CodeTooManyKeys: no further Idempotency-Key is stored now. The request was not carried out.
+	CodeTooManyKeys = "too_many_keys"
 )
 
 // ErrNoSpace means that free space is below the minimum.

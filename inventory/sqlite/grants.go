@@ -183,7 +183,8 @@ func revokeEarlier(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
 
 // ArmByHand takes the grant of a machine for an operator, for rescue. It allows any number of boots
 // until the window closes at until, without assignments or secrets. Arming again starts a new
-// epoch. If a run holds the grant, the error is inventory.ErrConflict.
+// epoch. If a run holds the grant, the error is inventory.ErrConflict. For a keyed request that has armed the machine before,
+// nothing is changed, and the grant is zero.
 func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("arming machine %q by hand", machine)

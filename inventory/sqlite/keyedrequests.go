@@ -34,7 +34,7 @@ func (r keyedRow) value() inventory.KeyedRequest {
 }
 
 // BeginKeyedRequest returns the record of an earlier request with the same id, or stores r and returns it. Records
-// older than a day are deleted. If there are too many, the error is inventory.ErrUnavailable.
+// older than a day are deleted. If there are too many, the error is inventory.ErrTooManyKeys.
 func (s *Store) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error) {
 	err := s.write(ctx, "storing an Idempotency-Key", func(tx *sqlx.Tx) error {
 		now := s.now()
@@ -53,10 +53,7 @@ func (s *Store) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest)
 			return err
 		}
 		if n >= maxKeyedRequests {
-			return inventory.Hint{
-				Err:  fmt.Errorf("%d keys were used within %s: %w", n, keyedFor, inventory.ErrUnavailable),
-				Next: "send the request without Idempotency-Key",
-			}
+			return fmt.Errorf("%d were used within %s: %w", n, keyedFor, inventory.ErrTooManyKeys)
 		}
 		return do(ctx, tx, "INSERT INTO keyed_request (id, fingerprint, created) VALUES (?, ?, ?)", r.ID, r.Fingerprint, nanos(now))
 	})
@@ -64,10 +61,15 @@ func (s *Store) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest)
 }
 
 // SetKeyedWorkflow records, before the start, which workflow the keyed request id starts, and the newest run of that
-// workflow id.
+// workflow id. If the record of the request has expired meanwhile, the error is inventory.ErrUnavailable.
 func (s *Store) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
-	return s.writeOne(ctx, "storing what a keyed request starts",
-		"UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
+	return s.write(ctx, "storing what a keyed request starts", func(tx *sqlx.Tx) error {
+		n, err := exec(ctx, tx, "UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable)
+		}
+		return err
+	})
 }
 
 // AnswerKeyedRequest records the answer of the keyed request r.ID.

@@ -59,7 +59,7 @@ func TestS63KeyedRequestsAreBounded(t *testing.T) {
 		return nil
 	}))
 	_, err := w.BeginKeyedRequest(ctx, inventory.KeyedRequest{ID: "id"})
-	require.ErrorIs(t, err, inventory.ErrUnavailable)
+	require.ErrorIs(t, err, inventory.ErrTooManyKeys)
 	_, err = w.BeginKeyedRequest(ctx, inventory.KeyedRequest{ID: "1"})
 	require.NoError(t, err, "one that is there is found")
 	w.clock.Add(keyedFor)
