@@ -111,7 +111,7 @@ OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
 	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bmc ./lab -args -lab
-	$(LAB_TEST) -parallel 64 -timeout 80m -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
+	$(LAB_TEST) -parallel 64 -timeout $(if $(FULL),180m,80m) -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
 	  -args -lab $(if $(FULL),-full) $(E2E)
 
 genesis: deps-test build ## docs/genesis.md on QEMU machines, 10 min (CHAOS=1: kill and fail each step, simulated machines)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 
@@ -409,4 +410,42 @@ func TestEveryKeyedRouteIsDescribed(t *testing.T) {
 // ginPath writes the parameters of a path as gin does.
 func ginPath(path string) string {
 	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}
+
+// TestAnInterruptedHandlerHasNoAnswer: what a handler says after its client is gone, or in a server that stops, is not repeated
+// as the answer.
+func TestAnInterruptedHandlerHasNoAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	k := newKeyedRequests(s.Store, s.engine.Runs, []byte("claim"), slog.New(slog.DiscardHandler))
+	r := gin.New()
+	r.Use(k.handle)
+	interrupt, carriedOut := func() {}, 0
+	r.POST("/v1/images", func(c *gin.Context) {
+		carriedOut++
+		interrupt()
+		if err := c.Request.Context().Err(); err != nil {
+			c.JSON(http.StatusBadRequest, err.Error())
+			return
+		}
+		c.Status(http.StatusCreated)
+	})
+	ask := func() int {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		interrupt = func() {
+			if carriedOut == 1 {
+				cancel()
+			}
+		}
+		req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/images", nil)
+		req.Header.Set(keyHeader, `"a"`)
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, req)
+		return w.Code
+	}
+	require.Equal(t, http.StatusBadRequest, ask())
+	require.Equal(t, http.StatusCreated, ask())
+	require.Equal(t, http.StatusCreated, ask())
+	require.Equal(t, 2, carriedOut)
 }
