@@ -118,9 +118,11 @@ genesis: deps-test build ## docs/genesis.md on QEMU machines, 10 min (CHAOS=1: k
 	$(LAB_TEST) -parallel 1 -timeout 80m -run '^TestGenesis($(if $(CHAOS),Killed|Fails|Chaos,Migrates))$$' ./e2e \
 	  -args -lab $(if $(CHAOS),,-qemu)
 
+# In a variable, because a comma ends an argument of $(or).
+ALL_SIZES = 100,1000,5000
 sizing: deps-test build ## install 100, 1,000 and 5,000 simulated machines at once; writes docs/sizing.md (SIZES=100,1000)
 	$(LAB_TEST) -parallel 1 -timeout 120m -run '^TestSizing$$' ./e2e \
-	  -args -lab -sizing $(or $(SIZES),100,1000,5000) $(if $(SIZES),,-sizing-report ../docs/sizing.md)
+	  -args -lab -sizing $(or $(SIZES),$(ALL_SIZES)) $(if $(SIZES),,-sizing-report ../docs/sizing.md)
 
 chaos: deps-test build ## break every part in every phase, 30 min; writes docs/reliability.md (FULL=1: QEMU machines as well)
 	$(LAB_TEST) -parallel 3 -timeout 70m -run '^TestChaosMatrix$$' ./e2e \
