@@ -107,9 +107,12 @@ func (p *Pump) Run(ctx context.Context) error {
 			case err == nil && down:
 				p.log.Info("signalling events again")
 			}
-			// While Temporal is unavailable, writes to the store start nothing.
+			// While Temporal is unavailable, writes to the store start nothing; nor while no slot is free.
 			if down = err != nil; !down {
-				wait, wake, freed = pause, changed, p.freed
+				wait, freed = pause, p.freed
+				if p.hasSlot() {
+					wake = changed
+				}
 			}
 		}
 
@@ -129,24 +132,28 @@ func (p *Pump) Run(ctx context.Context) error {
 // begin starts to signal what may be sent now, as far as there are free slots: runs in parallel, the events of one run in
 // order. It returns the longest wait until the next begin.
 func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, error) {
+	if !p.hasSlot() {
+		return pumpEvery, nil // freed wakes Run
+	}
 	if err := p.readQueue(ctx); err != nil {
 		return 0, err
 	}
 	for !p.hasProblem() {
-		select {
-		case p.slots <- struct{}{}:
-		default:
-			return pumpEvery, nil // freed wakes Run
+		if !p.hasSlot() {
+			return pumpEvery, nil
 		}
 		run, es, next := p.takeDue(time.Now())
 		if run == "" {
-			<-p.slots
 			return next, nil
 		}
+		p.slots <- struct{}{}
 		p.sending.Go(func() { p.send(ctx, tc, run, es) })
 	}
 	return pumpEvery, nil // Run reads the problem
 }
+
+// hasSlot reports whether a further run can be signalled. Only begin takes slots.
+func (p *Pump) hasSlot() bool { return len(p.slots) < cap(p.slots) }
 
 // readQueue reads the events that have come since the last call. Begin alone calls it.
 func (p *Pump) readQueue(ctx context.Context) error {
