@@ -183,7 +183,7 @@ func TestPackage(t *testing.T) {
 
 	// A removal keeps the data, a purge does not.
 	h.must(ctx, "dpkg -r ingot")
-	h.must(ctx, "test -e /var/lib/ingot/inventory.db && test -e /etc/ingot/keys.json && ! pgrep -u ingot && ! test -e /usr/bin/ingot")
+	h.must(ctx, "test -e /var/lib/ingot/ingot.db && test -e /etc/ingot/keys.json && ! pgrep -u ingot && ! test -e /usr/bin/ingot")
 	h.must(ctx, "dpkg -P ingot")
 	h.must(ctx, "! ls -d /var/lib/ingot /etc/ingot /etc/default/ingot /usr/share/ingot && ! systemctl cat ingot")
 }
