@@ -237,7 +237,7 @@ func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 		r.Status, r.Answer = encodeError(failed.Err)
 	}
 	if ctx.Err() != nil && r.Status >= http.StatusBadRequest {
-		return // the handler was interrupted: its error is no answer
+		return // the handler was interrupted, and its error would be repeated as the answer
 	}
 	k.keep(ctx, r)
 }

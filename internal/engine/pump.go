@@ -138,10 +138,7 @@ func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, erro
 	if err := p.readQueue(ctx); err != nil {
 		return 0, err
 	}
-	for !p.hasProblem() {
-		if !p.hasSlot() {
-			return pumpEvery, nil
-		}
+	for p.hasSlot() && !p.hasProblem() {
 		run, es, next := p.takeDue(time.Now())
 		if run == "" {
 			return next, nil
@@ -149,7 +146,7 @@ func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, erro
 		p.slots <- struct{}{}
 		p.sending.Go(func() { p.send(ctx, tc, run, es) })
 	}
-	return pumpEvery, nil // Run reads the problem
+	return pumpEvery, nil // freed wakes Run, or Run reads the problem
 }
 
 // hasSlot reports whether a further run can be signalled. Only begin takes slots.
