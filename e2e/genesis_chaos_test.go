@@ -444,7 +444,7 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 	disarmed := func(machine string) func() { // a machine without a BMC that could switch it off
 		return func() {
 			w.closed(ctx, t, machine)
-			require.Contains(t, w.undo(machine), "disarmed; a person switches it off")
+			require.Contains(t, w.undo(machine), "disarmed; an operator switches it off")
 		}
 	}
 	ip := func(ns lab.Namespace, args ...string) {

@@ -112,7 +112,7 @@ func TestStepsSayWhatIsWritten(t *testing.T) {
 		if s.Kind == StepRouter {
 			require.Equal(t, "serial EXAMPLE-VP6630-0001", s.Disk)
 			require.Equal(t, []StepImage{{Name: "vyos", SHA256: strings.Repeat("1", 64)}}, s.Images)
-			require.Contains(t, s.Waits, "a person")
+			require.Contains(t, s.Waits, "an operator")
 		}
 		if s.Kind == StepCreate {
 			require.Contains(t, s.Disk, "nvme-EXAMPLE_MS02_DATA_000A", "Harvester's second disk is overwritten, too")

@@ -184,7 +184,7 @@ func (l Lab) installStep(kind, machine string) Step {
 	m, _ := l.Machine(machine)
 	undo := "the machine is disarmed and switched off"
 	if m.BMC.Manual() {
-		undo = "the machine is disarmed; a person switches it off"
+		undo = "the machine is disarmed; an operator switches it off"
 	}
 	return Step{
 		Kind: kind, Machine: machine, Template: m.Template, Disk: l.disksOf(m), Images: l.imagesOf(m), Waits: l.powerOf(m),
@@ -238,16 +238,16 @@ func (l Lab) waitsForPower(m Machine, until string) string {
 	if m.Name == "" || !m.BMC.Manual() {
 		return ""
 	}
-	return fmt.Sprintf("a person who switches %s on, until %s", m.Name, until)
+	return fmt.Sprintf("an operator who switches %s on, until %s", m.Name, until)
 }
 
 // powerOf describes what switches a machine on.
 func (l Lab) powerOf(m Machine) string {
 	switch {
 	case m.BMC.Wakes():
-		return "wake-on-LAN, and a person where " + m.Name + " must be switched off; or its first network boot"
+		return "wake-on-LAN, and an operator where " + m.Name + " must be switched off; or its first network boot"
 	case m.BMC.Manual():
-		return "a person who switches " + m.Name + " on and lets it boot from the network; or its first network boot"
+		return "an operator who switches " + m.Name + " on and lets it boot from the network; or its first network boot"
 	case m.BMC.Driver == inventory.DriverExec:
 		return "the power command " + m.BMC.Command
 	}

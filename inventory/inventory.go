@@ -33,6 +33,13 @@ var (
 	ErrSealed = errors.New("secret key is missing or wrong")
 )
 
+// TextOf returns what err says, without an ErrInvalid or ErrConflict at its end: those words are for programs, which read them
+// as a code.
+func TextOf(err error) string {
+	text := strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error())
+	return strings.TrimSuffix(text, ": "+ErrConflict.Error())
+}
+
 // Secret is text that must not be seen: it redacts itself in String, JSON and
 // slog. Reveal is the only way out.
 type Secret struct{ v string }

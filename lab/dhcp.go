@@ -117,7 +117,8 @@ func keaConfig(extra string) (string, error) {
 	return string(b), err
 }
 
-// runDHCP starts a server and waits until its log has started.
+// runDHCP starts a server and waits until its log has started. The server has a process namespace whose first process is a shell:
+// dnsmasq changes its credentials, and the kernel then forgets that the process is to die with its parent.
 func (l *Lab) runDHCP(ctx context.Context, dir, started string, args []string) error {
 	name := filepath.Join(dir, "log")
 	log, err := os.Create(name)
@@ -125,7 +126,8 @@ func (l *Lab) runDHCP(ctx context.Context, dir, started string, args []string) e
 		return err
 	}
 	defer log.Close() // the process has its own descriptor
-	c := l.Command(l.ctx, Client, "env", args...)
+	inNamespace := []string{"--pid", "--fork", "--kill-child", "sh", "-c", `"$@"; exit $?`, "sh", "env"}
+	c := l.Command(l.ctx, Client, "unshare", append(inNamespace, args...)...)
 	c.Stdout, c.Stderr = log, log
 	if err := c.Start(); err != nil {
 		return err

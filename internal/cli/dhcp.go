@@ -63,7 +63,7 @@ boots from its disk.
 
 The address and the port are those of this host's configuration.`,
 		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --secure-boot",
-		Args:    cobra.ExactArgs(1), ValidArgs: servers,
+		Args:    cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: servers,
 	}
 	var address string
 	var port int

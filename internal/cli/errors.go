@@ -91,7 +91,7 @@ func report(cmd *cobra.Command, err error) {
 
 // describeError converts any error to the form of the API's errors.
 func describeError(cmd *cobra.Command, err error) client.Error {
-	e := client.Error{Text: err.Error(), Code: codeName(exitCode(err))}
+	e := client.Error{Text: inventory.TextOf(err), Code: codeName(exitCode(err))}
 	var answer *client.Error
 	if errors.As(err, &answer) {
 		e.Code, e.Problems, e.Next = answer.Code, answer.Problems, answer.Next

@@ -64,7 +64,7 @@ func readFiles(c *call, names []string) ([]importfile.File, error) {
 	for _, file := range names {
 		name, b, err := readInput(c.Command, file)
 		if err != nil {
-			ps = append(ps, inventory.Problem{File: file, What: err.Error()})
+			ps = append(ps, inventory.Problem{File: file, What: inventory.TextOf(err)})
 		}
 		out = append(out, importfile.File{Name: name, Content: b})
 	}

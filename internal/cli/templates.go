@@ -128,7 +128,7 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 			case errors.As(err, &ps):
 				all = append(all, ps...)
 			case err != nil:
-				all = append(all, inventory.Problem{File: file, What: err.Error()})
+				all = append(all, inventory.Problem{File: file, What: inventory.TextOf(err)})
 			default:
 				for _, t := range ts {
 					linted = append(linted, lintedTemplate{t.File, t.Name, append([]string{}, t.Keys...), append([]inventory.Problem{}, t.Notes...)})

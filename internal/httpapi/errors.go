@@ -109,7 +109,7 @@ func BodyOf(err error) (int, any) {
 		return refusal.Status, refusal.Body
 	}
 	status, code := StatusOf(err)
-	b := ErrorBody{Error: err.Error(), Code: code}
+	b := ErrorBody{Error: inventory.TextOf(err), Code: code}
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		b.Error = fmt.Sprintf("the body is larger than %s, which this route takes at most", limitText(tooLarge.Limit))
