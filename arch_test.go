@@ -25,6 +25,7 @@ var may = map[string]string{
 	"internal/machinefile":  "inventory internal/strictyaml",
 	"internal/importfile":   "action inventory internal/machinefile internal/strictyaml template",
 	"internal/seed":         "inventory",
+	"internal/memlimit":     "",
 	"internal/quiet":        "",
 	"internal/keyring":      "inventory internal/durable",
 	"internal/payloadcodec": "inventory internal/durable go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
@@ -86,7 +87,7 @@ var may = map[string]string{
 		"internal/reserve golang.org/x/sync",
 
 	"internal/temporalfile": "internal/dbcopy internal/temporalchild modernc.org/sqlite",
-	"internal/temporalserver": "internal/dbcopy internal/temporalchild internal/temporalfile go.temporal.io/server " +
+	"internal/temporalserver": "internal/dbcopy internal/memlimit internal/temporalchild internal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/tracing": "action bmc bootsvc internal/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
@@ -97,7 +98,7 @@ var may = map[string]string{
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
-		"internal/httpserve internal/listener internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
+		"internal/httpserve internal/listener internal/memlimit internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile internal/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",

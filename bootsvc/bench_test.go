@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/memlimit"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -94,12 +94,7 @@ func serveInventory(t *testing.T, db, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	machines, err := store.MachineCount(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	debug.SetGCPercent(500) // as collectRarely does in internal/server
-	debug.SetMemoryLimit(256<<20 + int64(machines)*4<<10)
+	go memlimit.CollectRarely(t.Context(), 256<<20) // as internal/server does
 	meta, s := benchServers(t, store, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -75,7 +75,7 @@ func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 
 // Pass looks once at all open workflows.
 func (l *LostAttempts) Pass(ctx context.Context) error {
-	runs, err := l.openRuns(ctx)
+	runs, err := openRuns(ctx, l.Client)
 	if err != nil {
 		return err
 	}
@@ -100,14 +100,15 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	return err
 }
 
-func (l *LostAttempts) openRuns(ctx context.Context) (all []*workflowpb.WorkflowExecutionInfo, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 6*TemporalTimeout)
-	defer cancel()
+// openRuns lists the workflows that run. Temporal's list may be some seconds old.
+func openRuns(ctx context.Context, tc client.Client) (all []*workflowpb.WorkflowExecutionInfo, err error) {
 	query := &workflowservice.ListWorkflowExecutionsRequest{
 		Query: fmt.Sprintf("TaskQueue = '%s' AND ExecutionStatus = 'Running'", workflows.TaskQueue),
 	}
 	for {
-		page, err := l.Client.ListWorkflow(ctx, query)
+		ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+		page, err := tc.ListWorkflow(ctx, query)
+		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("listing open workflows: %w", err)
 		}

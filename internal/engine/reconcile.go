@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
@@ -66,6 +67,8 @@ const (
 	agentsEvery    = 5 * time.Second
 	// unknownAfter is how long Temporal must not know a run before it counts as over.
 	unknownAfter = 30 * time.Second
+	// judgeEach is up to how many open runs and operations a pass asks Temporal for each.
+	judgeEach = 100
 	// MaxOpen limits how many open runs, or operations, one pass reads.
 	MaxOpen = 10000
 )
@@ -168,7 +171,7 @@ func (r *Reconciler) CheckRuns(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// listJudgements returns the open runs and operations, and a judgement for each.
+// listJudgements returns the open runs and operations, and the judgements that a pass makes of them.
 func (r *Reconciler) listJudgements(
 	ctx context.Context, tc client.Client, grants []inventory.Grant,
 ) (open map[string]bool, judge []func(context.Context) error, err error) {
@@ -181,22 +184,42 @@ func (r *Reconciler) listJudgements(
 		return nil, nil, fmt.Errorf("reading open operations: %w", err)
 	}
 
+	// With more of them, a pass would be most of what Temporal does. Those that need nothing while they run are left
+	// out if Temporal lists them; the next pass sees if that was old.
+	runs := map[string]bool{}
+	if len(grants)+len(records)+len(operations) > judgeEach {
+		listed, err := openRuns(ctx, tc)
+		if err != nil {
+			r.log.Warn("asking Temporal for each run, because it does not list them", "error", err)
+			listed = nil
+		}
+		for _, e := range listed {
+			runs[e.GetExecution().GetRunId()] = true
+		}
+	}
+
 	open = map[string]bool{}
+	add := func(run string, needsNothing bool, f func(context.Context) error) {
+		open[run] = true
+		if needsNothing {
+			r.isOver(run, execution{known: true, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING})
+			return
+		}
+		judge = append(judge, f)
+	}
 	for _, g := range grants {
 		if !g.Person() {
-			open[g.Run] = true
-			judge = append(judge, func(ctx context.Context) error { return r.judgeGrant(ctx, tc, g) })
+			add(g.Run, runs[g.Run], func(ctx context.Context) error { return r.judgeGrant(ctx, tc, g) })
 		}
 	}
 	for _, w := range records {
 		if !open[w.Run] {
-			open[w.Run] = true
-			judge = append(judge, func(ctx context.Context) error { return r.judgeRecord(ctx, tc, w) })
+			// A run with an epoch may have lost its grant.
+			add(w.Run, runs[w.Run] && w.Epoch == 0, func(ctx context.Context) error { return r.judgeRecord(ctx, tc, w) })
 		}
 	}
 	for _, o := range operations {
-		open[o.Run] = true
-		judge = append(judge, func(ctx context.Context) error { return r.judgeOperation(ctx, tc, o) })
+		add(o.Run, runs[executionOf(o)], func(ctx context.Context) error { return r.judgeOperation(ctx, tc, o) })
 	}
 
 	return open, judge, nil

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
@@ -29,6 +32,14 @@ func (hungTemporal) DescribeWorkflowExecution(
 	ctx context.Context,
 	_, _ string,
 ) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hungTemporal) ListWorkflow(
+	ctx context.Context,
+	_ *workflowservice.ListWorkflowExecutionsRequest,
+) (*workflowservice.ListWorkflowExecutionsResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -115,6 +126,78 @@ func TestReconcileGivesUpOnAHungTemporal(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.LessOrEqual(t, time.Since(began), reconcileEvery)
 	})
+}
+
+// listing is a Temporal in which all runs are running. It lists those of each page, or fails if there is none.
+type listing struct {
+	hungTemporal
+	pages [][]string
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (l *listing) ListWorkflow(
+	_ context.Context,
+	q *workflowservice.ListWorkflowExecutionsRequest,
+) (*workflowservice.ListWorkflowExecutionsResponse, error) {
+	page := len(q.GetNextPageToken())
+	if page >= len(l.pages) {
+		return nil, serviceerror.NewUnavailable("the visibility store is away")
+	}
+	out := &workflowservice.ListWorkflowExecutionsResponse{}
+	for _, run := range l.pages[page] {
+		out.Executions = append(out.Executions, &workflowpb.WorkflowExecutionInfo{
+			Execution: &commonpb.WorkflowExecution{RunId: run},
+		})
+	}
+	if page+1 < len(l.pages) {
+		out.NextPageToken = make([]byte, page+1)
+	}
+	return out, nil
+}
+
+func (l *listing) DescribeWorkflowExecution(
+	_ context.Context,
+	_, run string,
+) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = append(l.asked, run)
+	return &workflowservice.DescribeWorkflowExecutionResponse{
+		WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
+	}, nil
+}
+
+func (*listing) CountWorkflow(
+	context.Context,
+	*workflowservice.CountWorkflowExecutionsRequest,
+) (*workflowservice.CountWorkflowExecutionsResponse, error) {
+	return &workflowservice.CountWorkflowExecutionsResponse{}, nil
+}
+
+// TestReconcileAsksOnlyForRunsThatTemporalDoesNotList: a request for each of a thousand runs would be most of what Temporal does.
+func TestReconcileAsksOnlyForRunsThatTemporalDoesNotList(t *testing.T) {
+	var all []string
+	for i := range judgeEach + 1 {
+		all = append(all, (&busyStore{}).grant(i).Run)
+	}
+	for name, c := range map[string]struct {
+		runs  int
+		pages [][]string
+		asked []string
+	}{
+		"all but one are listed": {len(all), [][]string{all[:60], all[61:]}, all[60:61]},
+		"the list cannot be had": {len(all), nil, all},
+		"few runs":               {judgeEach, nil, all[:judgeEach]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &listing{pages: c.pages}
+			b := &busyStore{runs: c.runs}
+			require.NoError(t, b.reconciler(t, l).CheckRuns(t.Context()))
+			require.ElementsMatch(t, c.asked, l.asked)
+		})
+	}
 }
 
 // TestAgentsAreWatchedWhileTemporalHangs: a lost agent is detected as fast as usual.

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/imagefile"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/listener"
+	"github.com/ingotmetal/ingot/internal/memlimit"
 	"github.com/ingotmetal/ingot/internal/metrics"
 	"github.com/ingotmetal/ingot/internal/notify"
 	"github.com/ingotmetal/ingot/internal/reserve"
@@ -53,7 +53,7 @@ func Serve(ctx context.Context, o Options) error {
 	if o.Config.Netboot, err = o.Config.Netboot.Resolve(); err != nil {
 		return err
 	}
-	collectRarely(0)
+	go memlimit.CollectRarely(ctx, softMemoryLimit)
 	h, err := newHost(o)
 	if err != nil {
 		return err
@@ -83,22 +83,8 @@ func quietAPI(o Options, h *site.Host) (http.Handler, error) {
 	return q.Handler(), nil
 }
 
-// softMemoryLimit is the soft limit, in bytes, at which the garbage collector runs
-// more often. Installing a fleet needs a third of it.
+// softMemoryLimit, in bytes, is what this process uses before the garbage collector runs as often as by default.
 const softMemoryLimit = 256 << 20
-
-// memoryPerMachine is by how much each machine of the inventory raises the limit: the index keeps the
-// machines in memory, and the garbage collector would otherwise run all the time in a large inventory.
-const memoryPerMachine = 4 << 10
-
-// collectRarely lets the garbage collector run less often while memory is free. GOGC
-// or GOMEMLIMIT in the environment disables it.
-func collectRarely(machines int) {
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(softMemoryLimit + int64(machines)*memoryPerMachine)
-		debug.SetGCPercent(500)
-	}
-}
 
 // server is the site while it runs in this process.
 type server struct {
@@ -227,11 +213,6 @@ func (s *server) openInventory(ctx context.Context) error {
 // checkRecords finishes what an earlier run of the server has left.
 func (s *server) checkRecords(ctx context.Context) (err error) {
 	store := s.records.store
-	machines, err := store.MachineCount(ctx)
-	if err != nil {
-		return err
-	}
-	collectRarely(machines)
 	if err := adoptImages(ctx, store, s.cfg.ImageDir()); err != nil {
 		return err
 	}

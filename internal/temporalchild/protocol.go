@@ -62,7 +62,7 @@ type Config struct {
 	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
-	MemoryLimit int64         `json:"memoryLimit"` // bytes, the Go runtime's soft limit; 0: none
+	MemoryLimit int64         `json:"memoryLimit"` // bytes, above which garbage is collected as often as by default; 0: always
 	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to release the file
 	LogLevel    slog.Level    `json:"logLevel"`
 	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0: a minute.

@@ -9,12 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/memlimit"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporalfile"
 )
@@ -65,17 +65,12 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	}
 
 	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	if cfg.MemoryLimit > 0 {
-		// Below the limit, the garbage collector runs rarely. Without it, two hundred concurrent
-		// runs would spend a fifth of their time in garbage collection.
-		debug.SetMemoryLimit(cfg.MemoryLimit)
-		if os.Getenv("GOGC") == "" {
-			debug.SetGCPercent(500)
-		}
-	}
-
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if cfg.MemoryLimit > 0 {
+		// Without it, two hundred concurrent runs would spend a fifth of their time in garbage collection.
+		go memlimit.CollectRarely(ctx, cfg.MemoryLimit)
+	}
 	c := &child{cfg: cfg, stdin: stdin, orders: orders, logger: logger, reports: ready}
 	go func() {
 		// This returns when the parent closes the pipe or ends.

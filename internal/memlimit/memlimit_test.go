@@ -1,0 +1,50 @@
+package memlimit
+
+import (
+	"context"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLimitFollowsWhatIsInUse fills memory beyond the soft limit and frees it again.
+func TestLimitFollowsWhatIsInUse(t *testing.T) {
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
+		t.Setenv(name, "")
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	percent := debug.SetGCPercent(100)
+	t.Cleanup(func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(math.MaxInt64)
+	})
+	const soft, block = 32 << 20, 64 << 20
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go CollectRarely(ctx, soft)
+		limit := func() int64 {
+			runtime.GC()
+			time.Sleep(2 * every)
+			synctest.Wait()
+			return debug.SetMemoryLimit(-1)
+		}
+		if got := limit(); got != soft {
+			t.Errorf("with an empty heap: %d, not %d", got, soft)
+		}
+		held := make([]byte, block)
+		if got := limit(); got < 2*block {
+			t.Errorf("with %d in use: %d", block, got)
+		}
+		runtime.KeepAlive(held)
+		if got := limit(); got != soft {
+			t.Errorf("with an empty heap again: %d, not %d", got, soft)
+		}
+	})
+}
