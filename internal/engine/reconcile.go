@@ -202,6 +202,7 @@ func (r *Reconciler) listJudgements(
 	add := func(run string, needsNothing bool, f func(context.Context) error) {
 		open[run] = true
 		if needsNothing {
+			// Temporal knows it.
 			r.isOver(run, execution{known: true, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING})
 			return
 		}
