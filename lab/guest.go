@@ -182,13 +182,14 @@ func (g *Guest) Shell(ctx context.Context, line string) (string, error) {
 			return out.String(), fmt.Errorf("asking the guest: %w", err)
 		}
 		s = strings.ReplaceAll(s, "\r", "")
-		if status, ok := strings.CutPrefix(s, "guest-done "); ok {
+		s, status, done := strings.Cut(s, "guest-done ") // an output need not end with a line break
+		out.WriteString(s)
+		if done {
 			if strings.TrimSpace(status) != "0" {
 				return out.String(), fmt.Errorf("guest: %s: status %s: %s", line, strings.TrimSpace(status), out.String())
 			}
 			return out.String(), nil
 		}
-		out.WriteString(s)
 	}
 }
 
