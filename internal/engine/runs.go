@@ -125,6 +125,10 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	began := r.now()
 	run, input, err := r.Execute(ctx, w)
+	var busy *BusyError
+	if errors.As(err, &busy) && r.awaitClosed(ctx, busy) {
+		run, input, err = r.Execute(ctx, w)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -137,6 +141,23 @@ func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	r.changed.Notify()
 
 	return run, nil
+}
+
+// awaitClosed waits until Temporal closes a run that has recorded its end, which it does at once. It returns false if the
+// run goes on.
+func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
+	record, err := r.store.Workflow(ctx, busy.Run)
+	if err != nil || !inventory.Final(record.State) {
+		return false
+	}
+	tc, err := r.Client()
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	_ = tc.GetWorkflow(ctx, busy.ID, busy.Run).Get(ctx, nil) // how it has ended does not matter
+	return ctx.Err() == nil
 }
 
 // remember stores a run that has no record yet.
