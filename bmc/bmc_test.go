@@ -228,6 +228,14 @@ func TestNoFalseSuccess(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
+	t.Run("boot device/unreachable, said once", func(t *testing.T) {
+		b := newBench(t)
+		b.set("fail-chassis-bootdev-pxe", unreachable)
+		b.set("fail-chassis-bootparam-get", unreachable)
+		_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true}, nil)
+		require.ErrorIs(t, err, inventory.ErrUnreachable)
+		require.Equal(t, 1, strings.Count(err.Error(), "Unable to establish IPMI"), err)
+	})
 	t.Run("lost reply", func(t *testing.T) {
 		b := newBench(t)
 		b.set("power", "on")

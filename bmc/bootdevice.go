@@ -89,7 +89,11 @@ func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 		}
 		return fmt.Sprintf("boot device %s: %s", want.Device, blind.why), nil
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case wrote != nil && wrote.Error() == err.Error(): // an unreachable BMC: said once
+		return "", err
+	default:
 		return "", errors.Join(wrote, err)
 	}
 

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
 
@@ -288,9 +289,16 @@ func meaning(out string) string {
 	return strings.Join(lines, "; ")
 }
 
+// clip shortens what a BMC or a program said, and replaces control characters by spaces.
 func clip(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
 	if len(s) > 400 {
-		return s[:400] + "…"
+		return strings.ToValidUTF8(s[:400], "") + "…"
 	}
 	return s
 }

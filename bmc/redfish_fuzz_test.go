@@ -50,6 +50,8 @@ func FuzzRedfishAnswers(f *testing.F) {
 		f.Add(uint8(30), uint16(200), "/redfish\x00\x10/v1/SessionService/Sessions/1", []byte(body))
 	}
 
+	f.Add(uint8('+'), uint16(201), "/redfish/"+strings.Repeat("\x93", 1000), []byte(`{}`)) // net/http repeats a malformed header
+
 	f.Fuzz(func(t *testing.T, at uint8, status uint16, location string, body []byte) {
 		// Each answer meets a BMC of its own: sessions that were left open, and refused credentials, have an
 		// effect on later operations. What an answer delays is waited for briefly.

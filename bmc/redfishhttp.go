@@ -109,7 +109,7 @@ func (t *redfishTransport) errorOf(err error) error {
 	case t.cause != nil:
 		return t.cause
 	}
-	return fmt.Errorf("the BMC's answer cannot be used: %s: %w", clip(printable(err.Error())), inventory.ErrUnsupported)
+	return fmt.Errorf("the BMC's answer cannot be used: %s: %w", clip(err.Error()), inventory.ErrUnsupported)
 }
 
 // RoundTrip sends a request and reads the whole answer.
@@ -259,7 +259,7 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	case login && full:
 		return fmt.Errorf("%s: the BMC has no session left: %w", said, inventory.ErrUnreachable)
 	case text != "" && !login && !strings.Contains(q.URL.Path, accountsPath):
-		said += " (" + clip(printable(text)) + ")"
+		said += " (" + clip(text) + ")"
 	}
 
 	switch status {

@@ -111,7 +111,7 @@ func (p *redfish) inserted() (urls []string, err error) {
 func clipped(texts []string) []string {
 	texts = slices.Clone(texts)
 	for i, t := range texts {
-		texts[i] = clip(printable(t))
+		texts[i] = clip(t)
 	}
 	return texts
 }
@@ -145,13 +145,13 @@ func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 		if err != nil {
 			return err
 		}
-		r.Maker, r.Model, r.Firmware = clip(printable(s.Manufacturer)), clip(printable(s.Model)), clip(printable(s.BIOSVersion))
+		r.Maker, r.Model, r.Firmware = clip(s.Manufacturer), clip(s.Model), clip(s.BIOSVersion)
 		if m, err := p.manager(); err == nil {
-			r.Controller = clip(printable(m.FirmwareVersion))
+			r.Controller = clip(m.FirmwareVersion)
 		}
 		// Not all services have the following, and not all users may read it.
 		if b, err := s.SecureBoot(); err == nil && b != nil {
-			r.SecureBoot = strings.ToLower(clip(printable(string(b.SecureBootCurrentBoot))))
+			r.SecureBoot = strings.ToLower(clip(string(b.SecureBootCurrentBoot)))
 		}
 		r.Sensors = p.sensors()
 		inserted, _ := p.inserted()
@@ -187,9 +187,9 @@ func (p *redfish) sensors() (out []inventory.BMCReading) {
 
 func reading(name string, value float64, unit string, s common.Status) inventory.BMCReading {
 	return inventory.BMCReading{
-		Name:   clip(printable(name)),
+		Name:   clip(name),
 		Value:  value,
-		Unit:   clip(printable(unit)),
+		Unit:   clip(unit),
 		Health: strings.ToLower(string(s.Health)),
 	}
 }

@@ -84,7 +84,7 @@ func (s *session) lastReset(ctx context.Context) (string, error) {
 func (s *session) wasReset(ctx context.Context, before string) error {
 	now, err := s.lastReset(ctx)
 	if err == nil && before != "" && now == before {
-		err = fmt.Errorf("the BMC reports that its last reset was at %s, before the command: %w", clip(printable(now)),
+		err = fmt.Errorf("the BMC reports that its last reset was at %s, before the command: %w", clip(now),
 			inventory.ErrUnreachable)
 	}
 	return err

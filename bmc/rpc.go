@@ -101,7 +101,7 @@ func (p *rpc) run(ctx context.Context, command func(context.Context) error) erro
 		case p.transport.cause != nil:
 			return p.transport.cause
 		}
-		return fmt.Errorf("the answer cannot be used (is bmc.consumerURL the right service?): %s: %w", clip(printable(err.Error())),
+		return fmt.Errorf("the answer cannot be used (is bmc.consumerURL the right service?): %s: %w", clip(err.Error()),
 			inventory.ErrUnsupported)
 	})
 }
@@ -178,7 +178,7 @@ func judgeRPC(status int, body []byte) error {
 	said := fmt.Sprintf("HTTP %d", status)
 	var answer bmclibrpc.ResponsePayload
 	if err := json.Unmarshal(body, &answer); err == nil && answer.Error != nil && answer.Error.Code != 0 {
-		said = fmt.Sprintf("code %d (%s)", answer.Error.Code, clip(printable(answer.Error.Message)))
+		said = fmt.Sprintf("code %d (%s)", answer.Error.Code, clip(answer.Error.Message))
 		status = answer.Error.Code
 	}
 	switch status {

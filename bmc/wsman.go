@@ -357,14 +357,20 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 	return res.StatusCode, res.Header, text, nil
 }
 
-// bare returns the cause of an HTTP client's error, without method and URL.
+// bare returns the cause of an HTTP client's error, without method and URL. Its text is clipped, because
+// net/http repeats the header that it could not read.
 func bare(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
-		return u.Err
+		err = u.Err
 	}
-	return err
+	return clippedError{err}
 }
+
+type clippedError struct{ error }
+
+func (e clippedError) Error() string { return clip(e.error.Error()) }
+func (e clippedError) Unwrap() error { return e.error }
 
 // answer parses the envelope of an answer. A SOAP fault becomes an error.
 func answer(act string, status int, text []byte) (*node, error) {
@@ -402,16 +408,6 @@ func fault(what string, f *node) error {
 		"UnsupportedFeature", "CannotProcessFilter", "InvalidMessageInformationHeader":
 		kind = inventory.ErrUnsupported
 	}
-	return fmt.Errorf("%s: AMT reports %s (%s): %w", what, clip(printable(code)), clip(printable(f.text("Text"))),
+	return fmt.Errorf("%s: AMT reports %s (%s): %w", what, clip(code), clip(f.text("Text")),
 		kind)
-}
-
-// printable replaces control characters by spaces.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/ingotmetal/ingot/action"
 	"golang.org/x/sys/unix"
@@ -112,7 +113,7 @@ func word(elem ...string) string {
 // clean removes characters that cannot be printed: firmware may fill such fields with garbage.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0xfffd {
+		if unicode.IsControl(r) || r == unicode.ReplacementChar {
 			return ' '
 		}
 		return r

@@ -41,6 +41,7 @@ func TestParseLLDP(t *testing.T) {
 
 func FuzzParseLLDP(f *testing.F) {
 	f.Add([]byte(tlv(1, "\x04\x02\x00\x00\x00\x00\x01") + tlv(2, "\x05Ethernet1/7") + tlv(3, "\x00\x78") + tlv(5, "leaf-1") + tlv(0, "")))
+	f.Add([]byte(tlv(1, "\x07leaf\u009b31m") + tlv(2, "\x051/7") + tlv(0, ""))) // begins an escape sequence in a terminal
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := parseLLDP(b)
 		if (err == nil) != (n.Chassis != "" && n.Port != "") {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -181,7 +182,7 @@ func (l *onceLog) first(g inventory.Grant, line string) bool {
 // printable makes a machine's text safe for a log line of at most n bytes.
 func printable(text string, n int) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) {
 			return '.'
 		}
 		return r

@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -96,6 +97,10 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 			return err
 		}
 
+		if err := checkHasKeys(cfg); err != nil {
+			return err
+		}
+
 		keys, err := keyring.Load(cfg.KeyFile)
 		noKeyFile := errors.Is(err, fs.ErrNotExist)
 		if err != nil && !noKeyFile {
@@ -136,6 +141,21 @@ func checkStopped(c *call, cfg config.Config) error {
 	}
 	if hostnet.ServerAnswers(c.Context(), cfg) {
 		return fmt.Errorf("a server answers at %s: stop ingot serve first: %w", cfg.Listen, inventory.ErrConflict)
+	}
+	return nil
+}
+
+// checkHasKeys refuses to give keys to a server whose site has moved away.
+func checkHasKeys(cfg config.Config) error {
+	mark, retired, err := site.ReadMark(cfg.KeyFile)
+	switch {
+	case err != nil:
+		return err
+	case retired && mark.Retired.To.Name != "":
+		return fmt.Errorf("this server is retired: its site and its keys have moved to %s: %w", mark.Retired.To.Name,
+			inventory.ErrConflict)
+	case retired:
+		return fmt.Errorf("this server is retired: its keys were destroyed: %w", inventory.ErrConflict)
 	}
 	return nil
 }
