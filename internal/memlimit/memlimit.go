@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// rarely is the GOGC below the soft limit; every is how often the limit follows what is in use.
+// rarely is the GOGC while there is room; every is how often the limit follows what is in use.
 const (
 	rarely = 500
 	every  = time.Second
 )
 
-// CollectRarely lets the garbage collector run rarely while the process uses less memory than soft, in bytes, and until ctx is
-// done. Above that, memory may grow to twice what is in use, as by default: if it stayed at soft, the collector would run all
-// the time. GOGC or GOMEMLIMIT in the environment disables CollectRarely.
-func CollectRarely(ctx context.Context, soft int64) {
+// CollectRarely has garbage collected only when there is more of it than room, in bytes, and than what is in use, until ctx is
+// done. A fixed limit would be wrong: once more than that is in use, the collector runs all the time. GOGC or GOMEMLIMIT in the
+// environment disables CollectRarely.
+func CollectRarely(ctx context.Context, room int64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
 	debug.SetGCPercent(rarely)
-	debug.SetMemoryLimit(soft)
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
+		n := used()
+		debug.SetMemoryLimit(n + max(room, n))
 		select {
 		case <-t.C:
-			debug.SetMemoryLimit(max(soft, 2*used()))
 		case <-ctx.Done():
 			return
 		}

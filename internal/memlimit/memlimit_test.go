@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestLimitFollowsWhatIsInUse fills memory beyond the soft limit and frees it again.
+// TestLimitFollowsWhatIsInUse fills more memory than the room and frees it again.
 func TestLimitFollowsWhatIsInUse(t *testing.T) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		t.Setenv(name, "")
@@ -24,27 +24,27 @@ func TestLimitFollowsWhatIsInUse(t *testing.T) {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(math.MaxInt64)
 	})
-	const soft, block = 32 << 20, 64 << 20
+	const room, block = 32 << 20, 64 << 20
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go CollectRarely(ctx, soft)
+		go CollectRarely(ctx, room)
 		limit := func() int64 {
 			runtime.GC()
 			time.Sleep(2 * every)
 			synctest.Wait()
 			return debug.SetMemoryLimit(-1)
 		}
-		if got := limit(); got != soft {
-			t.Errorf("with an empty heap: %d, not %d", got, soft)
+		if got := limit(); got < room || got > room+block/2 {
+			t.Errorf("with an empty heap: %d, not little more than %d", got, room)
 		}
 		held := make([]byte, block)
 		if got := limit(); got < 2*block {
 			t.Errorf("with %d in use: %d", block, got)
 		}
 		runtime.KeepAlive(held)
-		if got := limit(); got != soft {
-			t.Errorf("with an empty heap again: %d, not %d", got, soft)
+		if got := limit(); got > room+block/2 {
+			t.Errorf("with an empty heap again: %d, not little more than %d", got, room)
 		}
 	})
 }

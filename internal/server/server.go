@@ -53,7 +53,7 @@ func Serve(ctx context.Context, o Options) error {
 	if o.Config.Netboot, err = o.Config.Netboot.Resolve(); err != nil {
 		return err
 	}
-	go memlimit.CollectRarely(ctx, softMemoryLimit)
+	go memlimit.CollectRarely(ctx, garbageRoom)
 	h, err := newHost(o)
 	if err != nil {
 		return err
@@ -83,8 +83,8 @@ func quietAPI(o Options, h *site.Host) (http.Handler, error) {
 	return q.Handler(), nil
 }
 
-// softMemoryLimit, in bytes, is what this process uses before the garbage collector runs as often as by default.
-const softMemoryLimit = 256 << 20
+// garbageRoom is how much garbage this process may hold, in bytes, before it is collected as often as by default.
+const garbageRoom = 256 << 20
 
 // server is the site while it runs in this process.
 type server struct {

@@ -62,7 +62,7 @@ type Config struct {
 	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
-	MemoryLimit int64         `json:"memoryLimit"` // bytes, above which garbage is collected as often as by default; 0: always
+	GarbageRoom int64         `json:"garbageRoom"` // bytes of garbage, above which it is collected as often as by default; 0: always
 	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to release the file
 	LogLevel    slog.Level    `json:"logLevel"`
 	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0: a minute.
@@ -79,7 +79,7 @@ func DefaultConfig(dataDir string) Config {
 		Namespace:        "default",
 		Retention:        30 * 24 * time.Hour,
 		SearchAttributes: []string{"IngotMachine", "IngotTemplate", "IngotPhase", "IngotCluster"},
-		MemoryLimit:      192 << 20,
+		GarbageRoom:      192 << 20,
 		LockWait:         15 * time.Second,
 		LogLevel:         slog.LevelWarn,
 	}
@@ -142,8 +142,8 @@ func (c Config) Validate() error {
 		bad("temporal.retention", "%s is less than 24 h, the least that Temporal accepts", c.Retention)
 	}
 
-	if c.MemoryLimit < 0 {
-		bad("temporal.memory_limit", "%d is negative", c.MemoryLimit)
+	if c.GarbageRoom < 0 {
+		bad("temporal.garbage_room", "%d is negative", c.GarbageRoom)
 	}
 	return errors.Join(errs...)
 }

@@ -67,9 +67,9 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if cfg.MemoryLimit > 0 {
+	if cfg.GarbageRoom > 0 {
 		// Without it, two hundred concurrent runs would spend a fifth of their time in garbage collection.
-		go memlimit.CollectRarely(ctx, cfg.MemoryLimit)
+		go memlimit.CollectRarely(ctx, cfg.GarbageRoom)
 	}
 	c := &child{cfg: cfg, stdin: stdin, orders: orders, logger: logger, reports: ready}
 	go func() {
