@@ -30,6 +30,7 @@ type Simulated struct {
 	server       string // URL of the server for machines
 	base         string // base URL of the agent's routes
 	token        string
+	patient      bool // sends a request again that was not answered, as the agent does
 }
 
 // Simulate returns a simulated machine that is in the inventory under name and mac.
@@ -256,6 +257,13 @@ func (m *Simulated) Ask(ctx context.Context, method, path string, body any) (Ans
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := m.agent.Do(req)
+	if err != nil && m.patient {
+		select {
+		case <-time.After(time.Second):
+			return m.Ask(ctx, method, path, body)
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		return a, err
 	}

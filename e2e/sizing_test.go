@@ -203,7 +203,7 @@ func (s *Site) installFleetMachine(ctx context.Context, m *lab.FleetMachine, isO
 	if args["claim"] == "" {
 		return nil, fmt.Errorf("it was switched on and booted its disk: %w", ErrNotArmed)
 	}
-	agent := &Simulated{Name: m.Name, MAC: m.MAC, server: s.Address, plain: m.HTTP(), agent: m.HTTP()}
+	agent := &Simulated{Name: m.Name, MAC: m.MAC, server: s.Address, plain: m.HTTP(), agent: m.HTTP(), patient: true}
 	defer agent.agent.CloseIdleConnections()
 	if _, err := agent.claim(ctx, args); err != nil {
 		return nil, err

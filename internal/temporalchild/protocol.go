@@ -79,7 +79,7 @@ func DefaultConfig(dataDir string) Config {
 		Namespace:        "default",
 		Retention:        30 * 24 * time.Hour,
 		SearchAttributes: []string{"IngotMachine", "IngotTemplate", "IngotPhase", "IngotCluster"},
-		GarbageRoom:      192 << 20,
+		GarbageRoom:      128 << 20,
 		LockWait:         15 * time.Second,
 		LogLevel:         slog.LevelWarn,
 	}
