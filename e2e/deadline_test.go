@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
 
@@ -58,6 +59,15 @@ tasks:
 	_, err = s.Follow(ctx, "acting", func(w inventory.Workflow) bool { return len(w.Actions) > 2 && w.Actions[2].State == action.Running })
 	require.NoError(t, err)
 
+	history := func() []*historypb.HistoryEvent {
+		c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
+		require.NoError(t, err)
+		defer c.Close()
+		return historyOf(ctx, t, c, workflows.MachineID("acting"), acting).Events
+	}
+	// A workflow task that is interrupted is repeated when Temporal is back, and sets its timer only then.
+	until(ctx, t, "the timer of the action runs", func() bool { return idleWithTimer(history(), timeout+30*time.Second) })
+
 	// The process with the lock keeps every new child from its database.
 	lock, err := os.OpenFile(filepath.Join(s.dir, "state/ingot/temporal/temporal.db.lock"), os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -93,12 +103,25 @@ tasks:
 	}
 	// The timer of the run fires before the run receives the report. (The other run has a deadline
 	// of twenty minutes.)
-	c, err := client.NewLazyClient(client.Options{HostPort: s.Temporal, Logger: silent()})
-	require.NoError(t, err)
-	defer c.Close()
-	events := historyOf(ctx, t, c, workflows.MachineID("acting"), acting).Events
+	events := history()
 	first := slices.IndexFunc(events, func(e *historypb.HistoryEvent) bool { return e.EventTime.AsTime().After(back) })
 	require.Positive(t, first)
 	require.NotNil(t, events[first].GetTimerFiredEventAttributes(), "the first event after Temporal's return is %s", events[first].EventType)
 	require.True(t, consulted(events, events[first-1].EventId), "the run asked what is known")
+}
+
+// idleWithTimer reports whether a run has no workflow task under way and has set a timer of about d.
+func idleWithTimer(events []*historypb.HistoryEvent, d time.Duration) bool {
+	var idle, set bool
+	for _, e := range events {
+		switch e.EventType {
+		case enumspb.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED:
+			idle = false
+		case enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+			idle = true
+		case enumspb.EVENT_TYPE_TIMER_STARTED:
+			set = set || e.GetTimerStartedEventAttributes().StartToFireTimeout.AsDuration().Round(2*time.Second) == d
+		}
+	}
+	return idle && set
 }
