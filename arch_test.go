@@ -26,13 +26,14 @@ var may = map[string]string{
 	"internal/importfile":   "action inventory internal/machinefile internal/strictyaml template",
 	"internal/seed":         "inventory",
 	"internal/memlimit":     "",
+	"internal/plaintext":    "",
 	"internal/quiet":        "",
 	"internal/keyring":      "inventory internal/durable",
 	"internal/payloadcodec": "inventory internal/durable go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
 	"internal/config":       "inventory internal/sbat internal/strictyaml",
 	"internal/dbcopy":       "internal/durable",
 	"internal/reserve":      "golang.org/x/sys",
-	"internal/sbat":         "",
+	"internal/sbat":         "internal/plaintext",
 	"internal/notify":       "inventory internal/identity",
 	"internal/diskimage":    "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/imagefile":    "inventory",
@@ -59,24 +60,24 @@ var may = map[string]string{
 
 	"template":         "action inventory internal/seed internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc": "inventory github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
+	"bmc": "inventory internal/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
 		"github.com/stmcginnis/gofish",
 	"activities": "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc": "inventory internal/guard internal/httpserve internal/quiet internal/sbat internal/seed " +
+	"bootsvc": "inventory internal/guard internal/httpserve internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
-	"metadatasvc": "inventory internal/guard internal/httpserve internal/quiet internal/seed",
+	"metadatasvc": "inventory internal/guard internal/httpserve internal/plaintext internal/quiet internal/seed",
 	"web":         "",
 	"internal/engine": "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk " +
 		"golang.org/x/sync",
 	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
-		"internal/quiet github.com/gin-gonic/gin",
+		"internal/plaintext internal/quiet github.com/gin-gonic/gin",
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
 		"internal/httpserve internal/imagefile internal/provenance internal/quiet internal/reserve inventory template web workflows " +
 		"github.com/gin-gonic/gin",
-	"worker-agent": "action internal/diskimage github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent": "action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
 	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +

@@ -13,10 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
 
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -291,16 +291,11 @@ func meaning(out string) string {
 
 // clip shortens what a BMC or a program said, and replaces control characters by spaces.
 func clip(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)
+	line := plaintext.Line(s, 400)
 	if len(s) > 400 {
-		return strings.ToValidUTF8(s[:400], "") + "…"
+		line += "…"
 	}
-	return s
+	return line
 }
 
 // kinds maps ipmitool's messages to errors. The first match is used.

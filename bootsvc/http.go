@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -163,7 +164,7 @@ func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, 
 func (s *Server) rememberHTTP(r *http.Request, mac, path string, d Decision) {
 	s.wire.add(mac, heard{
 		at: s.now(), where: "HTTP from " + r.RemoteAddr,
-		request: printable(r.Method+" "+path[:min(len(path), maxWireText)], maxWireText), // keeps no long path in memory
+		request: plaintext.ASCII(r.Method+" "+path[:min(len(path), maxWireText)], maxWireText), // keeps no long path in memory
 		reply:   "verdict " + string(d.Verdict),
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -303,15 +303,4 @@ func (r *recorder) flushSeen(ctx context.Context) {
 }
 
 // clean returns the printable ASCII of a packet's text, at most 64 characters.
-func clean(s string) string { return printable(s, 64) }
-
-// printable returns the printable ASCII of s, at most so many characters.
-func printable(s string, most int) string {
-	s = strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return -1
-		}
-		return c
-	}, s)
-	return s[:min(len(s), most)]
-}
+func clean(s string) string { return plaintext.ASCII(s, 64) }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -58,7 +59,7 @@ var (
 // the sender may get wrong. A message without a priority has the severity notice (RFC 3164 §4.3.3).
 // The result has no control characters and no secrets. ok is false for a message without text.
 func parseSyslog(b []byte) (x inventory.SyslogLine, ok bool) {
-	text := redact(printable(string(b), maxSyslogPacket))
+	text := redact(plaintext.ASCII(string(b), maxSyslogPacket))
 	x.Severity = severities[5]
 	if m := syslogPriority.FindStringSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(m[1]) // three digits

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -203,7 +204,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 func (s *Server) rememberTFTP(from netip.Addr, mac, name string, d Decision) {
 	s.wire.add(mac, heard{
 		at: s.now(), where: "TFTP from " + from.String(),
-		request: printable("RRQ "+name, maxWireText), reply: "verdict " + string(d.Verdict),
+		request: plaintext.ASCII("RRQ "+name, maxWireText), reply: "verdict " + string(d.Verdict),
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/plaintext"
 )
 
 const (
@@ -163,12 +165,4 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 }
 
 // clean returns the printable ASCII of a machine's text, at most 253 characters.
-func clean(s string) string {
-	s = strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return -1
-		}
-		return c
-	}, s)
-	return s[:min(len(s), 253)]
-}
+func clean(s string) string { return plaintext.ASCII(s, 253) }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -138,14 +139,6 @@ func report(w http.ResponseWriter, r *http.Request) (message string, status int)
 			text = form.Get("message")
 		}
 	}
-	text = strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n' || c == '\t':
-			return ' '
-		case c < ' ' || c > '~':
-			return -1
-		}
-		return c
-	}, text)
-	return strings.TrimSpace(text[:min(len(text), maxReport)]), http.StatusOK
+	text = plaintext.ASCII(strings.NewReplacer("\n", " ", "\t", " ").Replace(text), maxReport)
+	return strings.TrimSpace(text), http.StatusOK
 }

@@ -18,9 +18,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 )
 
 // pollWait is how long the server may delay its answer to a poll, in seconds.
@@ -211,13 +211,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 // characters.
 func firstLine(b []byte) string {
 	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return -1
-		}
-		return r
-	}, s)
-	return s[:min(len(s), 300)]
+	return plaintext.Line(s, 300)
 }
 
 // newID returns a random, unique name.

@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"golang.org/x/sys/unix"
 )
 
@@ -112,13 +112,7 @@ func word(elem ...string) string {
 
 // clean removes characters that cannot be printed: firmware may fill such fields with garbage.
 func clean(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == unicode.ReplacementChar {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, " "))
-	return strings.Join(strings.Fields(s), " ")
+	return strings.Join(strings.Fields(plaintext.Line(s, len(s))), " ")
 }
 
 func listNICs(sys string) []action.NIC {

@@ -10,14 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -118,7 +116,7 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 	}
 
 	if s.logged.first(g, "strange hardware") {
-		s.Log.With(g.LogKeys(g.Boot)...).Warn("strange hardware claimed a boot", "mac", printable(h.MAC, 32))
+		s.Log.With(g.LogKeys(g.Boot)...).Warn("strange hardware claimed a boot", "mac", plaintext.Line(h.MAC, 32))
 	}
 	facts, err := json.Marshal(h.Facts)
 	if err != nil {
@@ -177,14 +175,4 @@ func (l *onceLog) first(g inventory.Grant, line string) bool {
 	l.lines[key] = struct{}{}
 
 	return !known
-}
-
-// printable makes a machine's text safe for a log line of at most n bytes.
-func printable(text string, n int) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return '.'
-		}
-		return r
-	}, engine.Head(text, n))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -201,7 +202,7 @@ func checkResult(r action.Result) error {
 	switch r.State {
 	case action.Success, action.Failed, action.Timeout, action.Stopped:
 	default:
-		problems.Add("state", "", "%q does not end an attempt", printable(string(r.State), 32))
+		problems.Add("state", "", "%q does not end an attempt", plaintext.Line(string(r.State), 32))
 	}
 	if r.ID == "" || len(r.ID) > 128 {
 		problems.Add("id", "", "is missing or longer than 128 bytes")

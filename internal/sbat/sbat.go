@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ingotmetal/ingot/internal/plaintext"
 )
 
 // A Component is a line of a program's section .sbat.
@@ -196,22 +198,14 @@ func parseLine(line string) (Component, error) {
 	if err != nil || n == 0 {
 		return Component{}, fmt.Errorf("invalid generation %q of %s; must be a number from 1 to %d", cells[1], cells[0], math.MaxUint16)
 	}
-	if version := cells[4]; version != strings.Map(printable, version) {
+	if version := cells[4]; version != plaintext.ASCII(version, len(version)) {
 		return Component{}, fmt.Errorf("invalid version %q of %s", version, cells[0])
 	}
 	return Component{Name: cells[0], Generation: int(n), Version: cells[4]}, nil
 }
 
 func validName(name string) bool {
-	return name != "" && len(name) <= 128 && name == strings.Map(printable, name) && !strings.ContainsAny(name, " ,")
-}
-
-// printable drops what is not printable ASCII.
-func printable(c rune) rune {
-	if c < ' ' || c > '~' {
-		return -1
-	}
-	return c
+	return name != "" && len(name) <= 128 && name == plaintext.ASCII(name, len(name)) && !strings.ContainsAny(name, " ,")
 }
 
 // A File is a UEFI program of a directory.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/lab/fakeloader"
 )
 
@@ -141,7 +142,7 @@ func FuzzSBAT(f *testing.F) {
 				t.Errorf("component %+v", c)
 			}
 		}
-		if text := p.String(); text != strings.Map(printable, text) {
+		if text := p.String(); text != plaintext.ASCII(text, len(text)) {
 			t.Errorf("text %q", text)
 		}
 		Known().Below("shimx64.efi", p)

@@ -1,0 +1,38 @@
+// Package plaintext makes what machines, BMCs and networks say safe for logs, terminals and pages.
+package plaintext
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Line returns the first n bytes of s, cut at the boundary of a rune. A space replaces each
+// control character (of ASCII and of ISO 8859-1, which terminals obey, too), each byte that is
+// not UTF-8, and each U+FFFD.
+func Line(s string, n int) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// ASCII returns the first n printable ASCII characters of s.
+func ASCII(s string, n int) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, s)
+	return s[:min(len(s), n)]
+}
