@@ -62,7 +62,7 @@ func addr4(ip net.IP) netip.Addr {
 
 // requestOf returns the Request for a packet.
 func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
-	r := Request{MAC: mac, Arch: ArchUnknown}
+	r := Request{MAC: mac, Arch: ArchUnknown, Brief: true}
 	if a := p.Options.Get(dhcpv4.OptionClientSystemArchitectureType); len(a) >= 2 {
 		r.Arch = int(binary.BigEndian.Uint16(a))
 	}
@@ -116,7 +116,8 @@ type exchange struct {
 	relay    netip.Addr // giaddr; invalid = not relayed
 	network  netip.Addr // of the client: giaddr, or what the relay selects (RFC 3527)
 	machine  inventory.Machine
-	decision Decision
+	grant    inventory.Grant
+	decision Decision     // without reasons
 	subnet   netip.Prefix // of the reservation
 	base     *slog.Logger
 }
@@ -140,10 +141,11 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		s.checks.deliver(p)
 		return reply{}
 	}
-	e, ok := s.newExchange(p, in)
+	x, ok := s.newExchange(p, in)
 	if !ok {
 		return reply{}
 	}
+	e := &x                                                                         // stays on the stack
 	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // from CheckClient of this server
 		return s.answerCheck(p, e.request, e.relay)
 	}
@@ -152,7 +154,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	}
 
 	var err error
-	if e.machine, _, e.decision, err = s.lookup(ctx, e.request); err != nil {
+	if e.machine, e.grant, e.decision, err = s.lookup(ctx, e.request); err != nil {
 		e.log().Error("looking up a machine for DHCP", "error", err)
 		return reply{}
 	}
@@ -181,19 +183,26 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	return r
 }
 
+// reasons explains e's decision, for the log.
+func (s *Server) reasons(e *exchange) []string {
+	r := e.request
+	r.Brief = false
+	return s.decide(e.machine, e.grant, r).Reasons
+}
+
 // newExchange returns false for a packet that is not a DHCP request of an
 // Ethernet client.
-func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (*exchange, bool) {
+func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet ||
 		len(p.ClientHWAddr) != 6 || p.HopCount > maxHops {
-		return nil, false
+		return exchange{}, false
 	}
 	mac, ok := ParseMAC(p.ClientHWAddr.String())
 	kind := p.MessageType()
 	if !ok || kind == dhcpv4.MessageTypeNone {
-		return nil, false
+		return exchange{}, false
 	}
-	e := &exchange{
+	e := exchange{
 		packet: p, request: requestOf(p, mac), in: in, relay: addr4(p.GatewayIPAddr),
 		base: s.log,
 	}
@@ -279,7 +288,7 @@ func (s *Server) noteUnknown(e *exchange) {
 // request came from.
 func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.decision.Address {
-		e.log().Info("DHCP not answered", "reasons", e.decision.Reasons)
+		e.log().Info("DHCP not answered", "reasons", s.reasons(e))
 		return false
 	}
 	if !e.relay.IsValid() {

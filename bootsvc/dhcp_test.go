@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -370,6 +371,24 @@ func TestAnswers(t *testing.T) {
 		fmt.Fprintf(&golden, "%s: %s\n", r.name, describe(got))
 	}
 	compareGolden(t, "testdata/answers.golden", golden.String())
+}
+
+func TestLogSaysWhyDHCPRefuses(t *testing.T) {
+	for reason, refused := range map[string]struct {
+		edit func(*inventory.Machine)
+		arch byte
+	}{
+		"DHCP is disabled for this interface": {edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
+		"no loader for architecture 41":       {arch: 41},
+	} {
+		var log bytes.Buffer
+		f := &fakeMachines{machines: []inventory.Machine{machine(refused.edit)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+		s, _ := newServer(t, f, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(refused.arch)).ToBytes(), link{name: "eth0"})
+		if !strings.Contains(log.String(), reason) {
+			t.Errorf("%q is not in the log: %s", reason, log.String())
+		}
+	}
 }
 
 func TestEventsOfDHCP(t *testing.T) {

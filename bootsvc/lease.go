@@ -114,7 +114,7 @@ func (s *Server) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	}
 	lease = min(max(lease, time.Minute), math.MaxUint32*time.Second)
 	r.UpdateOption(dhcpv4.OptIPAddressLeaseTime(lease))
-	s.boot(r, e.decision, e.request)
+	s.boot(r, e)
 	return r
 }
 
@@ -147,26 +147,27 @@ func (s *Server) routes(r *dhcpv4.DHCPv4, gateway, giaddr netip.Addr) {
 }
 
 // boot adds what a client needs to boot from the network, and records it as an event.
-func (s *Server) boot(r *dhcpv4.DHCPv4, d Decision, req Request) {
-	if req.Class == ClassIPXE {
+func (s *Server) boot(r *dhcpv4.DHCPv4, e *exchange) {
+	if e.request.Class == ClassIPXE {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
 		if s.logServer.Load() { // iPXE built with CONSOLE_SYSLOG sends its console there
 			r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionLogServer, s.cfg.Address.AsSlice()))
 		}
 	}
-	file := s.offeredFile(d, req)
+	file := s.offeredFile(e)
 	if file == "" {
 		return
 	}
-	if req.Class == ClassPXE {
+	if e.request.Class == ClassPXE {
 		r.ServerHostName = s.cfg.Address.String()
 		r.UpdateOption(dhcpv4.OptTFTPServerName(s.cfg.Address.String()))
 	}
-	s.putBootFile(r, req.Class, file)
+	s.putBootFile(r, e.request.Class, file)
 }
 
 // offeredFile returns the boot file for a DHCP client, or "", and records the request as an event.
-func (s *Server) offeredFile(d Decision, req Request) string {
+func (s *Server) offeredFile(e *exchange) string {
+	d, req := e.decision, e.request
 	file, why := s.bootFile(d, req.Class)
 	if why != "" {
 		s.log.With(d.logKeys()...).Error("no boot file for an armed machine", "reason", why)
@@ -177,7 +178,7 @@ func (s *Server) offeredFile(d Decision, req Request) string {
 	case d.Armed() && file != "":
 		s.rec.event(d, inventory.EventDHCP, string(req.Class)+", "+archName(req.Arch)+": "+file)
 	case d.Armed():
-		s.log.With(d.logKeys()...).Warn("an armed machine asks for a boot file and gets none", "reasons", d.Reasons)
+		s.log.With(d.logKeys()...).Warn("an armed machine asks for a boot file and gets none", "reasons", s.reasons(e))
 	default:
 		s.rec.event(d, diskEvent(d), string(req.Class))
 	}

@@ -34,7 +34,7 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
 	if !asked && kind != dhcpv4.MessageTypeDiscover || !s.mayProxy(ctx, e, asked) {
 		return reply{}
 	}
-	file := s.offeredFile(e.decision, e.request)
+	file := s.offeredFile(e)
 	if file == "" {
 		return reply{}
 	}
@@ -78,7 +78,7 @@ func (s *Server) putProxyFile(r *dhcpv4.DHCPv4, req Request, file string) {
 func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	i := e.decision.Interface
 	if i.DisableDHCP {
-		e.log().Info("DHCP not answered", "reasons", e.decision.Reasons)
+		e.log().Info("DHCP not answered", "reasons", s.reasons(e))
 		return false
 	}
 	to := e.network

@@ -165,7 +165,7 @@ func describeReply(r reply) string {
 	if r.route == routeNone {
 		return "not answered"
 	}
-	text := fmt.Sprintf("%s by %s", r.packet.MessageType(), r.route)
+	text := r.packet.MessageType().String() + " by " + r.route.String()
 	if a := addr4(r.packet.YourIPAddr); a.IsValid() {
 		text += ", address " + a.String()
 	}
