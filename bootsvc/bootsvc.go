@@ -167,7 +167,7 @@ type stats struct {
 type Stats struct {
 	DHCPReceived  int64 `json:"dhcpReceived"`
 	DHCPAnswered  int64 `json:"dhcpAnswered"`
-	DHCPDropped   int64 `json:"dhcpDropped"` // queue full
+	DHCPDropped   int64 `json:"dhcpDropped"` // by the kernel: they came faster than they were answered
 	DHCPMalformed int64 `json:"dhcpMalformed"`
 	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of unknown MACs
 	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -23,7 +24,7 @@ import (
 
 const (
 	dhcpWorkers = 8
-	dhcpQueue   = 512
+	dhcpBuffer  = 4 << 20         // bytes; the kernel permits net.core.rmem_max
 	dhcpLookup  = 2 * time.Second // a client asks again after 1 to 4 s
 	maxDatagram = 4096
 )
@@ -40,12 +41,13 @@ type dhcpConn struct {
 	raw   int // packet socket that only sends; -1 = none
 	once  sync.Once
 	known atomic.Pointer[knownPrefixes]
+	full  atomic.Uint32 // packets that the kernel has dropped because the socket's buffer was full
 }
 
 // listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
 // does not bind to a device, broadcast or open a packet socket.
 func listenRelayed(ctx context.Context, at netip.Addr) (*dhcpConn, error) {
-	var lc net.ListenConfig
+	lc := net.ListenConfig{Control: dhcpSocket("")}
 	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
 	if err != nil {
 		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", at, err,
@@ -88,32 +90,57 @@ func listenDHCP(ctx context.Context, name string, port int, self netip.Addr) (*d
 	if err != nil {
 		return nil, fmt.Errorf("finding interface %q: %w (list them with: ip link; correct the configuration)", name, err)
 	}
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var opt error
-		err := c.Control(func(fd uintptr) {
-			opt = errors.Join(
-				unix.BindToDevice(int(fd), name),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-			)
-		})
-		return errors.Join(err, opt)
-	}}
+	lc := net.ListenConfig{Control: dhcpSocket(name)}
 	pc, err := lc.ListenPacket(ctx, "udp4", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("binding UDP port %d on %s for DHCP: %w (%s)", port, name, err,
 			httpserve.BindRemedy(err, "interfaces"))
 	}
 	conn := pc.(*net.UDPConn)
-	p4 := ipv4.NewPacketConn(conn)
-	if err := p4.SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("enabling packet information on %s: %w", name, err), conn.Close())
-	}
 	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receive nothing
 	if err != nil {
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &dhcpConn{name: name, port: port, iface: iface, self: self, conn: conn, p4: p4, raw: raw}, nil
+	return &dhcpConn{name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw}, nil
+}
+
+// dhcpSocket sets the options of a socket, which is bound to device unless that is "".
+func dhcpSocket(device string) func(_, _ string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var set error
+		err := c.Control(func(own uintptr) {
+			fd := int(own)
+			set = errors.Join(
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, dhcpBuffer),
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // tells what was dropped
+			)
+			if device != "" {
+				set = errors.Join(set, unix.BindToDevice(fd, device), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
+			}
+		})
+		return errors.Join(err, set)
+	}
+}
+
+// read returns the next packet and its source. It adds to dropped what the kernel has dropped since.
+func (c *dhcpConn) read(buf []byte, dropped *atomic.Int64) (n int, from netip.AddrPort, err error) {
+	var oob [32]byte // one message of 4 bytes, once a packet was dropped
+	n, used, _, from, err := c.conn.ReadMsgUDPAddrPort(buf, oob[:])
+	if err != nil || used == 0 {
+		return n, from, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:used])
+	if err != nil {
+		return n, from, err
+	}
+	for _, m := range messages {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_RXQ_OVFL && len(m.Data) >= 4 {
+			now := binary.NativeEndian.Uint32(m.Data)
+			dropped.Add(int64(int32(now - c.full.Swap(now)))) // negative if another worker has read a later packet first
+		}
+	}
+	return n, from, nil
 }
 
 func (c *dhcpConn) Close() error {
@@ -211,37 +238,24 @@ func checksum(b []byte, s uint32) uint16 {
 	return ^uint16(s)
 }
 
-// serveDHCP reads packets until ctx ends. It drops packets while the queue is full;
-// clients retry.
+// serveDHCP answers packets until ctx ends. Each worker reads the next packet when it has answered one: a separate
+// reader would have to wait for a processor while workers are busy, and the kernel would drop packets meanwhile.
 func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	queue := make(chan dhcpPacket, dhcpQueue)
 	var g errgroup.Group
 	for range dhcpWorkers {
-		g.Go(func() error {
-			for d := range queue {
-				s.handleDHCP(ctx, c, d)
-			}
-			return nil
-		})
+		g.Go(func() error { return s.answerDHCP(ctx, c) })
 	}
-	err := s.readDHCP(ctx, c, queue)
-	close(queue)
-	return errors.Join(err, g.Wait())
+	return g.Wait()
 }
 
-// dhcpPacket is a received packet with its source.
-type dhcpPacket struct {
-	payload []byte
-	from    netip.AddrPort
-}
-
-func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- dhcpPacket) error {
+// answerDHCP reads and answers packets until ctx ends.
+func (s *Server) answerDHCP(ctx context.Context, c *dhcpConn) error {
 	buf := make([]byte, maxDatagram)
 	for {
-		n, from, err := c.conn.ReadFromUDPAddrPort(buf)
+		n, from, err := c.read(buf, &s.stats.dhcpDropped)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -255,21 +269,17 @@ func (s *Server) readDHCP(ctx context.Context, c *dhcpConn, queue chan<- dhcpPac
 			continue
 		}
 		s.stats.dhcpReceived.Add(1)
-		select {
-		case queue <- dhcpPacket{append([]byte(nil), buf[:n]...), from}:
-		default:
-			s.stats.dhcpDropped.Add(1)
-		}
+		s.handleDHCP(ctx, c, bytes.Clone(buf[:n]), from)
 	}
 }
 
-func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, d dhcpPacket) {
+func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte, from netip.AddrPort) {
 	defer s.guard.Recover("an answer by DHCP")
 	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
 	defer cancel()
 	in := c.link()
-	in.from = d.from
-	r := s.handlePacket(ctx, d.payload, in)
+	in.from = from
+	r := s.handlePacket(ctx, b, in)
 	if r.route == routeNone {
 		return
 	}

@@ -199,7 +199,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 	addr, wire := startHTTP(t, s), serveWire(t, s)
 	for n := range 3 {
 		want := 3 * int64(n)
-		s.handleDHCP(t.Context(), &dhcpConn{}, dhcpPacket{payload: packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes()})
+		s.handleDHCP(t.Context(), &dhcpConn{}, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), netip.AddrPort{})
 		if got := s.guard.Panics(); got != want+1 {
 			t.Errorf("DHCP: %d panics were counted, not %d", got, want+1)
 		}

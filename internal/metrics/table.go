@@ -73,7 +73,12 @@ func networkMetrics() []Metric {
 	return []Metric{
 		{"ingot_dhcp_packets_received_total", Counter, nil, "DHCP packets received."},
 		{"ingot_dhcp_packets_answered_total", Counter, nil, "DHCP packets answered."},
-		{"ingot_dhcp_packets_dropped_total", Counter, []string{"reason"}, "DHCP packets dropped: queue-full, malformed, or not-relayed."},
+		{
+			"ingot_dhcp_packets_dropped_total",
+			Counter,
+			[]string{"reason"},
+			"DHCP packets dropped: queue-full (more came at once than the kernel keeps: net.core.rmem_max), malformed, or not-relayed.",
+		},
 		{"ingot_dhcp_packets_unknown_total", Counter, nil, "DHCP packets of machines that are not in the inventory."},
 		{"ingot_dhcp_other_servers", Gauge, nil, "Other DHCP servers that were seen in the last hour."},
 		{"ingot_tftp_transfers_total", Counter, []string{"outcome"}, "TFTP requests: served or refused."},

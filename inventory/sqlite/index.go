@@ -208,7 +208,7 @@ func (x *index) put(names []string, read map[string]*indexEntry) {
 		if e == nil {
 			continue
 		}
-		x.byName[name] = e
+		x.byName[e.machine.Name] = e
 		x.count(e, 1)
 		for _, i := range e.machine.Interfaces {
 			x.byMAC[i.MAC] = e
@@ -298,6 +298,7 @@ func (s *Store) loadIndex(ctx context.Context) error {
 		}
 		s.index.mark(names)
 	}
+	common := commonValues{texts: map[string]string{}, lists: map[string][]netip.Addr{}, labels: map[string]map[string]string{}}
 	for {
 		names := s.index.take(loadAtOnce)
 		if len(names) == 0 {
@@ -308,8 +309,45 @@ func (s *Store) loadIndex(ctx context.Context) error {
 			s.index.mark(names)
 			return err
 		}
+		for _, e := range read {
+			common.share(&e.machine)
+		}
 		s.index.put(names, read)
 	}
+}
+
+// commonValues has values that several machines have, by their text.
+type commonValues struct {
+	texts  map[string]string
+	lists  map[string][]netip.Addr
+	labels map[string]map[string]string
+}
+
+// share makes m refer to values that other machines have, too. Without it, the index of 100,000 machines is a million
+// objects, which each garbage collection visits.
+func (c commonValues) share(m *inventory.Machine) {
+	m.Labels = shared(c.labels, fmt.Sprintf("%q", m.Labels), m.Labels)
+	for _, text := range []*string{&m.Template, &m.Image, &m.BootFromDisk} {
+		*text = shared(c.texts, *text, *text)
+	}
+	for n := range m.Interfaces {
+		i := &m.Interfaces[n]
+		for _, text := range []*string{&i.Netmask, &i.Domain, &i.Arch, &i.Loader} {
+			*text = shared(c.texts, *text, *text)
+		}
+		for _, list := range []*[]netip.Addr{&i.Nameservers, &i.TimeServers} {
+			*list = shared(c.lists, fmt.Sprint(*list), *list)
+		}
+	}
+}
+
+// shared returns the value in known that has the same text as v, which is v if none has.
+func shared[T any](known map[string]T, text string, v T) T {
+	if same, ok := known[text]; ok {
+		return same
+	}
+	known[text] = v
+	return v
 }
 
 // readEntries reads machines with their grants.

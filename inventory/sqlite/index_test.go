@@ -3,7 +3,9 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"testing"
@@ -278,6 +280,26 @@ func TestIndexKnowsNetworks(t *testing.T) {
 	require.NoError(t, w.DeleteMachine(t.Context(), "m2", "test"))
 	within(false, "10.20.0.9")
 	within(true, "10.0.0.254")
+}
+
+// TestIndexSharesCommonValues: equal labels and name servers of two machines are one object, others are not mixed up.
+func TestIndexSharesCommonValues(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var fleet []inventory.Machine
+	for n, rack := range map[int]string{2: "r1", 3: "r1", 4: "r2"} {
+		m := machine(fmt.Sprint("m", n), n)
+		m.Labels = map[string]string{"rack": rack}
+		m.Interfaces[0].Nameservers = []netip.Addr{netip.MustParseAddr("10.0.0.53")}
+		fleet = append(fleet, m)
+	}
+	require.NoError(t, w.PutMachines(t.Context(), fleet, false, "test"))
+	w.refreshIndex(t)
+	of := func(name string) inventory.Machine { return w.index.byName[name].machine }
+	require.Same(t, &of("m2").Interfaces[0].Nameservers[0], &of("m3").Interfaces[0].Nameservers[0])
+	require.Equal(t, reflect.ValueOf(of("m2").Labels).Pointer(), reflect.ValueOf(of("m3").Labels).Pointer())
+	require.Equal(t, "r1", of("m3").Labels["rack"])
+	require.Equal(t, "r2", of("m4").Labels["rack"])
 }
 
 // TestKeepIndex: while it runs, what is written is in memory again, and it ends with its context.
