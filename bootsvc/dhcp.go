@@ -145,7 +145,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if !ok {
 		return reply{}
 	}
-	e := &x                                                                         // stays on the stack
+	e := &x
 	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // from CheckClient of this server
 		return s.answerCheck(p, e.request, e.relay)
 	}
