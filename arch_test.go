@@ -69,13 +69,13 @@ var may = map[string]string{
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/guard internal/httpserve internal/plaintext internal/quiet internal/seed",
 	"web":         "",
-	"internal/engine": "action inventory workflows internal/guard internal/quiet go.temporal.io/api go.temporal.io/sdk " +
+	"internal/engine": "action inventory workflows internal/guard internal/plaintext internal/quiet go.temporal.io/api go.temporal.io/sdk " +
 		"golang.org/x/sync",
 	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
 		"internal/plaintext internal/quiet github.com/gin-gonic/gin",
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
-		"internal/httpserve internal/imagefile internal/provenance internal/quiet internal/reserve inventory template web workflows " +
+		"internal/httpserve internal/imagefile internal/plaintext internal/provenance internal/quiet internal/reserve inventory template web workflows " +
 		"github.com/gin-gonic/gin",
 	"worker-agent": "action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 

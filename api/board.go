@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -437,7 +438,7 @@ func row(v MachineView) MachineView {
 		return v
 	}
 	w := *v.Workflow
-	w.Disk, w.Digest, w.Evidence, w.Next, w.Message = nil, "", "", "", engine.Head(w.Message, maxRowText)
+	w.Disk, w.Digest, w.Evidence, w.Next, w.Message = nil, "", "", "", plaintext.Head(w.Message, maxRowText)
 	actions := []inventory.ActionRecord{}
 	if !inventory.Final(w.State) {
 		for _, a := range w.Actions {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -247,7 +248,7 @@ func encodeError(err error) (int, []byte) {
 	status, body := httpapi.BodyOf(err)
 	text, err := json.Marshal(body)
 	if refusal, ok := body.(httpapi.ErrorBody); ok && len(text) > maxKeptAnswer {
-		refusal.Error, refusal.Problems = engine.Head(refusal.Error, maxKeptAnswer/8), nil
+		refusal.Error, refusal.Problems = plaintext.Head(refusal.Error, maxKeptAnswer/8), nil
 		text, err = json.Marshal(refusal)
 	}
 	if err != nil {

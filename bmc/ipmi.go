@@ -291,9 +291,9 @@ func meaning(out string) string {
 
 // clip shortens what a BMC or a program said, and replaces control characters by spaces.
 func clip(s string) string {
-	line := plaintext.Line(s, 400)
-	if len(s) > 400 {
-		line += "…"
+	line := plaintext.Line(s, len(s))
+	if len(line) > 400 {
+		return plaintext.Head(line, 400) + "…"
 	}
 	return line
 }

@@ -86,7 +86,7 @@ func (d dhcpTarget) cost(t *testing.T) float64 {
 }
 
 // measure returns the highest rate at which at most mostLost are lost, and the rate of completed exchanges when twice
-// that rate is asked for. A step that loses more is tried twice: other programs disturb single ones.
+// the rate of the last larger step is asked for. A step that loses more is tried twice: other programs disturb single ones.
 func (d dhcpTarget) measure(t *testing.T) (lossFree, twice float64) {
 	t.Helper()
 	keeps := func(rate float64) bool {

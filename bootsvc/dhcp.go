@@ -145,6 +145,8 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if !ok {
 		return reply{}
 	}
+
+	// A pointer to it is not returned, so that it stays on the stack.
 	e := &x
 	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // from CheckClient of this server
 		return s.answerCheck(p, e.request, e.relay)

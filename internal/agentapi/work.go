@@ -183,7 +183,7 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 	}
 
 	// The end of a log says what went wrong, but the start of a message does.
-	r.Log, r.Message = engine.Tail(r.Log, engine.MaxLogTail), engine.Head(r.Message, maxMessage)
+	r.Log, r.Message = plaintext.Tail(r.Log, engine.MaxLogTail), plaintext.Head(r.Message, maxMessage)
 	// Log lines from heartbeats that were not flushed yet come first.
 	waiting := s.Agents.TakeLog(a, r.Key)
 	r.Log = engine.JoinLog(waiting, r.Log)

@@ -3,9 +3,9 @@ package engine
 import (
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 )
 
 const (
@@ -29,7 +29,7 @@ type pendingLog struct {
 // add appends text. If the result is too long, its end is kept.
 func (l *pendingLogs) add(k action.Key, text string) {
 	if n := len(*l); n > 0 && (*l)[n-1].key == k {
-		(*l)[n-1].text = Tail((*l)[n-1].text+text, maxPendingLog)
+		(*l)[n-1].text = plaintext.Tail((*l)[n-1].text+text, maxPendingLog)
 		return
 	}
 	if len(*l) == maxPendingAttempts {
@@ -43,12 +43,12 @@ func (l *pendingLogs) add(k action.Key, text string) {
 func (l *pendingLogs) prepend(k action.Key, text string) {
 	for i := range *l {
 		if p := &(*l)[i]; p.key == k {
-			p.text = Tail(text+p.text, maxPendingLog)
+			p.text = plaintext.Tail(text+p.text, maxPendingLog)
 			return
 		}
 	}
 	if len(*l) < maxPendingAttempts {
-		*l = slices.Insert(*l, 0, pendingLog{k, Tail(text, maxPendingLog)})
+		*l = slices.Insert(*l, 0, pendingLog{k, plaintext.Tail(text, maxPendingLog)})
 	}
 }
 
@@ -74,27 +74,4 @@ func JoinLog(text, tail string) string {
 		}
 	}
 	return text + tail
-}
-
-// Head returns the first n bytes of text, cut at the boundary of a rune.
-func Head(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n]
-}
-
-// Tail returns the last n bytes of text, cut at the boundary of a rune.
-func Tail(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	i := len(text) - n
-	for i < len(text) && !utf8.RuneStart(text[i]) {
-		i++
-	}
-	return text[i:]
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -118,10 +119,10 @@ func (r *agentReport) progress(p *action.Progress) (changed bool) {
 		return changed
 	}
 	if p.Log != "" {
-		r.logs.add(p.Key, Tail(p.Log, MaxLogTail))
+		r.logs.add(p.Key, plaintext.Tail(p.Log, MaxLogTail))
 	}
 	old := r.running
-	r.running = &action.Progress{Key: p.Key, Done: p.Done, Total: p.Total, Message: Head(p.Message, 256)}
+	r.running = &action.Progress{Key: p.Key, Done: p.Done, Total: p.Total, Message: plaintext.Head(p.Message, 256)}
 
 	return old == nil || old.Key != p.Key || old.Done != p.Done || old.Message != p.Message
 }

@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
@@ -561,7 +562,7 @@ func TestAnInstallersWordsAreInTheSignal(t *testing.T) {
 	for _, c := range []struct{ kind, message, want string }{
 		{inventory.EventInstallFailed, "no disk", "no disk"},
 		{inventory.EventInstalled, "done", "done"},
-		{inventory.EventInstallFailed, long, Head(long, maxSignal)},
+		{inventory.EventInstallFailed, long, plaintext.Head(long, maxSignal)},
 		{inventory.EventPayload, "rootfs was delivered whole", ""},
 		{inventory.EventDHCP, "by hand", ""},
 	} {

@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -70,7 +71,7 @@ func signalOf(e inventory.Event) (string, any, error) {
 			return "", nil, fmt.Errorf("reading the result in event %d: %w", e.Seq, err)
 		}
 		return workflows.SignalActionCompleted, workflows.ActionCompleted{
-			Key: r.Key, State: r.State, ExitCode: r.ExitCode, Message: Head(r.Message, maxSignal),
+			Key: r.Key, State: r.State, ExitCode: r.ExitCode, Message: plaintext.Head(r.Message, maxSignal),
 		}, nil
 	}
 
@@ -85,7 +86,7 @@ func signalOf(e inventory.Event) (string, any, error) {
 		}
 		out.Key = d.Key
 	case inventory.EventInstalled, inventory.EventInstallFailed:
-		out.Message = Head(e.Message, maxSignal)
+		out.Message = plaintext.Head(e.Message, maxSignal)
 	}
 
 	return workflows.SignalEvent, out, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )
@@ -95,7 +96,7 @@ func (s *site) fetches(o inventory.Owner) {
 // reports is the report of a result.
 func (s *site) reports(o inventory.Owner, r action.Result) {
 	s.T.Helper()
-	r.Message = Head(r.Message, 8<<10)
+	r.Message = plaintext.Head(r.Message, 8<<10)
 	_, err := s.Store.Report(s.T.Context(), o, 1, r)
 	require.NoError(s.T, err)
 	s.Agents.Finished(s.agentOf(o), r.Key)

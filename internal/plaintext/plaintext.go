@@ -17,13 +17,30 @@ func Line(s string, n int) string {
 		}
 		return r
 	}, s)
-	if len(s) <= n {
-		return s
+	return Head(s, n)
+}
+
+// Head returns the first n bytes of text, cut at the boundary of a rune.
+func Head(text string, n int) string {
+	if len(text) <= n {
+		return text
 	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
+	for n > 0 && !utf8.RuneStart(text[n]) {
 		n--
 	}
-	return s[:n]
+	return text[:n]
+}
+
+// Tail returns the last n bytes of text, cut at the boundary of a rune.
+func Tail(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	i := len(text) - n
+	for i < len(text) && !utf8.RuneStart(text[i]) {
+		i++
+	}
+	return text[i:]
 }
 
 // ASCII returns the first n printable ASCII characters of s.
