@@ -157,7 +157,7 @@ func (s *Site) browse(ctx context.Context, t *testing.T, marks map[string][]stri
 	for machine, words := range marks {
 		require.NoError(t, chromedp.Run(tab,
 			chromedp.WaitVisible(`[data-machine="`+machine+`"]`, chromedp.ByQuery),
-			chromedp.Click(`[data-machine="`+machine+`"] *`, chromedp.ByQuery),
+			click(`[data-machine="`+machine+`"] *`),
 			chromedp.WaitVisible(`[data-panel="`+machine+`"]`, chromedp.ByQuery),
 		))
 		for _, w := range words {

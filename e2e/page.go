@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/chromedp"
 )
 
@@ -41,7 +43,7 @@ func (s *Site) watchPage(ctx context.Context, picture string) error {
 	err = chromedp.Run(tab,
 		chromedp.Navigate(link),
 		chromedp.WaitVisible(`[data-machine]`, chromedp.ByQuery),
-		chromedp.Click(`[data-machine]`, chromedp.ByQuery),
+		click(`[data-machine]`),
 		chromedp.WaitVisible(`progress[data-progress]:not([data-progress="unknown"]):not([data-progress="0"])`, chromedp.ByQuery),
 		chromedp.CaptureScreenshot(&shot),
 	)
@@ -53,3 +55,19 @@ func (s *Site) watchPage(ctx context.Context, picture string) error {
 	}
 	return nil
 }
+
+// click clicks on the first element of a selector. It looks again if the page replaces the element before the click.
+func click(selector string) chromedp.Action {
+	return chromedp.ActionFunc(func(ctx context.Context) error {
+		for {
+			err := chromedp.Click(selector, chromedp.ByQuery).Do(ctx)
+			var e *cdproto.Error
+			if gone := errors.As(err, &e) && e.Code == noSuchNode; !gone || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+}
+
+// noSuchNode is DevTools' code of "Could not find node with given id".
+const noSuchNode = -32000

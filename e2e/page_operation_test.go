@@ -110,7 +110,7 @@ func (e *genesisRun) picture(ctx context.Context, file string) {
 			`[data-operation="genesis/home"]`,
 			chromedp.ByQuery,
 		),
-		chromedp.Click(`[data-operation="genesis/home"] *`, chromedp.ByQuery),
+		click(`[data-operation="genesis/home"] *`),
 		chromedp.WaitVisible(`[data-operation-step="create"][data-step-state="running"]`, chromedp.ByQuery),
 		chromedp.CaptureScreenshot(&shot),
 	))

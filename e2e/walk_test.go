@@ -63,6 +63,3 @@ func (s *Site) walkPage(ctx context.Context, t *testing.T, steps ...chromedp.Act
 
 // see waits until the page shows an element that matches selector.
 func see(selector string) chromedp.Action { return chromedp.WaitVisible(selector, chromedp.ByQuery) }
-
-// click clicks on that element.
-func click(selector string) chromedp.Action { return chromedp.Click(selector, chromedp.ByQuery) }
