@@ -121,6 +121,8 @@ type Site struct {
 	MetadataURL string
 	// RequireDigest refuses images without a declared digest (security S18).
 	RequireDigest bool
+	// Loader is the loader of interfaces that name none, or "".
+	Loader string
 	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
 	UploadHosts []string
 	// ProbeImage returns why this server cannot fetch an image from an address, without

@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ type PowerRequest struct {
 type Powered struct {
 	// How describes what was done and what was not possible.
 	How string `json:"how,omitempty"`
-	// Shim means that an interface of the machine has inventory.LoaderShim.
+	// Shim means that an interface of the machine boots by inventory.LoaderShim.
 	Shim bool `json:"shim,omitempty"`
 }
 
@@ -78,7 +79,9 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 			done, err = a.wake(ctx, m, q)
 		}
 	}
-	done.Shim = slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Loader == inventory.LoaderShim })
+	done.Shim = slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool {
+		return cmp.Or(i.Loader, a.Site.Loader) == inventory.LoaderShim
+	})
 	return done, err
 }
 

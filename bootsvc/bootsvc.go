@@ -93,7 +93,10 @@ type Config struct {
 	AgentPin string
 	// LoaderDir contains undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
 	// InitramfsPath are the files of the agent OS.
-	LoaderDir     string
+	LoaderDir string
+	// Loader is the loader of interfaces that name none, and of discovered machines: one of inventory.SecureLoaders, or
+	// "" = by architecture.
+	Loader        string
 	KernelPath    string
 	InitramfsPath string
 	// MinimumSBAT are the least SBAT generations of components of loaders: one below is not served.

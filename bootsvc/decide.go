@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ type Request struct {
 	Address netip.Addr
 	Class   Class
 	Arch    int // option 93, ArchUnknown if missing
+	// Loader is the loader of interfaces that name none, as inventory.Interface has it; "" = by architecture.
+	Loader string
 	// Brief leaves the decision's Reasons out: writing them takes longer than deciding.
 	Brief bool
 }
@@ -163,6 +166,7 @@ func (d *Decision) findInterface(m inventory.Machine, r Request) bool {
 		return false
 	}
 	d.Machine, d.Verdict, d.Method = m.Name, Disk, m.BootFromDisk
+	d.Interface.Loader = cmp.Or(d.Interface.Loader, r.Loader)
 	d.because("MAC %s is machine %s", d.Interface.MAC, m.Name)
 	return true
 }
@@ -260,7 +264,7 @@ func (d *Decision) chooseBootFile(r Request) {
 			d.because("no loader by HTTP: Debian's signed GRUB, which shim starts, has only TFTP; let the firmware boot by PXE (IPv4)")
 		case file == loaderShim && d.Verdict == Installer:
 			d.because("no loader: with shim only the agent is booted, and the plan boots its own installer; " +
-				"remove shim from the interface's loader, and switch Secure Boot off")
+				"set another loader at the interface, for example snponly.efi, and switch Secure Boot off")
 		default:
 			d.Loader = file
 			d.because("the client is firmware (%s): loader %s", archName(r.Arch), d.Loader)
@@ -268,30 +272,46 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
-// The loaders of iPXE, the one of Secure Boot, and what that one asks for.
+// The loaders of iPXE and those of Secure Boot. A shim asks for its second stage: Debian's for grubx64.efi, that of the
+// iPXE project for its own name without "-shim".
 const (
-	loaderBIOS  = "undionly.kpxe"
-	loaderUEFI  = "snponly.efi"
-	loaderShim  = "shimx64.efi"
-	secondStage = "grubx64.efi"
+	loaderBIOS     = "undionly.kpxe"
+	loaderUEFI     = "snponly.efi"
+	loaderIPXEShim = "snponly-shim.efi"
+	loaderShim     = "shimx64.efi"
+	secondStage    = "grubx64.efi"
 )
+
+// SecureLoaderFiles returns the files that UEFI x64 fetches with a loader of inventory.SecureLoaders, or nil for any other.
+func SecureLoaderFiles(loader string) []string {
+	switch loader {
+	case inventory.LoaderShim:
+		return []string{loaderShim, secondStage}
+	case inventory.LoaderIPXEShim:
+		return []string{loaderIPXEShim, loaderUEFI, loaderShim}
+	}
+	return nil
+}
 
 // loader returns the loader for an architecture of option 93, or "".
 //
 // x64 UEFI gets snponly.efi. It uses the firmware's driver, which has just worked,
 // and unlike ipxe.efi it does not take the card away from the firmware. For a machine
 // with a bad firmware driver, the interface's loader can be set to ipxe.efi. With
-// inventory.LoaderShim it gets shim, for Secure Boot.
+// one of inventory.SecureLoaders it gets a shim.
 func loader(i inventory.Interface, arch int) string {
-	if i.Loader != "" && i.Loader != inventory.LoaderShim {
-		if !fileName(i.Loader) {
-			return ""
-		}
-		return i.Loader
-	}
-	uefi := loaderUEFI
-	if i.Loader == inventory.LoaderShim {
+	var uefi string
+	switch {
+	case i.Loader == "":
+		uefi = loaderUEFI
+	case i.Loader == inventory.LoaderShim:
 		uefi = loaderShim
+	case i.Loader == inventory.LoaderIPXEShim:
+		uefi = loaderIPXEShim
+	case fileName(i.Loader):
+		return i.Loader
+	default:
+		return ""
 	}
 	switch arch {
 	case ArchBIOS, ArchHTTPBIOS:
@@ -353,6 +373,7 @@ func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decis
 	if keyless {
 		g.NetbootUntil = time.Time{}
 	}
+	r.Loader = s.cfg.Loader
 	d := Decide(m, g, r, s.now())
 	if keyless && !d.Armed() {
 		d.because("this server's key of claims is missing: no machine is armed (ingot doctor)")
@@ -378,7 +399,12 @@ func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 		return "", why
 	}
 	if class == ClassHTTP {
-		return s.Base() + "/ipxe/binary/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + d.Loader, ""
+		return s.loaderURL(d, d.Loader), ""
 	}
 	return d.Loader, ""
+}
+
+// loaderURL returns the URL of a loader for the client of d.
+func (s *Server) loaderURL(d Decision, name string) string {
+	return s.Base() + "/ipxe/binary/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + name
 }

@@ -274,7 +274,7 @@ func (s *Server) decideGuestOf(name string, g *guests, r Request) (d Decision, o
 		return d, false
 	}
 	d = Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
-		MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease),
+		MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease), Loader: s.cfg.Loader,
 	}}
 	networks := []netip.Prefix{g.relay}
 	if !g.relay.IsValid() {
@@ -351,13 +351,10 @@ func (s *Server) admitVisitor(ctx context.Context, mac string, source netip.Addr
 	return g.admit(mac, s.now(), func(netip.Addr) bool { return false })
 }
 
-// discoveryScript returns the script that boots the agent to report its hardware.
-func (s *Server) discoveryScript(d Decision, autoexec bool) string {
-	line := fmt.Sprintf("initrd=initramfs rdinit=/init ingot.server=%s ingot.pin=%s ingot.mac=%s ingot.discover=1 "+
+// discoveryLine returns the command line of the agent that only reports its hardware.
+func (s *Server) discoveryLine(d Decision) string {
+	return fmt.Sprintf("initrd=initramfs rdinit=/init ingot.server=%s ingot.pin=%s ingot.mac=%s ingot.discover=1 "+
 		"console=tty0 console=ttyS0,115200 panic=30", s.cfg.AgentURL, s.cfg.AgentPin, d.Interface.MAC)
-	base := s.bootURL(d)
-	return s.netbootScript(d, "Ingot discovers this machine",
-		fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec)
 }
 
 // checkDiscovery checks Discovery.

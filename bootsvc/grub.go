@@ -113,11 +113,9 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// The kernel would look for a file of that name; GRUB hands the initramfs over in memory.
-		line = strings.TrimPrefix(line, "initrd=initramfs ")
-		base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
-		return fmt.Sprintf("echo Ingot boots %s\nif [ \"$ingot\" = hold ]; then set ingot=1; fi\n"+
-			"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", m.Name, base, line, base), nil
+		return s.grubAgentOS(d, "boots "+m.Name, line), nil
+	case Discover:
+		return s.grubAgentOS(d, "discovers this machine", s.discoveryLine(d)), nil
 	case Hold:
 		return "echo Ingot: the installation is not finished, waiting for its run\nset ingot=hold\nsleep 10\n", nil
 	case Disk:
@@ -129,6 +127,15 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 		return "echo Ingot: not armed, restarting to boot from disk\nreboot\n", nil
 	}
 	return "", fmt.Errorf("GRUB cannot boot what machine %s is to boot (%s): %w", m.Name, d.Verdict, inventory.ErrInvalid)
+}
+
+// grubAgentOS returns the lines that boot the agent OS with a command line of iPXE's.
+func (s *Server) grubAgentOS(d Decision, what, line string) string {
+	// The kernel would look for a file of that name; GRUB hands the initramfs over in memory.
+	line = strings.TrimPrefix(line, "initrd=initramfs ")
+	base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
+	return fmt.Sprintf("echo Ingot %s\nif [ \"$ingot\" = hold ]; then set ingot=1; fi\n"+
+		"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", what, base, line, base)
 }
 
 // tftpAgentOS sends a file of the agent OS while its boot is open.

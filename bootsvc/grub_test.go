@@ -1,10 +1,15 @@
 package bootsvc
 
 import (
+	"net"
+	"net/http"
 	"net/netip"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -36,6 +41,94 @@ func TestShimIsForUEFIByTFTP(t *testing.T) {
 		}
 		if last := d.Reasons[len(d.Reasons)-1]; c.want == "" && !strings.Contains(last, "no loader") {
 			t.Errorf("%s %d: the reason is %q", c.class, c.arch, last)
+		}
+	}
+}
+
+// TestLoaderOfTheSite: the loader in the configuration is that of interfaces that name none.
+func TestLoaderOfTheSite(t *testing.T) {
+	m := machine(func(m *inventory.Machine) {
+		m.Interfaces = append(m.Interfaces, inventory.Interface{MAC: "52:54:00:20:01:02", Loader: "ipxe.efi"})
+	})
+	for site, want := range map[string]string{"": "snponly.efi", inventory.LoaderShim: "shimx64.efi", inventory.LoaderIPXEShim: "snponly-shim.efi"} {
+		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{m}}, func(c *Config) { c.Loader = site })
+		for _, c := range []struct {
+			mac, want string
+			arch      int
+		}{{testMAC, want, ArchUEFI}, {testMAC, "undionly.kpxe", ArchBIOS}, {"52:54:00:20:01:02", "ipxe.efi", ArchUEFI}} {
+			if d := s.decide(m, armed("node1"), Request{MAC: c.mac, Class: ClassPXE, Arch: c.arch}); d.Loader != c.want {
+				t.Errorf("%q: %s, architecture %d: loader %q instead of %q", site, c.mac, c.arch, d.Loader, c.want)
+			}
+		}
+	}
+}
+
+// TestSignedIPXE: firmware fetches the shim of the iPXE project and what that asks for, by TFTP or HTTP; the script starts
+// Debian's kernel through Debian's shim.
+func TestSignedIPXE(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
+		m.Interfaces[0].Loader = inventory.LoaderIPXEShim
+		m.Interfaces[0].Address = netip.MustParseAddr("127.0.0.1")
+	})}}
+	s, _ := newServer(t, f, nil)
+	for _, name := range []string{"snponly-shim.efi", "shimx64.efi"} {
+		write(t, filepath.Join(s.cfg.LoaderDir, name), name)
+	}
+	f.setGrant(armed("node1"))
+	h, addr := s.Handler(), startTFTP(t, s)
+	e, err := s.Why(t.Context(), testMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byHTTP := "http://10.10.20.2/ipxe/binary/" + strings.ReplaceAll(testMAC, ":", "-") + "/"
+	for n, want := range []string{"undionly.kpxe", "snponly-shim.efi", byHTTP + "snponly-shim.efi"} {
+		if got := e.Answers[n]; got.BootFile != want {
+			t.Errorf("%s gets %q instead of %q: %s", got.Client, got.BootFile, want, got.Reason)
+		}
+	}
+	for _, name := range []string{"snponly-shim.efi", "snponly.efi", "autoexec.ipxe"} {
+		if _, err := tftpGet(t, addr, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	script := get(t, h, http.MethodGet, "/ipxe/script/"+testMAC+"/auto.ipxe", "127.0.0.1").Body.String()
+	_, after, _ := strings.Cut(script, "initramfs || goto again\n")
+	shim, _, _ := strings.Cut(after, "\n")
+	if shim != "shim "+byHTTP+"shimx64.efi ||" || !strings.HasPrefix(after, shim+"\nboot ") {
+		t.Errorf("the kernel does not start through Debian's shim:\n%s", script)
+	}
+	for _, name := range []string{"snponly-shim.efi", "snponly.efi", "shimx64.efi"} {
+		if w := get(t, h, http.MethodGet, strings.TrimPrefix(byHTTP, "http://10.10.20.2")+name, "127.0.0.1"); w.Code != http.StatusOK {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+}
+
+// TestGrubDiscovers: where the site's loader is shim, an unknown machine boots the agent through GRUB, and it only reports.
+func TestGrubDiscovers(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
+		c.Loader = inventory.LoaderShim
+		c.Discovery = map[string]inventory.Range{"lo": {From: netip.MustParseAddr("127.0.0.1"), To: netip.MustParseAddr("127.0.0.1")}}
+	})
+	write(t, filepath.Join(s.cfg.LoaderDir, "shimx64.efi"), "shim")
+	addr := startTFTP(t, s)
+	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	if _, err := tftpGet(t, addr, "/grub/m/"+mac.String()); err == nil {
+		t.Error("a machine that has no lease gets GRUB's configuration")
+	}
+	s.guests["lo"].earlierUntil = testNow
+	offer := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac), pxeClient(7)).ToBytes(), in)
+	if offer.route == routeNone || offer.packet.BootFileName != "shimx64.efi" {
+		t.Fatalf("the offer is %v", offer.packet)
+	}
+	script, err := tftpGet(t, addr, "/grub/m/"+mac.String())
+	if err != nil || !strings.Contains(script, " ingot.discover=1 ") || strings.Contains(script, "ingot.claim") {
+		t.Fatalf("%q, %v", script, err)
+	}
+	for _, file := range grubFile.FindAllStringSubmatch(script, -1) {
+		if _, err := tftpGet(t, addr, file[1]); err != nil {
+			t.Errorf("%s: %v", file[1], err)
 		}
 	}
 }

@@ -82,9 +82,19 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 	if err != nil {
 		return "", err
 	}
+	return s.netbootScript(d, "Ingot boots "+m.Name, s.loadAgentOS(d, line), autoexec), nil
+}
+
+// loadAgentOS returns the lines of a script that load the agent OS with a command line. The signed iPXE starts a
+// kernel of Debian, which firmware does not know, through Debian's shim (https://ipxe.org/cmd/shim); it fetches that only
+// with Secure Boot on. An iPXE without that command goes on.
+func (s *Server) loadAgentOS(d Decision, line string) string {
 	base := s.bootURL(d)
-	return s.netbootScript(d, "Ingot boots "+m.Name,
-		fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base), autoexec), nil
+	lines := fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base)
+	if d.Interface.Loader == inventory.LoaderIPXEShim {
+		lines += "shim " + s.loaderURL(d, loaderShim) + " ||\n"
+	}
+	return lines
 }
 
 // bootURL returns the base URL of the files of d's boot, with a slash at the end.
@@ -167,7 +177,7 @@ func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, au
 		script, err = s.installerScript(ctx, m, d, autoexec)
 		return script, err == nil, err
 	case Discover:
-		return s.discoveryScript(d, autoexec), true, nil
+		return s.netbootScript(d, "Ingot discovers this machine", s.loadAgentOS(d, s.discoveryLine(d)), autoexec), true, nil
 	case Hold:
 		return s.holdScript(d, autoexec), true, nil
 	}

@@ -155,12 +155,17 @@ type Interface struct {
 	UEFI           bool         `json:"uefi,omitempty"`           // the firmware boots by UEFI
 	DisableDHCP    bool         `json:"disableDHCP,omitempty"`    // DHCP is never answered
 	DisableNetboot bool         `json:"disableNetboot,omitempty"` // no boot file is offered
-	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; shim: with Secure Boot
+	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; shim, ipxe-shim: with Secure Boot
 }
 
-// LoaderShim as an Interface's Loader boots UEFI x64 through Debian's shim, GRUB and signed kernel over
-// TFTP, for Secure Boot. BIOS keeps its loader.
-const LoaderShim = "shim"
+// Words for an Interface's Loader with which UEFI x64 boots with Secure Boot on. BIOS keeps its loader.
+const (
+	LoaderShim     = "shim"      // Debian's shim, GRUB and signed kernel, over TFTP
+	LoaderIPXEShim = "ipxe-shim" // the signed shim and iPXE of the iPXE project
+)
+
+// SecureLoaders returns the words for an Interface's Loader that are not the name of a file.
+func SecureLoaders() []string { return []string{LoaderShim, LoaderIPXEShim} }
 
 // Split returns the fields that a file sets by writing text as key: an address with the
 // length of its prefix is an address and a netmask. It returns nil for any other text.

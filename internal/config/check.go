@@ -130,6 +130,9 @@ func (n Netboot) check(p *checker) {
 		p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
 	}
 
+	if n.Loader != "" && !slices.Contains(inventory.SecureLoaders(), n.Loader) {
+		p.Add("netboot.loader", "write one of "+strings.Join(inventory.SecureLoaders(), ", ")+", or leave it out", "unknown loader %q", n.Loader)
+	}
 	n.checkDHCP(p)
 	n.checkDiscovery(p)
 	wrong := n.MinimumSBAT.Check()

@@ -123,6 +123,9 @@ type Netboot struct {
 	LinkLocal bool `json:"link_local,omitempty"`
 	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: beside the program.
 	Loaders string `json:"loaders,omitempty"`
+	// Loader is that of machines whose interface names none, and of discovered ones: shim or ipxe-shim, with which UEFI x64
+	// boots with Secure Boot on. Default: iPXE, which is not signed.
+	Loader string `json:"loader,omitempty"`
 	// MinimumSBAT are the least SBAT generations of components of the loaders, for example {shim: 4, grub: 5}. A
 	// loader below is not served. Default: none, and ingot doctor warns of known vulnerabilities.
 	MinimumSBAT sbat.Minimum `json:"minimum_sbat,omitempty"`
@@ -281,6 +284,7 @@ func Schema() strictyaml.Schema {
 	return strictyaml.SchemaOf[Config]("The configuration of ingot serve", strictyaml.Rules{
 		"notify.events[]":    strictyaml.OneOf(inventory.NoticeEvents()...),
 		"netboot.dhcp.*":     strictyaml.OneOf(inventory.DHCPModes()...),
+		"netboot.loader":     strictyaml.OneOf(inventory.SecureLoaders()...),
 		"netboot.http[]":     port,
 		"netboot.tftp":       port,
 		"netboot.agent":      port,

@@ -30,6 +30,16 @@ func TestRelayOnly(t *testing.T) {
 	require.False(t, Default().Netboot.On())
 }
 
+// TestLoader: a word that is no loader of Secure Boot is refused; names of files belong to interfaces of machines.
+func TestLoader(t *testing.T) {
+	c, err := load(t, "netboot:\n  loader: shim\n")
+	require.NoError(t, err)
+	require.Equal(t, inventory.LoaderShim, c.Netboot.Loader)
+	_, err = load(t, "netboot:\n  loader: ipxe.efi\n")
+	require.ErrorContains(t, err, "ingot.yaml:2")
+	require.ErrorContains(t, err, `unknown loader "ipxe.efi" (write one of shim, ipxe-shim, or leave it out)`)
+}
+
 // An address names its interface. An address that this host does not have does not
 // make it listen anywhere.
 func TestAddressAlone(t *testing.T) {

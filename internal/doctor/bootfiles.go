@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/sbat"
 )
@@ -37,7 +38,14 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		}
 	}
 
-	return append(out, checkShim(n.Loaders)...)
+	out = append(out, checkShim(n.Loaders)...)
+	for _, file := range bootsvc.SecureLoaderFiles(n.Loader) {
+		if _, err := os.Stat(filepath.Join(n.Loaders, file)); err != nil {
+			out = append(out, fail("netboot.loader is %s, and netboot.loaders has no %s", n.Loader, file).
+				remedy("copy it there (docs/booting.md, Secure Boot), or leave netboot.loader out"))
+		}
+	}
+	return out
 }
 
 // checkShim checks that shim, if it is there, has the second stage for which it asks.

@@ -217,6 +217,26 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	require.Contains(t, checkShim(dir)[0].Text, "has its grubx64.efi beside it")
 }
 
+// TestLoaderOfTheSiteIsThere: each file that netboot.loader needs and netboot.loaders does not have is a failure.
+func TestLoaderOfTheSiteIsThere(t *testing.T) {
+	dir := t.TempDir()
+	d := &host{cfg: config.Config{Netboot: config.Netboot{Loaders: dir, Loader: inventory.LoaderIPXEShim}}}
+	missing := func() (files []string) {
+		for _, f := range checkBootFiles(t.Context(), d) {
+			if file, ok := strings.CutPrefix(f.Text, "netboot.loader is ipxe-shim, and netboot.loaders has no "); ok {
+				require.Equal(t, StateFail, f.State)
+				files = append(files, file)
+			}
+		}
+		return files
+	}
+	require.Equal(t, []string{"snponly-shim.efi", "snponly.efi", "shimx64.efi"}, missing())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "snponly-shim.efi"), []byte("shim"), 0o600))
+	require.Equal(t, []string{"snponly.efi", "shimx64.efi"}, missing())
+	d.cfg.Netboot.Loader = ""
+	require.Empty(t, missing())
+}
+
 // TestS36DoctorShowsLoaders: a line for each loader with its generations and signature; what is below a known
 // vulnerability is a warning, and what is below the operator's minimum a failure.
 func TestS36DoctorShowsLoaders(t *testing.T) {

@@ -88,7 +88,7 @@ func (m machinesOf) BMCPassword(ctx context.Context, name string) (inventory.Sec
 func (s *server) siteOf() activities.Site {
 	out := activities.Site{
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
-		UploadHosts: s.cfg.Images.UploadHosts,
+		Loader: s.cfg.Netboot.Loader, UploadHosts: s.cfg.Images.UploadHosts,
 		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
 		ImageStored: images{s.records.store, s.files}.stored,
 	}

@@ -74,7 +74,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		Address: with.address, TFTPAddr: config.Join(host, n.TFTP), HTTPAddr: joinAll(host, n.HTTP),
 		SyslogAddr: syslogAddr(host, n.Syslog),
 		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
-		LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
+		Loader: n.Loader, LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		MinimumSBAT: n.MinimumSBAT, Images: images{store, s.files}, Installers: store,
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
