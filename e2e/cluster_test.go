@@ -114,6 +114,7 @@ func TestTemporalCluster(t *testing.T) {
 	emulated := s.emulated(ctx, t)
 	took := s.installAll(ctx, t, image, machines, emulated, func(ctx context.Context) error { return s.breakCluster(ctx, t, c) })
 	t.Logf("%d simulated and %d emulated machines: %.0f s, while every process was killed", len(machines), len(emulated), took.Seconds())
+	s.refuseSecond(ctx, t) // also now that the namespace has runs
 
 	embedded := site(ctx, t)
 	took = embedded.installAll(ctx, t, image, embedded.fleet(ctx, t, image, *clusterMachines), embedded.emulated(ctx, t), nil)

@@ -240,16 +240,22 @@ func TestOffBesideISC(t *testing.T) {
 			require.NoError(t, err)
 			s.must(ctx, t, "machine", "provision", "net", "--wait")
 			s.ended(ctx, t, "net", inventory.StateSuccess)
-			cycle := func() {
-				require.NoError(t, m.PowerCycle(ctx))
-				_, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
-				require.NoError(t, err)
+			// Three power-cycles, the second of them while Ingot is stopped.
+			bootsItsDisk := func() {
+				t.Helper()
+				for n := range 3 {
+					if n == 1 {
+						s.Stop()
+					}
+					require.NoError(t, m.PowerCycle(ctx))
+					_, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
+					require.NoError(t, err)
+					if n == 1 {
+						require.NoError(t, s.Start(ctx))
+					}
+				}
 			}
-			cycle()
-			s.Stop()
-			cycle()
-			require.NoError(t, s.Start(ctx))
-			cycle()
+			bootsItsDisk()
 
 			// A run that fails: the file system of the partition is another one.
 			s.template(ctx, t, "fails", `version: "0.1"
@@ -267,7 +273,7 @@ tasks:
 			require.Error(t, err, out)
 			s.ended(ctx, t, "net", inventory.StateFailed)
 			s.closed(ctx, t, "net")
-			cycle()
+			bootsItsDisk()
 
 			var list struct{ Items []inventory.Workflow }
 			require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows?machine=net", nil, &list))

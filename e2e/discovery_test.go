@@ -16,11 +16,13 @@ import (
 )
 
 // TestDiscovery: unknown machines boot the agent, which reports their hardware and writes nothing.
-// One is accepted by a rule and one by an operator; nothing is installed before an operator orders it.
+// One is accepted by a rule and one by an operator; nothing is installed before an operator orders it. The second
+// has Secure Boot on.
 func TestDiscovery(t *testing.T) {
 	beside(t, 120, 9)
 	ctx := needLab(t)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Netboot: `  discovery:
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Netboot: `  loader: shim
+  discovery:
     ranges: {` + lab.ServerInterface + `: 10.10.20.200-10.10.20.210}
     accept:
       - match: {manufacturer: Lab, serial: "SN-rule*"}
@@ -35,7 +37,7 @@ func TestDiscovery(t *testing.T) {
 
 	// A disk with LVM on it.
 	byHand, err := s.Machine(ctx, lab.Spec{
-		Name: "hand", Firmware: lab.UEFI, Order: lab.NetworkFirst, Cards: []lab.Card{{VLAN: lab.DirectVLAN}},
+		Name: "hand", Firmware: lab.UEFISecure, Order: lab.NetworkFirst, Cards: []lab.Card{{VLAN: lab.DirectVLAN}},
 		InsideBMC: true,
 	})
 	require.NoError(t, err)
@@ -66,6 +68,9 @@ func TestDiscovery(t *testing.T) {
 	require.NotEmpty(t, x.Facts.CPU)
 	require.Equal(t, &action.InsideBMC{IPMI: "2.0", Maker: 674}, x.Facts.BMC, "the controller itself was asked")
 	require.Contains(t, x.Facts.BIOS, "OVMF")
+	console, err := byHand.Serial()
+	require.NoError(t, err)
+	require.Contains(t, console, "secureboot: Secure boot enabled")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "LVM")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "at port port-7 of leaf-1")
 	after, err := DigestOf(byHand.DiskPath(), size(byHand.DiskPath()))

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/binary"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,17 +14,33 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// TestSecureBootRefusesAChangedKernel: one bit of the kernel is flipped. GRUB fetches it and does not start
-// it, so the kernel is the last file of the boot.
+// TestSecureBootRefusesAChangedKernel: one bit of the kernel is flipped, or its signature is removed. GRUB fetches it and
+// does not start it, so the kernel is the last file of the boot.
 func TestSecureBootRefusesAChangedKernel(t *testing.T) {
 	beside(t, 60, 9)
+	for name, change := range map[string]func(kernel []byte){
+		"flipped bit": func(kernel []byte) { kernel[len(kernel)/2] ^= 1 },
+		"unsigned":    removeSignature,
+	} {
+		t.Run(name, func(t *testing.T) { refusesKernel(t, change) })
+	}
+}
+
+// removeSignature makes a PE32+ program one without signatures: it clears the certificate table, entry 4 of the data
+// directories (PE format specification, Optional Header Data Directories).
+func removeSignature(program []byte) {
+	optional := int(binary.LittleEndian.Uint32(program[0x3c:])) + 4 + 20
+	clear(program[optional+112+4*8:][:8])
+}
+
+func refusesKernel(t *testing.T, change func(kernel []byte)) {
 	ctx := needLab(t)
 	dir := t.TempDir()
 	for _, name := range []string{"vmlinuz", "initramfs"} {
 		b, err := os.ReadFile(filepath.Join("../bin/agentos", name))
 		require.NoError(t, err)
 		if name == "vmlinuz" {
-			b[len(b)/2] ^= 1
+			change(b)
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o644))
 	}

@@ -188,7 +188,7 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 		if errors.As(err, &other) {
 			return err
 		}
-		t.log.Warn("Temporal is not reachable", "address", opts.HostPort, "error", err)
+		t.log.Warn("runs cannot be worked on: trying again", "address", opts.HostPort, "error", err)
 		select {
 		case <-time.After(5 * time.Second):
 		case <-ctx.Done():
@@ -215,7 +215,7 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 			return err
 		}
 	} else {
-		for _, require := range []func(context.Context, client.Client) error{t.requireSetUp, t.refuseUsed, t.requireAlone} {
+		for _, require := range []func(context.Context, client.Client) error{t.requireSetUp, t.requireAlone, t.refuseUsed} {
 			if err := require(ctx, c); err != nil {
 				return err
 			}
