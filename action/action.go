@@ -56,6 +56,7 @@ type Disk struct {
 	Removable  bool     `json:"removable,omitempty"`
 	ReadOnly   bool     `json:"readOnly,omitempty"`
 	Transport  string   `json:"transport,omitempty"` // nvme, sata, usb, virtio …
+	Firmware   string   `json:"firmware,omitempty"`  // its revision
 	Signatures []string `json:"signatures,omitempty"`
 	Written    string   `json:"written,omitempty"` // last run that wrote it; set by the server from its records
 	Blank      bool     `json:"blank,omitempty"`   // no signature, and both ends are zero
@@ -78,6 +79,8 @@ type NIC struct {
 	MAC   string `json:"mac"`
 	Speed int    `json:"speed,omitempty"` // Mbit/s
 	Up    bool   `json:"up,omitempty"`
+	// Firmware is the version of its firmware, as its driver writes it.
+	Firmware string `json:"firmware,omitempty"`
 	// Neighbour is the switch port that the interface is connected to, if it was heard by LLDP.
 	Neighbour *Neighbour `json:"neighbour,omitempty"`
 }
@@ -115,8 +118,9 @@ type Facts struct {
 // InsideBMC is a machine's management controller, as its firmware and the controller itself describe it
 // from the inside.
 type InsideBMC struct {
-	IPMI  string `json:"ipmi,omitempty"`  // version; "" = it speaks no IPMI
-	Maker int    `json:"maker,omitempty"` // IANA enterprise number: 674 is Dell; 0 = not known
+	IPMI     string `json:"ipmi,omitempty"`     // version; "" = it speaks no IPMI
+	Maker    int    `json:"maker,omitempty"`    // IANA enterprise number: 674 is Dell; 0 = not known
+	Firmware string `json:"firmware,omitempty"` // its revision
 	// Redfish is host:port of the host interface (DSP0270), which this machine alone reaches; "" = none.
 	Redfish string `json:"redfish,omitempty"`
 	Address string `json:"address,omitempty"` // IPv4 address on the management network

@@ -66,7 +66,7 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, "uefi", x.Facts.Firmware)
 	require.Len(t, x.Facts.NICs, 2)
 	require.NotEmpty(t, x.Facts.CPU)
-	require.Equal(t, &action.InsideBMC{IPMI: "2.0", Maker: 674}, x.Facts.BMC, "the controller itself was asked")
+	require.Equal(t, &action.InsideBMC{IPMI: "2.0", Maker: 674, Firmware: "7.10"}, x.Facts.BMC, "the controller itself was asked")
 	require.Contains(t, x.Facts.BIOS, "OVMF")
 	console, err := byHand.Serial()
 	require.NoError(t, err)

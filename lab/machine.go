@@ -675,7 +675,7 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 	}
 	a = append(a, "-device", nic)
 	if s.InsideBMC {
-		a = append(a, "-device", "ipmi-bmc-sim,id=bmc0,mfg_id=674", "-device", "isa-ipmi-kcs,bmc=bmc0")
+		a = append(a, "-device", "ipmi-bmc-sim,id=bmc0,mfg_id=674,fwrev1=7,fwrev2=16", "-device", "isa-ipmi-kcs,bmc=bmc0")
 	}
 	for i, c := range s.Cards {
 		id := "n" + strconv.Itoa(i+1)

@@ -115,6 +115,24 @@ func clean(s string) string {
 	return strings.Join(strings.Fields(plaintext.Line(s, len(s))), " ")
 }
 
+// nicFirmware returns the firmware version that the driver of a network interface reports (ETHTOOL_GDRVINFO), or "".
+func nicFirmware(name string) string {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+	if err != nil {
+		return ""
+	}
+	version := clean(unix.ByteSliceToString(info.Fw_version[:]))
+	if version == "N/A" {
+		return ""
+	}
+	return version
+}
+
 func listNICs(sys string) []action.NIC {
 	entries, err := os.ReadDir(filepath.Join(sys, "class/net"))
 	if err != nil {
@@ -129,7 +147,7 @@ func listNICs(sys string) []action.NIC {
 		if word(dir, "type") != "1" || err != nil || len(hw) != 6 || bytes.Equal(hw, make([]byte, 6)) {
 			continue
 		}
-		nic := action.NIC{Name: e.Name(), MAC: mac, Up: word(dir, "carrier") == "1"}
+		nic := action.NIC{Name: e.Name(), MAC: mac, Up: word(dir, "carrier") == "1", Firmware: nicFirmware(e.Name())}
 		if speed, err := strconv.Atoi(word(dir, "speed")); err == nil && speed > 0 {
 			nic.Speed = speed
 		}
@@ -176,6 +194,7 @@ func listDisks(sys string) ([]action.Disk, error) {
 			Removable:  word(dir, "removable") == "1",
 			ReadOnly:   word(dir, "ro") == "1",
 			Model:      word(dir, "device/model"),
+			Firmware:   cmp.Or(word(dir, "device/firmware_rev"), word(dir, "device/rev")), // of NVMe, of SCSI
 		}
 
 		identity(&d, dir, name, where)

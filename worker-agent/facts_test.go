@@ -37,9 +37,9 @@ func TestFacts(t *testing.T) {
 		"class/net/lo/type": "772", "class/net/lo/address": "00:00:00:00:00:00",
 		"block/vda/size": "2048", "block/vda/serial": "VS1", "block/vda/queue/rotational": "1",
 		"block/nvme0n1/size": "4096", "block/nvme0n1/device/serial": "NV 1  ", "block/nvme0n1/device/model": "Fast Disk",
-		"block/nvme0n1/wwid": "eui.0025", "block/nvme0n1/nsid": "1",
+		"block/nvme0n1/device/firmware_rev": "2.1.0", "block/nvme0n1/wwid": "eui.0025", "block/nvme0n1/nsid": "1",
 		"block/sda/size": "8192", "block/sda/device/wwid": "naa.5000c500a1b2c3d4", "block/sda/device/vpd_pg80": "\x00\x80\x00\x08  ZA1234",
-		"block/sda/device/model": "ST1", "block/sda/device/vendor": "SEAGATE", "block/sda/ro": "1",
+		"block/sda/device/model": "ST1", "block/sda/device/vendor": "SEAGATE", "block/sda/device/rev": "SN05", "block/sda/ro": "1",
 		"block/loop0/size": "99", "block/sr0/size": "99", "block/dm-0/size": "99", "block/zram0/size": "9", "block/md0/size": "9",
 		"block/sdb/size": "0",
 	})
@@ -59,16 +59,16 @@ func TestFacts(t *testing.T) {
 		f.CPUs < 1 || f.Memory < mib {
 		t.Errorf("%+v", f)
 	}
-	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true <nil>} {eth1 52:54:00:00:00:02 0 false <nil>}]" {
+	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true  <nil>} {eth1 52:54:00:00:00:02 0 false  <nil>}]" {
 		t.Errorf("interfaces %s", got)
 	}
 	want := map[string]string{
-		"/dev/vda":     "VS1||virtio|1048576|[/dev/disk/by-id/virtio-VS1]",
-		"/dev/nvme0n1": "NV 1|eui.0025|nvme|2097152|[/dev/disk/by-id/nvme-eui.0025 /dev/disk/by-id/nvme-Fast_Disk_NV_1 /dev/disk/by-id/nvme-Fast_Disk_NV_1_1]",
-		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|4194304|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",
+		"/dev/vda":     "VS1||virtio||1048576|[/dev/disk/by-id/virtio-VS1]",
+		"/dev/nvme0n1": "NV 1|eui.0025|nvme|2.1.0|2097152|[/dev/disk/by-id/nvme-eui.0025 /dev/disk/by-id/nvme-Fast_Disk_NV_1 /dev/disk/by-id/nvme-Fast_Disk_NV_1_1]",
+		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|SN05|4194304|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",
 	}
 	for _, d := range f.Disks {
-		if got := fmt.Sprintf("%s|%s|%s|%d|%v", d.Serial, d.WWN, d.Transport, d.Size, d.ByID); got != want[d.Path] {
+		if got := fmt.Sprintf("%s|%s|%s|%s|%d|%v", d.Serial, d.WWN, d.Transport, d.Firmware, d.Size, d.ByID); got != want[d.Path] {
 			t.Errorf("%s: %s, want %s", d.Path, got, want[d.Path])
 		}
 		if d.Blank {

@@ -105,7 +105,7 @@ const (
 	ipmiLANAddress, ipmiLANMAC               = 3, 5             // §23.2, table 23-4
 )
 
-// askIPMI completes what is known of a management controller: its version, its maker, and the address of its first
+// askIPMI completes what is known of a management controller: its versions, its maker, and the address of its first
 // network channel that has one.
 func askIPMI(bmc ipmiRequester, known *action.InsideBMC) (*action.InsideBMC, error) {
 	id, err := bmc.request(ipmiApp, ipmiGetDeviceID)
@@ -117,7 +117,8 @@ func askIPMI(bmc ipmiRequester, known *action.InsideBMC) (*action.InsideBMC, err
 		out = *known
 	}
 	if len(id) > 4 {
-		out.IPMI = fmt.Sprintf("%d.%d", id[4]&15, id[4]>>4) // BCD, the major number in the low half
+		out.Firmware = fmt.Sprintf("%d.%02x", id[2]&0x7f, id[3]) // the minor number in BCD
+		out.IPMI = fmt.Sprintf("%d.%d", id[4]&15, id[4]>>4)      // BCD, the major number in the low half
 	}
 	if len(id) > 8 {
 		out.Maker = int(id[6]) | int(id[7])<<8 | int(id[8]&15)<<16 // 20 bits

@@ -101,12 +101,12 @@ func TestAskIPMI(t *testing.T) {
 	}
 	got, err := askIPMI(bmc, &action.InsideBMC{IPMI: "1.5", Redfish: "169.254.0.17:443"})
 	if err != nil || *got != (action.InsideBMC{
-		IPMI: "2.0", Maker: 674, Redfish: "169.254.0.17:443", Address: "10.0.9.17", MAC: "52:54:00:01:02:03",
+		IPMI: "2.0", Maker: 674, Firmware: "1.02", Redfish: "169.254.0.17:443", Address: "10.0.9.17", MAC: "52:54:00:01:02:03",
 	}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	got, err = askIPMI(fakeBMC{"\x06\x01": {0x20, 0x81, 1, 2, 0x51}}, nil)
-	if err != nil || *got != (action.InsideBMC{IPMI: "1.5"}) {
+	if err != nil || *got != (action.InsideBMC{IPMI: "1.5", Firmware: "1.02"}) {
 		t.Errorf("without a network: %+v, %v", got, err)
 	}
 	known := &action.InsideBMC{IPMI: "2.0"}

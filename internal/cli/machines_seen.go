@@ -89,17 +89,30 @@ func showSeen(c *call) error {
 			if x := n.Neighbour; x != nil {
 				at = fmt.Sprintf(", at port %s of %s", x.Port, cmp.Or(x.System, x.Chassis))
 			}
-			fmt.Fprintf(w, "  – network card %s\n", inert(n.Name+" "+n.MAC+at))
+			fmt.Fprintf(w, "  – network card %s\n", inert(n.Name+" "+n.MAC+firmwareText(n.Firmware)+at))
+		}
+		for _, d := range f.Disks {
+			if d.Firmware != "" {
+				fmt.Fprintf(w, "  – disk %s\n", inert(d.Path+" "+d.Model+firmwareText(d.Firmware)))
+			}
 		}
 		fmt.Fprintln(w)
 		return printDisks(w, f.Disks)
 	})
 }
 
+// firmwareText is a version of firmware behind a name, or "".
+func firmwareText(version string) string {
+	if version == "" {
+		return ""
+	}
+	return ", firmware " + version
+}
+
 // bmcText is a management controller in a line, as its machine sees it.
 func bmcText(b action.InsideBMC) string {
 	var parts []string
-	for _, x := range [][2]string{{"at ", b.Address}, {"MAC ", b.MAC}, {"IPMI ", b.IPMI}, {"Redfish for this machine at ", b.Redfish}} {
+	for _, x := range [][2]string{{"at ", b.Address}, {"MAC ", b.MAC}, {"firmware ", b.Firmware}, {"IPMI ", b.IPMI}, {"Redfish for this machine at ", b.Redfish}} {
 		if x[1] != "" {
 			parts = append(parts, x[0]+x[1])
 		}
