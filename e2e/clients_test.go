@@ -106,6 +106,7 @@ func TestUnmodifiedClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { s.lease(ctx, t, machines["ignition"], line) })
 	}
+	t.Run("perfdhcp", func(t *testing.T) { s.perfdhcp(ctx, t, machines["ignition"]) })
 	t.Run("Ignition", func(t *testing.T) {
 		m, out := machines["ignition"], filepath.Join(t.TempDir(), "fetched.json")
 		_, seed, ok := strings.Cut(seedConfig(ctx, t, m), "seedfrom: ")
@@ -148,6 +149,21 @@ func seedConfig(ctx context.Context, t *testing.T, m *lab.Machine) string {
 	require.NoError(t, err)
 	require.Contains(t, string(out), "seedfrom:")
 	return string(out)
+}
+
+// perfdhcp runs Kea's load generator as a relay on the machine's card: for 2 s, 20 exchanges in a second for the machine's MAC.
+func (s *Site) perfdhcp(ctx context.Context, t *testing.T, m *lab.Machine) {
+	t.Helper()
+	usr := filepath.Join(lab.PackageDir("dhcp"), "usr")
+	libs, err := filepath.Glob(filepath.Join(usr, "lib", "*-linux-gnu"))
+	require.NoError(t, err)
+	c := s.Command(ctx, m.Namespace(), filepath.Join(usr, "sbin/perfdhcp"), "-4", "-l", "eth0", "-b", "mac="+m.Spec().MAC, "-R", "1", "-r", "20",
+		"-p", "2", "-W", "300000", lab.ServerAddress)
+	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libs, ":"))
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, 2, strings.Count(string(out), "drops: 0\n"), "%s", out)
+	require.Regexp(t, `received packets: [1-9]\d`, string(out))
 }
 
 // lease runs a DHCP client on the machine's card. line is its command, with a folder whose script writes what the client got to
