@@ -160,8 +160,16 @@ func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupSt
 
 	s := setup{Client: tc, config: c, check: check}
 	namespace, err := s.namespace(ctx)
-	if err != nil || namespace.State == SetupMissing {
-		return []SetupStep{namespace}, err
+	if err != nil {
+		return nil, err
+	}
+	if namespace.State == SetupMissing {
+		steps := []SetupStep{namespace}
+		for _, a := range searchAttributes {
+			step, remedy := s.attribute(a)
+			steps = append(steps, missing(step, "the namespace comes first", remedy))
+		}
+		return steps, nil
 	}
 	retention, err := s.retention(ctx)
 	if err != nil {
@@ -245,6 +253,12 @@ func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	return step, nil
 }
 
+// attribute returns the step of a search attribute that is there, and the command that makes it.
+func (s setup) attribute(name string) (step SetupStep, remedy string) {
+	return SetupStep{What: "search attribute " + name + " (Keyword)", State: SetupThere},
+		fmt.Sprintf("temporal operator search-attribute create --namespace %s --name %s --type Keyword", s.config.Namespace, name)
+}
+
 func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
 	name := s.config.Namespace
 	var have map[string]enumspb.IndexedValueType
@@ -262,8 +276,7 @@ func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
 
 	var steps []SetupStep
 	for _, a := range searchAttributes {
-		step := SetupStep{What: "search attribute " + a + " (Keyword)", State: SetupThere}
-		remedy := fmt.Sprintf("temporal operator search-attribute create --namespace %s --name %s --type Keyword", name, a)
+		step, remedy := s.attribute(a)
 		switch t, ok := have[a]; {
 		case hidden:
 			step = missing(step, "this client may not list search attributes; it may be there already", remedy)
