@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,7 +114,7 @@ func TestTemporalCluster(t *testing.T) {
 
 	machines := s.fleet(ctx, t, image, *clusterMachines)
 	emulated := s.emulated(ctx, t)
-	took := s.installAll(ctx, t, image, machines, emulated, func(ctx context.Context) error { return s.breakCluster(ctx, t, c) })
+	took := s.installAll(ctx, t, image, machines, emulated, s.breakCluster(t, c, machines))
 	t.Logf("%d simulated and %d emulated machines: %.0f s, while every process was killed", len(machines), len(emulated), took.Seconds())
 	s.refuseSecond(ctx, t) // also now that the namespace has runs
 
@@ -190,31 +192,70 @@ func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, si
 	return took
 }
 
-// breakCluster kills and starts again each part of the cluster, one after another, and lets the frontend refuse requests.
-func (s *Site) breakCluster(ctx context.Context, t *testing.T, c *lab.TemporalCluster) error {
-	pause := func() {
-		select {
-		case <-time.After(5 * time.Second):
-		case <-ctx.Done():
-		}
+// breakCluster returns what kills and starts again each part of the cluster, one after another, and lets the frontend refuse
+// requests. A share of the machines boots when each of these begins, so that it strikes runs in the midst of their work.
+func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*lab.Machine) func(context.Context) error {
+	type strike struct {
+		what string
+		do   func(ctx context.Context, pause func()) error
 	}
-	pause()
+	var strikes []strike
 	for _, service := range c.Services() {
-		c.Kill(service)
-		pause()
-		if err := c.Start(ctx, service); err != nil {
-			return err
-		}
-		t.Logf("%s was killed and started again", service)
-		pause()
+		strikes = append(strikes, strike{service + " was killed and started again", func(ctx context.Context, pause func()) error {
+			c.Kill(service)
+			pause()
+			return c.Start(ctx, service)
+		}})
 	}
-	c.KillDatabase()
-	pause()
-	if err := c.StartDatabase(ctx); err != nil {
+	strikes = append(strikes, strike{"the database was killed and started again", func(ctx context.Context, pause func()) error {
+		c.KillDatabase()
+		pause()
+		return c.StartDatabase(ctx)
+	}}, strike{"the frontend refused requests above 5 per second", func(ctx context.Context, pause func()) error {
+		return s.limitCluster(ctx, t, c, pause)
+	}})
+	gates := make([]*lab.Gate, len(strikes))
+	for n := range gates {
+		gates[n] = lab.NewGate(lab.StageDHCP)
+	}
+	for n, m := range machines {
+		m.SetStage(gates[n%len(gates)].Stage)
+	}
+	return func(ctx context.Context) error {
+		pause := func() {
+			select {
+			case <-time.After(5 * time.Second):
+			case <-ctx.Done():
+			}
+		}
+		for n, strike := range strikes {
+			if err := gates[n].Reached(ctx); err != nil {
+				return err
+			}
+			gates[n].Open()
+			if err := strike.do(ctx, pause); err != nil {
+				return err
+			}
+			open, err := s.openRuns(ctx)
+			if err != nil {
+				return err
+			}
+			if open == 0 {
+				return fmt.Errorf("%s, and every run had ended", strike.what)
+			}
+			t.Logf("%s; %d runs are open", strike.what, open)
+			pause()
+		}
+		return nil
+	}
+}
+
+// limitCluster lets the frontend refuse requests until it has refused some, and for 15 s or more.
+func (s *Site) limitCluster(ctx context.Context, t *testing.T, c *lab.TemporalCluster, pause func()) error {
+	before, err := c.Refused(ctx)
+	if err != nil {
 		return err
 	}
-	t.Log("the database was killed and started again")
-	pause()
 	undo, err := c.Limit(5)
 	if err != nil {
 		return err
@@ -222,8 +263,29 @@ func (s *Site) breakCluster(ctx context.Context, t *testing.T, c *lab.TemporalCl
 	for range 4 {
 		pause()
 	}
-	t.Log("the frontend has refused requests above 5 per second for 15 s or more")
+	after, err := c.Refused(ctx)
+	if err != nil {
+		return err
+	}
+	if after <= before {
+		return errors.New("the frontend has refused no request")
+	}
+	t.Logf("%d requests were refused with RESOURCE_EXHAUSTED", after-before)
 	return undo()
+}
+
+// openRuns returns how many machines are being installed.
+func (s *Site) openRuns(ctx context.Context) (n int, err error) {
+	var list struct{ Items []inventory.Workflow }
+	if err := s.REST(ctx, http.MethodGet, "/v1/workflows?limit=500", nil, &list); err != nil {
+		return 0, err
+	}
+	for _, w := range list.Items {
+		if !inventory.Final(w.State) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // refuseSecond starts another "ingot serve" for the same site: it ends before it works.

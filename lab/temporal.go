@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -13,9 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +30,9 @@ import (
 
 // TemporalPort is the port of a TemporalCluster's frontend, on the loopback of its namespace.
 const TemporalPort = 7233
+
+// temporalMetricsPort is the port of the frontend's metrics.
+const temporalMetricsPort = 7290
 
 // TemporalName is the name in a TemporalCluster's certificate.
 const TemporalName = "temporal.lab"
@@ -57,7 +64,9 @@ type TemporalCluster struct {
 	processes map[string]*Cmd
 }
 
-// A service's ports are grpc and, 300 below, membership.
+func (c *TemporalCluster) config(service string) string { return filepath.Join(c.dir, service+".yaml") }
+
+// A service's ports are grpc and, 300 below, membership. The frontend has metrics as well.
 var temporalPorts = map[string]int{
 	"frontend": TemporalPort, "history": 7234, "matching": 7235, "internal-frontend": 7236, "worker": 7239,
 }
@@ -106,7 +115,7 @@ func (c *TemporalCluster) Kill(service string) {
 
 // Start starts a service and waits until its port answers.
 func (c *TemporalCluster) Start(ctx context.Context, service string) error {
-	p, err := c.start(service, filepath.Join(c.tools, "temporal-server"), "--config-file", filepath.Join(c.dir, "config.yaml"),
+	p, err := c.start(service, filepath.Join(c.tools, "temporal-server"), "--config-file", c.config(service),
 		"--allow-no-auth", "start", "--service", service)
 	if err != nil {
 		return err
@@ -205,6 +214,34 @@ const limitsEvery = 5 * time.Second
 const unlimited = 10_000
 
 func (c *TemporalCluster) limits() string { return filepath.Join(c.dir, "limits.yaml") }
+
+// Refused returns how many requests the frontend has answered with RESOURCE_EXHAUSTED since it started.
+func (c *TemporalCluster) Refused(ctx context.Context) (int, error) {
+	h := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return c.lab.DialContext(ctx, c.namespace, network, addr)
+	}}}
+	defer h.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", temporalMetricsPort), nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := h.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	total := 0.0
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if line := lines.Text(); strings.HasPrefix(line, "service_errors_resource_exhausted{") {
+			n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			if err != nil {
+				return 0, fmt.Errorf("reading the frontend's metrics: %q: %w", line, err)
+			}
+			total += n
+		}
+	}
+	return int(total), nil
+}
 
 // Limit makes the frontend answer RESOURCE_EXHAUSTED to more than rps requests per second of a namespace, until Undo.
 func (c *TemporalCluster) Limit(rps int) (Undo, error) {
@@ -310,11 +347,20 @@ func (c *TemporalCluster) configure() error {
 			"permissionsClaimName": "permissions", "authorizer": "default", "claimMapper": "default",
 		}
 	}
-	b, err := yaml.Marshal(config)
-	if err != nil {
-		return err
+	for _, service := range c.Services() {
+		delete(global, "metrics")
+		if service == "frontend" {
+			global["metrics"] = m{"prometheus": m{"listenAddress": fmt.Sprintf("127.0.0.1:%d", temporalMetricsPort)}}
+		}
+		b, err := yaml.Marshal(config)
+		if err == nil {
+			err = os.WriteFile(c.config(service), b, 0o600)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(filepath.Join(c.dir, "config.yaml"), b, 0o600)
+	return nil
 }
 
 // makeCertificates makes an authority and one certificate, which services and clients share.
