@@ -227,7 +227,7 @@ func (s *Server) noteLease(e *exchange, r reply) {
 	}
 	switch kind := e.packet.MessageType(); {
 	case kind == dhcpv4.MessageTypeDecline:
-		if !s.declinesReservation(e) || s.inConflict(x.MAC, x.Address) {
+		if _, known := s.conflict(x.MAC, x.Address); known || !s.declinesReservation(e) {
 			return
 		}
 		x.State = inventory.LeaseDeclined

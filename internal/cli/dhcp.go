@@ -36,19 +36,23 @@ another host answers: it is not offered for 5 minutes.`,
 			}
 			t := newTable(w, "ADDRESS", "MACHINE", "MAC", "STATE", "SINCE", "EXPIRES", "BY")
 			for _, x := range l.Items {
-				state := x.State
-				if x.Other != "" {
-					state += " with " + x.Other
-				}
 				expires := ""
 				if !x.Expires.IsZero() {
 					expires = human.Time(x.Expires)
 				}
-				t.row(x.Address.String(), x.Machine, x.MAC, state, human.Ago(x.At), expires, x.Where)
+				t.row(x.Address.String(), x.Machine, x.MAC, leaseState(x), human.Ago(x.At), expires, x.Where)
 			}
 			return t.flush()
 		})
 	})
+}
+
+// leaseState returns the state of a lease, with the other host of a conflict.
+func leaseState(x inventory.DHCPLease) string {
+	if x.Other == "" {
+		return x.State
+	}
+	return x.State + " with " + x.Other
 }
 
 func dhcpSnippetCommand(o *options) *cobra.Command {
