@@ -81,6 +81,7 @@ var networkChecks = []check{
 	{"interface", "ip address shows those that exist; correct netboot.address", checkAddress},
 	{"capabilities", "run as root", checkCapabilities},
 	{"interface", "ip link shows those that exist; correct netboot.interfaces", checkInterfaces},
+	{"discovery", "correct netboot.discovery.ranges", checkDiscoveryRanges},
 	{"foreign DHCP", "run this as root", checkForeignDHCP},
 	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
 	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -145,6 +146,32 @@ func checkInterfaces(_ context.Context, d *host) (out []Finding) {
 		}
 	}
 
+	return out
+}
+
+// checkDiscoveryRanges checks that the addresses for unknown machines are of the networks of their interfaces.
+func checkDiscoveryRanges(_ context.Context, d *host) (out []Finding) {
+	return rangeFindings(d.cfg.Netboot.Discovery.Ranges, hostnet.Interfaces(), hostnet.Gateways(d.routes))
+}
+
+func rangeFindings(ranges map[string]inventory.Range, all []hostnet.Interface, gateways []netip.Addr) (out []Finding) {
+	for _, name := range slices.Sorted(maps.Keys(ranges)) {
+		r := ranges[name]
+		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name && len(x.Addresses) > 0 })
+		if i >= 0 && !slices.ContainsFunc(all[i].Addresses, func(a string) bool {
+			p, err := netip.ParsePrefix(a)
+			return err == nil && p.Contains(r.From) && p.Contains(r.To)
+		}) {
+			out = append(out, fail("%s is not in the subnet of %s (%s): unknown machines get no address outside it",
+				r, name, strings.Join(all[i].Addresses, ", ")))
+		}
+		for _, g := range gateways {
+			if r.Contains(g) {
+				out = append(out, fail("%s of %s contains %s, which is this server's gateway: an unknown machine may get its address",
+					r, name, g))
+			}
+		}
+	}
 	return out
 }
 
