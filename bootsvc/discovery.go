@@ -63,6 +63,25 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }
 
+// leases returns the addresses that guests have. name is that of the interface or relay in the configuration.
+func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) {
+	where := name
+	if g.relay.IsValid() {
+		where = "relay " + g.relay.Addr().String()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for mac, x := range g.byMAC {
+		if x.address.IsValid() && !x.probing && now.Before(x.until) {
+			out = append(out, inventory.DHCPLease{
+				MAC: mac, Address: x.address, State: inventory.LeaseDiscovery,
+				At: x.until.Add(-guestLease), Expires: x.until, Where: where,
+			})
+		}
+	}
+	return out
+}
+
 // probed stores that the host with the MAC other has the address of a guest, or that no host has it if
 // other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
 // guest gets another address when it asks again.

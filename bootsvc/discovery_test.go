@@ -54,8 +54,14 @@ func TestS7S8S32Discovery(t *testing.T) {
 	if got := ask(4, dhcpv4.MessageTypeDiscover, pxeClient(0)); got != "" {
 		t.Errorf("from a full range: %q", got)
 	}
-	if n := len(s.Leases()); n != 0 {
+	if n := len(s.leases.byMAC); n != 0 {
 		t.Errorf("guests fill the table of leases: %d", n)
+	}
+	if all := s.Leases(); len(all) != 3 || all[0] != (inventory.DHCPLease{
+		MAC: "02:00:00:00:00:01", Address: netip.MustParseAddr("10.10.20.10"), State: inventory.LeaseDiscovery,
+		At: now, Expires: now.Add(guestLease), Where: "eth8",
+	}) {
+		t.Errorf("the leases of discovery: %+v", all)
 	}
 	if !s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.10")) || s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.12")) ||
 		s.Guest(testMAC, netip.MustParseAddr(testAddr)) {
@@ -77,6 +83,9 @@ func TestS7S8S32Discovery(t *testing.T) {
 
 	// The lease ends, and with it everything else.
 	now = now.Add(guestLease)
+	if all := s.Leases(); len(all) != 0 {
+		t.Errorf("leases that have ended are listed: %+v", all)
+	}
 	for _, url := range []string{kernel, "/ipxe/script/02:00:00:00:00:01/auto.ipxe"} {
 		if w := get(t, h, http.MethodGet, url, "10.10.20.10"); w.Code != http.StatusNotFound {
 			t.Errorf("%s after the lease: %d", url, w.Code)
