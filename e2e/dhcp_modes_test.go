@@ -276,21 +276,32 @@ tasks:
 	}
 }
 
-// TestSnippets: the DHCP servers of Debian accept what `ingot dhcp snippet` prints for them.
+// TestSnippets: the DHCP servers of Debian accept what `ingot dhcp snippet` prints for them, and answer each client
+// as `ingot doctor` expects.
 func TestSnippets(t *testing.T) {
-	beside(t, 10, 9)
+	beside(t, 13, 9)
 	ctx := needLab(t)
 	for _, program := range []lab.DHCPProgram{lab.ISC, lab.Kea, lab.Dnsmasq} {
 		t.Run(string(program), func(t *testing.T) {
 			l, err := lab.New(ctx, lab.Options{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
-			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, false)
+			server := netip.MustParseAddr(lab.ServerAddress)
+			text, err := bootsvc.Snippet(string(program), server, "http://"+lab.ServerAddress, false)
 			require.NoError(t, err)
 			if program == lab.Kea {
 				_, text, _ = strings.Cut(text, "\n") // the comment
 			}
 			require.NoError(t, l.StartDHCP(ctx, program, text))
+
+			var found []bootsvc.ForeignServer
+			require.NoError(t, l.InNamespace(lab.Server, func() (err error) {
+				found, err = bootsvc.ProbeSnippet(ctx, lab.ServerInterface)
+				return err
+			}))
+			require.Len(t, found, 1)
+			differences, _ := found[0].SnippetDifferences(server, []int{80})
+			require.Empty(t, differences)
 		})
 	}
 }
