@@ -103,6 +103,7 @@ var serverChecks = []check{
 	{"images", "the log of ingot serve", checkImages},
 	{"machines", "the log of ingot serve", checkMachines},
 	{"reservation", "correct the addresses or netboot.interfaces, or add the relay to netboot.relays", checkReservations},
+	{"foreign DHCP", "exclude the addresses of machines there", checkOffers},
 	{"BMC", "ingot bmc check NAME", checkBMCs},
 }
 
@@ -112,6 +113,7 @@ type host struct {
 	cfg     config.Config
 	routes  string // the kernel's routes, see hostnet.Routes
 	running bool   // a server answers on this host
+	offers  []foreignOffer
 
 	remote   *client.Client
 	status   *api.Status

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
@@ -192,6 +193,9 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 				continue
 			}
 		}
+		for _, f := range found {
+			d.offers = append(d.offers, foreignOffer{i.Name, f})
+		}
 		out = append(out, checkServers(i.Name, d.cfg.Netboot, found)...)
 	}
 
@@ -253,6 +257,35 @@ func checkSnippet(name string, n config.Netboot, f bootsvc.ForeignServer) Findin
 			"if you have such machines: ingot dhcp snippet shows what to configure there")
 	}
 	return ok("%s gives addresses on %s and sends machines to Ingot", f.Server, name)
+}
+
+// A foreignOffer is the answer of a foreign DHCP server on an interface.
+type foreignOffer struct {
+	iface string
+	bootsvc.ForeignServer
+}
+
+// checkOffers looks for offers of foreign DHCP servers that are reservations of machines.
+func checkOffers(_ context.Context, d *host) (out []Finding) {
+	if !d.asksThisHost() {
+		return nil
+	}
+	return offerFindings(d.offers, d.machines)
+}
+
+func offerFindings(offers []foreignOffer, machines []api.MachineView) (out []Finding) {
+	for _, o := range offers {
+		for _, m := range machines {
+			for _, i := range m.Interfaces {
+				if o.Offered.IsValid() && i.Address == o.Offered {
+					out = append(out, warn("%s on %s offered %s to an unknown client, and that address is reserved for %s (%s)",
+						o.Server, o.iface, o.Offered, m.Name, i.MAC).remedy("exclude "+o.Offered.String()+
+						" from the range of "+o.Server.String()))
+				}
+			}
+		}
+	}
+	return out
 }
 
 // ForeignDHCPText describes another DHCP server and its consequence.

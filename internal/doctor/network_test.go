@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
@@ -112,4 +113,18 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 	require.Len(t, none, 2)
 	require.Contains(t, none[0].Remedy, "turn off PXE on 10.0.0.3")
 	require.Contains(t, none[1].Text, "no DHCP server gives addresses on eth1")
+}
+
+func TestDoctorFindsOffersThatAreReservations(t *testing.T) {
+	machines := []api.MachineView{
+		{Machine: inventory.Machine{Name: "node-1", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:01", Address: addr("10.0.0.150")}}}},
+		{Machine: inventory.Machine{Name: "node-2", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:02"}}}},
+	}
+	found := offerFindings([]foreignOffer{
+		{"eth1", asSnippet("snponly.efi")}, {"eth1", bootsvc.ForeignServer{Server: addr("10.0.0.4"), Proxy: true}},
+	}, machines)
+	require.Len(t, found, 1)
+	require.Equal(t, StateWarn, found[0].State)
+	require.Contains(t, found[0].Text, "10.0.0.3 on eth1 offered 10.0.0.150")
+	require.Contains(t, found[0].Text, "reserved for node-1 (52:54:00:00:00:01)")
 }
