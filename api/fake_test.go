@@ -201,6 +201,9 @@ func aLease() []inventory.DHCPLease {
 	return []inventory.DHCPLease{{
 		MAC: "52:54:00:00:00:0b", Machine: "m1", Address: netip.MustParseAddr("192.0.2.11"), State: inventory.LeaseBound,
 		At: time.Unix(1, 0).UTC(), Expires: time.Unix(601, 0).UTC(), Where: "eth0",
+	}, {
+		MAC: "52:54:00:00:00:0c", Address: netip.MustParseAddr("192.0.2.200"), State: inventory.LeaseDiscovery,
+		At: time.Unix(1, 0).UTC(), Expires: time.Unix(601, 0).UTC(), Where: "eth0",
 	}}
 }
 

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/iana"
 	"github.com/pin/tftp/v3"
 	"golang.org/x/sys/unix"
 
@@ -208,10 +207,7 @@ func (s *Server) discover(ctx context.Context, iface string, found *answered) er
 	if err != nil {
 		return err
 	}
-	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
-		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")),
-		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.EFI_X86_64)),
-		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
+	p, err := snippetClients[0].discover(mac)
 	if err != nil {
 		return err
 	}

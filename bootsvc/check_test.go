@@ -83,7 +83,7 @@ func TestCheckIsAnswered(t *testing.T) {
 // With discovery on, a check is answered as without: its client is not discovered.
 func TestCheckIsAnsweredWithDiscovery(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, discovering)
-	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "lo"})
+	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "eth8"})
 	if r.route != routeBroadcast {
 		t.Fatalf("it leaves by %s", r.route)
 	}

@@ -80,8 +80,8 @@ func probeByKernel(a netip.Addr) (mac string, ok bool) {
 	return neighbourMAC(a)
 }
 
-// inConflict reports whether the address of a machine was found at another host a short time ago.
-func (s *Server) inConflict(mac string, a netip.Addr) bool {
-	x, ok := s.leases.get(mac)
-	return ok && x.State == inventory.LeaseConflict && x.Address == a && s.now().Sub(x.At) < conflictPause
+// conflict returns the lease of a machine whose address was found at another host a short time ago.
+func (s *Server) conflict(mac string, a netip.Addr) (x inventory.DHCPLease, ok bool) {
+	x, ok = s.leases.get(mac)
+	return x, ok && x.State == inventory.LeaseConflict && x.Address == a && s.now().Sub(x.At) < conflictPause
 }

@@ -334,8 +334,8 @@ func (s *Server) answerKnown(e *exchange) reply {
 
 	switch p.MessageType() {
 	case dhcpv4.MessageTypeDiscover:
-		if s.inConflict(e.request.MAC, reserved) {
-			e.log().Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String())
+		if x, ok := s.conflict(e.request.MAC, reserved); ok {
+			e.log().Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String(), "other", x.Other)
 			return reply{}
 		}
 		return s.send(s.lease(e, dhcpv4.MessageTypeOffer), e.relay, to)

@@ -63,6 +63,25 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }
 
+// leases returns the addresses that guests have. name is that of the interface or relay in the configuration.
+func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) {
+	where := name
+	if g.relay.IsValid() {
+		where = "relay " + g.relay.Addr().String()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for mac, x := range g.byMAC {
+		if x.address.IsValid() && !x.probing && now.Before(x.until) {
+			out = append(out, inventory.DHCPLease{
+				MAC: mac, Address: x.address, State: inventory.LeaseDiscovery,
+				At: x.until.Add(-guestLease), Expires: x.until, Where: where,
+			})
+		}
+	}
+	return out
+}
+
 // probed stores that the host with the MAC other has the address of a guest, or that no host has it if
 // other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
 // guest gets another address when it asks again.
@@ -222,7 +241,7 @@ func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
 		return false
 	}
 	d, ok := s.decideGuestOf(name, g, e.request)
-	if !ok && s.admitGuest(ctx, e, g) {
+	if !ok && s.admitGuest(ctx, e, name, g) {
 		d, ok = s.decideGuestOf(name, g, e.request)
 	}
 	if ok {
@@ -234,8 +253,12 @@ func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
 // A client without a boot class (a telephone, a system on a disk) gets none; the agent, which has none
 // either, keeps the one that it has.
-func (s *Server) admitGuest(ctx context.Context, e *exchange, g *guests) bool {
+func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *guests) bool {
+	networks := sync.OnceValue(func() []netip.Prefix { return s.networksOf(name, g) })
 	taken := func(a netip.Addr) bool {
+		if a == s.cfg.Address || a.IsValid() && !isHostOf(networks(), a) {
+			return true
+		}
 		_, _, err := s.machines.MachineByAddress(ctx, a)
 		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
 	}
@@ -249,9 +272,31 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange, g *guests) bool {
 	}
 	ok := g.admit(e.request.MAC, s.now(), taken)
 	if !ok {
-		e.log().Warn("an unknown machine is not discovered: no address is left, or too many are new", "range", g.String())
+		e.log().Warn("an unknown machine is not discovered: no address of this network is left in the range, or too many are new",
+			"range", g.String())
 	}
 	return ok
+}
+
+// networksOf returns the addresses, with their lengths, of the relay or the interface of g, which has that
+// name in the configuration.
+func (s *Server) networksOf(name string, g *guests) []netip.Prefix {
+	if g.relay.IsValid() {
+		return []netip.Prefix{g.relay}
+	}
+	return s.prefixes(name)
+}
+
+// isHostOf reports whether another host may have the address a in one of these networks: it is not the address of a
+// router or of this server, of the network, or of its broadcasts. Without networks it is not known, and true.
+func isHostOf(networks []netip.Prefix, a netip.Addr) (is bool) {
+	for _, p := range networks {
+		if a == p.Addr() {
+			return false
+		}
+		is = is || p.Contains(a) && (p.Bits() > 30 || p.Contains(a.Prev()) && p.Contains(a.Next()))
+	}
+	return is || len(networks) == 0
 }
 
 // decideGuest decides for a client that is not in the inventory: a guest boots the agent, which
@@ -276,11 +321,7 @@ func (s *Server) decideGuestOf(name string, g *guests, r Request) (d Decision, o
 	d = Decision{Verdict: Discover, Address: x.address.IsValid(), Interface: inventory.Interface{
 		MAC: mac, Address: x.address, LeaseTime: inventory.Lease(guestLease), Loader: s.cfg.Loader,
 	}}
-	networks := []netip.Prefix{g.relay}
-	if !g.relay.IsValid() {
-		networks = s.prefixes(name)
-	}
-	for _, p := range networks {
+	for _, p := range s.networksOf(name, g) {
 		if !p.Contains(x.address) {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 func discovering(c *Config) {
-	c.Discovery = map[string]inventory.Range{"lo": {From: netip.MustParseAddr("10.10.20.10"), To: netip.MustParseAddr("10.10.20.13")}}
+	c.Discovery = map[string]inventory.Range{"eth8": {From: netip.MustParseAddr("10.10.20.10"), To: netip.MustParseAddr("10.10.20.13")}}
 }
 
 // S7, S8, S32: an unknown machine gets an address that is not reserved, and the agent without claim
@@ -25,7 +25,7 @@ func TestS7S8S32Discovery(t *testing.T) {
 	now := testNow
 	s, _ := newServer(t, f, func(c *Config) { discovering(c); c.Now = func() time.Time { return now } })
 	now = now.Add(guestLease) // no earlier process has given addresses
-	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
+	in := link{name: "eth8", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	ask := func(n byte, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
 		r := s.handlePacket(t.Context(), packet(t, kind, append(mods, dhcpv4.WithHwAddr(mac(n)))...).ToBytes(), in)
@@ -54,8 +54,14 @@ func TestS7S8S32Discovery(t *testing.T) {
 	if got := ask(4, dhcpv4.MessageTypeDiscover, pxeClient(0)); got != "" {
 		t.Errorf("from a full range: %q", got)
 	}
-	if n := len(s.Leases()); n != 0 {
+	if n := len(s.leases.byMAC); n != 0 {
 		t.Errorf("guests fill the table of leases: %d", n)
+	}
+	if all := s.Leases(); len(all) != 3 || all[0] != (inventory.DHCPLease{
+		MAC: "02:00:00:00:00:01", Address: netip.MustParseAddr("10.10.20.10"), State: inventory.LeaseDiscovery,
+		At: now, Expires: now.Add(guestLease), Where: "eth8",
+	}) {
+		t.Errorf("the leases of discovery: %+v", all)
 	}
 	if !s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.10")) || s.Guest("02:00:00:00:00:01", netip.MustParseAddr("10.10.20.12")) ||
 		s.Guest(testMAC, netip.MustParseAddr(testAddr)) {
@@ -77,6 +83,9 @@ func TestS7S8S32Discovery(t *testing.T) {
 
 	// The lease ends, and with it everything else.
 	now = now.Add(guestLease)
+	if all := s.Leases(); len(all) != 0 {
+		t.Errorf("leases that have ended are listed: %+v", all)
+	}
 	for _, url := range []string{kernel, "/ipxe/script/02:00:00:00:00:01/auto.ipxe"} {
 		if w := get(t, h, http.MethodGet, url, "10.10.20.10"); w.Code != http.StatusNotFound {
 			t.Errorf("%s after the lease: %d", url, w.Code)
@@ -95,6 +104,38 @@ func TestS7S8S32Discovery(t *testing.T) {
 	}
 	if admitted != maxNewGuests {
 		t.Errorf("%d were admitted in a minute", admitted)
+	}
+}
+
+// A range may hold addresses that no guest can have: those of the network, of its broadcasts, of this server and
+// of another network.
+func TestGuestsGetAddressesOfTheirNetwork(t *testing.T) {
+	for text, want := range map[string]string{
+		"127.0.0.0-127.0.0.9":             "127.0.0.3",
+		"127.255.255.254-127.255.255.255": "127.255.255.254",
+		"127.255.255.255-128.0.0.9":       "",
+		"10.10.20.10-10.10.20.13":         "",
+	} {
+		var r inventory.Range
+		if err := r.UnmarshalText([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		now := testNow
+		s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
+			c.Address, c.Now = netip.MustParseAddr("127.0.0.2"), func() time.Time { return now }
+			c.Discovery = map[string]inventory.Range{"lo": r}
+		})
+		now = now.Add(guestLease) // no earlier process has given addresses
+		got := ""
+		a := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+		}).ToBytes(), link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation})
+		if a.route != routeNone {
+			got = a.packet.YourIPAddr.String()
+		}
+		if got != want {
+			t.Errorf("of %s: %q, not %q", text, got, want)
+		}
 	}
 }
 
@@ -157,8 +198,8 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 	probes := make(chan string) // the MAC that answers, or ""
 	s.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
 	done := make(chan struct{})
-	probe := s.guests["lo"].probe
-	s.guests["lo"].probe = func(mac string, a netip.Addr) { probe(mac, a); done <- struct{}{} }
+	probe := s.guests["eth8"].probe
+	s.guests["eth8"].probe = func(mac string, a netip.Addr) { probe(mac, a); done <- struct{}{} }
 	ask := func(mac string, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
 		t.Helper()
 		hw, err := net.ParseMAC(mac)
@@ -166,7 +207,7 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		mods = append(mods, dhcpv4.WithHwAddr(hw))
-		r := s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "lo", mode: inventory.DHCPReservation})
+		r := s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "eth8", mode: inventory.DHCPReservation})
 		if r.route == routeNone {
 			return ""
 		}

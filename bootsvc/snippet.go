@@ -34,11 +34,17 @@ func Snippet(server string, address netip.Addr, base string, secureBoot bool) (s
 
 	var b strings.Builder
 	err := template.Must(template.New(server).Parse(text)).Execute(&b, map[string]string{
-		"Address": address.String(), "Script": base + "/" + autoexecName, "HTTP": base + "/ipxe/binary/" + loaderUEFI,
+		"Address": address.String(), "Script": base + scriptPath, "HTTP": base + loaderPath,
 		"BIOS": loaderBIOS, "UEFI": uefi, "OneLoader": note,
 	})
 	return b.String(), err
 }
+
+// The paths that Snippet names to clients of HTTP.
+const (
+	loaderPath = "/ipxe/binary/" + loaderUEFI
+	scriptPath = "/" + autoexecName
+)
 
 // SnippetServers returns the DHCP servers that Snippet knows.
 func SnippetServers() []string { return slices.Sorted(maps.Keys(snippets)) }

@@ -70,6 +70,8 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
 	}
 	mode := s.modeOf(d.Interface)
+	conflict, inConflict := s.conflict(canonical, d.Interface.Address)
+	inConflict = inConflict && d.Address && mode == inventory.DHCPReservation
 	switch {
 	case mode == inventory.DHCPProxy:
 		e.Address = ""
@@ -78,6 +80,11 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		e.Address = ""
 		e.Reasons = append(e.Reasons, "DHCP is off: another server gives the address and always names the loader, "+
 			"and the files that Ingot serves decide")
+	case inConflict:
+		e.Address = ""
+		e.Reasons = append(e.Reasons, fmt.Sprintf("but %s is in conflict: the host %s answers there, and it is not offered until %s; "+
+			"give that host another address, or the machine: ingot machine push --replace", conflict.Address, conflict.Other,
+			conflict.At.Add(conflictPause).UTC().Format(time.RFC3339)))
 	case d.Address:
 		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
 		n := s.network()
@@ -97,7 +104,10 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	} {
 		d := s.decide(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
 		file, why := s.bootFile(d, c.class)
-		if why == "" {
+		switch {
+		case inConflict:
+			file, why = "", "its address is in conflict"
+		case why == "":
 			why = d.Reasons[len(d.Reasons)-1]
 		}
 		e.Answers = append(e.Answers, Answer{c.name, file, why})

@@ -202,7 +202,8 @@ func (l *leases) get(mac string) (inventory.DHCPLease, bool) {
 	return x, ok
 }
 
-// Leases returns the leases of reservations since the start of the server, by address.
+// Leases returns the leases of reservations since the start of the server, and those of discovery that have not
+// ended, by address.
 func (s *Server) Leases() []inventory.DHCPLease {
 	s.leases.mu.Lock()
 	out := make([]inventory.DHCPLease, 0, len(s.leases.byMAC))
@@ -210,6 +211,9 @@ func (s *Server) Leases() []inventory.DHCPLease {
 		out = append(out, x)
 	}
 	s.leases.mu.Unlock()
+	for name, g := range s.guests {
+		out = append(out, g.leases(name, s.now())...)
+	}
 	slices.SortFunc(out, func(a, b inventory.DHCPLease) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.MAC, b.MAC))
 	})
@@ -227,7 +231,7 @@ func (s *Server) noteLease(e *exchange, r reply) {
 	}
 	switch kind := e.packet.MessageType(); {
 	case kind == dhcpv4.MessageTypeDecline:
-		if !s.declinesReservation(e) || s.inConflict(x.MAC, x.Address) {
+		if _, known := s.conflict(x.MAC, x.Address); known || !s.declinesReservation(e) {
 			return
 		}
 		x.State = inventory.LeaseDeclined

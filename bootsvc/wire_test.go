@@ -93,7 +93,7 @@ func FuzzDecodeDHCP(f *testing.F) {
 // S48: a lease follows what was agreed. An address at which another host answers is not offered for
 // five minutes; a DECLINE alone, which can be forged, changes nothing.
 func TestLeases(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	now := testNow
 	s, _ := newServer(t, f, func(c *Config) { c.Now = func() time.Time { return now } })
 	const other = "52:54:00:99:99:99"
@@ -157,11 +157,27 @@ func TestLeases(t *testing.T) {
 	if send(dhcpv4.MessageTypeDiscover) {
 		t.Error("an address that another host uses was offered")
 	}
+	why := func() string {
+		t.Helper()
+		e, err := s.Why(t.Context(), testMAC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(e.Address, e.Reasons, e.Answers)
+	}
+	if text := why(); strings.HasPrefix(text, testAddr) || strings.Contains(text, "kpxe") ||
+		!strings.Contains(text, testAddr+" is in conflict: the host "+other+" answers there, and it is not offered until "+
+			now.Add(conflictPause).Format(time.RFC3339)+"; ") {
+		t.Errorf("during a conflict: %s", text)
+	}
 	send(dhcpv4.MessageTypeDecline, wants)
 	state(inventory.LeaseConflict)
 	now = now.Add(conflictPause)
 	if !send(dhcpv4.MessageTypeDiscover) {
 		t.Error("the address is not offered again")
+	}
+	if text := why(); !strings.HasPrefix(text, testAddr) || strings.Contains(text, "conflict") {
+		t.Errorf("after a conflict: %s", text)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/doctor"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )
@@ -282,21 +285,38 @@ tasks:
 	}
 }
 
-// TestSnippets: the DHCP servers of Debian accept what `ingot dhcp snippet` prints for them.
+// TestSnippets: the DHCP servers of Debian accept what `ingot dhcp snippet` prints for them, and answer each client
+// as `ingot doctor` expects.
 func TestSnippets(t *testing.T) {
-	beside(t, 10, 9)
+	beside(t, 13, 9)
 	ctx := needLab(t)
 	for _, program := range []lab.DHCPProgram{lab.ISC, lab.Kea, lab.Dnsmasq} {
 		t.Run(string(program), func(t *testing.T) {
 			l, err := lab.New(ctx, lab.Options{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
-			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, false)
+			secureBoot := program == lab.Kea
+			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, secureBoot)
 			require.NoError(t, err)
 			if program == lab.Kea {
 				_, text, _ = strings.Cut(text, "\n") // the comment
 			}
 			require.NoError(t, l.StartDHCP(ctx, program, text))
+
+			dir := t.TempDir()
+			file := filepath.Join(dir, "ingot.yaml")
+			require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "data_dir: %s\nnetboot: {interfaces: [%s], dhcp: {%[2]s: off}}\n",
+				dir, lab.ServerInterface), 0o600))
+			var found []doctor.Finding
+			require.NoError(t, l.InNamespace(lab.Server, func() error {
+				found = doctor.Run(ctx, client.Lookup{ConfigFile: file}, true)
+				return nil
+			}))
+			found = slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.What != "foreign DHCP" })
+			require.Equal(t, []doctor.Finding{{
+				State: doctor.StateOK, What: "foreign DHCP",
+				Text: lab.OtherDHCPAddress + " gives addresses on " + lab.ServerInterface + " and sends machines to Ingot",
+			}}, found)
 		})
 	}
 }

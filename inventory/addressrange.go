@@ -41,6 +41,9 @@ func (r *Range) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// Overlaps reports whether r and x have an address in common.
+func (r Range) Overlaps(x Range) bool { return r.Contains(x.From) || x.Contains(r.From) }
+
 // Check returns ErrInvalid unless r has 1 to MaxRange IPv4 addresses.
 func (r Range) Check() error {
 	if !r.From.Is4() || !r.To.Is4() || r.To.Less(r.From) {

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"path"
@@ -71,6 +72,10 @@ var placeholder = regexp.MustCompile(`\{([a-z]*)\}`)
 // Check returns the problems of d, with fields below field.
 func (d Discovery) Check(field string) (ps Problems) {
 	known := strings.Join(DiscoveryFacts(), ", ")
+	names := slices.Sorted(maps.Keys(d.Ranges))
+	for i, name := range names {
+		d.checkOverlap(&ps, field, field+".ranges."+name, d.Ranges[name], names[:i])
+	}
 	for i, r := range d.Accept {
 		at := fmt.Sprintf("%s.accept[%d]", field, i)
 		for fact, pattern := range r.Match {
@@ -92,17 +97,23 @@ func (d Discovery) Check(field string) (ps Problems) {
 		if r.Addresses == (Range{}) && (len(d.Beside) == 0 || len(d.Ranges) > 0) {
 			ps.Add(at+".addresses", "write for example 10.0.20.50-10.0.20.90", "is missing: a machine without a reserved address is not answered")
 		}
-		for name, guests := range d.Ranges {
-			if r.Addresses != (Range{}) &&
-				(guests.Contains(r.Addresses.From) || guests.Contains(r.Addresses.To) || r.Addresses.Contains(guests.From)) {
-				ps.Add(at+".addresses", "choose other addresses", "%s overlaps %s of %s.ranges.%s", r.Addresses, guests, field, name)
-			}
+		if r.Addresses != (Range{}) {
+			d.checkOverlap(&ps, field, at+".addresses", r.Addresses, names)
 		}
 		if ip := net.ParseIP(r.Netmask).To4(); r.Netmask != "" && ip == nil {
 			ps.Add(at+".netmask", "write for example 255.255.255.0", "invalid netmask %q", r.Netmask)
 		}
 	}
 	return ps
+}
+
+// checkOverlap adds a problem at the field at for each of the named ranges of d that overlaps r.
+func (d Discovery) checkOverlap(ps *Problems, field, at string, r Range, names []string) {
+	for _, name := range names {
+		if r.Overlaps(d.Ranges[name]) {
+			ps.Add(at, "choose other addresses", "%s overlaps %s of %s.ranges.%s", r, d.Ranges[name], field, name)
+		}
+	}
 }
 
 // Matches reports whether r accepts a machine.

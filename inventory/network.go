@@ -25,21 +25,22 @@ func DHCPModes() []string {
 
 // States of a DHCPLease.
 const (
-	LeaseOffered  = "offered"
-	LeaseBound    = "bound"
-	LeaseReleased = "released"
-	LeaseDeclined = "declined" // the machine says that another host uses the address
-	LeaseConflict = "conflict" // another host answers at the address; it is not offered for 5 minutes
+	LeaseOffered   = "offered"
+	LeaseBound     = "bound"
+	LeaseReleased  = "released"
+	LeaseDeclined  = "declined"  // the machine says that another host uses the address
+	LeaseConflict  = "conflict"  // another host answers at the address; it is not offered for 5 minutes
+	LeaseDiscovery = "discovery" // a short lease of an unknown machine that is discovered; it has no name
 )
 
 // A DHCPLease is what DHCP last agreed with a machine. The reservation is in the inventory.
 type DHCPLease struct {
 	MAC     string     `json:"mac"`
-	Machine string     `json:"machine"`
+	Machine string     `json:"machine"` // "" = unknown: its state is LeaseDiscovery
 	Address netip.Addr `json:"address"`
 	State   string     `json:"state"`
 	At      time.Time  `json:"at"`
-	Expires time.Time  `json:"expires,omitzero"` // of a bound lease
+	Expires time.Time  `json:"expires,omitzero"` // of a lease that is bound or of discovery
 	Where   string     `json:"where"`            // interface or relay
 	// Other is the MAC of the host that answers at the address of a conflict.
 	Other string `json:"other,omitempty"`

@@ -26,7 +26,8 @@ func dhcpLeasesCommand(o *options) *cobra.Command {
 		Use: "leases", Short: "List what DHCP agreed with machines since the server started", Args: cobra.NoArgs,
 		Long: `List what DHCP agreed with machines since the server started. An address is reserved
 in the machine's document, with or without a lease. In conflict is an address at which
-another host answers: it is not offered for 5 minutes.`,
+another host answers: it is not offered for 5 minutes. The state discovery is a short
+lease of an unknown machine (netboot.discovery).`,
 		Example: "  ingot dhcp leases",
 	}, func(c *call) error {
 		return getAndShow(c, client.Path("dhcp", "leases"), func(w io.Writer, l client.List[inventory.DHCPLease]) error {
@@ -34,21 +35,25 @@ another host answers: it is not offered for 5 minutes.`,
 				c.note("no machine has asked for an address since the server started")
 				return nil
 			}
-			t := newTable(w, "ADDRESS", "MACHINE", "MAC", "STATE", "SINCE", "EXPIRES", "BY")
-			for _, x := range l.Items {
-				state := x.State
-				if x.Other != "" {
-					state += " with " + x.Other
-				}
-				expires := ""
-				if !x.Expires.IsZero() {
-					expires = human.Time(x.Expires)
-				}
-				t.row(x.Address.String(), x.Machine, x.MAC, state, human.Ago(x.At), expires, x.Where)
-			}
-			return t.flush()
+			return printLeases(w, l.Items)
 		})
 	})
+}
+
+func printLeases(w io.Writer, all []inventory.DHCPLease) error {
+	t := newTable(w, "ADDRESS", "MACHINE", "MAC", "STATE", "SINCE", "EXPIRES", "BY")
+	for _, x := range all {
+		t.row(x.Address.String(), x.Machine, x.MAC, leaseState(x), human.Ago(x.At), human.Time(x.Expires), x.Where)
+	}
+	return t.flush()
+}
+
+// leaseState returns the state of a lease, with the other host of a conflict.
+func leaseState(x inventory.DHCPLease) string {
+	if x.Other == "" {
+		return x.State
+	}
+	return x.State + " with " + x.Other
 }
 
 func dhcpSnippetCommand(o *options) *cobra.Command {

@@ -51,7 +51,7 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 		fmt.Fprintf(w, "  – %s\n", inert(r))
 	}
 	if x := e.Lease; x != nil {
-		fmt.Fprintf(w, "  – lease of %s: %s %s\n", x.Address, x.State, human.Ago(x.At))
+		fmt.Fprintf(w, "  – lease of %s: %s %s\n", x.Address, leaseState(*x), human.Ago(x.At))
 	}
 	if len(e.Answers) > 0 {
 		fmt.Fprintln(w)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,4 +28,25 @@ func TestDiscovery(t *testing.T) {
 		_, err := load(t, head+text)
 		require.ErrorContains(t, err, want, text)
 	}
+}
+
+// An address is in one range only: each pair that overlaps is an error, beside all other errors.
+func TestDiscoveryRangesOverlap(t *testing.T) {
+	_, err := load(t, `netboot:
+  interfaces: [eth0, eth1, eth2]
+  discovery:
+    ranges:
+      eth0: 10.0.1.200-10.0.1.230
+      eth1: 10.0.1.230-10.0.1.240
+      eth2: 10.0.1.210-10.0.1.220
+      eth3: 10.0.2.1-10.0.2.2
+`)
+	for _, want := range []string{
+		":6: netboot.discovery.ranges.eth1: 10.0.1.230-10.0.1.240 overlaps 10.0.1.200-10.0.1.230 of netboot.discovery.ranges.eth0 (choose other addresses",
+		":7: netboot.discovery.ranges.eth2: 10.0.1.210-10.0.1.220 overlaps 10.0.1.200-10.0.1.230 of netboot.discovery.ranges.eth0 (choose other addresses",
+		":8: netboot.discovery.ranges.eth3: eth3 is not one of netboot.interfaces",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, 2, strings.Count(err.Error(), "overlaps"), err)
 }

@@ -81,6 +81,7 @@ var networkChecks = []check{
 	{"interface", "ip address shows those that exist; correct netboot.address", checkAddress},
 	{"capabilities", "run as root", checkCapabilities},
 	{"interface", "ip link shows those that exist; correct netboot.interfaces", checkInterfaces},
+	{"discovery", "correct netboot.discovery.ranges", checkDiscoveryRanges},
 	{"foreign DHCP", "run this as root", checkForeignDHCP},
 	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
 	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},
@@ -102,6 +103,7 @@ var serverChecks = []check{
 	{"images", "the log of ingot serve", checkImages},
 	{"machines", "the log of ingot serve", checkMachines},
 	{"reservation", "correct the addresses or netboot.interfaces, or add the relay to netboot.relays", checkReservations},
+	{"foreign DHCP", "exclude the addresses of machines there", checkOffers},
 	{"BMC", "ingot bmc check NAME", checkBMCs},
 }
 
@@ -111,6 +113,7 @@ type host struct {
 	cfg     config.Config
 	routes  string // the kernel's routes, see hostnet.Routes
 	running bool   // a server answers on this host
+	offers  []foreignOffer
 
 	remote   *client.Client
 	status   *api.Status

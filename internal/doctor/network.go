@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
@@ -148,70 +150,142 @@ func checkInterfaces(_ context.Context, d *host) (out []Finding) {
 	return out
 }
 
+// checkDiscoveryRanges checks that the addresses for unknown machines are of the networks of their interfaces.
+func checkDiscoveryRanges(_ context.Context, d *host) (out []Finding) {
+	return rangeFindings(d.cfg.Netboot.Discovery.Ranges, hostnet.Interfaces(), hostnet.Gateways(d.routes))
+}
+
+func rangeFindings(ranges map[string]inventory.Range, all []hostnet.Interface, gateways []netip.Addr) (out []Finding) {
+	for _, name := range slices.Sorted(maps.Keys(ranges)) {
+		r := ranges[name]
+		i := slices.IndexFunc(all, func(x hostnet.Interface) bool { return x.Name == name && len(x.Addresses) > 0 })
+		if i >= 0 && !slices.ContainsFunc(all[i].Addresses, func(a string) bool {
+			p, err := netip.ParsePrefix(a)
+			return err == nil && p.Contains(r.From) && p.Contains(r.To)
+		}) {
+			out = append(out, fail("%s is not in the subnet of %s (%s): unknown machines get no address outside it",
+				r, name, strings.Join(all[i].Addresses, ", ")))
+		}
+		for _, g := range gateways {
+			if r.Contains(g) {
+				out = append(out, fail("%s of %s contains %s, which is this server's gateway: an unknown machine may get its address",
+					r, name, g))
+			}
+		}
+	}
+	return out
+}
+
 // checkForeignDHCP looks for other DHCP servers on the usable interfaces.
 func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 	for _, i := range hostnet.Interfaces() {
 		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
 			continue
 		}
-		found, err := bootsvc.ProbeDHCP(ctx, i.Name)
-		mode := d.cfg.Netboot.DHCP[i.Name]
-		switch {
-		case err != nil && len(found) == 0:
+		probe := bootsvc.ProbeDHCP
+		if d.cfg.Netboot.DHCP[i.Name] == inventory.DHCPOff {
+			probe = bootsvc.ProbeSnippet
+		}
+		found, err := probe(ctx, i.Name)
+		if err != nil {
 			out = append(out, warn("%v", err))
-		case mode == inventory.DHCPProxy || mode == inventory.DHCPOff:
-			out = append(out, checkServers(i, mode, found)...)
-			continue
-		case len(found) == 0:
-			out = append(out, ok("no other server answers on %s", i.Name))
+			if len(found) == 0 {
+				continue
+			}
 		}
 		for _, f := range found {
-			out = append(out, warn("%s", ForeignDHCPText(i.Name, f)).remedy(
-				"exclude Ingot's machines on "+f.Server.String()+", or turn it off"))
+			d.offers = append(d.offers, foreignOffer{i.Name, f})
 		}
+		out = append(out, checkServers(i.Name, d.cfg.Netboot, found)...)
 	}
 
 	return out
 }
 
-// checkServers checks the servers that give addresses on an interface where Ingot does not.
-func checkServers(i hostnet.Interface, mode inventory.DHCPMode, found []bootsvc.ForeignServer) (out []Finding) {
+// checkServers checks the DHCP servers that were found on an interface.
+func checkServers(name string, n config.Netboot, found []bootsvc.ForeignServer) (out []Finding) {
+	mode := n.DHCP[name]
+	if mode != inventory.DHCPProxy && mode != inventory.DHCPOff {
+		for _, f := range found {
+			out = append(out, warn("%s", ForeignDHCPText(name, f)).remedy(
+				"exclude Ingot's machines on "+f.Server.String()+", or turn it off"))
+		}
+		if len(found) == 0 {
+			out = append(out, ok("no other server answers on %s", name))
+		}
+		return out
+	}
+
 	addresses := 0
 	for _, f := range found {
-		ours := slices.ContainsFunc(i.Addresses, func(a string) bool {
-			p, err := netip.ParsePrefix(a)
-			return err == nil && f.Ours(p.Addr())
-		})
 		if !f.Proxy {
 			addresses++
 		}
 		switch {
 		case f.Proxy:
-			out = append(out, warn("%s", ForeignDHCPText(i.Name, f)).remedy("turn off PXE on "+f.Server.String()))
-		case mode == inventory.DHCPProxy && f.BootFile != "":
+			out = append(out, warn("%s", ForeignDHCPText(name, f)).remedy("turn off PXE on "+f.Server.String()))
+		case mode == inventory.DHCPOff:
+			out = append(out, checkSnippet(name, n, f))
+		case f.BootFile != "":
 			out = append(out, warn("%s gives addresses on %s, but also names the boot file %q: machines may follow it instead of Ingot",
-				f.Server, i.Name, f.BootFile).remedy("remove the boot file there, or write dhcp: {"+i.Name+": off} and see: ingot dhcp snippet"))
-		case mode == inventory.DHCPOff && !ours:
-			out = append(out, fail("%s gives addresses on %s, but does not send machines to Ingot: boot file %q, next server %s",
-				f.Server, i.Name, f.BootFile, addrText(f.Next)).remedy("ingot dhcp snippet shows what to configure there"))
+				f.Server, name, f.BootFile).remedy("remove the boot file there, or write dhcp: {"+name+": off} and see: ingot dhcp snippet"))
 		default:
-			out = append(out, ok("%s gives addresses on %s%s", f.Server, i.Name,
-				map[bool]string{true: " and sends machines to Ingot"}[ours]))
+			out = append(out, ok("%s gives addresses on %s", f.Server, name))
 		}
 	}
 	if addresses == 0 {
-		out = append(out, fail("no DHCP server gives addresses on %s, and Ingot does not in mode %s", i.Name, mode).remedy(
-			"start that server, or write dhcp: {"+i.Name+": reservation}; a server that knows its clients does not answer this check"))
+		out = append(out, fail("no DHCP server gives addresses on %s, and Ingot does not in mode %s", name, mode).remedy(
+			"start that server, or write dhcp: {"+name+": reservation}; a server that knows its clients does not answer this check"))
 	}
 	return out
 }
 
-// addrText returns a, or "none".
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return "none"
+// checkSnippet checks what a server on an interface in mode "off" names to each kind of client. The site may have no
+// machines of the other kinds, so only UEFI PXE makes it fail.
+func checkSnippet(name string, n config.Netboot, f bootsvc.ForeignServer) Finding {
+	address, err := hostnet.ProvisioningAddress(n)
+	if err != nil {
+		return fail("%v", err)
 	}
-	return a.String()
+
+	switch wrong, uefi := f.SnippetDifferences(address, n.HTTP); {
+	case uefi:
+		return fail("%s gives addresses on %s, but does not send machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
+			"ingot dhcp snippet shows what to configure there")
+	case len(wrong) > 0:
+		return warn("%s gives addresses on %s, and sends only some machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
+			"if you have such machines: ingot dhcp snippet shows what to configure there")
+	}
+	return ok("%s gives addresses on %s and sends machines to Ingot", f.Server, name)
+}
+
+// A foreignOffer is the answer of a foreign DHCP server on an interface.
+type foreignOffer struct {
+	iface string
+	bootsvc.ForeignServer
+}
+
+// checkOffers looks for offers of foreign DHCP servers that are reservations of machines.
+func checkOffers(_ context.Context, d *host) (out []Finding) {
+	if !d.asksThisHost() {
+		return nil
+	}
+	return offerFindings(d.offers, d.machines)
+}
+
+func offerFindings(offers []foreignOffer, machines []api.MachineView) (out []Finding) {
+	for _, o := range offers {
+		for _, m := range machines {
+			for _, i := range m.Interfaces {
+				if o.Offered.IsValid() && i.Address == o.Offered {
+					out = append(out, warn("%s on %s offered %s to an unknown client, and that address is reserved for %s (%s)",
+						o.Server, o.iface, o.Offered, m.Name, i.MAC).remedy("exclude "+o.Offered.String()+
+						" from the range of "+o.Server.String()))
+				}
+			}
+		}
+	}
+	return out
 }
 
 // ForeignDHCPText describes another DHCP server and its consequence.
