@@ -108,7 +108,7 @@ func TestSignedIPXE(t *testing.T) {
 func TestGrubDiscovers(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
 		c.Loader = inventory.LoaderShim
-		c.Discovery = map[string]inventory.Range{"lo": {From: netip.MustParseAddr("127.0.0.1"), To: netip.MustParseAddr("127.0.0.1")}}
+		c.Discovery = map[string]inventory.Range{"lo": {From: netip.MustParseAddr("127.0.0.2"), To: netip.MustParseAddr("127.0.0.2")}}
 	})
 	write(t, filepath.Join(s.cfg.LoaderDir, "shimx64.efi"), "shim")
 	addr := startTFTP(t, s)

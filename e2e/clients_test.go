@@ -157,8 +157,25 @@ func (s *Site) perfdhcp(ctx context.Context, t *testing.T, m *lab.Machine) {
 	usr := filepath.Join(lab.PackageDir("dhcp"), "usr")
 	libs, err := filepath.Glob(filepath.Join(usr, "lib", "*-linux-gnu"))
 	require.NoError(t, err)
-	c := s.Command(ctx, m.Namespace(), filepath.Join(usr, "sbin/perfdhcp"), "-4", "-l", "eth0", "-b", "mac="+m.Spec().MAC, "-R", "1", "-r", "20",
-		"-p", "2", "-W", "300000", lab.ServerAddress)
+	c := s.Command(
+		ctx,
+		m.Namespace(),
+		filepath.Join(usr, "sbin/perfdhcp"),
+		"-4",
+		"-l",
+		"eth0",
+		"-b",
+		"mac="+m.Spec().MAC,
+		"-R",
+		"1",
+		"-r",
+		"20",
+		"-p",
+		"2",
+		"-W",
+		"300000",
+		lab.ServerAddress,
+	)
 	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libs, ":"))
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -112,7 +112,9 @@ func firmwareText(version string) string {
 // bmcText is a management controller in a line, as its machine sees it.
 func bmcText(b action.InsideBMC) string {
 	var parts []string
-	for _, x := range [][2]string{{"at ", b.Address}, {"MAC ", b.MAC}, {"firmware ", b.Firmware}, {"IPMI ", b.IPMI}, {"Redfish for this machine at ", b.Redfish}} {
+	for _, x := range [][2]string{
+		{"at ", b.Address}, {"MAC ", b.MAC}, {"firmware ", b.Firmware}, {"IPMI ", b.IPMI}, {"Redfish for this machine at ", b.Redfish},
+	} {
 		if x[1] != "" {
 			parts = append(parts, x[0]+x[1])
 		}
