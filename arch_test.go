@@ -26,6 +26,7 @@ var may = map[string]string{
 	"internal/importfile":   "action inventory internal/machinefile internal/strictyaml template",
 	"internal/seed":         "inventory",
 	"internal/memlimit":     "",
+	"internal/pcap":         "",
 	"internal/plaintext":    "",
 	"internal/quiet":        "",
 	"internal/keyring":      "inventory internal/durable",

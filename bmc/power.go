@@ -23,7 +23,7 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 
 // Set changes the power: on, off, soft (the system shuts down), cycle (off, then on)
 // or reset (of a machine that is on). It returns when a read shows the new state. It
-// writes nothing to a machine that is in that state already. With wake-on-LAN the
+// writes nothing to a machine that two reads show in that state already. With wake-on-LAN the
 // state cannot be read: Set returns when the packets are sent, and only the machine's
 // network requests show that it started.
 //
@@ -91,12 +91,15 @@ func normalize(text string) string {
 	return Unknown
 }
 
-// turn sends the power command, unless the machine is in the state want already, and
+// turn sends the power command, unless two reads show the state want already, and
 // waits until a read shows that state.
 func (s *session) turn(ctx context.Context, power, want string, within time.Duration) error {
 	// Do not write if the state cannot be read: the machine may be off already, and
 	// a soft shutdown would then be reported as done.
 	now, err := s.state(ctx)
+	if err == nil && now == want {
+		now, err = s.state(ctx) // without a write, one wrong answer would be a success without effect
+	}
 	if err != nil {
 		return err
 	}

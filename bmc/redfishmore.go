@@ -235,7 +235,7 @@ func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inven
 	return ejected, err
 }
 
-// changeMedia changes what is in the virtual CD drives unless it is as wanted already, and reads it back.
+// changeMedia changes what is in the virtual CD drives unless two reads show it as wanted already, and reads it back.
 func (s *session) changeMedia(ctx context.Context, driver string, wanted func(inserted []string) bool,
 	change func(mediaDrives) (bool, error),
 ) (changed bool, err error) {
@@ -244,6 +244,9 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 		return false, fmt.Errorf("the driver %s has no virtual media; redfish has: %w", driver, inventory.ErrUnsupported)
 	}
 	now, err := drives.media(ctx)
+	if err == nil && wanted(now) {
+		now, err = drives.media(ctx) // as in turn
+	}
 	if err != nil || wanted(now) {
 		return false, err
 	}

@@ -20,42 +20,22 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files of this package")
 
-// captured is a DHCPv4 packet of a capture.
-type captured struct {
-	n        int
-	src, dst netip.AddrPort
-	payload  []byte
-}
+const captures = "testdata/captures/*.pcap"
 
-// readPcap returns the packets to and from DHCP ports of a classic pcap.
-func readPcap(t testing.TB, file string) []captured {
+// dhcpPackets returns the packets to DHCP ports in the captures that match pattern.
+func dhcpPackets(t testing.TB, pattern string) []pcap.Packet {
 	t.Helper()
-	b, err := os.ReadFile(file)
+	packets, err := pcap.Read(pattern, pcap.UDP, 67, 68, 4011)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []captured
-	for o, n := 24, 1; o+16 <= len(b); n++ {
-		size := int(binary.LittleEndian.Uint32(b[o+8:]))
-		f := b[o+16 : o+16+size]
-		o += 16 + size
-		if len(f) < 42 || f[12] != 8 || f[13] != 0 || f[23] != 17 {
-			continue
-		}
-		u := f[14+int(f[14]&15)*4:]
-		c := captured{n: n, payload: u[8:]}
-		c.src = netip.AddrPortFrom(netip.AddrFrom4([4]byte(f[26:30])), binary.BigEndian.Uint16(u))
-		c.dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(f[30:34])), binary.BigEndian.Uint16(u[2:]))
-		if c.dst.Port() == 67 || c.dst.Port() == 68 || c.dst.Port() == 4011 {
-			out = append(out, c)
-		}
-	}
-	return out
+	return packets
 }
 
 // describe returns the text of a reply for golden files.
@@ -104,22 +84,22 @@ func lastOption(b []byte) byte {
 // Packets captured from real firmware, iPXE, relays and Linux get valid answers, armed
 // or not. All answers are in a golden file.
 func TestCaptures(t *testing.T) {
-	files, err := filepath.Glob("testdata/captures/*.pcap")
+	files, err := filepath.Glob(captures)
 	if err != nil || len(files) < 20 {
 		t.Fatalf("captures: %d, %v", len(files), err)
 	}
 	var golden strings.Builder
 	answered := 0
 	for _, file := range files {
-		packets := readPcap(t, file)
+		packets := dhcpPackets(t, file)
 		if len(packets) == 0 {
 			t.Errorf("%s: no DHCP packet was found", file)
 		}
 		reserved := map[string]netip.Addr{} // addresses from the server in the capture
 		for _, c := range packets {
-			p, err := dhcpv4.FromBytes(c.payload)
+			p, err := dhcpv4.FromBytes(c.Payload)
 			if err != nil {
-				t.Fatalf("%s packet %d: %v", file, c.n, err)
+				t.Fatalf("%s packet %d: %v", file, c.N, err)
 			}
 			if a := addr4(p.YourIPAddr); p.OpCode == dhcpv4.OpcodeBootReply && a.IsValid() {
 				reserved[p.ClientHWAddr.String()] = a
@@ -127,11 +107,11 @@ func TestCaptures(t *testing.T) {
 		}
 		fmt.Fprintf(&golden, "## %s\n", filepath.Base(file))
 		for _, c := range packets {
-			p, err := dhcpv4.FromBytes(c.payload)
+			p, err := dhcpv4.FromBytes(c.Payload)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.OpCode != dhcpv4.OpcodeBootRequest || c.dst.Port() != 67 {
+			if p.OpCode != dhcpv4.OpcodeBootRequest || c.Dst.Port() != 67 {
 				continue
 			}
 			mac := p.ClientHWAddr.String()
@@ -147,17 +127,17 @@ func TestCaptures(t *testing.T) {
 			for _, grant := range []inventory.Grant{{}, armed("node1")} {
 				f := &fakeMachines{machines: []inventory.Machine{m}, grants: map[string]inventory.Grant{"node1": grant}}
 				s, _ := newServer(t, f, nil)
-				r := s.handlePacket(t.Context(), c.payload, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+				r := s.handlePacket(t.Context(), c.Payload, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
 				state := "off  "
 				if grant.Run != "" {
 					state = "armed"
 				}
-				fmt.Fprintf(&golden, "%3d %s %s %s\n", c.n, p.MessageType(), state, describe(r))
+				fmt.Fprintf(&golden, "%3d %s %s %s\n", c.N, p.MessageType(), state, describe(r))
 				if r.route == routeNone {
 					continue
 				}
 				answered++
-				checkSane(t, fmt.Sprintf("%s packet %d %s", file, c.n, state), p, r, m.Interfaces[0].Address, grant.Run != "")
+				checkSane(t, fmt.Sprintf("%s packet %d %s", file, c.N, state), p, r, m.Interfaces[0].Address, grant.Run != "")
 			}
 		}
 	}
@@ -528,29 +508,31 @@ func TestIPPacket(t *testing.T) {
 	}
 }
 
+// FuzzDHCP sends packets of a known and of an unknown machine to an interface with discovery (security S30).
 func FuzzDHCP(f *testing.F) {
-	files, err := filepath.Glob("testdata/captures/*.pcap")
-	if err != nil {
-		f.Fatal(err)
+	for _, c := range dhcpPackets(f, captures) {
+		f.Add(c.Payload, true)
+		f.Add(c.Payload, false)
 	}
-	for _, file := range files {
-		for _, c := range readPcap(f, file) {
-			f.Add(c.payload)
-		}
-	}
-	f.Add([]byte{})
+	f.Add([]byte{}, true)
 	m := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
-	s, _ := newServer(f, m, nil)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) >= 34 {
-			copy(b[28:], []byte{0x52, 0x54, 0, 0x20, 1, 1}) // the known machine
+	guests := inventory.Range{From: netip.MustParseAddr("10.10.20.100"), To: netip.MustParseAddr("10.10.20.109")}
+	s, _ := newServer(f, m, func(c *Config) { c.Discovery = map[string]inventory.Range{"lo": guests} })
+	s.probe = func(netip.Addr, string) (string, bool) { return "", false }
+	in := onWire
+	in.name = "lo"
+	f.Fuzz(func(t *testing.T, b []byte, known bool) {
+		allowed := func(a netip.Addr) bool { return guests.From.Compare(a) <= 0 && a.Compare(guests.To) <= 0 }
+		mac := []byte{2, 0, 0, 0, 0, 1}
+		if known {
+			allowed = func(a netip.Addr) bool { return a == netip.MustParseAddr(testAddr) }
+			mac = []byte{0x52, 0x54, 0, 0x20, 1, 1}
 		}
-		before := s.stats.dhcpMalformed.Load()
-		r := s.handlePacket(t.Context(), b, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+		if len(b) >= 34 {
+			copy(b[28:], mac)
+		}
+		r := s.handlePacket(t.Context(), b, in)
 		if r.route == routeNone {
-			if _, err := dhcpv4.FromBytes(b); err == nil && s.stats.dhcpMalformed.Load() != before {
-				t.Fatal("a packet that can be read made the handler panic")
-			}
 			return
 		}
 		wire := r.packet.ToBytes()
@@ -560,12 +542,13 @@ func FuzzDHCP(f *testing.F) {
 		if _, err := dhcpv4.FromBytes(wire); err != nil {
 			t.Fatalf("the reply cannot be read: %v", err)
 		}
+		checkConfined(t, b, r, allowed)
 	})
 }
 
 func FuzzOffer(f *testing.F) {
-	for _, c := range readPcap(f, "testdata/captures/uefi-pxe-x64-proxydhcp.pcap") {
-		f.Add(c.payload)
+	for _, c := range dhcpPackets(f, captures) {
+		f.Add(c.Payload)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var id dhcpv4.TransactionID

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -208,6 +209,9 @@ func newServer(t testing.TB, f *fakeMachines, edit func(*Config)) (*Server, *fak
 		KernelPath: filepath.Join(dir, "vmlinuz"), InitramfsPath: filepath.Join(dir, "initrd.img"), ClaimKey: testKey,
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return testNow },
 	}
+	if _, fuzzes := t.(*testing.F); fuzzes {
+		cfg.Guard = guard.New(slog.New(crash{}))
+	}
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -217,6 +221,18 @@ func newServer(t testing.TB, f *fakeMachines, edit func(*Config)) (*Server, *fak
 		t.Fatal(err)
 	}
 	return s, j
+}
+
+// crash is the log of a guard.Guard whose panics end the test binary: a fuzz target would not see a panic that
+// the server recovers from.
+type crash struct{ slog.Handler }
+
+func (crash) Enabled(context.Context, slog.Level) bool { return true }
+
+func (crash) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += "\n" + a.String(); return true })
+	panic(text)
 }
 
 func write(t testing.TB, path, content string) {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,15 +17,9 @@ import (
 // FuzzProxy sends packets to ports 67 and 4011 of an interface in mode proxy. Whatever they hold, no
 // answer gives an address, is much larger than the request, or goes to a foreign network.
 func FuzzProxy(f *testing.F) {
-	files, err := filepath.Glob("testdata/captures/*.pcap")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, file := range files {
-		for _, c := range readPcap(f, file) {
-			f.Add(c.payload, false, uint32(0x0a0a14aa))
-			f.Add(c.payload, true, uint32(0x0a0a14aa))
-		}
+	for _, c := range dhcpPackets(f, captures) {
+		f.Add(c.Payload, false, uint32(0x0a0a14aa))
+		f.Add(c.Payload, true, uint32(0x0a0a14aa))
 	}
 
 	m := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}

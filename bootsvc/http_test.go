@@ -22,6 +22,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/pin/tftp/v3"
 
+	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -490,6 +491,13 @@ func FuzzHTTP(f *testing.F) {
 	h := s.Handler()
 	for _, p := range []string{"/ipxe/script/52:54:00:20:01:01/auto.ipxe", "/ipxe/binary/525400200101/snponly.efi", "/autoexec.ipxe", "/boot/52-54-00-20-01-01/x/vmlinuz", "/images/x", "//..//ipxe\\binary/../../etc/passwd", "/%2e%2e/"} {
 		f.Add(p)
+	}
+	requests, err := pcap.Requests(captures)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, r := range requests {
+		f.Add(r.URL.Path)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
 		w := get(t, h, http.MethodGet, "/"+p, testAddr)

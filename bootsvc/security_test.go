@@ -300,10 +300,6 @@ func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 // bits, from a known machine and from unknown clients. The server must not crash, answer
 // unknown clients, amplify, or fill the log or the inventory.
 func TestS30MalformedPackets(t *testing.T) {
-	files, err := filepath.Glob("testdata/captures/*.pcap")
-	if err != nil || len(files) < 10 {
-		t.Fatalf("%d captures: %v", len(files), err)
-	}
 	var log bytes.Buffer
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, j := newServer(t, f, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -334,32 +330,21 @@ func TestS30MalformedPackets(t *testing.T) {
 		if len(wire) > 2*max(len(b), 300) {
 			t.Fatalf("%d bytes were answered by %d", len(b), len(wire))
 		}
-		switch reply.route {
-		case routeUnicast, routeRaw:
-			if reply.to != netip.MustParseAddr(testAddr) {
-				t.Fatalf("a reply is sent to %s", reply.to)
-			}
-		case routeRelay:
-			if !netip.MustParsePrefix("10.10.20.0/24").Contains(reply.to) {
-				t.Fatalf("a reply is relayed by %s", reply.to)
-			}
-		}
+		checkConfined(t, b, reply, func(a netip.Addr) bool { return a == netip.MustParseAddr(testAddr) })
 	}
-	for _, file := range files {
-		for _, c := range readPcap(t, file) {
-			for _, known := range []bool{true, false} {
-				try(c.payload, known)
-				for cut := 0; cut < len(c.payload); cut += 7 {
-					try(c.payload[:cut], known)
+	for _, c := range dhcpPackets(t, captures) {
+		for _, known := range []bool{true, false} {
+			try(c.Payload, known)
+			for cut := 0; cut < len(c.Payload); cut += 7 {
+				try(c.Payload[:cut], known)
+			}
+			try(append(slices.Clone(c.Payload), bytes.Repeat([]byte{82, 255, 1}, 300)...), known)
+			for range 30 {
+				b := slices.Clone(c.Payload)
+				for range 1 + r.IntN(6) {
+					b[r.IntN(len(b))] ^= 1 << r.IntN(8)
 				}
-				try(append(slices.Clone(c.payload), bytes.Repeat([]byte{82, 255, 1}, 300)...), known)
-				for range 30 {
-					b := slices.Clone(c.payload)
-					for range 1 + r.IntN(6) {
-						b[r.IntN(len(b))] ^= 1 << r.IntN(8)
-					}
-					try(b, known)
-				}
+				try(b, known)
 			}
 		}
 	}
@@ -509,6 +494,34 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "\n"); n > 600 {
 		t.Errorf("%d lines of log", n)
+	}
+}
+
+// checkConfined fails t if r answers b with an address that is not allowed, or is sent to another host than the relay of
+// onWire's network or the client: at the address that it has or is given, or by broadcast.
+func checkConfined(t testing.TB, b []byte, r reply, allowed func(netip.Addr) bool) {
+	t.Helper()
+	p, err := dhcpv4.FromBytes(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := addr4(r.packet.YourIPAddr)
+	if given.IsValid() && !allowed(given) {
+		t.Fatalf("a reply gives %s", given)
+	}
+	confined := false
+	switch r.route {
+	case routeRelay:
+		confined = r.to == addr4(p.GatewayIPAddr) && onWire.prefixes[0].Contains(r.to)
+	case routeUnicast:
+		confined = r.to == addr4(p.ClientIPAddr) && allowed(r.to)
+	case routeRaw:
+		confined = r.to == given && given.IsValid()
+	case routeBroadcast:
+		confined = !r.to.IsValid()
+	}
+	if !confined {
+		t.Fatalf("a reply is sent by %s to %s", r.route, r.to)
 	}
 }
 

@@ -239,6 +239,10 @@ func FuzzTFTPPath(f *testing.F) {
 	for _, p := range []string{"snponly.efi", "/52:54:00:20:01:01/autoexec.ipxe", "\\..\\x", "a//b", "52-54-00-20-01-01/..", "x\x00y"} {
 		f.Add(p)
 	}
+	for _, p := range tftpPackets(f) {
+		name, _, _ := strings.Cut(string(p[2:]), "\x00")
+		f.Add(name)
+	}
 	f.Fuzz(func(t *testing.T, p string) {
 		mac, file, ok := tftpPath(p)
 		if !ok {

@@ -78,6 +78,9 @@ func TestHeardIsInOrder(t *testing.T) {
 }
 
 func FuzzDecodeDHCP(f *testing.F) {
+	for _, c := range dhcpPackets(f, captures) {
+		f.Add(c.Payload)
+	}
 	f.Add(packet(f, dhcpv4.MessageTypeDiscover, pxeClient(7), generic(82, 5, 4, 10, 10, 20, 1)).ToBytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		text := decodeDHCP(b)

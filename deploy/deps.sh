@@ -11,7 +11,7 @@
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
 #   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator,
-#                  Prometheus),
+#                  Prometheus, netplan),
 #                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, iPXE of
 #                  Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
@@ -46,7 +46,7 @@ if wants demo || wants test || wants release; then
   command -v git >/dev/null || packages+=(git)
 fi
 if wants test; then
-  packages+=(btrfs-progs chromium fonts-dejavu-core qemu-utils systemd)
+  packages+=(btrfs-progs chromium fonts-dejavu-core minisign qemu-utils systemd)
   tools+=(temporal=github.com/temporalio/cli@v1.5.1)
 fi
 if wants lint; then
@@ -210,15 +210,17 @@ unpack_all() {
 [ -z "$demo" ] || unpack_all
 
 # Prometheus scrapes a server in a test, and its promtool checks alert rules. What else it depends on is for its own pages.
-unpack_prometheus() {
-  is_unpacked prometheus && return 0
+# netplan reads the network of an installed system; installed, it would configure this host.
+unpack_judges() {
+  is_unpacked prometheus && is_unpacked netplan && return 0
   mkdir -p "$CACHE/pkg"
   exec 9> "$CACHE/pkg/.lock"
   flock 9
   unpack prometheus prometheus
+  unpack netplan netplan.io libnetplan0 libyaml-0-2
   exec 9>&-
 }
-! wants test || unpack_prometheus
+! wants test || unpack_judges
 
 unpack_peers() {
   is_unpacked clients && is_unpacked postgres && return 0

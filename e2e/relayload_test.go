@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/lab"
 )
 
@@ -161,35 +161,16 @@ type dhcpSeen struct {
 	packet *dhcpv4.DHCPv4
 }
 
-// readDHCP reads the DHCP packets of a pcap file of tcpdump: little-endian,
-// microseconds, Ethernet.
+// readDHCP reads the DHCP packets of a capture.
 func readDHCP(file string) ([]dhcpSeen, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 || binary.LittleEndian.Uint32(b[20:]) != 1 {
-		return nil, fmt.Errorf("reading %q: not a capture of Ethernet frames", file)
-	}
+	packets, err := pcap.Read(file, pcap.UDP)
 	var out []dhcpSeen
-	for b = b[24:]; len(b) >= 16; {
-		at := time.Unix(int64(binary.LittleEndian.Uint32(b)), int64(binary.LittleEndian.Uint32(b[4:]))*1000)
-		n := int(binary.LittleEndian.Uint32(b[8:]))
-		if 16+n > len(b) {
-			break // the capture ended within a packet
+	for _, x := range packets {
+		if p, err := dhcpv4.FromBytes(x.Payload); err == nil {
+			out = append(out, dhcpSeen{x.At, p})
 		}
-		f := b[16 : 16+n]
-		b = b[16+n:]
-		if len(f) < 42 || f[12] != 8 || f[13] != 0 || f[23] != 17 {
-			continue
-		}
-		p, err := dhcpv4.FromBytes(f[14+int(f[14]&15)*4+8:])
-		if err != nil {
-			continue
-		}
-		out = append(out, dhcpSeen{at, p})
 	}
-	return out, nil
+	return out, err
 }
 
 // relayVerdict is the result of judgeRelay.

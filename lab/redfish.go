@@ -47,16 +47,17 @@ const jobReads = 2
 
 // RedfishFault is what happens to matching requests.
 type RedfishFault struct {
-	Method string          // "" matches all
-	Path   string          // a pattern of path.Match, such as "/redfish/v1/Systems/*"; "" matches all
-	Count  int             // how many requests it happens to; 0 = all
-	Status int             // the answer's status; the request is not carried out
-	Delay  time.Duration   // before anything else happens
-	Wait   <-chan struct{} // nothing happens before it is closed; nil = do not wait
-	Lie    bool            // a write answers with success and is not carried out
-	Drop   bool            // the connection is closed; the request is not carried out
-	Lose   bool            // the request is carried out, and the connection closed without an answer
-	Merge  map[string]any  // properties that replace those of a successful answer
+	Method  string          // "" matches all
+	Path    string          // a pattern of path.Match, such as "/redfish/v1/Systems/*"; "" matches all
+	Count   int             // how many requests it happens to; 0 = all
+	Status  int             // the answer's status; the request is not carried out
+	Delay   time.Duration   // before anything else happens
+	Wait    <-chan struct{} // nothing happens before it is closed; nil = do not wait
+	Lie     bool            // a write answers with success and is not carried out
+	Misread bool            // a read of one of States answers with another state
+	Drop    bool            // the connection is closed; the request is not carried out
+	Lose    bool            // the request is carried out, and the connection closed without an answer
+	Merge   map[string]any  // properties that replace those of a successful answer
 }
 
 // Drive is the virtual drive of a Chassis. Without one, a Redfish service only remembers the medium.
@@ -252,6 +253,9 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	if a.status < 300 && a.body != nil {
+		if fault.Misread && q.Method == http.MethodGet {
+			r.misread(strings.TrimSuffix(q.URL.Path, "/"), a.body)
+		}
 		maps.Copy(a.body, fault.Merge)
 	}
 	for k, v := range a.header {

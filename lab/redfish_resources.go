@@ -197,6 +197,29 @@ func (r *Redfish) drive(path string) map[string]any {
 	return d
 }
 
+// States returns the paths of the resources whose state writes change: the system, its controller and the virtual drives.
+func (r *Redfish) States() []string { return append(r.drivePaths(), r.systemPath(), r.managerPath()) }
+
+// misread replaces the state in one of States by another one: the other power state, a boot override or medium that was
+// never set or none, or a later reset of the controller.
+func (r *Redfish) misread(path string, body map[string]any) {
+	switch {
+	case path == r.systemPath():
+		body["PowerState"] = map[any]string{"On": "Off", "Off": "On"}[body["PowerState"]]
+		boot, _ := body["Boot"].(map[string]any)
+		other := redfishBoot{target: "BiosSetup", enabled: "Once"}
+		if boot["BootSourceOverrideEnabled"] != "Disabled" {
+			other = redfishBoot{target: "None", enabled: "Disabled"}
+		}
+		boot["BootSourceOverrideTarget"], boot["BootSourceOverrideEnabled"] = other.target, other.enabled
+	case path == r.managerPath():
+		body["LastResetTime"] = time.Now().Format(time.RFC3339Nano)
+	case slices.Contains(r.drivePaths(), path):
+		inserted, _ := body["Inserted"].(bool)
+		body["Inserted"], body["Image"] = !inserted, "http://192.0.2.1/another.iso"
+	}
+}
+
 // setBoot changes the boot override.
 func (r *Redfish) setBoot(match string, data map[string]any) redfishAnswer {
 	if r.shape == RedfishSupermicro && match != r.etag() {

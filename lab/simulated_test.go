@@ -410,8 +410,8 @@ func TestSimulatedHook(t *testing.T) {
 	}
 }
 
-// TestWriters: processes that have a file open for writing are counted, readers are not.
-func TestWriters(t *testing.T) {
+// TestLabWriters: processes that have a file open for writing are counted, readers are not.
+func TestLabWriters(t *testing.T) {
 	if !*realLab {
 		t.Skip("needs root: with -lab")
 	}

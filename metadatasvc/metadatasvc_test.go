@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -490,6 +491,11 @@ func FuzzPaths(f *testing.F) {
 	}
 	f.Add("POST", "phone-home/node1/x")
 	f.Add("PUT", "latest/api/token")
+	requests, err := pcap.Requests("../bootsvc/testdata/captures/*.pcap")
+	require.NoError(f, err)
+	for _, r := range requests {
+		f.Add(r.Method, strings.TrimPrefix(r.URL.Path, "/"))
+	}
 	f.Fuzz(func(t *testing.T, method, p string) {
 		w := do(t, s, method, "/"+p, node1, "")
 		if strings.Contains(w.Body.String(), canary) || w.Code >= 500 || w.Code >= 300 && w.Code < 400 {

@@ -90,6 +90,13 @@ func TestSignatures(t *testing.T) {
 		copy(b[off:], s)
 		return b
 	}
+	made := func(name string) []byte {
+		b := make([]byte, size)
+		handMade[name](b)
+		return b
+	}
+	cephOnLVM := made("LVM")
+	handMade["Ceph"](cephOnLVM[mib:]) // the first extent
 	mbr := at(510, "\x55\xaa")
 	copy(mbr[446:], "\x80\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x10\x00\x00")
 	copy(mbr[mib:], "XFSB")
@@ -105,10 +112,14 @@ func TestSignatures(t *testing.T) {
 		"data at the end":   {at(size-1, "x"), "[data]", false},
 		"data in the midst": {at(2*mib, "x"), "[]", true},
 		"ext":               {at(0x438, "\x53\xef"), "[ext4]", false}, "xfs": {at(0, "XFSB"), "[xfs]", false},
-		"btrfs": {at(0x10040, "_BHRfS_M"), "[btrfs]", false}, "LVM": {at(0x218, "LVM2 001"), "[LVM]", false},
-		"LUKS": {at(0, "LUKS\xba\xbe"), "[LUKS]", false}, "swap": {at(0xff6, "SWAPSPACE2"), "[swap]", false},
-		"md 1.2": {at(0x1000, "\xfc\x4e\x2b\xa9"), "[md]", false}, "md 1.0": {at(size-0x2000, "\xfc\x4e\x2b\xa9"), "[md]", false},
-		"zfs": {at(0x21000, "\x0c\xb1\xba\x00\x00\x00\x00\x00"), "[zfs]", false}, "vfat": {at(0x36, "FAT16   "), "[vfat]", false},
+		"btrfs": {at(0x10040, "_BHRfS_M"), "[btrfs]", false},
+		"LUKS1": {at(0, "LUKS\xba\xbe\x00\x01"), "[LUKS]", false}, "LUKS2": {at(0, "LUKS\xba\xbe\x00\x02"), "[LUKS]", false},
+		"swap": {at(0xff6, "SWAPSPACE2"), "[swap]", false}, "vfat": {at(0x36, "FAT16   "), "[vfat]", false},
+		"md 0.90": {made("md 0.90"), "[md]", false}, "md 1.0": {made("md 1.0"), "[md]", false},
+		"md 1.1": {made("md 1.1"), "[md]", false}, "md 1.2": {made("md 1.2"), "[md]", false},
+		"LVM in sector 0": {at(0x018, "LVM2 001"), "[LVM]", false}, "LVM in sector 1": {made("LVM"), "[LVM]", false},
+		"LVM in sector 2": {at(0x418, "LVM2 001"), "[LVM]", false}, "LVM in sector 3": {at(0x618, "LVM2 001"), "[LVM]", false},
+		"zfs": {made("zfs"), "[zfs]", false}, "Ceph": {made("Ceph"), "[Ceph]", false}, "Ceph on LVM": {cephOnLVM, "[LVM]", false},
 		"gpt": {gptImage(t, 512), "[gpt 1:data]", false}, "mbr": {mbr, "[mbr 1:xfs]", false},
 		"a damaged gpt": {badGPT, "[damaged gpt]", false},
 	} {

@@ -20,6 +20,7 @@ type signature struct {
 // specific ones first.
 var fsSignatures = []signature{
 	{"LUKS", 0, "LUKS\xba\xbe"},
+	{"Ceph", 0, "bluestore block device\n"}, // an OSD that has the device for itself; most lie in an LVM volume
 	{"xfs", 0, "XFSB"},
 	{"squashfs", 0, "hsqs"},
 	{"btrfs", 0x10040, "_BHRfS_M"},

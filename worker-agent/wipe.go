@@ -20,7 +20,7 @@ const wipeEnds = 10 * mib
 //	BLOCK_DEVICE or DEST_DISK  the bound disk
 //	ALL_DISKS                  true: all disks of the machine instead, except for removable and protected ones
 //	WIPE_MODE                  metadata (default): both ends of the disk and of each partition, all partition tables, and
-//	                           all other signatures of file systems, LVM, md and ZFS;
+//	                           all other signatures of file systems, LVM, md, ZFS and Ceph;
 //	                           quick: the whole disk, with the device's own command if it has one
 //
 // The zeroed data is read back: all of it, or a sample for quick. Nothing on the disk may be

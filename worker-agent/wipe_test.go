@@ -35,6 +35,7 @@ var handMade = map[string]func(b []byte){
 		copy(s[24:], "LVM2 001"+"0123456789abcdefghijklmnopqrstuv")
 		binary.LittleEndian.PutUint32(s[16:], ^crc32.Update(^uint32(0xf597a6cf), crc32.IEEETable, s[20:]))
 	},
+	"Ceph": func(b []byte) { copy(b, "bluestore block device\n01234567-89ab-cdef-0123-456789abcdef\n\x02\x01") },
 	"zfs": func(b []byte) {
 		end := len(b) &^ (256<<10 - 1)
 		for _, label := range []int{0, 256 << 10, end - 512<<10, end - 256<<10} {

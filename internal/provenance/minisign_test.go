@@ -75,7 +75,7 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 func TestS19MinisignOfTheProgram(t *testing.T) {
 	program, err := exec.LookPath("minisign")
 	if err != nil {
-		t.Skipf("%v: it is in the package minisign", err)
+		t.Skipf("%v: it is in the package minisign (make deps)", err)
 	}
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
