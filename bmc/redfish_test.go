@@ -188,7 +188,8 @@ func TestLabRedfishFalseSuccess(t *testing.T) {
 func falseSuccesses(t *testing.T, shapes ...vlab.RedfishShape) {
 	t.Helper()
 	faults := map[string]vlab.RedfishFault{
-		"refused": {Status: 403}, "unauthorized": {Status: 401}, "unavailable": {Status: 503}, "lied about": {Lie: true}, "misread": {Misread: true},
+		"refused": {Status: 403}, "unauthorized": {Status: 401}, "unavailable": {Status: 503},
+		"lied about": {Lie: true}, "misread": {Misread: true},
 		"not answered in time": {Wait: make(chan struct{})}, "lost": {Lose: true}, "dropped": {Drop: true},
 	}
 	for _, shape := range shapes {

@@ -76,9 +76,11 @@ func TestS1NoLookupReopensAWindow(t *testing.T) {
 	store := views[0]
 	subjects := make([]*subject, machines)
 	for n := range subjects {
-		subjects[n] = &subject{machine: inventory.Machine{Name: fmt.Sprintf("m%d", n), UserData: inventory.NewSecret(secretText), UserDataByAddress: true, Interfaces: []inventory.Interface{{
+		m := inventory.Machine{Name: fmt.Sprintf("m%d", n), UserData: inventory.NewSecret(secretText), UserDataByAddress: true}
+		m.Interfaces = []inventory.Interface{{
 			MAC: benchMAC(n).String(), Address: benchAddress(benchNet, n), Netmask: "255.252.0.0",
-		}}}}
+		}}
+		subjects[n] = &subject{machine: m}
 		if err := store.PutMachines(t.Context(), []inventory.Machine{subjects[n].machine}, false, "test"); err != nil {
 			t.Fatal(err)
 		}
