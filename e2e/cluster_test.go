@@ -91,8 +91,8 @@ func (s *Site) setUp(ctx context.Context, t *testing.T) (states map[string]strin
 	return states, err
 }
 
-// TestTemporalCluster installs machines through a Temporal cluster, while each of its processes, its database and the server
-// are killed and started again, and the frontend refuses what is above a limit. The same machines are then installed
+// TestTemporalCluster installs machines through a Temporal cluster, while each of its processes and its database are killed
+// and started again in the midst of runs, and the frontend refuses what is above a limit. The same machines are then installed
 // through the embedded Temporal, for the time.
 func TestTemporalCluster(t *testing.T) {
 	ctx := needLab(t)
@@ -192,28 +192,28 @@ func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, si
 	return took
 }
 
-// breakCluster returns what kills and starts again each part of the cluster, one after another, and lets the frontend refuse
-// requests. A share of the machines boots when each of these begins, so that it strikes runs in the midst of their work.
+// breakCluster returns what lets the frontend refuse requests, and kills and starts again each part of the cluster, one after
+// another. A share of the machines boots when each of these begins, so that it strikes runs in the midst of their work.
 func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*lab.Machine) func(context.Context) error {
 	type strike struct {
 		what string
-		do   func(ctx context.Context, pause func()) error
+		do   func(ctx context.Context, boot func()) error
 	}
-	var strikes []strike
+	killed := func(what string, kill func(), start func(context.Context) error) strike {
+		return strike{what + " was killed and started again", func(ctx context.Context, boot func()) error {
+			boot()
+			kill()
+			pause(ctx, t, 5*time.Second)
+			return start(ctx)
+		}}
+	}
+	strikes := []strike{{"the frontend refused requests above 5 per second for 15 s", func(ctx context.Context, boot func()) error {
+		return s.limitCluster(ctx, t, c, boot)
+	}}}
 	for _, service := range c.Services() {
-		strikes = append(strikes, strike{service + " was killed and started again", func(ctx context.Context, pause func()) error {
-			c.Kill(service)
-			pause()
-			return c.Start(ctx, service)
-		}})
+		strikes = append(strikes, killed(service, func() { c.Kill(service) }, func(ctx context.Context) error { return c.Start(ctx, service) }))
 	}
-	strikes = append(strikes, strike{"the database was killed and started again", func(ctx context.Context, pause func()) error {
-		c.KillDatabase()
-		pause()
-		return c.StartDatabase(ctx)
-	}}, strike{"the frontend refused requests above 5 per second", func(ctx context.Context, pause func()) error {
-		return s.limitCluster(ctx, t, c, pause)
-	}})
+	strikes = append(strikes, killed("the database", c.KillDatabase, c.StartDatabase))
 	gates := make([]*lab.Gate, len(strikes))
 	for n := range gates {
 		gates[n] = lab.NewGate(lab.StageDHCP)
@@ -222,18 +222,11 @@ func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*la
 		m.SetStage(gates[n%len(gates)].Stage)
 	}
 	return func(ctx context.Context) error {
-		pause := func() {
-			select {
-			case <-time.After(5 * time.Second):
-			case <-ctx.Done():
-			}
-		}
 		for n, strike := range strikes {
 			if err := gates[n].Reached(ctx); err != nil {
 				return err
 			}
-			gates[n].Open()
-			if err := strike.do(ctx, pause); err != nil {
+			if err := strike.do(ctx, gates[n].Open); err != nil {
 				return err
 			}
 			open, err := s.openRuns(ctx)
@@ -244,33 +237,35 @@ func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*la
 				return fmt.Errorf("%s, and every run had ended", strike.what)
 			}
 			t.Logf("%s; %d runs are open", strike.what, open)
-			pause()
+			pause(ctx, t, 5*time.Second)
 		}
 		return nil
 	}
 }
 
-// limitCluster lets the frontend refuse requests until it has refused some, and for 15 s or more.
-func (s *Site) limitCluster(ctx context.Context, t *testing.T, c *lab.TemporalCluster, pause func()) error {
-	before, err := c.Refused(ctx)
-	if err != nil {
-		return err
-	}
+// limitCluster lets the frontend refuse requests, and boots machines while it does. Its limiter reads the limit once in a minute.
+func (s *Site) limitCluster(ctx context.Context, t *testing.T, c *lab.TemporalCluster, boot func()) error {
 	undo, err := c.Limit(5)
 	if err != nil {
 		return err
 	}
-	for range 4 {
-		pause()
+	refused := 0
+	for began := time.Now(); refused == 0; pause(ctx, t, 5*time.Second) {
+		if refused, err = c.Refused(ctx); err != nil {
+			return err
+		}
+		if time.Since(began) > 2*time.Minute {
+			return errors.New("the frontend has refused no request in 2 minutes")
+		}
 	}
-	after, err := c.Refused(ctx)
-	if err != nil {
+	boot()
+	for range 3 {
+		pause(ctx, t, 5*time.Second)
+	}
+	if refused, err = c.Refused(ctx); err != nil {
 		return err
 	}
-	if after <= before {
-		return errors.New("the frontend has refused no request")
-	}
-	t.Logf("%d requests were refused with RESOURCE_EXHAUSTED", after-before)
+	t.Logf("%d requests were refused with RESOURCE_EXHAUSTED", refused)
 	return undo()
 }
 
