@@ -70,7 +70,7 @@ func newView(t *testing.T, path string, writes bool) *view {
 // its secret documents, in the process that writes and in another one. In the one that writes, none that
 // begins after the arming write has returned decides that it is not armed.
 func TestS1NoLookupReopensAWindow(t *testing.T) {
-	const machines, readers, rounds = 8, 4, 12
+	const machines, readers, rounds = 8, 2, 8
 	path := filepath.Join(t.TempDir(), "ingot.db")
 	views := []*view{newView(t, path, true), newView(t, path, false)}
 	store := views[0]
@@ -88,9 +88,18 @@ func TestS1NoLookupReopensAWindow(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var keep, read, write errgroup.Group
-	for _, v := range views {
-		keep.Go(func() error { return v.KeepIndex(ctx) })
-	}
+	keep.Go(func() error { return store.KeepIndex(ctx) })
+	keep.Go(func() error {
+		for ctx.Err() == nil { // each start looks for writes of others, for which KeepIndex waits a second
+			soon, stop := context.WithTimeout(ctx, 10*time.Millisecond)
+			err := views[1].KeepIndex(soon)
+			stop()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	for range readers {
 		read.Go(func() error {
 			for ctx.Err() == nil {
