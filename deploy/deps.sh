@@ -223,12 +223,13 @@ unpack_judges() {
 ! wants test || unpack_judges
 
 unpack_peers() {
-  is_unpacked clients && is_unpacked postgres && return 0
+  is_unpacked clients && is_unpacked postgres && is_unpacked signing && return 0
   mkdir -p "$CACHE/pkg"
   exec 9> "$CACHE/pkg/.lock"
   flock 9
   unpack clients isc-dhcp-client cloud-init ignition redfishtool python3-sushy
   unpack postgres postgresql-15
+  unpack signing sbsigntool
   exec 9>&-
 }
 ! wants e2e || unpack_peers

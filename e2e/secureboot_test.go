@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -24,6 +25,47 @@ func TestSecureBootRefusesAChangedKernel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { refusesKernel(t, change) })
 	}
+}
+
+// TestSignedIPXE installs a machine with Secure Boot on through a signed iPXE, whose script starts Debian's signed kernel through
+// Debian's shim. In place of the iPXE project's shim and iPXE there is Debian's iPXE, signed with a key that this firmware knows; as
+// it knows no other, Debian's shim is signed with it, too.
+func TestSignedIPXE(t *testing.T) {
+	beside(t, 60, 9)
+	ctx := needLab(t)
+	loaders := t.TempDir()
+	key := filepath.Join(loaders, "key")
+	run := func(name string, args ...string) {
+		out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	run("openssl", "pkey", "-in", lab.SnakeoilKey, "-passin", "pass:snakeoil", "-out", key)
+	sign := func(from, to string) {
+		run(filepath.Join(lab.PackageDir("signing"), "usr/bin/sbsign"), "--key", key, "--cert", lab.SnakeoilCertificate,
+			"--output", filepath.Join(loaders, to), filepath.Join("../bin/ipxe", from))
+	}
+	sign("snponly.efi", "snponly-shim.efi")
+	sign("snponly.efi", "snponly.efi")
+	sign("shimx64.efi", "shimx64.efi")
+	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Loaders: loaders, Netboot: "  loader: " + inventory.LoaderIPXEShim})
+	require.NoError(t, err)
+	s.keep(t)
+	s.must(ctx, t, "image", "add", "mini", mini(ctx, t).Zst)
+	m, err := s.Add(ctx, lab.Spec{Name: "signed", Firmware: lab.UEFISecure, Snakeoil: true}, func(doc map[string]any) {
+		doc["image"], doc["template"] = "mini", "image"
+	})
+	require.NoError(t, err)
+	s.must(ctx, t, "machine", "provision", "signed", "--yes")
+	_, err = m.WaitSerial(ctx, "secureboot: Secure boot enabled")
+	require.NoError(t, err)
+	eventually(ctx, t, "the image on the disk", func() bool {
+		var w inventory.Workflow
+		require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows/signed", nil, &w))
+		return w.Disk != nil && w.Phase == inventory.PhaseReady
+	})
+	s.must(ctx, t, "workflow", "cancel", "signed") // this firmware does not know the signature of the installed system
+	s.ended(ctx, t, "signed", inventory.StateCancelled)
+	s.closed(ctx, t, "signed")
 }
 
 // removeSignature makes a PE32+ program one without signatures: it clears the certificate table, entry 4 of the data

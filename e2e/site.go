@@ -97,6 +97,8 @@ type Options struct {
 	Image string
 	// AgentOS is the directory of the agent's kernel and initramfs, Root/bin/agentos by default.
 	AgentOS string
+	// Loaders is the directory of the loaders, Root/bin/ipxe by default.
+	Loaders string
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
 	// LogFormat is that of the server's log; "" = text. LogLevel is its level; "" = debug.
@@ -173,7 +175,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		relays := append([]string{lab.DirectGateway, lab.RelayedGateway}, o.Relays...)
 		where = fmt.Sprintf("relay_only: true\n  address: %s\n  relays: [%s]", s.Address, strings.Join(relays, ", "))
 	}
-	loaders, agentOS := filepath.Join(o.Root, "bin/ipxe"), cmp.Or(o.AgentOS, filepath.Join(o.Root, "bin/agentos"))
+	loaders, agentOS := cmp.Or(o.Loaders, filepath.Join(o.Root, "bin/ipxe")), cmp.Or(o.AgentOS, filepath.Join(o.Root, "bin/agentos"))
 	if o.Image != "" {
 		loaders, agentOS = "/usr/lib/ipxe", "/usr/share/ingot"
 		s.user = 0 // of deploy/genesis/ingot.yaml

@@ -22,7 +22,7 @@ const (
 	BIOS       Firmware = "bios"        // SeaBIOS; the network card has iPXE 2.0 in its ROM
 	UEFI       Firmware = "uefi"        // OVMF; PXE over IPv4
 	UEFIHTTP   Firmware = "uefi-http"   // OVMF; HTTP boot over IPv4, no PXE
-	UEFISecure Firmware = "uefi-secure" // OVMF; PXE over IPv4; Secure Boot is on, with Microsoft's keys
+	UEFISecure Firmware = "uefi-secure" // OVMF; PXE over IPv4; Secure Boot is on, with Microsoft's keys or Spec.Snakeoil
 	// Simulated is not a QEMU machine: in the lab's network, this program simulates the firmware,
 	// iPXE and installed system of a BIOS machine, and runs the real agent as a process. It boots
 	// in a fraction of a second. See Spec.Agent.
@@ -96,6 +96,8 @@ type Spec struct {
 	// the same. ControllerRedfish has the given shape, default RedfishHPE.
 	Controller Controller
 	Redfish    RedfishShape
+	// Snakeoil makes UEFISecure trust only the key that Debian's package ovmf publishes for tests (see SnakeoilKey).
+	Snakeoil bool
 	// WakeOnLAN switches the machine on when a magic packet for its MAC arrives on its VLAN.
 	WakeOnLAN bool
 	// InsideBMC gives the machine a management controller that its own system can ask by IPMI. It has no
@@ -188,6 +190,9 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 		store := ovmfVars
 		if spec.Firmware == UEFISecure {
 			store = ovmfSecureVars
+		}
+		if spec.Snakeoil {
+			store = ovmfSnakeoilVars
 		}
 		vars, err := os.ReadFile(store)
 		if err != nil {

@@ -17,6 +17,13 @@ const (
 	// Secure Boot is on, with Microsoft's keys.
 	ovmfSecureCode = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
 	ovmfSecureVars = "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"
+
+	// Secure Boot is on, with the certificate of SnakeoilKey.
+	ovmfSnakeoilVars = "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"
+
+	// SnakeoilKey and SnakeoilCertificate sign what firmware with Spec.Snakeoil boots. The key's password is "snakeoil".
+	SnakeoilKey         = "/usr/share/ovmf/PkKek-1-snakeoil.key"
+	SnakeoilCertificate = "/usr/share/ovmf/PkKek-1-snakeoil.pem"
 )
 
 // CacheDir returns the folder for unpacked packages and built images:
