@@ -359,11 +359,19 @@ func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inve
 			err = nil
 		}
 	}
+	if err != nil {
+		return m, g, s.decide(m, g, r), err
+	}
+	return m, g, s.decideAny(m, g, r), nil
+}
+
+// decideAny is decide, also for an unknown machine that is being discovered.
+func (s *Server) decideAny(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	d := s.decide(m, g, r)
-	if d.Verdict == Unknown && err == nil {
+	if d.Verdict == Unknown {
 		d = s.decideGuest(r, d)
 	}
-	return m, g, d, err
+	return d
 }
 
 // decide is Decide, except that a server without its claim key arms no machine:

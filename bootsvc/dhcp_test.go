@@ -517,10 +517,15 @@ func FuzzDHCP(f *testing.F) {
 	f.Add([]byte{}, true)
 	m := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	guests := inventory.Range{From: netip.MustParseAddr("10.10.20.100"), To: netip.MustParseAddr("10.10.20.109")}
-	s, _ := newServer(f, m, func(c *Config) { c.Discovery = map[string]inventory.Range{"lo": guests} })
+	s, _ := newServer(f, m, func(c *Config) { c.Discovery = map[string]inventory.Range{"eth8": guests} })
+	s.guests["eth8"].earlierUntil = testNow // no earlier process has given addresses
 	s.probe = func(netip.Addr, string) (string, bool) { return "", false }
 	in := onWire
-	in.name = "lo"
+	in.name = "eth8"
+	unknown := packet(f, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 1}), pxeClient(7))
+	if r := s.handlePacket(f.Context(), unknown.ToBytes(), in); r.route == routeNone {
+		f.Fatal("an unknown machine is not answered")
+	}
 	f.Fuzz(func(t *testing.T, b []byte, known bool) {
 		allowed := func(a netip.Addr) bool { return guests.From.Compare(a) <= 0 && a.Compare(guests.To) <= 0 }
 		mac := []byte{2, 0, 0, 0, 0, 1}

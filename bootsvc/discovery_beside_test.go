@@ -211,6 +211,17 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 		t.Errorf("behind a listed relay: %d", code)
 	}
 	reports(t, text)
+	var grub string
+	err := s.readTFTP(t.Context(), askTFTP{
+		name: "/grub/m/02:00:00:00:00:07", from: netip.MustParseAddr("10.10.30.79"), send: func(_ tftpRank, _ int64, r io.Reader) error {
+			b, err := io.ReadAll(r)
+			grub = string(b)
+			return err
+		},
+	})
+	if err != nil || !strings.Contains(grub, " ingot.discover=1 ") {
+		t.Errorf("GRUB behind a listed relay: %q, %v", grub, err)
+	}
 	if code, text := script(testMAC, "127.0.0.78"); strings.Contains(text, "ingot.discover") {
 		t.Errorf("a known machine: %d %s", code, text)
 	}

@@ -68,6 +68,11 @@ func TestS7S8S32Discovery(t *testing.T) {
 		t.Error("a guest is a MAC with its own address")
 	}
 
+	e, err := s.Why(t.Context(), "02:00:00:00:00:01")
+	if err != nil || e.Lease == nil || e.Lease.State != inventory.LeaseDiscovery || e.Answers[1].BootFile != "snponly.efi" {
+		t.Errorf("why: %+v, %v", e, err)
+	}
+
 	h := s.Handler()
 	script := get(t, h, http.MethodGet, "/ipxe/script/02:00:00:00:00:01/auto.ipxe", "10.10.20.10").Body.String()
 	for _, secret := range []string{"ingot.claim=", "ingot.plan=", "ingot.machine="} {

@@ -73,6 +73,9 @@ func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error 
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	req = s.identify(req)
 	m, d := s.decided(lookup, req)
+	if m == nil && own && s.admitVisitor(lookup, req.MAC, ask.from) {
+		m, d = s.decided(lookup, req)
+	}
 	cancel()
 	name := ask.name
 	if boot {

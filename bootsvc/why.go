@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,8 +52,9 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	}
 	e := Explanation{MAC: canonical, Machine: d.Machine, Verdict: d.Verdict, Reasons: d.Reasons}
 	e.Heard = s.wire.of(canonical)
-	if x, ok := s.leases.get(canonical); ok {
-		e.Lease = &x
+	leases := s.Leases()
+	if n := slices.IndexFunc(leases, func(x inventory.DHCPLease) bool { return x.MAC == canonical }); n >= 0 {
+		e.Lease = &leases[n]
 	}
 	if d.Address {
 		e.Address = d.Interface.Address.String()
@@ -82,8 +84,8 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 			"and the files that Ingot serves decide")
 	case inConflict:
 		e.Address = ""
-		e.Reasons = append(e.Reasons, fmt.Sprintf("but %s is in conflict: the host %s answers there, and it is not offered until %s; "+
-			"give that host another address, or the machine: ingot machine push --replace", conflict.Address, conflict.Other,
+		e.Reasons = append(e.Reasons, fmt.Sprintf("but %s is in conflict: the host %s answers there. The address is not offered "+
+			"until %s; change that host's address, or the machine's (ingot machine push --replace, after its run)", conflict.Address, conflict.Other,
 			conflict.At.Add(conflictPause).UTC().Format(time.RFC3339)))
 	case d.Address:
 		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
@@ -102,7 +104,7 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		{"UEFI HTTP", ClassHTTP, ArchHTTP},
 		{"iPXE", ClassIPXE, ArchUnknown},
 	} {
-		d := s.decide(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
+		d := s.decideAny(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
 		file, why := s.bootFile(d, c.class)
 		switch {
 		case inConflict:

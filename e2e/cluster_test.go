@@ -92,7 +92,7 @@ func (s *Site) setUp(ctx context.Context, t *testing.T) (states map[string]strin
 }
 
 // TestTemporalCluster installs machines through a Temporal cluster, while each of its processes and its database are killed
-// and started again in the midst of runs, and the frontend refuses what is above a limit. The same machines are then installed
+// and started again while runs are in progress, and the frontend refuses what is above a limit. The same machines are then installed
 // through the embedded Temporal, for the time.
 func TestTemporalCluster(t *testing.T) {
 	ctx := needLab(t)
@@ -193,28 +193,28 @@ func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, si
 }
 
 // breakCluster returns what lets the frontend refuse requests, and kills and starts again each part of the cluster, one after
-// another. A share of the machines boots when each of these begins, so that it strikes runs in the midst of their work.
+// another. A share of the machines boots when each of these begins, so that it hits runs in progress.
 func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*lab.Machine) func(context.Context) error {
-	type strike struct {
-		what string
-		do   func(ctx context.Context, boot func()) error
+	type fault struct {
+		what   string
+		inject func(ctx context.Context, boot func()) error
 	}
-	killed := func(what string, kill func(), start func(context.Context) error) strike {
-		return strike{what + " was killed and started again", func(ctx context.Context, boot func()) error {
+	killed := func(what string, kill func(), start func(context.Context) error) fault {
+		return fault{what + " was killed and started again", func(ctx context.Context, boot func()) error {
 			boot()
 			kill()
-			pause(ctx, t, 5*time.Second)
+			wait(ctx)
 			return start(ctx)
 		}}
 	}
-	strikes := []strike{{"the frontend refused requests above 5 per second for 15 s", func(ctx context.Context, boot func()) error {
+	faults := []fault{{"the frontend refused requests above 5 per second for 15 s", func(ctx context.Context, boot func()) error {
 		return s.limitCluster(ctx, t, c, boot)
 	}}}
 	for _, service := range c.Services() {
-		strikes = append(strikes, killed(service, func() { c.Kill(service) }, func(ctx context.Context) error { return c.Start(ctx, service) }))
+		faults = append(faults, killed(service, func() { c.Kill(service) }, func(ctx context.Context) error { return c.Start(ctx, service) }))
 	}
-	strikes = append(strikes, killed("the database", c.KillDatabase, c.StartDatabase))
-	gates := make([]*lab.Gate, len(strikes))
+	faults = append(faults, killed("the database", c.KillDatabase, c.StartDatabase))
+	gates := make([]*lab.Gate, len(faults))
 	for n := range gates {
 		gates[n] = lab.NewGate(lab.StageDHCP)
 	}
@@ -222,11 +222,11 @@ func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*la
 		m.SetStage(gates[n%len(gates)].Stage)
 	}
 	return func(ctx context.Context) error {
-		for n, strike := range strikes {
+		for n, fault := range faults {
 			if err := gates[n].Reached(ctx); err != nil {
 				return err
 			}
-			if err := strike.do(ctx, gates[n].Open); err != nil {
+			if err := fault.inject(ctx, gates[n].Open); err != nil {
 				return err
 			}
 			open, err := s.openRuns(ctx)
@@ -234,23 +234,35 @@ func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*la
 				return err
 			}
 			if open == 0 {
-				return fmt.Errorf("%s, and every run had ended", strike.what)
+				return fmt.Errorf("%s, and every run had ended", fault.what)
 			}
-			t.Logf("%s; %d runs are open", strike.what, open)
-			pause(ctx, t, 5*time.Second)
+			t.Logf("%s; %d runs are open", fault.what, open)
+			wait(ctx)
 		}
 		return nil
 	}
 }
 
+// wait waits for 5 s, or until ctx ends.
+func wait(ctx context.Context) {
+	select {
+	case <-time.After(5 * time.Second):
+	case <-ctx.Done():
+	}
+}
+
 // limitCluster lets the frontend refuse requests, and boots machines while it does. Its limiter reads the limit once in a minute.
 func (s *Site) limitCluster(ctx context.Context, t *testing.T, c *lab.TemporalCluster, boot func()) error {
+	before, err := c.Refused(ctx)
+	if err != nil {
+		return err
+	}
 	undo, err := c.Limit(5)
 	if err != nil {
 		return err
 	}
-	refused := 0
-	for began := time.Now(); refused == 0; pause(ctx, t, 5*time.Second) {
+	refused := before
+	for began := time.Now(); refused == before; wait(ctx) {
 		if refused, err = c.Refused(ctx); err != nil {
 			return err
 		}
@@ -260,12 +272,16 @@ func (s *Site) limitCluster(ctx context.Context, t *testing.T, c *lab.TemporalCl
 	}
 	boot()
 	for range 3 {
-		pause(ctx, t, 5*time.Second)
+		wait(ctx)
 	}
-	if refused, err = c.Refused(ctx); err != nil {
+	after, err := c.Refused(ctx)
+	if err != nil {
 		return err
 	}
-	t.Logf("%d requests were refused with RESOURCE_EXHAUSTED", refused)
+	if after == refused {
+		return errors.New("the frontend has refused no request since machines boot")
+	}
+	t.Logf("%d requests were refused with RESOURCE_EXHAUSTED", after-before)
 	return undo()
 }
 

@@ -59,8 +59,8 @@ func TestSignedIPXE(t *testing.T) {
 	_, err = m.WaitSerial(ctx, "secureboot: Secure boot enabled")
 	require.NoError(t, err)
 	eventually(ctx, t, "the image on the disk", func() bool {
-		var w inventory.Workflow
-		require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows/signed", nil, &w))
+		w, err := s.Workflow(ctx, "signed")
+		require.NoError(t, err)
 		return w.Disk != nil && w.Phase == inventory.PhaseReady
 	})
 	s.must(ctx, t, "workflow", "cancel", "signed") // this firmware does not know the signature of the installed system

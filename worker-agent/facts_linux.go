@@ -26,6 +26,8 @@ type HostFinder struct {
 	Proc string
 	// Neighbours are what LLDP has heard; nil: nothing.
 	Neighbours *Neighbours
+
+	nicFirmware func(name string) string // nil: asks the kernel
 }
 
 // Facts implements Finder. Facts that cannot be read are left out.
@@ -53,7 +55,11 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	}
 
 	f.BMC = h.insideBMC(sys)
-	f.NICs = listNICs(sys)
+	firmware := nicFirmware
+	if h.nicFirmware != nil {
+		firmware = h.nicFirmware
+	}
+	f.NICs = listNICs(sys, firmware)
 	heard := h.Neighbours.Heard()
 	for i, n := range f.NICs {
 		if neighbour, ok := heard[n.Name]; ok {
@@ -115,6 +121,20 @@ func clean(s string) string {
 	return strings.Join(strings.Fields(plaintext.Line(s, len(s))), " ")
 }
 
+// diskFirmware returns the firmware revision of a disk, or "". Of a SATA disk, the SCSI revision has only half of it, and the
+// whole is in words 23 to 26 of IDENTIFY DEVICE, from byte 60 of VPD page 89h (SAT-3 §12.4.2, ACS-3 §7.12.7).
+func diskFirmware(dir string) string {
+	const revision = 60 + 2*23
+	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg89")); err == nil && len(page) >= revision+8 {
+		text := page[revision : revision+8]
+		for i := 0; i < len(text); i += 2 { // the first character is in the high byte of a word
+			text[i], text[i+1] = text[i+1], text[i]
+		}
+		return clean(string(text))
+	}
+	return cmp.Or(word(dir, "device/firmware_rev"), word(dir, "device/rev")) // of NVMe, of SCSI
+}
+
 // nicFirmware returns the firmware version that the driver of a network interface reports (ETHTOOL_GDRVINFO), or "".
 func nicFirmware(name string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -133,7 +153,7 @@ func nicFirmware(name string) string {
 	return version
 }
 
-func listNICs(sys string) []action.NIC {
+func listNICs(sys string, firmware func(name string) string) []action.NIC {
 	entries, err := os.ReadDir(filepath.Join(sys, "class/net"))
 	if err != nil {
 		return nil
@@ -147,7 +167,7 @@ func listNICs(sys string) []action.NIC {
 		if word(dir, "type") != "1" || err != nil || len(hw) != 6 || bytes.Equal(hw, make([]byte, 6)) {
 			continue
 		}
-		nic := action.NIC{Name: e.Name(), MAC: mac, Up: word(dir, "carrier") == "1", Firmware: nicFirmware(e.Name())}
+		nic := action.NIC{Name: e.Name(), MAC: mac, Up: word(dir, "carrier") == "1", Firmware: firmware(e.Name())}
 		if speed, err := strconv.Atoi(word(dir, "speed")); err == nil && speed > 0 {
 			nic.Speed = speed
 		}
@@ -194,7 +214,7 @@ func listDisks(sys string) ([]action.Disk, error) {
 			Removable:  word(dir, "removable") == "1",
 			ReadOnly:   word(dir, "ro") == "1",
 			Model:      word(dir, "device/model"),
-			Firmware:   cmp.Or(word(dir, "device/firmware_rev"), word(dir, "device/rev")), // of NVMe, of SCSI
+			Firmware:   diskFirmware(dir),
 		}
 
 		identity(&d, dir, name, where)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
@@ -42,9 +43,11 @@ func TestFacts(t *testing.T) {
 		"block/sda/device/model": "ST1", "block/sda/device/vendor": "SEAGATE", "block/sda/device/rev": "SN05", "block/sda/ro": "1",
 		"block/loop0/size": "99", "block/sr0/size": "99", "block/dm-0/size": "99", "block/zram0/size": "9", "block/md0/size": "9",
 		"block/sdb/size": "0",
+		"block/sdc/size": "2048", "block/sdc/device/rev": "FW12", "block/sdc/device/vpd_pg89": strings.Repeat("\x00", 106) + "WF2143 0" + "xx",
 	})
 	heard := &Neighbours{heard: map[string]action.Neighbour{"eth0": {System: "leaf-1", Port: "7"}}}
-	f, err := HostFinder{Sys: dir, Proc: filepath.Join(dir, "proc"), Neighbours: heard}.Facts(t.Context())
+	firmware := func(name string) string { return map[string]string{"eth0": "14.2"}[name] }
+	f, err := HostFinder{Sys: dir, Proc: filepath.Join(dir, "proc"), Neighbours: heard, nicFirmware: firmware}.Facts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +62,11 @@ func TestFacts(t *testing.T) {
 		f.CPUs < 1 || f.Memory < mib {
 		t.Errorf("%+v", f)
 	}
-	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true  <nil>} {eth1 52:54:00:00:00:02 0 false  <nil>}]" {
+	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true 14.2 <nil>} {eth1 52:54:00:00:00:02 0 false  <nil>}]" {
 		t.Errorf("interfaces %s", got)
 	}
 	want := map[string]string{
+		"/dev/sdc":     "||scsi|FW12340|1048576|[]",
 		"/dev/vda":     "VS1||virtio||1048576|[/dev/disk/by-id/virtio-VS1]",
 		"/dev/nvme0n1": "NV 1|eui.0025|nvme|2.1.0|2097152|[/dev/disk/by-id/nvme-eui.0025 /dev/disk/by-id/nvme-Fast_Disk_NV_1 /dev/disk/by-id/nvme-Fast_Disk_NV_1_1]",
 		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|SN05|4194304|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",

@@ -174,6 +174,17 @@ func TestLadderOfBootPaths(t *testing.T) {
 	w.closed()
 }
 
+// TestQuestionNamesShimOfAnInstaller: with the site's loader shim, UEFI does not boot another installer, and the question says so.
+func TestQuestionNamesShimOfAnInstaller(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.do.Site.Loader = inventory.LoaderShim
+	w.noPXEUntil = inventory.MaxBoots
+	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
+	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Contains(t, w.asked[0].Text, "with shim, UEFI boots only the agent, and this boot is that of another installer; set another loader")
+	w.closed()
+}
+
 // TestQuestionNamesSecureBoot: the agent of a machine does not come. With loader shim, the question says what was
 // delivered last.
 func TestQuestionNamesSecureBoot(t *testing.T) {
@@ -195,9 +206,13 @@ func TestQuestionNamesSecureBoot(t *testing.T) {
 		"initramfs":  {inventory.LoaderShim, initrd, "the file delivered last is initramfs, so the kernel was accepted"},
 		"iPXE":       {"", initrd, ""},
 		"ipxe.efi":   {"ipxe.efi", loader, ""},
+		"the site's": {"", kernel, "the file delivered last is vmlinuz: GRUB refuses a kernel"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].Loader = c.loader })
+			if name == "the site's" {
+				w.do.Site.Loader = inventory.LoaderShim
+			}
 			w.stray = func(g inventory.Grant) bool {
 				for _, kind := range c.heard {
 					w.signal(kind, g.Epoch, g.Boot, nil)

@@ -114,6 +114,9 @@ func (r *machineRun) secureBootHint() string {
 
 	last := "no file was delivered: with shim, firmware must boot by PXE (IPv4), not by HTTP"
 	switch {
+	case r.boot.installer && !heard[inventory.EventLoader]:
+		last = "no file was delivered: with shim, UEFI boots only the agent, and this boot is that of another installer; set another " +
+			"loader at the interface, for example snponly.efi, and switch Secure Boot off"
 	case heard[inventory.EventInitrd]:
 		last = "the file delivered last is initramfs, so the kernel was accepted"
 	case heard[inventory.EventKernel]:

@@ -167,7 +167,7 @@ func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupSt
 		steps := []SetupStep{namespace}
 		for _, a := range searchAttributes {
 			step, remedy := s.attribute(a)
-			steps = append(steps, missing(step, "the namespace comes first", remedy))
+			steps = append(steps, missing(step, "needs the namespace", remedy))
 		}
 		return steps, nil
 	}
@@ -253,7 +253,7 @@ func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	return step, nil
 }
 
-// attribute returns the step of a search attribute that is there, and the command that makes it.
+// attribute returns the step of a search attribute, marked as there, and the command that makes it.
 func (s setup) attribute(name string) (step SetupStep, remedy string) {
 	return SetupStep{What: "search attribute " + name + " (Keyword)", State: SetupThere},
 		fmt.Sprintf("temporal operator search-attribute create --namespace %s --name %s --type Keyword", s.config.Namespace, name)
