@@ -107,7 +107,7 @@ func checkLoader(f sbat.File, set sbat.Minimum) Finding {
 	switch {
 	case len(below) > 0:
 		return warn("%s: %s: %s", f.Name, f.Program, shortfalls(below)).remedy(remedy)
-	case !f.Program.Signed && sbat.InChain(f.Name):
+	case !f.Program.Signed && sbat.MustBeSigned(f.Name):
 		return warn("%s: %s: Secure Boot refuses it", f.Name, f.Program).remedy(remedy)
 	}
 	return ok("%s: %s", f.Name, f.Program)
