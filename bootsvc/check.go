@@ -207,7 +207,7 @@ func (s *Server) discover(ctx context.Context, iface string, found *answered) er
 	if err != nil {
 		return err
 	}
-	p, err := snippetClients[0].discover(mac)
+	p, err := probeClients[0].newDiscover(mac)
 	if err != nil {
 		return err
 	}

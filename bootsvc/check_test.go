@@ -141,8 +141,8 @@ func judged(self netip.Addr, found ...ForeignServer) (notes []string, err error)
 
 func TestJudgeCheck(t *testing.T) {
 	self := netip.MustParseAddr("10.10.20.2")
-	me := ForeignServer{Server: self, BootFile: "http://10.10.20.2" + checkURL}
-	twin := ForeignServer{Server: netip.MustParseAddr("192.168.1.10"), BootFile: "http://192.168.1.10:7080" + checkURL}
+	me := ForeignServer{Server: self, BootOffer: BootOffer{BootFile: "http://10.10.20.2" + checkURL}}
+	twin := ForeignServer{Server: netip.MustParseAddr("192.168.1.10"), BootOffer: BootOffer{BootFile: "http://192.168.1.10:7080" + checkURL}}
 	router := ForeignServer{Server: netip.MustParseAddr("10.10.20.1"), Offered: netip.MustParseAddr("10.10.20.150")}
 	if notes, err := judged(self, me); err != nil || len(notes) != 0 {
 		t.Errorf("alone: %v %v", notes, err)
@@ -170,12 +170,12 @@ func TestJudgeCheck(t *testing.T) {
 // history, and cannot hide this server or another Ingot server.
 func TestS48ForgedOffersAreBounded(t *testing.T) {
 	self := netip.MustParseAddr("10.10.20.2")
-	me := ForeignServer{Server: self, BootFile: "http://10.10.20.2" + checkURL}
+	me := ForeignServer{Server: self, BootOffer: BootOffer{BootFile: "http://10.10.20.2" + checkURL}}
 	var routers, twins []ForeignServer
 	for n := range 5000 {
 		at := netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})
 		routers = append(routers, ForeignServer{Server: at})
-		twins = append(twins, ForeignServer{Server: at, BootFile: "http://10.30.0.1" + checkURL})
+		twins = append(twins, ForeignServer{Server: at, BootOffer: BootOffer{BootFile: "http://10.30.0.1" + checkURL}})
 	}
 	notes, err := judged(self, append(routers, me)...)
 	if err != nil || len(notes) != maxNamed+1 || !strings.Contains(notes[maxNamed], "and more") {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -272,23 +273,21 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
-// The loaders of iPXE and those of Secure Boot. A shim asks for its second stage: Debian's for grubx64.efi, that of the
-// iPXE project for its own name without "-shim".
+// The loaders of iPXE and those of Secure Boot. What a shim starts is in sbat.Chain.
 const (
 	loaderBIOS     = "undionly.kpxe"
 	loaderUEFI     = "snponly.efi"
 	loaderIPXEShim = "snponly-shim.efi"
 	loaderShim     = "shimx64.efi"
-	secondStage    = "grubx64.efi"
 )
 
 // SecureLoaderFiles returns the files that UEFI x64 fetches with a loader of inventory.SecureLoaders, or nil for any other.
 func SecureLoaderFiles(loader string) []string {
 	switch loader {
 	case inventory.LoaderShim:
-		return []string{loaderShim, secondStage}
+		return sbat.Chain(loaderShim)
 	case inventory.LoaderIPXEShim:
-		return []string{loaderIPXEShim, loaderUEFI, loaderShim}
+		return append(sbat.Chain(loaderIPXEShim), loaderShim) // iPXE starts the kernel through it
 	}
 	return nil
 }

@@ -110,7 +110,9 @@ func TestGrubDiscovers(t *testing.T) {
 		c.Loader = inventory.LoaderShim
 		c.Discovery = map[string]inventory.Range{"lo": {From: netip.MustParseAddr("127.0.0.2"), To: netip.MustParseAddr("127.0.0.2")}}
 	})
-	write(t, filepath.Join(s.cfg.LoaderDir, "shimx64.efi"), "shim")
+	for _, name := range SecureLoaderFiles(inventory.LoaderShim) {
+		write(t, filepath.Join(s.cfg.LoaderDir, name), name)
+	}
 	addr := startTFTP(t, s)
 	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}

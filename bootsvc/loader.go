@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
@@ -65,22 +66,23 @@ func (s *Server) checkSBAT(name string, r io.ReaderAt) error {
 	return nil
 }
 
-// unserved returns why a loader cannot be handed out, or "". Shim needs its second stage.
+// unserved returns why a loader cannot be handed out, or "". It names each file of the loader's chain that is missing
+// or refused.
 func (s *Server) unserved(name string) string {
-	names := []string{name}
-	if name == loaderShim {
-		names = append(names, secondStage)
-	}
-	for _, x := range names {
+	var reasons []string
+	for _, x := range sbat.Chain(name) {
 		f, _, err := s.openLoader(x)
 		switch {
 		case err == nil:
 			_ = f.Close() // nothing was written
 		case errors.Is(err, errOldLoader):
-			return fmt.Sprintf("loader %s is not served: %v", name, err)
-		case x == name:
-			return fmt.Sprintf("loader %s is missing in %s", name, s.cfg.LoaderDir)
+			reasons = append(reasons, err.Error())
+		default:
+			reasons = append(reasons, fmt.Sprintf("%s is missing in %s", x, s.cfg.LoaderDir))
 		}
 	}
-	return ""
+	if len(reasons) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("loader %s is not served: %s", name, strings.Join(reasons, "; "))
 }

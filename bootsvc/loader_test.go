@@ -65,3 +65,47 @@ func TestS36OldLoadersAreNotServed(t *testing.T) {
 		}
 	}
 }
+
+// TestMissingStages: DHCP does not name a loader whose second stage is missing or refused, and each such file is named.
+func TestMissingStages(t *testing.T) {
+	for _, c := range []struct {
+		loader, first string
+		have          []string
+		minimum       sbat.Minimum
+		want          []string // in the reason; none: the loader is served
+	}{
+		{inventory.LoaderShim, loaderShim, []string{loaderShim}, nil, []string{"grubx64.efi is missing in "}},
+		{inventory.LoaderShim, loaderShim, nil, nil, []string{"shimx64.efi is missing in ", "; grubx64.efi is missing in "}},
+		{inventory.LoaderShim, loaderShim, []string{loaderShim, "grubx64.efi"}, nil, nil},
+		{inventory.LoaderIPXEShim, loaderIPXEShim, []string{loaderIPXEShim}, nil, []string{"snponly.efi is missing in "}},
+		{inventory.LoaderIPXEShim, loaderIPXEShim, []string{loaderIPXEShim, loaderUEFI}, nil, nil},
+		{
+			inventory.LoaderIPXEShim, loaderIPXEShim,
+			[]string{loaderIPXEShim, loaderUEFI},
+			sbat.Minimum{"ipxe": 2},
+			[]string{"snponly-shim.efi: ipxe 1 is below the minimum 2", "; snponly.efi: ipxe 1 is below the minimum 2"},
+		},
+	} {
+		f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Loader = c.loader })}}
+		s, _ := newServer(t, f, func(cfg *Config) {
+			cfg.LoaderDir, cfg.MinimumSBAT = t.TempDir(), c.minimum
+			for _, file := range c.have {
+				write(t, filepath.Join(cfg.LoaderDir, file), string(fakeloader.Program(fakeloader.Format+fakeloader.Line("ipxe,1"), true)))
+			}
+		})
+		f.setGrant(armed("node1"))
+		e, err := s.Why(t.Context(), testMAC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uefi := e.Answers[1]
+		if served := uefi.BootFile == c.first; served != (len(c.want) == 0) {
+			t.Errorf("%s with %v: DHCP names %q: %s", c.loader, c.have, uefi.BootFile, uefi.Reason)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(uefi.Reason, want) {
+				t.Errorf("%s with %v: the reason is %q, without %q", c.loader, c.have, uefi.Reason, want)
+			}
+		}
+	}
+}

@@ -17,14 +17,20 @@ import (
 
 // ForeignServer is a DHCP server that answered a probe.
 type ForeignServer struct {
-	Server   netip.Addr // option 54, or the packet's siaddr
-	Offered  netip.Addr // invalid = a proxy, which offers no address
+	Server  netip.Addr // option 54, or the packet's siaddr
+	Offered netip.Addr // invalid = a proxy, which offers no address
+	Proxy   bool
+	BootOffer
+	// ByClient are its answers by the name of the client that asked (ProbeSnippet): nil = no answer. A client that
+	// was not asked is missing.
+	ByClient map[string]*BootOffer
+}
+
+// BootOffer is what an answer says of booting.
+type BootOffer struct {
 	BootFile string     // shortened, printable ASCII
 	Next     netip.Addr // siaddr: where BootFile is
-	Class    string     // option 60, as BootFile
-	Proxy    bool
-	// ByClient are its answers by the name of the client that asked (ProbeSnippet).
-	ByClient map[string]ForeignServer
+	Class    string     // option 60; shortened, printable ASCII
 }
 
 // probeWait is how long a probe waits for answers after each of two DISCOVERs. dnsmasq answers the first one after 3
@@ -35,20 +41,17 @@ const probeWait = 2 * time.Second
 // servers that answer, each once, within 4 seconds. It takes no lease. It does not
 // find Ingot, which does not answer unknown MACs, except where discovery is on. It needs CAP_NET_RAW.
 func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
-	return probeAs(ctx, iface, snippetClients[:1])
+	return probeAs(ctx, iface, probeClients[:1])
 }
 
 // ProbeSnippet is ProbeDHCP, and asks the servers that it finds as each other client of Snippet, too. A
 // server that does not answer a client takes 4 seconds more.
 func ProbeSnippet(ctx context.Context, iface string) ([]ForeignServer, error) {
-	return probeAs(ctx, iface, snippetClients)
+	return probeAs(ctx, iface, probeClients)
 }
 
-// probeAs returns the servers that answer the first of clients, with their answers to all.
-func probeAs(ctx context.Context, iface string, clients []snippetClient) (found []ForeignServer, err error) {
-	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac) // never fails (crypto/rand)
-	mac[0] = mac[0]&^1 | 2
+// probeAs returns the servers on an interface that answer the first of clients, with their answers to all.
+func probeAs(ctx context.Context, iface string, clients []probeClient) ([]ForeignServer, error) {
 	conn, err := nclient4.NewRawUDPConn(iface, dhcpv4.ClientPort)
 	if err != nil {
 		return nil, fmt.Errorf("probing for DHCP servers on %q: %w", iface, err)
@@ -57,36 +60,62 @@ func probeAs(ctx context.Context, iface string, clients []snippetClient) (found 
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
+	found, err := askAs(ctx, conn, clients)
+	if err != nil {
+		return found, fmt.Errorf("probing for DHCP servers on %q: %w", iface, err)
+	}
+	return found, nil
+}
+
+// askAs is probeAs on a socket. With an error it returns what it has found until then.
+func askAs(ctx context.Context, conn net.PacketConn, clients []probeClient) (found []ForeignServer, err error) {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails (crypto/rand)
+	mac[0] = mac[0]&^1 | 2
+
 	for n, c := range clients { // one after another: a server may drop a client's second DISCOVER while it works on the first
-		p, err := c.discover(mac)
+		p, err := c.newDiscover(mac)
 		if err != nil {
 			return found, fmt.Errorf("building a DISCOVER: %w", err)
 		}
-		answers, err := askServers(ctx, conn, p, len(found))
+		answers, err := askServers(ctx, conn, p, found)
 		if n == 0 {
-			found = answers
+			found = slices.Clone(answers)
 		}
 		for i := range found {
-			if at := slices.IndexFunc(answers, func(a ForeignServer) bool { return a.Server == found[i].Server }); at >= 0 {
-				if found[i].ByClient == nil {
-					found[i].ByClient = map[string]ForeignServer{}
-				}
-				found[i].ByClient[c.name] = answers[at]
-			}
+			found[i].note(c, answers, err == nil)
 		}
-		if err != nil {
-			return found, fmt.Errorf("probing for DHCP servers on %q: %w", iface, err)
-		}
-		if len(found) == 0 {
-			break
+		if err != nil || len(found) == 0 {
+			return found, err
 		}
 	}
 	return found, nil
 }
 
-// askServers broadcasts p twice and returns the servers that answer. It does not wait for more than enough
-// servers; 0 = for all.
-func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, enough int) (found []ForeignServer, err error) {
+// note adds f's answer to a client, or that there is none if complete.
+func (f *ForeignServer) note(c probeClient, answers []ForeignServer, complete bool) {
+	at := f.indexIn(answers)
+	if at < 0 && !complete {
+		return
+	}
+	if f.ByClient == nil {
+		f.ByClient = map[string]*BootOffer{}
+	}
+	f.ByClient[c.name] = nil
+	if at >= 0 {
+		f.ByClient[c.name] = &answers[at].BootOffer
+	}
+}
+
+// indexIn returns where servers has f, or -1.
+func (f *ForeignServer) indexIn(servers []ForeignServer) int {
+	return slices.IndexFunc(servers, func(x ForeignServer) bool { return x.Server == f.Server })
+}
+
+// askServers broadcasts p twice and returns the servers that answer. It waits no longer than until all of known have
+// answered, if there are any.
+func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, known []ForeignServer) (found []ForeignServer, err error) {
+	isMissing := func(x ForeignServer) bool { return x.indexIn(found) < 0 }
 	buf := make([]byte, maxDatagram)
 	for range 2 {
 		if _, err := conn.WriteTo(p.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ServerPort}); err != nil {
@@ -106,11 +135,10 @@ func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, enou
 			if err != nil {
 				return found, err
 			}
-			f, ok := offer(buf[:n], p.TransactionID)
-			if ok && !slices.ContainsFunc(found, func(x ForeignServer) bool { return x.Server == f.Server }) {
+			if f, ok := offer(buf[:n], p.TransactionID); ok && isMissing(f) {
 				found = append(found, f)
 			}
-			if len(found) == enough && enough > 0 {
+			if len(known) > 0 && !slices.ContainsFunc(known, isMissing) {
 				return found, nil
 			}
 		}
@@ -127,7 +155,7 @@ func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	}
 	f := ForeignServer{
 		Server: addr4(p.Options.Get(dhcpv4.OptionServerIdentifier)), Offered: addr4(p.YourIPAddr),
-		BootFile: clean(p.BootFileName), Next: addr4(p.ServerIPAddr), Class: clean(p.ClassIdentifier()),
+		BootOffer: BootOffer{clean(p.BootFileName), addr4(p.ServerIPAddr), clean(p.ClassIdentifier())},
 	}
 	if !f.Server.IsValid() {
 		f.Server = addr4(p.ServerIPAddr)

@@ -12,16 +12,16 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// A snippetClient is a kind of client to which Snippet names a boot file.
-type snippetClient struct {
+// A probeClient is a kind of client as which servers are asked, and to which Snippet names a boot file.
+type probeClient struct {
 	name, class string // class: option 60
 	arch        int
 	files       []string // by TFTP: one of them
 	path        string   // by HTTP
 }
 
-// snippetClients has UEFI PXE first: a proxy answers no client without a PXE class, and every snippet serves it.
-var snippetClients = []snippetClient{
+// probeClients has UEFI PXE first: a proxy answers no client without a PXE class, and every snippet serves it.
+var probeClients = []probeClient{
 	{name: "UEFI PXE", class: "PXEClient:Arch:00007:UNDI:003016", arch: ArchUEFIEBC, files: []string{loaderUEFI, loaderShim}},
 	{name: "UEFI PXE as architecture 9", class: "PXEClient:Arch:00009:UNDI:003016", arch: ArchUEFI, files: []string{loaderUEFI, loaderShim}},
 	{name: "BIOS PXE", class: "PXEClient:Arch:00000:UNDI:002001", arch: ArchBIOS, files: []string{loaderBIOS}},
@@ -29,8 +29,8 @@ var snippetClients = []snippetClient{
 	{name: "iPXE", class: "PXEClient:Arch:00007:UNDI:003010", arch: ArchUEFIEBC, path: scriptPath},
 }
 
-// discover returns a DISCOVER of the client.
-func (c snippetClient) discover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
+// newDiscover returns a DISCOVER of the client.
+func (c probeClient) newDiscover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(c.class)),
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.Arch(c.arch))),
@@ -44,18 +44,18 @@ func (c snippetClient) discover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 }
 
 // SnippetDifferences compares the answers of a server (ProbeSnippet) with what Snippet names for an address and one
-// of the HTTP ports. It returns one text for each client that gets something else; uefi reports whether UEFI
+// of the HTTP ports. It returns one text for each client that was asked and gets something else; uefi reports whether UEFI
 // PXE is such a client.
 func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int) (texts []string, uefi bool) {
-	for n, c := range snippetClients {
-		a, ok := f.ByClient[c.name]
+	for n, c := range probeClients {
+		a, asked := f.ByClient[c.name]
 		want := c.wanted(address, ports)
-		if ok && slices.Contains(want, a.bootSource(c)) {
+		if !asked || a != nil && slices.Contains(want, a.bootSource(c)) {
 			continue
 		}
 		got := "no boot file"
 		switch {
-		case !ok:
+		case a == nil:
 			got = "no answer"
 		case a.BootFile != "":
 			got = a.bootSource(c)
@@ -67,9 +67,9 @@ func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int) (text
 }
 
 // wanted returns the values of bootSource that are right for a client.
-func (c snippetClient) wanted(address netip.Addr, ports []int) (out []string) {
+func (c probeClient) wanted(address netip.Addr, ports []int) (out []string) {
 	for _, file := range c.files {
-		out = append(out, ForeignServer{BootFile: file, Next: address}.bootSource(c))
+		out = append(out, BootOffer{BootFile: file, Next: address}.bootSource(c))
 	}
 	if c.path == "" {
 		return out
@@ -80,7 +80,7 @@ func (c snippetClient) wanted(address netip.Addr, ports []int) (out []string) {
 			hosts = append([]string{address.String()}, hosts...)
 		}
 		for _, host := range hosts {
-			out = append(out, ForeignServer{BootFile: "http://" + host + c.path, Class: "HTTPClient"}.bootSource(c))
+			out = append(out, BootOffer{BootFile: "http://" + host + c.path, Class: "HTTPClient"}.bootSource(c))
 		}
 	}
 	return out
@@ -88,14 +88,14 @@ func (c snippetClient) wanted(address netip.Addr, ports []int) (out []string) {
 
 // bootSource returns what a client takes of an answer: the file, and its server for TFTP. Firmware that boots by HTTP
 // ignores an answer without its class.
-func (f ForeignServer) bootSource(c snippetClient) string {
-	text := strconv.Quote(f.BootFile)
+func (o BootOffer) bootSource(c probeClient) string {
+	text := strconv.Quote(o.BootFile)
 	switch {
-	case c.path == "" && !f.Next.IsValid():
+	case c.path == "" && !o.Next.IsValid():
 		text += " without a next server"
 	case c.path == "":
-		text += " of " + f.Next.String()
-	case c.path == loaderPath && !strings.HasPrefix(f.Class, "HTTPClient"):
+		text += " of " + o.Next.String()
+	case c.path == loaderPath && !strings.HasPrefix(o.Class, "HTTPClient"):
 		text += " without option 60, HTTPClient"
 	}
 	return text

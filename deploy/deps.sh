@@ -211,7 +211,7 @@ unpack_all() {
 
 # Prometheus scrapes a server in a test, and its promtool checks alert rules. What else it depends on is for its own pages.
 # netplan reads the network of an installed system; installed, it would configure this host.
-unpack_judges() {
+unpack_test_programs() {
   is_unpacked prometheus && is_unpacked netplan && return 0
   mkdir -p "$CACHE/pkg"
   exec 9> "$CACHE/pkg/.lock"
@@ -220,7 +220,7 @@ unpack_judges() {
   unpack netplan netplan.io libnetplan0 libyaml-0-2
   exec 9>&-
 }
-! wants test || unpack_judges
+! wants test || unpack_test_programs
 
 unpack_peers() {
   is_unpacked clients && is_unpacked postgres && is_unpacked signing && return 0

@@ -158,13 +158,13 @@ type Interface struct {
 	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; shim, ipxe-shim: with Secure Boot
 }
 
-// Words for an Interface's Loader with which UEFI x64 boots with Secure Boot on. BIOS keeps its loader.
+// Values of Interface.Loader with which UEFI x64 boots with Secure Boot on. BIOS keeps its loader.
 const (
 	LoaderShim     = "shim"      // Debian's shim, GRUB and signed kernel, over TFTP
 	LoaderIPXEShim = "ipxe-shim" // the signed shim and iPXE of the iPXE project
 )
 
-// SecureLoaders returns the words for an Interface's Loader that are not the name of a file.
+// SecureLoaders returns the values of Interface.Loader that are not the name of a file.
 func SecureLoaders() []string { return []string{LoaderShim, LoaderIPXEShim} }
 
 // Split returns the fields that a file sets by writing text as key: an address with the

@@ -123,7 +123,7 @@ type Netboot struct {
 	LinkLocal bool `json:"link_local,omitempty"`
 	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: beside the program.
 	Loaders string `json:"loaders,omitempty"`
-	// Loader is that of machines whose interface names none, and of discovered ones: shim or ipxe-shim, with which UEFI x64
+	// Loader is the loader for interfaces without one, and for discovered machines: shim or ipxe-shim, with which UEFI x64
 	// boots with Secure Boot on. Default: iPXE, which is not signed.
 	Loader string `json:"loader,omitempty"`
 	// MinimumSBAT are the least SBAT generations of components of the loaders, for example {shim: 4, grub: 5}. A

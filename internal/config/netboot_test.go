@@ -30,7 +30,7 @@ func TestRelayOnly(t *testing.T) {
 	require.False(t, Default().Netboot.On())
 }
 
-// TestLoader: a word that is no loader of Secure Boot is refused; names of files belong to interfaces of machines.
+// TestLoader: an unknown loader is refused; names of files belong to interfaces of machines.
 func TestLoader(t *testing.T) {
 	c, err := load(t, "netboot:\n  loader: shim\n")
 	require.NoError(t, err)

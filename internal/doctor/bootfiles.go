@@ -10,8 +10,10 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/sbat"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 func checkBootFiles(_ context.Context, d *host) (out []Finding) {
@@ -24,6 +26,9 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		{n.AgentOS, "netboot.agent_os", "vmlinuz", agentOS},
 		{n.AgentOS, "netboot.agent_os", "initramfs", agentOS},
 	} {
+		if slices.Contains(bootsvc.SecureLoaderFiles(n.Loader), f.file) {
+			continue // checkSecureBoot
+		}
 		at := filepath.Join(f.dir, f.file)
 		st, err := os.Stat(at)
 		switch {
@@ -38,33 +43,40 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		}
 	}
 
-	out = append(out, checkShim(n.Loaders)...)
-	for _, file := range bootsvc.SecureLoaderFiles(n.Loader) {
-		if _, err := os.Stat(filepath.Join(n.Loaders, file)); err != nil {
-			out = append(out, fail("netboot.loader is %s, and netboot.loaders has no %s", n.Loader, file).
-				remedy("copy it there (docs/booting.md, Secure Boot), or leave netboot.loader out"))
-		}
-	}
-	return out
+	return append(out, checkSecureBoot(n)...)
 }
 
-// checkShim checks that shim, if it is there, has the second stage for which it asks.
-func checkShim(dir string) []Finding {
-	shim, grub := filepath.Join(dir, "shimx64.efi"), filepath.Join(dir, "grubx64.efi")
-	if st, err := os.Stat(shim); dir == "" || err != nil || !st.Mode().IsRegular() {
-		return nil
+// checkSecureBoot checks that each file is there that netboot.loader needs. Without that key, a shim of Debian alone is
+// for interfaces with loader: shim, and needs its second stage.
+func checkSecureBoot(n config.Netboot) (out []Finding) {
+	missing := func(file string) bool {
+		st, err := os.Stat(filepath.Join(n.Loaders, file))
+		return err != nil || !st.Mode().IsRegular() || st.Size() == 0
 	}
-	if st, err := os.Stat(grub); err != nil || st.Size() == 0 {
-		return []Finding{fail("%s has no grubx64.efi beside it, for which shim asks", shim).
-			remedy("copy grubnetx64.efi.signed of Debian's package grub-efi-amd64-signed there as grubx64.efi")}
+	for _, file := range bootsvc.SecureLoaderFiles(n.Loader) {
+		if missing(file) {
+			out = append(out, fail("netboot.loader is %s, and netboot.loaders has no %s", n.Loader, file).
+				remedy(loaderRemedy(n.Loader, file)+", or leave netboot.loader out"))
+		}
 	}
-	return []Finding{ok("%s has its grubx64.efi beside it", shim)}
+
+	const shim, grub, signedIPXE = "shimx64.efi", "grubx64.efi", "snponly-shim.efi"
+	at := filepath.Join(n.Loaders, shim)
+	switch {
+	case n.Loaders == "" || n.Loader != "" || missing(shim):
+	case !missing(grub):
+		out = append(out, ok("%s has its %s beside it", at, grub))
+	case missing(signedIPXE): // which starts kernels through that shim
+		out = append(out, fail("%s has no %s beside it, for which shim asks", at, grub).remedy(loaderRemedy(inventory.LoaderShim, grub)))
+	}
+	return out
 }
 
 // checkLoaders shows the versions of the loaders, and compares them with netboot.minimum_sbat and, where that is
 // silent, with the generations below which vulnerabilities are known.
 func checkLoaders(_ context.Context, d *host) (out []Finding) {
-	dir, set := d.cfg.Netboot.Loaders, d.cfg.Netboot.MinimumSBAT
+	n := d.cfg.Netboot
+	dir, set := n.Loaders, n.MinimumSBAT
 	files, err := sbat.ReadDir(dir)
 	if err != nil {
 		return nil // checkBootFiles names what is missing
@@ -72,7 +84,7 @@ func checkLoaders(_ context.Context, d *host) (out []Finding) {
 
 	var have []string
 	for _, f := range files {
-		out = append(out, checkLoader(f, set))
+		out = append(out, checkLoader(f, n))
 		for _, c := range f.Program.Components {
 			have = append(have, c.Name)
 		}
@@ -87,13 +99,16 @@ func checkLoaders(_ context.Context, d *host) (out []Finding) {
 }
 
 // checkLoader shows the version of a loader.
-func checkLoader(f sbat.File, set sbat.Minimum) Finding {
-	remedy := loaderRemedy(f.Name)
+func checkLoader(f sbat.File, n config.Netboot) Finding {
+	set, remedy := n.MinimumSBAT, loaderRemedy(n.Loader, f.Name)
 	if f.Err != nil && len(set) > 0 && !errors.Is(f.Err, sbat.ErrNotUEFI) {
 		return fail("%s: %v; with netboot.minimum_sbat it is not served", f.Name, f.Err).remedy(remedy)
 	}
 	if below := set.Below(f.Name, f.Program); len(below) > 0 {
 		return fail("%s: %s: %s (netboot.minimum_sbat): it is not served", f.Name, f.Program, shortfalls(below)).remedy(remedy)
+	}
+	if !f.Program.Signed && slices.Contains(bootsvc.SecureLoaderFiles(n.Loader), f.Name) {
+		return fail("%s: %s: Secure Boot refuses it, and netboot.loader is %s", f.Name, f.Program, n.Loader).remedy(remedy)
 	}
 	if f.Err != nil {
 		return warn("%s: %v", f.Name, f.Err).remedy(remedy)
@@ -107,7 +122,7 @@ func checkLoader(f sbat.File, set sbat.Minimum) Finding {
 	switch {
 	case len(below) > 0:
 		return warn("%s: %s: %s", f.Name, f.Program, shortfalls(below)).remedy(remedy)
-	case !f.Program.Signed && sbat.InChain(f.Name):
+	case !f.Program.Signed && sbat.MustBeSigned(f.Name):
 		return warn("%s: %s: Secure Boot refuses it", f.Name, f.Program).remedy(remedy)
 	}
 	return ok("%s: %s", f.Name, f.Program)
@@ -126,13 +141,15 @@ func shortfalls(below []sbat.Shortfall) string {
 	return strings.Join(texts, "; ")
 }
 
-// loaderRemedy says where a newer loader comes from.
-func loaderRemedy(name string) string {
-	switch name {
-	case "shimx64.efi":
+// loaderRemedy says where a file of netboot.loaders comes from, by the configured loader.
+func loaderRemedy(loader, name string) string {
+	switch {
+	case name == "shimx64.efi":
 		return "copy shimx64.efi.signed of Debian's newest package shim-signed there as shimx64.efi"
-	case "grubx64.efi":
+	case name == "grubx64.efi":
 		return "copy grubnetx64.efi.signed of Debian's newest package grub-efi-amd64-signed there as grubx64.efi"
+	case name == "snponly-shim.efi", name == "snponly.efi" && loader == inventory.LoaderIPXEShim:
+		return "copy x86_64-sb/" + name + " of the iPXE project's newest ipxeboot.tar.gz there"
 	}
 	return "take " + name + " from a newer package"
 }

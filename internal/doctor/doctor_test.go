@@ -203,18 +203,33 @@ func TestAllMachinesAreRead(t *testing.T) {
 	require.Len(t, d.machines, 2)
 }
 
-// TestShimNeedsItsSecondStage: shim alone starts nothing.
+// TestShimNeedsItsSecondStage: Debian's shim alone starts nothing, except the kernels of a signed iPXE.
 func TestShimNeedsItsSecondStage(t *testing.T) {
-	dir := t.TempDir()
-	require.Empty(t, checkShim(""))
-	require.Empty(t, checkShim(dir))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "shimx64.efi"), []byte("shim"), 0o600))
-	found := checkShim(dir)
+	n := config.Netboot{Loaders: t.TempDir()}
+	put := func(file string) {
+		require.NoError(t, os.WriteFile(filepath.Join(n.Loaders, file), []byte(file), 0o600))
+	}
+	require.Empty(t, checkSecureBoot(config.Netboot{}))
+	require.Empty(t, checkSecureBoot(n))
+	put("shimx64.efi")
+	found := checkSecureBoot(n)
 	require.Len(t, found, 1)
+	require.Equal(t, StateFail, found[0].State)
 	require.Contains(t, found[0].Text, "has no grubx64.efi beside it")
-	require.NotEmpty(t, found[0].Remedy)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "grubx64.efi"), []byte("grub"), 0o600))
-	require.Contains(t, checkShim(dir)[0].Text, "has its grubx64.efi beside it")
+	require.Contains(t, found[0].Remedy, "grub-efi-amd64-signed")
+	n.Loader = inventory.LoaderShim
+	found = checkSecureBoot(n)
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].Text, "netboot.loaders has no grubx64.efi")
+
+	put("snponly-shim.efi")
+	put("snponly.efi")
+	for _, n.Loader = range []string{"", inventory.LoaderIPXEShim} {
+		require.Empty(t, checkSecureBoot(n), "a complete site of ipxe-shim: %q", n.Loader)
+	}
+	put("grubx64.efi")
+	n.Loader = ""
+	require.Contains(t, checkSecureBoot(n)[0].Text, "has its grubx64.efi beside it")
 }
 
 // TestLoaderOfTheSiteIsThere: each file that netboot.loader needs and netboot.loaders does not have is a failure.
@@ -225,6 +240,9 @@ func TestLoaderOfTheSiteIsThere(t *testing.T) {
 		for _, f := range checkBootFiles(t.Context(), d) {
 			if file, ok := strings.CutPrefix(f.Text, "netboot.loader is ipxe-shim, and netboot.loaders has no "); ok {
 				require.Equal(t, StateFail, f.State)
+				if file != "shimx64.efi" {
+					require.Contains(t, f.Remedy, "x86_64-sb/"+file)
+				}
 				files = append(files, file)
 			}
 		}
@@ -235,6 +253,27 @@ func TestLoaderOfTheSiteIsThere(t *testing.T) {
 	require.Equal(t, []string{"snponly.efi", "shimx64.efi"}, missing())
 	d.cfg.Netboot.Loader = ""
 	require.Empty(t, missing())
+}
+
+// TestLoadersOfTheSiteAreSigned: what netboot.loader needs and Secure Boot refuses is a failure.
+func TestLoadersOfTheSiteAreSigned(t *testing.T) {
+	dir := t.TempDir()
+	put := func(file string, signed bool) {
+		b := fakeloader.Program(fakeloader.Format+fakeloader.Line("ipxe,1"), signed)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), b, 0o600))
+	}
+	look := func(loader string) []Finding {
+		return runChecks(t, &host{cfg: config.Config{Netboot: config.Netboot{Loaders: dir, Loader: loader}}}, "loaders")
+	}
+	put("snponly.efi", false)
+	require.Equal(t, StateOK, look("")[0].State)
+	require.Equal(t, StateOK, look(inventory.LoaderShim)[0].State)
+	found := look(inventory.LoaderIPXEShim)[0]
+	require.Equal(t, StateFail, found.State)
+	require.Contains(t, found.Text, "snponly.efi: ipxe 1 (1.2-3), not signed: Secure Boot refuses it, and netboot.loader is ipxe-shim")
+	require.Contains(t, found.Remedy, "x86_64-sb/snponly.efi of the iPXE project's newest ipxeboot.tar.gz")
+	put("snponly.efi", true)
+	require.Equal(t, StateOK, look(inventory.LoaderIPXEShim)[0].State)
 }
 
 // TestS36DoctorShowsLoaders: a line for each loader with its generations and signature; what is below a known

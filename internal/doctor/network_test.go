@@ -37,8 +37,8 @@ func TestDoctorLooksAtDiscoveryRanges(t *testing.T) {
 func asSnippet(loader string) bootsvc.ForeignServer {
 	self := addr("10.0.0.2")
 	return bootsvc.ForeignServer{
-		Server: addr("10.0.0.3"), Offered: addr("10.0.0.150"), BootFile: loader, Next: self,
-		ByClient: map[string]bootsvc.ForeignServer{
+		Server: addr("10.0.0.3"), Offered: addr("10.0.0.150"), BootOffer: bootsvc.BootOffer{BootFile: loader, Next: self},
+		ByClient: map[string]*bootsvc.BootOffer{
 			"UEFI PXE":                   {BootFile: loader, Next: self},
 			"UEFI PXE as architecture 9": {BootFile: loader, Next: self},
 			"BIOS PXE":                   {BootFile: "undionly.kpxe", Next: self},
@@ -66,40 +66,42 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 	}
 
 	for client, c := range map[string]struct {
-		answer      bootsvc.ForeignServer
+		answer      bootsvc.BootOffer
 		state, text string
 	}{
 		"UEFI PXE": {
-			bootsvc.ForeignServer{BootFile: "snponly.efi", Next: addr("10.0.1.2")},
+			bootsvc.BootOffer{BootFile: "snponly.efi", Next: addr("10.0.1.2")},
 			StateFail,
 			`UEFI PXE gets "snponly.efi" of 10.0.1.2, not "snponly.efi" of 10.0.0.2`,
 		},
 		"UEFI PXE as architecture 9": {
-			bootsvc.ForeignServer{BootFile: "other.efi"},
+			bootsvc.BootOffer{BootFile: "other.efi"},
 			StateWarn,
 			`UEFI PXE as architecture 9 gets "other.efi" without a next server, not "snponly.efi" of 10.0.0.2`,
 		},
-		"BIOS PXE": {bootsvc.ForeignServer{}, StateWarn, `BIOS PXE gets no boot file, not "undionly.kpxe" of 10.0.0.2`},
+		"BIOS PXE": {bootsvc.BootOffer{}, StateWarn, `BIOS PXE gets no boot file, not "undionly.kpxe" of 10.0.0.2`},
 		"UEFI HTTP": {
-			bootsvc.ForeignServer{BootFile: "http://10.0.0.2/ipxe/binary/snponly.efi"},
+			bootsvc.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly.efi"},
 			StateWarn,
 			`UEFI HTTP gets "http://10.0.0.2/ipxe/binary/snponly.efi" without option 60, HTTPClient, not "http`,
 		},
 		"iPXE": {
-			bootsvc.ForeignServer{BootFile: "http://10.0.0.2:81/autoexec.ipxe"},
+			bootsvc.BootOffer{BootFile: "http://10.0.0.2:81/autoexec.ipxe"},
 			StateWarn,
 			`iPXE gets "http://10.0.0.2:81/autoexec.ipxe", not "http://10.0.0.2/autoexec.ipxe"`,
 		},
 	} {
 		f := asSnippet("snponly.efi")
-		f.ByClient[client] = c.answer
+		f.ByClient[client] = &c.answer
 		got := check("eth1", f)
 		require.Equal(t, c.state, got.State, got.Text)
 		require.Contains(t, got.Text, ": "+c.text)
 		require.NotContains(t, got.Text, ";", "the other parts are right")
 		require.Contains(t, got.Remedy, "ingot dhcp snippet")
-		delete(f.ByClient, client)
+		f.ByClient[client] = nil
 		require.Contains(t, check("eth1", f).Text, client+" gets no answer")
+		delete(f.ByClient, client)
+		require.Equal(t, StateOK, check("eth1", f).State, "it was not asked")
 	}
 
 	require.Equal(t, StateWarn, check("eth0", asSnippet("snponly.efi")).State, "a second server")

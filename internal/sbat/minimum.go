@@ -60,13 +60,6 @@ func Vulnerabilities(component string, n int) string {
 	return ""
 }
 
-// chain are the components that the files of the chain of Secure Boot must have, so that an old program without a
-// section .sbat is not taken for one without a minimum.
-var chain = map[string]string{"shimx64.efi": "shim", "grubx64.efi": "grub"}
-
-// InChain reports whether name is a file of the chain of Secure Boot, which must be signed.
-func InChain(name string) bool { return chain[name] != "" }
-
 // A Shortfall is a component of a program that is below its minimum.
 type Shortfall struct {
 	Component string
@@ -83,12 +76,12 @@ func (s Shortfall) String() string {
 }
 
 // Below returns the components of the program in the file name that are below m, in the order of their names.
-// Like in shim, a component that the program does not have is not compared, except that shimx64.efi must be
-// shim and grubx64.efi must be GRUB.
+// Like in shim, a component that the program does not have is not compared, except for the one that a file of
+// Chain must have.
 func (m Minimum) Below(name string, p Program) (out []Shortfall) {
 	for _, component := range m.Names() {
 		have, ok := p.generation(component)
-		if need := m[component]; have < need && (ok || chain[name] == component) {
+		if need := m[component]; have < need && (ok || stages[name].component == component) {
 			out = append(out, Shortfall{component, have, need})
 		}
 	}

@@ -99,11 +99,21 @@ func TestS36Minimum(t *testing.T) {
 	require.Equal(t, []Shortfall{{"shim", 0, 4}}, below)
 	require.Equal(t, "no generation of shim, but the minimum is 4", below[0].String())
 	require.Empty(t, known.Below("snponly.efi", read("")))
+	require.Equal(t, []Shortfall{{"shim", 0, 4}}, known.Below("snponly-shim.efi", read("")))
+	require.Equal(t, []Shortfall{{"ipxe", 0, 1}}, Minimum{"ipxe": 1}.Below("snponly.efi", read("")))
 	require.Empty(t, known.Below("grubx64.efi", read(shim+"grub,5,F,grub,2,u\n")))
 
 	set := Minimum{"shim": 5, "grub": 0, "grub.debian": 5}
 	require.Equal(t, []Shortfall{{"grub.debian", 4, 5}}, set.Below("grubx64.efi", read(grub)))
 	require.Equal(t, []Shortfall{{"shim", 4, 5}}, set.Below("any.efi", read(shim)))
+}
+
+func TestChain(t *testing.T) {
+	require.Equal(t, []string{"shimx64.efi", "grubx64.efi"}, Chain("shimx64.efi"))
+	require.Equal(t, []string{"snponly-shim.efi", "snponly.efi"}, Chain("snponly-shim.efi"))
+	require.Equal(t, []string{"ipxe.efi"}, Chain("ipxe.efi"))
+	require.True(t, MustBeSigned("snponly-shim.efi"))
+	require.False(t, MustBeSigned("snponly.efi"), "it is also started without Secure Boot")
 }
 
 func TestReadDir(t *testing.T) {

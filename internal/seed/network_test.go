@@ -105,7 +105,7 @@ func TestNetworkd(t *testing.T) {
 func TestNetplanAccepts(t *testing.T) {
 	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache"))
 	packages := filepath.Join(cache, "ingot-lab", "pkg")
-	if _, err := os.Stat(packages); err != nil {
+	if _, err := os.Stat(filepath.Join(packages, "netplan", ".stamp")); err != nil { // written when all is unpacked (deploy/deps.sh)
 		t.Skip("needs netplan: make deps")
 	}
 	root := filepath.Join(packages, "netplan", "usr")
