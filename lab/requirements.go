@@ -20,8 +20,10 @@ const (
 
 	// Secure Boot is on, with the certificate of SnakeoilKey.
 	ovmfSnakeoilVars = "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"
+)
 
-	// SnakeoilKey and SnakeoilCertificate sign what firmware with Spec.Snakeoil boots. The key's password is "snakeoil".
+// What signs the programs that firmware with Spec.Snakeoil boots. The key's password is "snakeoil".
+const (
 	SnakeoilKey         = "/usr/share/ovmf/PkKek-1-snakeoil.key"
 	SnakeoilCertificate = "/usr/share/ovmf/PkKek-1-snakeoil.pem"
 )

@@ -181,7 +181,11 @@ func TestQuestionNamesShimOfAnInstaller(t *testing.T) {
 	w.noPXEUntil = inventory.MaxBoots
 	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
-	require.Contains(t, w.asked[0].Text, "with shim, UEFI boots only the agent, and this boot is that of another installer; set another loader")
+	require.Contains(
+		t,
+		w.asked[0].Text,
+		"with shim, UEFI boots only the agent, and this boot is that of another installer; set another loader",
+	)
 	w.closed()
 }
 
