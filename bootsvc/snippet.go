@@ -16,10 +16,10 @@ import (
 // server on an interface with the mode "off". server is one of SnippetServers, otherwise the
 // error is inventory.ErrInvalid. address is Ingot's TFTP server, base the URL of its HTTP server.
 //
-// With secureBoot, UEFI machines that boot by PXE get shim instead of iPXE; it also boots with Secure Boot
-// off. The file names are the same for every machine and at all times: Ingot refuses them to a machine that
-// is not armed.
-func Snippet(server string, address netip.Addr, base string, secureBoot bool) (string, error) {
+// With a loader of inventory.SecureLoaders, UEFI machines get its shim instead of iPXE; it also boots with Secure
+// Boot off. The file names are the same for every machine and at all times: Ingot refuses them to a machine that is
+// not armed.
+func Snippet(server string, address netip.Addr, base, loader string) (string, error) {
 	text, ok := snippets[server]
 	if !ok {
 		return "", inventory.Invalid("server", "write one of "+strings.Join(SnippetServers(), ", "), "unknown DHCP server %q", server)
@@ -27,24 +27,38 @@ func Snippet(server string, address netip.Addr, base string, secureBoot bool) (s
 	if u, err := url.Parse(base); err != nil || u.Scheme != "http" || !agentHost.MatchString(u.Host) || u.Path != "" || !address.Is4() {
 		return "", fmt.Errorf("writing a snippet for %s and %q: %w", address, base, inventory.ErrInvalid)
 	}
-	uefi, note := loaderUEFI, oneIPXE
-	if secureBoot {
-		uefi, note = loaderShim, oneShim
+	if loader != "" && !slices.Contains(inventory.SecureLoaders(), loader) {
+		return "", inventory.Invalid("loader", "write one of "+strings.Join(inventory.SecureLoaders(), ", "), "unknown loader %q", loader)
+	}
+	pxe, http := snippetLoaders(loader)
+	note := oneIPXE
+	if loader != "" {
+		note = oneShim
 	}
 
 	var b strings.Builder
 	err := template.Must(template.New(server).Parse(text)).Execute(&b, map[string]string{
-		"Address": address.String(), "Script": base + scriptPath, "HTTP": base + loaderPath,
-		"BIOS": loaderBIOS, "UEFI": uefi, "OneLoader": note,
+		"Address": address.String(), "Script": base + scriptPath, "HTTP": base + loaderPath + http,
+		"BIOS": loaderBIOS, "UEFI": pxe, "OneLoader": note,
 	})
 	return b.String(), err
 }
 
 // The paths that Snippet names to clients of HTTP.
 const (
-	loaderPath = "/ipxe/binary/" + loaderUEFI
+	loaderPath = "/ipxe/binary/"
 	scriptPath = "/" + autoexecName
 )
+
+// snippetLoaders returns the files that Snippet names to UEFI. Debian's GRUB has only TFTP, so with shim a machine that
+// boots by HTTP still gets iPXE.
+func snippetLoaders(name string) (pxe, http string) {
+	pxe = loader(inventory.Interface{Loader: name}, ArchUEFI)
+	if pxe == loaderShim {
+		return pxe, loaderUEFI
+	}
+	return pxe, pxe
+}
 
 // SnippetServers returns the DHCP servers that Snippet knows.
 func SnippetServers() []string { return slices.Sorted(maps.Keys(snippets)) }

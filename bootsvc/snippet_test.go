@@ -13,24 +13,34 @@ import (
 func TestSnippet(t *testing.T) {
 	var golden strings.Builder
 	for _, server := range SnippetServers() {
-		text, err := Snippet(server, testSelf, "http://10.10.20.2:7080", false)
+		text, err := Snippet(server, testSelf, "http://10.10.20.2:7080", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		golden.WriteString(text + "\n")
-		secure, err := Snippet(server, testSelf, "http://10.10.20.2:7080", true)
+		secure, err := Snippet(server, testSelf, "http://10.10.20.2:7080", inventory.LoaderShim)
 		if err != nil || strings.Count(secure, loaderShim) != 1 || strings.Contains(secure, "iPXE 2.0") {
 			t.Errorf("%s with Secure Boot: %v\n%s", server, err, secure)
+		}
+		// The signed iPXE of the iPXE project also boots by HTTP, where the server tells those clients apart.
+		signed, err := Snippet(server, testSelf, "http://10.10.20.2:7080", inventory.LoaderIPXEShim)
+		byHTTP := strings.Count(signed, "http://10.10.20.2:7080/ipxe/binary/snponly-shim.efi")
+		if err != nil || strings.Contains(signed, loaderUEFI) || strings.Count(signed, loaderIPXEShim) != 1+byHTTP ||
+			byHTTP != strings.Count(text, "/ipxe/binary/") {
+			t.Errorf("%s with the signed iPXE: %v\n%s", server, err, signed)
 		}
 	}
 	compareGolden(t, "testdata/snippets.golden", golden.String())
 
 	for _, base := range []string{"https://10.10.20.2", "http://10.10.20.2/x", "http://a\"b"} {
-		if _, err := Snippet("isc", testSelf, base, false); !errors.Is(err, inventory.ErrInvalid) {
+		if _, err := Snippet("isc", testSelf, base, ""); !errors.Is(err, inventory.ErrInvalid) {
 			t.Errorf("%s: %v", base, err)
 		}
 	}
-	if _, err := Snippet("bind", netip.Addr{}, "", false); !errors.Is(err, inventory.ErrInvalid) || !strings.Contains(err.Error(), `"bind"`) {
+	if _, err := Snippet("bind", netip.Addr{}, "", ""); !errors.Is(err, inventory.ErrInvalid) || !strings.Contains(err.Error(), `"bind"`) {
 		t.Errorf("an unknown server: %v", err)
+	}
+	if _, err := Snippet("isc", testSelf, "http://10.10.20.2", "ipxe.efi"); !errors.Is(err, inventory.ErrInvalid) {
+		t.Errorf("an unknown loader: %v", err)
 	}
 }

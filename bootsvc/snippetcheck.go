@@ -10,23 +10,25 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // A probeClient is a kind of client as which servers are asked, and to which Snippet names a boot file.
 type probeClient struct {
-	name, class string // class: option 60
-	arch        int
-	files       []string // by TFTP: one of them
-	path        string   // by HTTP
+	name  string
+	kind  Class
+	class string // option 60
+	arch  int
 }
 
 // probeClients has UEFI PXE first: a proxy answers no client without a PXE class, and every snippet serves it.
 var probeClients = []probeClient{
-	{name: "UEFI PXE", class: "PXEClient:Arch:00007:UNDI:003016", arch: ArchUEFIEBC, files: []string{loaderUEFI, loaderShim}},
-	{name: "UEFI PXE as architecture 9", class: "PXEClient:Arch:00009:UNDI:003016", arch: ArchUEFI, files: []string{loaderUEFI, loaderShim}},
-	{name: "BIOS PXE", class: "PXEClient:Arch:00000:UNDI:002001", arch: ArchBIOS, files: []string{loaderBIOS}},
-	{name: "UEFI HTTP", class: "HTTPClient:Arch:00016:UNDI:003001", arch: ArchHTTP, path: loaderPath},
-	{name: "iPXE", class: "PXEClient:Arch:00007:UNDI:003010", arch: ArchUEFIEBC, path: scriptPath},
+	{"UEFI PXE", ClassPXE, "PXEClient:Arch:00007:UNDI:003016", ArchUEFIEBC},
+	{"UEFI PXE as architecture 9", ClassPXE, "PXEClient:Arch:00009:UNDI:003016", ArchUEFI},
+	{"BIOS PXE", ClassPXE, "PXEClient:Arch:00000:UNDI:002001", ArchBIOS},
+	{"UEFI HTTP", ClassHTTP, "HTTPClient:Arch:00016:UNDI:003001", ArchHTTP},
+	{"iPXE", ClassIPXE, "PXEClient:Arch:00007:UNDI:003010", ArchUEFIEBC},
 }
 
 // newDiscover returns a DISCOVER of the client.
@@ -36,20 +38,24 @@ func (c probeClient) newDiscover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.Arch(c.arch))),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionClassIdentifier,
 			dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
-	if err == nil && c.path == scriptPath {
+	if err == nil && c.kind == ClassIPXE {
 		p.UpdateOption(dhcpv4.OptUserClass("iPXE"))
 		p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
 	}
 	return p, err
 }
 
-// SnippetDifferences compares the answers of a server (ProbeSnippet) with what Snippet names for an address and one
-// of the HTTP ports. It returns one text for each client that was asked and gets something else; uefi reports whether UEFI
-// PXE is such a client.
-func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int) (texts []string, uefi bool) {
+// SnippetDifferences compares the answers of a server (ProbeSnippet) with what Snippet names for an address, one of the
+// HTTP ports and a loader; "" = any loader that Snippet knows. It returns one text for each client that was asked and gets
+// something else; uefi reports whether UEFI PXE is such a client.
+func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, loader string) (texts []string, uefi bool) {
+	loaders := []string{loader}
+	if loader == "" {
+		loaders = append(loaders, inventory.SecureLoaders()...)
+	}
 	for n, c := range probeClients {
 		a, asked := f.ByClient[c.name]
-		want := c.wanted(address, ports)
+		want := c.wanted(address, ports, loaders)
 		if !asked || a != nil && slices.Contains(want, a.bootSource(c)) {
 			continue
 		}
@@ -66,21 +72,33 @@ func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int) (text
 	return texts, uefi
 }
 
-// wanted returns the values of bootSource that are right for a client.
-func (c probeClient) wanted(address netip.Addr, ports []int) (out []string) {
-	for _, file := range c.files {
-		out = append(out, BootOffer{BootFile: file, Next: address}.bootSource(c))
+// wanted returns the values of bootSource that are right for a client with one of the loaders.
+func (c probeClient) wanted(address netip.Addr, ports []int, loaders []string) (out []string) {
+	for _, loader := range loaders {
+		pxe, http := snippetLoaders(loader)
+		switch {
+		case c.kind == ClassIPXE:
+			out = append(out, c.wantedURLs(address, ports, scriptPath)...)
+		case c.kind == ClassHTTP:
+			out = append(out, c.wantedURLs(address, ports, loaderPath+http)...)
+		case c.arch == ArchBIOS:
+			out = append(out, BootOffer{BootFile: loaderBIOS, Next: address}.bootSource(c))
+		default:
+			out = append(out, BootOffer{BootFile: pxe, Next: address}.bootSource(c))
+		}
 	}
-	if c.path == "" {
-		return out
-	}
+	return out
+}
+
+// wantedURLs is wanted for a path by HTTP.
+func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (out []string) {
 	for _, port := range ports {
 		hosts := []string{net.JoinHostPort(address.String(), strconv.Itoa(port))}
 		if port == 80 {
 			hosts = append([]string{address.String()}, hosts...)
 		}
 		for _, host := range hosts {
-			out = append(out, BootOffer{BootFile: "http://" + host + c.path, Class: "HTTPClient"}.bootSource(c))
+			out = append(out, BootOffer{BootFile: "http://" + host + path, Class: "HTTPClient"}.bootSource(c))
 		}
 	}
 	return out
@@ -91,11 +109,11 @@ func (c probeClient) wanted(address netip.Addr, ports []int) (out []string) {
 func (o BootOffer) bootSource(c probeClient) string {
 	text := strconv.Quote(o.BootFile)
 	switch {
-	case c.path == "" && !o.Next.IsValid():
+	case c.kind == ClassPXE && !o.Next.IsValid():
 		text += " without a next server"
-	case c.path == "":
+	case c.kind == ClassPXE:
 		text += " of " + o.Next.String()
-	case c.path == loaderPath && !strings.HasPrefix(o.Class, "HTTPClient"):
+	case c.kind == ClassHTTP && !strings.HasPrefix(o.Class, "HTTPClient"):
 		text += " without option 60, HTTPClient"
 	}
 	return text

@@ -295,8 +295,8 @@ func TestSnippets(t *testing.T) {
 			l, err := lab.New(ctx, lab.Options{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
-			secureBoot := program == lab.Kea
-			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, secureBoot)
+			loader := map[lab.DHCPProgram]string{lab.Kea: inventory.LoaderShim, lab.Dnsmasq: inventory.LoaderIPXEShim}[program]
+			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, loader)
 			require.NoError(t, err)
 			if program == lab.Kea {
 				_, text, _ = strings.Cut(text, "\n") // the comment

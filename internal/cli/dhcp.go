@@ -66,34 +66,42 @@ func dhcpSnippetCommand(o *options) *cobra.Command {
 at all times: Ingot refuses them to a machine that is not armed, and the machine
 boots from its disk.
 
-The address and the port are those of this host's configuration.`,
-		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --secure-boot",
+Without flags, the address, the port and the loader are those of this host's
+configuration.`,
+		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --loader shim",
 		Args:    cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: servers,
 	}
-	var address string
+	var address, loader string
 	var port int
 	var secureBoot bool
-	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "name shim to UEFI machines, not iPXE")
+	cmd.Flags().StringVar(&loader, "loader", "", "shim or ipxe-shim, for UEFI machines (default: netboot.loader)")
+	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "short for --loader shim; =false: iPXE")
+	cmd.MarkFlagsMutuallyExclusive("loader", "secure-boot")
 	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
 	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")
 
 	return o.command(cmd, func(c *call) error {
-		n := config.Default().Netboot
+		cfg, err := c.loadConfig()
+		if err != nil {
+			return err
+		}
+		n := cfg.Netboot
 		at, err := netip.ParseAddr(address)
 		switch {
+		case address == "" && !n.On():
+			return inventory.Invalid("--address", "give --address", "this host's configuration answers no machines")
 		case address == "":
-			cfg, err := c.loadConfig()
-			if err != nil {
-				return err
-			}
-			if n = cfg.Netboot; !n.On() {
-				return inventory.Invalid("--address", "give --address", "this host's configuration answers no machines")
-			}
 			if at, err = hostnet.ProvisioningAddress(n); err != nil {
 				return err
 			}
 		case err != nil || !at.Is4():
 			return inventory.Invalid("--address", "write an IPv4 address, for example 10.0.20.2", "invalid IPv4 address %q", address)
+		}
+		switch changed := c.Flags().Changed; {
+		case secureBoot:
+			loader = inventory.LoaderShim
+		case !changed("loader") && !changed("secure-boot"):
+			loader = n.Loader
 		}
 		if port == 0 {
 			port = n.HTTP[0]
@@ -102,7 +110,7 @@ The address and the port are those of this host's configuration.`,
 		if port != 80 {
 			base = "http://" + config.Join(at.String(), port)
 		}
-		text, err := bootsvc.Snippet(c.args[0], at, base, secureBoot)
+		text, err := bootsvc.Snippet(c.args[0], at, base, loader)
 		if err != nil {
 			return err
 		}

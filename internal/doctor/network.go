@@ -248,7 +248,7 @@ func checkSnippet(name string, n config.Netboot, f bootsvc.ForeignServer) Findin
 		return fail("%v", err)
 	}
 
-	switch wrong, uefi := f.SnippetDifferences(address, n.HTTP); {
+	switch wrong, uefi := f.SnippetDifferences(address, n.HTTP, n.Loader); {
 	case uefi:
 		return fail("%s gives addresses on %s, but does not send machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
 			"ingot dhcp snippet shows what to configure there")

@@ -104,6 +104,21 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 		require.Equal(t, StateOK, check("eth1", f).State, "it was not asked")
 	}
 
+	signed := asSnippet("snponly-shim.efi")
+	signed.ByClient["UEFI HTTP"] = &bootsvc.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly-shim.efi", Class: "HTTPClient"}
+	for loader, f := range map[string]bootsvc.ForeignServer{"": signed, "shim": asSnippet("shimx64.efi"), "ipxe-shim": signed} {
+		n.Loader = loader
+		require.Equal(t, StateOK, check("eth1", f).State, loader)
+	}
+	n.Loader = "ipxe-shim"
+	got := check("eth1", asSnippet("shimx64.efi"))
+	require.Equal(t, StateFail, got.State)
+	require.Contains(t, got.Text, `UEFI PXE gets "shimx64.efi" of 10.0.0.2, not "snponly-shim.efi" of 10.0.0.2`)
+	require.Contains(t, got.Text, `not "http://10.0.0.2/ipxe/binary/snponly-shim.efi"`)
+	n.Loader = "shim"
+	require.Equal(t, StateFail, check("eth1", asSnippet("snponly.efi")).State)
+	n.Loader = ""
+
 	require.Equal(t, StateWarn, check("eth0", asSnippet("snponly.efi")).State, "a second server")
 	require.Contains(t, check("eth2", asSnippet("snponly.efi")).Text, "also names the boot file")
 	require.Equal(
