@@ -412,8 +412,9 @@ func TestTemporalAPIKey(t *testing.T) {
 	require.NotContains(t, string(log), string(token), "no key is logged")
 }
 
-// TestTemporalAway: while the cluster is away, for ten minutes, DHCP, boot files and metadata answer as always, an agent
-// works on, and every run ends right afterwards.
+// TestTemporalAway: while the cluster is away, for ten minutes, DHCP, boot files, images and the metadata service answer as always,
+// and every run ends right afterwards. Half of the machines boot the agent meanwhile, the others their installed systems, which
+// phone home.
 func TestTemporalAway(t *testing.T) {
 	if !*inLab {
 		t.Skip("needs root: make e2e FULL=1")
@@ -430,8 +431,12 @@ func TestTemporalAway(t *testing.T) {
 	idle := s.bare(ctx, t, "idle", 1)
 	var from, to time.Time
 	machines := s.fleet(ctx, t, image, 8)
-	gate := lab.NewGate(lab.StageDHCP) // they boot while the cluster is away, not before
-	for _, m := range machines {
+	firmware, installed := lab.NewGate(lab.StageDHCP), lab.NewGate(lab.StageDisk) // they open while the cluster is away
+	for n, m := range machines {
+		gate := firmware
+		if n%2 == 1 {
+			gate = installed
+		}
 		m.SetStage(gate.Stage)
 	}
 	s.installAll(ctx, t, image, machines, nil, func(ctx context.Context) error {
@@ -442,14 +447,21 @@ func TestTemporalAway(t *testing.T) {
 				return ctx.Err()
 			}
 		}
+		if err := installed.Reached(ctx); err != nil {
+			return err
+		}
 		for _, service := range c.Services() {
 			c.Kill(service)
 		}
 		from = time.Now()
-		gate.Open()
+		firmware.Open()
+		installed.Open()
 		for time.Since(from) < *temporalAway {
 			if _, err := idle.Script(ctx); err != nil {
 				return err
+			}
+			if b, err := idle.Fetch(ctx, "/images/sim"); err != nil || len(b) == 0 {
+				return fmt.Errorf("the image has %d bytes: %w", len(b), err)
 			}
 			select {
 			case <-time.After(time.Second):
@@ -477,7 +489,7 @@ func TestTemporalAway(t *testing.T) {
 		}
 	}
 	t.Logf("events meanwhile: %v", heard)
-	for _, kind := range []string{inventory.EventDHCP, inventory.EventScript} {
+	for _, kind := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventOS, inventory.EventPhoneHome} {
 		require.NotZero(t, heard[kind], "%s: no machine was served while the cluster was away", kind)
 	}
 }

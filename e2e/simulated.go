@@ -52,8 +52,12 @@ var ErrNotArmed = errors.New("the boot script has no claim")
 
 // Script fetches the boot script.
 func (m *Simulated) Script(ctx context.Context) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		fmt.Sprintf("http://%s:7080/ipxe/script/%s/auto.ipxe", m.server, m.MAC), nil)
+	return m.Fetch(ctx, "/ipxe/script/"+m.MAC+"/auto.ipxe")
+}
+
+// Fetch fetches a file from the server's HTTP port for machines. A status of 5xx is an error.
+func (m *Simulated) Fetch(ctx context.Context, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:7080%s", m.server, path), nil)
 	if err != nil {
 		return "", err
 	}
@@ -62,8 +66,11 @@ func (m *Simulated) Script(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer res.Body.Close()
-	script, err := io.ReadAll(res.Body)
-	return string(script), err
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode >= 500 {
+		err = fmt.Errorf("fetching %s: %s", path, res.Status)
+	}
+	return string(body), err
 }
 
 // Arguments fetches the boot script and returns its arguments for the agent: server, pin and
