@@ -121,6 +121,18 @@ func TestS43SBOM(t *testing.T) {
 	require.Len(t, *find(filepath.Base(program)).Hashes, 1)
 	require.Equal(t, "2023-11-14T22:13:20Z", bom.Metadata.Timestamp)
 
+	for range 50 { // the order of a map differs between calls
+		again, err := newSBOM(released, []string{program}, []string{list, list})
+		require.NoError(t, err)
+		require.Equal(t, *bom.Dependencies, *again.Dependencies)
+	}
+	require.Equal(t, "ingot", (*bom.Dependencies)[0].Ref)
+	require.Equal(
+		t,
+		[]string{"pkg:deb/debian/lvm2@2:2.03.16-2?arch=amd64", "program:" + filepath.Base(program)},
+		*(*bom.Dependencies)[0].Dependencies,
+	)
+
 	require.NoError(t, os.WriteFile(list, []byte("lvm2.deb\n"), 0o600))
 	_, err = newSBOM(released, nil, []string{list})
 	require.ErrorContains(t, err, `"lvm2.deb"`)

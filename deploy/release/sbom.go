@@ -52,9 +52,7 @@ func newSBOM(r release, programs, lists []string) (*cyclonedx.BOM, error) {
 	}
 
 	top := cyclonedx.Component{BOMRef: "ingot", Type: cyclonedx.ComponentTypeApplication, Name: "ingot", Version: r.version}
-	for ref := range needs {
-		needs[top.BOMRef] = append(needs[top.BOMRef], ref)
-	}
+	needs[top.BOMRef] = slices.Collect(maps.Keys(needs))
 	for _, list := range lists {
 		packages, err := readPackages(list)
 		if err != nil {
@@ -73,7 +71,7 @@ func newSBOM(r release, programs, lists []string) (*cyclonedx.BOM, error) {
 	bom.Components = &components
 	var dependencies []cyclonedx.Dependency
 	for _, ref := range slices.Sorted(maps.Keys(needs)) {
-		refs := slices.Sorted(slices.Values(needs[ref]))
+		refs := slices.Compact(slices.Sorted(slices.Values(needs[ref]))) // a package may be in two lists
 		dependencies = append(dependencies, cyclonedx.Dependency{Ref: ref, Dependencies: &refs})
 	}
 	bom.Dependencies = &dependencies
