@@ -413,5 +413,5 @@ func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 
 // loaderURL returns the URL of a loader for the client of d.
 func (s *Server) loaderURL(d Decision, name string) string {
-	return s.Base() + "/ipxe/binary/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + name
+	return s.Base() + loaderPath + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + name
 }

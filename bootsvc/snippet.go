@@ -44,7 +44,7 @@ func Snippet(server string, address netip.Addr, base, loader string) (string, er
 	return b.String(), err
 }
 
-// The paths that Snippet names to clients of HTTP.
+// The paths of loaders and of the script for clients of HTTP.
 const (
 	loaderPath = "/ipxe/binary/"
 	scriptPath = "/" + autoexecName

@@ -189,9 +189,7 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 		found, err := probe(ctx, i.Name)
 		if err != nil {
 			out = append(out, warn("%v", err))
-			if len(found) == 0 {
-				continue
-			}
+			continue // not all servers, or not all their answers, are known
 		}
 		for _, f := range found {
 			d.offers = append(d.offers, foreignOffer{i.Name, f})
