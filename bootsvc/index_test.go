@@ -216,7 +216,8 @@ func (s *subject) armAndClose(ctx context.Context, views []*view, run string) er
 	if err := store.OpenSecrets(ctx, g.Owner, until); err != nil {
 		return err
 	}
-	s.owner.Store(&g.Owner)
+	owner := g.Owner // readers keep it while g changes
+	s.owner.Store(&owner)
 	s.phase.Add(1)
 	if err := s.lookAll(views); err != nil {
 		return err
