@@ -7,24 +7,31 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 )
 
 const (
-	dhcpRuns   = 3
-	dhcpStep   = 1500 // DORA/s
-	dhcpFinely = 500  // a step above the highest of the larger ones
-	dhcpFrom   = 6000 // the first step
-	mostLost   = 1.0  // per cent
-	dhcpFor    = 2    // seconds
+	dhcpRuns = 5
+	dhcpStep = 1000 // DORA/s
+	dhcpFrom = 8000 // the first step
+	mostLost = 1.0  // per cent
+	dhcpFor  = 2    // seconds
+	// perfBuffer is the size of perfdhcp's receive buffer, in bytes: that of this server's sockets.
+	perfBuffer = dhcpBuffer
 )
 
 // TestBenchDHCP measures this server beside Kea with its leases in a file (memfile), with reservations
 // for all clients: the highest rate at which perfdhcp, as a relay, loses at most 1 % of its DISCOVERs
 // and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
 // figures are medians.
+//
+// The kernel's usual receive buffer holds 277 answers, and perfdhcp keeps one processor busy by itself. With that buffer all that
+// is lost beside this server is lost in perfdhcp's socket (RcvbufErrors), so the measure would be of perfdhcp. Therefore the
+// usual size is raised meanwhile, for Kea's sockets as well.
 func TestBenchDHCP(t *testing.T) {
+	setHost(t, "core/rmem_default", strconv.Itoa(perfBuffer))
 	dir, ok := beginBench(t)
 	if !ok {
 		return
@@ -40,10 +47,11 @@ func TestBenchDHCP(t *testing.T) {
 		}
 		var lossFree, twice, cpu [2][]float64
 		for range dhcpRuns {
-			for n, target := range targets {
-				free, overloaded := target.measure(t)
-				lossFree[n], twice[n] = append(lossFree[n], free), append(twice[n], overloaded)
-				cpu[n] = append(cpu[n], target.cost(t))
+			for n, rate := range lossFreeRates(t, targets) {
+				lossFree[n] = append(lossFree[n], rate)
+				_, completed := targets[n].perfdhcp(t, 2*rate)
+				twice[n] = append(twice[n], completed)
+				cpu[n] = append(cpu[n], targets[n].cost(t))
 			}
 		}
 		for _, target := range targets {
@@ -55,7 +63,7 @@ func TestBenchDHCP(t *testing.T) {
 		}
 		row("at most 1 % lost", lossFree)
 		row("completed of twice as many", twice)
-		row("CPU, µs for each", cpu)
+		row(fmt.Sprintf("CPU at %d/s, µs for each", dhcpFrom), cpu)
 	}
 }
 
@@ -77,42 +85,52 @@ func (d dhcpTarget) warmUp(t *testing.T) {
 	}
 }
 
-// cost returns the processor time of one exchange at a rate that each server can answer, in microseconds.
+// cost returns the processor time of one exchange at a rate that both servers can answer, in microseconds.
 func (d dhcpTarget) cost(t *testing.T) float64 {
 	t.Helper()
 	before := d.process.cpu(t)
-	_, completed := d.perfdhcp(t, dhcpStep)
+	_, completed := d.perfdhcp(t, dhcpFrom)
 	return float64((d.process.cpu(t) - before).Microseconds()) / (completed * dhcpFor)
 }
 
-// measure returns the highest rate at which at most mostLost are lost, and the rate of completed exchanges when twice
-// the rate of the last larger step is asked for. A step that loses more is tried twice: other programs disturb single ones.
-func (d dhcpTarget) measure(t *testing.T) (lossFree, twice float64) {
+// lossFreeRates returns the highest rate of each target at which at most mostLost are lost. The targets climb side by side:
+// other programs on the host then disturb both.
+func lossFreeRates(t *testing.T, targets []dhcpTarget) []float64 {
 	t.Helper()
-	keeps := func(rate float64) bool {
-		for range 2 {
-			if lost, _ := d.perfdhcp(t, rate); lost <= mostLost {
-				return true
+	rates := make([]float64, len(targets))
+	climbing := make([]int, len(targets))
+	for n := range targets {
+		climbing[n] = n
+	}
+	for rate := float64(dhcpFrom); len(climbing) > 0; rate += dhcpStep {
+		climbing = slices.DeleteFunc(climbing, func(n int) bool {
+			kept := targets[n].keeps(t, rate)
+			if kept {
+				rates[n] = rate
+			}
+			return !kept
+		})
+	}
+	for n := range targets {
+		for rate := float64(dhcpFrom - dhcpStep); rates[n] == 0; rate -= dhcpStep {
+			if rate <= dhcpStep || targets[n].keeps(t, rate) {
+				rates[n] = rate
 			}
 		}
-		return false
 	}
-	rate := float64(dhcpFrom)
-	if keeps(rate) {
-		for keeps(rate + dhcpStep) {
-			rate += dhcpStep
+	return rates
+}
+
+// keeps reports whether a rate is completed with at most mostLost. A rate is tried twice: other programs disturb single ones.
+func (d dhcpTarget) keeps(t *testing.T, rate float64) bool {
+	t.Helper()
+	for range 2 {
+		lost, completed := d.perfdhcp(t, rate)
+		if lost <= mostLost && completed >= rate*(1-2*mostLost/100) { // perfdhcp may have sent less than it was asked for
+			return true
 		}
-	} else {
-		for rate -= dhcpStep; rate > dhcpStep && !keeps(rate); {
-			rate -= dhcpStep
-		}
 	}
-	lossFree = rate
-	for finer := rate + dhcpFinely; finer < rate+dhcpStep && keeps(finer); finer += dhcpFinely {
-		lossFree = finer
-	}
-	_, twice = d.perfdhcp(t, 2*rate)
-	return lossFree, twice
+	return false
 }
 
 var (

@@ -231,6 +231,26 @@ func benchTemp(t *testing.T) string {
 	return dir
 }
 
+// setHost sets a file below /proc/sys/net until a benchmark ends. In a network namespace these can only be read.
+func setHost(t *testing.T, setting, value string) {
+	t.Helper()
+	if !*bench || os.Getenv(inside) != "" {
+		return
+	}
+	setting = filepath.Join("/proc/sys/net", setting)
+	before, err := os.ReadFile(setting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(value string) {
+		if err := os.WriteFile(setting, []byte(value), 0o644); err != nil { //nolint:gosec // the file's own mode
+			t.Fatal(err)
+		}
+	}
+	set(value)
+	t.Cleanup(func() { set(string(before)) })
+}
+
 // beginBench prepares a benchmark beside another server: the network, and a folder on a disk. ok is false in
 // the process that serves for the benchmark (startServer), after it has served, and outside the namespace.
 func beginBench(t *testing.T) (dir string, ok bool) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -195,11 +196,10 @@ func (s *Server) reasons(e *exchange) []string {
 // newExchange returns false for a packet that is not a DHCP request of an
 // Ethernet client.
 func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
-	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet ||
-		len(p.ClientHWAddr) != 6 || p.HopCount > maxHops {
+	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || p.HopCount > maxHops {
 		return exchange{}, false
 	}
-	mac, ok := ParseMAC(p.ClientHWAddr.String())
+	mac, ok := clientMAC(p)
 	kind := p.MessageType()
 	if !ok || kind == dhcpv4.MessageTypeNone {
 		return exchange{}, false
@@ -214,6 +214,15 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
 		}
 	}
 	return e, true
+}
+
+// clientMAC returns the hardware address of a client as text, or false if it is not the MAC of a single host.
+func clientMAC(p *dhcpv4.DHCPv4) (mac string, ok bool) {
+	b := p.ClientHWAddr
+	if len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
+		return "", false
+	}
+	return b.String(), true
 }
 
 // linkSelection returns the link selection of a relay (RFC 3527), or nil.

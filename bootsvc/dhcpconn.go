@@ -1,7 +1,6 @@
 package bootsvc
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,7 +23,9 @@ import (
 
 const (
 	dhcpWorkers = 8
-	dhcpBuffer  = 4 << 20         // bytes; the kernel permits net.core.rmem_max
+	dhcpBatch   = 16      // packets that one system call reads or sends
+	dhcpBuffer  = 4 << 20 // bytes; the kernel permits net.core.rmem_max
+	dhcpSlow    = 5 * time.Millisecond
 	dhcpLookup  = 2 * time.Second // a client asks again after 1 to 4 s
 	maxDatagram = 4096
 )
@@ -39,9 +40,12 @@ type dhcpConn struct {
 	conn  *net.UDPConn
 	p4    *ipv4.PacketConn
 	raw   int // packet socket that only sends; -1 = none
-	once  sync.Once
-	known atomic.Pointer[knownPrefixes]
-	full  atomic.Uint32 // packets that the kernel has dropped because the socket's buffer was full
+	// onLink and routed are control messages with the source of an answer, onLink with the interface, too.
+	onLink, routed []byte
+	once           sync.Once
+	turn           sync.Mutex // held by the worker that reads
+	known          atomic.Pointer[knownPrefixes]
+	full           atomic.Uint32 // packets that the kernel has dropped because the socket's buffer was full
 }
 
 // listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
@@ -102,7 +106,11 @@ func listenDHCP(ctx context.Context, name string, port int, self netip.Addr) (*d
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &dhcpConn{name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw}, nil
+	return &dhcpConn{
+		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
+		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
+		routed: (&ipv4.ControlMessage{Src: self.AsSlice()}).Marshal(),
+	}, nil
 }
 
 // dhcpSocket sets the options of a socket, which is bound to device unless that is "".
@@ -123,24 +131,43 @@ func dhcpSocket(device string) func(_, _ string, c syscall.RawConn) error {
 	}
 }
 
-// read returns the next packet and its source. It adds to dropped what the kernel has dropped since.
-func (c *dhcpConn) read(buf []byte, dropped *atomic.Int64) (n int, from netip.AddrPort, err error) {
-	var oob [32]byte // one message of 4 bytes, once a packet was dropped
-	n, used, _, from, err := c.conn.ReadMsgUDPAddrPort(buf, oob[:])
-	if err != nil || used == 0 {
-		return n, from, err
+// A packetBatch is the memory of a worker for the packets that one system call reads, and for its answers.
+type packetBatch struct{ in, out []ipv4.Message }
+
+func newPacketBatch() *packetBatch {
+	b := &packetBatch{make([]ipv4.Message, dhcpBatch), make([]ipv4.Message, dhcpBatch)}
+	for n := range dhcpBatch {
+		b.in[n] = ipv4.Message{
+			Buffers: [][]byte{make([]byte, maxDatagram)},
+			OOB:     make([]byte, 32), // one message of 4 bytes, once a packet was dropped
+		}
+		b.out[n] = ipv4.Message{Buffers: make([][]byte, 1), Addr: &net.UDPAddr{}}
 	}
-	messages, err := unix.ParseSocketControlMessage(oob[:used])
+	return b
+}
+
+// read waits for packets and returns those that have arrived. It adds to dropped what the kernel has dropped since.
+func (c *dhcpConn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, error) {
+	n, err := c.p4.ReadBatch(b.in, 0)
 	if err != nil {
-		return n, from, err
+		return nil, err
 	}
-	for _, m := range messages {
-		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_RXQ_OVFL && len(m.Data) >= 4 {
-			now := binary.NativeEndian.Uint32(m.Data)
-			dropped.Add(int64(int32(now - c.full.Swap(now)))) // negative if another worker has read a later packet first
+	for _, packet := range b.in[:n] {
+		if packet.NN == 0 {
+			continue
+		}
+		messages, err := unix.ParseSocketControlMessage(packet.OOB[:packet.NN])
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_RXQ_OVFL && len(m.Data) >= 4 {
+				now := binary.NativeEndian.Uint32(m.Data)
+				dropped.Add(int64(int32(now - c.full.Swap(now)))) // negative if another worker has read a later packet first
+			}
 		}
 	}
-	return n, from, nil
+	return b.in[:n], nil
 }
 
 func (c *dhcpConn) Close() error {
@@ -153,46 +180,55 @@ func (c *dhcpConn) Close() error {
 	return err
 }
 
-// write sends a reply from the server's configured address. Relays and firewalls drop
-// replies from another address of the host.
-func (c *dhcpConn) write(r reply) error {
-	b := r.packet.ToBytes()
-	if c.iface == nil {
-		// Send to giaddr and not to the packet's source address, which a container's
-		// network may have rewritten. The source is the address of the socket.
-		to := &net.UDPAddr{IP: r.to.AsSlice(), Port: 67}
-		switch r.route {
-		case routeRelay:
-		case routeUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
-			to.Port = 68
-		default:
-			return fmt.Errorf("sending by %s: this server only answers relays", r.route)
+// write sends at most dhcpBatch replies. It calls failed for each that cannot be sent.
+func (c *dhcpConn) write(b *packetBatch, replies []reply, failed func(reply, error)) {
+	var of [dhcpBatch]int // which reply a message is
+	used := 0
+	for n, r := range replies {
+		sent, err := c.compose(&b.out[used], r)
+		switch {
+		case err != nil:
+			failed(r, err)
+		case !sent:
+			of[used] = n
+			used++
 		}
-		_, err := c.conn.WriteToUDP(b, to)
-		return err
 	}
-	cm := &ipv4.ControlMessage{Src: c.self.AsSlice(), IfIndex: c.iface.Index}
-	to := &net.UDPAddr{Port: 68}
-	switch r.route {
-	case routeRelay:
-		// Do not set an interface for the packet: the route to the relay may differ
-		// from the one that its packet took.
-		to.IP, to.Port, cm.IfIndex = r.to.AsSlice(), 67, 0
-	case routeSource:
-		to.IP, to.Port, cm.IfIndex = r.to.AsSlice(), int(r.port), 0
-	case routeUnicast:
-		to.IP = r.to.AsSlice()
-	case routeBroadcast:
+	for first := 0; first < used; {
+		n, err := c.p4.WriteBatch(b.out[first:used], 0)
+		if first += max(n, 0); err != nil { // of the message after those that were sent
+			failed(replies[of[first]], err)
+			first++
+		}
+	}
+}
+
+// compose makes m the message of a reply, or sends the reply itself if that needs the packet socket. The source is the
+// server's configured address: relays and firewalls drop replies from another address of the host.
+func (c *dhcpConn) compose(m *ipv4.Message, r reply) (sent bool, err error) {
+	payload := r.packet.ToBytes()
+	m.Buffers[0], m.OOB = payload, c.onLink
+	to := m.Addr.(*net.UDPAddr)
+	to.IP, to.Port = r.to.AsSlice(), dhcpv4.ClientPort
+	switch {
+	case r.route == routeRelay:
+		// Send to giaddr and not to the packet's source address, which a container's network may have rewritten. Do not
+		// set an interface for the packet: the route to the relay may differ from the one that its packet took.
+		to.Port, m.OOB = dhcpv4.ServerPort, c.routed
+	case c.iface == nil && r.route == routeUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
+		m.OOB = nil // the source is the address of the socket
+	case c.iface == nil:
+		return false, fmt.Errorf("sending by %s: this server only answers relays", r.route)
+	case r.route == routeSource:
+		to.Port, m.OOB = int(r.port), c.routed
+	case r.route == routeBroadcast:
 		to.IP = net.IPv4bcast
-	case routeRaw:
+	case r.route == routeRaw:
 		ll := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
 		copy(ll.Addr[:], r.mac)
-		return unix.Sendto(c.raw, ipPacket(c.self, r.to, b), 0, ll)
-	default:
-		return nil
+		return true, unix.Sendto(c.raw, ipPacket(c.self, r.to, payload), 0, ll)
 	}
-	_, err := c.p4.WriteTo(b, cm, to)
-	return err
+	return false, nil
 }
 
 func hton16(v uint16) uint16 {
@@ -238,8 +274,8 @@ func checksum(b []byte, s uint32) uint16 {
 	return ^uint16(s)
 }
 
-// serveDHCP answers packets until ctx ends. Each worker reads the next packet when it has answered one: a separate
-// reader would have to wait for a processor while workers are busy, and the kernel would drop packets meanwhile.
+// serveDHCP answers packets until ctx ends. One worker alone reads packets and answers them, which costs less than to wake
+// another one for each. If the inventory keeps it for longer than dhcpSlow, the next one takes its turn.
 func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -251,11 +287,13 @@ func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	return g.Wait()
 }
 
-// answerDHCP reads and answers packets until ctx ends.
+// answerDHCP reads and answers packets, while it is this worker's turn, until ctx ends.
 func (s *Server) answerDHCP(ctx context.Context, c *dhcpConn) error {
-	buf := make([]byte, maxDatagram)
+	batch := newPacketBatch()
+	c.turn.Lock()
+	defer c.turn.Unlock()
 	for {
-		n, from, err := c.read(buf, &s.stats.dhcpDropped)
+		packets, err := c.read(batch, &s.stats.dhcpDropped)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -268,27 +306,36 @@ func (s *Server) answerDHCP(ctx context.Context, c *dhcpConn) error {
 			pause(ctx, time.Second)
 			continue
 		}
-		s.stats.dhcpReceived.Add(1)
-		s.handleDHCP(ctx, c, bytes.Clone(buf[:n]), from)
+		s.stats.dhcpReceived.Add(int64(len(packets)))
+		slow := time.AfterFunc(dhcpSlow, c.turn.Unlock)
+		s.handleDHCP(ctx, c, batch, packets)
+		if !slow.Stop() {
+			c.turn.Lock()
+		}
 	}
 }
 
-func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, b []byte, from netip.AddrPort) {
+// handleDHCP answers the packets of one read. Together they wait at most dhcpLookup for the inventory.
+func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, batch *packetBatch, packets []ipv4.Message) {
 	defer s.guard.Recover("an answer by DHCP")
 	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
 	defer cancel()
 	in := c.link()
-	in.from = from
-	r := s.handlePacket(ctx, b, in)
-	if r.route == routeNone {
-		return
+	var replies [dhcpBatch]reply
+	answered := 0
+	for _, p := range packets {
+		in.from = p.Addr.(*net.UDPAddr).AddrPort()
+		if r := s.handlePacket(ctx, p.Buffers[0][:p.N], in); r.route != routeNone {
+			replies[answered] = r
+			answered++
+		}
 	}
-	if err := c.write(r); err != nil {
+	c.write(batch, replies[:answered], func(r reply, err error) {
 		s.log.Error("sending a DHCP reply", "interface", c.name, "route", r.route.String(), "to", r.to.String(), "error", err)
-	}
+	})
 }
 
-// handlePacket parses a packet and returns the answer. It counts and drops malformed
+// handlePacket parses a packet and returns the answer. It does not keep b. It counts and drops malformed
 // packets. Any host on the network can send input to the library, so a panic is
 // recovered and drops only that packet.
 func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) {
@@ -305,12 +352,8 @@ func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) 
 		return reply{}
 	}
 	r = s.answer(ctx, p, in)
-	if mac, ok := ParseMAC(p.ClientHWAddr.String()); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
-		where := in.name
-		if giaddr := addr4(p.GatewayIPAddr); giaddr.IsValid() {
-			where = "relay " + giaddr.String()
-		}
-		s.wire.add(mac, heard{at: s.now(), where: where, payload: b, reply: describeReply(r)})
+	if mac, ok := clientMAC(p); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
+		s.wire.add(mac, heard{at: s.now(), where: in.name, relay: addr4(p.GatewayIPAddr), packet: b, answer: answerOf(r)})
 	}
 	return r
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/net/ipv4"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -199,7 +200,9 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 	addr, wire := startHTTP(t, s), serveWire(t, s)
 	for n := range 3 {
 		want := 3 * int64(n)
-		s.handleDHCP(t.Context(), &dhcpConn{}, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), netip.AddrPort{})
+		discover := packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes()
+		s.handleDHCP(t.Context(), &dhcpConn{}, newPacketBatch(),
+			[]ipv4.Message{{Buffers: [][]byte{discover}, N: len(discover), Addr: &net.UDPAddr{}}})
 		if got := s.guard.Panics(); got != want+1 {
 			t.Errorf("DHCP: %d panics were counted, not %d", got, want+1)
 		}

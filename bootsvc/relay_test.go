@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"golang.org/x/net/ipv4"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -111,12 +113,16 @@ func TestS31RelayOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &dhcpConn{conn: conn, raw: -1}
+	c := &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}
 	defer c.Close()
-	for _, way := range []route{routeBroadcast, routeRaw} {
-		if err := c.write(reply{packet: packet(t, discover), route: way, to: netip.MustParseAddr(testAddr)}); err == nil {
-			t.Errorf("a reply left by %s", way)
-		}
+	var refused []route
+	ways := []route{routeBroadcast, routeRaw}
+	c.write(newPacketBatch(), []reply{
+		{packet: packet(t, discover), route: ways[0], to: netip.MustParseAddr(testAddr)},
+		{packet: packet(t, discover), route: ways[1], to: netip.MustParseAddr(testAddr)},
+	}, func(r reply, _ error) { refused = append(refused, r.route) })
+	if !slices.Equal(refused, ways) {
+		t.Errorf("replies by %v were refused, not those by %v", refused, ways)
 	}
 }
 

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"bytes"
 	"cmp"
 	"container/list"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
@@ -18,11 +20,11 @@ import (
 
 // Limits of what is remembered of clients (security S48). It is kept in memory only.
 const (
-	maxWireMACs    = 1024 // clients whose last requests are kept
-	maxWireEach    = 16   // requests of each
-	maxWirePayload = 1500 // bytes of a packet
-	maxWireText    = 200  // characters of any other request
-	maxLeases      = 1 << 17
+	maxWireMACs   = 1024 // clients whose last requests are kept
+	maxWireEach   = 16   // requests of each
+	maxWirePacket = 1500 // bytes of a packet
+	maxWireText   = 200  // characters of any other request
+	maxLeases     = 1 << 17
 )
 
 // Heard is a request of a client and its answer, as Explanation shows them.
@@ -33,12 +35,22 @@ type Heard struct {
 	Answer  string    `json:"answer"`
 }
 
-// heard is a Heard that is not decoded yet.
+// heard is a Heard that has no text yet.
 type heard struct {
 	at             time.Time
-	where          string
-	payload        []byte // a DHCP packet, or nil
+	where          string     // interface or protocol
+	relay          netip.Addr // instead of where
+	packet         []byte     // by DHCP: instead of request
+	answer         dhcpAnswer // by DHCP: instead of reply
 	request, reply string
+}
+
+// dhcpAnswer is what is remembered of a reply.
+type dhcpAnswer struct {
+	route   route
+	kind    dhcpv4.MessageType
+	address netip.Addr
+	file    string
 }
 
 // wire remembers the last requests of each client.
@@ -56,30 +68,49 @@ type wireClient struct {
 
 func newWire() *wire { return &wire{order: list.New(), byMAC: map[string]*list.Element{}} }
 
-// add remembers a request. It keeps h.payload, which must not change.
+// add remembers a request. It copies h.packet.
 func (w *wire) add(mac string, h heard) {
-	if mac == "" || len(h.payload) > maxWirePayload {
+	if mac == "" || len(h.packet) > maxWirePacket {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	to := w.client(mac).slot()
+	h.packet = append(to.packet[:0], h.packet...)
+	*to = h
+}
+
+// client returns the client of mac as the most recent one. A new one takes the memory of the least recent one.
+func (w *wire) client(mac string) *wireClient {
 	e := w.byMAC[mac]
-	if e == nil {
-		if len(w.byMAC) >= maxWireMACs {
-			oldest := w.order.Front()
-			delete(w.byMAC, w.order.Remove(oldest).(*wireClient).mac)
-		}
+	switch {
+	case e != nil:
+	case len(w.byMAC) < maxWireMACs:
 		e = w.order.PushBack(&wireClient{mac: mac})
-		w.byMAC[mac] = e
+	default:
+		e = w.order.Front()
+		c := e.Value.(*wireClient)
+		delete(w.byMAC, c.mac)
+		c.mac, c.last, c.next = mac, c.last[:0], 0
 	}
+	w.byMAC[mac] = e
 	w.order.MoveToBack(e)
-	c := e.Value.(*wireClient)
-	if len(c.last) < maxWireEach {
-		c.last = append(c.last, h)
-		return
+	return e.Value.(*wireClient)
+}
+
+// slot returns where the client's next request is remembered.
+func (c *wireClient) slot() *heard {
+	n := len(c.last)
+	switch {
+	case n == maxWireEach:
+		n = c.next
+		c.next = (c.next + 1) % maxWireEach
+	case n < cap(c.last):
+		c.last = c.last[:n+1] // with the memory of an earlier packet
+	default:
+		c.last = append(c.last, heard{})
 	}
-	c.last[c.next] = h
-	c.next = (c.next + 1) % maxWireEach
+	return &c.last[n]
 }
 
 // of returns the last requests of a client, oldest first.
@@ -89,12 +120,18 @@ func (w *wire) of(mac string) []Heard {
 	if e := w.byMAC[mac]; e != nil {
 		c := e.Value.(*wireClient)
 		last = slices.Concat(c.last[c.next:], c.last[:c.next])
+		for n := range last {
+			last[n].packet = bytes.Clone(last[n].packet)
+		}
 	}
 	w.mu.Unlock()
 	var out []Heard
 	for _, h := range last {
-		if h.payload != nil {
-			h.request = decodeDHCP(h.payload)
+		if len(h.packet) > 0 {
+			h.request, h.reply = decodeDHCP(h.packet), h.answer.String()
+		}
+		if h.relay.IsValid() {
+			h.where = "relay " + h.relay.String()
 		}
 		out = append(out, Heard{At: h.at, Where: h.where, Request: h.request, Answer: h.reply})
 	}
@@ -160,17 +197,26 @@ func decodeOption(code uint8, b []byte) string {
 	return fmt.Sprintf("%d=%x", code, b)
 }
 
-// describeReply returns the text of an answer to DHCP.
-func describeReply(r reply) string {
+// answerOf returns what is remembered of r.
+func answerOf(r reply) dhcpAnswer {
 	if r.route == routeNone {
+		return dhcpAnswer{}
+	}
+	return dhcpAnswer{
+		r.route, r.packet.MessageType(), addr4(r.packet.YourIPAddr), cmp.Or(r.packet.BootFileNameOption(), r.packet.BootFileName),
+	}
+}
+
+func (a dhcpAnswer) String() string {
+	if a.route == routeNone {
 		return "not answered"
 	}
-	text := r.packet.MessageType().String() + " by " + r.route.String()
-	if a := addr4(r.packet.YourIPAddr); a.IsValid() {
-		text += ", address " + a.String()
+	text := a.kind.String() + " by " + a.route.String()
+	if a.address.IsValid() {
+		text += ", address " + a.address.String()
 	}
-	if file := cmp.Or(r.packet.BootFileNameOption(), r.packet.BootFileName); file != "" {
-		text += ", boot file " + file
+	if a.file != "" {
+		text += ", boot file " + a.file
 	}
 	return text
 }
@@ -191,6 +237,7 @@ func (l *leases) put(x inventory.DHCPLease) {
 		l.byMAC = map[string]inventory.DHCPLease{}
 	}
 	if _, known := l.byMAC[x.MAC]; known || len(l.byMAC) < maxLeases {
+		x.Where = unique.Make(x.Where).Value() // one for all leases of a relay: each garbage collection visits them
 		l.byMAC[x.MAC] = x
 	}
 }
@@ -227,7 +274,7 @@ func (s *Server) noteLease(e *exchange, r reply) {
 		return
 	}
 	x := inventory.DHCPLease{
-		MAC: e.request.MAC, Machine: e.machine.Name, Address: e.decision.Interface.Address, At: s.now(), Where: e.where(),
+		MAC: e.decision.Interface.MAC, Machine: e.machine.Name, Address: e.decision.Interface.Address, At: s.now(), Where: e.where(),
 	}
 	switch kind := e.packet.MessageType(); {
 	case kind == dhcpv4.MessageTypeDecline:

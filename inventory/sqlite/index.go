@@ -298,7 +298,10 @@ func (s *Store) loadIndex(ctx context.Context) error {
 		}
 		s.index.mark(names)
 	}
-	common := commonValues{texts: map[string]string{}, lists: map[string][]netip.Addr{}, labels: map[string]map[string]string{}}
+	common := commonValues{
+		texts: map[string]string{}, keys: map[string][]string{}, lists: map[string][]netip.Addr{},
+		labels: map[string]map[string]string{},
+	}
 	for {
 		names := s.index.take(loadAtOnce)
 		if len(names) == 0 {
@@ -319,6 +322,7 @@ func (s *Store) loadIndex(ctx context.Context) error {
 // commonValues has values that several machines have, by their text.
 type commonValues struct {
 	texts  map[string]string
+	keys   map[string][]string
 	lists  map[string][]netip.Addr
 	labels map[string]map[string]string
 }
@@ -327,6 +331,7 @@ type commonValues struct {
 // objects, which each garbage collection visits.
 func (c commonValues) share(m *inventory.Machine) {
 	m.Labels = shared(c.labels, fmt.Sprintf("%q", m.Labels), m.Labels)
+	m.SSHKeys = shared(c.keys, fmt.Sprintf("%q", m.SSHKeys), m.SSHKeys)
 	for _, text := range []*string{&m.Template, &m.Image, &m.BootFromDisk} {
 		*text = shared(c.texts, *text, *text)
 	}
