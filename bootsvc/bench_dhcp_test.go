@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	dhcpRuns = 5
+	dhcpRuns = 3
 	dhcpStep = 1000 // DORA/s
 	dhcpFrom = 8000 // the first step
 	mostLost = 1.0  // per cent
