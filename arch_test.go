@@ -21,6 +21,7 @@ var may = map[string]string{
 	"internal/clock":        "",
 	"internal/guard":        "",
 	"internal/httpserve":    "",
+	"internal/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
 	"internal/strictyaml":   "inventory internal/human go.yaml.in/yaml/v3",
 	"internal/machinefile":  "inventory internal/strictyaml",
 	"internal/importfile":   "action inventory internal/machinefile internal/strictyaml template",
@@ -45,7 +46,7 @@ var may = map[string]string{
 	"internal/identity":     "inventory",
 	"internal/hostnet":      "internal/config",
 	"internal/durable":      "",
-	"internal/listener":     "internal/config internal/guard internal/httpserve internal/identity",
+	"internal/listener":     "internal/config internal/guard internal/httpserve internal/identity internal/keptsocket",
 
 	"internal/endpoint":           "inventory",
 	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
@@ -65,10 +66,10 @@ var may = map[string]string{
 		"github.com/stmcginnis/gofish",
 	"activities": "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc": "inventory internal/guard internal/httpserve internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
-	"metadatasvc": "inventory internal/guard internal/httpserve internal/plaintext internal/quiet internal/seed",
+	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",
 	"web":         "",
 	"internal/engine": "action inventory workflows internal/guard internal/plaintext internal/quiet go.temporal.io/api go.temporal.io/sdk " +
 		"golang.org/x/sync",
@@ -122,7 +123,7 @@ var may = map[string]string{
 
 // free may import everything: virtual machines, the tests that run in them, and
 // the programs that build what is deployed.
-var free = []string{"lab", "e2e", "deploy/"}
+var free = []string{"lab", "e2e", "deploy/", "internal/keptsocket/manager"}
 
 const module = "github.com/ingotmetal/ingot/"
 

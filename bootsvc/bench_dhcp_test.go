@@ -18,6 +18,8 @@ const (
 	dhcpFrom = 8000 // the first step
 	mostLost = 1.0  // per cent
 	dhcpFor  = 2    // seconds
+	// mostShort is the share of the rate that is completed although perfdhcp has sent less than it was asked for.
+	mostShort = 0.8
 	// perfBuffer is the size of perfdhcp's receive buffer, in bytes: that of this server's sockets.
 	perfBuffer = dhcpBuffer
 )
@@ -93,8 +95,8 @@ func (d dhcpTarget) cost(t *testing.T) float64 {
 	return float64((d.process.cpu(t) - before).Microseconds()) / (completed * dhcpFor)
 }
 
-// lossFreeRates returns the highest rate of each target at which at most mostLost are lost. The targets climb side by side:
-// other programs on the host then disturb both.
+// lossFreeRates returns the highest rate that each target completes while at most mostLost are lost. The targets climb side by
+// side: other programs on the host then disturb both.
 func lossFreeRates(t *testing.T, targets []dhcpTarget) []float64 {
 	t.Helper()
 	rates := make([]float64, len(targets))
@@ -104,33 +106,32 @@ func lossFreeRates(t *testing.T, targets []dhcpTarget) []float64 {
 	}
 	for rate := float64(dhcpFrom); len(climbing) > 0; rate += dhcpStep {
 		climbing = slices.DeleteFunc(climbing, func(n int) bool {
-			kept := targets[n].keeps(t, rate)
-			if kept {
-				rates[n] = rate
-			}
-			return !kept
+			completed := targets[n].lossFree(t, rate)
+			rates[n] = max(rates[n], completed)
+			return completed < rate*mostShort
 		})
 	}
 	for n := range targets {
-		for rate := float64(dhcpFrom - dhcpStep); rates[n] == 0; rate -= dhcpStep {
-			if rate <= dhcpStep || targets[n].keeps(t, rate) {
-				rates[n] = rate
-			}
+		for rate := float64(dhcpFrom - dhcpStep); rates[n] == 0 && rate > 0; rate -= dhcpStep {
+			rates[n] = targets[n].lossFree(t, rate)
 		}
 	}
 	return rates
 }
 
-// keeps reports whether a rate is completed with at most mostLost. A rate is tried twice: other programs disturb single ones.
-func (d dhcpTarget) keeps(t *testing.T, rate float64) bool {
+// lossFree asks for a rate and returns the rate that is completed, or 0 if more than mostLost is lost. A rate is tried twice:
+// other programs disturb single ones.
+func (d dhcpTarget) lossFree(t *testing.T, rate float64) (completed float64) {
 	t.Helper()
 	for range 2 {
-		lost, completed := d.perfdhcp(t, rate)
-		if lost <= mostLost && completed >= rate*(1-2*mostLost/100) { // perfdhcp may have sent less than it was asked for
-			return true
+		if lost, c := d.perfdhcp(t, rate); lost <= mostLost {
+			completed = max(completed, c)
+		}
+		if completed >= rate*mostShort {
+			break
 		}
 	}
-	return false
+	return completed
 }
 
 var (

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -329,10 +330,9 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
 	var out []net.Listener
 	var errs []error
-	var lc net.ListenConfig
 	for _, addr := range s.cfg.HTTPAddr {
 		full := httpserve.WithHost(addr, s.cfg.bind())
-		l, err := lc.Listen(ctx, "tcp4", full)
+		l, err := keptsocket.Listen(ctx, "tcp4", full)
 		if err != nil {
 			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err,
 				httpserve.BindRemedy(err, "provisioning HTTP addresses"))

@@ -125,7 +125,7 @@ var shortly = map[strike]string{
 // about says what each fault does, and when it is over.
 var about = map[strike]string{
 	noFault:      "nothing: the machine is held in the phase and released, as with every other fault",
-	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once, as a service manager does",
+	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once with its listening sockets, as systemd does",
 	killTemporal: "the Temporal server, a child process of `ingot serve`, is killed with SIGKILL; `ingot serve` starts it again",
 	killWorker: "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are " +
 		"destroyed and new ones refused, so that Temporal loses it with what it was doing, while DHCP, boot files, API " +

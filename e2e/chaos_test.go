@@ -64,7 +64,7 @@ type chaos struct {
 func newChaos(ctx context.Context, t *testing.T, image lab.Image) *chaos {
 	t.Helper()
 	dir := keepDir(t)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Disk: 512 << 20})
+	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Disk: 512 << 20, KeepSockets: true})
 	if err != nil {
 		t.Fatal(err)
 	}

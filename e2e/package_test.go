@@ -181,6 +181,13 @@ func TestPackage(t *testing.T) {
 	require.Equal(t, pid, h.must(ctx, "systemctl show -p MainPID --value ingot"))
 	require.Contains(t, newer, h.must(ctx, "dpkg-query -W -f '${db:Status-Status}_${Version}' ingot | sed s/installed//"))
 
+	// After a crash, a connection waits for the next process.
+	out = h.must(ctx, `systemctl kill --signal=KILL ingot && timeout 600 bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; `+
+		`printf "GET / HTTP/1.0\r\n\r\n" >&3; head -n 1 <&3'`)
+	require.Contains(t, out, "HTTP/1.")
+	require.NotEqual(t, pid, h.must(ctx, "systemctl show -p MainPID --value ingot"))
+	h.ready(ctx)
+
 	// A removal keeps the data, a purge does not.
 	h.must(ctx, "dpkg -r ingot")
 	h.must(ctx, "test -e /var/lib/ingot/ingot.db && test -e /etc/ingot/keys.json && ! pgrep -u ingot && ! test -e /usr/bin/ingot")

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keptsocket/manager"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
@@ -58,7 +59,9 @@ type Site struct {
 	out         io.Writer
 	mu          sync.Mutex
 	server      *lab.Cmd
-	guest       *lab.Guest // where the server runs, if set; see Options.Guest
+	sockets     *manager.Manager // if set, keeps the server's sockets
+	keepsIn     string           // the directory of its own socket
+	guest       *lab.Guest       // where the server runs, if set; see Options.Guest
 	log         *os.File
 }
 
@@ -99,6 +102,8 @@ type Options struct {
 	AgentOS string
 	// Loaders is the directory of the loaders, Root/bin/ipxe by default.
 	Loaders string
+	// KeepSockets keeps the server's listening sockets when it is killed, as systemd does for the service of the package.
+	KeepSockets bool
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
 	// LogFormat is that of the server's log; "" = text. LogLevel is its level; "" = debug.
@@ -157,6 +162,16 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 	}
 	if s.log, err = os.Create(filepath.Join(s.dir, "ingot.log")); err != nil {
 		return nil, err
+	}
+	if o.KeepSockets {
+		dir, err := os.MkdirTemp("", "ingot-") // the path of a socket has at most 107 bytes
+		if err != nil {
+			return nil, err
+		}
+		s.keepsIn = dir
+		if s.sockets, err = manager.New(filepath.Join(dir, "notify")); err != nil {
+			return nil, err
+		}
 	}
 	if o.Guest {
 		o.Top += fmt.Sprintf("listen: %s:%d\n", lab.ServerAddress, apiPort)
@@ -219,6 +234,12 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 // Close ends the server, and the lab if this site created it.
 func (s *Site) Close() error {
 	s.Stop()
+	if s.sockets != nil {
+		_ = s.sockets.Close()
+	}
+	if s.keepsIn != "" {
+		_ = os.RemoveAll(s.keepsIn)
+	}
 	if s.log != nil {
 		_ = s.log.Close() // the processes that wrote to it are gone
 	}
@@ -260,10 +281,23 @@ func (s *Site) Launch(ctx context.Context) error {
 	if s.format != "" {
 		args = append(args, "--log-format", s.format)
 	}
+	env := s.env()
+	var kept []*os.File
+	if s.sockets != nil {
+		command, more, files, err := s.sockets.Service()
+		if err != nil {
+			return err
+		}
+		args, env, kept = append(command, args...), append(env, more...), files
+	}
 	c := s.Command(context.WithoutCancel(ctx), s.Namespace, args[0], args[1:]...)
-	c.Env = s.env()
+	c.Env, c.Files = env, kept
 	c.Stdout, c.Stderr = io.MultiWriter(s.log, s.out), s.log
-	if err := c.Start(); err != nil {
+	err := c.Start()
+	for _, f := range kept {
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -28,6 +28,8 @@ type Cmd struct {
 	Stderr io.Writer
 	Env    []string // nil: the environment of this program
 	Dir    string
+	// Files are those after standard error, as exec.Cmd.ExtraFiles.
+	Files []*os.File
 
 	lab  *Lab
 	ctx  context.Context
@@ -59,6 +61,7 @@ func (l *Lab) spawner() {
 func (c *Cmd) Start() error {
 	c.cmd = exec.CommandContext(c.ctx, c.args[0], c.args[1:]...)
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.Env, c.cmd.Dir = c.Stdin, c.Stdout, c.Stderr, c.Env, c.Dir
+	c.cmd.ExtraFiles = c.Files
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
 	c.cmd.WaitDelay = 5 * time.Second // limits the wait for a grandchild that keeps the output open

@@ -24,6 +24,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
@@ -127,11 +128,10 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var lc net.ListenConfig
 	var listeners []net.Listener
 	for _, addr := range s.cfg.Addrs {
 		addr = httpserve.WithHost(addr, s.cfg.Address)
-		l, err := lc.Listen(ctx, "tcp", addr)
+		l, err := keptsocket.Listen(ctx, "tcp", addr)
 		if err != nil {
 			for _, l := range listeners {
 				_ = l.Close() // the error that is reported is the one above

@@ -18,6 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 )
 
 // maxConns limits the connections of one listener. Those of authenticated operators
@@ -41,8 +42,8 @@ type Listener struct {
 }
 
 // Bind binds a socket, so that an occupied port is known before anything starts.
-func Bind(s Socket, g *guard.Guard, log *slog.Logger) (Listener, error) {
-	l, err := net.Listen("tcp", s.Addr)
+func Bind(ctx context.Context, s Socket, g *guard.Guard, log *slog.Logger) (Listener, error) {
+	l, err := keptsocket.Listen(ctx, "tcp", s.Addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return Listener{}, fmt.Errorf("%s: %s is in use by another program "+
 			"(ss -ltnp shows which; the address is %s in the configuration)", s.Name, s.Addr, s.Key)

@@ -36,7 +36,12 @@ func TestListenersOutlivePanics(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, "well")
 			})
-			l, err := Bind(Socket{Name: "a test", Addr: "127.0.0.1:0", Key: "listen", Handler: handler, TLS: pair}, g, slog.New(slog.DiscardHandler))
+			l, err := Bind(
+				t.Context(),
+				Socket{Name: "a test", Addr: "127.0.0.1:0", Key: "listen", Handler: handler, TLS: pair},
+				g,
+				slog.New(slog.DiscardHandler),
+			)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)

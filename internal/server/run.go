@@ -29,7 +29,7 @@ type part struct {
 // last: it outlives the workers, the API and the copy for a hand-over. DHCP and
 // metadata depend on none of them.
 func (s *server) Run(ctx context.Context) error {
-	listeners, err := s.listen()
+	listeners, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 
 // listen binds every HTTP socket but those of the boot and metadata servers, so that
 // an occupied port is reported before anything else begins.
-func (s *server) listen() (out []listener.Listener, err error) {
+func (s *server) listen(ctx context.Context) (out []listener.Listener, err error) {
 	defer func() {
 		if err != nil {
 			for _, l := range out {
@@ -117,7 +117,7 @@ func (s *server) listen() (out []listener.Listener, err error) {
 		}
 	}()
 	bind := func(name, addr, key string, h http.Handler, t *tls.Config) error {
-		l, err := listener.Bind(listener.Socket{Name: name, Addr: addr, Key: key, Handler: h, TLS: t}, s.host.Guard(), s.log)
+		l, err := listener.Bind(ctx, listener.Socket{Name: name, Addr: addr, Key: key, Handler: h, TLS: t}, s.host.Guard(), s.log)
 		if err == nil {
 			out = append(out, l)
 		}

@@ -287,7 +287,7 @@ func (h *Host) listenToPeers(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 
-	l, err := h.bind(listener.Socket{
+	l, err := h.bind(ctx, listener.Socket{
 		Name: "peer API", Addr: h.cfg.Site.Listen, Key: "site.listen", Handler: h.target.Handler(), TLS: ServerTLS(h.cert),
 	})
 	if err != nil {
@@ -305,8 +305,8 @@ func (h *Host) listenToPeers(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); <-done }, nil
 }
 
-func (h *Host) bind(s listener.Socket) (listener.Listener, error) {
-	return listener.Bind(s, h.guard, h.log)
+func (h *Host) bind(ctx context.Context, s listener.Socket) (listener.Listener, error) {
+	return listener.Bind(ctx, s, h.guard, h.log)
 }
 
 // untilNot returns a function that waits until the role differs from role. It checks

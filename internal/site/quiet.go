@@ -36,7 +36,7 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 		return err
 	}
 
-	l, err := h.bind(listener.Socket{
+	l, err := h.bind(ctx, listener.Socket{
 		Name: "operator API", Addr: h.cfg.Listen, Key: "listen", Handler: handler, TLS: tlsConfig,
 	})
 	if err != nil {
@@ -63,7 +63,7 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 		to = s.Successor.Name + " (" + s.Successor.URL + ")"
 	}
 
-	listeners := h.listenRetired(s)
+	listeners := h.listenRetired(ctx, s)
 	return h.serveQuietly(ctx, "retired: the site has moved to "+to+"; "+s.Why, func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return h.untilNot(s.Role)(ctx) })
@@ -77,7 +77,7 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 // listenRetired listens on the addresses that machines and agents know. Metadata
 // requests are forwarded. Agents are told to hold, never that their run has ended. A
 // port that cannot be bound is skipped with a warning.
-func (h *Host) listenRetired(s Site) (out []listener.Listener) {
+func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listener) {
 	n := h.cfg.Netboot
 	if !n.On() {
 		return nil
@@ -111,7 +111,7 @@ func (h *Host) listenRetired(s Site) (out []listener.Listener) {
 	}
 
 	for _, x := range sockets {
-		l, err := h.bind(x)
+		l, err := h.bind(ctx, x)
 		if err != nil {
 			h.log.Warn("a port of this retired server cannot be bound", "error", err)
 			continue

@@ -1,0 +1,103 @@
+package keptsocket_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/keptsocket"
+	"github.com/ingotmetal/ingot/internal/keptsocket/manager"
+)
+
+// serveAt is set in a process of the service: the address where it answers connections with its process ID.
+const serveAt = "INGOT_TEST_SERVE_AT"
+
+func TestMain(m *testing.M) {
+	addr := os.Getenv(serveAt)
+	if addr == "" {
+		os.Exit(m.Run())
+	}
+	l, err := keptsocket.Listen(context.Background(), "tcp4", addr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	go func() { // the end of standard input is a regular stop
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = l.Close()
+		os.Exit(0)
+	}()
+	fmt.Println("serves")
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			select {} // closed: the process is about to end
+		}
+		fmt.Fprint(c, os.Getpid())
+		_ = c.Close()
+	}
+}
+
+// service is a process that listens.
+type service struct {
+	*exec.Cmd
+	stop io.Closer
+}
+
+func start(t *testing.T, m *manager.Manager, addr string) service {
+	t.Helper()
+	command, env, kept, err := m.Service()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], os.Args[0])...)
+	cmd.Env, cmd.ExtraFiles, cmd.Stderr = append(append(os.Environ(), env...), serveAt+"="+addr), kept, os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	for _, f := range kept {
+		require.NoError(t, f.Close())
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // most have ended before
+	_, err = out.Read(make([]byte, 16))
+	require.NoError(t, err)
+	return service{cmd, in}
+}
+
+// A connection that arrives after a crash waits for the next process. After a regular stop it is refused.
+func TestConnectionsWaitForTheNextProcess(t *testing.T) {
+	m, err := manager.New(filepath.Join(t.TempDir(), "notify"))
+	require.NoError(t, err)
+	defer m.Close()
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := free.Addr().String()
+	require.NoError(t, free.Close())
+
+	first := start(t, m, addr)
+	require.Eventually(t, func() bool { return m.Kept() == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, first.Process.Kill())
+	_ = first.Wait()
+	c, err := net.Dial("tcp4", addr)
+	require.NoError(t, err, "the connection is refused while the service is away")
+	defer c.Close()
+
+	second := start(t, m, addr)
+	answer, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprint(second.Process.Pid), string(answer))
+
+	require.NoError(t, second.stop.Close())
+	require.NoError(t, second.Wait())
+	require.Eventually(t, func() bool { return m.Kept() == 0 }, 10*time.Second, 10*time.Millisecond)
+	_, err = net.Dial("tcp4", addr)
+	require.Error(t, err, "a stopped service still accepts connections")
+}

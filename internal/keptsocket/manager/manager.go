@@ -1,0 +1,126 @@
+// Package manager is the part of a service manager that keeps sockets, for tests and for the lab.
+package manager
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Manager keeps the sockets that a service sends it, as systemd does.
+type Manager struct {
+	conn *net.UnixConn
+	mu   sync.Mutex
+	kept map[string]*os.File
+	done chan struct{}
+}
+
+// New listens for messages of a service at path.
+func New(path string) (*Manager, error) {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{conn: conn, kept: map[string]*os.File{}, done: make(chan struct{})}
+	go m.receive()
+	return m, nil
+}
+
+func (m *Manager) receive() {
+	defer close(m.done)
+	text, oob := make([]byte, 4096), make([]byte, 4096)
+	for {
+		n, used, _, _, err := m.conn.ReadMsgUnix(text, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			m.message(strings.Split(string(text[:n]), "\n"), files(oob[:used]))
+		}
+	}
+}
+
+// files returns the files that a message has passed.
+func files(oob []byte) (out []*os.File) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			out = append(out, os.NewFile(uintptr(fd), "kept"))
+		}
+	}
+	return out
+}
+
+func (m *Manager) message(lines []string, passed []*os.File) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var name string
+	for _, line := range lines {
+		if text, ok := strings.CutPrefix(line, "FDNAME="); ok {
+			name = text
+		}
+	}
+	switch {
+	case lines[0] == "FDSTORE=1" && len(passed) == 1:
+		if m.kept[name] == nil { // systemd keeps the one that it has
+			m.kept[name], passed = passed[0], nil
+		}
+	case lines[0] == "FDSTOREREMOVE=1" && m.kept[name] != nil:
+		_ = m.kept[name].Close()
+		delete(m.kept, name)
+	}
+	for _, f := range passed {
+		_ = f.Close()
+	}
+}
+
+// Service returns what a process of the service is started with: the command before its own arguments, variables of its
+// environment, and the files after its standard error, which are to be closed when it was started.
+func (m *Manager) Service() (command, env []string, kept []*os.File, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	env = []string{"NOTIFY_SOCKET=" + m.conn.LocalAddr().String()}
+	var names []string
+	for name, f := range m.kept {
+		fd, e := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		names, kept = append(names, name), append(kept, os.NewFile(uintptr(fd), name))
+	}
+	if len(kept) > 0 {
+		env = append(env, "LISTEN_FDS="+strconv.Itoa(len(kept)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	}
+	return []string{"sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, env, kept, err
+}
+
+// Kept returns how many sockets are kept.
+func (m *Manager) Kept() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.kept)
+}
+
+// Close forgets all sockets.
+func (m *Manager) Close() error {
+	err := m.conn.Close()
+	<-m.done
+	for _, f := range m.kept {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
