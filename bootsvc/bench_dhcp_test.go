@@ -18,22 +18,19 @@ const (
 	dhcpFrom = 8000 // the first step
 	mostLost = 1.0  // per cent
 	dhcpFor  = 2    // seconds
-	// mostShort is the share of the rate that is completed although perfdhcp has sent less than it was asked for.
-	mostShort = 0.8
-	// perfBuffer is the size of perfdhcp's receive buffer, in bytes: that of this server's sockets.
-	perfBuffer = dhcpBuffer
+	// leastSent is the share of the rate below which perfdhcp, which sends less when it is busy, is at its own limit.
+	leastSent = 0.8
 )
 
 // TestBenchDHCP measures this server beside Kea with its leases in a file (memfile), with reservations
-// for all clients: the highest rate at which perfdhcp, as a relay, loses at most 1 % of its DISCOVERs
-// and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
+// for all clients: the highest rate that perfdhcp, as a relay, completes while it loses at most 1 % of its
+// DISCOVERs and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
 // figures are medians.
 //
-// The kernel's usual receive buffer holds 277 answers, and perfdhcp keeps one processor busy by itself. With that buffer all that
-// is lost beside this server is lost in perfdhcp's socket (RcvbufErrors), so the measure would be of perfdhcp. Therefore the
-// usual size is raised meanwhile, for Kea's sockets as well.
+// The sockets of perfdhcp and Kea get a receive buffer of the size that this server's have. The kernel's usual one holds 277
+// answers: all losses beside this server would be in perfdhcp's socket (RcvbufErrors of its namespace).
 func TestBenchDHCP(t *testing.T) {
-	setHost(t, "core/rmem_default", strconv.Itoa(perfBuffer))
+	setHost(t, "core/rmem_default", strconv.Itoa(dhcpBuffer))
 	dir, ok := beginBench(t)
 	if !ok {
 		return
@@ -108,7 +105,7 @@ func lossFreeRates(t *testing.T, targets []dhcpTarget) []float64 {
 		climbing = slices.DeleteFunc(climbing, func(n int) bool {
 			completed := targets[n].lossFree(t, rate)
 			rates[n] = max(rates[n], completed)
-			return completed < rate*mostShort
+			return completed < rate*leastSent
 		})
 	}
 	for n := range targets {
@@ -127,7 +124,7 @@ func (d dhcpTarget) lossFree(t *testing.T, rate float64) (completed float64) {
 		if lost, c := d.perfdhcp(t, rate); lost <= mostLost {
 			completed = max(completed, c)
 		}
-		if completed >= rate*mostShort {
+		if completed >= rate*leastSent {
 			break
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unusedFor is how long a socket of the process before is kept that nothing listens on: its address is no more in the
-// configuration.
+// unusedFor is how long the service manager goes on keeping a socket that this process does not use, because its address has
+// left the configuration.
 const unusedFor = time.Minute
 
 // store has the sockets of the process before, by name, that were not used yet.
@@ -33,7 +33,9 @@ var inherited = sync.OnceValue(func() *store {
 	for _, f := range activation.Files(true) {
 		s.unused[f.Name()] = f
 	}
-	time.AfterFunc(unusedFor, s.dropUnused)
+	if len(s.unused) > 0 {
+		time.AfterFunc(unusedFor, s.dropUnused)
+	}
 	return s
 })
 
