@@ -32,8 +32,8 @@ const (
 // what the host and its load permit. Each request is for another machine. It measures the image server
 // beside nginx with sendfile. The figures are medians.
 //
-// Connections have the congestion control that the kernel uses unless it is told otherwise. With BBR, which some hosts are set
-// to, one client gets about half as much of either server, and its share differs from run to run.
+// Connections use cubic, the kernel's default. With BBR, one client gets about half as much from either server, and runs differ
+// more.
 func TestBenchHTTP(t *testing.T) {
 	setHost(t, "ipv4/tcp_congestion_control", "cubic")
 	dir, ok := beginBench(t)

@@ -231,7 +231,7 @@ func benchTemp(t *testing.T) string {
 	return dir
 }
 
-// setHost sets a file below /proc/sys/net until a benchmark ends. In a network namespace these can only be read.
+// setHost sets a file below /proc/sys/net until a benchmark ends. New network namespaces get it; in them it cannot be set.
 func setHost(t *testing.T, setting, value string) {
 	t.Helper()
 	if !*bench || os.Getenv(inside) != "" {

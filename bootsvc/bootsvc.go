@@ -439,10 +439,18 @@ func ParseMAC(s string) (mac string, ok bool) {
 		digits = strings.ReplaceAll(s, ".", "")
 	}
 	b, err := hex.DecodeString(digits)
-	if err != nil || len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
+	if err != nil {
 		return "", false
 	}
-	return net.HardwareAddr(b).String(), true
+	return hostMAC(b)
+}
+
+// hostMAC returns the canonical text of an Ethernet address, or false if it is not that of a single host.
+func hostMAC(b net.HardwareAddr) (mac string, ok bool) {
+	if len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
+		return "", false
+	}
+	return b.String(), true
 }
 
 // fileName reports whether name is valid for a file that this package serves.

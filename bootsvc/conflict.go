@@ -61,7 +61,7 @@ func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 		return false
 	}
 	declined.State, declined.Other = inventory.LeaseConflict, other
-	l.byMAC[declined.MAC] = declined
+	l.byMAC[declined.MAC] = lease{declined, x.where}
 	return true
 }
 

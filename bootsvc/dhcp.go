@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -199,7 +198,7 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || p.HopCount > maxHops {
 		return exchange{}, false
 	}
-	mac, ok := clientMAC(p)
+	mac, ok := hostMAC(p.ClientHWAddr)
 	kind := p.MessageType()
 	if !ok || kind == dhcpv4.MessageTypeNone {
 		return exchange{}, false
@@ -214,15 +213,6 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
 		}
 	}
 	return e, true
-}
-
-// clientMAC returns the hardware address of a client as text, or false if it is not the MAC of a single host.
-func clientMAC(p *dhcpv4.DHCPv4) (mac string, ok bool) {
-	b := p.ClientHWAddr
-	if len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
-		return "", false
-	}
-	return b.String(), true
 }
 
 // linkSelection returns the link selection of a relay (RFC 3527), or nil.

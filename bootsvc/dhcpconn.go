@@ -23,10 +23,10 @@ import (
 
 const (
 	dhcpWorkers = 8
-	dhcpBatch   = 16      // packets that one system call reads or sends
-	dhcpBuffer  = 4 << 20 // bytes; the kernel permits net.core.rmem_max
-	dhcpSlow    = 5 * time.Millisecond
-	dhcpLookup  = 2 * time.Second // a client asks again after 1 to 4 s
+	dhcpBatch   = 16                   // packets that one system call reads or sends
+	dhcpBuffer  = 4 << 20              // bytes; the kernel permits net.core.rmem_max
+	dhcpSlow    = 5 * time.Millisecond // when a batch takes longer, another worker reads the next one
+	dhcpLookup  = 2 * time.Second      // a client asks again after 1 to 4 s
 	maxDatagram = 4096
 )
 
@@ -40,12 +40,13 @@ type dhcpConn struct {
 	conn  *net.UDPConn
 	p4    *ipv4.PacketConn
 	raw   int // packet socket that only sends; -1 = none
-	// onLink and routed are control messages with the source of an answer, onLink with the interface, too.
+	// onLink and routed are the control messages of a reply. Both set its source address, onLink also the interface. They are
+	// nil without an interface.
 	onLink, routed []byte
 	once           sync.Once
-	turn           sync.Mutex // held by the worker that reads
+	turn           sync.Mutex // held by the worker that reads and answers; see serveDHCP
 	known          atomic.Pointer[knownPrefixes]
-	full           atomic.Uint32 // packets that the kernel has dropped because the socket's buffer was full
+	full           uint32 // packets that the kernel has dropped because the socket's buffer was full; guarded by turn
 }
 
 // listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
@@ -131,11 +132,17 @@ func dhcpSocket(device string) func(_, _ string, c syscall.RawConn) error {
 	}
 }
 
-// A packetBatch is the memory of a worker for the packets that one system call reads, and for its answers.
-type packetBatch struct{ in, out []ipv4.Message }
+// A packetBatch is the memory of a worker: the packets that one system call reads, and what is sent for them.
+type packetBatch struct {
+	in    []ipv4.Message
+	mu    sync.Mutex // guards the rest
+	out   []ipv4.Message
+	ready []reply // not sent yet
+	late  bool    // dhcpSlow is over: send each reply as soon as it is ready
+}
 
 func newPacketBatch() *packetBatch {
-	b := &packetBatch{make([]ipv4.Message, dhcpBatch), make([]ipv4.Message, dhcpBatch)}
+	b := &packetBatch{in: make([]ipv4.Message, dhcpBatch), out: make([]ipv4.Message, dhcpBatch)}
 	for n := range dhcpBatch {
 		b.in[n] = ipv4.Message{
 			Buffers: [][]byte{make([]byte, maxDatagram)},
@@ -144,6 +151,21 @@ func newPacketBatch() *packetBatch {
 		b.out[n] = ipv4.Message{Buffers: make([][]byte, 1), Addr: &net.UDPAddr{}}
 	}
 	return b
+}
+
+// delay has each reply sent as soon as it is ready.
+func (b *packetBatch) delay() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late = true
+}
+
+// add adds a reply to those that are ready, and reports whether they are to be sent now.
+func (b *packetBatch) add(r reply) (send bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = append(b.ready, r)
+	return b.late
 }
 
 // read waits for packets and returns those that have arrived. It adds to dropped what the kernel has dropped since.
@@ -163,7 +185,8 @@ func (c *dhcpConn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, 
 		for _, m := range messages {
 			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_RXQ_OVFL && len(m.Data) >= 4 {
 				now := binary.NativeEndian.Uint32(m.Data)
-				dropped.Add(int64(int32(now - c.full.Swap(now)))) // negative if another worker has read a later packet first
+				dropped.Add(int64(now - c.full))
+				c.full = now
 			}
 		}
 	}
@@ -180,34 +203,45 @@ func (c *dhcpConn) Close() error {
 	return err
 }
 
-// write sends at most dhcpBatch replies. It calls failed for each that cannot be sent.
-func (c *dhcpConn) write(b *packetBatch, replies []reply, failed func(reply, error)) {
-	var of [dhcpBatch]int // which reply a message is
+// write sends replies, at most dhcpBatch. It calls failed for each reply that cannot be sent.
+func (c *dhcpConn) write(out []ipv4.Message, replies []reply, failed func(reply, error)) {
+	var replyOf [dhcpBatch]int // by index in out
 	used := 0
 	for n, r := range replies {
-		sent, err := c.compose(&b.out[used], r)
-		switch {
-		case err != nil:
-			failed(r, err)
-		case !sent:
-			of[used] = n
-			used++
+		if r.route == routeRaw && c.iface != nil {
+			if err := c.writeRaw(r); err != nil {
+				failed(r, err)
+			}
+			continue
 		}
+		if err := c.compose(&out[used], r); err != nil {
+			failed(r, err)
+			continue
+		}
+		replyOf[used] = n
+		used++
 	}
 	for first := 0; first < used; {
-		n, err := c.p4.WriteBatch(b.out[first:used], 0)
-		if first += max(n, 0); err != nil { // of the message after those that were sent
-			failed(replies[of[first]], err)
+		n, err := c.p4.WriteBatch(out[first:used], 0)
+		first += max(n, 0)
+		if err != nil { // of message first; those before it were sent
+			failed(replies[replyOf[first]], err)
 			first++
 		}
 	}
 }
 
-// compose makes m the message of a reply, or sends the reply itself if that needs the packet socket. The source is the
-// server's configured address: relays and firewalls drop replies from another address of the host.
-func (c *dhcpConn) compose(m *ipv4.Message, r reply) (sent bool, err error) {
-	payload := r.packet.ToBytes()
-	m.Buffers[0], m.OOB = payload, c.onLink
+// writeRaw sends a reply in an Ethernet frame.
+func (c *dhcpConn) writeRaw(r reply) error {
+	ll := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
+	copy(ll.Addr[:], r.mac)
+	return unix.Sendto(c.raw, ipPacket(c.self, r.to, r.packet.ToBytes()), 0, ll)
+}
+
+// compose makes m the message of a reply. The source is the server's configured address: relays and firewalls drop replies
+// from another address of the host.
+func (c *dhcpConn) compose(m *ipv4.Message, r reply) error {
+	m.Buffers[0], m.OOB = r.packet.ToBytes(), c.onLink
 	to := m.Addr.(*net.UDPAddr)
 	to.IP, to.Port = r.to.AsSlice(), dhcpv4.ClientPort
 	switch {
@@ -215,20 +249,14 @@ func (c *dhcpConn) compose(m *ipv4.Message, r reply) (sent bool, err error) {
 		// Send to giaddr and not to the packet's source address, which a container's network may have rewritten. Do not
 		// set an interface for the packet: the route to the relay may differ from the one that its packet took.
 		to.Port, m.OOB = dhcpv4.ServerPort, c.routed
-	case c.iface == nil && r.route == routeUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
-		m.OOB = nil // the source is the address of the socket
-	case c.iface == nil:
-		return false, fmt.Errorf("sending by %s: this server only answers relays", r.route)
+	case c.iface == nil && r.route != routeUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
+		return fmt.Errorf("sending by %s: this server only answers relays", r.route)
 	case r.route == routeSource:
 		to.Port, m.OOB = int(r.port), c.routed
 	case r.route == routeBroadcast:
 		to.IP = net.IPv4bcast
-	case r.route == routeRaw:
-		ll := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
-		copy(ll.Addr[:], r.mac)
-		return true, unix.Sendto(c.raw, ipPacket(c.self, r.to, payload), 0, ll)
 	}
-	return false, nil
+	return nil
 }
 
 func hton16(v uint16) uint16 {
@@ -274,8 +302,9 @@ func checksum(b []byte, s uint32) uint16 {
 	return ^uint16(s)
 }
 
-// serveDHCP answers packets until ctx ends. One worker alone reads packets and answers them, which costs less than to wake
-// another one for each. If the inventory keeps it for longer than dhcpSlow, the next one takes its turn.
+// serveDHCP answers packets until ctx ends. Only the worker that holds c.turn reads, and it answers what it has read: to wake
+// another worker for each packet costs more. If a batch takes longer than dhcpSlow, because the inventory is slow, what is
+// ready is sent, and another worker reads the next batch.
 func (s *Server) serveDHCP(ctx context.Context, c *dhcpConn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -307,30 +336,48 @@ func (s *Server) answerDHCP(ctx context.Context, c *dhcpConn) error {
 			continue
 		}
 		s.stats.dhcpReceived.Add(int64(len(packets)))
-		slow := time.AfterFunc(dhcpSlow, c.turn.Unlock)
+		slow := time.AfterFunc(dhcpSlow, func() {
+			batch.delay()
+			s.sendReady(c, batch)
+			c.turn.Unlock()
+		})
 		s.handleDHCP(ctx, c, batch, packets)
 		if !slow.Stop() {
-			c.turn.Lock()
+			c.turn.Lock() // the timer has released it
 		}
+		batch.late = false
 	}
 }
 
-// handleDHCP answers the packets of one read. Together they wait at most dhcpLookup for the inventory.
+// handleDHCP answers the packets of one read. Each has nearly dhcpLookup for the inventory.
 func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, batch *packetBatch, packets []ipv4.Message) {
-	defer s.guard.Recover("an answer by DHCP")
-	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
-	defer cancel()
 	in := c.link()
-	var replies [dhcpBatch]reply
-	answered := 0
+	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
+	began := time.Now()
 	for _, p := range packets {
+		if time.Since(began) > dhcpSlow {
+			cancel()
+			lookup, cancel = context.WithTimeout(ctx, dhcpLookup)
+			began = time.Now()
+		}
 		in.from = p.Addr.(*net.UDPAddr).AddrPort()
-		if r := s.handlePacket(ctx, p.Buffers[0][:p.N], in); r.route != routeNone {
-			replies[answered] = r
-			answered++
+		r := s.handlePacket(lookup, p.Buffers[0][:p.N], in)
+		if r.route != routeNone && batch.add(r) {
+			s.sendReady(c, batch)
 		}
 	}
-	c.write(batch, replies[:answered], func(r reply, err error) {
+	cancel()
+	s.sendReady(c, batch)
+}
+
+// sendReady sends the replies that are ready.
+func (s *Server) sendReady(c *dhcpConn, b *packetBatch) {
+	defer s.guard.Recover("an answer by DHCP")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	replies := b.ready
+	b.ready = b.ready[:0]
+	c.write(b.out, replies, func(r reply, err error) {
 		s.log.Error("sending a DHCP reply", "interface", c.name, "route", r.route.String(), "to", r.to.String(), "error", err)
 	})
 }
@@ -352,7 +399,7 @@ func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) 
 		return reply{}
 	}
 	r = s.answer(ctx, p, in)
-	if mac, ok := clientMAC(p); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
+	if mac, ok := hostMAC(p.ClientHWAddr); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
 		s.wire.add(mac, heard{at: s.now(), where: in.name, relay: addr4(p.GatewayIPAddr), packet: b, answer: answerOf(r)})
 	}
 	return r

@@ -3,8 +3,11 @@ package bootsvc
 import (
 	"context"
 	"net"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/net/ipv4"
@@ -57,27 +60,28 @@ func TestDHCPCountsWhatTheKernelDrops(t *testing.T) {
 	}
 }
 
-// heldMachines keeps each lookup by MAC until its context ends.
+// heldMachines keeps each lookup by MAC until release is closed.
 type heldMachines struct {
 	Machines
-	asked chan string
+	asked   chan string
+	release chan struct{}
 }
 
-func (h heldMachines) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
+func (h heldMachines) MachineByMAC(_ context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
 	h.asked <- mac
-	<-ctx.Done()
-	return inventory.Machine{}, inventory.Grant{}, ctx.Err()
+	<-h.release
+	return inventory.Machine{}, inventory.Grant{}, inventory.ErrNotFound
 }
 
 // A lookup that takes long does not keep the packets that follow waiting.
-func TestSlowLookupHoldsUpNoOther(t *testing.T) {
+func TestSlowLookupDoesNotBlockOthers(t *testing.T) {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := &fakeMachines{}
 	s, _ := newServer(t, known, nil)
-	held := heldMachines{known, make(chan string)}
+	held := heldMachines{known, make(chan string), make(chan struct{})}
 	s.machines = held
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -88,12 +92,57 @@ func TestSlowLookupHoldsUpNoOther(t *testing.T) {
 		if _, err := conn.WriteToUDPAddrPort(b, conn.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-held.asked; got != mac.String() {
-			t.Errorf("%s was looked up, not %s", got, mac)
+		select {
+		case got := <-held.asked:
+			if got != mac.String() {
+				t.Errorf("%s was looked up, not %s", got, mac)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s waits for the lookups of other machines", mac)
 		}
 	}
 	cancel()
+	close(held.release)
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// Replies to one read are sent together. One that cannot be sent is reported, and the others leave.
+func TestRepliesOfABatch(t *testing.T) {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	self := netip.MustParseAddr("127.0.0.1")
+	port := uint16(client.LocalAddr().(*net.UDPAddr).Port)
+	c := &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1, iface: &net.Interface{Index: 1}}
+	defer c.Close()
+	var replies []reply
+	for n := range byte(3) {
+		p := packet(t, dhcpv4.MessageTypeOffer, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, n}))
+		replies = append(replies, reply{packet: p, route: routeSource, to: self, port: port})
+	}
+	replies[1].port = 0 // the kernel refuses it
+	var refused []byte
+	c.write(newPacketBatch().out, replies, func(r reply, _ error) { refused = append(refused, r.packet.ClientHWAddr[5]) })
+	if !slices.Equal(refused, []byte{1}) {
+		t.Errorf("the replies %v were refused", refused)
+	}
+	b := make([]byte, maxDatagram)
+	for _, want := range []byte{0, 2} {
+		n, err := client.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := dhcpv4.FromBytes(b[:n])
+		if err != nil || p.ClientHWAddr[5] != want {
+			t.Errorf("%v, %v", p, err)
+		}
 	}
 }

@@ -219,7 +219,7 @@ func offering(t *testing.T) *net.UDPConn {
 					r, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer), dhcpv4.WithYourIP(net.IPv4(10, 10, 20, 99)),
 						dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 10, 20, 1))))
 					if err == nil {
-						c.write(newPacketBatch(), []reply{{packet: r, route: routeBroadcast}}, func(reply, error) {})
+						c.write(newPacketBatch().out, []reply{{packet: r, route: routeBroadcast}}, func(reply, error) {})
 					}
 				}
 			}()

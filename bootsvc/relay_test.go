@@ -117,7 +117,7 @@ func TestS31RelayOnly(t *testing.T) {
 	defer c.Close()
 	var refused []route
 	ways := []route{routeBroadcast, routeRaw}
-	c.write(newPacketBatch(), []reply{
+	c.write(newPacketBatch().out, []reply{
 		{packet: packet(t, discover), route: ways[0], to: netip.MustParseAddr(testAddr)},
 		{packet: packet(t, discover), route: ways[1], to: netip.MustParseAddr(testAddr)},
 	}, func(r reply, _ error) { refused = append(refused, r.route) })

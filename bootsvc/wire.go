@@ -35,13 +35,13 @@ type Heard struct {
 	Answer  string    `json:"answer"`
 }
 
-// heard is a Heard that has no text yet.
+// heard is a request as it is remembered; wire.of makes its text.
 type heard struct {
 	at             time.Time
 	where          string     // interface or protocol
-	relay          netip.Addr // instead of where
-	packet         []byte     // by DHCP: instead of request
-	answer         dhcpAnswer // by DHCP: instead of reply
+	relay          netip.Addr // if valid, it replaces where
+	packet         []byte     // of DHCP, which has no request
+	answer         dhcpAnswer // of DHCP, which has no reply
 	request, reply string
 }
 
@@ -80,7 +80,8 @@ func (w *wire) add(mac string, h heard) {
 	*to = h
 }
 
-// client returns the client of mac as the most recent one. A new one takes the memory of the least recent one.
+// client returns the client of mac and makes it the most recent one. When maxWireMACs are known, it reuses the memory of the
+// least recent one.
 func (w *wire) client(mac string) *wireClient {
 	e := w.byMAC[mac]
 	switch {
@@ -221,10 +222,16 @@ func (a dhcpAnswer) String() string {
 	return text
 }
 
+// A lease keeps one copy of Where for all leases that have the same: each garbage collection visits them.
+type lease struct {
+	inventory.DHCPLease
+	where unique.Handle[string]
+}
+
 // leases are the leases since the start of the server, by MAC.
 type leases struct {
 	mu     sync.Mutex
-	byMAC  map[string]inventory.DHCPLease
+	byMAC  map[string]lease
 	probed map[string]time.Time // when a DECLINE of a MAC has last caused a probe
 }
 
@@ -234,11 +241,12 @@ func (l *leases) put(x inventory.DHCPLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byMAC == nil {
-		l.byMAC = map[string]inventory.DHCPLease{}
+		l.byMAC = map[string]lease{}
 	}
 	if _, known := l.byMAC[x.MAC]; known || len(l.byMAC) < maxLeases {
-		x.Where = unique.Make(x.Where).Value() // one for all leases of a relay: each garbage collection visits them
-		l.byMAC[x.MAC] = x
+		where := unique.Make(x.Where)
+		x.Where = where.Value()
+		l.byMAC[x.MAC] = lease{x, where}
 	}
 }
 
@@ -246,7 +254,7 @@ func (l *leases) get(mac string) (inventory.DHCPLease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x, ok := l.byMAC[mac]
-	return x, ok
+	return x.DHCPLease, ok
 }
 
 // Leases returns the leases of reservations since the start of the server, and those of discovery that have not
@@ -255,7 +263,7 @@ func (s *Server) Leases() []inventory.DHCPLease {
 	s.leases.mu.Lock()
 	out := make([]inventory.DHCPLease, 0, len(s.leases.byMAC))
 	for _, x := range s.leases.byMAC {
-		out = append(out, x)
+		out = append(out, x.DHCPLease)
 	}
 	s.leases.mu.Unlock()
 	for name, g := range s.guests {

@@ -77,6 +77,27 @@ func TestHeardIsInOrder(t *testing.T) {
 	}
 }
 
+// What is remembered of a client that was forgotten is not shown for the one that takes its place, and a packet is copied.
+func TestHeardReusesMemory(t *testing.T) {
+	w := newWire()
+	mac := func(n int) string { return net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}.String() }
+	b := packet(t, dhcpv4.MessageTypeDiscover).ToBytes()
+	for n := range 2 * maxWireMACs {
+		for k := range maxWireEach {
+			w.add(mac(n), heard{packet: b, answer: dhcpAnswer{file: strconv.Itoa(n*maxWireEach + k)}})
+		}
+	}
+	clear(b)
+	const last = 2*maxWireMACs - 1
+	if got := w.of(mac(last)); len(got) != maxWireEach || !strings.HasPrefix(got[0].Request, "DISCOVER") {
+		t.Errorf("%+v", got)
+	}
+	w.add(mac(0), heard{request: "GET /"})
+	if got := w.of(mac(0)); len(got) != 1 || got[0].Request != "GET /" {
+		t.Errorf("a new client has %+v", got)
+	}
+}
+
 func FuzzDecodeDHCP(f *testing.F) {
 	for _, c := range dhcpPackets(f, captures) {
 		f.Add(c.Payload)

@@ -60,7 +60,7 @@ type Site struct {
 	mu          sync.Mutex
 	server      *lab.Cmd
 	sockets     *manager.Manager // if set, keeps the server's sockets
-	keepsIn     string           // the directory of its own socket
+	notifyDir   string           // of the socket where the server notifies it
 	guest       *lab.Guest       // where the server runs, if set; see Options.Guest
 	log         *os.File
 }
@@ -102,7 +102,8 @@ type Options struct {
 	AgentOS string
 	// Loaders is the directory of the loaders, Root/bin/ipxe by default.
 	Loaders string
-	// KeepSockets keeps the server's listening sockets when it is killed, as systemd does for the service of the package.
+	// KeepSockets keeps the server's listening sockets when it is killed, as systemd does for the service of the package. Not with
+	// Guest or Image.
 	KeepSockets bool
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
@@ -168,7 +169,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		if err != nil {
 			return nil, err
 		}
-		s.keepsIn = dir
+		s.notifyDir = dir
 		if s.sockets, err = manager.New(filepath.Join(dir, "notify")); err != nil {
 			return nil, err
 		}
@@ -237,8 +238,8 @@ func (s *Site) Close() error {
 	if s.sockets != nil {
 		_ = s.sockets.Close()
 	}
-	if s.keepsIn != "" {
-		_ = os.RemoveAll(s.keepsIn)
+	if s.notifyDir != "" {
+		_ = os.RemoveAll(s.notifyDir)
 	}
 	if s.log != nil {
 		_ = s.log.Close() // the processes that wrote to it are gone

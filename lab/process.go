@@ -28,7 +28,7 @@ type Cmd struct {
 	Stderr io.Writer
 	Env    []string // nil: the environment of this program
 	Dir    string
-	// Files are those after standard error, as exec.Cmd.ExtraFiles.
+	// Files are passed after standard error, as exec.Cmd.ExtraFiles are.
 	Files []*os.File
 
 	lab  *Lab

@@ -8,6 +8,7 @@ package keptsocket
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"strings"
@@ -18,11 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unusedFor is how long the service manager goes on keeping a socket that this process does not use, because its address has
-// left the configuration.
-const unusedFor = time.Minute
+const (
+	// unusedFor is how long inherited sockets wait for a Listen. Then they are closed: their address is no longer configured.
+	unusedFor = time.Minute
+	// freedIn is how long systemd may take to close a socket that it is told to drop.
+	freedIn = 5 * time.Second
+)
 
-// store has the sockets of the process before, by name, that were not used yet.
+// store has the sockets that were inherited from the previous process and that no Listen has taken, by name.
 type store struct {
 	mu     sync.Mutex
 	unused map[string]*os.File
@@ -34,7 +38,7 @@ var inherited = sync.OnceValue(func() *store {
 		s.unused[f.Name()] = f
 	}
 	if len(s.unused) > 0 {
-		time.AfterFunc(unusedFor, s.dropUnused)
+		time.AfterFunc(unusedFor, func() { s.drop("") })
 	}
 	return s
 })
@@ -47,32 +51,42 @@ func (s *store) take(name string) *os.File {
 	return f
 }
 
-func (s *store) dropUnused() {
+// drop closes the unused sockets whose names end with suffix.
+func (s *store) drop(suffix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, f := range s.unused {
-		_ = f.Close() // the service manager's copy holds the port
-		_ = notify("FDSTOREREMOVE=1\nFDNAME="+name, nil)
+		if strings.HasSuffix(name, suffix) {
+			_ = f.Close() // systemd's copy holds the port
+			forget(name)
+			delete(s.unused, name)
+		}
 	}
-	clear(s.unused)
 }
 
-// Listen returns the socket that the process before had bound to addr, or binds one, as net.ListenConfig does. The service
-// manager keeps it until it is closed.
+// Listen returns the inherited socket of addr, which is host:port, or binds a new one. systemd keeps it until Close. network is
+// tcp or tcp4.
 func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
-	name := strings.ReplaceAll(network+"-"+addr, ":", "_") // a name has no colon
-	l, err := listen(ctx, network, addr, inherited().take(name))
+	s, name := inherited(), nameOf(addr)
+	l, err := listen(ctx, network, addr, s.take(name))
+	if errors.Is(err, unix.EADDRINUSE) && managed() {
+		// The previous process had the port at another address, or this one has just closed it: systemd closes its copy later.
+		s.drop(name[strings.LastIndex(name, "_"):])
+		for end := time.Now().Add(freedIn); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); {
+			time.Sleep(20 * time.Millisecond)
+			l, err = listen(ctx, network, addr, nil)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	tcp, ok := l.(*net.TCPListener)
-	if !ok {
-		return l, nil
-	}
-	// An error means that a crash will refuse connections, as without a service manager.
-	_ = keep(name, tcp)
+	tcp := l.(*net.TCPListener)
+	keep(name, tcp)
 	return listener{tcp, name}, nil
 }
+
+// nameOf returns the name under which systemd keeps the socket of an address. A name has no colon.
+func nameOf(addr string) string { return strings.ReplaceAll(addr, ":", "_") }
 
 func listen(ctx context.Context, network, addr string, kept *os.File) (net.Listener, error) {
 	if kept != nil {
@@ -90,38 +104,36 @@ type listener struct {
 	name string
 }
 
-// Close also ends that the socket is kept: its address may change before the next start.
+// Close also has systemd drop the socket: after a regular stop, nothing is kept.
 func (l listener) Close() error {
-	_ = notify("FDSTOREREMOVE=1\nFDNAME="+l.name, nil) // the service manager drops it when the service has stopped
+	forget(l.name)
 	return l.TCPListener.Close()
 }
 
-// keep has the service manager keep a socket under a name.
-func keep(name string, l *net.TCPListener) error {
+// keep has systemd keep a socket under a name. Without systemd, connections are refused after a crash; that is no error.
+func keep(name string, l *net.TCPListener) {
 	raw, err := l.SyscallConn()
 	if err != nil {
-		return err
+		return
 	}
-	var sent error
-	err = raw.Control(func(fd uintptr) {
-		sent = notify("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd)))
-	})
-	if err != nil {
-		return err
-	}
-	return sent
+	_ = raw.Control(func(fd uintptr) { notify("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd))) })
 }
 
-// notify sends a message to the service manager, if there is one that listens.
-func notify(message string, rights []byte) error {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return nil
+// forget has systemd drop the socket of a name.
+func forget(name string) { notify("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
+
+// managed reports whether the process has a service manager.
+func managed() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
+
+// notify sends a message to the service manager, if there is one.
+func notify(message string, rights []byte) {
+	if !managed() {
+		return
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // a net.UnixConn of datagrams cannot pass files
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // a connected net.UnixConn of datagrams cannot pass files
 	if err != nil {
-		return err
+		return
 	}
 	defer unix.Close(fd)
-	return unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: path}, 0)
+	_ = unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}, 0) // it may not keep sockets
 }

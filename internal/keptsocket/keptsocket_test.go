@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,4 +101,33 @@ func TestConnectionsWaitForTheNextProcess(t *testing.T) {
 	require.Eventually(t, func() bool { return m.Kept() == 0 }, 10*time.Second, 10*time.Millisecond)
 	_, err = net.Dial("tcp4", addr)
 	require.Error(t, err, "a stopped service still accepts connections")
+}
+
+// A process binds again what it has just closed, and a port that the previous process had at another address, although the
+// service manager closes its copies later.
+func TestPortIsBoundAgain(t *testing.T) {
+	m, err := manager.New(filepath.Join(t.TempDir(), "notify"))
+	require.NoError(t, err)
+	defer m.Close()
+	_, env, _, err := m.Service()
+	require.NoError(t, err)
+	name, path, _ := strings.Cut(env[0], "=")
+	t.Setenv(name, path)
+	addr := "127.0.0.1:0"
+	for range 3 {
+		l, err := keptsocket.Listen(t.Context(), "tcp", addr)
+		require.NoError(t, err)
+		addr = l.Addr().String()
+		require.Eventually(t, func() bool { return m.Kept() == 1 }, 10*time.Second, 10*time.Millisecond)
+		require.NoError(t, l.Close())
+	}
+
+	t.Setenv(name, "")
+	first := start(t, m, addr)
+	require.Eventually(t, func() bool { return m.Kept() == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, first.Process.Kill())
+	_ = first.Wait()
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	start(t, m, "0.0.0.0:"+port)
 }

@@ -8,9 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// closedIn is when a socket that was dropped is closed: systemd does it in a process of its own.
+const closedIn = 200 * time.Millisecond
 
 // A Manager keeps the sockets that a service sends it, as systemd does.
 type Manager struct {
@@ -36,12 +40,10 @@ func (m *Manager) receive() {
 	text, oob := make([]byte, 4096), make([]byte, 4096)
 	for {
 		n, used, _, _, err := m.conn.ReadMsgUnix(text, oob)
-		if errors.Is(err, net.ErrClosed) {
+		if err != nil {
 			return
 		}
-		if err == nil {
-			m.message(strings.Split(string(text[:n]), "\n"), files(oob[:used]))
-		}
+		m.message(strings.Split(string(text[:n]), "\n"), files(oob[:used]))
 	}
 }
 
@@ -57,7 +59,6 @@ func files(oob []byte) (out []*os.File) {
 			continue
 		}
 		for _, fd := range fds {
-			unix.CloseOnExec(fd)
 			out = append(out, os.NewFile(uintptr(fd), "kept"))
 		}
 	}
@@ -79,16 +80,17 @@ func (m *Manager) message(lines []string, passed []*os.File) {
 			m.kept[name], passed = passed[0], nil
 		}
 	case lines[0] == "FDSTOREREMOVE=1" && m.kept[name] != nil:
-		_ = m.kept[name].Close()
+		f := m.kept[name]
 		delete(m.kept, name)
+		time.AfterFunc(closedIn, func() { _ = f.Close() })
 	}
 	for _, f := range passed {
 		_ = f.Close()
 	}
 }
 
-// Service returns what a process of the service is started with: the command before its own arguments, variables of its
-// environment, and the files after its standard error, which are to be closed when it was started.
+// Service returns how to start a process of the service: what comes before its command, variables of its environment, and the
+// files after standard error, which the caller closes when the process was started.
 func (m *Manager) Service() (command, env []string, kept []*os.File, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
