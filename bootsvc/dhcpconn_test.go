@@ -2,9 +2,11 @@ package bootsvc
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,14 +62,17 @@ func TestDHCPCountsWhatTheKernelDrops(t *testing.T) {
 	}
 }
 
-// heldMachines keeps each lookup by MAC until release is closed.
+// heldMachines keeps each lookup of an unknown MAC until release is closed.
 type heldMachines struct {
 	Machines
 	asked   chan string
 	release chan struct{}
 }
 
-func (h heldMachines) MachineByMAC(_ context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
+func (h heldMachines) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
+	if m, g, err := h.Machines.MachineByMAC(ctx, mac); err == nil {
+		return m, g, nil
+	}
 	h.asked <- mac
 	<-h.release
 	return inventory.Machine{}, inventory.Grant{}, inventory.ErrNotFound
@@ -100,6 +105,54 @@ func TestSlowLookupDoesNotBlockOthers(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatalf("%s waits for the lookups of other machines", mac)
 		}
+	}
+	cancel()
+	close(held.release)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// sends is a log that tells of each reply that cannot be sent.
+type sends chan string
+
+func (s sends) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), "sending a DHCP reply") {
+		s <- string(b)
+	}
+	return len(b), nil
+}
+
+// A reply that is ready is sent while the lookup for a packet that was read together with its request takes long. This socket
+// answers relays alone, so the log shows the attempt.
+func TestSlowLookupDoesNotDelayReadyReplies(t *testing.T) {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	sent := make(sends, 1)
+	s, _ := newServer(t, known, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(sent, nil)) })
+	held := heldMachines{known, make(chan string, 1), make(chan struct{})}
+	s.machines = held
+	for _, mac := range []string{testMAC, "02:00:00:00:00:01"} { // both are there before the first read
+		hw, err := net.ParseMAC(mac)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(hw)).ToBytes()
+		if _, err := conn.WriteToUDPAddrPort(b, conn.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.serveDHCP(ctx, &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}) }()
+	<-held.asked
+	select {
+	case <-sent:
+	case <-time.After(time.Minute):
+		t.Error("a reply waits for the lookup of another machine")
 	}
 	cancel()
 	close(held.release)

@@ -72,10 +72,7 @@ func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	if errors.Is(err, unix.EADDRINUSE) && managed() {
 		// The previous process had the port at another address, or this one has just closed it: systemd closes its copy later.
 		s.drop(name[strings.LastIndex(name, "_"):])
-		for end := time.Now().Add(freedIn); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(end); {
-			time.Sleep(20 * time.Millisecond)
-			l, err = listen(ctx, network, addr, nil)
-		}
+		l, err = listenWhenFree(ctx, network, addr)
 	}
 	if err != nil {
 		return nil, err
@@ -83,6 +80,25 @@ func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	tcp := l.(*net.TCPListener)
 	keep(name, tcp)
 	return listener{tcp, name}, nil
+}
+
+// listenWhenFree binds an address that is in use, for at most freedIn. The kernel tells nobody when a port becomes free.
+func listenWhenFree(ctx context.Context, network, addr string) (net.Listener, error) {
+	waiting, cancel := context.WithTimeout(ctx, freedIn)
+	defer cancel()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		l, err := listen(ctx, network, addr, nil)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return l, err
+		}
+		select {
+		case <-again.C:
+		case <-waiting.Done():
+			return nil, err
+		}
+	}
 }
 
 // nameOf returns the name under which systemd keeps the socket of an address. A name has no colon.
