@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,14 +19,18 @@ import (
 // startAt returns a client of a server that handles requests by their number, and the keys and bodies of its requests.
 func startAt(t *testing.T, handle func(n int, w http.ResponseWriter)) (*Client, *[]string) {
 	t.Helper()
+	var mu sync.Mutex // a request may come while the handler of a broken connection is still ending
 	var seen []string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
+		mu.Lock()
 		seen = append(seen, r.Header.Get("Idempotency-Key")+string(body))
-		handle(len(seen), w)
+		n := len(seen)
+		mu.Unlock()
+		handle(n, w)
 	}))
 	t.Cleanup(s.Close)
 	c, err := New(Session{Server: s.URL})

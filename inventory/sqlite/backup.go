@@ -119,6 +119,10 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 			// Writes to disks after the backup are unknown: no run may continue with the rest of
 			// its plan.
 			stmt("DELETE FROM plan"),
+			// Temporal's copy is a little older than this one: a run may number its next records below
+			// those that are stored here, and they must be stored, because they have its question.
+			stmt("UPDATE workflow SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
+			stmt("UPDATE operation SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			// A digest that was waiting for removal may belong to an image that was stored again
 			// after the backup.
 			stmt("DELETE FROM image_unused"),

@@ -110,6 +110,30 @@ func TestNoRunIsResumedAfterRestore(t *testing.T) {
 	}
 }
 
+// Temporal's copy is older than the inventory's, so the numbers of the next records are lower.
+func TestHeldRunIsRecordedAfterRestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	run := inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAgent, Seq: 6}
+	require.NoError(t, w.PutWorkflow(ctx, run))
+	op := inventory.Operation{Run: "run-2", ID: "genesis", State: inventory.StateRunning, Seq: 6}
+	require.NoError(t, w.PutOperation(ctx, op))
+	_, err := w.Restored(ctx, "b1", w.in(-time.Hour), nil)
+	require.NoError(t, err)
+
+	run.Phase, run.Seq = inventory.PhaseWaiting, 5
+	require.NoError(t, w.PutWorkflow(ctx, run))
+	gotRun, err := w.Workflow(ctx, run.Run)
+	require.NoError(t, err)
+	require.Equal(t, inventory.PhaseWaiting, gotRun.Phase)
+	op.Message, op.Seq = "asks", 5
+	require.NoError(t, w.PutOperation(ctx, op))
+	gotOp, err := w.Operation(ctx, op.Run)
+	require.NoError(t, err)
+	require.Equal(t, "asks", gotOp.Message)
+}
+
 func TestNeverRestored(t *testing.T) {
 	t.Parallel()
 	r, err := newWorld(t).LastRestore(t.Context())
