@@ -20,7 +20,7 @@ var may = map[string]string{
 
 	"internal/clock":        "",
 	"internal/guard":        "",
-	"internal/httpserve":    "",
+	"internal/httpserve":    "golang.org/x/sys",
 	"internal/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
 	"internal/strictyaml":   "inventory internal/human go.yaml.in/yaml/v3",
 	"internal/machinefile":  "inventory internal/strictyaml",

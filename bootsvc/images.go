@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -74,12 +75,13 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 	})
 }
 
-// serveFile serves a file or one range of it. The deadline moves with the stream: a
-// client that reads less than 1 MiB per minute is disconnected.
+// serveFile serves a file or one range of it, in pieces. A client that takes a minute for a
+// piece is disconnected.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // many small ranges cost the server more than the client
 	}
+	defer httpserve.Cork(r.Context())()
 	http.ServeContent(newStreamWriter(w), r, name, time.Time{}, f)
 }
 
@@ -118,11 +120,13 @@ func (s *Server) observeImages(h http.Handler) http.Handler {
 }
 
 const (
-	streamChunk = 1 << 20
+	minPiece    = 1 << 20
+	maxPiece    = 16 << 20
+	quickPiece  = 100 * time.Millisecond // a client that takes less gets a larger piece
 	streamStall = time.Minute
 )
 
-// streamWriter extends the write deadline with each chunk. It implements io.ReaderFrom
+// streamWriter extends the write deadline with each piece. It implements io.ReaderFrom
 // so that images are sent with sendfile.
 type streamWriter struct {
 	http.ResponseWriter
@@ -132,6 +136,9 @@ type streamWriter struct {
 }
 
 func newStreamWriter(w http.ResponseWriter) *streamWriter {
+	if s, ok := w.(*streamWriter); ok {
+		return s
+	}
 	return &streamWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 }
 
@@ -160,10 +167,10 @@ func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 		limited = &io.LimitedReader{R: src, N: 1<<63 - 1}
 	}
 	var total int64
-	for limited.N > 0 {
+	for piece := int64(minPiece); limited.N > 0; {
 		w.extend()
-		chunk := min(limited.N, streamChunk)
-		n, err := io.CopyN(w.ResponseWriter, limited.R, chunk)
+		began := time.Now()
+		n, err := io.CopyN(w.ResponseWriter, limited.R, min(limited.N, piece))
 		limited.N -= n
 		total += n
 		w.written += n
@@ -172,6 +179,9 @@ func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 		}
 		if err != nil {
 			return total, err
+		}
+		if piece = min(2*piece, maxPiece); time.Since(began) >= quickPiece {
+			piece = minPiece
 		}
 	}
 	return total, nil

@@ -2,11 +2,14 @@ package bootsvc
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +18,7 @@ import (
 
 // TestDeliveriesAreObserved: each answer to a machine that a run owns is reported, and no other.
 func TestDeliveriesAreObserved(t *testing.T) {
-	content := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // 3.2 MB: more than one chunk
+	content := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // 3.2 MB: more than one piece
 	file := filepath.Join(t.TempDir(), "debian.raw")
 	write(t, file, string(content))
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) {
@@ -78,3 +81,34 @@ func TestTransfers(t *testing.T) {
 	require.Len(t, j.events, 1)
 	require.JSONEq(t, `{"seconds":1.5}`, string(j.events[0].Detail))
 }
+
+// A client that reads quickly gets pieces of up to 16 MiB, so that they cost little. A slow one gets pieces of 1 MiB, so that
+// it keeps within the time that a piece may take.
+func TestPiecesFitTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &pieceWriter{took: []time.Duration{5: time.Second, 9: time.Second}}
+		n, err := newStreamWriter(w).ReadFrom(io.LimitReader(zeros{}, 90<<20))
+		require.NoError(t, err)
+		require.EqualValues(t, 90<<20, n)
+		require.Equal(t, []int64{1, 2, 4, 8, 16, 16, 1, 2, 4, 8, 1, 2, 4, 8, 13}, w.pieces)
+	})
+}
+
+// pieceWriter notes the sizes of pieces, in MiB, and takes a time for each.
+type pieceWriter struct {
+	http.ResponseWriter
+	took   []time.Duration
+	pieces []int64
+}
+
+func (w *pieceWriter) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(io.Discard, r)
+	if w.pieces = append(w.pieces, n>>20); len(w.pieces) <= len(w.took) {
+		time.Sleep(w.took[len(w.pieces)-1]) // of the bubble
+	}
+	return n, err
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // stalled is how long a write may block before the client of the connection counts as not
@@ -38,19 +40,38 @@ func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool)
 	l := newLimiter(total, isPriority)
 	srv.ConnState = l.changed
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return context.WithValue(ctx, preferKey{}, func() { l.prefer(c) })
+		return context.WithValue(ctx, connKey{}, limited{l, c})
 	}
 }
 
-type preferKey struct{}
+type connKey struct{}
+
+// limited is a request's connection.
+type limited struct {
+	*limiter
+	conn net.Conn
+}
 
 // Prefer gives the connection of a request's context precedence over unproven ones. Call it
 // only for proof that few can have: a token or a reserved address. A boot's token can be read on its
 // network, so proof alone closes no other source's only connection.
 func Prefer(ctx context.Context) {
-	if f, ok := ctx.Value(preferKey{}).(func()); ok {
-		f()
+	if c, ok := ctx.Value(connKey{}).(limited); ok {
+		c.prefer(c.conn)
 	}
+}
+
+// Cork makes the connection of a request's context send only full segments until uncork is called: TCP_CORK in tcp(7). A file
+// that is sent in pieces then takes fewer packets.
+func Cork(ctx context.Context) (uncork func()) {
+	c, _ := ctx.Value(connKey{}).(limited)
+	t := tracked(c.conn)
+	if t == nil {
+		return func() {}
+	}
+
+	t.cork(1)
+	return func() { t.cork(0) }
 }
 
 type limiter struct {
@@ -310,6 +331,14 @@ func tracked(c net.Conn) *trackedConn {
 	}
 	t, _ := c.(*trackedConn)
 	return t
+}
+
+// cork sets TCP_CORK. It fails only if the connection has ended.
+func (t *trackedConn) cork(on int) {
+	raw, err := t.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, on) })
+	}
 }
 
 func (t *trackedConn) waits(now time.Time) time.Duration {

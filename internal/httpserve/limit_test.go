@@ -1,14 +1,17 @@
 package httpserve
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // Of one source, a connection that does not read is closed for a new one, but a new one is
@@ -116,6 +119,41 @@ func TestSlowLookupDelaysNoConnection(t *testing.T) {
 		defer l.mu.Unlock()
 		return l.conns[conns[8]].preferred
 	}, time.Minute, time.Millisecond)
+}
+
+// A file that is sent in pieces is sent in full segments, and its end is not held back.
+func TestCork(t *testing.T) {
+	var corked []int
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		raw, err := tracked(r.Context().Value(connKey{}).(limited).conn).SyscallConn()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		note := func(fd uintptr) {
+			on, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK)
+			if err != nil {
+				t.Error(err)
+			}
+			corked = append(corked, on)
+		}
+		uncork := Cork(r.Context())
+		first := raw.Control(note)
+		uncork()
+		if err := errors.Join(first, raw.Control(note)); err != nil {
+			t.Error(err)
+		}
+	}))
+	s.Listener = Track(s.Listener)
+	Limit(s.Config, 16, nil)
+	s.Start()
+	defer s.Close()
+	res, err := s.Client().Get(s.URL)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, []int{1, 0}, corked)
+
+	Cork(t.Context())() // a request without a connection, in tests
 }
 
 // dialled returns the server's end of a connection from source.
