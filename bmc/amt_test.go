@@ -378,7 +378,7 @@ func TestLabAMT(t *testing.T) {
 	})
 	pw := inventory.NewSecret(m.AMT().Password)
 	for _, p := range []int{vlab.AMTPort, vlab.AMTTLSPort} {
-		listens, err := l.Forward(t.Context(), "127.0.0.1:0", vlab.BMCs, net.JoinHostPort(m.AMT().Address, strconv.Itoa(p)))
+		listens, err := l.Forward(t.Context(), vlab.Host, "127.0.0.1:0", vlab.BMCs, net.JoinHostPort(m.AMT().Address, strconv.Itoa(p)))
 		require.NoError(t, err)
 		b := at(t, "http://"+listens)
 		if p == vlab.AMTTLSPort {

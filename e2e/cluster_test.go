@@ -114,7 +114,9 @@ func TestTemporalCluster(t *testing.T) {
 
 	machines := s.fleet(ctx, t, image, *clusterMachines)
 	emulated := s.emulated(ctx, t)
-	took := s.installAll(ctx, t, image, machines, emulated, s.breakCluster(t, c, machines))
+	faults := append([]clusterFault{s.refusals(t, c)}, killEach(c)...)
+	faults = append(faults, killed("the database", c.KillDatabase, c.StartDatabase))
+	took := s.installAll(ctx, t, image, machines, emulated, s.breakCluster(t, faults, machines))
 	t.Logf("%d simulated and %d emulated machines: %.0f s, while every process was killed", len(machines), len(emulated), took.Seconds())
 	s.refuseSecond(ctx, t) // also now that the namespace has runs
 
@@ -192,28 +194,40 @@ func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, si
 	return took
 }
 
-// breakCluster returns what lets the frontend refuse requests, and kills and starts again each part of the cluster, one after
-// another. A share of the machines boots when each of these begins, so that it hits runs in progress.
-func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*lab.Machine) func(context.Context) error {
-	type fault struct {
-		what   string
-		inject func(ctx context.Context, boot func()) error
-	}
-	killed := func(what string, kill func(), start func(context.Context) error) fault {
-		return fault{what + " was killed and started again", func(ctx context.Context, boot func()) error {
-			boot()
-			kill()
-			wait(ctx)
-			return start(ctx)
-		}}
-	}
-	faults := []fault{{"the frontend refused requests above 5 per second for 15 s", func(ctx context.Context, boot func()) error {
-		return s.limitCluster(ctx, t, c, boot)
-	}}}
+// clusterFault is a fault of a cluster. inject calls boot when the machines that it hits are to boot.
+type clusterFault struct {
+	what   string
+	inject func(ctx context.Context, boot func()) error
+}
+
+// killed is a part of a cluster that is killed and started again.
+func killed(what string, kill func(), start func(context.Context) error) clusterFault {
+	return clusterFault{what + " was killed and started again", func(ctx context.Context, boot func()) error {
+		boot()
+		kill()
+		wait(ctx)
+		return start(ctx)
+	}}
+}
+
+// killEach kills each service of a cluster, one after another.
+func killEach(c *lab.TemporalCluster) (faults []clusterFault) {
 	for _, service := range c.Services() {
 		faults = append(faults, killed(service, func() { c.Kill(service) }, func(ctx context.Context) error { return c.Start(ctx, service) }))
 	}
-	faults = append(faults, killed("the database", c.KillDatabase, c.StartDatabase))
+	return faults
+}
+
+// refusals lets the frontend refuse requests.
+func (s *Site) refusals(t *testing.T, c *lab.TemporalCluster) clusterFault {
+	return clusterFault{"the frontend refused requests above 5 per second for 15 s", func(ctx context.Context, boot func()) error {
+		return s.limitCluster(ctx, t, c, boot)
+	}}
+}
+
+// breakCluster returns what injects faults one after another. A share of the machines boots when each of these begins, so that it
+// hits runs in progress.
+func (s *Site) breakCluster(t *testing.T, faults []clusterFault, machines []*lab.Machine) func(context.Context) error {
 	gates := make([]*lab.Gate, len(faults))
 	for n := range gates {
 		gates[n] = lab.NewGate(lab.StageDHCP)
@@ -226,17 +240,17 @@ func (s *Site) breakCluster(t *testing.T, c *lab.TemporalCluster, machines []*la
 			if err := gates[n].Reached(ctx); err != nil {
 				return err
 			}
-			if err := fault.inject(ctx, gates[n].Open); err != nil {
-				return err
-			}
 			open, err := s.openRuns(ctx)
 			if err != nil {
 				return err
 			}
 			if open == 0 {
-				return fmt.Errorf("%s, and every run had ended", fault.what)
+				return fmt.Errorf("every run had ended before %s", fault.what)
 			}
-			t.Logf("%s; %d runs are open", fault.what, open)
+			if err := fault.inject(ctx, gates[n].Open); err != nil {
+				return err
+			}
+			t.Logf("%s, with %d open runs", fault.what, open)
 			wait(ctx)
 		}
 		return nil
@@ -378,7 +392,8 @@ func TestS61ClusterHoldsNoPlainText(t *testing.T) {
 	require.NotContains(t, show(), input)
 }
 
-// TestTemporalAPIKey: a client that may create nothing says what is missing, and works as soon as it is there.
+// TestTemporalAPIKey: a client that may create nothing says what is missing, and works as soon as it is there. Machines are
+// installed while each process of the cluster is killed, the internal frontend among them, which only this access has.
 func TestTemporalAPIKey(t *testing.T) {
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
@@ -403,7 +418,9 @@ func TestTemporalAPIKey(t *testing.T) {
 	require.NoError(t, err)
 	use(c.Client)
 	require.NoError(t, s.Start(ctx))
-	s.installAll(ctx, t, image, s.fleet(ctx, t, image, 2), nil, nil)
+	require.Contains(t, c.Services(), "internal-frontend")
+	machines := s.fleet(ctx, t, image, 2*len(c.Services()))
+	s.installAll(ctx, t, image, machines, nil, s.breakCluster(t, killEach(c), machines))
 
 	log, err := os.ReadFile(filepath.Join(s.dir, "ingot.log"))
 	require.NoError(t, err)

@@ -345,7 +345,7 @@ const noServer = "10.10.20.99"
 // relays adds a server to the router's relay, or removes it.
 func (w *wrecked) relays(ctx context.Context, server string, listed bool) {
 	w.t.Helper()
-	at, err := w.Forward(ctx, "127.0.0.1:0", lab.Seed, lab.RouterHomeAddress+":443")
+	at, err := w.Forward(ctx, lab.Host, "127.0.0.1:0", lab.Seed, lab.RouterHomeAddress+":443")
 	require.NoError(w.t, err)
 	router := inventory.Endpoint{URL: "https://" + at, Insecure: true}
 	require.NoError(w.t, vyos.Client{}.SetRelayServer(ctx, router, inventory.NewSecret(genesisKey), server, listed))

@@ -39,9 +39,13 @@ type hostPair struct {
 	link         *peerLink
 }
 
-// newHostPair creates both in l, or in a new lab, and pairs them.
-func newHostPair(ctx context.Context, t *testing.T, l *lab.Lab, name string) *hostPair {
+// newHostPair creates both in l, or in a new lab, and pairs them. Their runs live in a cluster, if one is to be made.
+func newHostPair(ctx context.Context, t *testing.T, l *lab.Lab, name string, cluster func(*Site)) *hostPair {
 	t.Helper()
+	top := ""
+	if cluster != nil {
+		top = fmt.Sprintf("temporal: {address: 127.0.0.1:%d}\n", lab.TemporalPort)
+	}
 	o := Options{
 		Root:      "..",
 		Programs:  programs(),
@@ -51,7 +55,8 @@ func newHostPair(ctx context.Context, t *testing.T, l *lab.Lab, name string) *ho
 		RelayOnly: true,
 		Relays:    []string{lab.RouterHomeAddress},
 		Name:      name + "seed",
-		Top:       "site: {name: seed}\n",
+		Top:       "site: {name: seed}\n" + top,
+		NoStart:   true,
 	}
 	if l == nil {
 		o.Dir, o.Name = keepDir(t), ""
@@ -59,8 +64,12 @@ func newHostPair(ctx context.Context, t *testing.T, l *lab.Lab, name string) *ho
 	seed, err := NewSite(ctx, o)
 	require.NoError(t, err)
 	seed.keep(t)
+	if cluster != nil {
+		cluster(seed)
+	}
+	require.NoError(t, seed.Start(ctx))
 	target, err := NewSite(ctx,
-		Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n"})
+		Options{Root: "..", Programs: programs(), Lab: seed.Lab, Name: name + "target", NoStart: true, Top: "site: {name: target}\n" + top})
 	require.NoError(t, err)
 	target.keep(t)
 	h := &hostPair{seed: seed, target: target}
@@ -224,6 +233,18 @@ func needIngot(t *testing.T, h *hostPair, image string) {
 	h.seed.must(t.Context(), t, "image", "add", "sim", image)
 }
 
+// addOne adds the machine "one", which has no BMC: an operator presses its button.
+func (h *hostPair) addOne(ctx context.Context, t *testing.T) *lab.Machine {
+	t.Helper()
+	spec := lab.Spec{Name: "one", VLAN: lab.DirectVLAN, Firmware: lab.Simulated, Agent: filepath.Join(h.seed.root, "bin/worker-agent")}
+	m, err := h.seed.Add(ctx, spec, func(doc map[string]any) {
+		doc["image"], doc["template"] = "sim", "image-metadata"
+		delete(doc, "bmc")
+	})
+	require.NoError(t, err)
+	return m
+}
+
 // copyTree copies a directory unchanged.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
@@ -256,19 +277,11 @@ func TestMigrate(t *testing.T) {
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	h := newHostPair(ctx, t, nil, "")
+	h := newHostPair(ctx, t, nil, "", nil)
 	seed, target := h.seed, h.target
 	needIngot(t, h, image.Zst)
 	require.NoError(t, seed.addLoad(ctx))
-	m, err := seed.Add(
-		ctx,
-		lab.Spec{Name: "one", VLAN: lab.DirectVLAN, Firmware: lab.Simulated, Agent: filepath.Join(seed.root, "bin/worker-agent")},
-		func(doc map[string]any) {
-			doc["image"], doc["template"] = "sim", "image-metadata"
-			delete(doc, "bmc") // an operator presses its button
-		},
-	)
-	require.NoError(t, err)
+	m := h.addOne(ctx, t)
 	// This machine was installed long ago and knows only the seed's metadata server.
 	require.NoError(t, seed.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{
 		map[string]any{
@@ -439,6 +452,52 @@ func TestMigrate(t *testing.T) {
 	h.retired(ctx, t, "the copy, which was told")
 }
 
+// TestMigrateKeepsItsCluster moves a site whose runs live in a Temporal cluster: the standby that takes over is no second server by
+// mistake, and continues the run that waits for an operator. The old server, started again, does not work for the site.
+func TestMigrateKeepsItsCluster(t *testing.T) {
+	if !*full {
+		t.Skip("long form: make e2e FULL=1")
+	}
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	h := newHostPair(ctx, t, nil, "", func(seed *Site) {
+		_, err := seed.TemporalCluster(ctx, seed.Namespace, "../.tools", lab.TemporalOpen)
+		require.NoError(t, err)
+		frontend := fmt.Sprintf("127.0.0.1:%d", lab.TemporalPort)
+		_, err = seed.Forward(ctx, lab.Target, frontend, seed.Namespace, frontend)
+		require.NoError(t, err)
+		_, err = seed.setUp(ctx, t)
+		require.NoError(t, err)
+	})
+	needIngot(t, h, image.Zst)
+	m := h.addOne(ctx, t)
+	require.NoError(t, h.seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
+	run, err := h.seed.Provision(ctx, workflows.ProvisionInput{Machine: "one"})
+	require.NoError(t, err)
+	_, err = h.seed.FollowUntilButton(ctx, "one")
+	require.NoError(t, err)
+
+	h.seed.must(ctx, t, "migrate", "start", "target")
+	eventually(ctx, t, "the question of the drain", func() bool {
+		asked, err := h.seed.moves(ctx)
+		return err == nil && asked.Question != nil
+	})
+	h.seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
+	eventually(ctx, t, "the end of the migration, at the target", func() bool {
+		done, err := h.target.moves(ctx)
+		return err == nil && done.State == inventory.StateSuccess
+	})
+	require.NoError(t, m.PowerOn(ctx))
+	w, err := h.target.Follow(ctx, "one", func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+	require.NoError(t, err)
+	require.Equal(t, run, w.Run)
+
+	h.seed.Stop()
+	require.NoError(t, h.seed.Launch(ctx))
+	h.retired(ctx, t, "the old server")
+}
+
 // replace replaces the seed's data directory and its configuration with a copy.
 func (h *hostPair) replace(t *testing.T, state, etc string) {
 	t.Helper()
@@ -561,7 +620,7 @@ func TestMigrateKilled(t *testing.T) {
 			}
 			name := fmt.Sprintf("%s: %s", moment, kind)
 			t.Run(name, func(t *testing.T) {
-				h := newHostPair(ctx, t, l, fmt.Sprintf("%d-%s-", i, strings.ReplaceAll(kind, " ", "-")))
+				h := newHostPair(ctx, t, l, fmt.Sprintf("%d-%s-", i, strings.ReplaceAll(kind, " ", "-")), nil)
 				h.disturbed(ctx, t, moment, kind)
 			})
 		}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -106,23 +107,37 @@ func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workfl
 	if sums[0] != sums[1] {
 		return fmt.Errorf("%s: the disk does not hold the image", m.Name())
 	}
-	var events struct{ Items []inventory.Event }
-	if err := s.REST(ctx, http.MethodGet, fmt.Sprintf("/v1/workflows/%s/events", w.Run), nil, &events); err != nil {
-		return err
+	// The boot services write events in batches, up to half a second later.
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		missing, err := s.missingEvents(ctx, w.Run)
+		if err != nil || len(missing) == 0 {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: no events %q", m.Name(), missing)
+		}
 	}
-	seen := map[string]bool{}
-	for _, e := range events.Items {
-		seen[e.Kind] = true
+}
+
+// missingEvents returns the kinds of boot events that a run has not recorded.
+func (s *Site) missingEvents(ctx context.Context, run string) (missing []string, err error) {
+	var events struct{ Items []inventory.Event }
+	if err := s.REST(ctx, http.MethodGet, fmt.Sprintf("/v1/workflows/%s/events", run), nil, &events); err != nil {
+		return nil, err
 	}
 	for _, kind := range []string{
 		inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
 		inventory.EventOS,
 	} {
-		if !seen[kind] {
-			return fmt.Errorf("%s: no event %q among %v", m.Name(), kind, seen)
+		if !slices.ContainsFunc(events.Items, func(e inventory.Event) bool { return e.Kind == kind }) {
+			missing = append(missing, kind)
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // cpuTime returns the processor time of the server, its Temporal, and this program with all

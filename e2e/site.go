@@ -213,16 +213,16 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		return nil, err
 	}
 	if o.Guest {
-		if s.API, err = l.Forward(ctx, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, apiPort)); err != nil {
+		if s.API, err = l.Forward(ctx, lab.Host, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, apiPort)); err != nil {
 			return nil, err
 		}
-		if s.Temporal, err = l.Forward(ctx, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, guestPort)); err != nil {
+		if s.Temporal, err = l.Forward(ctx, lab.Host, "127.0.0.1:0", lab.Router, fmt.Sprintf("%s:%d", lab.ServerAddress, guestPort)); err != nil {
 			return nil, err
 		}
 		return s, s.startGuest(ctx)
 	}
 	for port, addr := range map[int]*string{apiPort: &s.API, temporalPort: &s.Temporal, uiPort: &s.UI} {
-		if *addr, err = l.Forward(ctx, "127.0.0.1:0", s.Namespace, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		if *addr, err = l.Forward(ctx, lab.Host, "127.0.0.1:0", s.Namespace, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
 			return nil, err
 		}
 	}

@@ -595,7 +595,7 @@ func TestDebian(t *testing.T) {
 func TestNetwork(t *testing.T) {
 	l := newLab(t)
 	serveFiles(t, l, "127.0.0.1:8080", map[string]string{"/": "hello"})
-	addr, err := l.Forward(t.Context(), "127.0.0.1:0", Server, "127.0.0.1:8080")
+	addr, err := l.Forward(t.Context(), Host, "127.0.0.1:0", Server, "127.0.0.1:8080")
 	if err != nil {
 		t.Fatal(err)
 	}

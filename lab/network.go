@@ -243,13 +243,12 @@ func (l *Lab) Listen(ctx context.Context, ns Namespace, addr string) (net.Listen
 	return s, err
 }
 
-// Forward accepts TCP connections on listen, an address of the host's loopback ("127.0.0.1:0" for
+// Forward accepts TCP connections on listen, an address of namespace from ("127.0.0.1:0" for
 // any free port), and connects each to target inside namespace ns, until the lab is closed. It
-// returns the address on which it listens. Browsers and command-line tools use it to reach a server
-// in the lab.
-func (l *Lab) Forward(ctx context.Context, listen string, ns Namespace, target string) (string, error) {
-	var lc net.ListenConfig
-	s, err := lc.Listen(ctx, "tcp", listen)
+// returns the address on which it listens. Browsers and command-line tools use it, from Host, to
+// reach a server in the lab.
+func (l *Lab) Forward(ctx context.Context, from Namespace, listen string, ns Namespace, target string) (string, error) {
+	s, err := l.Listen(ctx, from, listen)
 	if err != nil {
 		return "", fmt.Errorf("forwarding to %q: %w", target, err)
 	}

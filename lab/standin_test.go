@@ -575,7 +575,7 @@ hostname: um760
 // forward makes an address of the lab available on this host.
 func forward(t *testing.T, l *Lab, ns Namespace, target string) string {
 	t.Helper()
-	addr, err := l.Forward(t.Context(), "127.0.0.1:0", ns, target)
+	addr, err := l.Forward(t.Context(), Host, "127.0.0.1:0", ns, target)
 	if err != nil {
 		t.Fatal(err)
 	}
