@@ -135,7 +135,7 @@ bench: deps-test build ## the figures of the README
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench
 
-bench-wire: deps-test ## DHCP beside Kea, HTTP, images beside nginx, TFTP beside tftpd-hpa and atftpd: 13 min
+bench-wire: deps-test ## DHCP beside Kea, HTTP, images beside nginx, TFTP beside tftpd-hpa and atftpd: 15 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 40m -run '^TestBench' ./bootsvc -args -lab -bench
 
 bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
