@@ -75,8 +75,8 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 	})
 }
 
-// serveFile serves a file or one range of it, in pieces. A client that takes a minute for a
-// piece is disconnected.
+// serveFile serves a file or one range of it, in pieces. A client that reads less than 1 MiB
+// per minute is disconnected.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // many small ranges cost the server more than the client
@@ -123,7 +123,7 @@ const (
 	minPiece    = 1 << 20
 	maxPiece    = 16 << 20
 	quickPiece  = 100 * time.Millisecond // a client that takes less gets a larger piece
-	streamStall = time.Minute
+	streamStall = time.Minute            // the longest time for each 1 MiB of a piece
 )
 
 // streamWriter extends the write deadline with each piece. It implements io.ReaderFrom
@@ -147,13 +147,13 @@ func (w *streamWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *streamWriter) extend() {
+func (w *streamWriter) extend(piece int64) {
 	// An error means that the writer has no deadlines (in tests).
-	_ = w.control.SetWriteDeadline(time.Now().Add(streamStall))
+	_ = w.control.SetWriteDeadline(time.Now().Add(max(1, time.Duration(piece/minPiece)) * streamStall))
 }
 
 func (w *streamWriter) Write(b []byte) (int, error) {
-	w.extend()
+	w.extend(int64(len(b)))
 	n, err := w.ResponseWriter.Write(b)
 	w.written += int64(n)
 	return n, err
@@ -168,7 +168,7 @@ func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 	}
 	var total int64
 	for piece := int64(minPiece); limited.N > 0; {
-		w.extend()
+		w.extend(piece)
 		began := time.Now()
 		n, err := io.CopyN(w.ResponseWriter, limited.R, min(limited.N, piece))
 		limited.N -= n

@@ -82,8 +82,8 @@ func TestTransfers(t *testing.T) {
 	require.JSONEq(t, `{"seconds":1.5}`, string(j.events[0].Detail))
 }
 
-// A client that reads quickly gets pieces of up to 16 MiB, so that they cost little. A slow one gets pieces of 1 MiB, so that
-// it keeps within the time that a piece may take.
+// A client that reads quickly gets pieces of up to 16 MiB, so that they cost little, and a minute for each MiB: it may become slow
+// within a piece, because others boot. A slow one gets pieces of 1 MiB, so that it is soon noticed when it stops reading.
 func TestPiecesFitTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &pieceWriter{took: []time.Duration{5: time.Second, 9: time.Second}}
@@ -91,14 +91,21 @@ func TestPiecesFitTheClient(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 90<<20, n)
 		require.Equal(t, []int64{1, 2, 4, 8, 16, 16, 1, 2, 4, 8, 1, 2, 4, 8, 13}, w.pieces)
+		require.Equal(t, []float64{1, 2, 4, 8, 16, 16, 1, 2, 4, 8, 1, 2, 4, 8, 16}, w.minutes)
 	})
 }
 
-// pieceWriter notes the sizes of pieces, in MiB, and takes a time for each.
+// pieceWriter notes the sizes of pieces, in MiB, and their deadlines, and takes a time for each.
 type pieceWriter struct {
 	http.ResponseWriter
-	took   []time.Duration
-	pieces []int64
+	took    []time.Duration
+	pieces  []int64
+	minutes []float64
+}
+
+func (w *pieceWriter) SetWriteDeadline(t time.Time) error {
+	w.minutes = append(w.minutes, time.Until(t).Minutes())
+	return nil
 }
 
 func (w *pieceWriter) ReadFrom(r io.Reader) (int64, error) {
