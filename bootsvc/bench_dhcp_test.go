@@ -43,15 +43,15 @@ func TestBenchDHCP(t *testing.T) {
 	for _, machines := range sizes {
 		inventories[machines] = benchInventory(t, dir, machines, 0)
 	}
-	// Of each server and number of machines, a figure for each run. All take part in a run: the host's speed changes within minutes.
+	// The figures of the runs, by server and number of machines. Each run measures all: the host's speed changes within minutes.
 	var lossFree, twice, cpu [2]map[int][]float64
 	for n := range lossFree {
 		lossFree[n], twice[n], cpu[n] = map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
 	}
-	for range dhcpRuns {
+	for run := range dhcpRuns {
 		for _, machines := range sizes {
 			targets := []dhcpTarget{
-				{"cli0", benchSelf, machines, startServer(t, inventories[machines], dir, fmt.Sprintf("dhcp-%d", machines))},
+				{"cli0", benchSelf, machines, startServer(t, inventories[machines], dir, fmt.Sprintf("dhcp-%d-%d", machines, run))},
 				{"cli1", peerSelf, machines, startKea(t, dir, machines)},
 			}
 			for _, target := range targets {
@@ -80,9 +80,9 @@ func TestBenchDHCP(t *testing.T) {
 		row(fmt.Sprintf("CPU at %d/s, µs for each", dhcpFrom), cpu)
 	}
 	first, last := sizes[0], sizes[len(sizes)-1]
-	beside := func(s map[int][]float64) float64 { return median(s[last]) / median(s[first]) } // not measured side by side
+	relative := func(s map[int][]float64) float64 { return median(s[last]) / median(s[first]) }
 	fmt.Printf("%-44s %9.2f %9.2f\n", fmt.Sprintf("at most 1 %% lost, %d beside %d machines", last, first),
-		beside(lossFree[0]), beside(lossFree[1]))
+		relative(lossFree[0]), relative(lossFree[1]))
 }
 
 // dhcpTarget is a server, and how perfdhcp reaches it.
@@ -191,8 +191,8 @@ func startKea(t *testing.T, dir string, machines int) *benchProcess {
 		reservations[n] = map[string]string{"hw-address": benchMAC(n).String(), "ip-address": benchAddress(peerNet, n).String()}
 	}
 	leases := filepath.Join(dir, "kea.csv")
-	if err := os.Remove(leases); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err) // an earlier run's
+	if err := os.Remove(leases); err != nil && !errors.Is(err, fs.ErrNotExist) { // those of an earlier run
+		t.Fatal(err)
 	}
 	config, err := json.Marshal(map[string]any{"Dhcp4": map[string]any{
 		"interfaces-config":            map[string]any{"interfaces": []string{"peer0"}, "dhcp-socket-type": "udp"},

@@ -314,11 +314,8 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	if strings.Contains(r.Header.Get("Range"), ",") {
-		r.Header.Del("Range")
-	}
 	sw, began := newStreamWriter(w), s.now()
-	http.ServeContent(sw, r, info.Name(), time.Time{}, f)
+	serveFile(sw, r, info.Name(), f)
 	if kind != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
 		s.rec.transfer(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()), began)

@@ -75,8 +75,8 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 	})
 }
 
-// serveFile serves a file or one range of it, in pieces. A client that reads less than 1 MiB
-// per minute is disconnected.
+// serveFile serves a file or one range of it, in pieces. A client that needs more than a minute
+// for each MiB of a piece is disconnected.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // many small ranges cost the server more than the client
@@ -121,9 +121,9 @@ func (s *Server) observeImages(h http.Handler) http.Handler {
 
 const (
 	minPiece    = 1 << 20
-	maxPiece    = 16 << 20
+	maxPiece    = 4 << 20
 	quickPiece  = 100 * time.Millisecond // a client that takes less gets a larger piece
-	streamStall = time.Minute            // the longest time for each 1 MiB of a piece
+	streamStall = time.Minute            // the longest time for each MiB of a piece
 )
 
 // streamWriter extends the write deadline with each piece. It implements io.ReaderFrom
@@ -135,6 +135,7 @@ type streamWriter struct {
 	written int64
 }
 
+// newStreamWriter returns w itself if it is a streamWriter: its counts are those of the whole answer.
 func newStreamWriter(w http.ResponseWriter) *streamWriter {
 	if s, ok := w.(*streamWriter); ok {
 		return s
@@ -147,9 +148,10 @@ func (w *streamWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *streamWriter) extend(piece int64) {
+func (w *streamWriter) extend(size int64) {
+	mib := (size + 1<<20 - 1) >> 20
 	// An error means that the writer has no deadlines (in tests).
-	_ = w.control.SetWriteDeadline(time.Now().Add(max(1, time.Duration(piece/minPiece)) * streamStall))
+	_ = w.control.SetWriteDeadline(time.Now().Add(time.Duration(mib) * streamStall))
 }
 
 func (w *streamWriter) Write(b []byte) (int, error) {
@@ -168,9 +170,10 @@ func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 	}
 	var total int64
 	for piece := int64(minPiece); limited.N > 0; {
-		w.extend(piece)
+		size := min(limited.N, piece)
+		w.extend(size)
 		began := time.Now()
-		n, err := io.CopyN(w.ResponseWriter, limited.R, min(limited.N, piece))
+		n, err := io.CopyN(w.ResponseWriter, limited.R, size)
 		limited.N -= n
 		total += n
 		w.written += n

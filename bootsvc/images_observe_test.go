@@ -82,16 +82,18 @@ func TestTransfers(t *testing.T) {
 	require.JSONEq(t, `{"seconds":1.5}`, string(j.events[0].Detail))
 }
 
-// A client that reads quickly gets pieces of up to 16 MiB, so that they cost little, and a minute for each MiB: it may become slow
+// A client that reads quickly gets pieces of up to 4 MiB, so that they cost little, and a minute for each MiB: it may become slow
 // within a piece, because others boot. A slow one gets pieces of 1 MiB, so that it is soon noticed when it stops reading.
 func TestPiecesFitTheClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &pieceWriter{took: []time.Duration{5: time.Second, 9: time.Second}}
-		n, err := newStreamWriter(w).ReadFrom(io.LimitReader(zeros{}, 90<<20))
+		stream := newStreamWriter(w)
+		require.Same(t, stream, newStreamWriter(stream), "its pieces are not cut again")
+		n, err := stream.ReadFrom(io.LimitReader(zeros{}, 32<<20+1))
 		require.NoError(t, err)
-		require.EqualValues(t, 90<<20, n)
-		require.Equal(t, []int64{1, 2, 4, 8, 16, 16, 1, 2, 4, 8, 1, 2, 4, 8, 13}, w.pieces)
-		require.Equal(t, []float64{1, 2, 4, 8, 16, 16, 1, 2, 4, 8, 1, 2, 4, 8, 16}, w.minutes)
+		require.EqualValues(t, 32<<20+1, n)
+		require.Equal(t, []int64{1, 2, 4, 4, 4, 4, 1, 2, 4, 4, 1, 1}, w.pieces)
+		require.Equal(t, []float64{1, 2, 4, 4, 4, 4, 1, 2, 4, 4, 1, 2}, w.minutes)
 	})
 }
 

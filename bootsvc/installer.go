@@ -181,11 +181,8 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	if sha256Form.MatchString(f.SHA256) {
 		w.Header().Set("ETag", `"`+f.SHA256+`"`)
 	}
-	if strings.Contains(r.Header.Get("Range"), ",") {
-		r.Header.Del("Range")
-	}
 	sw, began := newStreamWriter(w), s.now()
-	http.ServeContent(sw, r, name, time.Time{}, f)
+	serveFile(sw, r, name, f)
 	if r.Method != http.MethodGet || !sentToEnd(sw, size) {
 		return
 	}

@@ -39,7 +39,8 @@ type hostPair struct {
 	link         *peerLink
 }
 
-// newHostPair creates both in l, or in a new lab, and pairs them. Their runs live in a cluster, if one is to be made.
+// newHostPair creates both in l, or in a new lab, and pairs them. cluster, if not nil, prepares a Temporal cluster for their runs
+// before the seed starts.
 func newHostPair(ctx context.Context, t *testing.T, l *lab.Lab, name string, cluster func(*Site)) *hostPair {
 	t.Helper()
 	top := ""
@@ -484,6 +485,11 @@ func TestMigrateKeepsItsCluster(t *testing.T) {
 		return err == nil && asked.Question != nil
 	})
 	h.seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
+	eventually(ctx, t, "the site at the target", func() bool { return h.target.is().Role == handover.Active })
+	require.NoError(t, h.target.WaitReady(ctx)) // its workers wait until the source's are gone for certain
+	log, err := os.ReadFile(filepath.Join(h.target.dir, "ingot.log"))
+	require.NoError(t, err)
+	require.Contains(t, string(log), "another server has worked on this namespace: waiting until it is certain that it has ended")
 	eventually(ctx, t, "the end of the migration, at the target", func() bool {
 		done, err := h.target.moves(ctx)
 		return err == nil && done.State == inventory.StateSuccess

@@ -112,13 +112,13 @@ func (s *Site) installed(ctx context.Context, m *lab.Machine, w inventory.Workfl
 	defer cancel()
 	for {
 		missing, err := s.missingEvents(ctx, w.Run)
-		if err != nil || len(missing) == 0 {
-			return err
+		if err == nil && len(missing) == 0 {
+			return nil
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%s: no events %q", m.Name(), missing)
+			return fmt.Errorf("%s: no events %q: %w", m.Name(), missing, errors.Join(ctx.Err(), err))
 		}
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stalled is how long a write may block before the client of the connection counts as not
-// reading.
+// stalled is how long a client may take for each MiB of a write before it counts as not reading.
 const stalled = 5 * time.Second
 
 const (
@@ -40,31 +39,31 @@ func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool)
 	l := newLimiter(total, isPriority)
 	srv.ConnState = l.changed
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return context.WithValue(ctx, connKey{}, limited{l, c})
+		return context.WithValue(ctx, connKey{}, requestConn{l, c})
 	}
 }
 
 type connKey struct{}
 
-// limited is a request's connection.
-type limited struct {
-	*limiter
-	conn net.Conn
+type requestConn struct {
+	limiter *limiter
+	conn    net.Conn
 }
 
 // Prefer gives the connection of a request's context precedence over unproven ones. Call it
 // only for proof that few can have: a token or a reserved address. A boot's token can be read on its
 // network, so proof alone closes no other source's only connection.
 func Prefer(ctx context.Context) {
-	if c, ok := ctx.Value(connKey{}).(limited); ok {
-		c.prefer(c.conn)
+	if c, ok := ctx.Value(connKey{}).(requestConn); ok {
+		c.limiter.prefer(c.conn)
 	}
 }
 
-// Cork makes the connection of a request's context send only full segments until uncork is called: TCP_CORK in tcp(7). A file
-// that is sent in pieces then takes fewer packets.
+// Cork makes the connection of a request's context send only full segments until uncork is called: TCP_CORK
+// in tcp(7). A file that is sent in pieces then takes fewer packets. It is for HTTP/1.1, where a connection
+// has one request at a time.
 func Cork(ctx context.Context) (uncork func()) {
-	c, _ := ctx.Value(connKey{}).(limited)
+	c, _ := ctx.Value(connKey{}).(requestConn)
 	t := tracked(c.conn)
 	if t == nil {
 		return func() {}
@@ -322,6 +321,7 @@ func (l listener) Accept() (net.Conn, error) {
 type trackedConn struct {
 	*net.TCPConn
 	writing atomic.Int64 // since when, in Unix nanoseconds; 0 if no write blocks
+	mib     atomic.Int64 // that are being written, at least 1
 }
 
 // tracked returns the trackedConn of a connection, or nil.
@@ -341,23 +341,33 @@ func (t *trackedConn) cork(on int) {
 	}
 }
 
+// waits returns how long the client has taken for each MiB of the write that is going on.
 func (t *trackedConn) waits(now time.Time) time.Duration {
 	since := t.writing.Load()
 	if since == 0 {
 		return 0
 	}
-	return now.Sub(time.Unix(0, since))
+	return now.Sub(time.Unix(0, since)) / time.Duration(max(1, t.mib.Load()))
+}
+
+// begin notes that n bytes are being written, until done is called.
+func (t *trackedConn) begin(n int64) (done func()) {
+	t.mib.Store(n >> 20)
+	t.writing.Store(time.Now().UnixNano())
+	return func() { t.writing.Store(0) }
 }
 
 func (t *trackedConn) Write(b []byte) (int, error) {
-	t.writing.Store(time.Now().UnixNano())
-	defer t.writing.Store(0)
+	defer t.begin(int64(len(b)))()
 	return t.TCPConn.Write(b)
 }
 
 // ReadFrom implements io.ReaderFrom, which net/http uses to send files.
 func (t *trackedConn) ReadFrom(r io.Reader) (int64, error) {
-	t.writing.Store(time.Now().UnixNano())
-	defer t.writing.Store(0)
+	var n int64
+	if limited, ok := r.(*io.LimitedReader); ok {
+		n = limited.N
+	}
+	defer t.begin(n)()
 	return t.TCPConn.ReadFrom(r)
 }

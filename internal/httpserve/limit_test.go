@@ -121,11 +121,11 @@ func TestSlowLookupDelaysNoConnection(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 }
 
-// A file that is sent in pieces is sent in full segments, and its end is not held back.
+// Cork sets TCP_CORK, and uncork clears it.
 func TestCork(t *testing.T) {
 	var corked []int
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		raw, err := tracked(r.Context().Value(connKey{}).(limited).conn).SyscallConn()
+		raw, err := tracked(r.Context().Value(connKey{}).(requestConn).conn).SyscallConn()
 		if err != nil {
 			t.Error(err)
 			return
@@ -154,6 +154,18 @@ func TestCork(t *testing.T) {
 	require.Equal(t, []int{1, 0}, corked)
 
 	Cork(t.Context())() // a request without a connection, in tests
+}
+
+// A client that takes 4 s for each MiB reads, however large the piece is.
+func TestWaitsForEachMiB(t *testing.T) {
+	began := time.Now()
+	for mib, stalls := range map[int64]bool{0: true, 1: true, 2: true, 3: false, 4: false} {
+		conn := &trackedConn{}
+		done := conn.begin(mib << 20)
+		require.Equal(t, stalls, conn.waits(began.Add(12*time.Second)) > stalled, "%d MiB in 12 s", mib)
+		done()
+		require.Zero(t, conn.waits(began.Add(time.Hour)))
+	}
 }
 
 // dialled returns the server's end of a connection from source.

@@ -84,7 +84,7 @@ func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 
 // Restored turns the database of a backup into that of a running site: it sets a new site epoch,
 // removes all grants and plans, and puts every run on hold that is open in this database or in
-// Temporal's copy. New grants get epochs higher than all in the backup.
+// Temporal's copy. What a held run records next replaces its record, whatever its Seq. New grants get epochs higher than all in the backup.
 func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 	there []inventory.HeldRun,
 ) (inventory.Restore, error) {
@@ -119,8 +119,8 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 			// Writes to disks after the backup are unknown: no run may continue with the rest of
 			// its plan.
 			stmt("DELETE FROM plan"),
-			// Temporal's copy is a little older than this one: a run may number its next records below
-			// those that are stored here, and they must be stored, because they have its question.
+			// Temporal's copy is a little older than this one, so a held run may number its next records
+			// below those of here. PutWorkflow would ignore them, and one has the question to the operator.
 			stmt("UPDATE workflow SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			stmt("UPDATE operation SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			// A digest that was waiting for removal may belong to an image that was stored again
