@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,7 +115,6 @@ func TestTemporalCluster(t *testing.T) {
 	machines := s.fleet(ctx, t, image, *clusterMachines)
 	emulated := s.emulated(ctx, t)
 	faults := append([]clusterFault{s.refuseFault(t, c)}, killFaults(c)...)
-	faults = append(faults, killFault("the database", c.KillDatabase, c.StartDatabase))
 	took := s.installAll(ctx, t, image, machines, emulated, s.breakCluster(t, faults, machines))
 	t.Logf("%d simulated and %d emulated machines: %.0f s, while every process was killed", len(machines), len(emulated), took.Seconds())
 	s.refuseSecond(ctx, t) // also now that the namespace has runs
@@ -209,12 +209,12 @@ func killFault(what string, kill func(), start func(context.Context) error) clus
 	}}
 }
 
-// killFaults are the kills of each service of a cluster.
+// killFaults are the kills of each service of a cluster, and of its database.
 func killFaults(c *lab.TemporalCluster) (faults []clusterFault) {
 	for _, service := range c.Services() {
 		faults = append(faults, killFault(service, func() { c.Kill(service) }, func(ctx context.Context) error { return c.Start(ctx, service) }))
 	}
-	return faults
+	return append(faults, killFault("the database", c.KillDatabase, c.StartDatabase))
 }
 
 // refuseFault is a limit at the frontend.
@@ -224,8 +224,8 @@ func (s *Site) refuseFault(t *testing.T, c *lab.TemporalCluster) clusterFault {
 	}}
 }
 
-// breakCluster returns a function that injects faults one after another. A share of the machines boots when each of these begins, so that it
-// hits runs in progress.
+// breakCluster returns a function that injects faults one after another. A share of the machines boots when each of these begins,
+// so that it hits runs in progress.
 func (s *Site) breakCluster(t *testing.T, faults []clusterFault, machines []*lab.Machine) func(context.Context) error {
 	gates := make([]*lab.Gate, len(faults))
 	for n := range gates {
@@ -242,7 +242,14 @@ func (s *Site) breakCluster(t *testing.T, faults []clusterFault, machines []*lab
 			if err := fault.inject(ctx, gates[n].Open); err != nil {
 				return err
 			}
-			t.Log(fault.what)
+			open, err := s.openRuns(ctx)
+			if err != nil {
+				return err
+			}
+			if open == 0 {
+				return fmt.Errorf("%s, and every run had ended", fault.what)
+			}
+			t.Logf("%s; %d runs are open", fault.what, open)
 			wait(ctx)
 		}
 		return nil
@@ -289,6 +296,20 @@ func (s *Site) limitCluster(ctx context.Context, t *testing.T, c *lab.TemporalCl
 	}
 	t.Logf("%d requests were refused with RESOURCE_EXHAUSTED", after-before)
 	return undo()
+}
+
+// openRuns returns how many machines are being installed.
+func (s *Site) openRuns(ctx context.Context) (n int, err error) {
+	var list struct{ Items []inventory.Workflow }
+	if err := s.REST(ctx, http.MethodGet, "/v1/workflows?limit=500", nil, &list); err != nil {
+		return 0, err
+	}
+	for _, w := range list.Items {
+		if !inventory.Final(w.State) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // refuseSecond starts another "ingot serve" for the same site: it ends before it works.
@@ -397,8 +418,9 @@ func TestTemporalAPIKey(t *testing.T) {
 	use(c.Client)
 	require.NoError(t, s.Start(ctx))
 	require.Contains(t, c.Services(), "internal-frontend")
-	machines := s.fleet(ctx, t, image, 2*len(c.Services()))
-	s.installAll(ctx, t, image, machines, nil, s.breakCluster(t, killFaults(c), machines))
+	faults := killFaults(c)
+	machines := s.fleet(ctx, t, image, 2*len(faults))
+	s.installAll(ctx, t, image, machines, nil, s.breakCluster(t, faults, machines))
 
 	log, err := os.ReadFile(filepath.Join(s.dir, "ingot.log"))
 	require.NoError(t, err)

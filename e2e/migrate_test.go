@@ -453,8 +453,8 @@ func TestMigrate(t *testing.T) {
 	h.retired(ctx, t, "the copy, which was told")
 }
 
-// TestMigrateKeepsItsCluster moves a site whose runs live in a Temporal cluster: the standby that takes over is no second server by
-// mistake, and continues the run that waits for an operator. The old server, started again, does not work for the site.
+// TestMigrateKeepsItsCluster moves a site that has its runs in a Temporal cluster: the standby that takes over is no second server
+// by mistake, and continues the run that waits for an operator. The old server, started again, does not work for the site.
 func TestMigrateKeepsItsCluster(t *testing.T) {
 	if !*full {
 		t.Skip("long form: make e2e FULL=1")

@@ -321,7 +321,7 @@ func (l listener) Accept() (net.Conn, error) {
 type trackedConn struct {
 	*net.TCPConn
 	writing atomic.Int64 // since when, in Unix nanoseconds; 0 if no write blocks
-	mib     atomic.Int64 // that are being written, at least 1
+	mib     atomic.Int64 // of that write, rounded down
 }
 
 // tracked returns the trackedConn of a connection, or nil.

@@ -82,7 +82,7 @@ func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	return listener{tcp, name}, nil
 }
 
-// listenWhenFree binds an address that is in use, for at most freedIn. The kernel tells nobody when a port becomes free.
+// listenWhenFree binds an address that is in use, for at most freedIn. The kernel reports no port that becomes free.
 func listenWhenFree(ctx context.Context, network, addr string) (net.Listener, error) {
 	waiting, cancel := context.WithTimeout(ctx, freedIn)
 	defer cancel()

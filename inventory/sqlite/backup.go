@@ -84,7 +84,8 @@ func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 
 // Restored turns the database of a backup into that of a running site: it sets a new site epoch,
 // removes all grants and plans, and puts every run on hold that is open in this database or in
-// Temporal's copy. What a held run records next replaces its record, whatever its Seq. New grants get epochs higher than all in the backup.
+// Temporal's copy. What a held run records next replaces its record, whatever its Seq. New grants
+// get epochs higher than all in the backup.
 func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 	there []inventory.HeldRun,
 ) (inventory.Restore, error) {
