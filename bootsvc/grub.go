@@ -136,7 +136,7 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 func (s *Server) grubAgentOS(d Decision, what, line string) string {
 	// The kernel would look for a file of that name; GRUB hands the initramfs over in memory.
 	line = strings.TrimPrefix(line, "initrd=initramfs ")
-	base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
+	base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
 	return fmt.Sprintf("echo Ingot %s\nif [ \"$ingot\" = hold ]; then set ingot=1; fi\n"+
 		"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", what, base, line, base)
 }

@@ -287,7 +287,7 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 
 // bootOpen reports whether token opens the files of the boot that d decides.
 func (s *Server) bootOpen(d Decision, token string) bool {
-	return d.servesAgent() && inventory.Equal(token, bootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
+	return d.servesAgent() && inventory.Equal(token, inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
 }
 
 // openAgentOS opens a file of the agent OS, "vmlinuz" or "initramfs". kind is the event of

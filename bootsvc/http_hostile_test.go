@@ -69,7 +69,7 @@ func TestHTTPIsNotStarved(t *testing.T) {
 	if err := os.Truncate(image, 64<<20); err != nil {
 		t.Fatal(err)
 	}
-	token := bootToken(testKey, armed("node1").Owner, armed("node1").Boot)
+	token := inventory.BootToken(testKey, armed("node1").Owner, armed("node1").Boot)
 	for name, request := range map[string]string{
 		"ask nothing":  "",
 		"read nothing": "GET /images/big.raw HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -118,7 +118,7 @@ func TestHTTPIsNotStarved(t *testing.T) {
 func TestHTTPKeepsWhatIsProven(t *testing.T) {
 	const own, other = "127.0.0.1", "127.0.0.2"
 	g := armed("node1")
-	boot := "/boot/" + testMAC + "/" + bootToken(testKey, g.Owner, g.Boot) + "/vmlinuz"
+	boot := "/boot/" + testMAC + "/" + inventory.BootToken(testKey, g.Owner, g.Boot) + "/vmlinuz"
 	for name, c := range map[string]struct {
 		from, path string
 		kept       bool

@@ -192,7 +192,7 @@ func TestScripts(t *testing.T) {
 		t.Error("a second fetch differs")
 	}
 	claim := inventory.Claim(testKey, g.Owner, 1)
-	token := bootToken(testKey, g.Owner, 1)
+	token := inventory.BootToken(testKey, g.Owner, 1)
 	for _, want := range []string{
 		"#!ipxe\n", " ingot.server=https://10.10.20.2:7443 ", " ingot.pin=sha256:abab", " ingot.machine=node1 ", " ingot.mac=52:54:00:20:01:01 ",
 		" ingot.claim=" + claim + " ", " ingot.plan=ed25519:kkk", " console=tty0 console=ttyS0,115200 panic=30 modprobe.blacklist=nouveau ", " rdinit=/init ", "vmlinuz initrd=initramfs ",
@@ -259,7 +259,7 @@ func TestBootURLsExpire(t *testing.T) {
 	f.setGrant(g)
 	other := g.Owner
 	other.Epoch++
-	for _, token := range []string{bootToken(testKey, g.Owner, 2), bootToken(testKey, other, 1), inventory.Claim(testKey, g.Owner, 1), "", "x"} {
+	for _, token := range []string{inventory.BootToken(testKey, g.Owner, 2), inventory.BootToken(testKey, other, 1), inventory.Claim(testKey, g.Owner, 1), "", "x"} {
 		if w := get(t, s.Handler(), http.MethodGet, "/boot/52-54-00-20-01-01/"+token+"/vmlinuz", testAddr); w.Code != http.StatusNotFound {
 			t.Errorf("token %q: %d", token, w.Code)
 		}

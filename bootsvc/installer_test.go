@@ -83,7 +83,7 @@ func TestInstallerIsBootedAndSpent(t *testing.T) {
 	script := get(t, h, http.MethodGet, s.Base()+"/ipxe/script/"+testMAC+"/auto.ipxe", testAddr).Body.String()
 	g := armed("node1")
 	capability := inventory.Capability(testKey, g.Owner)
-	base := s.Base() + "/boot/" + strings.ReplaceAll(testMAC, ":", "-") + "/" + bootToken(testKey, g.Owner, g.Boot) + "/"
+	base := s.Base() + "/boot/" + strings.ReplaceAll(testMAC, ":", "-") + "/" + inventory.BootToken(testKey, g.Owner, g.Boot) + "/"
 	for _, want := range []string{
 		"kernel " + base + "vmlinuz-x initrd=initrd-x initrd=more-x ip=dhcp root=live:" + base + "rootfs-x config=http://10.10.20.2:7172/c/" + g.Machine + "/" + capability + "/documents/doc || goto again\n",
 		"initrd --name initrd-x " + base + "initrd-x || goto again\ninitrd --name more-x " + base + "more-x || goto again\nboot || goto again\n",
@@ -129,7 +129,7 @@ func TestInstallerIsBootedAndSpent(t *testing.T) {
 func TestPayloadInPieces(t *testing.T) {
 	s, f := withInstaller(t)
 	g := armed("node1")
-	url := "/boot/" + testMAC + "/" + bootToken(testKey, g.Owner, g.Boot) + "/rootfs-x"
+	url := "/boot/" + testMAC + "/" + inventory.BootToken(testKey, g.Owner, g.Boot) + "/rootfs-x"
 	part := func(bytes string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		r.Header.Set("Range", bytes)
@@ -158,7 +158,12 @@ func TestDeliveryThatIsRecordedLate(t *testing.T) {
 	f.fails, f.then = 2, func() { close(spent) }
 	ctx, hangUp := context.WithCancel(t.Context())
 	g := armed("node1")
-	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/boot/"+testMAC+"/"+bootToken(testKey, g.Owner, g.Boot)+"/rootfs-x", nil)
+	r := httptest.NewRequestWithContext(
+		ctx,
+		http.MethodGet,
+		"/boot/"+testMAC+"/"+inventory.BootToken(testKey, g.Owner, g.Boot)+"/rootfs-x",
+		nil,
+	)
 	s.Handler().ServeHTTP(httptest.NewRecorder(), r)
 	hangUp()
 	f.mu.Lock()
@@ -200,7 +205,7 @@ func TestDeliveryIsRecordedOnStop(t *testing.T) {
 func TestInstallerImagesArePinned(t *testing.T) {
 	s, f := withInstaller(t)
 	g := armed("node1")
-	base := s.Base() + "/boot/" + testMAC + "/" + bootToken(testKey, g.Owner, g.Boot) + "/"
+	base := s.Base() + "/boot/" + testMAC + "/" + inventory.BootToken(testKey, g.Owner, g.Boot) + "/"
 	pins := map[string]string{}
 	for _, name := range f.plan.Installer.Images() {
 		pins[name] = strings.Repeat("ab", 32)

@@ -2,9 +2,6 @@ package bootsvc
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -33,15 +30,6 @@ const exitLines = "iseq ${platform} efi && exit 1 || exit 0\n"
 // autoexecLines precede a script that iPXE 2.0 fetched as autoexec.ipxe. It then uses
 // the firmware's DHCP lease, but the interface may be closed again.
 const autoexecLines = "isset ${net0/ip} || dhcp ||\nifopen net0 ||\n"
-
-// bootToken returns the token of a boot in the URLs of kernel and initramfs. It has 160
-// bits, works only for these URLs, and expires with the boot. It differs from the
-// claim because URLs end up in logs.
-func bootToken(key []byte, o inventory.Owner, boot int) string {
-	m := hmac.New(sha256.New, key)
-	fmt.Fprintf(m, "boot-url\x00%s\x00%s\x00%d\x00%d", o.Machine, o.Run, o.Epoch, boot)
-	return hex.EncodeToString(m.Sum(nil)[:20])
-}
 
 // commandLine returns the agent OS's kernel command line.
 func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
@@ -90,7 +78,7 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 // with Secure Boot on. An iPXE without that command goes on.
 func (s *Server) loadAgentOS(d Decision, line string) string {
 	base := s.bootURL(d)
-	lines := fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base)
+	lines := "kernel " + base + "vmlinuz " + line + " || goto again\ninitrd --name initramfs " + base + "initramfs || goto again\n"
 	if d.Interface.Loader == inventory.LoaderIPXEShim {
 		lines += "shim " + s.loaderURL(d, loaderShim) + " ||\n"
 	}
@@ -99,7 +87,15 @@ func (s *Server) loadAgentOS(d Decision, line string) string {
 
 // bootURL returns the base URL of the files of d's boot, with a slash at the end.
 func (s *Server) bootURL(d Decision) string {
-	return s.Base() + "/boot/" + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + bootToken(s.cfg.ClaimKey, d.Owner, d.Boot) + "/"
+	return s.Base() + "/boot/" + strings.ReplaceAll(
+		d.Interface.MAC,
+		":",
+		"-",
+	) + "/" + inventory.BootToken(
+		s.cfg.ClaimKey,
+		d.Owner,
+		d.Boot,
+	) + "/"
 }
 
 // netbootScript returns a script that prints what, runs the lines of load and boots
@@ -108,44 +104,40 @@ func (s *Server) netbootScript(d Decision, what, load string, autoexec bool) str
 	// After a failure, fetch the script again: its URLs are those of the previous boot
 	// if it was fetched just before the run counted this boot.
 	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe"
-	var b strings.Builder
-	b.WriteString("#!ipxe\n")
-	if autoexec {
-		b.WriteString(autoexecLines)
-	}
-	fmt.Fprintf(&b, `echo %s (${platform}, iPXE ${version})
+	return scriptHead(autoexec) + "echo " + what + ` (${platform}, iPXE ${version})
 isset ${tries} || set tries:int32 0
 :try
-%sboot || goto again
+` + load + `boot || goto again
 :again
 imgfree
 inc tries
 iseq ${tries} 3 && goto fail ||
 echo Ingot: that did not work, again in 5 seconds
 sleep 5
-chain --replace --autofree %s || goto try
+chain --replace --autofree ` + again + ` || goto try
 :fail
 echo Ingot: giving up on the network, going on to the disk
 sleep 2
-%s`, what, load, again, exitLines)
-	return b.String()
+` + exitLines
+}
+
+// scriptHead returns the first lines of a script.
+func scriptHead(autoexec bool) string {
+	if autoexec {
+		return "#!ipxe\n" + autoexecLines
+	}
+	return "#!ipxe\n"
 }
 
 // holdScript returns a script that keeps a machine at its loader and asks again every
 // 15 s. It ends only when the server answers, so that a server restart does not send
 // the machine to an incomplete disk.
 func (s *Server) holdScript(d Decision, autoexec bool) string {
-	var b strings.Builder
-	b.WriteString("#!ipxe\n")
-	if autoexec {
-		b.WriteString(autoexecLines)
-	}
-	fmt.Fprintf(&b, `echo Ingot: the installation of %s is not finished, waiting for its run
+	return scriptHead(autoexec) + "echo Ingot: the installation of " + d.Machine + ` is not finished, waiting for its run
 :hold
 sleep 15
-chain --replace --autofree %s/ipxe/script/%s/%s || goto hold
-`, d.Machine, s.Base(), d.Interface.MAC, holdName)
-	return b.String()
+chain --replace --autofree ` + s.Base() + "/ipxe/script/" + d.Interface.MAC + "/" + holdName + ` || goto hold
+`
 }
 
 // diskScript returns the script that sends a known machine to its disk. ok is false if

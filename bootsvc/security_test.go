@@ -112,7 +112,7 @@ func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 	}
 	// The golden list has the path and method of every route that is answered.
 	d := Decide(f.machines[0], armed("node1"), Request{MAC: testMAC, Class: ClassIPXE}, testNow)
-	base := "/boot/52-54-00-20-01-01/" + bootToken(testKey, d.Owner, d.Boot)
+	base := "/boot/52-54-00-20-01-01/" + inventory.BootToken(testKey, d.Owner, d.Boot)
 	served := []string{
 		"/autoexec.ipxe",
 		"/ipxe/binary/autoexec.ipxe",
