@@ -148,7 +148,6 @@ type Server struct {
 	log      *slog.Logger
 	now      func() time.Time
 	wire     *wire
-	scripts  renderedScripts
 	guests   map[string]*guests // by interface or relay
 	leases   leases
 	// neighbour returns the MAC that the kernel knows for an address.

@@ -251,56 +251,6 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// A kept script never answers for another boot, machine or configuration: it equals the one that a new server renders.
-func TestKeptScripts(t *testing.T) {
-	kept, _ := newServer(t, &fakeMachines{}, nil)
-	m, d := machine(nil), Decide(machine(nil), armed("node1"), Request{MAC: testMAC, Class: ClassIPXE}, testNow)
-	if d.Verdict != Agent {
-		t.Fatalf("verdict %s", d.Verdict)
-	}
-	autoexec, seen := false, map[string]bool{}
-	for what, change := range map[string]func(){
-		"nothing":         func() {},
-		"autoexec.ipxe":   func() { autoexec = true },
-		"boot":            func() { d.Boot++ },
-		"epoch":           func() { d.Owner.Epoch++ },
-		"run":             func() { d.Owner.Run = "another" },
-		"verdict":         func() { d.Verdict = Rescue },
-		"loader":          func() { d.Interface.Loader = inventory.LoaderIPXEShim },
-		"MAC":             func() { d.Interface.MAC = "52:54:00:20:01:02" },
-		"name":            func() { m.Name = "node2" },
-		"kernel argument": func() { m.KernelArgs = []string{"quiet", "nosmt"} },
-		"HTTP port":       func() { kept.httpPort.Store(8080) },
-	} {
-		change()
-		fresh, _ := newServer(t, &fakeMachines{}, nil)
-		fresh.httpPort.Store(kept.httpPort.Load())
-		want, err := fresh.bootScript(m, d, autoexec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if got, err := kept.bootScript(m, d, autoexec); err != nil || got != want {
-				t.Errorf("%s changed: %v\n%s\nnot\n%s", what, err, got, want)
-			}
-		}
-		if what != "nothing" && seen[want] {
-			t.Errorf("%s: the script does not depend on it", what)
-		}
-		seen[want] = true
-	}
-
-	for n := range maxScripts + 1 {
-		d.Boot = 100 + n
-		if _, err := kept.bootScript(m, d, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := len(kept.scripts.byKey); n > maxScripts {
-		t.Errorf("%d scripts are kept", n)
-	}
-}
-
 // Boot tokens of other boots, epochs and machines are refused.
 func TestBootURLsExpire(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -64,59 +63,14 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 	return line, nil
 }
 
-// A scriptKey is everything that a boot script is rendered from, except the configuration.
-type scriptKey struct {
-	base, name, mac, loader, kernelArgs string
-	verdict                             Verdict
-	owner                               inventory.Owner
-	boot                                int
-	autoexec                            bool
-}
-
-// maxScripts is how many boot scripts are kept, of up to 4 kB each.
-const maxScripts = 1024
-
-// renderedScripts keeps boot scripts: rendering one takes more than half as long as the query for its machine.
-type renderedScripts struct {
-	mu    sync.Mutex
-	byKey map[scriptKey]string
-}
-
-// get returns the script of k. It calls render for a script that is not kept.
-func (r *renderedScripts) get(k scriptKey, render func() (string, error)) (string, error) {
-	r.mu.Lock()
-	script, ok := r.byKey[k]
-	r.mu.Unlock()
-	if ok {
-		return script, nil
-	}
-
-	script, err := render()
-	if err != nil {
-		return "", err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.byKey) >= maxScripts || r.byKey == nil {
-		r.byKey = map[scriptKey]string{}
-	}
-	r.byKey[k] = script
-	return script, nil
-}
-
 // bootScript returns the script that boots the agent OS. It is the same for each
 // request of one boot, and rendering it has no side effect.
 func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (string, error) {
-	k := scriptKey{
-		s.Base(), m.Name, d.Interface.MAC, d.Interface.Loader, strings.Join(m.KernelArgs, "\x00"), d.Verdict, d.Owner, d.Boot, autoexec,
+	line, err := s.commandLine(m, d)
+	if err != nil {
+		return "", err
 	}
-	return s.scripts.get(k, func() (string, error) {
-		line, err := s.commandLine(m, d)
-		if err != nil {
-			return "", err
-		}
-		return s.netbootScript(d, "Ingot boots "+m.Name, s.loadAgentOS(d, line), autoexec), nil
-	})
+	return s.netbootScript(d, "Ingot boots "+m.Name, s.loadAgentOS(d, line), autoexec), nil
 }
 
 // loadAgentOS returns the lines of a script that load the agent OS with a command line. The signed iPXE starts a
