@@ -206,6 +206,11 @@ func TestScripts(t *testing.T) {
 		t.Error("the token of the URL")
 	}
 	compareGolden(t, "testdata/boot.ipxe", first)
+	autoexec := get(t, h, http.MethodGet, "/ipxe/script/52:54:00:20:01:01/autoexec.ipxe", "10.10.20.9").Body.String()
+	compareGolden(t, "testdata/autoexec.ipxe", autoexec)
+	held := Decision{Machine: "node1", Interface: inventory.Interface{MAC: testMAC}}
+	compareGolden(t, "testdata/hold.ipxe", s.holdScript(held, false))
+	compareGolden(t, "testdata/hold-autoexec.ipxe", s.holdScript(held, true))
 	f.setGrant(
 		inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "person:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)},
 	)

@@ -158,12 +158,8 @@ func TestDeliveryThatIsRecordedLate(t *testing.T) {
 	f.fails, f.then = 2, func() { close(spent) }
 	ctx, hangUp := context.WithCancel(t.Context())
 	g := armed("node1")
-	r := httptest.NewRequestWithContext(
-		ctx,
-		http.MethodGet,
-		"/boot/"+testMAC+"/"+inventory.BootToken(testKey, g.Owner, g.Boot)+"/rootfs-x",
-		nil,
-	)
+	url := "/boot/" + testMAC + "/" + inventory.BootToken(testKey, g.Owner, g.Boot) + "/rootfs-x"
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	s.Handler().ServeHTTP(httptest.NewRecorder(), r)
 	hangUp()
 	f.mu.Lock()

@@ -78,7 +78,7 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 // with Secure Boot on. An iPXE without that command goes on.
 func (s *Server) loadAgentOS(d Decision, line string) string {
 	base := s.bootURL(d)
-	lines := "kernel " + base + "vmlinuz " + line + " || goto again\ninitrd --name initramfs " + base + "initramfs || goto again\n"
+	lines := fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base)
 	if d.Interface.Loader == inventory.LoaderIPXEShim {
 		lines += "shim " + s.loaderURL(d, loaderShim) + " ||\n"
 	}
@@ -87,15 +87,8 @@ func (s *Server) loadAgentOS(d Decision, line string) string {
 
 // bootURL returns the base URL of the files of d's boot, with a slash at the end.
 func (s *Server) bootURL(d Decision) string {
-	return s.Base() + "/boot/" + strings.ReplaceAll(
-		d.Interface.MAC,
-		":",
-		"-",
-	) + "/" + inventory.BootToken(
-		s.cfg.ClaimKey,
-		d.Owner,
-		d.Boot,
-	) + "/"
+	mac := strings.ReplaceAll(d.Interface.MAC, ":", "-")
+	return s.Base() + "/boot/" + mac + "/" + inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot) + "/"
 }
 
 // netbootScript returns a script that prints what, runs the lines of load and boots
@@ -103,7 +96,7 @@ func (s *Server) bootURL(d Decision) string {
 func (s *Server) netbootScript(d Decision, what, load string, autoexec bool) string {
 	// After a failure, fetch the script again: its URLs are those of the previous boot
 	// if it was fetched just before the run counted this boot.
-	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe"
+	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/" + scriptName
 	return scriptHead(autoexec) + "echo " + what + ` (${platform}, iPXE ${version})
 isset ${tries} || set tries:int32 0
 :try

@@ -4,7 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"strconv"
+	"fmt"
 )
 
 // Claim returns the value in the boot script of o's boot: 256 bits in hex. It is
@@ -24,13 +24,9 @@ func Nonce(key []byte, o Owner) string { return derive(key, "nonce", o, 0) }
 func BootToken(key []byte, o Owner, boot int) string { return derive(key, "boot-url", o, boot)[:40] }
 
 func derive(key []byte, purpose string, o Owner, boot int) string {
-	b := []byte(purpose + "\x00" + o.Machine + "\x00" + o.Run + "\x00")
-	b = append(strconv.AppendInt(b, o.Epoch, 10), 0)
-	b = strconv.AppendInt(b, int64(boot), 10)
-
 	m := hmac.New(sha256.New, key)
-	m.Write(b)
-	return hex.EncodeToString(m.Sum(b[:0]))
+	fmt.Fprintf(m, "%s\x00%s\x00%s\x00%d\x00%d", purpose, o.Machine, o.Run, o.Epoch, boot)
+	return hex.EncodeToString(m.Sum(nil))
 }
 
 // Equal compares two derived values in constant time.
