@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -212,6 +213,48 @@ func TestLimitSharesWhatIsPreferred(t *testing.T) {
 		require.True(t, l.served(l.dial(fmt.Sprintf("127.0.0.%d", 2+n)), "/proven"), "another source that has proven nothing yet")
 	}
 	require.True(t, l.refused("127.0.0.9"), "all have their share, and have proven something")
+}
+
+// A request does not wait for all those that another client has already sent on its connection.
+func TestConnectionsTakeTurns(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // otherwise the other connection gets a processor of its own
+	const sent = 300
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	held, answer, answered := make(chan struct{}, sent), make(chan struct{}), make(chan string, sent+2)
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/many" {
+			held <- struct{}{}
+			<-answer
+		}
+		answered <- r.URL.Path
+	})}
+	httpserve.Limit(srv, 2, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- httpserve.Run(ctx, "a test", srv, httpserve.Track(l), time.Second) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-ran)
+	}()
+	client := limited{t: t, addr: l.Addr().String()}
+	many, other := client.dial("127.0.0.1"), client.dial("127.0.0.2")
+	ask := func(c net.Conn, path string, times int) {
+		t.Helper()
+		_, err := io.WriteString(c, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", times))
+		require.NoError(t, err)
+	}
+	ask(other, "/ready", 1)
+	require.Equal(t, "/ready", <-answered)
+	ask(many, "/many", sent)
+	<-held
+	ask(other, "/other", 1)
+	close(answer)
+	before := 0
+	for <-answered == "/many" {
+		before++
+	}
+	require.Less(t, before, 10, "answers to the first client before the other one got its own")
 }
 
 // A socket that cannot be served is an error that names it.

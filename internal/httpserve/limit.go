@@ -34,6 +34,8 @@ const (
 // eighth of all connections preferred loses its precedence, so that no source blocks the
 // others.
 //
+// After each answer, the requests of other connections come first, however soon the client sends the next one.
+//
 // srv must serve a listener of Track. Limit sets srv.ConnState and srv.ConnContext.
 func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool) {
 	l := newLimiter(total, isPriority)
@@ -119,15 +121,22 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	case http.StateNew:
 		l.add(c)
 	case http.StateActive, http.StateIdle:
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if m := l.conns[c]; m != nil {
-			m.state, m.since = state, time.Now()
+		l.note(c, state)
+		if state == http.StateIdle {
+			yield()
 		}
 	case http.StateClosed, http.StateHijacked:
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.remove(l.conns[c])
+	}
+}
+
+func (l *limiter) note(c net.Conn, state http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.conns[c]; m != nil {
+		m.state, m.since = state, time.Now()
 	}
 }
 
