@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -215,46 +216,50 @@ func TestLimitSharesWhatIsPreferred(t *testing.T) {
 	require.True(t, l.refused("127.0.0.9"), "all have their share, and have proven something")
 }
 
-// A request does not wait for all those that another client has already sent on its connection.
+// A client that has sent many requests at once does not delay the request of another one until all are answered.
 func TestConnectionsTakeTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // otherwise the other connection gets a processor of its own
-	const sent = 300
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	held, answer, answered := make(chan struct{}, sent), make(chan struct{}), make(chan string, sent+2)
+	const many = 300
+	started, answered, gate := make(chan struct{}, many), make(chan string, many+2), make(chan struct{})
+	release := sync.OnceFunc(func() { close(gate) })
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/many" {
-			held <- struct{}{}
-			<-answer
+			started <- struct{}{}
+			<-gate
 		}
 		answered <- r.URL.Path
 	})}
 	httpserve.Limit(srv, 2, nil)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- httpserve.Run(ctx, "a test", srv, httpserve.Track(l), time.Second) }()
 	defer func() {
+		release()
 		cancel()
-		require.NoError(t, <-ran)
+		<-ran
 	}()
+
 	client := limited{t: t, addr: l.Addr().String()}
-	many, other := client.dial("127.0.0.1"), client.dial("127.0.0.2")
 	ask := func(c net.Conn, path string, times int) {
 		t.Helper()
 		_, err := io.WriteString(c, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", times))
 		require.NoError(t, err)
 	}
+	first, other := client.dial("127.0.0.1"), client.dial("127.0.0.2")
 	ask(other, "/ready", 1)
 	require.Equal(t, "/ready", <-answered)
-	ask(many, "/many", sent)
-	<-held
+	ask(first, "/many", many)
+	<-started
 	ask(other, "/other", 1)
-	close(answer)
+	release()
 	before := 0
 	for <-answered == "/many" {
 		before++
 	}
-	require.Less(t, before, 10, "answers to the first client before the other one got its own")
+	// One or two, or more if the kernel takes its time; it is all of them if the other client has to wait.
+	require.Less(t, before, many/3, "answers before the other client's")
 }
 
 // A socket that cannot be served is an error that names it.

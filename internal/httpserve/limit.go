@@ -34,7 +34,8 @@ const (
 // eighth of all connections preferred loses its precedence, so that no source blocks the
 // others.
 //
-// After each answer, the requests of other connections come first, however soon the client sends the next one.
+// Before each further request of a connection, its goroutine gives way to those of other connections, even if the
+// client has sent the request already.
 //
 // srv must serve a listener of Track. Limit sets srv.ConnState and srv.ConnContext.
 func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool) {
@@ -121,8 +122,7 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	case http.StateNew:
 		l.add(c)
 	case http.StateActive, http.StateIdle:
-		l.note(c, state)
-		if state == http.StateIdle {
+		if l.record(c, state) == http.StateIdle {
 			yield()
 		}
 	case http.StateClosed, http.StateHijacked:
@@ -132,12 +132,16 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	}
 }
 
-func (l *limiter) note(c net.Conn, state http.ConnState) {
+// record stores the state of a connection, and returns the previous one.
+func (l *limiter) record(c net.Conn, state http.ConnState) (was http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m := l.conns[c]; m != nil {
-		m.state, m.since = state, time.Now()
+	m := l.conns[c]
+	if m == nil {
+		return http.StateClosed
 	}
+	was, m.state, m.since = m.state, state, time.Now()
+	return was
 }
 
 func (l *limiter) add(c net.Conn) {

@@ -9,33 +9,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// yield lets goroutines run whose connections can be read. Go's scheduler looks at the network when it has nothing else to
-// run, and otherwise every 10 ms. Without yield, a connection whose client asks again at once is served for that long
-// while the requests of others wait. runtime.Gosched is not enough: it leaves the caller to run. So the caller waits for
-// the network, too: for an eventfd, which can be read at once.
+// yield gives way to goroutines whose connections have data to read. Go's scheduler polls the network only when a
+// processor has nothing to run, and otherwise every 10 ms: without yield, a client that sends its next request at once
+// keeps its goroutine running for that long, and the requests of others wait. runtime.Gosched is not enough, because the
+// caller then remains to be run.
+//
+// So the caller waits in the poller, too: it writes to an eventfd, and waits until that is reported. The counter is never
+// read, because the poller is edge-triggered and reports each write. If there is no eventfd, yield does nothing.
 func yield() {
-	c, ok := eventfds.Get().(syscall.RawConn)
+	c, ok := idleEventfds.Get().(syscall.RawConn)
 	if !ok {
 		return
 	}
-	defer eventfds.Put(c)
-	waited := false
-	// It cannot fail: nothing closes the eventfd, and it has no deadline.
+	defer idleEventfds.Put(c)
+	written := false
+	// An error means that the poller cannot watch the eventfd.
 	_ = c.Read(func(fd uintptr) (done bool) {
-		if waited {
+		if written {
 			return true
 		}
-		waited = true
-		_, err := unix.Write(int(fd), one)
+		_, err := unix.Write(int(fd), increment)
+		written = true
 		return err != nil
 	})
 }
 
-// one is what is added to the counter of an eventfd.
-var one = binary.NativeEndian.AppendUint64(nil, 1)
+// increment adds 1 to the counter of an eventfd.
+var increment = binary.NativeEndian.AppendUint64(nil, 1)
 
-// eventfds are those that no yield uses, each as a syscall.RawConn, or nil if none can be opened.
-var eventfds = sync.Pool{New: func() any {
+// idleEventfds has an eventfd (syscall.RawConn) for each yield that was under way at the same time, at most one for each
+// connection. Get returns nil if none can be opened. Those that the pool drops are closed by the finalizer of os.File.
+var idleEventfds = sync.Pool{New: func() any {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil
