@@ -208,8 +208,6 @@ func (w *fakeWire) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 	return len(ms), nil
 }
 
-func (w *fakeWire) Poll(time.Duration) {}
-
 func (w *fakeWire) LocalAddr() net.Addr { return &net.UDPAddr{IP: testSelf.AsSlice(), Port: 69} }
 
 func (w *fakeWire) Stop() { w.once.Do(func() { close(w.closed) }) }

@@ -170,39 +170,16 @@ func TestTFTPDoesNotAmplify(t *testing.T) {
 	if ask("192.0.2.2:7") != nil || sent() != 1 {
 		t.Error("a repeated request is not answered once")
 	}
-	if c.acknowledged(s.peer, 7, time.Now()) || c.acknowledged(netip.MustParseAddrPort("192.0.2.3:7"), 0, time.Now()) {
-		t.Error("the server polls for a client that acknowledges what it was not sent")
-	}
+	c.acknowledged(s.peer, 7, time.Now())
 	if n := sent(); n != 0 || s.proven {
 		t.Errorf("%d packets for an ACK of a block that was not sent", n)
 	}
-	if !c.acknowledged(s.peer, 0, time.Now()) {
-		t.Error("an ACK is no progress")
-	}
+	c.acknowledged(s.peer, 0, time.Now())
 	s.addChunk(s.buffer(), false)
 	c.push(s, time.Now())
 	if n := sent(); n != tftpOwnWindow || !s.proven {
 		t.Errorf("%d packets for a client that answers", n)
 	}
-}
-
-// Poll ends with its time, and with a packet.
-func TestTFTPPoll(t *testing.T) {
-	c, err := listenTFTP(t.Context(), "127.0.0.1:0", netip.Addr{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.Poll(time.Millisecond)
-	client, err := net.Dial("udp4", c.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if _, err := client.Write([]byte("a packet")); err != nil {
-		t.Fatal(err)
-	}
-	c.Poll(time.Hour)
 }
 
 // A disk that does not answer delays only the transfer of its file.

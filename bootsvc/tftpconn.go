@@ -17,20 +17,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/guard"
 )
 
-const (
-	tftpBatch = 64 // packets that one system call writes
-
-	// tftpPoll is how long receive polls for the next packet before it blocks, if a client has just answered within that
-	// time: a client on this host or very near it. To wake a thread that is blocked takes about half as long.
-	tftpPoll = 30 * time.Microsecond
-)
+const tftpBatch = 64 // packets that one system call writes
 
 // packets is the socket of a tftpConn, a *tftpSocket.
 type packets interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
-	// Poll returns when there is a packet to read, or after d. It does not block, but gives way to other goroutines.
-	Poll(d time.Duration)
 	LocalAddr() net.Addr
 	// Stop makes a ReadBatch that waits return, and later ones return at once.
 	Stop()
@@ -99,13 +91,8 @@ func (c *tftpConn) receive(begin func(*tftpSession)) error {
 		in[n].Buffers = [][]byte{make([]byte, maxTFTPRequest+1)} // a longer packet is cut off, and invalid
 		in[n].OOB = ipv4.NewControlMessage(ipv4.FlagDst)
 	}
-	for poll := false; ; {
-		began := time.Now()
-		if poll {
-			c.Poll(tftpPoll)
-		}
+	for {
 		n, err := c.ReadBatch(in, unix.MSG_WAITFORONE)
-		waited := time.Since(began)
 		switch {
 		case c.isShut():
 			return nil
@@ -114,12 +101,12 @@ func (c *tftpConn) receive(begin func(*tftpSession)) error {
 		case err != nil:
 			return fmt.Errorf("reading TFTP packets: %w", err)
 		}
-		poll = c.take(in[:n], begin) && waited < tftpPoll
+		c.take(in[:n], begin)
 	}
 }
 
-// take handles packets that were received at once. It reports whether one of them has acknowledged a block.
-func (c *tftpConn) take(in []ipv4.Message, begin func(*tftpSession)) (progress bool) {
+// take handles packets that were received at once.
+func (c *tftpConn) take(in []ipv4.Message, begin func(*tftpSession)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.guard.Recover("a TFTP packet")
@@ -135,7 +122,7 @@ func (c *tftpConn) take(in []ipv4.Message, begin func(*tftpSession)) (progress b
 		case opRRQ, opWRQ:
 			c.ask(&tftpSession{peer: peer, to: from, local: localAddress(m.OOB[:m.NN]), last: now}, b, begin)
 		case opACK:
-			progress = c.acknowledged(peer, binary.BigEndian.Uint16(b[2:]), now) || progress
+			c.acknowledged(peer, binary.BigEndian.Uint16(b[2:]), now)
 		case opError:
 			if s := c.live[peer]; s != nil {
 				c.prove(s)
@@ -144,7 +131,6 @@ func (c *tftpConn) take(in []ipv4.Message, begin func(*tftpSession)) (progress b
 		}
 	}
 	c.flush()
-	return progress
 }
 
 // localAddress returns the address that a packet was sent to, or nil if that was not one
@@ -181,13 +167,13 @@ func (c *tftpConn) repeatAnswer(s *tftpSession) {
 	}
 }
 
-// acknowledged handles an ACK. It reports whether that is the first one of a block.
-func (c *tftpConn) acknowledged(peer netip.AddrPort, block uint16, now time.Time) (progress bool) {
+// acknowledged handles an ACK.
+func (c *tftpConn) acknowledged(peer netip.AddrPort, block uint16, now time.Time) {
 	s := c.live[peer]
 	if s == nil || s.tftpSender == nil {
-		return false
+		return
 	}
-	if progress = s.ack(block, now); progress {
+	if s.ack(block, now) {
 		s.last = now
 		c.prove(s)
 	}
@@ -195,7 +181,6 @@ func (c *tftpConn) acknowledged(peer netip.AddrPort, block uint16, now time.Time
 	if s.done() || s.wantsChunk() {
 		c.sleeping = append(c.sleeping, s)
 	}
-	return progress
 }
 
 // prove notes that the client of s answers. Its request no longer counts as one that

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -16,14 +15,21 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
-const tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
+const (
+	tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
 
-// tftpSocket is a UDP socket whose reader waits in the kernel. With a socket of package
-// net, each packet first wakes Go's network poller, and then the reader: that takes
-// longer than everything else that is done for an ACK.
+	// tftpSoon is how long the reader polls for a packet if the last one came as soon. The kernel needs about as long to
+	// wake a thread as a client on the same switch needs to answer.
+	tftpSoon = 30 * time.Microsecond
+)
+
+// tftpSocket is a UDP socket whose reader polls for packets that come soon, and waits for others in the kernel. With a
+// socket of package net, each packet first wakes Go's network poller, and then the reader: that takes longer than
+// everything else that is done for an ACK.
 type tftpSocket struct {
 	*ipv4.PacketConn
-	fd int
+	fd   int
+	soon bool // the last ReadBatch took less than tftpSoon
 }
 
 // listenTFTP binds addr, or its port of self.
@@ -53,7 +59,7 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	if err := errors.Join(controlErr, err); err != nil {
 		return nil, err
 	}
-	s = &tftpSocket{ipv4.NewPacketConn(blockingUDP{u, blockingFD(fd)}), fd}
+	s = &tftpSocket{PacketConn: ipv4.NewPacketConn(blockingUDP{u, blockingFD(fd)}), fd: fd}
 	if err := errors.Join(unix.SetNonblock(fd, false), s.SetControlMessage(ipv4.FlagDst, true)); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -66,14 +72,17 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	return s, nil
 }
 
-// Poll implements packets.
-func (s *tftpSocket) Poll(d time.Duration) {
-	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
-	for began := time.Now(); time.Since(began) < d; runtime.Gosched() {
-		if n, err := unix.Poll(fds, 0); n != 0 || err != nil {
-			return
+// ReadBatch implements packets. Only one goroutine may call it.
+func (s *tftpSocket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
+	began := time.Now()
+	for s.soon && time.Since(began) < tftpSoon {
+		if n, err = s.PacketConn.ReadBatch(ms, unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
+			return n, err
 		}
 	}
+	n, err = s.PacketConn.ReadBatch(ms, flags)
+	s.soon = time.Since(began) < tftpSoon
+	return n, err
 }
 
 // Stop implements packets. Linux wakes readers although an unconnected socket cannot be
