@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
@@ -15,21 +14,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
-const (
-	tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
+const tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
 
-	// tftpSoon is how long the reader polls for a packet if the last one came as soon. The kernel needs about as long to
-	// wake a thread as a client on the same switch needs to answer.
-	tftpSoon = 30 * time.Microsecond
-)
-
-// tftpSocket is a UDP socket whose reader polls for packets that come soon, and waits for others in the kernel. With a
-// socket of package net, each packet first wakes Go's network poller, and then the reader: that takes longer than
-// everything else that is done for an ACK.
+// tftpSocket is a UDP socket whose reader waits in the kernel. With a socket of package
+// net, each packet first wakes Go's network poller, and then the reader: that takes
+// longer than everything else that is done for an ACK.
 type tftpSocket struct {
 	*ipv4.PacketConn
-	fd   int
-	soon bool // the last ReadBatch took less than tftpSoon
+	fd int
 }
 
 // listenTFTP binds addr, or its port of self.
@@ -59,7 +51,7 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	if err := errors.Join(controlErr, err); err != nil {
 		return nil, err
 	}
-	s = &tftpSocket{PacketConn: ipv4.NewPacketConn(blockingUDP{u, blockingFD(fd)}), fd: fd}
+	s = &tftpSocket{ipv4.NewPacketConn(blockingUDP{u, blockingFD(fd)}), fd}
 	if err := errors.Join(unix.SetNonblock(fd, false), s.SetControlMessage(ipv4.FlagDst, true)); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -70,19 +62,6 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	// and the client would wait until it is repeated.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 	return s, nil
-}
-
-// ReadBatch implements packets. Only one goroutine may call it.
-func (s *tftpSocket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
-	began := time.Now()
-	for s.soon && time.Since(began) < tftpSoon {
-		if n, err = s.PacketConn.ReadBatch(ms, unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
-			return n, err
-		}
-	}
-	n, err = s.PacketConn.ReadBatch(ms, flags)
-	s.soon = time.Since(began) < tftpSoon
-	return n, err
 }
 
 // Stop implements packets. Linux wakes readers although an unconnected socket cannot be
