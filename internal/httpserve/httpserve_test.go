@@ -238,7 +238,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	defer func() {
 		release()
 		cancel()
-		<-ran
+		require.NoError(t, <-ran)
 	}()
 
 	client := limited{t: t, addr: l.Addr().String()}
