@@ -132,7 +132,7 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// record stores the state of a connection, and returns the previous one.
+// record stores the state of a connection and returns the previous one, which is StateClosed if it was removed.
 func (l *limiter) record(c net.Conn, state http.ConnState) (was http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
