@@ -82,8 +82,6 @@ type limited struct {
 
 func limit(t *testing.T, total int, first func(netip.Addr) bool) limited {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	held, end, idle := make(chan struct{}, 100), make(chan struct{}), make(chan string, 100)
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -101,15 +99,23 @@ func limit(t *testing.T, total int, first func(netip.Addr) bool) limited {
 			idle <- c.RemoteAddr().String()
 		}
 	}
+	return limited{t, serve(t, srv, func() { close(end) }), held, idle}
+}
+
+// serve runs srv until the test has ended, and returns its address. It calls end before it stops srv.
+func serve(t *testing.T, srv *http.Server, end func()) (addr string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- httpserve.Run(ctx, "a test", srv, httpserve.Track(l), time.Second) }()
 	t.Cleanup(func() {
-		close(end)
+		end()
 		cancel()
 		require.NoError(t, <-ran)
 	})
-	return limited{t, l.Addr().String(), held, idle}
+	return l.Addr().String()
 }
 
 func (l limited) tryDial(from string) (net.Conn, error) {
@@ -230,18 +236,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		answered <- r.URL.Path
 	})}
 	httpserve.Limit(srv, 2, nil)
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- httpserve.Run(ctx, "a test", srv, httpserve.Track(l), time.Second) }()
-	defer func() {
-		release()
-		cancel()
-		require.NoError(t, <-ran)
-	}()
-
-	client := limited{t: t, addr: l.Addr().String()}
+	client := limited{t: t, addr: serve(t, srv, release)}
 	ask := func(c net.Conn, path string, times int) {
 		t.Helper()
 		_, err := io.WriteString(c, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", times))

@@ -15,16 +15,14 @@ import (
 // caller then remains to be run.
 //
 // So the caller waits in the poller, too: it writes to an eventfd, and waits until that is reported. The counter is never
-// read, because the poller is edge-triggered and reports each write. If there is no eventfd, yield does nothing.
+// read, because the poller is edge-triggered and reports each write. If no eventfd can be opened, yield does nothing.
 func yield() {
 	c, ok := idleEventfds.Get().(syscall.RawConn)
 	if !ok {
 		return
 	}
-	defer idleEventfds.Put(c)
 	written := false
-	// An error means that the poller cannot watch the eventfd.
-	_ = c.Read(func(fd uintptr) (done bool) {
+	err := c.Read(func(fd uintptr) (done bool) {
 		if written {
 			return true
 		}
@@ -32,6 +30,9 @@ func yield() {
 		written = true
 		return err != nil
 	})
+	if err == nil { // otherwise the poller cannot watch this eventfd
+		idleEventfds.Put(c)
+	}
 }
 
 // increment adds 1 to the counter of an eventfd.
