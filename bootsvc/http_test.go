@@ -21,6 +21,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/pin/tftp/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
@@ -55,7 +56,11 @@ func startTFTP(t *testing.T, s *Server) string {
 			t.Error(err)
 		}
 	})
-	return c.LocalAddr().String()
+	self, err := unix.Getsockname(c.packets.(*tftpSocket).fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", self.(*unix.SockaddrInet4).Port)
 }
 
 func tftpGet(t *testing.T, addr, name string) (string, error) {

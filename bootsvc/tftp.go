@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -83,7 +82,7 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSes
 type askTFTP struct {
 	name  string
 	from  netip.Addr
-	local net.IP
+	local netip.Addr
 	mac   string // of from, where another DHCP server may have given that address; "" = not known
 	// send sends the file, and returns when the client has acknowledged all of it.
 	send func(rank tftpRank, size int64, content io.Reader) error
@@ -92,7 +91,7 @@ type askTFTP struct {
 // fromThisHost reports whether this host sent the request. The source cannot be forged: the
 // kernel drops packets from the network with an address of this host as their source.
 func (a askTFTP) fromThisHost() bool {
-	return a.from.IsLoopback() || a.from == addr4(a.local)
+	return a.from.IsLoopback() || a.from == a.local
 }
 
 // rank returns the rank of a request for a file of m.

@@ -44,7 +44,7 @@ func (w *fakeWire) finish(t *testing.T, peer netip.AddrPort) {
 	t.Helper()
 	// When the second packet is taken, the first has been handled.
 	for range 2 {
-		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x05\x00\x00enough\x00")}
+		w.in <- datagram{peer, testSelf, nil, []byte("\x00\x05\x00\x00enough\x00")}
 	}
 	for w.has(peer) {
 		runtime.Gosched()
@@ -52,13 +52,13 @@ func (w *fakeWire) finish(t *testing.T, peer netip.AddrPort) {
 	for _, d := range w.take() {
 		switch {
 		case d.peer != peer:
-			t.Fatalf("%s was sent %q", d.peer, d.b)
-		case len(d.b) > tftpBlock+4:
-			t.Fatalf("%d bytes were sent", len(d.b))
-		case d.b[1] == opOACK:
-			options := strings.Split(strings.TrimSuffix(string(d.b[2:]), "\x00"), "\x00")
-			if len(options)%2 != 0 || len(options) > 8 || len(d.b) > 80 {
-				t.Fatalf("options %q", d.b)
+			t.Fatalf("%s was sent %q", d.peer, d.content)
+		case len(d.content) > tftpBlock+4:
+			t.Fatalf("%d bytes were sent", len(d.content))
+		case d.content[1] == opOACK:
+			options := strings.Split(strings.TrimSuffix(string(d.content[2:]), "\x00"), "\x00")
+			if len(options)%2 != 0 || len(options) > 8 || len(d.content) > 80 {
+				t.Fatalf("options %q", d.content)
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func FuzzTFTPOptions(f *testing.F) {
 	w, next := fuzzTFTP(f)
 	f.Fuzz(func(t *testing.T, options string) {
 		peer := next()
-		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x01snponly.efi\x00" + options)}
+		w.in <- datagram{peer, testSelf, nil, []byte("\x00\x01snponly.efi\x00" + options)}
 		w.finish(t, peer)
 	})
 }
@@ -105,10 +105,10 @@ func FuzzTFTPTransfer(f *testing.F) {
 	w, next := fuzzTFTP(f)
 	f.Fuzz(func(t *testing.T, packets string) {
 		peer := next()
-		w.in <- datagram{peer, testSelf.AsSlice(), []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
+		w.in <- datagram{peer, testSelf, nil, []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
 		for len(packets) > 0 {
 			n := min(6*int(packets[0]), len(packets)-1)
-			w.in <- datagram{peer, testSelf.AsSlice(), []byte(packets[1 : 1+n])}
+			w.in <- datagram{peer, testSelf, nil, []byte(packets[1 : 1+n])}
 			packets = packets[1+n:]
 		}
 		w.finish(t, peer)

@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/ipv4"
-	"golang.org/x/sys/unix"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -90,7 +87,7 @@ func TestTFTPIsNotStarved(t *testing.T) {
 			f.setGrant(armed("node1"))
 			w := serveWire(t, s)
 			for n := range 5000 {
-				w.in <- datagram{c.from(n), testSelf.AsSlice(), []byte("\x00\x01" + c.file + "\x00octet\x00blksize\x001428\x00")}
+				w.in <- datagram{c.from(n), testSelf, nil, []byte("\x00\x01" + c.file + "\x00octet\x00blksize\x001428\x00")}
 				if n%1000 == 999 {
 					own := netip.AddrPortFrom(netip.MustParseAddr(testAddr), uint16(1024+n))
 					if got := w.fetch(t, own, "snponly.efi"); len(got) != 4800 {
@@ -181,34 +178,23 @@ type fakeWire struct {
 	sent []datagram
 }
 
-type datagram struct {
-	peer  netip.AddrPort
-	local net.IP // where it was sent to; nil if the server sent it
-	b     []byte
-}
-
-func (w *fakeWire) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
+func (w *fakeWire) Receive(int) ([]datagram, error) {
 	select {
 	case d := <-w.in:
-		m := &ms[0]
-		m.N, m.Addr = copy(m.Buffers[0], d.b), net.UDPAddrFromAddrPort(d.peer)
-		m.NN = copy(m.OOB, unix.PktInfo4(&unix.Inet4Pktinfo{Addr: [4]byte(d.local.To4())}))
-		return 1, nil
+		return []datagram{d}, nil
 	case <-w.closed:
-		return 0, net.ErrClosed
+		return nil, net.ErrClosed
 	}
 }
 
-func (w *fakeWire) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
+func (w *fakeWire) Send(packets []datagram) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, m := range ms {
-		w.sent = append(w.sent, datagram{peerOf(m.Addr.(*net.UDPAddr)), nil, slices.Concat(m.Buffers...)})
+	for _, d := range packets {
+		w.sent = append(w.sent, datagram{peer: d.peer, content: slices.Concat(d.head, d.content)})
 	}
-	return len(ms), nil
+	return len(packets), nil
 }
-
-func (w *fakeWire) LocalAddr() net.Addr { return &net.UDPAddr{IP: testSelf.AsSlice(), Port: 69} }
 
 func (w *fakeWire) Stop() { w.once.Do(func() { close(w.closed) }) }
 
@@ -222,10 +208,10 @@ func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body [
 	for size := 1432; size == 1432; {
 		var answer []byte
 		waitFor(t, func() bool {
-			w.in <- datagram{peer, testSelf.AsSlice(), packet}
+			w.in <- datagram{peer, testSelf, nil, packet}
 			for _, d := range w.take() {
 				if d.peer == peer {
-					answer = d.b
+					answer = d.content
 				}
 			}
 			return answer != nil && (packet[1] == opRRQ) == (answer[1] != opData)
@@ -239,7 +225,7 @@ func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body [
 			body, size = append(body, answer[4:]...), len(answer)
 		}
 	}
-	w.in <- datagram{peer, testSelf.AsSlice(), packet}
+	w.in <- datagram{peer, testSelf, nil, packet}
 	return body
 }
 
@@ -284,11 +270,11 @@ func TestTFTPWindowsAreShortForOthers(t *testing.T) {
 	f.setGrant(armed("node1"))
 	w := serveWire(t, s)
 	for source, want := range map[string]string{"192.0.2.7:1069": "windowsize\x008\x00", testAddr + ":1069": "windowsize\x0064\x00"} {
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00windowsize\x00100\x00")}
+		w.in <- datagram{netip.MustParseAddrPort(source), testSelf, nil, []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00windowsize\x00100\x00")}
 		var got []datagram
 		waitFor(t, func() bool { got = append(got, w.take()...); return len(got) > 0 })
-		if string(got[0].b) != "\x00\x06"+want {
-			t.Errorf("%s is answered with %q", source, got[0].b)
+		if string(got[0].content) != "\x00\x06"+want {
+			t.Errorf("%s is answered with %q", source, got[0].content)
 		}
 	}
 }
@@ -299,12 +285,12 @@ func TestTFTPSelfTestIsForThisHost(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
 	w := serveWire(t, s)
 	for source, want := range map[string]string{"192.0.2.7:1069": "\x00\x05\x00\x01file not found\x00", testSelf.String() + ":1069": "\x00\x03\x00\x01#!ipxe\n"} {
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x01" + CheckMAC + "/" + autoexecName + "\x00octet\x00")}
+		w.in <- datagram{netip.MustParseAddrPort(source), testSelf, nil, []byte("\x00\x01" + CheckMAC + "/" + autoexecName + "\x00octet\x00")}
 		var got []datagram
 		waitFor(t, func() bool { got = append(got, w.take()...); return len(got) > 0 })
-		if !strings.HasPrefix(string(got[0].b), want) {
-			t.Errorf("%s is answered with %q", source, got[0].b)
+		if !strings.HasPrefix(string(got[0].content), want) {
+			t.Errorf("%s is answered with %q", source, got[0].content)
 		}
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf.AsSlice(), []byte("\x00\x05\x00\x00")} // end the transfer
+		w.in <- datagram{netip.MustParseAddrPort(source), testSelf, nil, []byte("\x00\x05\x00\x00")} // end the transfer
 	}
 }

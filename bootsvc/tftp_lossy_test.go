@@ -9,13 +9,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"golang.org/x/net/ipv4"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -32,12 +31,12 @@ type lossyWire struct {
 	sentBlocks   int       // DATA packets of the server
 }
 
-// WriteBatch is called by one goroutine at a time: tftpConn holds its lock.
-func (w *lossyWire) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
+// Send is called by one goroutine at a time: tftpConn holds its lock.
+func (w *lossyWire) Send(packets []datagram) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, m := range ms {
-		b := bytes.Join(m.Buffers, nil)
+	for _, d := range packets {
+		b := slices.Concat(d.head, d.content)
 		if b[1] == opData {
 			w.sentBlocks++
 		}
@@ -48,7 +47,7 @@ func (w *lossyWire) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 			}
 		})
 	}
-	return len(ms), nil
+	return len(packets), nil
 }
 
 // send sends a packet of the client.
@@ -57,7 +56,7 @@ func (w *lossyWire) send(peer netip.AddrPort, b []byte) {
 	defer w.mu.Unlock()
 	w.deliver(func() {
 		select {
-		case w.in <- datagram{peer, testSelf.AsSlice(), b}:
+		case w.in <- datagram{peer, testSelf, nil, b}:
 		case <-w.closed:
 		}
 	})

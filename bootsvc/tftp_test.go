@@ -134,8 +134,7 @@ func TestTFTPDoesNotAmplify(t *testing.T) {
 	wire := &fakeWire{}
 	c := newTFTPConn(wire)
 	ask := func(peer string) *tftpSession {
-		p := netip.MustParseAddrPort(peer)
-		s := &tftpSession{peer: p, to: net.UDPAddrFromAddrPort(p), last: time.Now(), request: tftpRequest{name: "x", blockSize: 512, window: 64}}
+		s := &tftpSession{peer: netip.MustParseAddrPort(peer), last: time.Now(), request: tftpRequest{name: "x", blockSize: 512, window: 64}}
 		if !c.admit(s) {
 			return nil
 		}
@@ -157,7 +156,7 @@ func TestTFTPDoesNotAmplify(t *testing.T) {
 	if s == nil || !c.serve(s, rankOwn) {
 		t.Fatal("not admitted")
 	}
-	s.tftpSender = newTFTPSender(s.request, 1<<20)
+	s.tftpSender = newTFTPSender(s.request, 1<<20, 1)
 	sent := func() int { c.flush(); return len(wire.take()) }
 	for range 5 {
 		s.repeat()
@@ -187,8 +186,7 @@ func TestTFTPSlowDisk(t *testing.T) {
 	wire := &fakeWire{}
 	c := newTFTPConn(wire)
 	start := func(peer string, content io.Reader) (*tftpSession, <-chan error) {
-		p := netip.MustParseAddrPort(peer)
-		s := &tftpSession{peer: p, to: net.UDPAddrFromAddrPort(p), last: time.Now()}
+		s := &tftpSession{peer: netip.MustParseAddrPort(peer), last: time.Now()}
 		if !c.admit(s) {
 			t.Fatalf("%s is refused", peer)
 		}

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/pin/tftp/v3/netascii"
-	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/guard"
@@ -21,10 +19,12 @@ const tftpBatch = 64 // packets that one system call writes
 
 // packets is the socket of a tftpConn, a *tftpSocket.
 type packets interface {
-	ReadBatch(ms []ipv4.Message, flags int) (int, error)
-	WriteBatch(ms []ipv4.Message, flags int) (int, error)
-	LocalAddr() net.Addr
-	// Stop makes a ReadBatch that waits return, and later ones return at once.
+	// Receive waits for a packet, and returns those that have come, up to limit. They are
+	// valid until the next Receive.
+	Receive(limit int) ([]datagram, error)
+	// Send sends packets, at most tftpBatch, and returns how many it has sent.
+	Send([]datagram) (int, error)
+	// Stop makes a Receive that waits return, and later ones return at once.
 	Stop()
 	Close() error
 }
@@ -48,8 +48,7 @@ type tftpConn struct {
 	recent    map[netip.Addr]int // requests since the time since
 	since     time.Time
 	closed    bool
-	out       []ipv4.Message // to be sent by flush; their buffers are headers and contents
-	queued    int            // of out
+	out       []datagram     // to be sent by flush
 	sleeping  []*tftpSession // to be woken by flush: sending comes first
 }
 
@@ -58,9 +57,7 @@ type tftpSession struct {
 	*tftpSender // nil until the file is known
 
 	peer    netip.AddrPort
-	to      net.Addr // peer
-	local   net.IP
-	source  []byte // the control message that makes local the source of packets
+	local   netip.Addr
 	request tftpRequest
 	rank    tftpRank
 	crowded bool // its address has sent more than tftpPerWindow requests
@@ -73,26 +70,17 @@ type tftpSession struct {
 }
 
 func newTFTPConn(p packets) *tftpConn {
-	c := &tftpConn{
+	return &tftpConn{
 		packets: p, live: map[netip.AddrPort]*tftpSession{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
-		out: make([]ipv4.Message, tftpBatch),
+		out: make([]datagram, 0, tftpBatch),
 	}
-	for n := range c.out {
-		c.out[n].Buffers = [][]byte{make([]byte, 4), nil}
-	}
-	return c
 }
 
 // receive handles packets until the socket is closed. It calls begin for each request
 // that is admitted, with c.mu locked.
 func (c *tftpConn) receive(begin func(*tftpSession)) error {
-	in := make([]ipv4.Message, tftpBatch/4)
-	for n := range in {
-		in[n].Buffers = [][]byte{make([]byte, maxTFTPRequest+1)} // a longer packet is cut off, and invalid
-		in[n].OOB = ipv4.NewControlMessage(ipv4.FlagDst)
-	}
-	for {
-		n, err := c.ReadBatch(in, unix.MSG_WAITFORONE)
+	for expected := 1; ; {
+		in, err := c.Receive(expected)
 		switch {
 		case c.isShut():
 			return nil
@@ -101,51 +89,39 @@ func (c *tftpConn) receive(begin func(*tftpSession)) error {
 		case err != nil:
 			return fmt.Errorf("reading TFTP packets: %w", err)
 		}
-		c.take(in[:n], begin)
+		expected = max(1, c.take(in, begin)) // an ACK per transfer
 	}
 }
 
-// take handles packets that were received at once.
-func (c *tftpConn) take(in []ipv4.Message, begin func(*tftpSession)) {
+// take handles packets that were received at once, and returns the number of transfers.
+func (c *tftpConn) take(in []datagram, begin func(*tftpSession)) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.guard.Recover("a TFTP packet")
 	now := time.Now()
-	for _, m := range in {
-		b := m.Buffers[0][:m.N]
-		from, ok := m.Addr.(*net.UDPAddr)
-		if !ok || len(b) < 4 || b[0] != 0 {
+	for _, d := range in {
+		b := d.content
+		if len(b) < 4 || b[0] != 0 {
 			continue
 		}
-		peer := peerOf(from)
 		switch b[1] {
 		case opRRQ, opWRQ:
-			c.ask(&tftpSession{peer: peer, to: from, local: localAddress(m.OOB[:m.NN]), last: now}, b, begin)
+			c.ask(&tftpSession{peer: d.peer, local: d.local, last: now}, b, begin)
 		case opACK:
-			c.acknowledged(peer, binary.BigEndian.Uint16(b[2:]), now)
+			c.acknowledged(d.peer, binary.BigEndian.Uint16(b[2:]), now)
 		case opError:
-			if s := c.live[peer]; s != nil {
+			if s := c.live[d.peer]; s != nil {
 				c.prove(s)
 				c.end(s)
 			}
 		}
 	}
 	c.flush()
-}
-
-// localAddress returns the address that a packet was sent to, or nil if that was not one
-// address of this host.
-func localAddress(control []byte) net.IP {
-	var m ipv4.ControlMessage
-	if m.Parse(control) != nil || m.Dst == nil || m.Dst.IsMulticast() || m.Dst.Equal(net.IPv4bcast) {
-		return nil
-	}
-	return m.Dst
+	return len(c.live)
 }
 
 // ask handles a request. s becomes its session.
 func (c *tftpConn) ask(s *tftpSession, b []byte, begin func(*tftpSession)) {
-	s.source = (&ipv4.ControlMessage{Src: s.local}).Marshal()
 	if b[1] == opWRQ {
 		if c.count(s.peer.Addr(), s.last) {
 			c.queue(s, []byte{0, opError, 0, 2}, []byte("read-only\x00"))
@@ -215,7 +191,7 @@ func (c *tftpConn) transfer(s *tftpSession, rank tftpRank, size int64, content i
 	if request.netascii {
 		content = netascii.ToReader(content)
 	}
-	s.tftpSender = newTFTPSender(request, size)
+	s.tftpSender = newTFTPSender(request, size, c.transfers)
 	timer := time.NewTimer(s.timeout)
 	defer timer.Stop()
 	for {
@@ -292,31 +268,26 @@ func (c *tftpConn) answer(s *tftpSession, head, content []byte) {
 	c.queue(s, head, content)
 }
 
-// queue adds a packet to those that flush sends. content must remain valid until then.
+// queue adds a packet to those that flush sends. head and content must remain valid until
+// then.
 func (c *tftpConn) queue(s *tftpSession, head, content []byte) {
-	if c.queued == len(c.out) {
+	if len(c.out) == tftpBatch {
 		c.flush()
 	}
-	m := &c.out[c.queued]
-	copy(m.Buffers[0], head)
-	m.Buffers[1], m.OOB, m.Addr = content, s.source, s.to
-	c.queued++
+	c.out = append(c.out, datagram{s.peer, s.local, head, content})
 }
 
 // flush sends the queued packets. A packet that cannot be sent is lost, as on the network.
 func (c *tftpConn) flush() {
-	queued := c.out[:c.queued]
-	c.queued = 0
-	for len(queued) > 0 && !c.closed {
-		n, err := c.WriteBatch(queued, 0)
+	for left := c.out; len(left) > 0 && !c.closed; {
+		n, err := c.Send(left)
 		if err != nil || n <= 0 {
 			n = 1
 		}
-		for i := range queued[:n] {
-			queued[i].Buffers[1] = nil // the file may be gone before the next packet
-		}
-		queued = queued[n:]
+		left = left[n:]
 	}
+	clear(c.out) // the file may be gone before the next packet
+	c.out = c.out[:0]
 	for _, s := range c.sleeping {
 		s.wakeUp()
 	}
@@ -332,11 +303,6 @@ func (c *tftpConn) finish(s *tftpSession, err error) {
 		c.flush()
 	}
 	c.end(s)
-}
-
-func peerOf(a *net.UDPAddr) netip.AddrPort {
-	p := a.AddrPort()
-	return netip.AddrPortFrom(unmap(p.Addr()), p.Port())
 }
 
 // shut ends all transfers, and receive.

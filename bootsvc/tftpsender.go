@@ -39,14 +39,19 @@ type tftpSender struct {
 }
 
 const (
-	tftpChunk       = 64 << 10 // bytes of a file that are read at once
-	tftpPlainBlock  = 512      // without the option blksize
+	tftpPlainBlock  = 512 // without the option blksize
 	tftpPlainWindow = 1
+
+	// A transfer reads tftpChunks divided by the number of transfers at once, within the
+	// limits. Large chunks are faster: another thread must wake up to read one.
+	tftpChunks   = 4 << 20 // bytes
+	tftpChunkMin = 64 << 10
+	tftpChunkMax = 1 << 20
 )
 
 // newTFTPSender returns the sender of a file of size bytes. In netascii, up to twice as
-// much is sent.
-func newTFTPSender(r tftpRequest, size int64) *tftpSender {
+// much is sent. transfers is the number of transfers with this one.
+func newTFTPSender(r tftpRequest, size int64, transfers int) *tftpSender {
 	t := &tftpSender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
 	if t.blockSize == 0 {
 		t.blockSize = tftpPlainBlock
@@ -65,7 +70,8 @@ func newTFTPSender(r tftpRequest, size int64) *tftpSender {
 	} else {
 		t.beginWindow()
 	}
-	t.perChunk = max(int64(t.window), min(tftpChunk, size)/int64(t.blockSize)+1)
+	chunk := min(max(tftpChunks/int64(transfers), tftpChunkMin), tftpChunkMax, size)
+	t.perChunk = max(int64(t.window), chunk/int64(t.blockSize)+1)
 	return t
 }
 
