@@ -214,7 +214,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 		}
 
 		peer := netip.AddrPortFrom(netip.MustParseAddr(testAddr), uint16(1000+n))
-		wire.in <- datagram{peer, testSelf, nil, []byte("\x00\x01snponly.efi\x00octet\x00")}
+		wire.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x01snponly.efi\x00octet\x00")}
 		waitFor(t, func() bool { return s.guard.Panics() == want+3 })
 	}
 	if got := s.Stats().Panics; got != 9 {

@@ -56,11 +56,16 @@ func startTFTP(t *testing.T, s *Server) string {
 			t.Error(err)
 		}
 	})
+	return fmt.Sprintf("127.0.0.1:%d", tftpPort(t, c))
+}
+
+func tftpPort(t *testing.T, c *tftpConn) int {
+	t.Helper()
 	self, err := unix.Getsockname(c.packets.(*tftpSocket).fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("127.0.0.1:%d", self.(*unix.SockaddrInet4).Port)
+	return self.(*unix.SockaddrInet4).Port
 }
 
 func tftpGet(t *testing.T, addr, name string) (string, error) {

@@ -24,7 +24,7 @@ import (
 var bench = flag.Bool("bench", false, "measure beside other servers (make bench-wire)")
 
 const (
-	benchRuns   = 7
+	benchRuns   = 15
 	benchServer = "INGOT_BENCH_SERVER" // the folder that a process serves instead of running the benchmark
 	benchPort   = 6901                 // of this server; tftpd-hpa and atftpd have the next ones
 )

@@ -44,7 +44,7 @@ func (w *fakeWire) finish(t *testing.T, peer netip.AddrPort) {
 	t.Helper()
 	// When the second packet is taken, the first has been handled.
 	for range 2 {
-		w.in <- datagram{peer, testSelf, nil, []byte("\x00\x05\x00\x00enough\x00")}
+		w.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x05\x00\x00enough\x00")}
 	}
 	for w.has(peer) {
 		runtime.Gosched()
@@ -82,7 +82,7 @@ func FuzzTFTPOptions(f *testing.F) {
 	w, next := fuzzTFTP(f)
 	f.Fuzz(func(t *testing.T, options string) {
 		peer := next()
-		w.in <- datagram{peer, testSelf, nil, []byte("\x00\x01snponly.efi\x00" + options)}
+		w.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x01snponly.efi\x00" + options)}
 		w.finish(t, peer)
 	})
 }
@@ -105,10 +105,10 @@ func FuzzTFTPTransfer(f *testing.F) {
 	w, next := fuzzTFTP(f)
 	f.Fuzz(func(t *testing.T, packets string) {
 		peer := next()
-		w.in <- datagram{peer, testSelf, nil, []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
+		w.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
 		for len(packets) > 0 {
 			n := min(6*int(packets[0]), len(packets)-1)
-			w.in <- datagram{peer, testSelf, nil, []byte(packets[1 : 1+n])}
+			w.in <- datagram{peer: peer, local: testSelf, content: []byte(packets[1 : 1+n])}
 			packets = packets[1+n:]
 		}
 		w.finish(t, peer)

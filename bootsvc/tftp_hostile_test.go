@@ -87,7 +87,7 @@ func TestTFTPIsNotStarved(t *testing.T) {
 			f.setGrant(armed("node1"))
 			w := serveWire(t, s)
 			for n := range 5000 {
-				w.in <- datagram{c.from(n), testSelf, nil, []byte("\x00\x01" + c.file + "\x00octet\x00blksize\x001428\x00")}
+				w.in <- datagram{peer: c.from(n), local: testSelf, content: []byte("\x00\x01" + c.file + "\x00octet\x00blksize\x001428\x00")}
 				if n%1000 == 999 {
 					own := netip.AddrPortFrom(netip.MustParseAddr(testAddr), uint16(1024+n))
 					if got := w.fetch(t, own, "snponly.efi"); len(got) != 4800 {
@@ -191,7 +191,7 @@ func (w *fakeWire) Send(packets []datagram) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range packets {
-		w.sent = append(w.sent, datagram{peer: d.peer, content: slices.Concat(d.head, d.content)})
+		w.sent = append(w.sent, datagram{peer: d.peer, content: slices.Concat(d.head[:], d.content)})
 	}
 	return len(packets), nil
 }
@@ -208,7 +208,7 @@ func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body [
 	for size := 1432; size == 1432; {
 		var answer []byte
 		waitFor(t, func() bool {
-			w.in <- datagram{peer, testSelf, nil, packet}
+			w.in <- datagram{peer: peer, local: testSelf, content: packet}
 			for _, d := range w.take() {
 				if d.peer == peer {
 					answer = d.content
@@ -225,7 +225,7 @@ func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body [
 			body, size = append(body, answer[4:]...), len(answer)
 		}
 	}
-	w.in <- datagram{peer, testSelf, nil, packet}
+	w.in <- datagram{peer: peer, local: testSelf, content: packet}
 	return body
 }
 
@@ -270,7 +270,7 @@ func TestTFTPWindowsAreShortForOthers(t *testing.T) {
 	f.setGrant(armed("node1"))
 	w := serveWire(t, s)
 	for source, want := range map[string]string{"192.0.2.7:1069": "windowsize\x008\x00", testAddr + ":1069": "windowsize\x0064\x00"} {
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf, nil, []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00windowsize\x00100\x00")}
+		w.in <- datagram{peer: netip.MustParseAddrPort(source), local: testSelf, content: []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00windowsize\x00100\x00")}
 		var got []datagram
 		waitFor(t, func() bool { got = append(got, w.take()...); return len(got) > 0 })
 		if string(got[0].content) != "\x00\x06"+want {
@@ -285,12 +285,12 @@ func TestTFTPSelfTestIsForThisHost(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
 	w := serveWire(t, s)
 	for source, want := range map[string]string{"192.0.2.7:1069": "\x00\x05\x00\x01file not found\x00", testSelf.String() + ":1069": "\x00\x03\x00\x01#!ipxe\n"} {
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf, nil, []byte("\x00\x01" + CheckMAC + "/" + autoexecName + "\x00octet\x00")}
+		w.in <- datagram{peer: netip.MustParseAddrPort(source), local: testSelf, content: []byte("\x00\x01" + CheckMAC + "/" + autoexecName + "\x00octet\x00")}
 		var got []datagram
 		waitFor(t, func() bool { got = append(got, w.take()...); return len(got) > 0 })
 		if !strings.HasPrefix(string(got[0].content), want) {
 			t.Errorf("%s is answered with %q", source, got[0].content)
 		}
-		w.in <- datagram{netip.MustParseAddrPort(source), testSelf, nil, []byte("\x00\x05\x00\x00")} // end the transfer
+		w.in <- datagram{peer: netip.MustParseAddrPort(source), local: testSelf, content: []byte("\x00\x05\x00\x00")} // end the transfer
 	}
 }

@@ -36,7 +36,7 @@ func (w *lossyWire) Send(packets []datagram) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range packets {
-		b := slices.Concat(d.head, d.content)
+		b := slices.Concat(d.head[:], d.content)
 		if b[1] == opData {
 			w.sentBlocks++
 		}
@@ -56,7 +56,7 @@ func (w *lossyWire) send(peer netip.AddrPort, b []byte) {
 	defer w.mu.Unlock()
 	w.deliver(func() {
 		select {
-		case w.in <- datagram{peer, testSelf, nil, b}:
+		case w.in <- datagram{peer: peer, local: testSelf, content: b}:
 		case <-w.closed:
 		}
 	})

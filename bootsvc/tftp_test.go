@@ -21,6 +21,38 @@ func symlink(t testing.TB, target, name string) {
 	}
 }
 
+// TestTFTPSocket: an answer has the address that the request was sent to as its source. A request to many hosts is ignored.
+func TestTFTPSocket(t *testing.T) {
+	c, err := listenTFTP(t.Context(), "0.0.0.0:0", netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	request := "\x00\x01" + strings.Repeat("x", maxTFTPRequest)
+	for to, local := range map[string]string{"127.0.0.1": "127.0.0.1", "127.0.0.2": "127.0.0.2", "127.255.255.255": "invalid IP"} {
+		client := dial(t, fmt.Sprintf("%s:%d", to, tftpPort(t, c)))
+		send(t, client, request)
+		got, err := c.Receive(1)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%d packets, %v", len(got), err)
+		}
+		d := got[0]
+		if d.peer.String() != client.LocalAddr().String() || d.local.String() != local || string(d.content) != request[:maxTFTPRequest+1] {
+			t.Errorf("to %s: received from %s to %s: %q", to, d.peer, d.local, d.content)
+		}
+		if !d.local.IsValid() {
+			c.take(got, func(*tftpSession) { t.Error("a broadcast is answered") })
+			continue
+		}
+		if n, err := c.Send([]datagram{{d.peer, d.local, [4]byte{0, opError, 0, 1}, []byte("no\x00")}}); n != 1 || err != nil {
+			t.Fatalf("%d packets sent, %v", n, err)
+		}
+		if b := receive(t, client); b != "\x00\x05\x00\x01no\x00" { // the kernel drops what comes from another address
+			t.Errorf("to %s: answer %q", to, b)
+		}
+	}
+}
+
 // tftpServer serves a machine whose reservation is the loopback address.
 func tftpServer(t *testing.T) (*Server, *fakeMachines, *fakeJournal, string) {
 	t.Helper()
@@ -169,11 +201,11 @@ func TestTFTPDoesNotAmplify(t *testing.T) {
 	if ask("192.0.2.2:7") != nil || sent() != 1 {
 		t.Error("a repeated request is not answered once")
 	}
-	c.acknowledged(s.peer, 7, time.Now())
+	c.acknowledged(s, 7, time.Now())
 	if n := sent(); n != 0 || s.proven {
 		t.Errorf("%d packets for an ACK of a block that was not sent", n)
 	}
-	c.acknowledged(s.peer, 0, time.Now())
+	c.acknowledged(s, 0, time.Now())
 	s.addChunk(s.buffer(), false)
 	c.push(s, time.Now())
 	if n := sent(); n != tftpOwnWindow || !s.proven {
@@ -197,7 +229,7 @@ func TestTFTPSlowDisk(t *testing.T) {
 	finish := func(s *tftpSession, done <-chan error) {
 		waitFor(t, func() bool { return len(wire.take()) > 0 })
 		c.mu.Lock()
-		c.acknowledged(s.peer, 1, time.Now())
+		c.acknowledged(s, 1, time.Now())
 		c.flush()
 		c.mu.Unlock()
 		if err := <-done; err != nil {

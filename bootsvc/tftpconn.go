@@ -22,7 +22,8 @@ type packets interface {
 	// Receive waits for a packet, and returns those that have come, up to limit. They are
 	// valid until the next Receive.
 	Receive(limit int) ([]datagram, error)
-	// Send sends packets, at most tftpBatch, and returns how many it has sent.
+	// Send sends packets, at most tftpBatch, and returns how many it has sent. Their local
+	// must be valid. It must not be called while it runs.
 	Send([]datagram) (int, error)
 	// Stop makes a Receive that waits return, and later ones return at once.
 	Stop()
@@ -89,42 +90,48 @@ func (c *tftpConn) receive(begin func(*tftpSession)) error {
 		case err != nil:
 			return fmt.Errorf("reading TFTP packets: %w", err)
 		}
-		expected = max(1, c.take(in, begin)) // an ACK per transfer
+		expected = max(1, c.take(in, begin))
 	}
 }
 
-// take handles packets that were received at once, and returns the number of transfers.
+// take handles packets that were received at once, and returns how many to expect next: one
+// of each session, and twice as many of strangers, who may be flooding the socket.
 func (c *tftpConn) take(in []datagram, begin func(*tftpSession)) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.guard.Recover("a TFTP packet")
-	now := time.Now()
+	now, strangers := time.Now(), 0
 	for _, d := range in {
-		b := d.content
+		b, s := d.content, c.live[d.peer]
+		if s == nil {
+			strangers++
+		}
 		if len(b) < 4 || b[0] != 0 {
 			continue
 		}
 		switch b[1] {
 		case opRRQ, opWRQ:
-			c.ask(&tftpSession{peer: d.peer, local: d.local, last: now}, b, begin)
+			if d.local.IsValid() { // RFC 1123 §4.2.3.5: a broadcast is ignored
+				c.ask(&tftpSession{peer: d.peer, local: d.local, last: now}, b, begin)
+			}
 		case opACK:
-			c.acknowledged(d.peer, binary.BigEndian.Uint16(b[2:]), now)
+			c.acknowledged(s, binary.BigEndian.Uint16(b[2:]), now)
 		case opError:
-			if s := c.live[d.peer]; s != nil {
+			if s != nil {
 				c.prove(s)
 				c.end(s)
 			}
 		}
 	}
 	c.flush()
-	return len(c.live)
+	return len(c.live) + 2*strangers
 }
 
 // ask handles a request. s becomes its session.
 func (c *tftpConn) ask(s *tftpSession, b []byte, begin func(*tftpSession)) {
 	if b[1] == opWRQ {
 		if c.count(s.peer.Addr(), s.last) {
-			c.queue(s, []byte{0, opError, 0, 2}, []byte("read-only\x00"))
+			c.queue(s, [4]byte{0, opError, 0, 2}, []byte("read-only\x00"))
 		}
 		return
 	}
@@ -143,9 +150,8 @@ func (c *tftpConn) repeatAnswer(s *tftpSession) {
 	}
 }
 
-// acknowledged handles an ACK.
-func (c *tftpConn) acknowledged(peer netip.AddrPort, block uint16, now time.Time) {
-	s := c.live[peer]
+// acknowledged handles an ACK of a session, or of none.
+func (c *tftpConn) acknowledged(s *tftpSession, block uint16, now time.Time) {
 	if s == nil || s.tftpSender == nil {
 		return
 	}
@@ -247,18 +253,18 @@ func (c *tftpConn) push(s *tftpSession, now time.Time) {
 		}
 		s.sentAt = now
 		if s.sent == 0 {
-			c.answer(s, s.oack[:4], s.oack[4:])
+			c.answer(s, [4]byte(s.oack), s.oack[4:])
 			continue
 		}
 		head := [4]byte{0, opData}
 		binary.BigEndian.PutUint16(head[2:], block)
-		c.answer(s, head[:], content)
+		c.answer(s, head, content)
 	}
 }
 
 // answer queues a packet of a transfer, unless the client has not proven its address and
 // has got as many packets as it has sent.
-func (c *tftpConn) answer(s *tftpSession, head, content []byte) {
+func (c *tftpConn) answer(s *tftpSession, head [4]byte, content []byte) {
 	if !s.proven {
 		if s.answers >= s.asked {
 			return
@@ -268,9 +274,8 @@ func (c *tftpConn) answer(s *tftpSession, head, content []byte) {
 	c.queue(s, head, content)
 }
 
-// queue adds a packet to those that flush sends. head and content must remain valid until
-// then.
-func (c *tftpConn) queue(s *tftpSession, head, content []byte) {
+// queue adds a packet to those that flush sends. content must remain valid until then.
+func (c *tftpConn) queue(s *tftpSession, head [4]byte, content []byte) {
 	if len(c.out) == tftpBatch {
 		c.flush()
 	}
@@ -279,15 +284,16 @@ func (c *tftpConn) queue(s *tftpSession, head, content []byte) {
 
 // flush sends the queued packets. A packet that cannot be sent is lost, as on the network.
 func (c *tftpConn) flush() {
-	for left := c.out; len(left) > 0 && !c.closed; {
+	queued := c.out
+	c.out = c.out[:0]
+	for left := queued; len(left) > 0 && !c.closed; {
 		n, err := c.Send(left)
 		if err != nil || n <= 0 {
 			n = 1
 		}
 		left = left[n:]
 	}
-	clear(c.out) // the file may be gone before the next packet
-	c.out = c.out[:0]
+	clear(queued) // or they would keep the chunk of a transfer that has ended
 	for _, s := range c.sleeping {
 		s.wakeUp()
 	}
@@ -299,7 +305,7 @@ func (c *tftpConn) finish(s *tftpSession, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if errors.Is(err, errNoFile) && !s.crowded && !s.over {
-		c.answer(s, []byte{0, opError, 0, 1}, []byte(errNoFile.Error()+"\x00"))
+		c.answer(s, [4]byte{0, opError, 0, 1}, []byte(errNoFile.Error()+"\x00"))
 		c.flush()
 	}
 	c.end(s)

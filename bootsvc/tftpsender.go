@@ -42,15 +42,15 @@ const (
 	tftpPlainBlock  = 512 // without the option blksize
 	tftpPlainWindow = 1
 
-	// A transfer reads tftpChunks divided by the number of transfers at once, within the
-	// limits. Large chunks are faster: another thread must wake up to read one.
-	tftpChunks   = 4 << 20 // bytes
-	tftpChunkMin = 64 << 10
-	tftpChunkMax = 1 << 20
+	// Bytes of a file that are read at once: tftpChunkTotal divided by the number of transfers
+	// at the start of this one, within the limits. For each chunk, another thread wakes up.
+	tftpChunkTotal = 4 << 20
+	tftpChunkMin   = 64 << 10
+	tftpChunkMax   = 1 << 20
 )
 
 // newTFTPSender returns the sender of a file of size bytes. In netascii, up to twice as
-// much is sent. transfers is the number of transfers with this one.
+// much is sent. transfers is the number of transfers including this one.
 func newTFTPSender(r tftpRequest, size int64, transfers int) *tftpSender {
 	t := &tftpSender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
 	if t.blockSize == 0 {
@@ -70,8 +70,11 @@ func newTFTPSender(r tftpRequest, size int64, transfers int) *tftpSender {
 	} else {
 		t.beginWindow()
 	}
-	chunk := min(max(tftpChunks/int64(transfers), tftpChunkMin), tftpChunkMax, size)
-	t.perChunk = max(int64(t.window), chunk/int64(t.blockSize)+1)
+	chunk := min(max(tftpChunkTotal/int64(transfers), tftpChunkMin), tftpChunkMax)
+	if t.oack == nil { // two chunks are read before the client has sent an ACK
+		chunk = tftpChunkMin
+	}
+	t.perChunk = max(int64(t.window), min(chunk, size)/int64(t.blockSize)+1)
 	return t
 }
 

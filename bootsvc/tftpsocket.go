@@ -2,11 +2,12 @@ package bootsvc
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,47 +19,32 @@ const tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are no
 
 // datagram is a UDP packet that was received, or is to be sent.
 type datagram struct {
-	peer  netip.AddrPort
-	local netip.Addr // of this host
-	// content follows head. A received packet has no head.
-	head, content []byte
+	peer netip.AddrPort
+	// local is the address of this host that the packet was sent to, or is sent from. It is
+	// not valid if the packet was sent to a group of hosts.
+	local   netip.Addr
+	head    [4]byte // only of a packet to be sent: comes before content
+	content []byte
 }
 
 // tftpSocket is a UDP socket whose reader waits in the kernel. With a socket of package
 // net, each packet first wakes Go's network poller, and then the reader: that takes
-// longer than everything else that is done for an ACK. Package ipv4 has batches too, but
-// describes them in new memory each time: a tenth of a transfer without windows.
+// longer than everything else that is done for an ACK. It makes its system calls itself,
+// because package ipv4 allocates addresses and control messages for each packet: a tenth
+// of the time of a transfer without windows.
 type tftpSocket struct {
 	fd       int
 	in, out  *packetVector
-	received []datagram // what in has
-}
-
-// packetVector is an argument of recvmmsg(2) and sendmmsg(2).
-type packetVector struct {
-	headers [tftpBatch]mmsghdr
-	peers   [tftpBatch]unix.RawSockaddrInet4
-	locals  [tftpBatch]packetInfo
-	buffers [tftpBatch][2]unix.Iovec
-}
-
-// mmsghdr is struct mmsghdr of recvmmsg(2).
-type mmsghdr struct {
-	unix.Msghdr
-	received uint32 // bytes
-}
-
-// packetInfo is the control message IP_PKTINFO of ip(7). Spec_dst is the address of this
-// host that answers a received packet, or the source of a sent one.
-type packetInfo struct {
-	unix.Cmsghdr
-	unix.Inet4Pktinfo
+	received []datagram // packets of the last Receive
 }
 
 // listenTFTP binds addr, or its port of self.
 func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, error) {
 	full := httpserve.WithHost(addr, self)
-	var lc net.ListenConfig
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		controlErr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) })
+		return errors.Join(err, controlErr)
+	}}
 	pc, err := lc.ListenPacket(ctx, "udp4", full)
 	if err != nil {
 		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, httpserve.BindRemedy(err, "TFTP address"))
@@ -86,7 +72,7 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	for n := range s.received {
 		s.received[n].content = make([]byte, maxTFTPRequest+1) // a longer packet is cut off, and invalid
 	}
-	if err := errors.Join(unix.SetNonblock(fd, false), unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)); err != nil {
+	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	// A large buffer keeps requests during a burst of forged ones. Without CAP_NET_ADMIN,
@@ -102,60 +88,41 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 func (s *tftpSocket) Receive(limit int) ([]datagram, error) {
 	limit = min(limit, len(s.received))
 	for n := range s.received[:limit] {
-		s.in.set(n, datagram{content: s.received[n].content[:maxTFTPRequest+1]})
+		s.in.set(n, s.received[n].content[:maxTFTPRequest+1])
 	}
-	count, err := s.in.call(unix.SYS_RECVMMSG, s.fd, limit, unix.MSG_WAITFORONE)
+	// The first packet is waited for, others are not.
+	count, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.in.headers)), uintptr(limit),
+		unix.MSG_WAITFORONE, 0, 0)
+	if e != 0 {
+		return nil, os.NewSyscallError("recvmmsg", e)
+	}
 	for n := range s.received[:count] {
-		d, from := &s.received[n], &s.in.peers[n]
-		d.peer = netip.AddrPortFrom(netip.AddrFrom4(from.Addr), htons(from.Port))
-		d.local = netip.AddrFrom4(s.in.locals[n].Spec_dst)
-		d.content = d.content[:s.in.headers[n].received]
+		d, from, info := &s.received[n], &s.in.peers[n], &s.in.locals[n]
+		d.peer = netip.AddrPortFrom(netip.AddrFrom4(from.Addr), hton16(from.Port))
+		if d.local = addr4(info.Spec_dst[:]); info.Addr != info.Spec_dst {
+			d.local = netip.Addr{}
+		}
+		d.content = d.content[:s.in.headers[n].length]
 	}
-	return s.received[:count], err
+	return s.received[:count], nil
 }
 
 // Send implements packets.
 func (s *tftpSocket) Send(packets []datagram) (int, error) {
-	for n, d := range packets {
-		s.out.set(n, d)
+	for n := range packets {
+		d := &packets[n]
+		s.out.set(n, d.head[:], d.content)
+		s.out.peers[n] = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: d.peer.Addr().As4(), Port: hton16(d.peer.Port())}
+		s.out.locals[n].Spec_dst = d.local.As4()
 	}
-	return s.out.call(unix.SYS_SENDMMSG, s.fd, len(packets), 0)
-}
-
-// set describes packet n.
-func (v *packetVector) set(n int, d datagram) {
-	h, peer, local, buffers := &v.headers[n], &v.peers[n], &v.locals[n], &v.buffers[n]
-	h.Name, h.Namelen = (*byte)(unsafe.Pointer(peer)), unix.SizeofSockaddrInet4
-	if d.peer.IsValid() {
-		*peer = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: d.peer.Addr().As4(), Port: htons(d.peer.Port())}
-	}
-	h.Control = (*byte)(unsafe.Pointer(local))
-	h.SetControllen(int(unsafe.Sizeof(*local)))
-	*local = packetInfo{Cmsghdr: unix.Cmsghdr{Level: unix.IPPROTO_IP, Type: unix.IP_PKTINFO}}
-	local.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
-	if d.local.IsValid() {
-		local.Spec_dst = d.local.As4()
-	}
-	for n, b := range [...][]byte{d.head, d.content} {
-		buffers[n].Base = unsafe.SliceData(b)
-		buffers[n].SetLen(len(b))
-	}
-	h.Iov = &buffers[0]
-	h.SetIovlen(len(buffers))
-}
-
-// call makes a system call with the first count packets, and returns how many it has
-// handled.
-func (v *packetVector) call(trap uintptr, fd, count int, flags uintptr) (int, error) {
-	n, _, e := unix.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(v)), uintptr(count), flags, 0, 0)
+	count, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.out.headers)), uintptr(len(packets)),
+		0, 0, 0)
+	clear(s.out.buffers[:len(packets)]) // or they would keep the chunk of a transfer that has ended
 	if e != 0 {
-		return 0, e
+		return 0, os.NewSyscallError("sendmmsg", e)
 	}
-	return int(n), nil
+	return int(count), nil
 }
-
-// htons converts v to or from network byte order.
-func htons(v uint16) uint16 { return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)}) }
 
 // Stop implements packets. Linux wakes readers although an unconnected socket cannot be
 // shut down.
@@ -163,3 +130,41 @@ func (s *tftpSocket) Stop() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
 // Close closes the socket, which must not be in use.
 func (s *tftpSocket) Close() error { return unix.Close(s.fd) }
+
+// packetVector is an argument of recvmmsg(2) and sendmmsg(2).
+type packetVector struct {
+	headers [tftpBatch]mmsghdr
+	peers   [tftpBatch]unix.RawSockaddrInet4
+	locals  [tftpBatch]packetInfo
+	buffers [tftpBatch][2]unix.Iovec
+}
+
+// mmsghdr is struct mmsghdr of recvmmsg(2).
+type mmsghdr struct {
+	unix.Msghdr
+	length uint32 // bytes that were received or sent
+}
+
+// packetInfo is the control message IP_PKTINFO of ip(7). Addr is the destination of a
+// received packet. Spec_dst is the address of this host that answers it, or the source of a
+// sent packet.
+type packetInfo struct {
+	unix.Cmsghdr
+	unix.Inet4Pktinfo
+}
+
+// set makes parts the content of packet n.
+func (v *packetVector) set(n int, parts ...[]byte) {
+	h, peer, local, buffers := &v.headers[n], &v.peers[n], &v.locals[n], &v.buffers[n]
+	h.Name, h.Namelen = (*byte)(unsafe.Pointer(peer)), unix.SizeofSockaddrInet4
+	*local = packetInfo{Cmsghdr: unix.Cmsghdr{Level: unix.IPPROTO_IP, Type: unix.IP_PKTINFO}}
+	local.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+	h.Control = (*byte)(unsafe.Pointer(local))
+	h.SetControllen(int(unsafe.Sizeof(*local)))
+	for i, b := range parts {
+		buffers[i].Base = unsafe.SliceData(b)
+		buffers[i].SetLen(len(b))
+	}
+	h.Iov = &buffers[0]
+	h.SetIovlen(len(parts))
+}
