@@ -86,7 +86,7 @@ var may = map[string]string{
 		"internal/human internal/identity internal/imagefile internal/keyring internal/reserve internal/temporalchild " +
 		"internal/temporalfile golang.org/x/crypto",
 	"internal/site": "inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
-		"internal/human internal/identity internal/imagefile internal/keyring internal/listener internal/quiet " +
+		"internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring internal/listener internal/quiet " +
 		"internal/reserve golang.org/x/sync",
 
 	"internal/temporalfile": "internal/dbcopy internal/temporalchild modernc.org/sqlite",
@@ -100,7 +100,7 @@ var may = map[string]string{
 
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
-		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keyring " +
+		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring " +
 		"internal/httpserve internal/listener internal/memlimit internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
 		"internal/temporalfile internal/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +

@@ -4,6 +4,8 @@
 // The sockets are in the file descriptor store of the service (FileDescriptorStoreMax= in systemd.service(5), FDSTORE=1 in
 // sd_notify(3)), and the next process gets them by sd_listen_fds(3). Without a service manager, and after a regular stop,
 // nothing is kept.
+//
+// It also reports to systemd that the service is ready.
 package keptsocket
 
 import (
@@ -137,6 +139,10 @@ func keep(name string, l *net.TCPListener) {
 
 // forget has systemd drop the socket of a name.
 func forget(name string) { notify("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
+
+// Ready tells the service manager that the service accepts connections: "systemctl start" returns then (Type=notify in
+// systemd.service(5)). Later calls change nothing.
+func Ready() { notify("READY=1", nil) }
 
 // managed reports whether the process has a service manager.
 func managed() bool { return os.Getenv("NOTIFY_SOCKET") != "" }

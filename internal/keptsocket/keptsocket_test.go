@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	keptsocket.Ready()
 	go func() { // the end of standard input is a regular stop
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = l.Close()
@@ -83,8 +84,10 @@ func TestConnectionsWaitForTheNextProcess(t *testing.T) {
 	addr := free.Addr().String()
 	require.NoError(t, free.Close())
 
+	require.False(t, m.Ready())
 	first := start(t, m, addr)
-	require.Eventually(t, func() bool { return m.Kept() == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, m.Ready, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, 1, m.Kept())
 	require.NoError(t, first.Process.Kill())
 	_ = first.Wait()
 	c, err := net.Dial("tcp4", addr)

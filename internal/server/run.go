@@ -15,6 +15,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/internal/site"
 )
@@ -33,6 +34,7 @@ func (s *server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	keptsocket.Ready() // the operator's next command is not refused
 	s.clock.Listening()
 	// This server has the ports, so no other server of this host is making a backup.
 	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {

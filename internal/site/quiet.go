@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -42,6 +43,8 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 	if err != nil {
 		return err
 	}
+
+	keptsocket.Ready() // it may wait for days
 
 	serving, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -9,11 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/freeport"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keptsocket/manager"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -25,6 +29,39 @@ func ownDirs(t *testing.T) config.Config {
 	require.NoError(t, os.MkdirAll(cfg.DataDir, 0o750))
 	require.NoError(t, os.MkdirAll(filepath.Dir(cfg.KeyFile), 0o750))
 	return cfg
+}
+
+// systemd is told that a standby has started as soon as operators reach it.
+func TestStandbyIsReady(t *testing.T) {
+	m, err := manager.New(filepath.Join(t.TempDir(), "notify"))
+	require.NoError(t, err)
+	defer m.Close()
+	_, env, _, err := m.Service()
+	require.NoError(t, err)
+	name, path, _ := strings.Cut(env[0], "=")
+	t.Setenv(name, path)
+
+	cfg := ownDirs(t)
+	cfg.Listen = "127.0.0.1:1" // no server answers there
+	require.NoError(t, made(MakeStandby(t.Context(), cfg, "um760")))
+	port, err := freeport.Find(1)
+	require.NoError(t, err)
+	cfg.Listen = fmt.Sprintf("127.0.0.1:%d", port)
+	h, err := NewHost(testOptions(cfg))
+	require.NoError(t, err)
+	require.False(t, m.Ready())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- h.serveQuietly(ctx, "", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	}()
+	require.Eventually(t, m.Ready, 10*time.Second, time.Millisecond)
+	c, err := net.Dial("tcp", cfg.Listen)
+	require.NoError(t, err, "ready, and connections are refused")
+	require.NoError(t, c.Close())
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
 }
 
 func TestStandby(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package manager is the part of a service manager that keeps sockets, for tests and for the lab.
+// Package manager is the part of a service manager that keeps sockets and waits until a service is ready, for tests and for the lab.
 package manager
 
 import (
@@ -22,6 +22,8 @@ type Manager struct {
 	mu   sync.Mutex
 	kept map[string]*os.File
 	done chan struct{}
+
+	ready bool
 }
 
 // New listens for messages of a service at path.
@@ -75,6 +77,8 @@ func (m *Manager) message(lines []string, passed []*os.File) {
 		}
 	}
 	switch {
+	case lines[0] == "READY=1":
+		m.ready = true
 	case lines[0] == "FDSTORE=1" && len(passed) == 1:
 		if m.kept[name] == nil { // systemd keeps the one that it has
 			m.kept[name], passed = passed[0], nil
@@ -115,6 +119,13 @@ func (m *Manager) Kept() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.kept)
+}
+
+// Ready reports whether a process of the service has said that it is ready.
+func (m *Manager) Ready() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ready
 }
 
 // Close forgets all sockets.
