@@ -35,7 +35,7 @@ type Temporal struct {
 	Update  func(context.Context) error
 	Signals []string
 	Arrived chan struct{}
-	// Called is called before and after each call that starts, signals or updates a run, or asks for one; nil: nothing.
+	// Called is called before and after each call that starts, signals, updates or cancels a run, or asks for one; nil: nothing.
 	Called func()
 }
 
@@ -165,6 +165,7 @@ func (f *Temporal) CountWorkflow(context.Context,
 
 // CancelWorkflow is the method of client.Client.
 func (f *Temporal) CancelWorkflow(_ context.Context, id, run string) error {
+	defer f.called()()
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	r, err := f.find(id, run)
