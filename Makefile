@@ -88,6 +88,9 @@ test: deps-test build ## all tests that need no virtual machine, with the race d
 	go test -vet=off .$(TEMPORAL_SERVER)
 	cd web && npm test --silent
 
+vulncheck: deps-vuln build ## known vulnerabilities of what the programs consist of, if vuln.go.dev can be reached
+	deploy/vulncheck.sh bin/ingot bin/worker-agent
+
 fuzz: ## hostile inputs for every parser, 30 s each (FUZZ=10m or FUZZ=1000000x: more)
 	@for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n 1 dirname | sort -u); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' $$dir/*_test.go); do \
@@ -163,5 +166,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image release release-repeat manifests previous web test fuzz lint e2e demo genesis chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
 FORCE:

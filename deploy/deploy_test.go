@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,6 +62,37 @@ type composeFile struct {
 	}
 	Volumes map[string]struct{}
 	Ports   []string `yaml:"x-ports"`
+}
+
+// TestS43Vulncheck: every program is checked, and one with a vulnerability fails the whole. Without the database nothing is checked,
+// and that is said.
+func TestS43Vulncheck(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("GOVULNCHECK", filepath.Join(dir, "govulncheck"))
+	require.NoError(t, os.WriteFile(os.Getenv("GOVULNCHECK"), []byte(`#!/bin/sh
+echo "checks $*"
+[ "$4" != bad ] || exit 3
+`), 0o755))
+	t.Setenv("VULNDB", "file://"+dir)
+	check := func(programs ...string) (string, error) {
+		out, err := exec.Command("./vulncheck.sh", programs...).CombinedOutput()
+		return string(out), err
+	}
+	out, err := check("bad", "good")
+	require.NoError(t, err)
+	require.Equal(t, "vulncheck: NOT DONE: file://"+dir+" does not answer\n", out)
+
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "index"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index", "db.json"), []byte("{}"), 0o644))
+	out, err = check("bad", "good")
+	var failed *exec.ExitError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, 3, failed.ExitCode())
+	for _, program := range []string{"bad", "good"} {
+		require.Contains(t, out, "checks -db file://"+dir+" -mode=binary "+program+"\n")
+	}
+	out, err = check("good")
+	require.NoError(t, err, out)
 }
 
 func TestCompose(t *testing.T) {

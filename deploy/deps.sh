@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deps.sh [demo | test | lint | e2e | release]...: install what is missing for these parts; without a part, for all of them.
+# deps.sh [demo | test | lint | e2e | release | vuln]...: install what is missing for these parts; without a part, for all of them.
 #
 #   demo     building the programs, the lab and its images: enough for "make build" and "make demo"
 #   test     demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
@@ -7,6 +7,7 @@
 #   e2e      what only long end-to-end tests need: clients that others have written, nfpm, a Temporal cluster
 #            with PostgreSQL (not part of "all of them")
 #   release  what "make release" and "make manifests" need: nfpm, helm, kubeconform, kustomize (not part of "all of them")
+#   vuln     govulncheck, for "make vulncheck" (not part of "all of them")
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
@@ -28,7 +29,7 @@ die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 parts=" ${*:-test lint} "
 wants() { case $parts in *" $1 "*) ;; *) return 1 ;; esac; }
 for part in $parts; do
-  case $part in demo | test | lint | e2e | release) ;; *) die "invalid part \"$part\": must be demo, test, lint, e2e or release" ;; esac
+  case $part in demo | test | lint | e2e | release | vuln) ;; *) die "invalid part \"$part\": must be demo, test, lint, e2e, release or vuln" ;; esac
 done
 
 packages=() tools=()
@@ -64,6 +65,10 @@ if wants release; then
     kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
     kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
   )
+fi
+if wants vuln; then
+  packages+=(curl)
+  tools+=(govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0)
 fi
 
 # retry COMMAND...: run it up to three times, for what fetches over a network.
