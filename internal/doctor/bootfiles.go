@@ -17,9 +17,9 @@ import (
 )
 
 func checkBootFiles(_ context.Context, d *host) (out []Finding) {
-	const loaders = "apt install ipxe, and loaders: /usr/lib/ipxe"
-	const agentOS = "make build, and agent_os: the directory bin/agentos"
 	n := d.cfg.Netboot
+	loaders := bootFilesRemedy(n.Loaders, "/usr/share/ingot/ipxe", "netboot.loaders", "apt install ipxe, and /usr/lib/ipxe")
+	agentOS := bootFilesRemedy(n.AgentOS, "/usr/share/ingot", "netboot.agent_os", "make build, and the directory bin/agentos")
 	for _, f := range []struct{ dir, key, file, remedy string }{
 		{n.Loaders, "netboot.loaders", "undionly.kpxe", loaders},
 		{n.Loaders, "netboot.loaders", "snponly.efi", loaders},
@@ -44,6 +44,15 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 	}
 
 	return append(out, checkSecureBoot(n)...)
+}
+
+// bootFilesRemedy says where the files come from that dir, the value of key, lacks: packaged is their directory in the Debian
+// package, sources how others get them.
+func bootFilesRemedy(dir, packaged, key, sources string) string {
+	if filepath.Clean(dir) == packaged {
+		return "install the package ingot again: apt install --reinstall ./ingot_VERSION_amd64.deb"
+	}
+	return fmt.Sprintf("%s: %s with the package ingot; without it: %s", key, packaged, sources)
 }
 
 // checkSecureBoot checks that each file is there that netboot.loader needs. Without that key, a shim of Debian alone is

@@ -85,7 +85,7 @@ var networkChecks = []check{
 	{"foreign DHCP", "run this as root", checkForeignDHCP},
 	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
 	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},
-	{"boot files", "make build; apt install ipxe", checkBootFiles},
+	{"boot files", "netboot.loaders and netboot.agent_os in the configuration", checkBootFiles},
 	{"loaders", "newer packages of the loaders", checkLoaders},
 	{"reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", checkReachability},
 }

@@ -232,6 +232,25 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	require.Contains(t, checkSecureBoot(n)[0].Text, "has its grubx64.efi beside it")
 }
 
+// TestMissingBootFiles: the Debian package has all of them, so its users are not told to build anything.
+func TestMissingBootFiles(t *testing.T) {
+	check := func(n config.Netboot) []Finding {
+		return runChecks(t, &host{cfg: config.Config{Netboot: n}}, "boot files")
+	}
+	found := check(config.Netboot{Loaders: "/usr/share/ingot/ipxe/", AgentOS: "/usr/share/ingot"})
+	for _, f := range found {
+		if f.State != StateOK { // all are OK where the package is installed
+			require.Contains(t, f.Remedy, "apt install --reinstall")
+			require.NotContains(t, f.Remedy, "make build")
+		}
+	}
+	found = check(config.Netboot{AgentOS: t.TempDir()})
+	require.Equal(t, "netboot.loaders: /usr/share/ingot/ipxe with the package ingot; without it: apt install ipxe, and /usr/lib/ipxe",
+		found[0].Remedy)
+	require.Equal(t, "netboot.agent_os: /usr/share/ingot with the package ingot; without it: make build, and the directory bin/agentos",
+		found[2].Remedy)
+}
+
 // TestLoaderOfTheSiteIsThere: each file that netboot.loader needs and netboot.loaders does not have is a failure.
 func TestLoaderOfTheSiteIsThere(t *testing.T) {
 	dir := t.TempDir()
