@@ -166,5 +166,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis sizing chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
 FORCE:
