@@ -92,7 +92,7 @@ var networkChecks = []check{
 
 // connectionChecks read the status of the running server.
 var connectionChecks = []check{
-	{"server", "ingot serve; then run this again: Temporal, secrets, images and BMCs were not checked", checkServer},
+	{"server", "systemctl start ingot, or ingot serve; then run this again: Temporal, secrets, images and BMCs were not checked", checkServer},
 }
 
 var serverChecks = []check{
