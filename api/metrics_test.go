@@ -12,7 +12,7 @@ import (
 )
 
 // TestS60MetricsToken: the token of /metrics, or a verified client certificate, opens that route and no other; sessions and the
-// admin token open it, too.
+// admin token open it, too. That proof alone may name the server by any IP address.
 func TestS60MetricsToken(t *testing.T) {
 	s := newSite(t)
 	for _, token := range []string{metricsToken, adminToken} {
@@ -26,15 +26,28 @@ func TestS60MetricsToken(t *testing.T) {
 	require.Equal(t, http.StatusForbidden,
 		send(t, s.operator, http.MethodGet, "/metrics", nil, bearer(metricsToken), header{"Host", "evil.example"}).Code)
 
-	byCertificate := func(path string) int {
+	byCertificate := func(host, path string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-		r.Host, r.TLS = "127.0.0.1:8080", &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
+		r.Host, r.TLS = host, &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 		rec := httptest.NewRecorder()
 		s.operator.ServeHTTP(rec, r)
 		return rec.Code
 	}
-	require.Equal(t, http.StatusOK, byCertificate("/metrics"))
-	require.Equal(t, http.StatusUnauthorized, byCertificate("/v1/status"))
+	require.Equal(t, http.StatusOK, byCertificate("127.0.0.1:8080", "/metrics"))
+	require.Equal(t, http.StatusUnauthorized, byCertificate("127.0.0.1:8080", "/v1/status"))
+
+	for _, node := range []string{"192.0.2.7:8080", "192.0.2.7", "[2001:db8::7]:8080"} { // as the Prometheus operator names it
+		get := func(path string, h header) int {
+			return send(t, s.operator, http.MethodGet, path, nil, header{"Host", node}, h).Code
+		}
+		require.Equal(t, http.StatusOK, get("/metrics", bearer(metricsToken)), node)
+		require.Equal(t, http.StatusForbidden, get("/metrics", bearer("wrong")), node)
+		require.Equal(t, http.StatusForbidden, get("/metrics", bearer("")), node)
+		require.Equal(t, http.StatusForbidden, get("/v1/status", bearer(metricsToken)), node)
+		require.Equal(t, http.StatusOK, byCertificate(node, "/metrics"), node)
+		require.Equal(t, http.StatusForbidden, byCertificate(node, "/v1/status"), node)
+	}
+	require.Equal(t, http.StatusForbidden, byCertificate("evil.example:8080", "/metrics"))
 
 	for _, r := range routes(s.operator) {
 		method, path, _ := strings.Cut(r, " ")

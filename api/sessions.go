@@ -123,9 +123,11 @@ func (l *sessions) routes() []httpapi.Route {
 	}
 }
 
+const metricsPath = "/metrics"
+
 // metricsRoutes are those that the token of /metrics opens, too.
 func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
-	return []httpapi.Route{{Method: "GET", Path: "/metrics", Handler: func(c *gin.Context) {
+	return []httpapi.Route{{Method: "GET", Path: metricsPath, Handler: func(c *gin.Context) {
 		if !l.isMeter(c) {
 			if l.authenticate(c); c.IsAborted() {
 				return
@@ -273,9 +275,19 @@ func setHeaders(c *gin.Context) {
 // checkHost refuses names that are not configured. Otherwise a page whose name an attacker
 // rebinds to this address could use the browser's cookie (DNS rebinding).
 func (l *sessions) checkHost(c *gin.Context) {
-	if !l.hosts[hostname(c.Request.Host)] {
+	if host := hostname(c.Request.Host); !l.hosts[host] && !l.isScrapeByAddress(c, host) {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to the configured hosts"))
 	}
+}
+
+// isScrapeByAddress reports whether a request has proof for /metrics and names an IP address: the Prometheus operator scrapes the
+// address of the pod, which the configuration cannot know. DNS rebinding needs a name, so an address is safe even for a browser that
+// has a client certificate.
+func (l *sessions) isScrapeByAddress(c *gin.Context, host string) bool {
+	if _, err := netip.ParseAddr(host); err != nil {
+		return false
+	}
+	return c.FullPath() == metricsPath && l.isMeter(c)
 }
 
 const otherHost = "this server does not answer under that host name"

@@ -187,6 +187,10 @@ func TestChart(t *testing.T) {
 			cfg := checkConfig(t, objects)
 			checkPod(t, objects["Deployment ingot"], cfg)
 			require.Equal(t, name == "monitoring", objects["ServiceMonitor ingot"] != nil)
+			if name == "monitoring" {
+				require.Equal(t, map[string]any{"app.kubernetes.io/name": "ingot", "release": "kube-prometheus-stack"},
+					get(t, objects["ServiceMonitor ingot"], "metadata", "labels"))
+			}
 			require.NotNil(t, objects["PodDisruptionBudget ingot"])
 		})
 	}
