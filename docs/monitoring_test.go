@@ -67,7 +67,7 @@ func alertTable(t *testing.T) string {
 			if !strings.Contains(tests, "- alertname: "+r.Alert+"\n") {
 				t.Errorf("ingot.rules.test.yml does not show when the alert %s fires", r.Alert)
 			}
-			when := "`" + r.Expr + "`"
+			when := "`" + strings.ReplaceAll(r.Expr, "|", `\|`) + "`"
 			if r.For != "" {
 				when += " for " + r.For
 			}

@@ -14,7 +14,7 @@ type OpenWork struct {
 	Machine string // of a run that awaits an operator
 	Name    string // of an operation
 	Phase   string // of runs
-	// About is what an operator is asked about: the phase of the question, or AboutButton;
+	// About is what an operator is asked about: AboutOf the question, AboutStep or AboutButton;
 	// "": no operator is awaited. Since is since when.
 	About string
 	Since time.Time
@@ -25,16 +25,26 @@ const (
 	AboutButton = "button" // nothing but to press the machine's power button
 	AboutAction = "action" // an action failed
 	AboutStep   = "step"   // of an operation
+	AboutStop   = "stop"   // a silent agent may still be writing, and the machine could not be switched off
+	// AboutManualOff: a machine without a BMC did not report that it switches itself off.
+	AboutManualOff = "manual-off"
 )
 
-// AboutOf returns what the question with that id is about. Ids of runs are epoch.phase.n and
-// epoch.action.attempt.
+// AboutOf returns what the question with that id is about. Ids of runs are epoch.subject.n (power, off, bind, …),
+// epoch.action.attempt, epoch.action.attempt.stop and epoch.action.attempt.off.
 func AboutOf(id string) string {
 	parts := strings.Split(id, ".")
-	if len(parts) < 2 || strings.Trim(parts[1], "0123456789") == "" {
-		return AboutAction
+	if len(parts) >= 2 && strings.Trim(parts[1], "0123456789") != "" {
+		return parts[1]
 	}
-	return parts[1]
+
+	switch {
+	case len(parts) == 4 && parts[3] == "stop":
+		return AboutStop
+	case len(parts) == 4 && parts[3] == "off":
+		return AboutManualOff
+	}
+	return AboutAction
 }
 
 // Windows and their holders.

@@ -43,7 +43,8 @@ func runMetrics() []Metric {
 		{
 			"ingot_question_asked_timestamp_seconds", Gauge,
 			[]string{"type", "machine", "operation", "about"},
-			"Since when an operator is awaited. about is the phase of a run, action, step (of an operation) or button.",
+			"Since when an operator is awaited. about is the subject of the question: power, off, manual-off, stop, arm, boot, " +
+				"claim, bind, action, install, ready, fenced or held; step (of an operation); or button (to press, without a question).",
 		},
 		{"ingot_windows_open", Gauge, []string{"window", "holder"}, "Open netboot and secrets windows, by holder: run, person or none."},
 		{

@@ -27,6 +27,18 @@ func TestOpenWork(t *testing.T) {
 		{Run: "r4", Machine: "m4", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhasePower, Next: "button"},
 		{Run: "r6", Machine: "m6", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhaseAction},
 		{Run: "r5", Machine: "m5", Type: inventory.TypeProvision, State: inventory.StateSuccess, Phase: inventory.PhaseDone},
+		{
+			Run: "r7", Machine: "m7", Type: inventory.TypeDecommission, State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+			Question: question("3.off.8"), Next: "decide",
+		},
+		{
+			Run: "r8", Machine: "m8", Type: inventory.TypeProvision, State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+			Question: question("3.4.1.stop"), Next: "decide",
+		},
+		{
+			Run: "r9", Machine: "m9", Type: inventory.TypeDecommission, State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
+			Question: question("3.4.1.off"), Next: "decide",
+		},
 	} {
 		require.NoError(t, w.PutWorkflow(ctx, r))
 	}
@@ -41,6 +53,9 @@ func TestOpenWork(t *testing.T) {
 		{Count: 1, Type: "Provision", Machine: "m2", Phase: "waiting-for-person", About: "power", Since: asked},
 		{Count: 1, Type: "Inspect", Machine: "m3", Phase: "waiting-for-person", About: "action", Since: asked},
 		{Count: 1, Type: "Provision", Machine: "m4", Phase: "power", About: "button", Since: w.clock.Now().UTC()},
+		{Count: 1, Type: "Decommission", Machine: "m7", Phase: "waiting-for-person", About: "off", Since: asked},
+		{Count: 1, Type: "Provision", Machine: "m8", Phase: "waiting-for-person", About: "stop", Since: asked},
+		{Count: 1, Type: "Decommission", Machine: "m9", Phase: "waiting-for-person", About: "manual-off", Since: asked},
 		{Count: 1, Type: "Recover", Name: "a", About: "step", Since: asked},
 	}, got)
 }
