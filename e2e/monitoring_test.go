@@ -295,9 +295,6 @@ func (s *Site) checkLog(ctx context.Context, t *testing.T, machine, run string) 
 	scanner.Buffer(nil, 1<<20)
 	for scanner.Scan() {
 		var l line
-		if !bytes.HasPrefix(scanner.Bytes(), []byte("{")) {
-			continue // what the server prints for people
-		}
 		require.NoError(t, json.Unmarshal(scanner.Bytes(), &l), scanner.Text())
 		if l.Run != run {
 			continue

@@ -39,8 +39,10 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 			return err
 		}
 
-		return server.Serve(c.Context(), server.Options{
-			Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: c.OutOrStdout(),
-		})
+		out := c.OutOrStdout()
+		if *format == server.LogJSON {
+			out = nil // the journal has both streams, and its readers parse each line
+		}
+		return server.Serve(c.Context(), server.Options{Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: out})
 	})
 }

@@ -145,14 +145,17 @@ func (s *server) listen(ctx context.Context) (out []listener.Listener, err error
 
 // greet says where the server answers.
 func (s *server) greet() {
-	lines := []string{
-		fmt.Sprintf("ingot %s: %s (ingot login-link opens the page)", s.Version, baseURL(s.cfg)),
-		"DHCP off: run ingot init",
-	}
+	netboot := "off: run ingot init"
 	if s.netboot.on() {
-		lines[1] = "netboot " + describeNetboot(s.cfg.Netboot, s.netboot.address)
+		netboot = describeNetboot(s.cfg.Netboot, s.netboot.address)
 	}
-	if _, err := fmt.Fprintln(s.Out, strings.Join(lines, "\n")); err != nil {
+	if s.Out == nil {
+		s.log.Info("the server answers", "version", s.Version, "url", baseURL(s.cfg), "netboot", netboot)
+		return
+	}
+
+	_, err := fmt.Fprintf(s.Out, "ingot %s: %s (ingot login-link opens the page)\nnetboot %s\n", s.Version, baseURL(s.cfg), netboot)
+	if err != nil {
 		s.log.Warn("greeting", "error", err)
 	}
 }

@@ -44,7 +44,7 @@ type Options struct {
 	ConfigFile string // goes into backups
 	Version    string // of this program
 	Log        *slog.Logger
-	Out        io.Writer // says where the server answers
+	Out        io.Writer // says where the server answers; nil: Log does
 }
 
 // Serve runs this host until ctx ends.
