@@ -28,6 +28,7 @@ install -D -m 644 -t "$R/usr/share/ingot/ipxe" "$BIN"/ipxe/*
 install -D -m 644 "$HERE/ingot.service" "$R/usr/lib/systemd/system/ingot.service"
 install -D -m 644 "$HERE/sysusers.conf" "$R/usr/lib/sysusers.d/ingot.conf"
 install -D -m 644 -t "$R/usr/share/doc/ingot" "$HERE/copyright"
+deploy/release/docs.sh "$R/usr/share/doc/ingot"
 
 # Manual pages and completions of this tree; the list of modules is that of BIN.
 go run ./deploy/release manual -version "$VERSION" -seconds "$SOURCE_DATE_EPOCH" "$work/manual"

@@ -46,6 +46,7 @@ tarball() {
   go run ./deploy/release manual -version "$VERSION" -seconds "$SOURCE_DATE_EPOCH" "$work/manual"
   install -D -m 644 -t "$work/$name/man" "$work"/manual/*.1
   install -D -m 644 -t "$work/$name/completions" "$work"/manual/{bash,zsh,fish}
+  deploy/release/docs.sh "$work/$name"
   install -m 644 LICENSE deploy/release/debian/ingot.service "$work/$name/"
   archive "$name"
 }

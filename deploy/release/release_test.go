@@ -64,6 +64,36 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// TestDocs: the package and the tarball have the documentation, and the files of deploy/monitoring where its links lead.
+func TestDocs(t *testing.T) {
+	for _, script := range []string{"package.sh", "release.sh"} {
+		text, err := os.ReadFile(script)
+		require.NoError(t, err)
+		require.Regexp(t, `(?m)^ *deploy/release/docs\.sh "`, string(text), script)
+	}
+
+	dir := filepath.Join(t.TempDir(), "doc")
+	out, err := exec.Command("./docs.sh", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	for _, page := range pages {
+		require.FileExists(t, filepath.Join(dir, "docs", filepath.Base(page)))
+	}
+	monitoring, err := os.ReadFile(filepath.Join(dir, "docs/monitoring.md"))
+	require.NoError(t, err)
+	links := regexp.MustCompile(`\]\((\.\./[^)#]+)`).FindAllStringSubmatch(string(monitoring), -1)
+	require.NotEmpty(t, links)
+	for _, l := range links {
+		_, err := os.Stat(filepath.Join(dir, "docs", l[1]))
+		require.NoError(t, err)
+	}
+	copied := regexp.MustCompile(`(?m)^cp (\S+)`).FindStringSubmatch(string(monitoring))
+	require.NotNil(t, copied)
+	require.FileExists(t, filepath.Join(dir, copied[1]))
+}
+
 // TestS45Manual: every command has a page, and no file says when or by whom it was made.
 func TestS45Manual(t *testing.T) {
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
