@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 )
 
 // Exists reports whether there is something at path.
@@ -35,7 +37,8 @@ func Size(path string) (int64, error) {
 	return st.Size(), nil
 }
 
-// ReadPrivate reads a file that holds secrets. A file that group or others may use is refused.
+// ReadPrivate reads a file that holds secrets. A file that group or others may use is refused, except for one that root lets a
+// group of this process read, as Kubernetes does with the files of a Secret (fsGroup).
 func ReadPrivate(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -46,10 +49,25 @@ func ReadPrivate(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mode := st.Mode().Perm(); mode&0o077 != 0 {
+	if mode := st.Mode().Perm(); mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
 		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
 	}
 	return io.ReadAll(f)
+}
+
+// isGivenByRoot reports whether root has given a file to one of these groups, to read alone. Root needs no group to
+// read a file, so for root such a file stays a mistake.
+func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
+	owner, ok := st.Sys().(*syscall.Stat_t)
+	return ok && euid != 0 && owner.Uid == 0 && st.Mode().Perm()&0o037 == 0 && slices.Contains(groups, int(owner.Gid))
+}
+
+func processGroups() []int {
+	groups, err := os.Getgroups()
+	if err != nil {
+		groups = nil // then the main group alone counts
+	}
+	return append(groups, os.Getegid())
 }
 
 // ReplaceJSON is [Replace] with v as indented JSON.
