@@ -196,6 +196,27 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestExtraSecrets: both containers see each Secret where the configuration names its files.
+func TestExtraSecrets(t *testing.T) {
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	require.NoError(t, os.WriteFile(values, []byte(`
+extraSecrets:
+  - {name: ingot-temporal, mountPath: /etc/ingot-temporal}
+  - {name: ingot.example.com-tls, mountPath: /etc/ingot-tls}
+`), 0o600))
+	pod := get(t, parse(t, render(t, values))["Deployment ingot"], "spec", "template", "spec")
+	for i, secret := range []struct{ name, mountPath string }{
+		{"ingot-temporal", "/etc/ingot-temporal"}, {"ingot.example.com-tls", "/etc/ingot-tls"},
+	} {
+		name := fmt.Sprintf("secret-%d", i) // the name of a Secret may have dots, that of a volume may not
+		require.Contains(t, get(t, pod, "volumes"), object{"name": name, "secret": object{"secretName": secret.name}})
+		for _, containers := range []string{"initContainers", "containers"} {
+			require.Contains(t, get(t, pod, containers, 0, "volumeMounts"),
+				object{"name": name, "mountPath": secret.mountPath, "readOnly": true})
+		}
+	}
+}
+
 // checkConfig reads the configuration as the server does.
 func checkConfig(t *testing.T, objects map[string]object) config.Config {
 	t.Helper()

@@ -20,4 +20,7 @@ volumeMounts:
   {{- if .Values.nfs.server }}
   - {name: images, mountPath: /mnt/images, readOnly: true}
   {{- end }}
+  {{- range $i, $s := .Values.extraSecrets }}
+  - {name: secret-{{ $i }}, mountPath: {{ $s.mountPath | quote }}, readOnly: true}
+  {{- end }}
 {{- end -}}
