@@ -64,6 +64,19 @@ func TestConfigurationNamesEveryKey(t *testing.T) {
 	}
 }
 
+// TestBackupNamesFilesThatItLeavesOut: backup.md names every file of the configuration that no backup holds.
+func TestBackupNamesFilesThatItLeavesOut(t *testing.T) {
+	inIt := map[string]bool{"key_file": true, "token_file": true}
+	text := read(t, "backup.md")
+	for _, k := range keysOf(reflect.TypeFor[config.Config](), "") {
+		isFile := k == "images.catalog" || strings.HasSuffix(k, "_file") || strings.HasSuffix(k, "_cert") ||
+			strings.HasSuffix(k, "_key") || strings.HasSuffix(k, "_ca")
+		if isFile && !inIt[k] && !strings.Contains(text, "`"+k+"`") {
+			t.Errorf("backup.md does not say that the file of %s is in no backup", k)
+		}
+	}
+}
+
 // keysOf lists the keys of a struct as the file spells them.
 func keysOf(s reflect.Type, prefix string) []string {
 	var out []string
