@@ -64,6 +64,22 @@ func TestConfigurationNamesEveryKey(t *testing.T) {
 	}
 }
 
+// TestConfigurationNamesWhatTheServerConnectsTo: a firewall has to let these through.
+func TestConfigurationNamesWhatTheServerConnectsTo(t *testing.T) {
+	_, line, ok := strings.Cut(read(t, "configuration.md"), "The server itself connects to: ")
+	if !ok {
+		t.Fatal("configuration.md does not say what the server connects to")
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	own := map[string]bool{"netboot.address": true, "site.url": true}
+	for _, k := range keysOf(reflect.TypeFor[config.Config](), "") {
+		isRemote := strings.HasSuffix(k, ".address") || strings.HasSuffix(k, ".endpoint") || strings.HasSuffix(k, ".url")
+		if isRemote && !own[k] && !strings.Contains(line, "`"+k+"`") {
+			t.Errorf("configuration.md does not say that the server connects to %s", k)
+		}
+	}
+}
+
 // TestBackupNamesFilesThatItLeavesOut: backup.md names every file of the configuration that no backup holds.
 func TestBackupNamesFilesThatItLeavesOut(t *testing.T) {
 	inIt := map[string]bool{"key_file": true, "token_file": true}
