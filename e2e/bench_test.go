@@ -65,7 +65,7 @@ func TestBench(t *testing.T) {
 	if *fleetOnly {
 		s.benchNetboot(ctx, t, false)
 		s.benchNetboot(ctx, t, true)
-		s.benchFleet(ctx, t, 200, 3)
+		s.benchFleets(ctx, t)
 		return
 	}
 	for _, n := range []int{1, 50} {
@@ -79,7 +79,7 @@ func TestBench(t *testing.T) {
 	}
 	s.benchNetboot(ctx, t, false)
 	s.benchNetboot(ctx, t, true)
-	s.benchFleet(ctx, t, 200, 3)
+	s.benchFleets(ctx, t)
 }
 
 // benchActions lets n simulated agents carry out k no-op actions each. It returns the time that
