@@ -39,12 +39,10 @@ type Process struct {
 
 // StatusExtra is what Process.Status adds.
 type StatusExtra struct {
-	TemporalAddress string
-	TemporalUI      string
-	TemporalError   string // why Temporal is not ready
-	Netboot         NetbootStatus
-	Notify          *NotifyStatus // nil: notices are off
-	Inventory       InventoryStatus
+	Temporal  TemporalStatus // without Ready
+	Netboot   NetbootStatus
+	Notify    *NotifyStatus // nil: notices are off
+	Inventory InventoryStatus
 }
 
 // InventoryStatus is the result of a check of the whole database.
@@ -116,10 +114,11 @@ type RestoredStatus struct {
 
 // TemporalStatus says whether Temporal is ready.
 type TemporalStatus struct {
-	Ready   bool   `json:"ready"`
-	Address string `json:"address,omitempty"`
-	UI      string `json:"ui,omitempty"`
-	Error   string `json:"error,omitempty"`
+	Ready   bool      `json:"ready"`
+	Address string    `json:"address,omitempty"`
+	UI      string    `json:"ui,omitempty"`
+	Since   time.Time `json:"since,omitzero"`  // when it was ready last, or this server started
+	Error   string    `json:"error,omitempty"` // why it is not ready
 }
 
 type statusRoutes struct {
@@ -189,12 +188,11 @@ func (s *statusRoutes) readProcess(ctx context.Context) Status {
 	_, err := s.engine.Runs.Client()
 	st := Status{
 		Version: s.process.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(),
-		Temporal: TemporalStatus{Ready: err == nil, Address: extra.TemporalAddress, UI: extra.TemporalUI},
-		Netboot:  extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory,
+		Temporal: extra.Temporal, Netboot: extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory,
 		Reconcile: s.engine.Reconciler.Counts(), Panics: s.guard.Panics(),
 	}
-	if !st.Temporal.Ready {
-		st.Temporal.Error = extra.TemporalError
+	if st.Temporal.Ready = err == nil; st.Temporal.Ready {
+		st.Temporal.Since, st.Temporal.Error = time.Time{}, ""
 	}
 	if st.Netboot.Interfaces == nil {
 		st.Netboot.Interfaces = []string{}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"go.temporal.io/sdk/converter"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
@@ -330,8 +332,10 @@ func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
 	c.Env = append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(dir, "etc"), "XDG_STATE_HOME="+filepath.Join(dir, "state"))
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
-	require.Error(t, c.Run(), "%s", &out)
+	var ended *exec.ExitError
+	require.ErrorAs(t, c.Run(), &ended, "%s", &out)
 	require.NoError(t, ctx.Err(), "%s", &out)
+	require.Equal(t, 6, ended.ExitCode(), "the systemd unit would start it again")
 	require.Contains(t, out.String(), "another server works for the site in namespace \"default\"")
 	require.NotContains(t, out.String(), "Temporal is ready")
 }
@@ -447,6 +451,7 @@ func TestTemporalAway(t *testing.T) {
 
 	idle := s.bare(ctx, t, "idle", 1)
 	var from, to time.Time
+	var away api.Status
 	machines := s.fleet(ctx, t, image, 8)
 	firmware, installed := lab.NewGate(lab.StageDHCP), lab.NewGate(lab.StageDisk) // they open while the cluster is away
 	for n, m := range machines {
@@ -487,6 +492,9 @@ func TestTemporalAway(t *testing.T) {
 			}
 		}
 		to = time.Now()
+		if err := s.REST(ctx, http.MethodGet, "/v1/status", nil, &away); err != nil {
+			return err
+		}
 		for _, service := range c.Services() {
 			if err := c.Start(ctx, service); err != nil {
 				return err
@@ -495,6 +503,12 @@ func TestTemporalAway(t *testing.T) {
 		return nil
 	})
 	t.Logf("the cluster was away for %.0f s", to.Sub(from).Seconds())
+	require.False(t, away.Temporal.Ready)
+	require.WithinRange(t, away.Temporal.Since, from.Add(-10*time.Second), from.Add(30*time.Second))
+	require.NotEmpty(t, away.Temporal.Error)
+	var back api.Status
+	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &back))
+	require.True(t, back.Temporal.Ready)
 	heard := map[string]int{}
 	for _, m := range machines {
 		var events struct{ Items []inventory.Event }

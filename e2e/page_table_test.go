@@ -110,7 +110,7 @@ func newPageSite(t *testing.T) *pageSite {
 }
 
 func pageStatus(context.Context) api.StatusExtra {
-	return api.StatusExtra{TemporalUI: "http://127.0.0.1:8233", Netboot: api.NetbootStatus{Interfaces: []string{"eno2"}}}
+	return api.StatusExtra{Temporal: api.TemporalStatus{UI: "http://127.0.0.1:8233"}, Netboot: api.NetbootStatus{Interfaces: []string{"eno2"}}}
 }
 
 func pageRetrying(run string) []string {

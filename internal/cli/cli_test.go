@@ -28,6 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -68,6 +69,7 @@ func TestExitCodes(t *testing.T) {
 		{ran(inventory.Problems{{What: "wrong"}}), exitUsage},
 		{ran(inventory.ErrNotFound), exitNotFound},
 		{ran(inventory.ErrConflict), exitConflict},
+		{ran(server.ErrSecondServer), exitSecond},
 		{ran(client.ErrUnavailable), exitUnavailable},
 		{ran(&client.Error{Code: "not_found"}), exitNotFound},
 		{ran(&client.Error{Code: "conflict"}), exitConflict},

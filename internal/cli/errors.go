@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -22,6 +23,7 @@ const (
 	exitNotFound    = 3
 	exitConflict    = 4
 	exitUnavailable = 5
+	exitSecond      = 6 // the systemd unit knows it: the server is not started again
 )
 
 // commandError is an error of a command that ran. Cobra's own errors (unknown
@@ -41,6 +43,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, inventory.ErrNotFound):
 		return exitNotFound
+	case errors.Is(err, server.ErrSecondServer):
+		return exitSecond
 	case errors.Is(err, inventory.ErrConflict), errors.Is(err, inventory.ErrFenced):
 		return exitConflict
 	case errors.Is(err, client.ErrUnavailable):
@@ -54,7 +58,7 @@ func exitCode(err error) int {
 func codeName(code int) string {
 	names := map[int]string{
 		exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found",
-		exitConflict: "conflict", exitUnavailable: "unavailable",
+		exitConflict: "conflict", exitUnavailable: "unavailable", exitSecond: "conflict",
 	}
 	return names[code]
 }

@@ -94,7 +94,7 @@ func temporalStatus(s api.TemporalStatus) string {
 	case s.Ready:
 		return strings.TrimSpace("ready at " + s.Address + "  " + s.UI)
 	case s.Error != "":
-		return "not ready: " + s.Error
+		return fmt.Sprintf("not ready since %s (%s): %s", human.Time(s.Since), human.Ago(s.Since), inert(s.Error))
 	}
 	return "starting"
 }

@@ -115,7 +115,7 @@ func serverMetrics() []Metric {
 		{
 			"ingot_certificate_expiry_timestamp_seconds", Gauge,
 			[]string{"listener"},
-			"When the certificate of a listener expires (operator or agent).",
+			"When the certificate of a listener (operator or agent), or the one for the Temporal cluster (temporal), expires.",
 		},
 		{"ingot_notices_waiting", Gauge, nil, "Notices that the webhook has not accepted yet."},
 		{"ingot_notice_oldest_timestamp_seconds", Gauge, nil, "Time of the oldest waiting notice."},

@@ -129,12 +129,12 @@ func (s *server) why(ctx context.Context, mac string) (any, error) {
 func (s *server) status(ctx context.Context) api.StatusExtra {
 	n := s.cfg.Netboot
 	x := api.StatusExtra{
-		Netboot: api.NetbootStatus{Interfaces: n.Interfaces}, Notify: s.noticeStatus(ctx), Inventory: s.records.checked.status(),
+		Temporal: s.temporal.status(), Netboot: api.NetbootStatus{Interfaces: n.Interfaces},
+		Notify: s.noticeStatus(ctx), Inventory: s.records.checked.status(),
 	}
 	if n.RelayOnly {
 		x.Netboot.Relays, x.Netboot.Address = n.Relays, n.Address
 	}
-	x.TemporalAddress, x.TemporalUI, x.TemporalError = s.temporal.where()
 	if !s.netboot.on() {
 		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
 		return x

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -107,11 +108,11 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 		out.ServerName = c.TLSServerName
 	}
 	if c.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
-		if err != nil {
-			return nil, fmt.Errorf("temporal.tls_cert: %w", err)
+		if _, err := clientCertificate(c); err != nil {
+			return nil, err
 		}
-		out.Certificates = []tls.Certificate{pair}
+		// It is read for each connection, so that the files can be replaced while the server runs.
+		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return clientCertificate(c) }
 	}
 	if c.TLSCA != "" {
 		var err error
@@ -121,6 +122,15 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 	}
 
 	return out, nil
+}
+
+// clientCertificate reads temporal.tls_cert and tls_key.
+func clientCertificate(c config.Temporal) (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("temporal.tls_cert: %w", err)
+	}
+	return &pair, nil
 }
 
 // searchAttributes are what every run's executions are found by. All are of type Keyword.
@@ -342,13 +352,19 @@ func (t *temporal) requireSetUp(ctx context.Context, c client.Client) error {
 const pollInterval = 75 * time.Second
 
 // requireAlone waits until it is certain that no other server works on the namespace, or returns an error that names it.
-// Only a worker of another host, or of another data directory, counts: the lock of the data directory keeps this host from
-// having two.
+// Workers of this data directory on this host do not count: the directory's lock shows that they have ended.
 func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
+	own := t.workerName()
+	return t.awaitEnd(ctx, c, t.log, func(identity string) bool { return strings.HasPrefix(identity, own) })
+}
+
+// awaitEnd waits until it is certain that all workers but those that own selects have ended, or returns an error that names
+// one of them.
+func (t *temporal) awaitEnd(ctx context.Context, c client.Client, log *slog.Logger, own func(identity string) bool) error {
 	began := time.Now()
-	first, err := t.otherWorker(ctx, c)
+	first, err := otherWorker(ctx, c, own)
 	if first != nil {
-		t.log.Info("another server has worked on this namespace: waiting until it is certain that it has ended",
+		log.Info("another server has worked on this namespace: waiting until it is certain that it has ended",
 			"worker", first.GetIdentity(), "longest", pollInterval)
 	}
 	for err == nil && first != nil {
@@ -361,7 +377,7 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 			return ctx.Err()
 		}
 		var now *taskqueuepb.PollerInfo
-		now, err = t.otherWorker(ctx, c)
+		now, err = otherWorker(ctx, c, own)
 		if err == nil && now.GetLastAccessTime().AsTime().After(first.GetLastAccessTime().AsTime()) {
 			return &secondServer{worker: now.GetIdentity(), namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
 		}
@@ -369,15 +385,15 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 	return err
 }
 
-// staysAlone looks again after the workers of this server have started: another server may have started at the same time. The
-// later one gives up.
+// staysAlone looks again after the workers of this server have started: another server may have started at the same time, or
+// on a copy of this host, whose workers have the same name. The later one gives up.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
 	select {
-	case <-time.After(5 * time.Second):
+	case <-time.After(5 * time.Second): // earlier workers of this process end meanwhile
 	case <-ctx.Done():
 		return nil
 	}
-	err := t.requireAlone(ctx, c)
+	err := t.awaitEnd(ctx, c, slog.New(slog.DiscardHandler), func(other string) bool { return other == identity })
 	var other *secondServer
 	if errors.As(err, &other) && startedLater(identity, other.worker) {
 		return err
@@ -385,8 +401,11 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 	return nil
 }
 
-// secondServer means that another server works for this site. It ends the process, because this server must not answer
+// ErrSecondServer means that another server works for this site. It ends the process, because this server must not answer
 // machines either.
+var ErrSecondServer = errors.New("a second server")
+
+// secondServer is ErrSecondServer, with the worker of the other server.
 type secondServer struct{ worker, namespace, address string }
 
 func (e *secondServer) Error() string {
@@ -394,10 +413,10 @@ func (e *secondServer) Error() string {
 		"of its own (temporal.namespace)", e.namespace, e.address, e.worker)
 }
 
-func (*secondServer) Unwrap() error { return inventory.ErrConflict }
+func (*secondServer) Unwrap() []error { return []error{ErrSecondServer, inventory.ErrConflict} }
 
-// otherWorker returns the worker of another server that has asked last for workflow tasks; nil if there is none.
-func (t *temporal) otherWorker(ctx context.Context, c client.Client) (last *taskqueuepb.PollerInfo, err error) {
+// otherWorker returns the worker that has asked last for workflow tasks, but for those that own selects; nil if there is none.
+func otherWorker(ctx context.Context, c client.Client, own func(identity string) bool) (last *taskqueuepb.PollerInfo, err error) {
 	// The older form of the request, without a cache. It sees the workers of one partition of the queue, and a worker of Ingot
 	// asks at all of them.
 	d, err := c.DescribeTaskQueue(ctx, workflows.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
@@ -405,8 +424,7 @@ func (t *temporal) otherWorker(ctx context.Context, c client.Client) (last *task
 		return last, fmt.Errorf("asking Temporal for other workers: %w", err)
 	}
 	for _, p := range d.GetPollers() {
-		if !strings.HasPrefix(p.GetIdentity(), t.workerName()) &&
-			(last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
+		if !own(p.GetIdentity()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
 			last = p
 		}
 	}

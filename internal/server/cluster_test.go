@@ -1,13 +1,27 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -62,6 +76,140 @@ func TestAPIKeyIsReadAgain(t *testing.T) {
 func TestSetupOfTheEmbeddedServerIsRefused(t *testing.T) {
 	_, err := SetUpCluster(t.Context(), config.Temporal{}, false)
 	require.ErrorContains(t, err, "the embedded server sets itself up")
+}
+
+// TestCertificateIsReadAgain: the certificate for the cluster can be replaced while the server runs.
+func TestCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	c := config.Temporal{Address: "192.0.2.1:7233", TLSCert: filepath.Join(dir, "pem"), TLSKey: filepath.Join(dir, "pem")}
+	shown := func(o client.Options) []byte {
+		t.Helper()
+		pair, err := o.ConnectionOptions.TLS.GetClientCertificate(nil)
+		require.NoError(t, err)
+		return pair.Certificate[0]
+	}
+	_, err := identity.LoadCertificate(c.TLSCert) // makes one
+	require.NoError(t, err)
+	o, err := ClusterOptions(c)
+	require.NoError(t, err)
+	first := shown(o)
+	require.NoError(t, os.Remove(c.TLSCert))
+	_, err = identity.LoadCertificate(c.TLSCert)
+	require.NoError(t, err)
+	require.NotEqual(t, first, shown(o))
+}
+
+// pollers is a cluster that workers poll.
+type pollers struct {
+	client.Client
+	last map[string]time.Time // when a worker has polled last, by identity; zero: just now
+}
+
+func (p pollers) DescribeTaskQueue(
+	context.Context, string, enumspb.TaskQueueType,
+) (*workflowservice.DescribeTaskQueueResponse, error) {
+	out := &workflowservice.DescribeTaskQueueResponse{}
+	for identity, at := range p.last {
+		if at.IsZero() {
+			at = time.Now()
+		}
+		out.Pollers = append(out.Pollers, &taskqueuepb.PollerInfo{Identity: identity, LastAccessTime: timestamppb.New(at)})
+	}
+	return out, nil
+}
+
+// TestOneServerWorks: a server waits for workers of other hosts that may have ended, and gives up when one goes on. It does not
+// wait for the worker of its predecessor, but gives up if that worker goes on: it is that of a copied host.
+func TestOneServerWorks(t *testing.T) {
+	for name, c := range map[string]struct {
+		worker  string // "": that of the predecessor
+		goesOn  bool
+		refused bool          // before it works
+		waits   time.Duration // before it works, at least
+		givesUp bool          // afterwards
+		started time.Duration // of the worker, before this server
+		nothing bool
+	}{
+		"alone":                              {nothing: true},
+		"its predecessor has ended":          {},
+		"a copied host works":                {goesOn: true, givesUp: true},
+		"a copied host has started later":    {goesOn: true, started: -time.Minute},
+		"a worker of another host has ended": {worker: "ingot serve on b (/b)", waits: pollInterval},
+		"another host works":                 {worker: "ingot serve on b (/b)", goesOn: true, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &temporal{log: slog.New(slog.DiscardHandler)}
+				worker := c.worker + since
+				if c.worker == "" {
+					worker = s.workerName()
+				}
+				if c.started == 0 {
+					c.started = time.Minute
+				}
+				worker += time.Now().Add(-c.started).UTC().Format("2006-01-02T15:04:05.000Z")
+				p := pollers{last: map[string]time.Time{}}
+				switch {
+				case c.goesOn:
+					p.last[worker] = time.Time{}
+				case !c.nothing:
+					p.last[worker] = time.Now()
+				}
+				began := time.Now()
+				err := s.requireAlone(t.Context(), p)
+				require.Equal(t, c.refused, errors.Is(err, ErrSecondServer), "%v", err)
+				require.GreaterOrEqual(t, time.Since(began), c.waits)
+				if c.waits == 0 && !c.refused {
+					require.Zero(t, time.Since(began), "a restart waits for nothing")
+				}
+				if c.refused {
+					return
+				}
+				require.NoError(t, err)
+				identity := s.newWorkerIdentity()
+				p.last[identity] = time.Now()
+				err = s.staysAlone(t.Context(), p, identity)
+				require.Equal(t, c.givesUp, errors.Is(err, ErrSecondServer), "%v", err)
+			})
+		})
+	}
+}
+
+// TestClusterIsAway: the state tells since when and why a cluster does not work, and recovers with it.
+func TestClusterIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &temporal{log: slog.New(slog.DiscardHandler)}
+		c := pollers{}
+		s.set(c, nil)
+		var answer atomic.Pointer[error]
+		answers := func(err error) { answer.Store(&err) }
+		answers(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var watching sync.WaitGroup
+		watching.Go(func() { s.watch(ctx, c, func(context.Context) error { return *answer.Load() }) })
+		check := func(up bool, problem string) {
+			t.Helper()
+			time.Sleep(2*checkInterval + time.Second)
+			require.Equal(t, up, s.metrics().Up)
+			require.Equal(t, problem, s.status().Error)
+		}
+		check(true, "")
+		away := time.Now()
+		answers(serviceerror.NewUnavailable("connection refused"))
+		check(false, "connection refused")
+		require.WithinRange(t, s.status().Since, away.Add(-checkInterval), away.Add(2*checkInterval))
+		since := s.status().Since
+		check(false, "connection refused")
+		require.Equal(t, since, s.status().Since)
+		answers(nil)
+		check(true, "")
+		answers(serviceerror.NewResourceExhausted(0, "too many requests"))
+		check(true, "")
+		answers(serviceerror.NewPermissionDenied("the key has expired", ""))
+		check(false, "the key has expired")
+		cancel()
+		watching.Wait()
+	})
 }
 
 func TestTheLaterWorkerGivesUp(t *testing.T) {

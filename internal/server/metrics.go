@@ -65,7 +65,7 @@ func (s *server) disks() ([]metrics.Disk, error) {
 	return out, err
 }
 
-// certificates returns when the certificates that are shown expire, by listener.
+// certificates returns when the certificates that this server shows expire, by who sees them.
 func (s *server) certificates() map[string]time.Time {
 	out := map[string]time.Time{}
 	add := func(name string, c tls.Certificate) {
@@ -78,6 +78,11 @@ func (s *server) certificates() map[string]time.Time {
 	}
 	if s.netboot.on() {
 		add("agent", s.secrets.agentTLS)
+	}
+	if s.cfg.Temporal.TLSCert != "" {
+		if c, err := clientCertificate(s.cfg.Temporal); err == nil { // otherwise the next connection fails, and the log says why
+			add("temporal", *c)
+		}
 	}
 	return out
 }

@@ -11,12 +11,14 @@ import (
 	"sync"
 	"time"
 
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 	"google.golang.org/grpc"
 
 	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -45,8 +47,9 @@ type temporal struct {
 	stopping sync.WaitGroup // workers that end
 
 	mu     sync.Mutex
-	client client.Client
-	err    error
+	client client.Client // nil: there is no connection
+	since  time.Time     // when client was there last, or this server started
+	err    error         // why there is no client
 }
 
 // clusterRecords is what the inventory knows of the cluster.
@@ -61,6 +64,7 @@ type clusterRecords interface {
 func (s *server) newTemporal() (*temporal, error) {
 	t := &temporal{
 		cfg: s.cfg, log: s.log, records: s.records.store, tracing: s.tracing, hold: activities.NewHold(s.records.restored),
+		since: time.Now(),
 	}
 	if s.cfg.Temporal.Address != "" {
 		opts, err := ClusterOptions(s.cfg.Temporal)
@@ -111,26 +115,26 @@ func (t *temporal) Client() (client.Client, bool) {
 	return t.client, t.client != nil
 }
 
-// where returns the addresses for operators, and why Temporal is not ready.
-func (t *temporal) where() (frontend, ui, problem string) {
+// status returns the addresses for operators, and why Temporal is not ready.
+func (t *temporal) status() api.TemporalStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	out := api.TemporalStatus{Address: t.cfg.Temporal.Address, Since: t.since}
 	if t.err != nil {
-		problem = t.err.Error()
+		out.Error = t.err.Error()
 	}
 	if t.child == nil {
-		return t.cfg.Temporal.Address, "", problem
+		return out
 	}
 
-	s := t.child.State()
-	if s.Err != nil {
-		problem = s.Err.Error()
+	if s := t.child.State(); s.Err != nil {
+		out.Error = s.Err.Error()
 	}
 	if t.cfg.TemporalIdentity() == "" {
-		ui = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
+		out.UI = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
 	}
-
-	return config.Join("127.0.0.1", t.cfg.Temporal.Port), ui, problem
+	out.Address = config.Join("127.0.0.1", t.cfg.Temporal.Port)
+	return out
 }
 
 // supervise runs the child, if there is one, beyond the end of ctx, until stop is
@@ -184,8 +188,7 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 			return nil
 		}
 		t.set(nil, err)
-		var other *secondServer
-		if errors.As(err, &other) {
+		if errors.Is(err, ErrSecondServer) {
 			return err
 		}
 		t.log.Warn("runs cannot be worked on: trying again", "address", opts.HostPort, "error", err)
@@ -200,7 +203,50 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 func (t *temporal) set(c client.Client, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.client != nil {
+		t.since = time.Now()
+	}
 	t.client, t.err = c, err
+}
+
+const (
+	// checkInterval is the pause between requests that show whether a cluster still works for this client.
+	checkInterval = 5 * time.Second
+	// failedChecks in a row mean that it does not.
+	failedChecks = 2
+)
+
+// watch keeps the state of a connection to a cluster until ctx ends. The SDK tells nobody when a cluster is away or refuses
+// this client: it tries again.
+func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) {
+	for failures := 0; ; {
+		select {
+		case <-time.After(checkInterval):
+		case <-ctx.Done():
+			return
+		}
+		limited, cancel := context.WithTimeout(ctx, checkInterval)
+		err := check(limited)
+		cancel()
+		var busy *serviceerror.ResourceExhausted
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil || errors.As(err, &busy):
+			if failures >= failedChecks {
+				t.log.Info("Temporal is ready again", "address", t.cfg.Temporal.Address)
+			}
+			failures = 0
+			t.set(c, nil)
+			continue
+		}
+		if failures++; failures == failedChecks {
+			t.log.Warn("Temporal does not answer: runs wait", "address", t.cfg.Temporal.Address, "error", err)
+		}
+		if failures >= failedChecks {
+			t.set(nil, err)
+		}
+	}
 }
 
 // verifyCluster makes sure that the server is the site's own: the child that was started,

@@ -148,8 +148,7 @@ func startedTemporal(ctx context.Context, t *testing.T, cfg config.Config) clien
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			_, _, problem := s.temporal.where()
-			t.Fatal("Temporal is not ready: " + problem)
+			t.Fatal("Temporal is not ready: " + s.temporal.status().Error)
 		}
 	}
 }

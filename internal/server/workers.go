@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"slices"
@@ -60,20 +61,28 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 		started = append(started, w)
 	}
 
+	t.set(c, nil)
+	var watching sync.WaitGroup
 	if t.child == nil {
-		go func() {
+		watching.Go(func() {
 			if err := t.staysAlone(ctx, c, opts.Identity); err != nil {
 				giveUp(err)
 			}
-		}()
+		})
+		watching.Go(func() {
+			t.watch(ctx, c, func(ctx context.Context) error {
+				_, err := t.identify(ctx, c)
+				return err
+			})
+		})
 	}
-	t.set(c, nil)
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
 	lost := engine.LostAttempts{
 		Client: c, Namespace: opts.Namespace, Identity: opts.Identity, Log: t.log.With("part", "worker"),
 		UnderWay: func(a engine.Attempt) bool { return t.underWay.Has(activities.Attempt(a)) },
 	}
 	lost.Run(ctx, broken)
+	watching.Wait()
 	t.set(nil, nil)
 	return context.Cause(ctx)
 }
@@ -96,6 +105,11 @@ func (t *temporal) workerName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unknown host"
+	}
+	// Hosts may have the same name. The id itself is not shown to others: machine-id(5).
+	if id, err := os.ReadFile("/etc/machine-id"); err == nil {
+		sum := sha256.Sum256(append([]byte("ingot "), id...))
+		host += fmt.Sprintf(" %x", sum[:4])
 	}
 	return fmt.Sprintf("ingot serve on %s (%s)%s", host, t.cfg.DataDir, since)
 }
