@@ -177,10 +177,14 @@ func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, si
 	}
 	for _, m := range emulated {
 		g.Go(func() error {
-			if _, err := install(m); err != nil {
+			w, err := install(m)
+			if err != nil {
 				return err
 			}
-			_, err := m.WaitSerial(gctx, "LAB-MINI-PHONED-HOME")
+			if m.PowerOns() != 1 || w.Disk == nil || w.Disk.Serial != m.Spec().DiskSerial {
+				return fmt.Errorf("%s: %d power-ons, and the run wrote to %+v", m.Name(), m.PowerOns(), w.Disk)
+			}
+			_, err = m.WaitSerial(gctx, "LAB-MINI-PHONED-HOME")
 			return err
 		})
 	}
