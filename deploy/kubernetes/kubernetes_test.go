@@ -196,7 +196,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// TestExtraSecrets: both containers see each Secret where the configuration names its files.
+// TestExtraSecrets: both containers see each Secret where the configuration names its files, and others may not read them: the server
+// refuses a file of keys otherwise.
 func TestExtraSecrets(t *testing.T) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	require.NoError(t, os.WriteFile(values, []byte(`
@@ -209,7 +210,7 @@ extraSecrets:
 		{"ingot-temporal", "/etc/ingot-temporal"}, {"ingot.example.com-tls", "/etc/ingot-tls"},
 	} {
 		name := fmt.Sprintf("secret-%d", i) // the name of a Secret may have dots, that of a volume may not
-		require.Contains(t, get(t, pod, "volumes"), object{"name": name, "secret": object{"secretName": secret.name}})
+		require.Contains(t, get(t, pod, "volumes"), object{"name": name, "secret": object{"secretName": secret.name, "defaultMode": 0o400}})
 		for _, containers := range []string{"initContainers", "containers"} {
 			require.Contains(t, get(t, pod, containers, 0, "volumeMounts"),
 				object{"name": name, "mountPath": secret.mountPath, "readOnly": true})
