@@ -11,6 +11,7 @@ package keptsocket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -128,34 +129,40 @@ func (l listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// keep has systemd keep a socket under a name. Without systemd, connections are refused after a crash; that is no error.
+// keep has systemd keep a socket under a name. If that fails, connections are refused after a crash; that is no error.
 func keep(name string, l *net.TCPListener) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) { notify("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd))) })
+	_ = raw.Control(func(fd uintptr) { _ = notify("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd))) })
 }
 
-// forget has systemd drop the socket of a name.
-func forget(name string) { notify("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
+// forget has systemd drop the socket of a name. If that fails, systemd keeps it.
+func forget(name string) { _ = notify("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
 
-// Ready tells the service manager that the service accepts connections: "systemctl start" returns then (Type=notify in
-// systemd.service(5)). Later calls change nothing.
-func Ready() { notify("READY=1", nil) }
+// Ready tells the service manager, if there is one, that the service accepts connections: "systemctl start" returns then
+// (Type=notify in systemd.service(5)). Later calls change nothing. After an error, the service must end: "systemctl start", dpkg
+// and the boot of the host would wait forever.
+func Ready() error {
+	if err := notify("READY=1", nil); err != nil {
+		return fmt.Errorf("telling the service manager at NOTIFY_SOCKET=%q that the service is ready: %w", os.Getenv("NOTIFY_SOCKET"), err)
+	}
+	return nil
+}
 
 // managed reports whether the process has a service manager.
 func managed() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
 
 // notify sends a message to the service manager, if there is one.
-func notify(message string, rights []byte) {
+func notify(message string, rights []byte) error {
 	if !managed() {
-		return
+		return nil
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // a connected net.UnixConn of datagrams cannot pass files
 	if err != nil {
-		return
+		return err
 	}
 	defer unix.Close(fd)
-	_ = unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}, 0) // it may not keep sockets
+	return unix.Sendmsg(fd, []byte(message), rights, &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}, 0)
 }

@@ -31,7 +31,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	keptsocket.Ready()
+	if err := keptsocket.Ready(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	go func() { // the end of standard input is a regular stop
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = l.Close()
@@ -109,6 +112,22 @@ func TestConnectionsWaitForTheNextProcess(t *testing.T) {
 		}
 		return err != nil
 	}, 10*time.Second, 10*time.Millisecond, "a stopped service still accepts connections")
+}
+
+// A service manager that does not hear that the service is ready would wait for it forever.
+func TestReadyReportsAnError(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	require.NoError(t, keptsocket.Ready(), "without a service manager")
+
+	path := filepath.Join(t.TempDir(), "notify")
+	t.Setenv("NOTIFY_SOCKET", path)
+	require.ErrorContains(t, keptsocket.Ready(), path)
+
+	m, err := manager.New(path)
+	require.NoError(t, err)
+	defer m.Close()
+	require.NoError(t, keptsocket.Ready())
+	require.Eventually(t, m.Ready, 10*time.Second, time.Millisecond)
 }
 
 // A process binds again what it has just closed, and a port that the previous process had at another address, although the

@@ -34,7 +34,9 @@ func (s *server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keptsocket.Ready() // the operator's next command is not refused
+	if err := keptsocket.Ready(); err != nil { // the operator's next command is not refused
+		return errors.Join(err, closeAll(listeners))
+	}
 	s.clock.Listening()
 	// This server has the ports, so no other server of this host is making a backup.
 	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
@@ -113,9 +115,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 func (s *server) listen(ctx context.Context) (out []listener.Listener, err error) {
 	defer func() {
 		if err != nil {
-			for _, l := range out {
-				err = errors.Join(err, l.Close())
-			}
+			err = errors.Join(err, closeAll(out))
 		}
 	}()
 	bind := func(name, addr, key string, h http.Handler, t *tls.Config) error {
@@ -141,6 +141,13 @@ func (s *server) listen(ctx context.Context) (out []listener.Listener, err error
 	n := s.cfg.Netboot
 	agentAddr := config.Join(n.Bind(s.netboot.address), n.Agent)
 	return out, bind("agent API", agentAddr, "netboot.agent", s.requests.agent.Handler(s.agents), listener.ServerTLS(s.secrets.agentTLS))
+}
+
+func closeAll(listeners []listener.Listener) (err error) {
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
 // greet says where the server answers.

@@ -15,6 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/internal/quiet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -108,7 +109,9 @@ func NewHost(o Options) (*Host, error) {
 	}
 
 	log := o.Log.With("part", "site")
-	h.source = &Source{File: h.file, Steps: sender{h}, Dial: h.dial, Log: log, Now: time.Now}
+	h.source = &Source{
+		File: h.file, Steps: sender{h}, Dial: h.dial, Log: log, Now: time.Now, Asked: keptsocket.Ready,
+	}
 	h.target = &Target{
 		File: h.file, Steps: receiver{h}, Program: o.Version, Temporal: cfg.Temporal.Address, Notify: cfg.Notify.URL != "",
 		Log: slog.New(quiet.Handler(log.Handler(), time.Now)), Now: time.Now,
@@ -187,13 +190,13 @@ func (h *Host) serveRole(ctx context.Context, s Site) error {
 		}
 		return h.serveRetired(ctx, s)
 	case s.Role == HandingOver:
-		return h.serveQuietly(ctx, "a hand-over was interrupted; asking its target how it ended", h.source.Resume)
+		return h.serveOperators(ctx, "a hand-over was interrupted; asking its target how it ended", h.source.Resume)
 	case s.Prepared != nil:
 		return h.installPrepared(ctx, *s.Prepared)
 	}
 
 	if len(s.Peers) > 0 {
-		if err := h.serveQuietly(ctx, "", h.source.Guard); err != nil || h.file.Site().Role != Active {
+		if err := h.serveOperators(ctx, "", h.source.Guard); err != nil || h.file.Site().Role != Active {
 			return err
 		}
 	}

@@ -54,6 +54,11 @@ func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (
 	if isNew {
 		s.Log.Error("this server answers no machine until its peer answers, or an operator decides: ingot handover status",
 			"why", why)
+		if s.Asked != nil {
+			if err := s.Asked(); err != nil {
+				return decided{}, err
+			}
+		}
 	}
 
 	select {

@@ -21,8 +21,21 @@ import (
 )
 
 // serveQuietly answers only operators, as a server that is not the site, while do
-// runs. It returns the error of do or of the listener.
+// runs. It returns the error of do or of the listener. The service manager is told that
+// the service is ready, because do may run for days.
 func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Context) error) error {
+	return h.serveOperators(ctx, why, func(ctx context.Context) error {
+		if err := keptsocket.Ready(); err != nil {
+			return err
+		}
+		return do(ctx)
+	})
+}
+
+// serveOperators is [Host.serveQuietly] for a do that usually ends soon: after it, the
+// site opens its databases, and commands are refused until then. The service is ready
+// when the site is, or when do asks the operator (Source.Asked).
+func (h *Host) serveOperators(ctx context.Context, why string, do func(context.Context) error) error {
 	if why != "" {
 		h.log.Warn("this server answers no machine", "why", why, "role", h.file.Site().Role)
 	}
@@ -43,8 +56,6 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 	if err != nil {
 		return err
 	}
-
-	keptsocket.Ready() // it may wait for days
 
 	serving, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)

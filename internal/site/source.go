@@ -64,6 +64,9 @@ type Source struct {
 	// Reached is called after each step. Its error stops the hand-over there, as a
 	// crash would. It is nil outside of tests.
 	Reached func(step string) error
+	// Asked is called when a question to the operator is opened. Its error ends the
+	// wait. It may be nil.
+	Asked func() error
 
 	question question
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/freeport"
 	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/keptsocket/manager"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -31,22 +33,85 @@ func ownDirs(t *testing.T) config.Config {
 	return cfg
 }
 
-// systemd is told that a standby has started as soon as operators reach it.
-func TestStandbyIsReady(t *testing.T) {
+// serviceManager returns the service manager of this process.
+func serviceManager(t *testing.T) *manager.Manager {
+	t.Helper()
 	m, err := manager.New(filepath.Join(t.TempDir(), "notify"))
 	require.NoError(t, err)
-	defer m.Close()
+	t.Cleanup(func() { _ = m.Close() })
 	_, env, _, err := m.Service()
 	require.NoError(t, err)
 	name, path, _ := strings.Cut(env[0], "=")
 	t.Setenv(name, path)
+	return m
+}
 
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	port, err := freeport.Find(1)
+	require.NoError(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// peerState is a peer that only shows its state.
+type peerState struct {
+	TargetAPI
+	state State
+	err   error
+}
+
+func (p peerState) State(context.Context, string) (State, error) { return p.state, p.err }
+
+// While a site asks its peers, it is about to open its databases and to bind the port again: it is not ready. It is if an operator
+// must decide.
+func TestReadyOfASiteWithPeers(t *testing.T) {
+	m := serviceManager(t)
+	cfg := ownDirs(t)
+	cfg.Listen = freeAddress(t)
+	o := testOptions(cfg)
+	started := errors.New("started")
+	o.Start = func(ctx context.Context, _ *Host) (Instance, error) {
+		// The manager reads messages in order, and has the operators' socket at most before these two.
+		for _, addr := range []string{"127.0.0.1:0", "127.0.0.2:0"} {
+			l, err := keptsocket.Listen(ctx, "tcp4", addr)
+			require.NoError(t, err)
+			defer l.Close()
+		}
+		require.Eventually(t, func() bool { return m.Kept() == 2 }, 10*time.Second, time.Millisecond)
+		return nil, started
+	}
+	h, err := NewHost(o)
+	require.NoError(t, err)
+	_, err = h.file.Change(func(s *Site) error {
+		s.Peers = []inventory.Peer{{Name: "um760"}}
+		return nil
+	})
+	require.NoError(t, err)
+
+	h.source.Dial = func(inventory.Peer) (TargetAPI, error) { return peerState{state: State{Role: Standby}}, nil }
+	require.ErrorIs(t, h.Run(t.Context()), started)
+	require.False(t, m.Ready(), "ready before the site is")
+
+	h.source.Dial = func(inventory.Peer) (TargetAPI, error) { return peerState{err: inventory.ErrUnreachable}, nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	require.Eventually(t, m.Ready, 10*time.Second, time.Millisecond, "an operator must decide, and systemctl start still waits")
+	cancel()
+	require.NoError(t, <-done)
+
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "absent"))
+	h.source.question.close()
+	require.ErrorContains(t, h.Run(t.Context()), "telling the service manager")
+}
+
+// systemd is told that a standby has started as soon as operators reach it.
+func TestStandbyIsReady(t *testing.T) {
+	m := serviceManager(t)
 	cfg := ownDirs(t)
 	cfg.Listen = "127.0.0.1:1" // no server answers there
 	require.NoError(t, made(MakeStandby(t.Context(), cfg, "um760")))
-	port, err := freeport.Find(1)
-	require.NoError(t, err)
-	cfg.Listen = fmt.Sprintf("127.0.0.1:%d", port)
+	cfg.Listen = freeAddress(t)
 	h, err := NewHost(testOptions(cfg))
 	require.NoError(t, err)
 	require.False(t, m.Ready())
