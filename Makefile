@@ -88,7 +88,7 @@ test: deps-test build ## all tests that need no virtual machine, with the race d
 	go test -vet=off .$(TEMPORAL_SERVER)
 	cd web && npm test --silent
 
-vulncheck: deps-vuln build ## known vulnerabilities of what the programs consist of, if vuln.go.dev can be reached
+vulncheck: deps-vuln build ## known vulnerabilities of the Go modules in the programs, if vuln.go.dev can be reached
 	deploy/vulncheck.sh bin/ingot bin/worker-agent
 
 fuzz: ## hostile inputs for every parser, 30 s each (FUZZ=10m or FUZZ=1000000x: more)
