@@ -66,15 +66,20 @@ func TestConfigurationNamesEveryKey(t *testing.T) {
 
 // TestConfigurationNamesWhatTheServerConnectsTo: a firewall has to let these through.
 func TestConfigurationNamesWhatTheServerConnectsTo(t *testing.T) {
-	_, line, ok := strings.Cut(read(t, "configuration.md"), "The server itself connects to: ")
+	_, table, ok := strings.Cut(read(t, "configuration.md"), "The server itself connects to:\n")
 	if !ok {
 		t.Fatal("configuration.md does not say what the server connects to")
 	}
-	line, _, _ = strings.Cut(line, "\n")
+	table, _, _ = strings.Cut(table, "\nThe agent connects to")
+	for _, port := range []string{"623/udp", "16992", "16993", "9/udp", "67/udp", "7444", "50000", "6443", "443"} {
+		if !regexp.MustCompile(`(?m)^\|[^|]*\|.*\b` + port + `\b`).MatchString(table) {
+			t.Errorf("configuration.md does not say that the server connects to port %s", port)
+		}
+	}
 	own := map[string]bool{"netboot.address": true, "site.url": true}
 	for _, k := range keysOf(reflect.TypeFor[config.Config](), "") {
 		isRemote := strings.HasSuffix(k, ".address") || strings.HasSuffix(k, ".endpoint") || strings.HasSuffix(k, ".url")
-		if isRemote && !own[k] && !strings.Contains(line, "`"+k+"`") {
+		if isRemote && !own[k] && !strings.Contains(table, "`"+k+"`") {
 			t.Errorf("configuration.md does not say that the server connects to %s", k)
 		}
 	}
