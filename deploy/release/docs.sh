@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# docs.sh DIR: copy the documentation to DIR, and what monitoring.md names to the place where its links find it.
+# docs.sh DIR: copy the documentation to DIR, and the files of deploy/monitoring to where the links of monitoring.md lead. Links of other
+# pages to the rest of deploy/ lead nowhere in the copy.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: docs.sh DIR" >&2; exit 2; }
 mkdir -p "$1"

@@ -64,7 +64,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestDocs: the package and the tarball have the documentation, and the files of deploy/monitoring where its links lead.
+// TestDocs: the package and the tarball have the documentation, and the files of deploy/monitoring where the links of monitoring.md lead.
 func TestDocs(t *testing.T) {
 	for _, script := range []string{"package.sh", "release.sh"} {
 		text, err := os.ReadFile(script)
