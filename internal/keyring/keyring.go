@@ -118,8 +118,8 @@ func writeTemp(dir string, text []byte) (name string, err error) {
 }
 
 // Load reads the ring at path. An absent file is an error that is both
-// fs.ErrNotExist and inventory.ErrSealed; a file that group or others may read
-// is refused.
+// fs.ErrNotExist and inventory.ErrSealed. [durable.ReadPrivate] says which modes of
+// the file are refused.
 func Load(path string) (*Ring, error) {
 	r, err := load(path)
 	if err != nil {

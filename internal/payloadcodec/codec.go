@@ -41,7 +41,7 @@ type Codec struct {
 }
 
 // Read reads a key file: one key per line, its id and its 32 bytes in base64. The first one encrypts, all of them decrypt.
-// A file that group or others may read is refused, and so is one without a key.
+// A file without a key is refused. [durable.ReadPrivate] says which modes of the file are refused.
 func Read(file string) (*Codec, error) {
 	text, err := durable.ReadPrivate(file)
 	if err != nil {
