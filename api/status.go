@@ -191,8 +191,8 @@ func (s *statusRoutes) readProcess(ctx context.Context) Status {
 		Temporal: extra.Temporal, Netboot: extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory,
 		Reconcile: s.engine.Reconciler.Counts(), Panics: s.guard.Panics(),
 	}
-	if st.Temporal.Ready = err == nil; st.Temporal.Ready {
-		st.Temporal.Since, st.Temporal.Error = time.Time{}, ""
+	if st.Temporal.Ready = err == nil && extra.Temporal.Error == ""; st.Temporal.Ready {
+		st.Temporal.Since = time.Time{}
 	}
 	if st.Netboot.Interfaces == nil {
 		st.Netboot.Interfaces = []string{}

@@ -109,7 +109,7 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, n, k int) (fleet, mo
 	s.template(ctx, t, tmpl, noops(tmpl, k))
 	var machines []*Simulated
 	var docs []map[string]any
-	for i := n; i < 2*n; i++ { // twice as many, at least, have other machines
+	for i := n; i < 2*n; i++ { // a fleet of twice the size or more gets new machines
 		name, mac := fmt.Sprintf("fleet-%d", i), fmt.Sprintf("52:54:02:00:%02x:%02x", i>>8, i&0xff)
 		docs = append(docs, map[string]any{"name": name, "interfaces": []any{map[string]any{
 			"mac": mac, "address": fmt.Sprintf("10.11.%d.%d", i/200, 1+i%200), "netmask": "255.255.0.0",

@@ -69,7 +69,7 @@ func TestExitCodes(t *testing.T) {
 		{ran(inventory.Problems{{What: "wrong"}}), exitUsage},
 		{ran(inventory.ErrNotFound), exitNotFound},
 		{ran(inventory.ErrConflict), exitConflict},
-		{ran(server.ErrSecondServer), exitSecond},
+		{ran(server.ErrSecondServer), exitSecondServer},
 		{ran(client.ErrUnavailable), exitUnavailable},
 		{ran(&client.Error{Code: "not_found"}), exitNotFound},
 		{ran(&client.Error{Code: "conflict"}), exitConflict},

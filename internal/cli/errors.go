@@ -17,13 +17,13 @@ import (
 
 // Exit codes; the root command's help documents them.
 const (
-	exitOK          = 0
-	exitFailure     = 1
-	exitUsage       = 2
-	exitNotFound    = 3
-	exitConflict    = 4
-	exitUnavailable = 5
-	exitSecond      = 6 // the systemd unit knows it: the server is not started again
+	exitOK           = 0
+	exitFailure      = 1
+	exitUsage        = 2
+	exitNotFound     = 3
+	exitConflict     = 4
+	exitUnavailable  = 5
+	exitSecondServer = 6 // the systemd unit knows it: the server is not started again
 )
 
 // commandError is an error of a command that ran. Cobra's own errors (unknown
@@ -44,7 +44,7 @@ func exitCode(err error) int {
 	case errors.Is(err, inventory.ErrNotFound):
 		return exitNotFound
 	case errors.Is(err, server.ErrSecondServer):
-		return exitSecond
+		return exitSecondServer
 	case errors.Is(err, inventory.ErrConflict), errors.Is(err, inventory.ErrFenced):
 		return exitConflict
 	case errors.Is(err, client.ErrUnavailable):
@@ -58,7 +58,7 @@ func exitCode(err error) int {
 func codeName(code int) string {
 	names := map[int]string{
 		exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found",
-		exitConflict: "conflict", exitUnavailable: "unavailable", exitSecond: "conflict",
+		exitConflict: "conflict", exitUnavailable: "unavailable", exitSecondServer: "conflict",
 	}
 	return names[code]
 }

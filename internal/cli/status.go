@@ -94,7 +94,11 @@ func temporalStatus(s api.TemporalStatus) string {
 	case s.Ready:
 		return strings.TrimSpace("ready at " + s.Address + "  " + s.UI)
 	case s.Error != "":
-		return fmt.Sprintf("not ready since %s (%s): %s", human.Time(s.Since), human.Ago(s.Since), inert(s.Error))
+		since := ""
+		if !s.Since.IsZero() {
+			since = fmt.Sprintf(" since %s (%s)", human.Time(s.Since), human.Ago(s.Since))
+		}
+		return "not ready" + since + ": " + inert(s.Error)
 	}
 	return "starting"
 }

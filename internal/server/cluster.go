@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -348,57 +347,79 @@ func (t *temporal) requireSetUp(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// A worker of another server asks for tasks at least once in this time; Temporal remembers it for five minutes.
+// pollInterval is longer than a worker waits for a task before it asks again (60 s). Temporal notes the beginning and the end of
+// each wait, so the last one of a worker that was killed is noted up to 60 s later.
 const pollInterval = 75 * time.Second
 
 // requireAlone waits until it is certain that no other server works on the namespace, or returns an error that names it.
-// Workers of this data directory on this host do not count: the directory's lock shows that they have ended.
+// Workers of this data directory on this host are not waited for, because they are those of a process that has ended; staysAlone
+// makes sure of it.
 func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
+	all, err := polling(ctx, c)
+	if err != nil {
+		return err
+	}
+	t.earlier = map[string]bool{}
+	for _, p := range all {
+		t.earlier[p.GetIdentity()] = true
+	}
 	own := t.workerName()
-	return t.awaitEnd(ctx, c, t.log, func(identity string) bool { return strings.HasPrefix(identity, own) })
+	others := func(identity string) bool { return !strings.HasPrefix(identity, own) }
+	if p := latest(all, others); p != nil {
+		t.log.Info("another server has worked on this namespace: waiting until it is certain that it has ended", "worker", p.GetIdentity())
+	}
+	return t.awaitEnd(ctx, c, others)
 }
 
-// awaitEnd waits until it is certain that all workers but those that own selects have ended, or returns an error that names
-// one of them.
-func (t *temporal) awaitEnd(ctx context.Context, c client.Client, log *slog.Logger, own func(identity string) bool) error {
-	began := time.Now()
-	first, err := otherWorker(ctx, c, own)
-	if first != nil {
-		log.Info("another server has worked on this namespace: waiting until it is certain that it has ended",
-			"worker", first.GetIdentity(), "longest", pollInterval)
-	}
-	for err == nil && first != nil {
-		if time.Since(began) > pollInterval { // by this host's clock: that of the cluster may differ
-			return nil // it has ended
+// awaitEnd waits until it is certain that the workers that others selects have ended, or returns an error that names one of
+// them. Their times are by the clock of the cluster, which may differ from that of this host.
+func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(identity string) bool) error {
+	began, noted := time.Now(), time.Now()
+	var last *taskqueuepb.PollerInfo
+	for {
+		all, err := polling(ctx, c)
+		if err != nil {
+			return err
+		}
+		now := latest(all, others)
+		switch {
+		case last == nil && now == nil:
+			return nil
+		case now.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime()):
+			if time.Since(began) > pollInterval {
+				return &secondServer{worker: now.GetIdentity(), namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
+			}
+			last, noted = now, time.Now()
+		case time.Since(noted) > pollInterval:
+			return nil
 		}
 		select {
 		case <-time.After(2 * time.Second):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		var now *taskqueuepb.PollerInfo
-		now, err = otherWorker(ctx, c, own)
-		if err == nil && now.GetLastAccessTime().AsTime().After(first.GetLastAccessTime().AsTime()) {
-			return &secondServer{worker: now.GetIdentity(), namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
-		}
 	}
-	return err
 }
 
 // staysAlone looks again after the workers of this server have started: another server may have started at the same time, or
-// on a copy of this host, whose workers have the same name. The later one gives up.
+// on a copy of this host, where workers have the same name. The later one gives up.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
-	select {
-	case <-time.After(5 * time.Second): // earlier workers of this process end meanwhile
-	case <-ctx.Done():
-		return nil
+	for {
+		err := t.awaitEnd(ctx, c, func(other string) bool { return other != identity })
+		var other *secondServer
+		switch {
+		case errors.As(err, &other) && (t.earlier[other.worker] || startedLater(identity, other.worker)):
+			return err
+		case err == nil || other != nil || ctx.Err() != nil:
+			return nil
+		}
+		t.log.Info("looking for another server", "error", err)
+		select {
+		case <-time.After(checkInterval):
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	err := t.awaitEnd(ctx, c, slog.New(slog.DiscardHandler), func(other string) bool { return other == identity })
-	var other *secondServer
-	if errors.As(err, &other) && startedLater(identity, other.worker) {
-		return err
-	}
-	return nil
 }
 
 // ErrSecondServer means that another server works for this site. It ends the process, because this server must not answer
@@ -415,18 +436,23 @@ func (e *secondServer) Error() string {
 
 func (*secondServer) Unwrap() []error { return []error{ErrSecondServer, inventory.ErrConflict} }
 
-// otherWorker returns the worker that has asked last for workflow tasks, but for those that own selects; nil if there is none.
-func otherWorker(ctx context.Context, c client.Client, own func(identity string) bool) (last *taskqueuepb.PollerInfo, err error) {
+// polling returns the workers that have asked for workflow tasks in the last minutes.
+func polling(ctx context.Context, c client.Client) ([]*taskqueuepb.PollerInfo, error) {
 	// The older form of the request, without a cache. It sees the workers of one partition of the queue, and a worker of Ingot
 	// asks at all of them.
 	d, err := c.DescribeTaskQueue(ctx, workflows.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
 	if err != nil {
-		return last, fmt.Errorf("asking Temporal for other workers: %w", err)
+		return nil, fmt.Errorf("asking Temporal for other workers: %w", err)
 	}
-	for _, p := range d.GetPollers() {
-		if !own(p.GetIdentity()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
+	return d.GetPollers(), nil
+}
+
+// latest returns the worker that has asked last, of those that which selects; nil if it selects none.
+func latest(all []*taskqueuepb.PollerInfo, which func(identity string) bool) (last *taskqueuepb.PollerInfo) {
+	for _, p := range all {
+		if which(p.GetIdentity()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {
 			last = p
 		}
 	}
-	return last, nil
+	return last
 }

@@ -102,73 +102,72 @@ func TestCertificateIsReadAgain(t *testing.T) {
 // pollers is a cluster that workers poll.
 type pollers struct {
 	client.Client
-	last map[string]time.Time // when a worker has polled last, by identity; zero: just now
+	until map[string]time.Time // when a worker polls last, by identity
 }
 
 func (p pollers) DescribeTaskQueue(
 	context.Context, string, enumspb.TaskQueueType,
 ) (*workflowservice.DescribeTaskQueueResponse, error) {
 	out := &workflowservice.DescribeTaskQueueResponse{}
-	for identity, at := range p.last {
-		if at.IsZero() {
-			at = time.Now()
+	for worker, until := range p.until {
+		at := time.Now()
+		if at.After(until) {
+			at = until
 		}
-		out.Pollers = append(out.Pollers, &taskqueuepb.PollerInfo{Identity: identity, LastAccessTime: timestamppb.New(at)})
+		out.Pollers = append(out.Pollers, &taskqueuepb.PollerInfo{Identity: worker, LastAccessTime: timestamppb.New(at)})
 	}
 	return out, nil
 }
 
 // TestOneServerWorks: a server waits for workers of other hosts that may have ended, and gives up when one goes on. It does not
-// wait for the worker of its predecessor, but gives up if that worker goes on: it is that of a copied host.
+// wait for the worker of its predecessor, but gives up if that worker goes on: it is that of a copied host. Temporal notes the
+// last poll of a worker that was killed a minute later.
 func TestOneServerWorks(t *testing.T) {
+	const forever, elsewhere = 24 * time.Hour, "ingot serve on b (/b)"
 	for name, c := range map[string]struct {
-		worker  string // "": that of the predecessor
-		goesOn  bool
+		worker  string        // "": that of the predecessor
+		polls   time.Duration // from now on; 0: there is no worker
+		started time.Duration // of the worker, after this server
 		refused bool          // before it works
 		waits   time.Duration // before it works, at least
 		givesUp bool          // afterwards
-		started time.Duration // of the worker, before this server
-		nothing bool
 	}{
-		"alone":                              {nothing: true},
-		"its predecessor has ended":          {},
-		"a copied host works":                {goesOn: true, givesUp: true},
-		"a copied host has started later":    {goesOn: true, started: -time.Minute},
-		"a worker of another host has ended": {worker: "ingot serve on b (/b)", waits: pollInterval},
-		"another host works":                 {worker: "ingot serve on b (/b)", goesOn: true, refused: true},
+		"alone":                               {},
+		"its predecessor has ended":           {polls: -time.Second},
+		"its predecessor was killed just now": {polls: time.Minute},
+		"a copied host works":                 {polls: forever, givesUp: true},
+		"a copied host starts later":          {polls: forever, started: time.Second},
+		"a copied host starts just before":    {polls: forever, started: -time.Second, givesUp: true},
+		"another host has ended":              {worker: elsewhere, polls: -time.Second, waits: pollInterval},
+		"another host was killed just now":    {worker: elsewhere, polls: time.Minute, waits: time.Minute + pollInterval},
+		"another host works":                  {worker: elsewhere, polls: forever, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &temporal{log: slog.New(slog.DiscardHandler)}
-				worker := c.worker + since
-				if c.worker == "" {
-					worker = s.workerName()
-				}
-				if c.started == 0 {
-					c.started = time.Minute
-				}
-				worker += time.Now().Add(-c.started).UTC().Format("2006-01-02T15:04:05.000Z")
-				p := pollers{last: map[string]time.Time{}}
-				switch {
-				case c.goesOn:
-					p.last[worker] = time.Time{}
-				case !c.nothing:
-					p.last[worker] = time.Now()
+				worker := s.workerName()
+				if c.worker != "" {
+					worker = c.worker + since
 				}
 				began := time.Now()
+				worker += began.Add(c.started).UTC().Format("2006-01-02T15:04:05.000Z")
+				p := pollers{until: map[string]time.Time{}}
+				if c.polls != 0 && c.started <= 0 {
+					p.until[worker] = began.Add(c.polls)
+				}
 				err := s.requireAlone(t.Context(), p)
 				require.Equal(t, c.refused, errors.Is(err, ErrSecondServer), "%v", err)
-				require.GreaterOrEqual(t, time.Since(began), c.waits)
-				if c.waits == 0 && !c.refused {
-					require.Zero(t, time.Since(began), "a restart waits for nothing")
-				}
 				if c.refused {
 					return
 				}
 				require.NoError(t, err)
-				identity := s.newWorkerIdentity()
-				p.last[identity] = time.Now()
-				err = s.staysAlone(t.Context(), p, identity)
+				require.WithinRange(t, time.Now(), began.Add(c.waits), began.Add(c.waits+5*time.Second))
+				own := s.newWorkerIdentity()
+				p.until[own] = began.Add(forever)
+				if c.started > 0 {
+					p.until[worker] = began.Add(c.polls)
+				}
+				err = s.staysAlone(t.Context(), p, own)
 				require.Equal(t, c.givesUp, errors.Is(err, ErrSecondServer), "%v", err)
 			})
 		})
@@ -184,9 +183,10 @@ func TestClusterIsAway(t *testing.T) {
 		var answer atomic.Pointer[error]
 		answers := func(err error) { answer.Store(&err) }
 		answers(nil)
-		ctx, cancel := context.WithCancel(t.Context())
 		var watching sync.WaitGroup
-		watching.Go(func() { s.watch(ctx, c, func(context.Context) error { return *answer.Load() }) })
+		watching.Go(func() {
+			require.ErrorIs(t, s.watch(t.Context(), c, func(context.Context) error { return *answer.Load() }), errOtherCluster)
+		})
 		check := func(up bool, problem string) {
 			t.Helper()
 			time.Sleep(2*checkInterval + time.Second)
@@ -207,7 +207,7 @@ func TestClusterIsAway(t *testing.T) {
 		check(true, "")
 		answers(serviceerror.NewPermissionDenied("the key has expired", ""))
 		check(false, "the key has expired")
-		cancel()
+		answers(errOtherCluster)
 		watching.Wait()
 	})
 }

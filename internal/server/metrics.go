@@ -97,7 +97,9 @@ func (c *inventoryCheck) intact() (intact, done bool) {
 
 // metrics returns the state of the connection.
 func (t *temporal) metrics() metrics.Temporal {
-	_, up := t.Client()
+	t.mu.Lock()
+	up := t.client != nil && t.err == nil
+	t.mu.Unlock()
 	m := metrics.Temporal{Up: up, Embedded: t.child != nil}
 	if m.Embedded {
 		m.Restarts = t.child.State().Restarts

@@ -44,12 +44,13 @@ type temporal struct {
 	underWay  activities.UnderWay
 	hold      *activities.Hold // of runs that a restored backup has left behind
 
-	stopping sync.WaitGroup // workers that end
+	stopping sync.WaitGroup  // workers that end
+	earlier  map[string]bool // workers that asked for tasks before those of this server
 
 	mu     sync.Mutex
 	client client.Client // nil: there is no connection
-	since  time.Time     // when client was there last, or this server started
-	err    error         // why there is no client
+	err    error         // why there is none, or why the cluster does not answer
+	since  time.Time     // when there was a client without error last, or this server started
 }
 
 // clusterRecords is what the inventory knows of the cluster.
@@ -127,7 +128,7 @@ func (t *temporal) status() api.TemporalStatus {
 		return out
 	}
 
-	if s := t.child.State(); s.Err != nil {
+	if s := t.child.State(); s.Err != nil && t.client == nil {
 		out.Error = s.Err.Error()
 	}
 	if t.cfg.TemporalIdentity() == "" {
@@ -203,7 +204,7 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 func (t *temporal) set(c client.Client, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.client != nil {
+	if t.client != nil && t.err == nil {
 		t.since = time.Now()
 	}
 	t.client, t.err = c, err
@@ -216,14 +217,14 @@ const (
 	failedChecks = 2
 )
 
-// watch keeps the state of a connection to a cluster until ctx ends. The SDK tells nobody when a cluster is away or refuses
-// this client: it tries again.
-func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) {
+// watch notes whether a cluster answers this client, until ctx ends or the namespace is another one. The SDK only tries again,
+// without a report.
+func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) error {
 	for failures := 0; ; {
 		select {
 		case <-time.After(checkInterval):
 		case <-ctx.Done():
-			return
+			return nil
 		}
 		limited, cancel := context.WithTimeout(ctx, checkInterval)
 		err := check(limited)
@@ -231,7 +232,9 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 		var busy *serviceerror.ResourceExhausted
 		switch {
 		case ctx.Err() != nil:
-			return
+			return nil
+		case errors.Is(err, errOtherCluster):
+			return err
 		case err == nil || errors.As(err, &busy):
 			if failures >= failedChecks {
 				t.log.Info("Temporal is ready again", "address", t.cfg.Temporal.Address)
@@ -241,42 +244,52 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 			continue
 		}
 		if failures++; failures == failedChecks {
-			t.log.Warn("Temporal does not answer: runs wait", "address", t.cfg.Temporal.Address, "error", err)
+			t.log.Warn("Temporal does not answer, or refuses this server: runs wait", "address", t.cfg.Temporal.Address, "error", err)
 		}
 		if failures >= failedChecks {
-			t.set(nil, err)
+			t.set(c, err)
 		}
 	}
 }
 
 // verifyCluster makes sure that the server is the site's own: the child that was started,
-// or the cluster and namespace in which the site's runs live, which no other server uses.
-func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID string) error {
+// or the cluster and namespace in which the site's runs live, which no other server uses. It returns its id.
+func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID string) (kept string, err error) {
 	id, err := t.identify(ctx, c)
 	if err != nil {
-		return fmt.Errorf("asking Temporal for its identity: %w", err)
+		return "", fmt.Errorf("asking Temporal for its identity: %w", err)
 	}
 	if t.child != nil {
 		if err := temporalchild.Verify(ctx, c.WorkflowService(), childID); err != nil {
-			return err
+			return "", err
 		}
 	} else {
 		for _, require := range []func(context.Context, client.Client) error{t.requireSetUp, t.requireAlone, t.refuseUsed} {
 			if err := require(ctx, c); err != nil {
-				return err
+				return "", err
 			}
 		}
 	}
 
-	kept, err := t.records.TemporalCluster(ctx, id)
+	if kept, err = t.records.TemporalCluster(ctx, id); err != nil {
+		return "", err
+	}
+	return kept, t.requireOwn(ctx, c, kept)
+}
+
+// errOtherCluster means that the cluster, or the namespace, is not the one in which the site's runs live.
+var errOtherCluster = errors.New("another Temporal")
+
+// requireOwn refuses a cluster or namespace other than kept.
+func (t *temporal) requireOwn(ctx context.Context, c client.Client, kept string) error {
+	id, err := t.identify(ctx, c)
 	if err != nil {
-		return err
+		return fmt.Errorf("asking Temporal for its identity: %w", err)
 	}
 	if kept != id {
-		return fmt.Errorf("this site's runs live in the Temporal with the id %s, and %s answers here: "+
-			"set temporal.address, or put the database back that belongs to this inventory", kept, id)
+		return human.WithKind(fmt.Errorf("this site's runs live in the Temporal with the id %s, and %s answers here: "+
+			"set temporal.address, or put the database back that belongs to this inventory", kept, id), errOtherCluster)
 	}
-
 	return nil
 }
 

@@ -46,7 +46,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	}
 	var started []worker.Worker
 	defer func() { t.stop(c, started) }()
-	if err := t.verifyCluster(ctx, c, clusterID); err != nil {
+	kept, err := t.verifyCluster(ctx, c, clusterID)
+	if err != nil {
 		return err
 	}
 
@@ -70,10 +71,10 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 			}
 		})
 		watching.Go(func() {
-			t.watch(ctx, c, func(ctx context.Context) error {
-				_, err := t.identify(ctx, c)
-				return err
-			})
+			err := t.watch(ctx, c, func(ctx context.Context) error { return t.requireOwn(ctx, c, kept) })
+			if err != nil {
+				giveUp(err)
+			}
 		})
 	}
 	t.log.Info("Temporal is ready", "address", opts.HostPort)
