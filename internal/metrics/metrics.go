@@ -72,7 +72,7 @@ type Config struct {
 	ReserveHeld func() bool
 	// Synchronized reports whether the clock of this host is.
 	Synchronized func() (bool, error)
-	// Certificates returns when those of listeners expire, by name.
+	// Certificates returns when those that this server shows expire, by name.
 	Certificates func() map[string]time.Time
 	// Traces are the spans that were sent and dropped.
 	Traces func() tracing.Counts

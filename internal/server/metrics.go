@@ -65,8 +65,8 @@ func (s *server) disks() ([]metrics.Disk, error) {
 	return out, err
 }
 
-// certificates returns when the certificates that this server shows expire: by listener (operator, agent), and under "temporal" the client
-// certificate for the Temporal cluster.
+// certificates returns when the certificates that this server shows expire: by listener (operator, agent), and as "temporal" the
+// one for the Temporal cluster.
 func (s *server) certificates() map[string]time.Time {
 	out := map[string]time.Time{}
 	add := func(name string, c tls.Certificate) {
