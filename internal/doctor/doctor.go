@@ -97,7 +97,11 @@ var connectionChecks = []check{
 
 var serverChecks = []check{
 	{"clock", "apt install chrony, on both", checkServerClock},
-	{"Temporal", "the log of ingot serve; an occupied port: temporal.port in the configuration; a cluster: ingot temporal setup --check", checkTemporal},
+	{
+		"Temporal",
+		"the log of ingot serve; an occupied port: temporal.port in the configuration; a cluster: ingot temporal setup --check",
+		checkTemporal,
+	},
 	{"notices", "ingot notify test; the receiver, and notify in the configuration", checkNotices},
 	{"secrets", "the log of ingot serve", checkSecrets},
 	{"images", "the log of ingot serve", checkImages},
