@@ -129,7 +129,7 @@ func (l listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// keep has systemd keep a socket under a name. If that fails, connections are refused after a crash; that is no error.
+// keep has systemd keep a socket under a name. If that fails, the service works, but connections are refused after a crash.
 func keep(name string, l *net.TCPListener) {
 	raw, err := l.SyscallConn()
 	if err != nil {

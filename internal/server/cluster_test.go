@@ -126,7 +126,7 @@ func TestOneServerWorks(t *testing.T) {
 	const forever, elsewhere = 24 * time.Hour, "ingot serve on b (/b)"
 	for name, c := range map[string]struct {
 		worker  string        // "": that of the predecessor
-		polls   time.Duration // from now on; 0: there is no worker
+		polls   time.Duration // from now on; 0: none
 		started time.Duration // of the worker, after this server
 		refused bool          // before it works
 		waits   time.Duration // before it works, at least

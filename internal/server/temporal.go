@@ -48,7 +48,7 @@ type temporal struct {
 	earlier  map[string]bool // workers that asked for tasks before those of this server
 
 	mu     sync.Mutex
-	client client.Client // nil: there is no connection
+	client client.Client // nil: not connected
 	err    error         // why there is none, or why the cluster does not answer
 	since  time.Time     // when there was a client without error last, or this server started
 }
@@ -274,18 +274,14 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 	if kept, err = t.records.TemporalCluster(ctx, id); err != nil {
 		return "", err
 	}
-	return kept, t.requireOwn(ctx, c, kept)
+	return kept, requireOwn(kept, id)
 }
 
 // errOtherCluster means that the cluster, or the namespace, is not the one in which the site's runs live.
 var errOtherCluster = errors.New("another Temporal")
 
-// requireOwn refuses a cluster or namespace other than kept.
-func (t *temporal) requireOwn(ctx context.Context, c client.Client, kept string) error {
-	id, err := t.identify(ctx, c)
-	if err != nil {
-		return fmt.Errorf("asking Temporal for its identity: %w", err)
-	}
+// requireOwn refuses a cluster or namespace with another id than kept.
+func requireOwn(kept, id string) error {
 	if kept != id {
 		return human.WithKind(fmt.Errorf("this site's runs live in the Temporal with the id %s, and %s answers here: "+
 			"set temporal.address, or put the database back that belongs to this inventory", kept, id), errOtherCluster)

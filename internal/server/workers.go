@@ -71,7 +71,13 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 			}
 		})
 		watching.Go(func() {
-			err := t.watch(ctx, c, func(ctx context.Context) error { return t.requireOwn(ctx, c, kept) })
+			err := t.watch(ctx, c, func(ctx context.Context) error {
+				id, err := t.identify(ctx, c)
+				if err != nil {
+					return err
+				}
+				return requireOwn(kept, id)
+			})
 			if err != nil {
 				giveUp(err)
 			}
