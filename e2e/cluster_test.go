@@ -94,10 +94,10 @@ func (s *Site) setUp(ctx context.Context, t *testing.T) (states map[string]strin
 }
 
 // TestTemporalCluster installs machines through a Temporal cluster, while each of its processes and its database are killed
-// and started again while runs are in progress, and the frontend refuses what is above a limit. The same machines are then installed
-// through the embedded Temporal, for the time.
+// and started again while runs are in progress, and the frontend refuses what is above a limit. As many machines are then installed
+// through an undisturbed cluster and through the embedded Temporal, for the time.
 func TestTemporalCluster(t *testing.T) {
-	ctx := needLab(t)
+	ctx := needLabFor(t, 25*time.Minute)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
 	s, c := clusterSite(ctx, t, lab.TemporalMTLS)
@@ -121,9 +121,16 @@ func TestTemporalCluster(t *testing.T) {
 	t.Logf("%d simulated and %d emulated machines: %.0f s, while every process was killed", len(machines), len(emulated), took.Seconds())
 	s.refuseSecond(ctx, t) // also now that the namespace has runs
 
-	embedded := site(ctx, t)
-	took = embedded.installAll(ctx, t, image, embedded.fleet(ctx, t, image, *clusterMachines), embedded.emulated(ctx, t), nil)
-	t.Logf("the same through the embedded Temporal, undisturbed: %.0f s", took.Seconds())
+	undisturbed := func(through string, s *Site) {
+		took := s.installAll(ctx, t, image, s.fleet(ctx, t, image, *clusterMachines), s.emulated(ctx, t), nil)
+		t.Logf("the same through %s, undisturbed: %.0f s", through, took.Seconds())
+	}
+	another, _ := clusterSite(ctx, t, lab.TemporalMTLS)
+	_, err = another.setUp(ctx, t)
+	require.NoError(t, err)
+	require.NoError(t, another.Start(ctx))
+	undisturbed("another cluster", another)
+	undisturbed("the embedded Temporal", site(ctx, t))
 }
 
 // fleet adds n simulated machines.
@@ -441,11 +448,7 @@ func TestTemporalAPIKey(t *testing.T) {
 // and every run ends right afterwards. Half of the machines boot the agent meanwhile, the others their installed systems, which
 // phone home.
 func TestTemporalAway(t *testing.T) {
-	if !*inLab {
-		t.Skip("needs root: make e2e FULL=1")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+*temporalAway)
-	defer cancel()
+	ctx := needLabFor(t, 10*time.Minute+*temporalAway)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
 	s, c := clusterSite(ctx, t, lab.TemporalOpen)

@@ -28,11 +28,17 @@ var (
 // lacks is a failure.
 func needLab(t *testing.T) context.Context {
 	t.Helper()
+	return needLabFor(t, 15*time.Minute)
+}
+
+// needLabFor is needLab for a test that may take longer.
+func needLabFor(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
 	if !*inLab {
 		t.Skip("needs root and QEMU: make e2e")
 	}
 	require.NoError(t, lab.Requirements())
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return ctx
 }
