@@ -235,12 +235,7 @@ func (x *cell) long() int {
 
 // TestChaosMatrix is make chaos.
 func TestChaosMatrix(t *testing.T) {
-	if !*inLab {
-		t.Skip("needs root: make chaos")
-	}
-	require.NoError(t, lab.Requirements())
-	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Minute)
-	defer cancel()
+	ctx := needLabFor(t, 65*time.Minute)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
 	groups := []chaosGroup{
