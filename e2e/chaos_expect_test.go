@@ -86,8 +86,8 @@ var phases = []string{
 var leftOut = map[string]string{
 	inventory.PhaseInstall: "another installer than the agent is at work. `TestInstaller` kills the server in it, and " +
 		"has installers fail and be late.",
-	inventory.PhaseStopping: "an attempt that was cancelled, is overdue or has lost its agent must end before anybody " +
-		"else writes. Runs of the table that lose their " +
+	inventory.PhaseStopping: "an attempt that was cancelled, is overdue or has lost its agent must end before another " +
+		"process writes. Runs of the table that lose their " +
 		"agent in an action go through it; `TestBetweenRuns` cancels, terminates and resets in mid-write.",
 }
 
@@ -165,9 +165,9 @@ var about = map[strike]string{
 type expected struct {
 	// none: the fault cannot hit anything in this phase.
 	none string
-	// person is the operator's answer to the expected question; the run then reaches its expected
+	// answer is the operator's answer to the expected question; the run then reaches its expected
 	// end. "" means that no question is asked.
-	person string
+	answer string
 	// powerOns is the maximum number of power-ons of the machine.
 	powerOns int
 }
@@ -179,7 +179,7 @@ func right(powerOns int) expected { return expected{powerOns: powerOns} }
 
 // asked is the expected end after an operator's answer.
 func asked(choice string, powerOns int) expected {
-	return expected{person: choice, powerOns: powerOns}
+	return expected{answer: choice, powerOns: powerOns}
 }
 
 func nothing(why string) expected { return expected{none: why} }
@@ -273,12 +273,12 @@ func TestChaosReport(t *testing.T) {
 	}
 	wrong := made(killServe, inventory.PhaseArm, true)
 	wrong.err = errors.New("bad")
-	person := made(refusedBMC, inventory.PhasePower, true)
-	person.asked = "q"
+	asked := made(refusedBMC, inventory.PhasePower, true)
+	asked.asked = "q"
 	done := map[strike]map[string]*cell{
 		killServe:  {inventory.PhasePlan: made(killServe, inventory.PhasePlan, true), inventory.PhaseArm: wrong},
 		cutBMC:     {inventory.PhaseReady: made(cutBMC, inventory.PhaseReady, false)},
-		refusedBMC: {inventory.PhasePower: person},
+		refusedBMC: {inventory.PhasePower: asked},
 	}
 	defer func(was bool) { *full = was }(*full)
 	for long, command := range map[bool]string{false: "make chaos", true: "make chaos FULL=1"} {
@@ -286,9 +286,9 @@ func TestChaosReport(t *testing.T) {
 		text := report(done, nil, time.Now(), time.Minute)
 		for _, want := range []string{
 			"Written by `" + command + "`;", "\n" + command + "    # commit ",
-			"\n4 cells: 2 ended right by themselves, 1 ended right after the answer", ", 1 ended in another way", "by themselves, 1 say *not felt*",
+			"\n4 cells: 2 ended right without help, 1 ended right after the operator", ", 1 ended\nin another way", "without help, 1 say *not felt*",
 			"| ingot serve | right, 3 s | WRONG |", "| right; not felt, 3 s |",
-			"| BMC refusing | power | person, then right, 3 s |", "- `install`: ", "- `stopping`: ",
+			"| BMC refusing | power | answered, then right, 3 s |", "- `install`: ", "- `stopping`: ",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("long form %t: no %q in\n%s", long, want, text)

@@ -83,7 +83,7 @@ func (x *cell) result() string {
 	case x.err != nil:
 		return "WRONG"
 	case x.asked != "":
-		return fmt.Sprintf("person, then right, %s", short(x.took))
+		return fmt.Sprintf("answered, then right, %s", short(x.took))
 	}
 	if !x.felt {
 		return "right; not felt, " + short(x.took)
@@ -291,7 +291,7 @@ var ownParts = []strike{killServe, killTemporal, killWorker}
 func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time, took time.Duration) string {
 	var b strings.Builder
 	pf := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
-	var cells, right, persons, unfelt, nothing int
+	var cells, right, answered, unfelt, nothing int
 	var worst time.Duration
 	var worstOf *cell
 	count := func(x *cell) string {
@@ -306,7 +306,7 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 				unfelt++
 			}
 		case x.err == nil:
-			persons++
+			answered++
 		}
 		if undisturbed := done[noFault][x.phase]; undisturbed != nil && x.err == nil && slices.Contains(ownParts, x.strike) {
 			lost := x.lostTime(undisturbed)
@@ -382,18 +382,18 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 		took.Round(time.Second),
 	)
 	pf(
-		"%d cells: %d ended right by themselves, %d ended right after the answer of a person whom the design has asked, "+
-			"%d ended in another way than\nexpected. In %d the fault has nothing to strike.\n\n",
+		"%d cells: %d ended right without help, %d ended right after the operator had answered the question that is expected "+
+			"there, %d ended\nin another way than expected. In %d the fault has nothing to strike.\n\n",
 		cells,
 		right,
-		persons,
-		cells-right-persons,
+		answered,
+		cells-right-answered,
 		nothing,
 	)
 	if unfelt > 0 {
 		pf(
-			"Of those that ended right by themselves, %d say *not felt*: the fault was made, and the run did not meet it, "+
-				"because it had no need of that part\nwhile it was broken. Such a cell shows no more than that.\n\n",
+			"Of those that ended right without help, %d say *not felt*: the fault was made, and the run did not meet it, "+
+				"because it did not need that part\nwhile it was broken. Such a cell shows only that.\n\n",
 			unfelt,
 		)
 	}

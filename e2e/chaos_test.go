@@ -445,21 +445,21 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		switch {
 		case x.asked == w.Question.ID:
 			return false, nil // the answer has been sent
-		case x.want.person == "" || x.asked != "":
-			return false, fmt.Errorf("%s: a person is asked: %s", x, w.Question.Text)
+		case x.want.answer == "" || x.asked != "":
+			return false, fmt.Errorf("%s: the operator is asked: %s", x, w.Question.Text)
 		}
 		x.asked = w.Question.ID
 		if err := answer(); err != nil {
 			return false, err
 		}
 		return false, x.c.REST(ctx, http.MethodPost, "/v1/workflows/"+x.run+"/decide",
-			workflows.Decision{Question: w.Question.ID, Choice: x.want.person}, nil)
+			workflows.Decision{Question: w.Question.ID, Choice: x.want.answer}, nil)
 	})
 	if err != nil {
 		return err
 	}
 	x.took = time.Since(x.struck)
-	if x.want.person != "" && x.asked == "" {
+	if x.want.answer != "" && x.asked == "" {
 		return fmt.Errorf("%s: nobody was asked", x)
 	}
 	return x.check(ctx)
@@ -978,7 +978,7 @@ func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
 			close(x.over)
 		})
 	}
-	if cells[0].want.person == "" {
+	if cells[0].want.answer == "" {
 		if err := cure(); err != nil {
 			c.t.Errorf("%s: taking the fault away: %v", cells[0], err)
 		}
