@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/payloadcodec"
@@ -75,7 +75,7 @@ func (t *temporal) codecHandler() http.Handler {
 
 // readAPIKey reads the file for every request, so that a key can be replaced while the server runs.
 func readAPIKey(file string) (string, error) {
-	b, err := os.ReadFile(file)
+	b, err := durable.ReadPrivate(file)
 	if err != nil {
 		return "", fmt.Errorf("temporal.api_key_file: %w", err)
 	}
@@ -149,6 +149,7 @@ type SetupStep struct {
 	// Why it is missing, and the command by which an administrator of the cluster makes it.
 	Why    string `json:"why,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
+	hidden bool   // this client may not look whether it is there
 }
 
 // SetUpCluster makes what Ingot needs in the cluster of temporal.address, or, if check is set, only looks. What is there
@@ -289,6 +290,7 @@ func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
 		switch t, ok := have[a]; {
 		case hidden:
 			step = missing(step, "this client may not list search attributes; it may be there already", remedy)
+			step.hidden = true
 		case ok && t != enumspb.INDEXED_VALUE_TYPE_KEYWORD:
 			step = missing(step, "it has the type "+t.String(),
 				fmt.Sprintf("temporal operator search-attribute remove --namespace %s --name %s && %s", name, a, remedy))
@@ -339,7 +341,7 @@ func (t *temporal) requireSetUp(ctx context.Context, c client.Client) error {
 		return err
 	}
 	for _, s := range steps {
-		if s.State == SetupMissing && !strings.Contains(s.Why, "may not") {
+		if s.State == SetupMissing && !s.hidden {
 			return human.Advise(fmt.Errorf("namespace %q: %s is missing: %s: %w", t.cfg.Temporal.Namespace, s.What, s.Why, inventory.ErrConflict),
 				"ingot temporal setup")
 		}
@@ -366,33 +368,42 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 	own := t.workerName()
 	others := func(identity string) bool { return !strings.HasPrefix(identity, own) }
 	if p := latest(all, others); p != nil {
-		t.log.Info("another server has worked on this namespace: waiting until it is certain that it has ended", "worker", p.GetIdentity())
+		err := fmt.Errorf("waiting until it is certain that another server of this namespace has ended: %s", p.GetIdentity())
+		t.log.Info("runs are not worked on yet", "reason", err)
+		t.set(nil, err)
 	}
-	return t.awaitEnd(ctx, c, others)
+	return t.awaitEnd(ctx, c, others, func(string) time.Duration { return pollInterval })
 }
 
-// awaitEnd waits until it is certain that the workers that others selects have ended, or returns an error that names one of
-// them. Their times are by the clock of the cluster, which may differ from that of this host.
-func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(identity string) bool) error {
-	began, noted := time.Now(), time.Now()
+// awaitEnd waits until no worker that others selects has been noted for pollInterval, because it is certain then that all of them
+// have ended. It returns a *secondServer if one is noted more than patience after the call. Times of workers are by the clock of
+// the cluster, which may differ from that of this host.
+func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(worker string) bool,
+	patience func(worker string) time.Duration,
+) error {
+	began := time.Now()
+	noted, asked := began, began
 	var last *taskqueuepb.PollerInfo
 	for {
 		all, err := polling(ctx, c)
-		if err != nil {
-			return err
-		}
 		now := latest(all, others)
 		switch {
+		case err != nil && last == nil:
+			return err
+		case err != nil: // what was not seen proves nothing
+			t.log.Info("looking for another server", "error", err)
+			noted = noted.Add(time.Since(asked))
 		case last == nil && now == nil:
 			return nil
 		case now.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime()):
-			if time.Since(began) > pollInterval {
+			if time.Since(began) > patience(now.GetIdentity()) {
 				return &secondServer{worker: now.GetIdentity(), namespace: t.cfg.Temporal.Namespace, address: t.cfg.Temporal.Address}
 			}
 			last, noted = now, time.Now()
 		case time.Since(noted) > pollInterval:
 			return nil
 		}
+		asked = time.Now()
 		select {
 		case <-time.After(2 * time.Second):
 		case <-ctx.Done():
@@ -401,19 +412,29 @@ func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(id
 	}
 }
 
-// staysAlone looks again after the workers of this server have started: another server may have started at the same time, or
-// on a copy of this host, where workers have the same name. The later one gives up.
+// staysAlone looks for another server for as long as this one works: it may have started at the same time, while the cluster knew
+// no worker (Temporal keeps them in memory), or on a copy of this host, where workers have the same name. One of the two gives up.
+// It returns an error if that is this one, and nil when ctx ends.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
+	others := func(worker string) bool { return worker != identity }
+	// The server that found the other one at its start gives up first. If neither did, or both, the later one does.
+	patience := func(worker string) time.Duration {
+		if t.earlier[worker] {
+			return pollInterval
+		}
+		return 2 * pollInterval
+	}
 	for {
-		err := t.awaitEnd(ctx, c, func(other string) bool { return other != identity })
+		err := t.awaitEnd(ctx, c, others, patience)
 		var other *secondServer
 		switch {
+		case ctx.Err() != nil:
+			return nil
 		case errors.As(err, &other) && (t.earlier[other.worker] || startedLater(identity, other.worker)):
 			return err
-		case err == nil || other != nil || ctx.Err() != nil:
-			return nil
+		case err != nil:
+			t.log.Warn("looking for another server", "error", err)
 		}
-		t.log.Info("looking for another server", "error", err)
 		select {
 		case <-time.After(checkInterval):
 		case <-ctx.Done():

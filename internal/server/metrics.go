@@ -66,7 +66,7 @@ func (s *server) disks() ([]metrics.Disk, error) {
 }
 
 // certificates returns when the certificates that this server shows expire: by listener (operator, agent), and as "temporal" the
-// one for the Temporal cluster.
+// one for the Temporal cluster. One whose files cannot be used has expired in 1970, because the next connection needs it.
 func (s *server) certificates() map[string]time.Time {
 	out := map[string]time.Time{}
 	add := func(name string, c tls.Certificate) {
@@ -81,8 +81,10 @@ func (s *server) certificates() map[string]time.Time {
 		add("agent", s.secrets.agentTLS)
 	}
 	if s.cfg.Temporal.TLSCert != "" {
-		if c, err := clientCertificate(s.cfg.Temporal); err == nil { // otherwise the next connection fails, and the log says why
+		if c, err := clientCertificate(s.cfg.Temporal); err == nil {
 			add("temporal", *c)
+		} else {
+			out["temporal"] = time.Unix(0, 0)
 		}
 	}
 	return out

@@ -36,6 +36,7 @@ type temporal struct {
 	log     *slog.Logger
 	child   *temporalchild.Supervisor // nil: a cluster by address
 	tls     *tls.Config               // of connections to the child; nil: without TLS
+	cluster client.Options            // without a child
 	records clusterRecords
 	tracing *tracing.Tracing // nil: runs have no traces
 	// codec encrypts payloads in a cluster by address, and converter uses it; nil: they stay plain.
@@ -49,7 +50,7 @@ type temporal struct {
 
 	mu     sync.Mutex
 	client client.Client // nil: not connected
-	err    error         // why there is none, or why the cluster does not answer
+	err    error         // why there is no client, or why the cluster does not answer
 	since  time.Time     // when there was a client without error last, or this server started
 }
 
@@ -72,7 +73,7 @@ func (s *server) newTemporal() (*temporal, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.converter = opts.DataConverter
+		t.cluster, t.converter = opts, opts.DataConverter
 		t.codec, err = payloadCodec(s.cfg.Temporal)
 		return t, err
 	}
@@ -158,7 +159,7 @@ func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 	defer t.stopping.Wait()
 	if t.child == nil {
-		return t.workAt(ctx, do)
+		return t.keepWorking(ctx, do, t.cluster, "")
 	}
 
 	return t.child.While(ctx, func(ctx context.Context, srv temporalchild.Server) error {
@@ -171,14 +172,6 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 			},
 		}, srv.ClusterID)
 	})
-}
-
-func (t *temporal) workAt(ctx context.Context, do *activities.Activities) error {
-	opts, err := ClusterOptions(t.cfg.Temporal)
-	if err != nil {
-		return err
-	}
-	return t.keepWorking(ctx, do, opts, "")
 }
 
 // keepWorking works until ctx ends, and tries again after errors.
@@ -215,17 +208,22 @@ const (
 	checkInterval = 5 * time.Second
 	// failedChecks in a row mean that it does not.
 	failedChecks = 2
+	// lease is how long this server works while the cluster is away. It is shorter than pollInterval, after which a server on
+	// another host is certain that this one has ended: this one looks for it before it works again.
+	lease = time.Minute
 )
 
-// watch notes whether a cluster answers this client, until ctx ends or the namespace is another one. The SDK only tries again,
-// without a report.
+// watch records whether a cluster answers this client, until ctx ends. It returns errOtherCluster if the namespace was replaced, and
+// another error if the cluster has been away for longer than lease. The SDK retries without reporting.
 func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) error {
+	answered := time.Now()
 	for failures := 0; ; {
 		select {
 		case <-time.After(checkInterval):
 		case <-ctx.Done():
 			return nil
 		}
+		asked := time.Now()
 		limited, cancel := context.WithTimeout(ctx, checkInterval)
 		err := check(limited)
 		cancel()
@@ -239,7 +237,7 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 			if failures >= failedChecks {
 				t.log.Info("Temporal is ready again", "address", t.cfg.Temporal.Address)
 			}
-			failures = 0
+			answered, failures = asked, 0
 			t.set(c, nil)
 			continue
 		}
@@ -248,6 +246,9 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 		}
 		if failures >= failedChecks {
 			t.set(c, err)
+		}
+		if time.Since(answered) > lease {
+			return fmt.Errorf("no answer for %s: %w", human.Span(lease), err)
 		}
 	}
 }
