@@ -235,7 +235,7 @@ func TestOneOfTwoServersWorks(t *testing.T) {
 						if err := s.staysAlone(ctx, p, own); err != nil {
 							require.ErrorIs(t, err, ErrSecondServer)
 							gaveUp.Add(1)
-							p.poll(own, time.Now())
+							p.poll(own, time.Now().Add(workerStopTimeout))
 						}
 					}
 					var servers sync.WaitGroup
