@@ -163,7 +163,7 @@ type Server struct {
 // stats are the counters of Stats.
 type stats struct {
 	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown, dhcpDirect atomic.Int64
-	tftpServed, tftpRefused                                                         atomic.Int64
+	tftpServed, tftpRefused, tftpAborted                                            atomic.Int64
 }
 
 // Stats counts since the start of the server.
@@ -176,6 +176,7 @@ type Stats struct {
 	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
 	TFTPServed    int64 `json:"tftpServed"`
 	TFTPRefused   int64 `json:"tftpRefused"`
+	TFTPAborted   int64 `json:"tftpAborted"` // by the client, or without an answer of it
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
 	SyslogDropped int64 `json:"syslogDropped"` // lines of machines
@@ -191,7 +192,7 @@ func (s *Server) Stats() Stats {
 		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
 		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
-		TFTPRefused: s.stats.tftpRefused.Load(), EventsDropped: s.rec.droppedEvents.Load(),
+		TFTPRefused: s.stats.tftpRefused.Load(), TFTPAborted: s.stats.tftpAborted.Load(), EventsDropped: s.rec.droppedEvents.Load(),
 		SeenDropped: s.rec.droppedSeen.Load(), SyslogDropped: s.rec.lines.dropped.Load(),
 		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(), HTTP: s.requests.Counts(),
 	}

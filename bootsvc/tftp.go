@@ -65,8 +65,11 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSes
 		switch {
 		case err == nil:
 			s.stats.tftpServed.Add(1)
-		case !errors.Is(err, errOptional):
+		case errors.Is(err, errOptional):
+		case errors.Is(err, errNoFile), errors.Is(err, errBusy):
 			s.stats.tftpRefused.Add(1)
+		default:
+			s.stats.tftpAborted.Add(1)
 		}
 		c.finish(session, err)
 	}()

@@ -113,7 +113,10 @@ func TestTFTPSizeProbe(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
 	// The client is done before the server has read the last ACK.
-	waitFor(t, func() bool { return s.Stats().TFTPServed == 1 })
+	waitFor(t, func() bool { return s.Stats().TFTPServed == 1 && s.Stats().TFTPAborted == 1 })
+	if n := s.Stats().TFTPRefused; n != 0 {
+		t.Errorf("%d refused", n)
+	}
 	if kinds := j.kinds(t, s); kinds != inventory.EventLoader {
 		t.Errorf("events %q", kinds)
 	}

@@ -247,6 +247,7 @@ func (c *collector) readNetwork(_ context.Context, o out) error {
 		o.put("ingot_dhcp_packets_dropped_total", float64(s.DHCPDirect), "not-relayed")
 		o.put("ingot_tftp_transfers_total", float64(s.TFTPServed), "served")
 		o.put("ingot_tftp_transfers_total", float64(s.TFTPRefused), "refused")
+		o.put("ingot_tftp_transfers_total", float64(s.TFTPAborted), "aborted")
 		o.put("ingot_syslog_lines_dropped_total", float64(s.SyslogDropped), "too-many")
 		o.put("ingot_syslog_lines_dropped_total", float64(s.SyslogUnknown), "unknown-host")
 		o.putRequests("boot", s.HTTP)

@@ -82,7 +82,7 @@ func networkMetrics() []Metric {
 		},
 		{"ingot_dhcp_packets_unknown_total", Counter, nil, "DHCP packets of machines that are not in the inventory."},
 		{"ingot_dhcp_other_servers", Gauge, nil, "Other DHCP servers that were seen in the last hour."},
-		{"ingot_tftp_transfers_total", Counter, []string{"outcome"}, "TFTP requests: served or refused."},
+		{"ingot_tftp_transfers_total", Counter, []string{"outcome"}, "TFTP requests: served, refused or aborted. Firmware that asks for the size alone aborts."},
 		{
 			"ingot_http_requests_total", Counter,
 			[]string{"listener", "code"},
@@ -102,7 +102,7 @@ func serverMetrics() []Metric {
 		{"ingot_database_wait_seconds_total", Counter, []string{"pool"}, "Time that statements waited for a connection."},
 		{"ingot_inventory_intact", Gauge, nil, "0 if the check of the inventory at the start found damage."},
 
-		{"ingot_temporal_up", Gauge, nil, "1 while this server is connected to Temporal."},
+		{"ingot_temporal_up", Gauge, nil, "1 while Temporal answers this server's requests."},
 		{"ingot_temporal_restarts_total", Counter, nil, "Ends of the embedded Temporal server, which is then started again."},
 		{"ingot_signals_refused_total", Counter, nil, "Events that Temporal has refused permanently."},
 		{"ingot_repairs_total", Counter, []string{"what"}, "Repairs of the reconcile loop: grant, record, window or fenced-run."},
