@@ -38,6 +38,12 @@ func TestTemporalEnvOfAnotherCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "http://127.0.0.1:8080/codec", encrypted["TEMPORAL_CODEC_ENDPOINT"])
 
+	byKey := cfg
+	byKey.Temporal = config.Temporal{Address: "127.0.0.1:7233", APIKeyFile: ca}
+	env, err = server.TemporalEnv(byKey, "")
+	require.NoError(t, err)
+	require.Equal(t, "false", env["TEMPORAL_TLS"], "the server does not use TLS there")
+
 	out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "X="+shellWord(ca)+"; printf %s \"$X\"").Output()
 	require.NoError(t, err)
 	require.Equal(t, ca, string(out))

@@ -130,11 +130,11 @@ func LocalURL(c config.Config) string {
 	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	if config.Loopback(c.Listen) {
-		return "http://" + net.JoinHostPort(host, port)
+	scheme := "https://"
+	if c.TLSCert == "" && config.Loopback(c.Listen) {
+		scheme = "http://"
 	}
-
-	return "https://" + net.JoinHostPort(host, port)
+	return scheme + net.JoinHostPort(host, port)
 }
 
 // ServerAnswers reports whether a server of the configuration runs.

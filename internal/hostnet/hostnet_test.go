@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/config"
 )
 
 // The tables of a NAS at 192.168.1.10, as /proc/net/route has them on x86-64: without a route to 10.10.20.0/24, and with one by 192.168.1.2.
@@ -33,6 +35,19 @@ func TestRouteTo(t *testing.T) {
 		if known != (c.prefix != "") || known && (w.To.String() != c.prefix || w.String() != c.way) {
 			t.Errorf("to %s: %v by %s (%t), want %q by %q", c.to, w.To, w, known, c.prefix, c.way)
 		}
+	}
+}
+
+func TestLocalURL(t *testing.T) {
+	for _, c := range []struct{ listen, cert, want string }{
+		{"127.0.0.1:8080", "", "http://127.0.0.1:8080"},
+		{"127.0.0.1:8080", "/x.pem", "https://127.0.0.1:8080"},
+		{"0.0.0.0:8080", "", "https://127.0.0.1:8080"},
+		{":8080", "", "https://127.0.0.1:8080"},
+		{"192.168.1.10:8080", "", "https://192.168.1.10:8080"},
+		{"[::1]:8080", "", "http://[::1]:8080"},
+	} {
+		require.Equal(t, c.want, LocalURL(config.Config{Listen: c.listen, TLSCert: c.cert}))
 	}
 }
 

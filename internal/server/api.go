@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/inventory"
@@ -65,7 +66,7 @@ func (s *server) newAPI() (*api.API, error) {
 			TokenSHA256: sha256.Sum256([]byte(s.secrets.token)), ClaimKey: s.secrets.claim,
 			MetricsSHA256: sha256.Sum256([]byte(identity.MetricsToken(s.secrets.token))),
 			CodecSHA256:   sha256.Sum256([]byte(identity.CodecToken(s.secrets.token))), CodecOrigin: s.cfg.Temporal.UIOrigin,
-			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: baseURL(s.cfg),
+			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: hostnet.LocalURL(s.cfg),
 		},
 		Images: api.ImageConfig{
 			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,

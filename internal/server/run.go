@@ -15,6 +15,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/listener"
 	"github.com/ingotmetal/ingot/internal/site"
@@ -157,21 +158,14 @@ func (s *server) greet() {
 		netboot = describeNetboot(s.cfg.Netboot, s.netboot.address)
 	}
 	if s.Out == nil {
-		s.log.Info("the server answers", "version", s.Version, "url", baseURL(s.cfg), "netboot", netboot)
+		s.log.Info("the server answers", "version", s.Version, "url", hostnet.LocalURL(s.cfg), "netboot", netboot)
 		return
 	}
 
-	_, err := fmt.Fprintf(s.Out, "ingot %s: %s (ingot login-link opens the page)\nnetboot %s\n", s.Version, baseURL(s.cfg), netboot)
+	_, err := fmt.Fprintf(s.Out, "ingot %s: %s (ingot login-link opens the page)\nnetboot %s\n", s.Version, hostnet.LocalURL(s.cfg), netboot)
 	if err != nil {
 		s.log.Warn("greeting", "error", err)
 	}
-}
-
-func baseURL(cfg config.Config) string {
-	if config.Loopback(cfg.Listen) {
-		return "http://" + cfg.Listen
-	}
-	return "https://" + cfg.Listen
 }
 
 // describeNetboot says on which network machines are answered.

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/temporalchild"
 	"github.com/ingotmetal/ingot/inventory"
@@ -40,10 +41,13 @@ func TemporalEnv(cfg config.Config, certificate string) (map[string]string, erro
 		env["TEMPORAL_TLS_SERVER_NAME"] = t.TLSServerName
 	}
 	if t.EncryptionKeyFile != "" {
-		env["TEMPORAL_CODEC_ENDPOINT"] = baseURL(cfg) + "/codec"
+		env["TEMPORAL_CODEC_ENDPOINT"] = hostnet.LocalURL(cfg) + "/codec"
 	}
-	if cert != "" || ca != "" || env["TEMPORAL_TLS_SERVER_NAME"] != "" || t.APIKeyFile != "" && !config.Loopback(t.Address) {
+	switch {
+	case cert != "" || ca != "" || env["TEMPORAL_TLS_SERVER_NAME"] != "" || t.APIKeyFile != "" && !config.Loopback(t.Address):
 		env["TEMPORAL_TLS"] = "true"
+	case t.APIKeyFile != "": // a client with an API key uses TLS otherwise
+		env["TEMPORAL_TLS"] = "false"
 	}
 
 	for name, file := range map[string]string{"CLIENT_CERT": cert, "CLIENT_KEY": key, "SERVER_CA_CERT": ca} {
