@@ -53,7 +53,8 @@ func (q Quiet) Handler() http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		if !hosts[hostname(r.Host)] {
+		host := hostname(r.Host)
+		if !hosts[host] && !(r.URL.Path == metricsPath && isAddress(host)) { // a scrape learns why there is nothing to read
 			reply(w, http.StatusForbidden, httpapi.ErrorBody{Error: otherHost, Code: httpapi.CodeForbidden})
 			return
 		}

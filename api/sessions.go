@@ -284,10 +284,13 @@ func (l *sessions) checkHost(c *gin.Context) {
 // address of the pod, which the configuration cannot know. DNS rebinding needs a name, so an address is safe even for a browser that
 // has a client certificate.
 func (l *sessions) isScrapeByAddress(c *gin.Context, host string) bool {
-	if _, err := netip.ParseAddr(host); err != nil {
-		return false
-	}
-	return c.FullPath() == metricsPath && l.isMeter(c)
+	return isAddress(host) && c.FullPath() == metricsPath && l.isMeter(c)
+}
+
+// isAddress reports whether the host of a request is an IP address.
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
 }
 
 const otherHost = "this server does not answer under that host name"

@@ -111,6 +111,9 @@ func TestQuiet(t *testing.T) {
 	admin := header{"Authorization", "Bearer " + adminToken}
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/healthz", nil).Code)
 	require.Equal(t, http.StatusForbidden, send(t, h, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}).Code)
+	byAddress := header{"Host", "10.0.0.9:8080"}
+	require.Equal(t, http.StatusServiceUnavailable, send(t, h, http.MethodGet, "/metrics", nil, byAddress).Code, "a scrape")
+	require.Equal(t, http.StatusForbidden, send(t, h, http.MethodGet, "/", nil, byAddress).Code)
 	for _, path := range []string{"/v1/status", "/v1/site"} {
 		require.Equal(t, http.StatusUnauthorized, send(t, h, http.MethodGet, path, nil).Code, path)
 		r := send(t, h, http.MethodGet, path, nil, admin)

@@ -37,7 +37,7 @@ type Instance interface {
 	RotateKeys(ctx context.Context) (int, error)
 	// CopyDatabases adds copies of both databases, made in dir, to an archive. It stops
 	// Temporal after its copy and closes the inventory. Both are closed when ended has
-	// returned; after an error, ended returns at once.
+	// returned; after an error, ended waits for Temporal alone.
 	CopyDatabases(ctx context.Context, d *archive.Draft, dir string) (ended func() error, err error)
 }
 

@@ -23,6 +23,7 @@ type question struct {
 	since  time.Time
 	about  []inventory.Peer // peers that may be the site
 	answer chan decided
+	closed chan struct{} // the question is closed
 }
 
 // open opens or updates the question. isNew means that none was open before.
@@ -35,7 +36,7 @@ func (q *question) open(why string, now time.Time, about []inventory.Peer) (answ
 	}
 	q.why, q.about = why, about
 	if q.answer == nil {
-		q.answer = make(chan decided)
+		q.answer, q.closed = make(chan decided), make(chan struct{})
 	}
 
 	return q.answer, isNew
@@ -44,6 +45,9 @@ func (q *question) open(why string, now time.Time, about []inventory.Peer) (answ
 func (q *question) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.answer != nil {
+		close(q.closed)
+	}
 	q.why, q.about, q.answer = "", nil, nil
 }
 
@@ -87,7 +91,7 @@ func (s *Source) Waiting() (why string, since time.Time) {
 func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q := &s.question
 	q.mu.Lock()
-	answer, about, err := q.answer, inventory.Peer{}, error(nil)
+	answer, closed, about, err := q.answer, q.closed, inventory.Peer{}, error(nil)
 	if decision == inventory.GiveUp && answer != nil {
 		about, err = findPeer(q.about, peer)
 	}
@@ -104,6 +108,8 @@ func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	select {
 	case answer <- decided{decision, about}:
 		return nil
+	case <-closed:
+		return fmt.Errorf("the question was answered meanwhile: %w", inventory.ErrConflict)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -647,6 +648,19 @@ func TestOperatorDecides(t *testing.T) {
 		require.Equal(t, Retired, s.Role)
 		require.ErrorIs(t, w.source.Decide(t.Context(), word, ""), inventory.ErrConflict)
 	}
+}
+
+// TestDecisionAfterTheAnswer: a decision on a question that has been answered meanwhile is refused at once.
+func TestDecisionAfterTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Source
+		s.question.open("um760 is silent", time.Now(), nil) // and the peers are being asked, so no decision is awaited
+		decided := make(chan error, 1)
+		go func() { decided <- s.Decide(t.Context(), inventory.TakeOver, "") }()
+		synctest.Wait()
+		s.question.close()
+		require.ErrorIs(t, <-decided, inventory.ErrConflict)
+	})
 }
 
 // TestGiveUpNamesThePeer: a server with several peers retires in favor of the peer that
