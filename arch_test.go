@@ -99,7 +99,7 @@ var may = map[string]string{
 	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve internal/tracing inventory github.com/prometheus/client_golang",
 
 	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
-		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/endpoint " +
+		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/durable internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring " +
 		"internal/httpserve internal/listener internal/memlimit internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +

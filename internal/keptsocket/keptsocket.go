@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// unusedFor is how long inherited sockets wait for a Listen. Then they are closed: their address is no longer configured.
+	// unusedFor is how long inherited sockets wait for a Listen. Then they are closed: usually their address is not configured any more.
 	unusedFor = time.Minute
 	// freedIn is how long systemd may take to close a socket that it is told to drop.
 	freedIn = 5 * time.Second
