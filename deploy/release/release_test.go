@@ -65,6 +65,44 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// TestVersion: a tag is the version, and every other commit has Go's pseudo-version after the tag before it.
+func TestVersion(t *testing.T) {
+	script, err := filepath.Abs("version.sh")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	command := func(name string, args ...string) string {
+		c := exec.Command(name, args...)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_COMMITTER_DATE=@1700000000 +0100",
+			"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s %v: %s", name, args, out)
+		return strings.TrimSpace(string(out))
+	}
+	command("git", "init", "-q")
+	for _, step := range []struct {
+		tags []string
+		want string // COMMIT: time and id of the commit
+	}{
+		{nil, "0.0.0-COMMIT"},
+		{[]string{"v1.0.0-rc.1"}, "1.0.0-rc.1"},
+		{nil, "1.0.0-rc.1.0.COMMIT"},
+		{[]string{"v1.0.0-rc.2", "v1.0.0"}, "1.0.0"},
+		{nil, "1.0.1-0.COMMIT"},
+		{[]string{"v1.9.9"}, "1.9.9"},
+		{nil, "1.9.10-0.COMMIT"},
+		{[]string{"v2.0.0-gamma-g1"}, "2.0.0-gamma-g1"},
+		{nil, "2.0.0-gamma-g1.0.COMMIT"},
+	} {
+		command("git", "commit", "-q", "--allow-empty", "-m", step.want)
+		for _, tag := range step.tags {
+			command("git", "tag", tag)
+		}
+		commit := "20231114221320-" + command("git", "rev-parse", "HEAD")[:12]
+		require.Equal(t, strings.ReplaceAll(step.want, "COMMIT", commit)+" 1700000000", command(script))
+	}
+}
+
 // TestDocs: the package and the tarball have the documentation, and the files of deploy/monitoring where the links of monitoring.md lead.
 func TestDocs(t *testing.T) {
 	for _, script := range []string{"package.sh", "release.sh"} {
