@@ -65,6 +65,53 @@ func TestScripts(t *testing.T) {
 	}
 }
 
+// TestPreinst: an older package is refused over data in data_dir, and the recipe names that folder.
+func TestPreinst(t *testing.T) {
+	text, err := os.ReadFile("debian/preinst")
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		config  string // DATA is another folder than the default
+		data    string // the folder that has a database
+		args    []string
+		refused bool
+	}{
+		"default":         {"listen: 127.0.0.1:8080\n", "var", []string{"upgrade", "2.0", "1.0"}, true},
+		"no file":         {"", "var", []string{"upgrade", "2.0", "1.0"}, true},
+		"plain":           {"data_dir: DATA\n", "srv", []string{"upgrade", "2.0", "1.0"}, true},
+		"comment":         {"netboot: {}\ndata_dir:  DATA   # a disk\n", "srv", []string{"upgrade", "2.0", "1.0"}, true},
+		"double quotes":   {"data_dir: \"DATA\"\n", "srv", []string{"upgrade", "2.0", "1.0"}, true},
+		"single quotes":   {"data_dir: 'DATA' # a disk\r\n", "srv", []string{"upgrade", "2.0", "1.0"}, true},
+		"slash":           {"data_dir: DATA/\n", "srv", []string{"upgrade", "2.0", "1.0"}, true},
+		"other key":       {"netboot:\n  data_dir: DATA\n# data_dir: DATA\n", "var", []string{"upgrade", "2.0", "1.0"}, true},
+		"after a removal": {"data_dir: DATA\n", "srv", []string{"install", "2.0", "1.0"}, true},
+		"data elsewhere":  {"data_dir: DATA\n", "var", []string{"upgrade", "2.0", "1.0"}, false},
+		"data moved away": {"", "var.newer", []string{"upgrade", "2.0", "1.0"}, false},
+		"newer":           {"", "var", []string{"upgrade", "0.9", "1.0"}, false},
+		"first":           {"", "var", []string{"install"}, false},
+	} {
+		dir := t.TempDir()
+		data := filepath.Join(dir, c.data)
+		require.NoError(t, os.Mkdir(data, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(data, "ingot.db"), nil, 0o600))
+		if c.config != "" {
+			config := strings.ReplaceAll(c.config, "DATA", filepath.Join(dir, "srv"))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "ingot.yaml"), []byte(config), 0o600))
+		}
+		script := strings.NewReplacer("/etc/ingot", dir, "/var/lib/ingot", filepath.Join(dir, "var"), "@VERSION@", "1.0").Replace(string(text))
+
+		out, err := exec.Command("sh", append([]string{"-c", script, "preinst"}, c.args...)...).CombinedOutput()
+		if !c.refused {
+			require.NoError(t, err, "%s: %s", name, out)
+			require.Empty(t, string(out), name)
+			continue
+		}
+		require.Error(t, err, name)
+		require.Contains(t, string(out), "1.0 is older than 2.0", name)
+		require.Contains(t, string(out), "mv "+data+" "+data+".newer\n", name)
+		require.Contains(t, string(out), "mv "+data+".newer/images "+data+"/\n", name)
+	}
+}
+
 // TestVersion: a tag is the version, and every other commit has Go's pseudo-version after the tag before it.
 func TestVersion(t *testing.T) {
 	script, err := filepath.Abs("version.sh")
