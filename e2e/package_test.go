@@ -110,8 +110,15 @@ func packages(t *testing.T, dir string) (older, newer string) {
 	return pack(baseline, strings.TrimSpace(string(commit)), ""), pack("bin", "HEAD", "-next")
 }
 
+// The baseline's programs do not report that they are ready, as its own unit knows: dropIn has its type.
+const (
+	dropIn       = "/etc/systemd/system/ingot.service.d"
+	baselineUnit = "mkdir " + dropIn + " && printf '[Service]\\nType=exec\\n' > " + dropIn + "/baseline.conf && systemctl daemon-reload"
+)
+
 // TestPackage installs the Debian package of the baseline on a Debian with systemd, and upgrades it while machines are being installed.
-// The installations end right, an older package is refused, and nothing stays after a purge (security S13).
+// The installations end right, an older package is refused over the data, the recipe of install.md leads back to it, and nothing stays
+// after a purge (security S13).
 func TestPackage(t *testing.T) {
 	if !*full {
 		t.Skip("the long form: make e2e FULL=1")
@@ -146,9 +153,7 @@ func TestPackage(t *testing.T) {
 	h.must(ctx, "ingot init --interface eth0")
 	h.must(ctx, "sed -i 's,  loaders: .*,,; s,^netboot:,&\\n  loaders: /usr/share/ingot/ipxe,' /etc/ingot/ingot.yaml && ingot config check")
 	h.must(ctx, "echo 'INGOT_OPTIONS=\"--log-level debug\"' > /etc/default/ingot")
-	// The baseline's programs do not report that they are ready, as its own unit knows.
-	const dropIn = "/etc/systemd/system/ingot.service.d"
-	h.must(ctx, "mkdir "+dropIn+" && printf '[Service]\\nType=exec\\n' > "+dropIn+"/baseline.conf && systemctl daemon-reload")
+	h.must(ctx, baselineUnit)
 	h.must(ctx, "systemctl start ingot")
 	h.ready(ctx)
 	checkProcess(ctx, h)
@@ -156,6 +161,9 @@ func TestPackage(t *testing.T) {
 	h.must(ctx, "ingot template create --file /media/slow.yaml")
 	for _, m := range machines {
 		h.must(ctx, "ingot machine push --file /media/"+m.Name()+".yaml")
+	}
+	h.backUp(ctx)
+	for _, m := range machines {
 		h.must(ctx, "ingot machine provision "+m.Name())
 	}
 	require.NoError(t, gate.Reached(ctx))
@@ -192,11 +200,49 @@ func TestPackage(t *testing.T) {
 	require.NotEqual(t, pid, h.must(ctx, "systemctl show -p MainPID --value ingot"))
 	h.ready(ctx)
 
+	h.goBack(ctx, older, before)
+
 	// A removal keeps the data, a purge does not.
 	h.must(ctx, "dpkg -r ingot")
 	h.must(ctx, "test -e /var/lib/ingot/ingot.db && test -e /etc/ingot/keys.json && ! pgrep -u ingot && ! test -e /usr/bin/ingot")
 	h.must(ctx, "dpkg -P ingot")
 	h.must(ctx, "! ls -d /var/lib/ingot /etc/ingot /etc/default/ingot /usr/share/ingot && ! systemctl cat ingot")
+}
+
+// The backup that install.md makes before an upgrade.
+const (
+	backupFile     = "/backup/before.tar"
+	passphraseFile = "/etc/ingot/passphrase"
+)
+
+// backUp makes the backup as install.md does.
+func (h host) backUp(ctx context.Context) {
+	h.t.Helper()
+	h.must(ctx, "install -d -m 700 /backup")
+	h.must(ctx, "[ -e "+passphraseFile+" ] || (umask 077; head -c 24 /dev/urandom | base64 > "+passphraseFile+")")
+	h.must(ctx, "ingot backup --to "+backupFile+" --passphrase-file "+passphraseFile)
+}
+
+// goBack installs the older package and restores its backup, as install.md does: machines and images are there again.
+func (h host) goBack(ctx context.Context, older, version string) {
+	h.t.Helper()
+	h.must(ctx, "systemctl stop ingot && mv /var/lib/ingot /var/lib/ingot.newer")
+	h.must(ctx, "dpkg -i --force-downgrade /media/"+older)
+	require.Equal(h.t, version, h.must(ctx, "ingot version"))
+	h.must(ctx, "mv /var/lib/ingot.newer/images /var/lib/ingot/")
+	out := h.must(ctx, "ingot restore "+backupFile+" --yes --passphrase-file "+passphraseFile)
+	require.Contains(h.t, out, "restored backup")
+	require.NotContains(h.t, out, "image without its file")
+
+	h.must(ctx, baselineUnit)
+	h.must(ctx, "systemctl start ingot")
+	h.ready(ctx)
+	h.must(ctx, "! find /var/lib/ingot ! -user ingot | grep .")
+	for _, name := range []string{"acting", "booting"} {
+		require.Contains(h.t, h.must(ctx, "ingot machine list -o json"), `"`+name+`"`)
+	}
+	require.Contains(h.t, h.must(ctx, "ingot image list -o json"), `"sim"`)
+	h.must(ctx, "rm -r "+dropIn)
 }
 
 const slowTemplate = `version: "0.1"
