@@ -2,8 +2,8 @@
 # release.sh BIN OUT: make everything that is given out for the present commit.
 #
 #   BIN  gets the programs and boot files, built for release: -trimpath compiles everything again, the Temporal server among it
-#   OUT  gets the tarball, the Debian package, the container image, the Kubernetes manifests, the list of what is in them, and
-#        SHA256SUMS
+#   OUT  gets the tarball, the Debian package, the container image, the compose file, the Kubernetes manifests, the list of what is
+#        in them, and SHA256SUMS
 #
 # SIGN_KEY=FILE signs SHA256SUMS with a minisign key; INGOT_SIGN_PASSWORD is its password, if it has one. The same commit gives the
 # same bytes on the same Debian release, with the same packages in the cache of deploy/deps.sh.
@@ -51,14 +51,11 @@ tarball() {
   archive "$name"
 }
 
-# manifests: the chart and the overlays with this version of the image.
+# manifests: what runs this version of the image.
 manifests() {
-  local name=ingot-$VERSION-kubernetes
-  cp -r deploy/kubernetes "$work/$name"
-  rm -f "$work/$name"/*.go "$work/$name"/*.sh
-  sed -i "s/^version: .*/version: $VERSION/; s/^appVersion: .*/appVersion: \"$VERSION\"/" "$work/$name/chart/Chart.yaml"
-  sed -i "s/newTag: .*/newTag: \"$VERSION\"/" "$work/$name/base/kustomization.yaml"
-  archive "$name"
+  deploy/release/manifests.sh "$VERSION" "$work"
+  install -m 644 "$work/ingot-$VERSION.compose.yaml" "$OUT/"
+  archive "ingot-$VERSION-kubernetes"
 }
 
 export -f archive tarball manifests

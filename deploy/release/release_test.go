@@ -112,6 +112,42 @@ func TestPreinst(t *testing.T) {
 	}
 }
 
+// TestManifests: what runs the image of a release needs no build: it names the release's files and this version of the image.
+func TestManifests(t *testing.T) {
+	script, err := os.ReadFile("release.sh")
+	require.NoError(t, err)
+	require.Contains(t, string(script), "\n  deploy/release/manifests.sh ")
+	dir := t.TempDir()
+	out, err := exec.Command("./manifests.sh", "1.2.3", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return string(text)
+	}
+
+	compose := read("ingot-1.2.3.compose.yaml")
+	require.Contains(t, compose, "\n    image: ingot:1.2.3\n")
+	require.Contains(t, compose, "docker load < ingot-1.2.3.oci.tar\n")
+	require.NotContains(t, compose, "latest")
+	require.NotContains(t, compose, "make image")
+	own, err := os.ReadFile("../compose.yaml")
+	require.NoError(t, err)
+	_, ownServices, _ := strings.Cut(string(own), "image: ingot:latest")
+	_, services, _ := strings.Cut(compose, "image: ingot:1.2.3")
+	require.Equal(t, ownServices, services)
+
+	const kubernetes = "ingot-1.2.3-kubernetes/"
+	require.Contains(t, read(kubernetes+"chart/Chart.yaml"), "\nversion: 1.2.3\nappVersion: \"1.2.3\"\n")
+	require.Contains(t, read(kubernetes+"base/kustomization.yaml"), "\n    newTag: \"1.2.3\"\n")
+	for _, name := range []string{"ingot.rules.yml", "ingot-board.json"} {
+		require.NotEmpty(t, read(kubernetes+"monitoring/"+name))
+	}
+	tests, err := filepath.Glob(filepath.Join(dir, kubernetes, "*.go"))
+	require.NoError(t, err)
+	require.Empty(t, tests)
+}
+
 // TestVersion: a tag is the version, and every other commit has Go's pseudo-version after the tag before it.
 func TestVersion(t *testing.T) {
 	script, err := filepath.Abs("version.sh")
