@@ -196,15 +196,29 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestImagePullSecrets: the pod names the Secrets with which the node pulls the image.
+func TestImagePullSecrets(t *testing.T) {
+	objects := parse(t, render(t, valuesFile(t, "imagePullSecrets: [{name: my-registry}]\n")))
+	have := get(t, objects["Deployment ingot"], "spec", "template", "spec", "imagePullSecrets")
+	require.Equal(t, []any{object{"name": "my-registry"}}, have)
+}
+
+// valuesFile writes values for the chart to a file.
+func valuesFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
 // TestExtraSecrets: both containers see each Secret where the configuration names its files, and others may not read them: the server
 // refuses a file of keys otherwise.
 func TestExtraSecrets(t *testing.T) {
-	values := filepath.Join(t.TempDir(), "values.yaml")
-	require.NoError(t, os.WriteFile(values, []byte(`
+	values := valuesFile(t, `
 extraSecrets:
   - {name: ingot-temporal, mountPath: /etc/ingot-temporal}
   - {name: ingot.example.com-tls, mountPath: /etc/ingot-tls}
-`), 0o600))
+`)
 	pod := get(t, parse(t, render(t, values))["Deployment ingot"], "spec", "template", "spec")
 	for i, secret := range []struct{ name, mountPath string }{
 		{"ingot-temporal", "/etc/ingot-temporal"}, {"ingot.example.com-tls", "/etc/ingot-tls"},
