@@ -203,6 +203,20 @@ func TestImagePullSecrets(t *testing.T) {
 	require.Equal(t, []any{object{"name": "my-registry"}}, have)
 }
 
+// TestTLSConfig: values replace the default of the ServiceMonitor, which verifies nothing.
+func TestTLSConfig(t *testing.T) {
+	const monitor = "api: {scheme: HTTPS}\nconfig: \"listen: 0.0.0.0:8080\"\nserviceMonitor: {enabled: true%s}\n"
+	for tlsConfig, want := range map[string]object{
+		"": {"insecureSkipVerify": true},
+		", tlsConfig: {serverName: ingot.example.com, ca: {secret: {name: ingot-ca, key: ca.crt}}}": {
+			"serverName": "ingot.example.com", "ca": object{"secret": object{"name": "ingot-ca", "key": "ca.crt"}},
+		},
+	} {
+		objects := parse(t, render(t, valuesFile(t, fmt.Sprintf(monitor, tlsConfig))))
+		require.Equal(t, want, get(t, objects["ServiceMonitor ingot"], "spec", "endpoints", 0, "tlsConfig"))
+	}
+}
+
 // valuesFile writes values for the chart to a file.
 func valuesFile(t *testing.T, text string) string {
 	t.Helper()
