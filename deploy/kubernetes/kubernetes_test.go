@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -298,6 +299,30 @@ func checkPod(t *testing.T, deployment object, cfg config.Config) {
 	}
 }
 
+// rulesObject returns what the command of monitoring.md gives to kubectl.
+func rulesObject(t *testing.T) []byte {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/monitoring.md")
+	require.NoError(t, err)
+	command := regexp.MustCompile(`(?s)\n\(printf .*?\| kubectl -n ingot apply -f -\n`).Find(page)
+	require.NotEmpty(t, command)
+	c := exec.Command("bash", "-euc", "kubectl() { cat; }\n"+string(command))
+	c.Dir = ".." // of monitoring/, as in the release's archive
+	out, err := c.Output()
+	require.NoError(t, err)
+	return out
+}
+
+// TestRulesObject: the command of monitoring.md makes a PrometheusRule of the alert rules.
+func TestRulesObject(t *testing.T) {
+	text, err := os.ReadFile("../monitoring/ingot.rules.yml")
+	require.NoError(t, err)
+	var rules object
+	require.NoError(t, yaml.Unmarshal(text, &rules))
+	rule := parse(t, rulesObject(t))["PrometheusRule ingot"]
+	require.Equal(t, rules, get(t, rule, "spec"))
+}
+
 // run runs a tool and returns its output.
 func run(t *testing.T, input []byte, name string, args ...string) []byte {
 	t.Helper()
@@ -315,6 +340,7 @@ func TestTools(t *testing.T) {
 		t.Skip("the long form: make manifests")
 	}
 	schemas := writeSchemas(t)
+	t.Logf("rules: %s", run(t, rulesObject(t), "kubeconform", "-summary", "-schema-location", schemas, "-"))
 	for _, name := range append([]string{""}, overlays...) {
 		args, overlay := []string{"template", "ingot", "chart"}, "base"
 		values := ""

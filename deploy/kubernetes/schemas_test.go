@@ -32,7 +32,7 @@ func moduleDir(t *testing.T, module string) string {
 }
 
 // writeSchemas writes one JSON Schema for each kind, made of the OpenAPI description in Kubernetes' own source, and that of
-// ServiceMonitor from the Prometheus operator's. It returns where kubeconform finds them.
+// ServiceMonitor and PrometheusRule from the Prometheus operator's. It returns where kubeconform finds them.
 func writeSchemas(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(moduleDir(t, kubernetesModule), "api/openapi-spec/swagger.json"))
@@ -59,26 +59,27 @@ func writeSchemas(t *testing.T) string {
 	}
 	save("definitions.json", map[string]any{"definitions": swagger.Definitions})
 
-	b, err = os.ReadFile(
-		filepath.Join(moduleDir(t, operatorModule), "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"),
-	)
-	require.NoError(t, err)
-	var crd struct {
-		Spec struct {
-			Versions []struct {
-				Name   string
-				Schema struct {
-					OpenAPIV3Schema map[string]any `yaml:"openAPIV3Schema"`
+	for _, kind := range []string{"ServiceMonitor", "PrometheusRule"} {
+		file := "example/prometheus-operator-crd/monitoring.coreos.com_" + strings.ToLower(kind) + "s.yaml"
+		b, err = os.ReadFile(filepath.Join(moduleDir(t, operatorModule), file))
+		require.NoError(t, err)
+		var crd struct {
+			Spec struct {
+				Versions []struct {
+					Name   string
+					Schema struct {
+						OpenAPIV3Schema map[string]any `yaml:"openAPIV3Schema"`
+					}
 				}
 			}
 		}
-	}
-	require.NoError(t, yaml.Unmarshal(b, &crd))
-	for _, v := range crd.Spec.Versions {
-		makeStrict(v.Schema.OpenAPIV3Schema)
-		// Kubernetes itself judges metadata.
-		v.Schema.OpenAPIV3Schema["properties"].(map[string]any)["metadata"] = map[string]any{"type": "object"}
-		save(schemaName("monitoring.coreos.com", v.Name, "ServiceMonitor"), v.Schema.OpenAPIV3Schema)
+		require.NoError(t, yaml.Unmarshal(b, &crd))
+		for _, v := range crd.Spec.Versions {
+			makeStrict(v.Schema.OpenAPIV3Schema)
+			// Kubernetes itself judges metadata.
+			v.Schema.OpenAPIV3Schema["properties"].(map[string]any)["metadata"] = map[string]any{"type": "object"}
+			save(schemaName("monitoring.coreos.com", v.Name, kind), v.Schema.OpenAPIV3Schema)
+		}
 	}
 	return dir + "/{{ .ResourceKind }}{{ .KindSuffix }}.json"
 }
