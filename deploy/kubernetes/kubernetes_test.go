@@ -68,8 +68,16 @@ func parse(t *testing.T, text []byte) map[string]object {
 	}
 }
 
-// render renders the chart as helm does, as far as the chart needs it. values names a file, or is "" for the defaults.
+// render renders the chart with the values of a file, or with "" for the defaults.
 func render(t *testing.T, values string) []byte {
+	t.Helper()
+	out, err := renderChart(t, values)
+	require.NoError(t, err)
+	return out
+}
+
+// renderChart renders the chart as helm does, as far as the chart needs it. Its error is one of the chart's templates.
+func renderChart(t *testing.T, values string) ([]byte, error) {
 	t.Helper()
 	merged := map[string]any{}
 	for _, file := range slices.DeleteFunc([]string{"chart/values.yaml", values}, func(f string) bool { return f == "" }) {
@@ -95,6 +103,13 @@ func render(t *testing.T, values string) []byte {
 		b, err := yaml.Marshal(v)
 		return strings.TrimSuffix(string(b), "\n"), err
 	}
+	functions["fromYaml"] = func(text string) map[string]any {
+		v := map[string]any{}
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			v["Error"] = err.Error()
+		}
+		return v
+	}
 	tmpl.Funcs(functions)
 	files, err := filepath.Glob("chart/templates/*")
 	require.NoError(t, err)
@@ -110,11 +125,13 @@ func render(t *testing.T, values string) []byte {
 		if strings.HasSuffix(file, ".yaml") {
 			out.WriteString("---\n")
 			data := map[string]any{"Values": merged, "Chart": map[string]any{"AppVersion": chart["appVersion"]}}
-			require.NoError(t, tmpl.ExecuteTemplate(&out, file, data))
+			if err := tmpl.ExecuteTemplate(&out, file, data); err != nil {
+				return nil, err
+			}
 			out.WriteString("\n")
 		}
 	}
-	return out.Bytes()
+	return out.Bytes(), nil
 }
 
 // merge puts the values of from over those of into.
@@ -195,6 +212,28 @@ func TestChart(t *testing.T) {
 			require.NotNil(t, objects["PodDisruptionBudget ingot"])
 		})
 	}
+}
+
+// TestScheme: the chart refuses probes that the server of its configuration would not answer. That speaks HTTPS beyond loopback and
+// with a certificate.
+func TestScheme(t *testing.T) {
+	for values, scheme := range map[string]string{
+		"config: \"probe_every: 5s\"":                               "HTTP",
+		"config: \"listen: localhost:8080\"":                        "HTTP",
+		"config: \"listen: '[::1]:8080'\"":                          "HTTP",
+		"config: \"listen: 0.0.0.0:8080\"":                          "HTTPS",
+		"config: \"listen: :8080\"":                                 "HTTPS",
+		"config: \"{tls_cert: /etc/a.pem, tls_key: /etc/a.key}\"":   "HTTPS",
+		"config: |\n  netboot: {listen: 0.0.0.0}\n  reserve_mib: 1": "HTTP",
+	} {
+		_, err := renderChart(t, valuesFile(t, values+"\napi: {scheme: "+scheme+"}\n"))
+		require.NoError(t, err, values)
+		other := map[string]string{"HTTP": "HTTPS", "HTTPS": "HTTP"}[scheme]
+		_, err = renderChart(t, valuesFile(t, values+"\napi: {scheme: "+other+"}\n"))
+		require.ErrorContains(t, err, "set api.scheme to "+scheme, values)
+	}
+	_, err := renderChart(t, valuesFile(t, "config: \"listen: [\"\n"))
+	require.ErrorContains(t, err, "reading config")
 }
 
 // TestImagePullSecrets: the pod names the Secrets with which the node pulls the image.
