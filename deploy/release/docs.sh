@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# docs.sh DIR: copy the documentation to DIR, and the files of deploy/monitoring to where the links of monitoring.md lead. Links of other
-# pages to the rest of deploy/ lead nowhere in the copy.
+# docs.sh DIR: copy the documentation to DIR, and the parts of deploy/ to which its links lead. The compose file and the chart name the
+# image of a clone there; manifests.sh writes those of a release.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: docs.sh DIR" >&2; exit 2; }
 mkdir -p "$1"
 DIR=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 install -D -m 644 -t "$DIR/docs" docs/*.{md,png}
-install -D -m 644 -t "$DIR/deploy/monitoring" deploy/monitoring/*
+# Keys and passwords in deploy/genesis are examples.
+find deploy/compose.yaml deploy/genesis deploy/kubernetes deploy/monitoring -type f ! -name '*.go' -exec install -D -m 644 {} "$DIR/{}" \;
