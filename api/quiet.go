@@ -81,8 +81,7 @@ func replyError(w http.ResponseWriter, err error) {
 // no token.
 func (q Quiet) forAdmin(do func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if sum := sha256.Sum256([]byte(token)); subtle.ConstantTimeCompare(sum[:], q.TokenSHA256[:]) != 1 {
+		if !q.isAdmin(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			reply(w, http.StatusUnauthorized, httpapi.ErrorBody{Error: "the admin token is needed", Code: httpapi.CodeUnauthorized})
 			return
@@ -94,6 +93,12 @@ func (q Quiet) forAdmin(do func(http.ResponseWriter, *http.Request) (any, error)
 		}
 		reply(w, http.StatusOK, answer)
 	}
+}
+
+func (q Quiet) isAdmin(r *http.Request) bool {
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	sum := sha256.Sum256([]byte(token))
+	return subtle.ConstantTimeCompare(sum[:], q.TokenSHA256[:]) == 1
 }
 
 func (q Quiet) decide(w http.ResponseWriter, r *http.Request) (any, error) {
@@ -127,7 +132,7 @@ func (q Quiet) refuse(w http.ResponseWriter, r *http.Request) {
 	}
 
 	text := "this server is " + st.Role + " and answers no requests"
-	if st.Silent != "" {
+	if st.Silent != "" && q.isAdmin(r) { // it names peers and their addresses
 		text += ": " + st.Silent
 	}
 	w.Header().Set("Retry-After", httpapi.RetryAfter)

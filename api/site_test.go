@@ -123,6 +123,8 @@ func TestQuiet(t *testing.T) {
 	r := send(t, h, http.MethodPost, "/v1/machines/m1/provision", map[string]any{}, admin)
 	require.Equal(t, http.StatusServiceUnavailable, r.Code)
 	require.NotEmpty(t, r.Header().Get("Retry-After"))
+	require.Contains(t, r.Body.String(), "um760")
+	require.NotContains(t, send(t, h, http.MethodGet, "/v1/machines", nil).Body.String(), "um760", "without the admin token")
 	require.Equal(t, http.StatusUnauthorized, send(t, h, http.MethodPost, "/v1/site/decide", map[string]string{"word": "give-up"}).Code)
 	require.Equal(
 		t,
