@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -325,8 +326,8 @@ func (s *Site) openRuns(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// refuseSecond starts another "ingot serve" for the same site: it ends before it works.
-func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
+// second prepares another "ingot serve" for the same site: with an inventory of its own, and without machines' networks.
+func (s *Site) second(ctx context.Context, t *testing.T, out io.Writer) *lab.Cmd {
 	t.Helper()
 	dir := filepath.Join(s.dir, "second")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc/ingot"), 0o750))
@@ -337,18 +338,87 @@ func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
 	text := fmt.Sprintf("listen: 127.0.0.1:%d\ntemporal:\n%s", apiPort+1, temporal)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "etc/ingot/ingot.yaml"), []byte(text), 0o600))
 
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
 	c := s.Command(ctx, s.Namespace, filepath.Join(s.bin, "ingot"), "serve", "--log-level", "debug")
 	c.Env = append(os.Environ(), "XDG_CONFIG_HOME="+filepath.Join(dir, "etc"), "XDG_STATE_HOME="+filepath.Join(dir, "state"))
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
+	c.Stdout, c.Stderr = out, out
+	return c
+}
+
+// refused requires that a server has ended because another one works for the site.
+func refused(t *testing.T, c *lab.Cmd, log string) {
+	t.Helper()
 	var ended *exec.ExitError
-	require.ErrorAs(t, c.Run(), &ended, "%s", &out)
-	require.NoError(t, ctx.Err(), "%s", &out)
+	require.ErrorAs(t, c.Wait(), &ended, "%s", log)
 	require.Equal(t, 6, ended.ExitCode(), "the systemd unit would start it again")
-	require.Contains(t, out.String(), "another server works for the site in namespace \"default\"")
+	require.Contains(t, log, "another server works for the site in namespace \"default\"")
+}
+
+// refuseSecond starts another "ingot serve" for the same site: it ends before it works.
+func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	c := s.second(ctx, t, &out)
+	require.NoError(t, c.Start())
+	<-c.Done()
+	require.NoError(t, ctx.Err(), "%s", &out)
+	refused(t, c, out.String())
 	require.NotContains(t, out.String(), "Temporal is ready")
+}
+
+// TestTemporalTakenOver: while a server is cut off from the cluster, another one becomes certain that it has ended, and works. When
+// the connection is back, the first server finds the other one, and ends before it works again.
+func TestTemporalTakenOver(t *testing.T) {
+	ctx := needLab(t)
+	s, _ := clusterSite(ctx, t, lab.TemporalOpen)
+	_, err := s.setUp(ctx, t)
+	require.NoError(t, err)
+	require.NoError(t, s.Start(ctx))
+	s.mu.Lock()
+	first := s.server
+	s.mu.Unlock()
+
+	reconnect, err := s.Sever(lab.Server, first.Pid(), lab.TemporalPort)
+	require.NoError(t, err)
+	file := filepath.Join(s.dir, "second.log")
+	log, err := os.Create(file)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, log.Close()) }()
+	second := s.second(ctx, t, log)
+	began := time.Now()
+	require.NoError(t, second.Start())
+	works := func(c *lab.Cmd, file string) func() (bool, error) {
+		return func() (bool, error) {
+			text, err := os.ReadFile(file)
+			select {
+			case <-c.Done():
+				return false, fmt.Errorf("it has ended: %s", text)
+			default:
+				return bytes.Contains(text, []byte("Temporal is ready")), err
+			}
+		}
+	}
+	require.NoError(t, waitFor(ctx, "the second server", works(second, file)))
+	t.Logf("the second server works after %.0f s", time.Since(began).Seconds())
+
+	require.NoError(t, reconnect())
+	began = time.Now()
+	select {
+	case <-first.Done():
+	case <-ctx.Done():
+		require.NoError(t, ctx.Err())
+	}
+	t.Logf("the first server ended %.0f s after its connection was back", time.Since(began).Seconds())
+	text, err := os.ReadFile(filepath.Join(s.dir, "ingot.log"))
+	require.NoError(t, err)
+	refused(t, first, string(text))
+	require.Equal(t, 1, bytes.Count(text, []byte("Temporal is ready")), "it has worked again")
+	ok, err := works(second, file)()
+	require.NoError(t, err)
+	require.True(t, ok)
+	second.Kill()
+	<-second.Done()
 }
 
 // TestS61ClusterHoldsNoPlainText: every payload and failure in a run's history is encrypted, and the temporal command reads them
