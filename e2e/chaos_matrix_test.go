@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -358,10 +357,6 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 	tables := b.String()
 	b.Reset()
 
-	commit := "unknown"
-	if out, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
-		commit = strings.TrimSpace(string(out))
-	}
 	command := "make chaos"
 	if *full {
 		command += " FULL=1"
@@ -377,7 +372,7 @@ func report(done map[strike]map[string]*cell, emulated []*cell, begun time.Time,
 	pf(
 		"\n```\n%s    # commit %s, %s, took %s on 2 cores\n```\n\n",
 		command,
-		commit,
+		commit(),
 		begun.UTC().Format("2006-01-02"),
 		took.Round(time.Second),
 	)

@@ -304,7 +304,7 @@ func sizingText(all []sized) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Sizing
 
-Written by `+"`make sizing`"+`; do not edit.
+Written by `+"`make sizing`"+` (commit %s, %s); do not edit.
 
 How many machines one server installs at once, and what that costs. All machines of a row are ordered at the same moment, on a fresh
 site with the embedded Temporal. Each has a controller that speaks Redfish over TLS, boots by DHCP through a relay, TFTP (the
@@ -316,7 +316,7 @@ No run was lost, none was repeated, and each machine was switched on once: other
 
 | machines | all accepted | all installed | powered on: median, last | processor time per machine: serve + Temporal | most memory: serve + Temporal | report → next assignment: p50, p99 | requests to a controller | database per run: inventory + Temporal |
 |---|---|---|---|---|---|---|---|---|
-`, fleetActions, runtime.NumCPU())
+`, commit(), time.Now().UTC().Format(time.DateOnly), fleetActions, runtime.NumCPU())
 	for _, s := range all {
 		fmt.Fprintln(&b, s.row())
 	}
