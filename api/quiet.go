@@ -54,7 +54,8 @@ func (q Quiet) Handler() http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		host := hostname(r.Host)
-		if !hosts[host] && !(r.URL.Path == metricsPath && isAddress(host)) { // a scrape learns why there is nothing to read
+		isScrape := r.URL.Path == metricsPath && isAddress(host) // it is told why there is nothing to read
+		if !hosts[host] && !isScrape {
 			reply(w, http.StatusForbidden, httpapi.ErrorBody{Error: otherHost, Code: httpapi.CodeForbidden})
 			return
 		}

@@ -82,7 +82,12 @@ func networkMetrics() []Metric {
 		},
 		{"ingot_dhcp_packets_unknown_total", Counter, nil, "DHCP packets of machines that are not in the inventory."},
 		{"ingot_dhcp_other_servers", Gauge, nil, "Other DHCP servers that were seen in the last hour."},
-		{"ingot_tftp_transfers_total", Counter, []string{"outcome"}, "TFTP requests: served, refused or aborted. Firmware that asks for the size alone aborts."},
+		{
+			"ingot_tftp_transfers_total",
+			Counter,
+			[]string{"outcome"},
+			"TFTP requests: served, refused or aborted. Firmware that asks for the size alone aborts.",
+		},
 		{
 			"ingot_http_requests_total", Counter,
 			[]string{"listener", "code"},
