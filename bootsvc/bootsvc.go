@@ -176,7 +176,7 @@ type Stats struct {
 	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
 	TFTPServed    int64 `json:"tftpServed"`
 	TFTPRefused   int64 `json:"tftpRefused"`
-	TFTPAborted   int64 `json:"tftpAborted"` // by the client, or without an answer of it
+	TFTPAborted   int64 `json:"tftpAborted"` // broken off, in most cases by the client
 	EventsDropped int64 `json:"eventsDropped"`
 	SeenDropped   int64 `json:"seenDropped"`
 	SyslogDropped int64 `json:"syslogDropped"` // lines of machines

@@ -800,10 +800,15 @@ func (x *cell) suffers(ctx context.Context, at int) (bool, error) {
 	if ok, err := x.lost(ctx); ok || err != nil {
 		return ok, err
 	}
-	// Its last report may have passed the link just before the cut. Then the installed
-	// system's phone-home is lost.
+	// Its last report may have passed the link just before the cut. Then the answer is lost, and the agent
+	// repeats the report before it leaves; or else the installed system's phone-home is lost.
+	var w inventory.Workflow
+	if err := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); err != nil {
+		return false, err
+	}
 	text, err := x.m.Serial()
-	return strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
+	repeats := w.Phase == inventory.PhaseReady && strings.Contains(text[at:], "msg=reporting ")
+	return repeats || strings.Contains(text[at:], "LAB-MINI-PHONE-HOME-AGAIN"), err
 }
 
 // lost reports whether the run knows that its agent is lost.

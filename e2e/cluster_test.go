@@ -356,7 +356,7 @@ func refused(t *testing.T, c *lab.Cmd, log string) {
 // refuseSecond starts another "ingot serve" for the same site: it ends before it works.
 func (s *Site) refuseSecond(ctx context.Context, t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	c := s.second(ctx, t, &out)

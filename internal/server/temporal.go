@@ -44,6 +44,7 @@ type temporal struct {
 	converter converter.DataConverter
 	underWay  activities.UnderWay
 	hold      *activities.Hold // of runs that a restored backup has left behind
+	serverID  string           // of the data directory; "" with a child
 
 	stopping sync.WaitGroup  // workers that end
 	earlier  map[string]bool // workers that asked for tasks before those of this server
@@ -74,7 +75,10 @@ func (s *server) newTemporal() (*temporal, error) {
 			return nil, err
 		}
 		t.cluster, t.converter = opts, opts.DataConverter
-		t.codec, err = payloadCodec(s.cfg.Temporal)
+		if t.codec, err = payloadCodec(s.cfg.Temporal); err != nil {
+			return nil, err
+		}
+		t.serverID, err = serverID(s.cfg.DataDir)
 		return t, err
 	}
 	return t, t.newChild()
@@ -208,8 +212,8 @@ const (
 	checkInterval = 5 * time.Second
 	// failedChecks in a row mean that it does not.
 	failedChecks = 2
-	// lease is how long this server works while the cluster is away. It is shorter than pollInterval, after which a server on
-	// another host is certain that this one has ended: this one looks for it before it works again.
+	// lease is how long this server works while the cluster is away. Before it works again it looks for another server, which may
+	// have become certain meanwhile that this one has ended (endInterval). A cluster that is busy is not away.
 	lease = time.Minute
 )
 
@@ -248,7 +252,7 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 			t.set(c, err)
 		}
 		if time.Since(answered) > lease {
-			return fmt.Errorf("no answer for %s: %w", human.Span(lease), err)
+			return fmt.Errorf("for %s Temporal has not worked for this server: %w", human.Span(lease), err)
 		}
 	}
 }

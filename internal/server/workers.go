@@ -2,10 +2,7 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +13,7 @@ import (
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/stats"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -30,12 +28,30 @@ const deadlockTimeout = time.Minute
 
 const workerStopTimeout = 5 * time.Second
 
+// reconnect makes a broken connection come back soon; the SDK's longest pause is 10 s.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 20 * time.Second, // the SDK's
+}
+
+// pollsWait lets a worker's request for a task wait for the connection. Otherwise it fails at once while there is none, and the
+// SDK's pauses between such requests grow to 10 s.
+func pollsWait(ctx context.Context, method string, request, reply any, c *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
+	if _, name, _ := strings.Cut(method, "WorkflowService/"); strings.HasPrefix(name, "Poll") {
+		opts = append(opts, grpc.WaitForReady(true))
+	}
+	return invoke(ctx, method, request, reply, c, opts...)
+}
+
 // work dials, verifies the cluster, and carries out workflows until ctx ends.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
 	opts.Logger = sdklog.NewStructuredLogger(t.log.With("part", "worker"))
 	opts.Identity = t.newWorkerIdentity()
 	broken := make(brokenConnections, 1)
-	opts.ConnectionOptions.DialOptions = append(slices.Clone(opts.ConnectionOptions.DialOptions), grpc.WithStatsHandler(broken))
+	opts.ConnectionOptions.DialOptions = append(slices.Clone(opts.ConnectionOptions.DialOptions), grpc.WithStatsHandler(broken),
+		grpc.WithConnectParams(reconnect), grpc.WithChainUnaryInterceptor(pollsWait))
 	opts, err := t.traced(opts)
 	if err != nil {
 		return err
@@ -94,8 +110,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	return context.Cause(ctx)
 }
 
-// stop ends workers and their client in the background. What they carry out keeps them for workerStopTimeout; the next
-// workers do not wait for it, and do not begin the same attempts (LostAttempts). Run waits.
+// stop ends workers and their client in the background. Activities may go on for stopTime; the next workers do not wait for
+// them, and do not begin the same attempts (LostAttempts). Run waits.
 func (t *temporal) stop(c client.Client, workers []worker.Worker) {
 	t.stopping.Go(func() {
 		var all sync.WaitGroup
@@ -105,41 +121,6 @@ func (t *temporal) stop(c client.Client, workers []worker.Worker) {
 		all.Wait()
 		c.Close()
 	})
-}
-
-// workerName begins the identity of all workers of this data directory. Temporal shows it to operators.
-func (t *temporal) workerName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "an unknown host"
-	}
-	// Hosts may have the same name. The id itself is not shown to others: machine-id(5).
-	if id, err := os.ReadFile("/etc/machine-id"); err == nil {
-		sum := sha256.Sum256(append([]byte("ingot "), id...))
-		host += fmt.Sprintf(" %x", sum[:4])
-	}
-	return fmt.Sprintf("ingot serve on %s (%s)%s", host, t.cfg.DataDir, since)
-}
-
-// newWorkerIdentity returns a name that no worker had before.
-func (t *temporal) newWorkerIdentity() string {
-	return fmt.Sprintf(
-		"%s%s, process %d, %s",
-		t.workerName(),
-		time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
-		os.Getpid(),
-		rand.Text()[:8],
-	)
-}
-
-// since is between a worker's name and the time of its start.
-const since = " since "
-
-// startedLater reports whether a worker has started after another one, by their identities.
-func startedLater(identity, other string) bool {
-	_, mine, _ := strings.Cut(identity, since)
-	_, theirs, _ := strings.Cut(other, since)
-	return mine > theirs
 }
 
 // brokenConnections gets a value when a gRPC connection has ended.
