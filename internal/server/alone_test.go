@@ -223,3 +223,16 @@ func TestTheLaterWorkerGivesUp(t *testing.T) {
 	require.True(t, startedLater(second, first))
 	require.False(t, startedLater(first, second))
 }
+
+func TestServerID(t *testing.T) {
+	dir := t.TempDir()
+	first, err := serverID(dir)
+	require.NoError(t, err)
+	again, err := serverID(dir)
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	other, err := serverID(t.TempDir())
+	require.NoError(t, err)
+	require.NotEqual(t, first, other)
+	require.NotEmpty(t, first)
+}

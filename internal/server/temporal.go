@@ -44,7 +44,7 @@ type temporal struct {
 	converter converter.DataConverter
 	underWay  activities.UnderWay
 	hold      *activities.Hold // of runs that a restored backup has left behind
-	serverID  string           // of the data directory; "" with a child
+	serverID  string
 
 	stopping sync.WaitGroup  // workers that end
 	earlier  map[string]bool // workers that asked for tasks before those of this server
@@ -65,8 +65,12 @@ type clusterRecords interface {
 }
 
 func (s *server) newTemporal() (*temporal, error) {
+	id, err := serverID(s.cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
 	t := &temporal{
-		cfg: s.cfg, log: s.log, records: s.records.store, tracing: s.tracing, hold: activities.NewHold(s.records.restored),
+		cfg: s.cfg, serverID: id, log: s.log, records: s.records.store, tracing: s.tracing, hold: activities.NewHold(s.records.restored),
 		since: time.Now(),
 	}
 	if s.cfg.Temporal.Address != "" {
@@ -75,10 +79,7 @@ func (s *server) newTemporal() (*temporal, error) {
 			return nil, err
 		}
 		t.cluster, t.converter = opts, opts.DataConverter
-		if t.codec, err = payloadCodec(s.cfg.Temporal); err != nil {
-			return nil, err
-		}
-		t.serverID, err = serverID(s.cfg.DataDir)
+		t.codec, err = payloadCodec(s.cfg.Temporal)
 		return t, err
 	}
 	return t, t.newChild()
