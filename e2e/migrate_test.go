@@ -489,7 +489,7 @@ func TestMigrateKeepsItsCluster(t *testing.T) {
 	require.NoError(t, h.target.WaitReady(ctx)) // its workers wait until the source's are gone for certain
 	log, err := os.ReadFile(filepath.Join(h.target.dir, "ingot.log"))
 	require.NoError(t, err)
-	require.Contains(t, string(log), "another server has worked on this namespace: waiting until it is certain that it has ended")
+	require.Contains(t, string(log), "waiting until it is certain that another server of this namespace has ended")
 	eventually(ctx, t, "the end of the migration, at the target", func() bool {
 		done, err := h.target.moves(ctx)
 		return err == nil && done.State == inventory.StateSuccess

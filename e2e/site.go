@@ -341,7 +341,7 @@ func (s *Site) WaitReady(ctx context.Context) error {
 	if c == nil {
 		return errors.New("waiting for ingot serve: it was not started")
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // with a cluster it may wait for another server
 	defer cancel()
 	for {
 		out, err := s.CLI(ctx, "status", "-o", "json")

@@ -205,7 +205,20 @@ func (c *TemporalCluster) StartDatabase(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return c.answers(ctx, "postgres", c.database, postgresPort)
+	if err := c.answers(ctx, "postgres", c.database, postgresPort); err != nil {
+		return err
+	}
+	// It answers before it has started or recovered, and refuses. The last line of this file then says "ready" (PM_STATUS_READY).
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err = poll(ctx, func() (bool, error) {
+		text, err := os.ReadFile(filepath.Join(c.data(), "postmaster.pid"))
+		return strings.HasSuffix(strings.TrimSpace(string(text)), "ready"), err
+	})
+	if err != nil {
+		return fmt.Errorf("starting postgres: %w; see %s", err, c.log("postgres"))
+	}
+	return nil
 }
 
 // limitsEvery is how often the services read their limits.
