@@ -128,7 +128,7 @@ sizing: deps-test build ## install 100, 1,000 and 5,000 simulated machines at on
 	$(LAB_TEST) -parallel 1 -timeout 120m -run '^TestSizing$$' ./e2e \
 	  -args -lab -sizing $(or $(SIZES),$(ALL_SIZES)) $(if $(SIZES),,-sizing-report ../docs/sizing.md)
 
-chaos: deps-test build ## break every part in every phase, 55 min; writes docs/reliability.md (FULL=1: QEMU machines as well)
+chaos: deps-test build ## break every part in every phase, 25 min; writes docs/reliability.md (FULL=1: QEMU machines as well)
 	$(LAB_TEST) -parallel 3 -timeout 80m -run '^TestChaosMatrix$$' ./e2e \
 	  -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
 
