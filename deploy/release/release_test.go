@@ -65,8 +65,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestPreinst: an older package is refused over data in data_dir, and the recipe names that folder.
-func TestPreinst(t *testing.T) {
+// TestS13Preinst: an older package is refused over data in data_dir, and the recipe names that folder.
+func TestS13Preinst(t *testing.T) {
 	text, err := os.ReadFile("debian/preinst")
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
