@@ -211,7 +211,7 @@ func TestPackage(t *testing.T) {
 
 // The backup that install.md makes before an upgrade.
 const (
-	backupFile     = "/backup/before.tar"
+	backupFile     = "/backup/before-NEW.tar"
 	passphraseFile = "/etc/ingot/passphrase"
 )
 

@@ -107,7 +107,7 @@ func serverMetrics() []Metric {
 		{"ingot_database_wait_seconds_total", Counter, []string{"pool"}, "Time that statements waited for a connection."},
 		{"ingot_inventory_intact", Gauge, nil, "0 if the check of the inventory at the start found damage."},
 
-		{"ingot_temporal_up", Gauge, nil, "1 while Temporal answers this server's requests."},
+		{"ingot_temporal_up", Gauge, nil, "1 while this server can work with Temporal."},
 		{"ingot_temporal_restarts_total", Counter, nil, "Ends of the embedded Temporal server, which is then started again."},
 		{"ingot_signals_refused_total", Counter, nil, "Events that Temporal has refused permanently."},
 		{"ingot_repairs_total", Counter, []string{"what"}, "Repairs of the reconcile loop: grant, record, window or fenced-run."},

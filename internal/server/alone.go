@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// serverID returns a random word that is kept in the data directory, and in no backup of it: it tells hosts of the same name apart,
+// serverID returns a random id that is kept in the data directory, and in no backup of it: it tells hosts of the same name apart,
 // and containers, which have no machine id.
 func serverID(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, "server-id")
@@ -64,11 +64,10 @@ const (
 	// is noted more than pollInterval after it was seen first.
 	pollInterval = 75 * time.Second
 	// endInterval without a note means that a worker has ended and has nothing under way: 60 s to its next note, then lease, a last
-	// check (checkInterval) and stopTime.
+	// check (twice checkInterval) and stopTime.
 	endInterval = 150 * time.Second
-	// stopTime is how long activities may go on while workers stop: a request to Temporal (10 s), then workerStopTimeout for each
-	// of the two workers.
-	stopTime = 20 * time.Second
+	// stopTime is how long activities may go on while workers stop: a request to Temporal (10 s), then workerStopTimeout.
+	stopTime = 15 * time.Second
 )
 
 // requireAlone waits until it is certain that no other server works on the namespace, or returns an error that names it. It does
@@ -146,8 +145,8 @@ func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(wo
 // is this server, and nil when ctx ends.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
 	others := func(worker string) bool { return worker != identity }
-	// The server that found the other one at its start gives up first, and was noted last before the other one's patience ends. If
-	// neither found the other one, the later one gives up.
+	// A server that found the other one at its start gives up after 75 s, and its last note is before the end of the other one's
+	// patience, so one of them stays. If neither found the other one, the later one gives up.
 	patience := func(worker string) time.Duration {
 		if t.earlier[worker] {
 			return pollInterval

@@ -116,7 +116,7 @@ func TestOneServerWorks(t *testing.T) {
 		"another host works":                     {worker: elsewhere, from: -time.Hour, to: forever, refused: true},
 		"the operator stops the other host":      {worker: elsewhere, from: -10 * time.Second, to: 80 * time.Second, waits: 110*time.Second + endInterval},
 		"another host is cut off, and may still work": {
-			worker: elsewhere, from: -2 * time.Second, to: 50 * time.Second, cut: true, waits: 50*time.Second + lease + checkInterval + stopTime,
+			worker: elsewhere, from: -2 * time.Second, to: 50 * time.Second, cut: true, waits: 50*time.Second + lease + 2*checkInterval + stopTime,
 		},
 		"another host has ended, and Temporal is away for a moment": {
 			worker: elsewhere, from: -time.Hour, to: -4 * time.Minute, fails: within(30*time.Second, 50*time.Second), waits: 20*time.Second + endInterval,

@@ -213,8 +213,8 @@ const (
 	checkInterval = 5 * time.Second
 	// failedChecks in a row mean that it does not.
 	failedChecks = 2
-	// lease is how long this server works while the cluster is away. Before it works again it looks for another server, which may
-	// have become certain meanwhile that this one has ended (endInterval). A cluster that is busy is not away.
+	// lease is how long this server works while the cluster is away. Another server may have started in that time, because this one
+	// was not noted for endInterval: this one looks for it before it works again. A cluster that is busy is not away.
 	lease = time.Minute
 )
 
