@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -210,7 +209,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 		})
 		if sims {
 			b := docs[i]["bmc"].(map[string]any)
-			b["host"], b["port"] = "127.0.0.1", simulatedBMC(ctx, t)
+			b["host"], b["port"] = "127.0.0.1", s.simulatedBMC(ctx, t)
 		} else {
 			instant.on[host] = true
 		}
@@ -270,8 +269,8 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 }
 
 // simulatedBMC starts an ipmi_sim on loopback, whose chassis state is a file with "on". It returns
-// the port after the simulator answers.
-func simulatedBMC(ctx context.Context, t *testing.T) int {
+// the port after the simulator answers. The simulator ends with the lab, also if this test is killed.
+func (s *Site) simulatedBMC(ctx context.Context, t *testing.T) int {
 	t.Helper()
 	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
@@ -294,14 +293,10 @@ func simulatedBMC(ctx context.Context, t *testing.T) int {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	pkg := lab.PackageDir("openipmi")
-	c := exec.CommandContext(ctx, filepath.Join(pkg, "usr/bin/ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f",
+	c := s.Command(ctx, lab.Host, filepath.Join(pkg, "usr/bin/ipmi_sim"), "-c", filepath.Join(dir, "lan.conf"), "-f",
 		filepath.Join(dir, "bmc.emu"), "-s", filepath.Join(dir, "state"), "-n")
 	c.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(pkg, "usr/lib/x86_64-linux-gnu"))
 	require.NoError(t, c.Start())
-	t.Cleanup(func() {
-		_ = c.Process.Kill() // it may have ended with the context
-		_ = c.Wait()
-	})
 	d := bmc.New(bmc.Config{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	b := inventory.BMC{Driver: inventory.DriverIPMI, Host: "127.0.0.1", Port: port, User: "admin", CipherSuite: fmt.Sprint(lab.BMCCipher)}
 	require.Eventually(t, func() bool {

@@ -63,9 +63,9 @@ const (
 	// and some versions note its end after the connection broke, up to 60 s after the death of a worker. So a worker lives if it
 	// is noted more than pollInterval after it was seen first.
 	pollInterval = 75 * time.Second
-	// endInterval without a note means that a worker has ended and has nothing under way: 60 s to its next note, then lease, a last
-	// check (twice checkInterval) and stopTime.
-	endInterval = 150 * time.Second
+	// endInterval without a note means that a worker has ended and has nothing under way: a minute to its next note, then lease, a
+	// last check (a pause and a time-out), stopTime, and 5 s to spare.
+	endInterval = time.Minute + lease + 2*checkInterval + stopTime + 5*time.Second
 	// stopTime is how long activities may go on while workers stop: a request to Temporal (10 s), then workerStopTimeout.
 	stopTime = 15 * time.Second
 )

@@ -51,7 +51,7 @@ type temporal struct {
 
 	mu     sync.Mutex
 	client client.Client // nil: not connected
-	err    error         // why there is no client, or why the cluster does not answer
+	err    error         // why client is nil, or why the cluster does not answer
 	since  time.Time     // when there was a client without error last, or this server started
 }
 
