@@ -133,7 +133,7 @@ chaos: deps-test build ## break every part in every phase, 25 min; writes docs/r
 	  -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
 
 bench: deps-test build ## the figures of the README
-	$(LAB_TEST) -timeout 30m -run '^TestBench$$' ./e2e -args -lab -bench
+	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
 
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench

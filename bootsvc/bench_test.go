@@ -94,7 +94,7 @@ func serveInventory(t *testing.T, db, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go memlimit.CollectRarely(t.Context(), 256<<20) // as internal/server does
+	go memlimit.CollectRarely(t.Context(), 192<<20) // as internal/server does
 	meta, s := benchServers(t, store, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -58,9 +59,7 @@ func modelOf(ctx context.Context, t *testing.T, c client.Client, id, run string)
 		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:      "",
 		enumspb.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED: "",
 	}
-	for it := c.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
-		e, err := it.Next()
-		require.NoError(t, err)
+	for _, e := range historyOf(ctx, t, c, id, run).Events {
 		what, ok := kinds[e.EventType]
 		require.True(t, !ok || what != "", "the bare workflow cannot do %s", e.EventType)
 		if a, ok := e.Attributes.(*historypb.HistoryEvent_WorkflowExecutionSignaledEventAttributes); ok &&
@@ -74,14 +73,12 @@ func modelOf(ctx context.Context, t *testing.T, c client.Client, id, run string)
 	return m
 }
 
-// read adds the workflow's history to the counts.
-func (f *fleet) read(ctx context.Context, t *testing.T, c client.Client, id, run string) {
+// count adds the events of the workflow's history, and the tasks for which a worker polled.
+func (f *fleet) count(ctx context.Context, t *testing.T, c client.Client, id, run string) {
 	t.Helper()
-	for it := c.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
-		e, err := it.Next()
-		require.NoError(t, err)
+	for _, e := range historyOf(ctx, t, c, id, run).Events {
 		f.events++
-		// Temporal gives a workflow task out in the answer that ends the one before if a signal came during that one.
+		// If a signal arrives during a workflow task, the answer to its completion contains the next task, and no worker polls for it.
 		if a := e.GetWorkflowTaskStartedEventAttributes(); a != nil && a.RequestId != "request-from-RespondWorkflowTaskCompleted" {
 			f.polled++
 		}
@@ -106,55 +103,44 @@ func newMilestones(n, k int) [][]milestone {
 	return out
 }
 
-// taskEnds calls functions when the workflow task is completed in which they were given.
-type taskEnds struct {
+// afterTask calls each function when the workflow task has ended during which it was added.
+type afterTask struct {
 	mu    sync.Mutex
-	runs  map[string]string   // ids of workflows by the tokens of their tasks
-	calls map[string][]func() // by ids of workflows
+	calls map[string][]func() // by workflow
 }
 
-// add calls f when the workflow's current task is completed.
-func (e *taskEnds) add(workflow string, f func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.calls[workflow] = append(e.calls[workflow], f)
+func (a *afterTask) add(workflow string, f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls[workflow] = append(a.calls[workflow], f)
 }
 
-// intercept watches the requests of a worker.
-func (e *taskEnds) intercept(ctx context.Context, method string, request, reply any, c *grpc.ClientConn, invoke grpc.UnaryInvoker,
+// intercept watches a worker's requests. The functions are called even if a request fails: its answer may be lost.
+func (a *afterTask) intercept(ctx context.Context, method string, request, reply any, c *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
 	err := invoke(ctx, method, request, reply, c, opts...)
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch r := reply.(type) {
-	case *workflowservice.PollWorkflowTaskQueueResponse:
-		e.runs[string(r.TaskToken)] = r.GetWorkflowExecution().GetWorkflowId()
-	case *workflowservice.RespondWorkflowTaskCompletedResponse:
-		token := string(request.(*workflowservice.RespondWorkflowTaskCompletedRequest).TaskToken)
-		for _, f := range e.calls[e.runs[token]] {
+	if r, ok := request.(*workflowservice.RespondWorkflowTaskCompletedRequest); ok {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		workflow := strings.TrimPrefix(r.ResourceId, "workflow:")
+		for _, f := range a.calls[workflow] {
 			f()
 		}
-		delete(e.calls, e.runs[token])
-		delete(e.runs, token)
-		e.runs[string(r.GetWorkflowTask().GetTaskToken())] = r.GetWorkflowTask().GetWorkflowExecution().GetWorkflowId()
+		delete(a.calls, workflow)
 	}
-	return nil
+	return err
 }
 
 // benchBare runs n workflows with the model's history on the task queue. It returns an error if one of them fails. Its worker
-// goes on until the test ends: Temporal would try to give out the queue's stale tasks again and again, at the cost of the
-// fleets that follow.
+// runs until the test ends: without one, Temporal would forward tasks that are left in the queue during later fleets.
 func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int, m model) (fleet, error) {
 	t.Helper()
-	ends := &taskEnds{runs: map[string]string{}, calls: map[string][]func(){}}
+	after := &afterTask{calls: map[string][]func(){}}
 	c, err := client.DialContext(ctx, client.Options{
 		HostPort: s.Temporal, Logger: silent(), ConnectionOptions: client.ConnectionOptions{
 			GrpcCompression: &client.GrpcCompressionNone{},
-			DialOptions:     []grpc.DialOption{grpc.WithChainUnaryInterceptor(ends.intercept)},
+			DialOptions:     []grpc.DialOption{grpc.WithChainUnaryInterceptor(after.intercept)},
 		},
 	})
 	require.NoError(t, err)
@@ -162,11 +148,11 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 	w := worker.New(c, queue, worker.Options{ // as in ingot serve
 		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 8, StickyScheduleToStartTimeout: 10 * time.Second,
 	})
-	told, ended := newMilestones(n, m.signals()+1), newMilestones(n, m.signals()+1)
+	told, ended := newMilestones(n, m.signals()), newMilestones(n, m.signals())
 	// The last local activity before a signal tells its agent, which sends the signal when the workflow task has ended: an agent
 	// of Ingot's reads and carries out its assignment before it reports. A signal without a local activity before it is sent
 	// together with the previous one.
-	tells, kinds, last, next := make([]int, len(m)), []string{}, -1, 0
+	tells, kinds, joined, last, next := make([]int, len(m)), []string{}, []bool{}, -1, 0
 	for j, what := range m {
 		tells[j] = -1
 		switch what {
@@ -175,13 +161,8 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 		case doSignal, doReport:
 			if last >= 0 {
 				tells[last] = next
-			} else {
-				for i := range n {
-					told[i][next].reach()
-					ended[i][next].reach()
-				}
 			}
-			kinds, last = append(kinds, what), -1
+			kinds, joined, last = append(kinds, what), append(joined, last < 0), -1
 			next++
 		}
 	}
@@ -189,7 +170,7 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 	tell := func(ctx context.Context, i, j int) error { //nolint:unparam // a local activity must return an error
 		if j >= 0 {
 			told[i][j].reach()
-			ends.add(activity.GetInfo(ctx).WorkflowExecution.ID, ended[i][j].reach)
+			after.add(activity.GetInfo(ctx).WorkflowExecution.ID, ended[i][j].reach)
 		}
 		return nil
 	}
@@ -247,6 +228,17 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 		}
 	}
 
+	sending := make(chan struct{}, 3) // for as many runs at once as Ingot: more would wait for each other in Temporal
+	send := func(ctx context.Context, r client.WorkflowRun, n int) error {
+		sending <- struct{}{}
+		defer func() { <-sending }()
+		for range n {
+			if err := c.SignalWorkflow(ctx, r.GetID(), r.GetRunID(), "signal", nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	out := fleet{cpu: map[string]float64{}}
 	spent := s.cpu(t)
 	began := time.Now()
@@ -255,24 +247,29 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 	for i := range n {
 		g.Go(func() error {
 			var waits []time.Duration
-			for j, what := range kinds {
+			for j := 0; j < len(kinds); {
+				next := j + 1
+				for next < len(kinds) && joined[next] {
+					next++
+				}
 				select {
 				case <-ended[i][j].reached:
 				case <-gctx.Done():
 					return gctx.Err()
 				}
 				sent := time.Now()
-				if err := c.SignalWorkflow(gctx, runs[i].GetID(), runs[i].GetRunID(), "signal", nil); err != nil {
+				if err := send(gctx, runs[i], next-j); err != nil {
 					return err
 				}
-				if what == doReport && j+1 < len(kinds) {
+				if kinds[next-1] == doReport && next < len(kinds) {
 					select {
-					case <-told[i][j+1].reached:
+					case <-told[i][next].reached:
 					case <-gctx.Done():
 						return gctx.Err()
 					}
 					waits = append(waits, time.Since(sent))
 				}
+				j = next
 			}
 			mu.Lock()
 			out.waits = append(out.waits, waits...)
@@ -285,8 +282,9 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 	}
 	out.wall = time.Since(began)
 	out.since(s.cpu(t), spent)
+	delete(out.cpu, "ingot serve") // idle
 	for _, r := range runs {
-		out.read(ctx, t, c, r.GetID(), r.GetRunID())
+		out.count(ctx, t, c, r.GetID(), r.GetRunID())
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -43,8 +44,14 @@ func (f fleet) spent() (sum float64) {
 	return sum
 }
 
-// emptyActions is the number of an agent's actions.
+// emptyActions is how many actions each agent carries out before the reboot.
 const emptyActions = 3
+
+// like reports whether the histories of both have about as many events, and as many tasks that were polled for.
+func (f fleet) like(g fleet) bool {
+	near := func(a, b int) bool { return math.Abs(float64(a-b)) <= .1*float64(b) }
+	return near(f.events, g.events) && near(f.polled, g.polled)
+}
 
 // benchFleets compares growing numbers of agents, up to the largest one that plain Temporal completes. The host's speed varies
 // from one minute to the next, so it compares each number several times and shows the medians.
@@ -60,20 +67,26 @@ func (s *Site) benchFleets(ctx context.Context, t *testing.T) {
 				return
 			}
 			first += n
+			if !ours.like(bare) {
+				t.Logf("  not compared: one of them repeated more tasks than the other; walls %.2f, CPU times %.2f",
+					ours.wall.Seconds()/bare.wall.Seconds(), ours.spent()/bare.spent())
+				continue
+			}
 			o50, _ := percentiles(ours.waits)
 			b50, _ := percentiles(bare.waits)
 			walls = append(walls, ours.wall.Seconds()/bare.wall.Seconds())
 			cpus = append(cpus, ours.spent()/bare.spent())
 			waits = append(waits, o50/b50)
 		}
+		require.GreaterOrEqual(t, len(walls), 2, "the histories are not the same")
 		show := func(what string, ratios []float64, goal float64) {
 			slices.Sort(ratios)
 			t.Logf("%-34s %7.2f, all %.2f (goal: at most %.1f)",
-				fmt.Sprintf("%d agents, %s: median", n, what), ratios[len(ratios)/2], ratios, goal)
+				fmt.Sprintf("%d agents, median ratio of %s", n, what), ratios[len(ratios)/2], ratios, goal)
 		}
-		show("ratio of walls", walls, 1.5)
-		show("of CPU times", cpus, 1.3)
-		show("of report → next, p50", waits, 3)
+		show("walls", walls, 1.5)
+		show("CPU times", cpus, 1.3)
+		show("report → next, p50", waits, 3)
 	}
 }
 
@@ -87,8 +100,9 @@ func (s *Site) benchFleets(ctx context.Context, t *testing.T) {
 //
 // On plain Temporal, a workflow makes the same history without content: the same signals, one after
 // another in response to its local activities, and as many activities, local activities, timers and
-// upserts of search attributes. As many of its workflow tasks have to be polled for. Its clock starts
-// when all workflows wait for their first signal.
+// upserts of search attributes. An agent signals when the workflow task has ended that assigned its
+// action; a signal during a task would be cheaper. The clock starts when all workflows wait for their
+// first signal.
 func (s *Site) benchFleet(ctx context.Context, t *testing.T, first, n int) (ours, bare fleet, err error) {
 	t.Helper()
 	ours, model := s.benchRuns(ctx, t, first, n)
@@ -116,8 +130,6 @@ func (s *Site) benchFleet(ctx context.Context, t *testing.T, first, n int) (ours
 	show(fmt.Sprintf("%d agents, %d empty actions each", n, emptyActions), ours)
 	t.Logf("%-34s %7.2f s", "  last report acknowledged after", ours.acked.Seconds())
 	show("bare Temporal, the same histories", bare)
-	require.InEpsilon(t, ours.events, bare.events, 0.1, "the histories are not the same: the walls cannot be compared")
-	require.InEpsilon(t, ours.polled, bare.polled, 0.1, "the tasks are not given out in the same way: the walls cannot be compared")
 	return ours, bare, nil
 }
 
@@ -213,7 +225,7 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, first, n int) (fleet
 		for _, a := range w.Actions {
 			require.Equal(t, 1, a.Attempt, m.Name)
 		}
-		out.read(ctx, t, c, workflows.MachineID(m.Name), runs[i])
+		out.count(ctx, t, c, workflows.MachineID(m.Name), runs[i])
 	}
 	return out, modelOf(ctx, t, c, workflows.MachineID(machines[n/2].Name), runs[n/2])
 }

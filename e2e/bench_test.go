@@ -39,7 +39,7 @@ func TestBench(t *testing.T) {
 	if !*bench {
 		t.Skip("measures: make bench")
 	}
-	ctx := needLab(t)
+	ctx := needLabFor(t, 35*time.Minute)
 	for _, f := range []string{"bin/ingot", "bin/worker-agent"} {
 		t.Logf("%-34s %7.1f MB", f, float64(size("../"+f))/1e6)
 	}
@@ -62,10 +62,11 @@ func TestBench(t *testing.T) {
 	anon, rss := s.benchAgent(ctx, t)
 	t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", "agent, waiting in an action", anon, rss)
 
-	for _, n := range []int{1, 50} {
-		if *fleetOnly {
-			break
-		}
+	sizes := []int{1, 50}
+	if *fleetOnly {
+		sizes = nil
+	}
+	for _, n := range sizes {
 		overhead, ours := s.benchActions(ctx, t, n, 10)
 		bare, least := s.benchSignals(ctx, t, n, 10)
 		o50, o99 := percentiles(overhead)
@@ -74,10 +75,9 @@ func TestBench(t *testing.T) {
 		t.Logf("%2d runs:   bare signal round trip    p50 %6.1f ms  p99 %6.1f ms  (ratio p50 %.1f)", n, b50, b99, o50/b50)
 		t.Logf("%2d of each:  events of a run           with everything around %.1f, of ten bare signals %.1f", n, ours, least)
 	}
-	s.benchFleets(ctx, t)
-	// Last, because its runs do not end, and Temporal keeps trying to give out their tasks.
 	s.benchNetboot(ctx, t, false)
 	s.benchNetboot(ctx, t, true)
+	s.benchFleets(ctx, t)
 }
 
 // benchActions lets n simulated agents carry out k no-op actions each. It returns the time that

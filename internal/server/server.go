@@ -84,7 +84,7 @@ func quietAPI(o Options, h *site.Host) (http.Handler, error) {
 }
 
 // garbageRoom is how much garbage this process may hold, in bytes, before it is collected as often as by default.
-const garbageRoom = 256 << 20
+const garbageRoom = 192 << 20
 
 // server is the site while it runs in this process.
 type server struct {

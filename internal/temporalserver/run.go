@@ -229,8 +229,8 @@ func mutualTLS(file string) config.RootTLS {
 }
 
 // dynamicConfig returns settings for one small host instead of thousands. The caches are smaller than
-// the defaults, which assume gigabytes. The first one has one entry of some 35 kB per run: a thousand
-// runs at once fit in.
+// the defaults, which assume gigabytes. hostLevelCacheMaxSize counts runs of about 35 kB each: 1024 hold
+// a thousand at once.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            1024,
