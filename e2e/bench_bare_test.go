@@ -152,7 +152,7 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 	// The last local activity before a signal tells its agent, which sends the signal when the workflow task has ended: an agent
 	// of Ingot's reads and carries out its assignment before it reports. A signal without a local activity before it is sent
 	// together with the previous one.
-	tells, kinds, joined, last, next := make([]int, len(m)), []string{}, []bool{}, -1, 0
+	tells, kinds, last, next := make([]int, len(m)), []string{}, -1, 0
 	for j, what := range m {
 		tells[j] = -1
 		switch what {
@@ -161,8 +161,13 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 		case doSignal, doReport:
 			if last >= 0 {
 				tells[last] = next
+			} else {
+				for i := range n {
+					told[i][next].reach()
+					ended[i][next].reach()
+				}
 			}
-			kinds, joined, last = append(kinds, what), append(joined, last < 0), -1
+			kinds, last = append(kinds, what), -1
 			next++
 		}
 	}
@@ -228,17 +233,6 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 		}
 	}
 
-	sending := make(chan struct{}, 3) // for as many runs at once as Ingot: more would wait for each other in Temporal
-	send := func(ctx context.Context, r client.WorkflowRun, n int) error {
-		sending <- struct{}{}
-		defer func() { <-sending }()
-		for range n {
-			if err := c.SignalWorkflow(ctx, r.GetID(), r.GetRunID(), "signal", nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	out := fleet{cpu: map[string]float64{}}
 	spent := s.cpu(t)
 	began := time.Now()
@@ -247,29 +241,24 @@ func (s *Site) benchBare(ctx context.Context, t *testing.T, queue string, n int,
 	for i := range n {
 		g.Go(func() error {
 			var waits []time.Duration
-			for j := 0; j < len(kinds); {
-				next := j + 1
-				for next < len(kinds) && joined[next] {
-					next++
-				}
+			for j, what := range kinds {
 				select {
 				case <-ended[i][j].reached:
 				case <-gctx.Done():
 					return gctx.Err()
 				}
 				sent := time.Now()
-				if err := send(gctx, runs[i], next-j); err != nil {
+				if err := c.SignalWorkflow(gctx, runs[i].GetID(), runs[i].GetRunID(), "signal", nil); err != nil {
 					return err
 				}
-				if kinds[next-1] == doReport && next < len(kinds) {
+				if what == doReport && j+1 < len(kinds) {
 					select {
-					case <-told[i][next].reached:
+					case <-told[i][j+1].reached:
 					case <-gctx.Done():
 						return gctx.Err()
 					}
 					waits = append(waits, time.Since(sent))
 				}
-				j = next
 			}
 			mu.Lock()
 			out.waits = append(out.waits, waits...)

@@ -229,11 +229,11 @@ func mutualTLS(file string) config.RootTLS {
 }
 
 // dynamicConfig returns settings for one small host instead of thousands. The caches are smaller than
-// the defaults, which assume gigabytes. hostLevelCacheMaxSize counts runs of about 35 kB each: 1024 hold
-// a thousand at once.
+// the defaults, which assume gigabytes. hostLevelCacheMaxSize counts runs of about 35 kB each. Runs that
+// have ended take places, too.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
-		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            1024,
+		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            2048,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
 		// How soon a workflow task is given out again whose worker was killed (default 10 s). A

@@ -46,7 +46,7 @@ type Store struct {
 	notices []string
 
 	mu        sync.Mutex
-	subs      map[chan struct{}]string // the watched machine; "" means everything
+	subs      map[string]map[chan struct{}]bool // by the watched machine; "" means everything
 	followers map[*follower]bool
 	// touched has, for each running transaction, the machines that it changes. The value is true
 	// for changes that agents wait for: grants, assignments and events. There may be two
@@ -100,7 +100,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	}
 
 	s = &Store{
-		path: path, keys: keys, now: time.Now, subs: map[chan struct{}]string{},
+		path: path, keys: keys, now: time.Now, subs: map[string]map[chan struct{}]bool{},
 		touched: map[*sqlx.Tx]map[string]bool{}, followers: map[*follower]bool{}, driver: sqliteDriver(),
 	}
 	for _, o := range opts {

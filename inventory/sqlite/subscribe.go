@@ -17,11 +17,17 @@ func (s *Store) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.subs[c] = machine
+	if s.subs[machine] == nil {
+		s.subs[machine] = map[chan struct{}]bool{}
+	}
+	s.subs[machine][c] = true
 	return c, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.subs, c)
+		delete(s.subs[machine], c)
+		if len(s.subs[machine]) == 0 {
+			delete(s.subs, machine)
+		}
 	}
 }
 
@@ -64,10 +70,15 @@ func (s *Store) fire(tx *sqlx.Tx) {
 		}
 	}
 
-	for c, machine := range s.subs {
-		if machine != "" && !s.touched[tx][machine] {
+	for c := range s.subs[""] {
+		signal(c)
+	}
+	for machine, wakes := range s.touched[tx] {
+		if !wakes {
 			continue
 		}
-		signal(c)
+		for c := range s.subs[machine] {
+			signal(c)
+		}
 	}
 }
