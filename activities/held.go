@@ -3,11 +3,14 @@ package activities
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -16,28 +19,34 @@ import (
 const TypeHeld = "Held"
 
 // A Hold answers Held to every activity of runs that were open when the server was restored
-// from a backup. Since the backup the machine may have been installed, moved to another
-// server or discarded without this server's knowledge. Allowed are only activities that
-// record that the run waits or ended, and that release what it holds.
+// from a backup, and of runs that such a run has started or continues as. Since the backup the
+// machine may have been installed, moved to another server or discarded without this server's
+// knowledge. Allowed are only activities that record that the run waits or ended, and that
+// release what it holds.
 type Hold struct {
 	interceptor.WorkerInterceptorBase
 
-	runs map[string]bool
+	runs sync.Map // run ids; empty struct
 	text string
 }
 
 // NewHold returns a Hold of the runs in r.
 func NewHold(r inventory.Restore) *Hold {
-	h := &Hold{runs: map[string]bool{}, text: HeldText(r)}
+	h := &Hold{text: HeldText(r)}
 	for _, x := range r.Held {
-		h.runs[x.Run] = true
+		h.runs.Store(x.Run, struct{}{})
 	}
 	return h
 }
 
+func (h *Hold) has(run string) bool {
+	_, ok := h.runs.Load(run)
+	return ok
+}
+
 // HeldText explains to the operator why a run is held.
 func HeldText(r inventory.Restore) string {
-	return fmt.Sprintf("this run was under way in the backup of %s, from which the server was restored: the machine "+
+	return fmt.Sprintf("this run began before the server was restored from the backup of %s: the machine "+
 		"may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it "+
 		"is needed",
 		r.Taken.UTC().Format(time.DateTime))
@@ -48,13 +57,31 @@ func letThrough(name string) bool {
 	return name == "Record" || name == "RecordOperation" || name == "End"
 }
 
+// InterceptWorkflow holds the run too if it comes from a held one: such a run may start a child, or continue as new, in the
+// workflow task that is next, before any activity of it is refused.
+func (h *Hold) InterceptWorkflow(ctx workflow.Context,
+	next interceptor.WorkflowInboundInterceptor,
+) interceptor.WorkflowInboundInterceptor {
+	info := workflow.GetInfo(ctx)
+	from := []string{info.ContinuedExecutionRunID, info.FirstRunID}
+	for _, x := range []*workflow.Execution{info.ParentWorkflowExecution, info.RootWorkflowExecution} {
+		if x != nil {
+			from = append(from, x.RunID)
+		}
+	}
+	if slices.ContainsFunc(from, h.has) {
+		h.runs.Store(info.WorkflowExecution.RunID, struct{}{})
+	}
+	return next
+}
+
 // InterceptActivity refuses the activities of held runs.
 func (h *Hold) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {
 	return around(next, func(ctx context.Context, do func() (any, error)) (any, error) {
 		info := activity.GetInfo(ctx)
-		if h.runs[info.WorkflowExecution.RunID] && !letThrough(info.ActivityType.Name) {
+		if h.has(info.WorkflowExecution.RunID) && !letThrough(info.ActivityType.Name) {
 			return nil, temporal.NewNonRetryableApplicationError(h.text, TypeHeld, nil)
 		}
 		return do()

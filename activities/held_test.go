@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -56,6 +57,37 @@ func TestHeldRunsHaveNoEffects(t *testing.T) {
 				(!errors.As(err, &app) || app.Type() != TypeHeld || !app.NonRetryable() || !strings.Contains(app.Message(), "2026-03-01 12:00:00")) {
 				t.Errorf("%s answers %v", name, err)
 			}
+		}
+	}
+}
+
+// TestRunsOfHeldRunsAreHeld: a held run starts a child, or has continued as new, before one of its activities was refused.
+func TestRunsOfHeldRunsAreHeld(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	const run = "default-test-run-id"
+	for name, held := range map[string]string{"parent": run, "earlier execution": "earlier", "none": "another"} {
+		env := suite.NewTestWorkflowEnvironment()
+		hold := NewHold(inventory.Restore{Held: []inventory.HeldRun{{Run: held}}})
+		env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{hold}})
+		if name == "earlier execution" {
+			env.SetContinuedExecutionRunID(held)
+		}
+		env.RegisterActivityWithOptions(func(context.Context) error { return nil }, activity.RegisterOptions{Name: "Power"})
+		child := func(ctx workflow.Context) error {
+			ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{ScheduleToCloseTimeout: time.Minute})
+			return workflow.ExecuteLocalActivity(ctx, "Power").Get(ctx, nil)
+		}
+		env.RegisterWorkflowWithOptions(child, workflow.RegisterOptions{Name: "child"})
+		parent := func(ctx workflow.Context) error { return workflow.ExecuteChildWorkflow(ctx, "child").Get(ctx, nil) }
+		if name == "earlier execution" {
+			parent = child
+		}
+		env.ExecuteWorkflow(parent)
+		var app *temporal.ApplicationError
+		err := env.GetWorkflowError()
+		if refused := errors.As(err, &app) && app.Type() == TypeHeld; refused != (name != "none") || !refused && err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

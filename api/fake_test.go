@@ -142,7 +142,12 @@ func (s *site) restart(change ...func(*siteConfig)) {
 		Guard:    s.guard,
 		Log:      c.Log,
 		Now:      c.Now,
-		Held:     c.Restored.Held,
+		Held: func() []inventory.HeldRun {
+			if c.Restored == nil {
+				return nil
+			}
+			return c.Restored().Held
+		},
 	})
 	var err error
 	s.api, err = New(s.apiConfig())

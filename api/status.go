@@ -29,8 +29,8 @@ type Process struct {
 	Version string
 	// Status adds to GET /v1/status; may be nil.
 	Status func(ctx context.Context) StatusExtra
-	// Restored is the backup from which this site was restored, if any.
-	Restored inventory.Restore
+	// Restored returns the backup from which this site was restored, if any; may be nil.
+	Restored func() inventory.Restore
 	// NoSecretKey: the key file is missing, so secrets cannot be opened.
 	NoSecretKey bool
 	// Retrying returns which activities of a run fail and are retried; may be nil.
@@ -155,7 +155,8 @@ func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 		return st, err
 	}
 	st.OpenWorkflows = len(open)
-	if r := s.process.Restored; r.Backup != "" {
+	if s.process.Restored != nil && s.process.Restored().Backup != "" {
+		r := s.process.Restored()
 		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: openHeldRuns(r.Held, open)}
 	}
 	if st.Retrying, err = s.readRetrying(ctx, open); err != nil {

@@ -27,14 +27,18 @@ func (s spy) SignalWorkflow(ctx context.Context, id, run, name string, arg any) 
 }
 
 // TestHeldRunsAreTold: after a restore, an open run is told that it is held; a run whose
-// record is final is canceled where Temporal's copy is a little older; and the status names
-// the runs that wait for a person.
+// record is final is canceled where Temporal's copy is a little older, and so is one that the
+// inventory does not know, or that began after the backup; and the status names the runs that wait for a person.
 func TestHeldRunsAreTold(t *testing.T) {
 	var events []workflows.Event
 	held := []inventory.HeldRun{
 		{Run: "r1", Workflow: "machine/m1", Machine: "m1"},
 		{Run: "r2", Workflow: "machine/m2", Machine: "m2"},
 		{Run: "r3", Workflow: "machine/m3", Machine: "m3"},
+		{Run: "r4", Workflow: "machine/m4", Machine: "m4"},
+		{Run: "r5", Workflow: "machine/m5", Machine: "m5", Later: true},
+		{Run: "o1", Workflow: "recover/all"},
+		{Run: "o2", Workflow: "recover/more"},
 	}
 	taken := time.Date(2026, 2, 28, 0, 0, 0, 0, time.UTC)
 	s := newSite(t, func(c *siteConfig) {
@@ -43,7 +47,7 @@ func TestHeldRunsAreTold(t *testing.T) {
 			tc, ok := provider()
 			return spy{tc, &events}, ok
 		}
-		c.Restored = inventory.Restore{Backup: "b1", Taken: taken, Held: held}
+		c.Restored = func() inventory.Restore { return inventory.Restore{Backup: "b1", Taken: taken, Held: held} }
 	})
 	open := inventory.Workflow{
 		Run:     "r1",
@@ -70,19 +74,29 @@ func TestHeldRunsAreTold(t *testing.T) {
 			},
 		),
 	)
-	for _, h := range held[:2] {
-		s.Temporal.Open(h.Workflow, h.Run)
+	later := inventory.Workflow{Run: "r5", ID: "machine/m5", Machine: "m5", State: inventory.StateRunning, Started: s.Clock.Now()}
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), later))
+	require.NoError(t, s.Store.PutOperation(t.Context(),
+		inventory.Operation{Run: "its first execution", ID: "recover/all", State: inventory.StateRunning, Started: s.Clock.Now()}))
+	for i, h := range held {
+		if i != 2 { // Temporal does not know r3
+			s.Temporal.Open(h.Workflow, h.Run)
+		}
 	}
+	s.Temporal.Open("recover/all", "its first execution")
 	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, []workflows.Event{{Kind: inventory.EventHeld, Epoch: 4}}, events)
-	require.Equal(t, 1, s.Temporal.Runs["r2"].Cancels)
-	require.Zero(t, s.Temporal.Runs["r1"].Cancels)
+	for run, cancels := range map[string]int{"r1": 0, "r2": 1, "r4": 1, "r5": 1, "o1": 0, "o2": 1} {
+		require.Equal(t, cancels, s.Temporal.Runs[run].Cancels, run)
+	}
 
 	st, err := s.api.status.read(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, &RestoredStatus{Backup: "b1", Taken: taken, Held: held[:1]}, st.Restored)
+	require.Equal(t, &RestoredStatus{Backup: "b1", Taken: taken, Held: []inventory.HeldRun{held[0], held[4]}}, st.Restored)
 
-	s.Temporal.End("r2", enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
+	for _, run := range []string{"r2", "r4", "r5", "o2"} {
+		s.Temporal.End(run, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
+	}
 	open.State, open.Phase = inventory.StateFailed, inventory.PhaseFailed
 	require.NoError(t, s.Store.PutWorkflow(t.Context(), open))
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)

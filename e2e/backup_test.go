@@ -146,12 +146,12 @@ tasks:
 		w, err := o.Follow(ctx, name, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
 		require.NoError(t, err)
 		require.NotNil(t, w.Question)
-		require.Contains(t, w.Question.Text, "from which the server was restored", name)
+		require.Contains(t, w.Question.Text, "the server was restored", name)
 		require.Equal(t, []string{workflows.Abort}, w.Question.Choices)
 	}
 	t.Logf("all runs had asked %.1f s after the start", time.Since(restored).Seconds())
 	status := o.must(ctx, t, "status")
-	require.Equal(t, 3, strings.Count(status, "its run was under way in the backup"), status)
+	require.Equal(t, 3, strings.Count(status, "its run began before the restore"), status)
 	for name, m := range machines {
 		_, err := o.Simulate(name, m.Spec().MAC).Arguments(ctx)
 		require.ErrorIs(t, err, ErrNotArmed, "%s is answered with more than its disk", name)
@@ -197,7 +197,7 @@ tasks:
 	a, err = agent.Ask(ctx, http.MethodGet, "/agent/v1/next", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnauthorized, a.Status, "nobody has taken its machine since: %s", a)
-	require.NotContains(t, o.must(ctx, t, "status"), "its run was under way")
+	require.NotContains(t, o.must(ctx, t, "status"), "its run began before the restore")
 }
 
 // tree returns the files of the site's configuration and state, with digests.

@@ -1,6 +1,9 @@
 package inventory
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // EventHeld is never stored: reconcile informs a run that was open when the
 // server was restored from a backup.
@@ -11,14 +14,28 @@ type Restore struct {
 	Backup string    `json:"backup"` // its id
 	Taken  time.Time `json:"taken"`  // when the backup was made
 	At     time.Time `json:"at"`
-	// Held are the runs that were open in the backup. They are not continued: the
-	// machines may have changed since.
+	// Held are the runs that were open. They are not continued: the machines may have
+	// changed since.
 	Held []HeldRun `json:"held"`
+	// AwaitsCluster: the runs that are open in the Temporal cluster are not in Held yet.
+	AwaitsCluster bool `json:"awaitsCluster,omitempty"`
 }
 
-// A HeldRun is a run that was open in the backup.
+// A HeldRun is a run that was open when the server was restored from a backup.
 type HeldRun struct {
 	Run      string `json:"run"`
-	Workflow string `json:"workflow"` // id
-	Machine  string `json:"machine,omitempty"`
+	Workflow string `json:"workflow"`          // id
+	Machine  string `json:"machine,omitempty"` // empty: an operation
+	// Later: it began after the backup, which therefore does not know it. It is cancelled.
+	Later bool `json:"later,omitempty"`
+}
+
+// NewHeldRun returns the HeldRun of a run that is known by its workflow's id only.
+func NewHeldRun(run, workflow string) HeldRun {
+	h := HeldRun{Run: run, Workflow: workflow}
+	kind, rest, _ := strings.Cut(workflow, "/")
+	if kind == "machine" || kind == "bmc" {
+		h.Machine, _, _ = strings.Cut(rest, "/")
+	}
+	return h
 }

@@ -95,7 +95,7 @@ func TestHeldRun(t *testing.T) {
 		}
 		require.ErrorContains(t, err, "aborted by the operator", "held at activity %d", at)
 		require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
-		require.Contains(t, w.asked[0].Text, "from which the server was restored")
+		require.Contains(t, w.asked[0].Text, "the server was restored")
 		require.Equal(t, inventory.StateFailed, w.record().State)
 	}
 }
@@ -117,7 +117,7 @@ func TestHeldRunIsTold(t *testing.T) {
 	begun := w.env.Now()
 	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, "from which the server was restored")
+	require.Contains(t, w.asked[0].Text, "the server was restored")
 	require.Less(t, w.asked[0].Since.Sub(begun), 30*time.Minute, "it asked before the action's deadline")
 	require.Equal(t, r.met, w.touched())
 }

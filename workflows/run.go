@@ -23,9 +23,8 @@ var (
 	errSkipped = errors.New("skipped by the operator")
 	errFenced  = newError(activities.TypeFenced, "the run does not own the machine any more: a forced job has taken "+
 		"it, or an operator has disarmed it")
-	errHeld = newError(activities.TypeHeld, "this run was under way in the backup from which the server was "+
-		"restored: the machine may have moved on "+
-		"since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed")
+	errHeld = newError(activities.TypeHeld, "this run began before the server was restored from a backup: the machine may have "+
+		"moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed")
 )
 
 // machineRun holds what every workflow that owns a machine needs.

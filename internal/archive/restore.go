@@ -269,11 +269,7 @@ func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) 
 func (r *Restore) holdRuns(ctx context.Context, u *Unpacked, ring *keyring.Ring, out *Restored) (err error) {
 	var open []inventory.HeldRun
 	for _, x := range u.OpenRuns {
-		h := inventory.HeldRun{Run: x.Run, Workflow: x.Workflow}
-		if parts := strings.Split(x.Workflow, "/"); len(parts) > 1 && (parts[0] == "machine" || parts[0] == "bmc") {
-			h.Machine = parts[1]
-		}
-		open = append(open, h)
+		open = append(open, inventory.NewHeldRun(x.Run, x.Workflow))
 	}
 
 	s, err := u.OpenInventory(ctx, ring)
@@ -288,7 +284,8 @@ func (r *Restore) holdRuns(ctx context.Context, u *Unpacked, ring *keyring.Ring,
 	if out.Lost, err = s.SecretsUnreadable(ctx); err != nil {
 		return err
 	}
-	if out.Restore, err = s.Restored(ctx, u.ID, u.Created, open); err != nil {
+	made := inventory.Restore{Backup: u.ID, Taken: u.Created, Held: open, AwaitsCluster: u.Temporal == nil}
+	if out.Restore, err = s.Restored(ctx, made); err != nil {
 		return err
 	}
 	out.SiteEpoch, err = s.SiteEpoch(ctx)

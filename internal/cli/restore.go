@@ -24,7 +24,7 @@ file of that server, if this host has it already. Without either, the restore ne
 
 No earlier run continues automatically: no machine is armed, earlier agents are
 ordered to hold, and every run that was open is held and asks the operator, who can
-only abort it. Make sure that the server that made this backup is off: two servers
+only abort it; one that began after the backup is cancelled. Make sure that the server that made this backup is off: two servers
 would answer the same machines.
 
 ` + keysHelp,
@@ -71,9 +71,16 @@ would answer the same machines.
 func printRestored(w io.Writer, r archive.Restored) error {
 	fmt.Fprintf(w, "restored backup %s of %s into %s\n", inert(r.Backup), human.Time(r.Taken), r.DataDir)
 	for _, h := range r.Held {
+		if h.Machine == "" {
+			fmt.Fprintf(w, "held: %s was under way; to see it: ingot operation get %[1]s\n", inert(h.Workflow))
+			continue
+		}
 		machine := inert(h.Machine)
 		fmt.Fprintf(w, "held: run %s of %s was under way; look at the machine, "+
 			"then: ingot workflow decide %s --choice abort\n", inert(h.Run), machine, machine)
+	}
+	if r.AwaitsCluster {
+		fmt.Fprintln(w, "held as soon as the server reaches its Temporal cluster: every run that is open there")
 	}
 
 	for _, x := range r.Lost {

@@ -75,7 +75,7 @@ func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 
 // Pass looks once at all open workflows.
 func (l *LostAttempts) Pass(ctx context.Context) error {
-	runs, err := openRuns(ctx, l.Client)
+	runs, err := OpenRuns(ctx, l.Client)
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	return err
 }
 
-// openRuns lists the workflows that run. Temporal's list may be some seconds old.
-func openRuns(ctx context.Context, tc client.Client) (all []*workflowpb.WorkflowExecutionInfo, err error) {
+// OpenRuns lists the workflows that run. Temporal's list may be some seconds old.
+func OpenRuns(ctx context.Context, tc client.Client) (all []*workflowpb.WorkflowExecutionInfo, err error) {
 	query := &workflowservice.ListWorkflowExecutionsRequest{
 		Query: fmt.Sprintf("TaskQueue = '%s' AND ExecutionStatus = 'Running'", workflows.TaskQueue),
 	}

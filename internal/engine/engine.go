@@ -91,8 +91,8 @@ type Config struct {
 	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s.
 	// IdleAfter is how long an agent may ask for work without getting any; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
-	// Held are the runs that are held since a restore from a backup.
-	Held []inventory.HeldRun
+	// Held returns the runs that are held since a restore from a backup; nil means none.
+	Held func() []inventory.HeldRun
 }
 
 // An Engine is made with New.
@@ -132,6 +132,9 @@ func New(c Config) *Engine {
 	}
 	if c.IdleAfter <= 0 {
 		c.IdleAfter = 10 * time.Second
+	}
+	if c.Held == nil {
+		c.Held = func() []inventory.HeldRun { return nil }
 	}
 	// Limit what agents can make the server log.
 	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))

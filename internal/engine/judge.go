@@ -75,23 +75,27 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 
 // lostGrantKind returns the kind of event that tells a run that it has lost its grant.
 func (r *Reconciler) lostGrantKind(run string) string {
-	if slices.ContainsFunc(r.held, func(h inventory.HeldRun) bool { return h.Run == run }) {
+	if slices.ContainsFunc(r.held(), func(h inventory.HeldRun) bool { return h.Run == run }) {
 		return inventory.EventHeld
 	}
 	return inventory.EventFenced
 }
 
-// cancelHeld cancels held runs whose record is final: Temporal's backup is a little older
-// than the inventory's. Such a run would ask about a machine whose run has ended, and block
-// its workflow id.
+// cancelHeld cancels held runs that are over by the inventory, because Temporal's copy is a
+// little older, or that the inventory does not know, because they began in a cluster after the
+// backup. Such a run would ask about a machine that has moved on, or that shows no run, and
+// block its workflow id.
 func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
-	for _, h := range r.held {
+	for _, h := range r.held() {
 		if r.settled[h.Run] {
 			continue
 		}
-		w, err := r.stores.Workflows.Workflow(ctx, h.Run)
-		if err != nil || !inventory.Final(w.State) {
-			continue // an open run is handled by judgeRecord
+		asks, err := r.recordedOpen(ctx, h)
+		if err != nil {
+			return err
+		}
+		if asks {
+			continue // a run is told by judgeRecord; an operation finds out by its next step
 		}
 		e, err := r.describe(ctx, tc, h.Workflow, h.Run)
 		if err != nil {
@@ -99,10 +103,10 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 		}
 		if e.known && !r.isOver(h.Run, e) {
 			if err := cancel(ctx, tc, h.Workflow, h.Run); err != nil {
-				return fmt.Errorf("cancelling run %q, which is over: %w", h.Run, err)
+				return fmt.Errorf("cancelling run %q of %q: %w", h.Run, h.Workflow, err)
 			}
 			r.log.With(inventory.Owner{Machine: h.Machine, Run: h.Run}.LogKeys(0)...).Warn(
-				"cancelled a held run that was over when the backup was made")
+				"cancelled a held run that the inventory does not know as open", "workflow", h.Workflow)
 			continue
 		}
 		if r.settled == nil {
@@ -112,6 +116,23 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	}
 
 	return nil
+}
+
+// recordedOpen reports whether the restored inventory has an open record of a held run. That of an operation
+// has the id of its first execution: it is found by its workflow.
+func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (bool, error) {
+	if h.Later {
+		return false, nil // it may have recorded itself since
+	}
+	if h.Machine == "" {
+		open, err := r.stores.Operations.Operations(ctx, inventory.OperationFilter{ID: h.Workflow, Open: true, Limit: 1})
+		return len(open) > 0, err
+	}
+	w, err := r.stores.Workflows.Workflow(ctx, h.Run)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && !inventory.Final(w.State), err
 }
 
 // execution is the state of a run in Temporal.

@@ -32,9 +32,9 @@ type Reconciler struct {
 	guard    *guard.Guard // for what agents and Temporal send
 	log      *slog.Logger
 	now      func() time.Time
-	elapsed  func() time.Duration // monotonic clock
-	held     []inventory.HeldRun  // by a restore from a backup
-	settled  map[string]bool      // those of held that are over
+	elapsed  func() time.Duration       // monotonic clock
+	held     func() []inventory.HeldRun // since a restore from a backup
+	settled  map[string]bool            // those of held that are over
 	pump     *Pump
 	watch    agentWatch
 	// noStuckQuery: Temporal is too old to know the search attribute of stuckQuery.
@@ -101,7 +101,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		for {
 			r.pass(ctx, "runs", r.CheckRuns)
 			pause := reconcileEvery
-			if len(r.settled) < len(r.held) {
+			if len(r.settled) < len(r.held()) {
 				pause = agentsEvery // held runs are signaled soon
 			}
 			if !sleep(ctx, pause) {
@@ -188,7 +188,7 @@ func (r *Reconciler) listJudgements(
 	// out if Temporal lists them; the next pass sees if that was old.
 	runs := map[string]bool{}
 	if len(grants)+len(records)+len(operations) > judgeEach {
-		listed, err := openRuns(ctx, tc)
+		listed, err := OpenRuns(ctx, tc)
 		if err != nil {
 			r.log.Warn("asking Temporal for each run, because it does not list them", "error", err)
 			listed = nil

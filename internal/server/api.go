@@ -34,7 +34,7 @@ func (s *server) newEngine() *engine.Engine {
 		},
 		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter, Parallel: parallel,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
-		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.Held,
+		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held,
 	})
 }
 
@@ -81,7 +81,7 @@ func (s *server) newAPI() (*api.API, error) {
 		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC, ForgetKey: s.forgetBMCKey},
 		Upkeep: api.Upkeep{Backup: s.backup, RotateKeys: s.RotateKeys, TestNotice: s.testNotice()},
 		Process: api.Process{
-			Version: s.Version, Status: s.status, Restored: s.records.restored,
+			Version: s.Version, Status: s.status, Restored: s.records.restored.get,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
 		Metrics: s.metrics.Handler(), Codec: s.temporal.codecHandler(),

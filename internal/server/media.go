@@ -180,7 +180,7 @@ func (e *ejector) over(ctx context.Context, m inventory.Media) error {
 // held returns errInUse while a run of the machine is held since a restore from a backup: the machine may
 // have moved on since.
 func (e *ejector) held(ctx context.Context, m inventory.Media) error {
-	for _, h := range e.records.restored.Held {
+	for _, h := range e.records.restored.held() {
 		if h.Machine != m.Machine {
 			continue
 		}

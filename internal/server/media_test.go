@@ -158,7 +158,7 @@ func TestEjectHeld(t *testing.T) {
 	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
 	w := inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Started: time.Now()}
 	require.NoError(t, b.store.PutWorkflow(t.Context(), w))
-	b.records.restored.Held = []inventory.HeldRun{{Run: "run-1", Machine: "m1"}}
+	b.records.restored.now.Store(&inventory.Restore{Held: []inventory.HeldRun{{Run: "run-1", Machine: "m1"}}})
 	require.Len(t, b.try(t), 1)
 	require.Equal(t, mediumURL, b.service.Media())
 	w.State, w.Ended = inventory.StateCancelled, time.Now()

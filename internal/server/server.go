@@ -34,7 +34,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/internal/tracing"
-	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
@@ -120,7 +119,7 @@ type records struct {
 	store    *sqlite.Store
 	reserve  *reserve.Reserve
 	checked  inventoryCheck
-	restored inventory.Restore
+	restored *restored
 }
 
 // newServer opens the inventory and builds the parts. Nothing runs yet.
@@ -222,7 +221,7 @@ func (s *server) checkRecords(ctx context.Context) (err error) {
 	} else {
 		s.resumeRotation(ctx)
 	}
-	s.records.restored, err = store.LastRestore(ctx)
+	s.records.restored, err = newRestored(ctx, store, s.log)
 	return err
 }
 

@@ -43,7 +43,7 @@ type temporal struct {
 	codec     *payloadcodec.Codec
 	converter converter.DataConverter
 	underWay  activities.UnderWay
-	hold      *activities.Hold // of runs that a restored backup has left behind
+	restored  *restored
 	serverID  string
 
 	stopping sync.WaitGroup  // workers that end
@@ -70,8 +70,8 @@ func (s *server) newTemporal() (*temporal, error) {
 		return nil, err
 	}
 	t := &temporal{
-		cfg: s.cfg, serverID: id, log: s.log, records: s.records.store, tracing: s.tracing, hold: activities.NewHold(s.records.restored),
-		since: time.Now(),
+		cfg: s.cfg, serverID: id, log: s.log, records: s.records.store, tracing: s.tracing,
+		restored: s.records.restored, since: time.Now(),
 	}
 	if s.cfg.Temporal.Address != "" {
 		opts, err := ClusterOptions(s.cfg.Temporal)

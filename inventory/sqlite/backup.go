@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -83,30 +84,13 @@ func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 }
 
 // Restored turns the database of a backup into that of a running site: it sets a new site epoch,
-// removes all grants and plans, and puts every run on hold that is open in this database or in
-// Temporal's copy. What a held run records next replaces its record, whatever its Seq. New grants
-// get epochs higher than all in the backup.
-func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
-	there []inventory.HeldRun,
-) (inventory.Restore, error) {
-	r := inventory.Restore{Backup: backup, Taken: taken.UTC(), At: s.now().UTC(), Held: []inventory.HeldRun{}}
+// removes all grants and plans, and puts every run on hold that is open in this database or in r,
+// which has those of Temporal's copy. What a held run records next replaces its record, whatever its
+// Seq. New grants get epochs higher than all in the backup.
+func (s *Store) Restored(ctx context.Context, r inventory.Restore) (inventory.Restore, error) {
+	r.Taken, r.At = r.Taken.UTC(), s.now().UTC()
 	err := s.write(ctx, "making a restored inventory live", func(tx *sqlx.Tx) error {
 		open, err := openRuns(ctx, tx)
-		if err != nil {
-			return err
-		}
-
-		held := map[string]inventory.HeldRun{}
-		for _, h := range append(slices.Clone(there), open...) {
-			held[h.Run] = h
-		}
-		for _, h := range held {
-			r.Held = append(r.Held, h)
-		}
-		slices.SortFunc(r.Held, func(a, b inventory.HeldRun) int {
-			return cmp.Or(strings.Compare(a.Workflow, b.Workflow), strings.Compare(a.Run, b.Run))
-		})
-		doc, err := toJSON(r)
 		if err != nil {
 			return err
 		}
@@ -128,25 +112,68 @@ func (s *Store) Restored(ctx context.Context, backup string, taken time.Time,
 			// after the backup.
 			stmt("DELETE FROM image_unused"),
 			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // closed by a migration that is on hold now
-			stmt("INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc),
 		)
 		if err != nil {
 			return err
 		}
-
-		for _, h := range r.Held {
-			if h.Machine == "" {
-				continue
-			}
-			if err := s.operator(ctx, tx, h.Machine, "restore",
-				fmt.Sprintf("run %s is held: the server was restored from the backup of %s", h.Run,
-					taken.UTC().Format(time.RFC3339))); err != nil {
-				return err
-			}
-		}
-		return nil
+		there := r.Held
+		r.Held = nil
+		return s.hold(ctx, tx, &r, append(slices.Clone(there), open...))
 	})
 	return r, err
+}
+
+// HoldRuns holds the runs that are open in the Temporal cluster too, which a restore does not read, and
+// returns the new record of the restore.
+func (s *Store) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inventory.Restore, err error) {
+	err = s.write(ctx, "holding the runs of the Temporal cluster", func(tx *sqlx.Tx) error {
+		if r, err = readDoc[inventory.Restore](ctx, tx, lastRestore); err != nil {
+			return err
+		}
+		r.AwaitsCluster = false
+		there = slices.Clone(there)
+		for i, h := range there {
+			known := slices.ContainsFunc(r.Held, func(x inventory.HeldRun) bool { return x.Run == h.Run })
+			if h.Machine == "" { // the record has the id of its first execution
+				if err := get(ctx, tx, &known, "SELECT EXISTS (SELECT 1 FROM operation WHERE id = ? AND final = 0)", h.Workflow); err != nil {
+					return err
+				}
+			}
+			there[i].Later = !known
+		}
+		return s.hold(ctx, tx, &r, there)
+	})
+	return r, err
+}
+
+// hold adds runs to those that r holds, and writes r.
+func (s *Store) hold(ctx context.Context, tx *sqlx.Tx, r *inventory.Restore, runs []inventory.HeldRun) error {
+	held := map[string]inventory.HeldRun{}
+	for _, h := range r.Held {
+		held[h.Run] = h
+	}
+	for _, h := range runs {
+		_, known := held[h.Run]
+		held[h.Run] = h
+		if known || h.Machine == "" {
+			continue
+		}
+		text := fmt.Sprintf("run %s is held: the server was restored from the backup of %s", h.Run, r.Taken.Format(time.RFC3339))
+		if err := s.operator(ctx, tx, h.Machine, "restore", text); err != nil {
+			return err
+		}
+	}
+	r.Held = slices.SortedFunc(maps.Values(held), func(a, b inventory.HeldRun) int {
+		return cmp.Or(strings.Compare(a.Workflow, b.Workflow), strings.Compare(a.Run, b.Run))
+	})
+	if r.Held == nil {
+		r.Held = []inventory.HeldRun{}
+	}
+	doc, err := toJSON(*r)
+	if err != nil {
+		return err
+	}
+	return do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc)
 }
 
 // openRuns returns the runs that are not over or that hold a grant.
@@ -158,9 +185,11 @@ func openRuns(ctx context.Context, tx *sqlx.Tx) (runs []inventory.HeldRun, err e
 	return runs, err
 }
 
-// LastRestore returns the record written by Restored, or the zero Restore if this site was never
+const lastRestore = "SELECT value AS doc FROM meta WHERE name = 'restore'"
+
+// LastRestore returns the record written by Restored and HoldRuns, or the zero Restore if this site was never
 // restored.
 func (s *Store) LastRestore(ctx context.Context) (inventory.Restore, error) {
-	r, err := optional(readDoc[inventory.Restore](ctx, s.ro, "SELECT value AS doc FROM meta WHERE name = 'restore'"))
+	r, err := optional(readDoc[inventory.Restore](ctx, s.ro, lastRestore))
 	return r, wrap(err, "reading what was restored")
 }

@@ -59,8 +59,10 @@ func TestCopyAndRestore(t *testing.T) {
 	was, err := w.SiteEpoch(ctx)
 	require.NoError(t, err)
 	// Temporal's copy is older: a run that has ended in the inventory is open there.
-	r, err := w.Restored(ctx, "b1", w.in(-time.Hour),
-		[]inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}})
+	r, err := w.Restored(ctx, inventory.Restore{
+		Backup: "b1", Taken: w.in(-time.Hour),
+		Held: []inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}},
+	})
 	require.NoError(t, err)
 	require.Equal(t, []inventory.HeldRun{
 		{Run: "run-1", Workflow: "machine/m1", Machine: "m1"},
@@ -100,7 +102,7 @@ func TestNoRunIsResumedAfterRestore(t *testing.T) {
 		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: "m1", State: state}))
 		require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: run}))
 	}
-	_, err := w.Restored(ctx, "b1", w.in(-time.Hour), nil)
+	_, err := w.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour)})
 	require.NoError(t, err)
 	for _, run := range []string{"ended", "open"} {
 		err := w.Resumable(ctx, run)
@@ -119,7 +121,7 @@ func TestHeldRunIsRecordedAfterRestore(t *testing.T) {
 	require.NoError(t, w.PutWorkflow(ctx, run))
 	op := inventory.Operation{Run: "run-2", ID: "genesis", State: inventory.StateRunning, Seq: 6}
 	require.NoError(t, w.PutOperation(ctx, op))
-	_, err := w.Restored(ctx, "b1", w.in(-time.Hour), nil)
+	_, err := w.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour)})
 	require.NoError(t, err)
 
 	run.Phase, run.Seq = inventory.PhaseWaiting, 5
@@ -132,6 +134,38 @@ func TestHeldRunIsRecordedAfterRestore(t *testing.T) {
 	gotOp, err := w.Operation(ctx, op.Run)
 	require.NoError(t, err)
 	require.Equal(t, "asks", gotOp.Message)
+}
+
+// TestHoldRuns: the runs of a cluster are held beside those of the backup, and each machine's history says so once.
+func TestHoldRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning}))
+	require.NoError(t, w.PutOperation(ctx, inventory.Operation{Run: "its first execution", ID: "recover/all", State: inventory.StateRunning}))
+	first, err := w.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour), AwaitsCluster: true})
+	require.NoError(t, err)
+	require.True(t, first.AwaitsCluster)
+	require.Len(t, first.Held, 1)
+
+	there := []inventory.HeldRun{
+		inventory.NewHeldRun("run-1", "machine/m1"), inventory.NewHeldRun("run-2", "recover/all"), inventory.NewHeldRun("run-3", "bmc/m1/off"),
+		inventory.NewHeldRun("run-4", "recover/more"),
+	}
+	r, err := w.HoldRuns(ctx, there)
+	require.NoError(t, err)
+	require.Equal(t, inventory.Restore{Backup: "b1", Taken: first.Taken, At: first.At, Held: []inventory.HeldRun{
+		{Run: "run-3", Workflow: "bmc/m1/off", Machine: "m1", Later: true},
+		{Run: "run-1", Workflow: "machine/m1", Machine: "m1"},
+		{Run: "run-2", Workflow: "recover/all"},
+		{Run: "run-4", Workflow: "recover/more", Later: true},
+	}}, r)
+	again, err := w.LastRestore(ctx)
+	require.NoError(t, err)
+	require.Equal(t, r, again)
+	var told int
+	require.NoError(t, w.ro.GetContext(ctx, &told, "SELECT count(*) FROM event WHERE machine = 'm1' AND by = 'restore'"))
+	require.Equal(t, 2, told)
 }
 
 func TestNeverRestored(t *testing.T) {

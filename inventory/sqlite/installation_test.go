@@ -49,7 +49,7 @@ func TestInstallationOutlivesTheGrant(t *testing.T) {
 	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "test"))
 	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
 	require.Equal(t, want, of())
-	_, err = w.Restored(t.Context(), "b1", w.clock.Now(), nil)
+	_, err = w.Restored(t.Context(), inventory.Restore{Backup: "b1", Taken: w.clock.Now()})
 	require.NoError(t, err)
 	require.Equal(t, want, of())
 
