@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -135,11 +138,29 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 	if err = errors.Join(err, f.Close()); err == nil {
 		m, err = archive.Verify(c.Context(), part)
 	}
-	if err == nil {
-		err = os.Link(part, to) // fails if the file exists
+	if err != nil {
+		return m, errors.Join(err, os.Remove(part))
 	}
+	return m, nameBackup(part, to)
+}
 
-	return m, errors.Join(err, os.Remove(part))
+// nameBackup gives a complete backup its name, unless that is taken. The file stays where it is if that fails.
+func nameBackup(part, to string) error {
+	err := os.Link(part, to)
+	switch {
+	case err == nil:
+		err = os.Remove(part)
+	case !errors.Is(err, fs.ErrExist): // the file system has no hard links
+		if _, err = os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			err = os.Rename(part, to)
+		} else if err == nil {
+			err = fs.ErrExist
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the backup is complete in %s, and could not be renamed to %s: %w", part, to, err)
+	}
+	return durable.SyncDir(filepath.Dir(to))
 }
 
 // streamBackup writes the archive to standard output and verifies its digests.

@@ -8,9 +8,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// tokenExample makes the file before the token is in it: otherwise every local user may read it.
+const tokenExample = "  install -m 600 -o prometheus -g prometheus /dev/null /etc/prometheus/ingot.token\n" +
+	"  ingot metrics token > /etc/prometheus/ingot.token"
+
 func metricsCommand(o *options) *cobra.Command {
 	return group("metrics", "Metrics for Prometheus",
-		"  ingot metrics show\n  ingot metrics token > /etc/prometheus/ingot.token",
+		"  ingot metrics show\n"+tokenExample,
 		metricsShowCommand(o), metricsTokenCommand(o))
 }
 
@@ -37,7 +41,7 @@ func metricsTokenCommand(o *options) *cobra.Command {
 		Use: "token", Short: "Print the token that opens /metrics alone", Args: cobra.NoArgs,
 		Long: `Print the token with which Prometheus may read /metrics. It opens nothing else. It
 is derived from the admin token, and changes with it.`,
-		Example: "  ingot metrics token > /etc/prometheus/ingot.token",
+		Example: tokenExample,
 	}, func(c *call) error {
 		s, err := c.server()
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -149,9 +150,9 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 		return err
 	}
 
-	text, ok := withoutCredential(string(b), s.cfg.Notify.URL)
+	text, ok := withoutCredentials(string(b), s.cfg)
 	if !ok {
-		s.log.Warn("the configuration is not in the backup: notify.url is not found in it, and may hold a credential",
+		s.log.Warn("the configuration is not in the backup: notify.url or tracing.endpoint is not found in it, and may hold a credential",
 			"file", s.ConfigFile)
 		return nil
 	}
@@ -162,24 +163,32 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 	return d.Add(archive.ConfigName, to)
 }
 
-// withoutCredential cuts the address of a webhook down to its host wherever it
-// occurs in text: anyone who knows the rest may post there. It is false when the
-// address has more than a host and is not found.
-func withoutCredential(text, webhook string) (string, bool) {
-	u, err := url.Parse(webhook)
+// withoutCredentials cuts the addresses that may hold a credential, as withoutCredential does.
+func withoutCredentials(text string, c config.Config) (_ string, ok bool) {
+	if text, ok = withoutCredential(text, c.Notify.URL); !ok {
+		return "", false
+	}
+	return withoutCredential(text, c.Tracing.Endpoint)
+}
+
+// withoutCredential cuts an address down to its host wherever it occurs in text:
+// anyone who knows the rest may post there. It is false when the address has more
+// than a host and is not found.
+func withoutCredential(text, address string) (string, bool) {
+	u, err := url.Parse(address)
 	if err != nil {
 		return "", false
 	}
 
 	host := u.Scheme + "://" + u.Host
-	if webhook == "" || webhook == host {
+	if address == "" || address == host {
 		return text, true
 	}
-	if !strings.Contains(text, webhook) {
+	if !strings.Contains(text, address) {
 		return "", false
 	}
 
-	return strings.ReplaceAll(text, webhook, host+"/LEFT-OUT"), true
+	return strings.ReplaceAll(text, address, host+"/LEFT-OUT"), true
 }
 
 func (s *server) backUpImages(ctx context.Context, d *archive.Draft, include bool) error {

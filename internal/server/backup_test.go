@@ -167,4 +167,10 @@ func TestABackupHasNoAddressThatIsACredential(t *testing.T) {
 	}
 	_, ok := withoutCredential(`notify: {url: "https://example.org/hook/t0k\u0065n"}`, "https://example.org/hook/t0ken")
 	require.False(t, ok, "it is there in other words")
+
+	var c config.Config
+	c.Notify.URL, c.Tracing.Endpoint = "https://example.org/hook/t0ken", "https://example.com/t0ken/v1/traces"
+	got, ok := withoutCredentials(c.Notify.URL+" "+c.Tracing.Endpoint, c)
+	require.True(t, ok)
+	require.Equal(t, "https://example.org/LEFT-OUT https://example.com/LEFT-OUT", got)
 }

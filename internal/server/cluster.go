@@ -194,14 +194,19 @@ type setup struct {
 	check  bool
 }
 
-// days is how Temporal's own command writes a retention.
-func days(d time.Duration) string { return fmt.Sprintf("%dh", int(d.Hours())) }
+// retentionText is a retention as Temporal's own command reads it, for example 720h.
+func retentionText(d time.Duration) string {
+	if d%time.Hour == 0 {
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return d.String()
+}
 
 func (s setup) namespace(ctx context.Context) (SetupStep, error) {
 	name := s.config.Namespace
 	step := SetupStep{What: "namespace " + name, State: SetupThere}
 	_, err := s.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: name})
-	remedy := fmt.Sprintf("temporal operator namespace create --retention %s %s", days(s.config.Retention), name)
+	remedy := fmt.Sprintf("temporal operator namespace create --retention %s %s", retentionText(s.config.Retention), name)
 	var gone *serviceerror.NamespaceNotFound
 	switch {
 	case err == nil:
@@ -234,25 +239,25 @@ const namespacePatience = 30 * time.Second
 
 func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	name, want := s.config.Namespace, s.config.Retention
-	step := SetupStep{What: "retention " + days(want), State: SetupThere}
+	step := SetupStep{What: "retention " + retentionText(want), State: SetupThere}
 	d, err := s.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: name})
 	if err != nil {
 		return step, fmt.Errorf("reading the retention of namespace %q: %w", name, err)
 	}
 	have := d.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration()
-	remedy := fmt.Sprintf("temporal operator namespace update --retention %s %s", days(want), name)
+	remedy := fmt.Sprintf("temporal operator namespace update --retention %s %s", retentionText(want), name)
 	switch {
 	case have == want:
 		return step, nil
 	case s.check:
-		return missing(step, "it is "+days(have), remedy), nil
+		return missing(step, "it is "+retentionText(have), remedy), nil
 	}
 
 	update := d.GetConfig()
 	update.WorkflowExecutionRetentionTtl = durationpb.New(want)
 	_, err = s.WorkflowService().UpdateNamespace(ctx, &workflowservice.UpdateNamespaceRequest{Namespace: name, Config: update})
 	if refused(err) {
-		return missing(step, "it is "+days(have)+", and this client may not change it", remedy), nil
+		return missing(step, "it is "+retentionText(have)+", and this client may not change it", remedy), nil
 	}
 	if err != nil {
 		return step, fmt.Errorf("setting the retention of namespace %q: %w", name, err)

@@ -68,6 +68,12 @@ func TestAPIKeyIsReadAgain(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 }
 
+func TestRetentionText(t *testing.T) {
+	for text, d := range map[string]time.Duration{"720h": 30 * 24 * time.Hour, "36h30m0s": 36*time.Hour + 30*time.Minute} {
+		require.Equal(t, text, retentionText(d))
+	}
+}
+
 func TestSetupOfTheEmbeddedServerIsRefused(t *testing.T) {
 	_, err := SetUpCluster(t.Context(), config.Temporal{}, false)
 	require.ErrorContains(t, err, "the embedded server sets itself up")

@@ -8,6 +8,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -183,8 +184,11 @@ func (t *Tracing) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) err
 	var refused refusedError
 	switch {
 	case errors.As(err, &refused):
-		t.refused.Add(int64(len(spans)))
-		t.cfg.Log.Warn("the collector refuses spans, which are dropped", "spans", len(spans), "error", err)
+		all := int64(len(spans))
+		dropped := min(cmp.Or(refused.spans, all), all)
+		t.refused.Add(dropped)
+		t.exported.Add(all - dropped)
+		t.cfg.Log.Warn("the collector refuses spans, which are dropped", "spans", dropped, "of", all, "error", err)
 		return nil
 	case err != nil:
 		return err

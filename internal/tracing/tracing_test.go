@@ -297,6 +297,18 @@ func TestCollectorRefuses(t *testing.T) {
 	require.Equal(t, Counts{Refused: 5, Exported: 6}, tr.Counts())
 }
 
+// TestCollectorRefusesSome: what it has taken of a request is not counted as refused.
+func TestCollectorRefusesSome(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	tr := b.tracing()
+	b.begin()
+	b.middle()
+	b.collector.Rejects = 2
+	require.NoError(t, tr.pass(t.Context()))
+	require.Equal(t, Counts{Refused: 2, Exported: 3}, tr.Counts())
+}
+
 // TestRun: spans are sent while the server runs, and the last ones when it ends.
 func TestRun(t *testing.T) {
 	t.Parallel()

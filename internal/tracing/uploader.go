@@ -30,13 +30,16 @@ const (
 	maxAnswer   = 1 << 20  // bytes
 )
 
-// A refusedError is the answer of a collector that will never take a request.
-type refusedError struct{ status string }
+// A refusedError is the answer of a collector that will never take a request, or some of its spans.
+type refusedError struct {
+	status string
+	spans  int64 // how many; 0: all
+}
 
 func (r refusedError) Error() string { return "the collector answered " + r.status }
 
 // uploader sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Other than the client of the
-// OpenTelemetry library it reads no setting from the environment, reads the headers again for each request, and
+// OpenTelemetry library it reads no setting from the environment but the proxy, reads the headers again for each request, and
 // says which errors are permanent.
 type uploader struct {
 	url, headers string
@@ -119,7 +122,7 @@ func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSp
 		return err
 	case res.StatusCode == http.StatusBadRequest, res.StatusCode == http.StatusRequestEntityTooLarge,
 		res.StatusCode == http.StatusUnsupportedMediaType, res.StatusCode == http.StatusUnprocessableEntity:
-		return refusedError{res.Status}
+		return refusedError{status: res.Status}
 	}
 	// Everything else can be made good: the address, the token, the collector's load.
 	return fmt.Errorf("the collector answered %s", res.Status)
@@ -132,7 +135,7 @@ func checkPartial(answer []byte) error {
 		return nil // it took them, and says nothing that can be read
 	}
 	if n := r.GetPartialSuccess().GetRejectedSpans(); n > 0 {
-		return refusedError{fmt.Sprintf("that it leaves %d spans out", n)}
+		return refusedError{fmt.Sprintf("that it leaves %d spans out", n), n}
 	}
 	return nil
 }

@@ -34,6 +34,8 @@ type Span struct {
 type Collector struct {
 	// Answer, if set, returns the status of the answer to a request; spans are kept only if it is 200.
 	Answer func(r *http.Request) int
+	// Rejects is how many spans of each request it says that it has left out.
+	Rejects int64
 
 	mu      sync.Mutex
 	spans   []Span
@@ -53,6 +55,17 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	w.WriteHeader(status)
+	if c.Rejects > 0 {
+		answer, err := proto.Marshal(&collector.ExportTraceServiceResponse{
+			PartialSuccess: &collector.ExportTracePartialSuccess{RejectedSpans: c.Rejects},
+		})
+		if err == nil {
+			_, err = w.Write(answer)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
 }
 
 func (c *Collector) take(r *http.Request) {
