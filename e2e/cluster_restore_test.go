@@ -40,7 +40,7 @@ func TestTemporalRestored(t *testing.T) {
 	require.NoError(t, gates[first].Reached(ctx))
 	passphrase, backup := filepath.Join(s.dir, "passphrase"), filepath.Join(s.dir, "backup.tar")
 	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
-	s.must(ctx, t, "backup", "--to", backup, "--passphrase-file", passphrase)
+	s.must(ctx, t, "backup", "--to", backup, "--images", "--passphrase-file", passphrase)
 	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: later})
 	require.NoError(t, err)
 	require.NoError(t, gates[later].Reached(ctx))
