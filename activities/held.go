@@ -33,10 +33,15 @@ type Hold struct {
 // NewHold returns a Hold of the runs in r.
 func NewHold(r inventory.Restore) *Hold {
 	h := &Hold{text: HeldText(r)}
-	for _, x := range r.Held {
+	h.Add(r.Held)
+	return h
+}
+
+// Add holds more runs.
+func (h *Hold) Add(runs []inventory.HeldRun) {
+	for _, x := range runs {
 		h.runs.Store(x.Run, struct{}{})
 	}
-	return h
 }
 
 func (h *Hold) has(run string) bool {
@@ -57,13 +62,13 @@ func letThrough(name string) bool {
 	return name == "Record" || name == "RecordOperation" || name == "End"
 }
 
-// InterceptWorkflow holds the run too if it comes from a held one: such a run may start a child, or continue as new, in the
-// workflow task that is next, before any activity of it is refused.
+// InterceptWorkflow holds a run that comes from a held one. A held run can start a child, or continue as new, before one of its own
+// activities is refused.
 func (h *Hold) InterceptWorkflow(ctx workflow.Context,
 	next interceptor.WorkflowInboundInterceptor,
 ) interceptor.WorkflowInboundInterceptor {
 	info := workflow.GetInfo(ctx)
-	from := []string{info.ContinuedExecutionRunID, info.FirstRunID}
+	from := []string{info.ContinuedExecutionRunID, info.FirstRunID, info.OriginalRunID}
 	for _, x := range []*workflow.Execution{info.ParentWorkflowExecution, info.RootWorkflowExecution} {
 		if x != nil {
 			from = append(from, x.RunID)

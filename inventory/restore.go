@@ -26,7 +26,7 @@ type HeldRun struct {
 	Run      string `json:"run"`
 	Workflow string `json:"workflow"`          // id
 	Machine  string `json:"machine,omitempty"` // empty: an operation
-	// Later: it began after the backup, which therefore does not know it. It is cancelled.
+	// Later: the backup does not know it as open, because it began later. It is cancelled.
 	Later bool `json:"later,omitempty"`
 }
 

@@ -123,11 +123,11 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 		return streamBackup(c, r)
 	}
 
-	part := to + ".part"
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+".*.part") // mode 0600
 	if err != nil {
 		return archive.Manifest{}, err
 	}
+	part := f.Name()
 
 	_, err = io.Copy(f, r)
 	if err == nil {
@@ -147,15 +147,11 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 // nameBackup gives a complete backup its name, unless that is taken. The file stays where it is if that fails.
 func nameBackup(part, to string) error {
 	err := os.Link(part, to)
-	switch {
-	case err == nil:
-		err = os.Remove(part)
-	case !errors.Is(err, fs.ErrExist): // the file system has no hard links
-		if _, err = os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
-			err = os.Rename(part, to)
-		} else if err == nil {
-			err = fs.ErrExist
-		}
+	if err == nil {
+		return errors.Join(os.Remove(part), durable.SyncDir(filepath.Dir(to)))
+	}
+	if !errors.Is(err, fs.ErrExist) { // the file system has no hard links; a name that is taken is noticed before
+		err = os.Rename(part, to)
 	}
 	if err != nil {
 		return fmt.Errorf("the backup is complete in %s, and could not be renamed to %s: %w", part, to, err)

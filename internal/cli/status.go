@@ -61,6 +61,10 @@ func statusFields(t *table, s api.Status) {
 	if r := s.Restored; r != nil {
 		t.field("restored", fmt.Sprintf("from the backup of %s, %s", human.Time(r.Taken), human.Ago(r.At)))
 		for _, h := range r.Held {
+			if h.Later {
+				t.field("held", h.Machine+": its run began after the backup, and is being cancelled")
+				continue
+			}
 			t.field("held", fmt.Sprintf("%s: its run began before the restore; look at the machine, "+
 				"then: ingot workflow decide %s --choice abort", h.Machine, h.Machine))
 		}

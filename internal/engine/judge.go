@@ -86,13 +86,15 @@ func (r *Reconciler) lostGrantKind(run string) string {
 // backup. Such a run would ask about a machine that has moved on, or that shows no run, and
 // block its workflow id.
 func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
+	var unreadable []error
 	for _, h := range r.held() {
 		if r.settled[h.Run] {
 			continue
 		}
 		asks, err := r.recordedOpen(ctx, h)
 		if err != nil {
-			return err
+			unreadable = append(unreadable, err)
+			continue
 		}
 		if asks {
 			continue // a run is told by judgeRecord; an operation finds out by its next step
@@ -115,7 +117,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 		r.settled[h.Run] = true
 	}
 
-	return nil
+	return errors.Join(unreadable...)
 }
 
 // recordedOpen reports whether the restored inventory has an open record of a held run. That of an operation

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -165,10 +166,18 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 
 // withoutCredentials cuts the addresses that may hold a credential, as withoutCredential does.
 func withoutCredentials(text string, c config.Config) (_ string, ok bool) {
-	if text, ok = withoutCredential(text, c.Notify.URL); !ok {
-		return "", false
+	addresses := []string{c.Notify.URL, c.Tracing.Endpoint}
+	// The shorter one may be the beginning of the longer one.
+	slices.SortFunc(addresses, func(a, b string) int { return len(b) - len(a) })
+	if addresses[0] == addresses[1] {
+		addresses = addresses[:1]
 	}
-	return withoutCredential(text, c.Tracing.Endpoint)
+	for _, a := range addresses {
+		if text, ok = withoutCredential(text, a); !ok {
+			return "", false
+		}
+	}
+	return text, true
 }
 
 // withoutCredential cuts an address down to its host wherever it occurs in text:

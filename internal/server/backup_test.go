@@ -173,4 +173,10 @@ func TestABackupHasNoAddressThatIsACredential(t *testing.T) {
 	got, ok := withoutCredentials(c.Notify.URL+" "+c.Tracing.Endpoint, c)
 	require.True(t, ok)
 	require.Equal(t, "https://example.org/LEFT-OUT https://example.com/LEFT-OUT", got)
+	for _, endpoint := range []string{"https://example.org/hook/t0ken/v1/traces", c.Notify.URL} {
+		c.Tracing.Endpoint = endpoint
+		got, ok = withoutCredentials(c.Notify.URL+" "+endpoint, c)
+		require.True(t, ok)
+		require.Equal(t, "https://example.org/LEFT-OUT https://example.org/LEFT-OUT", got)
+	}
 }

@@ -180,12 +180,16 @@ func (e *ejector) over(ctx context.Context, m inventory.Media) error {
 // held returns errInUse while a run of the machine is held since a restore from a backup: the machine may
 // have moved on since.
 func (e *ejector) held(ctx context.Context, m inventory.Media) error {
-	for _, h := range e.records.restored.held() {
+	last := e.records.restored.get()
+	if last.AwaitsCluster {
+		return errInUse // the cluster may have a run of this machine
+	}
+	for _, h := range last.Held {
 		if h.Machine != m.Machine {
 			continue
 		}
 		w, err := e.records.store.Workflow(ctx, h.Run)
-		if err == nil && !inventory.Final(w.State) {
+		if err == nil && !inventory.Final(w.State) || h.Later && errors.Is(err, inventory.ErrNotFound) {
 			err = errInUse
 		}
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {

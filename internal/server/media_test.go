@@ -158,6 +158,12 @@ func TestEjectHeld(t *testing.T) {
 	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
 	w := inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Started: time.Now()}
 	require.NoError(t, b.store.PutWorkflow(t.Context(), w))
+	b.records.restored.now.Store(&inventory.Restore{AwaitsCluster: true})
+	require.Len(t, b.try(t), 1, "the cluster may have a run of the machine")
+	b.clock = b.clock.Add(ejectPause)
+	b.records.restored.now.Store(&inventory.Restore{Held: []inventory.HeldRun{{Run: "run-2", Machine: "m1", Later: true}}})
+	require.Len(t, b.try(t), 1, "a later run has not recorded its end")
+	b.clock = b.clock.Add(ejectPause)
 	b.records.restored.now.Store(&inventory.Restore{Held: []inventory.HeldRun{{Run: "run-1", Machine: "m1"}}})
 	require.Len(t, b.try(t), 1)
 	require.Equal(t, mediumURL, b.service.Media())

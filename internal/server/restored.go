@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -13,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// restored knows which runs are held since the server was restored from a backup.
+// restored knows which runs are held since the server was restored from a backup; nil: none.
 type restored struct {
 	store *sqlite.Store
 	log   *slog.Logger
@@ -28,30 +30,69 @@ func newRestored(ctx context.Context, store *sqlite.Store, log *slog.Logger) (*r
 }
 
 // get returns the last restore, or the zero Restore.
-func (r *restored) get() inventory.Restore { return *r.now.Load() }
+func (r *restored) get() inventory.Restore {
+	if r == nil {
+		return inventory.Restore{}
+	}
+	return *r.now.Load()
+}
 
 func (r *restored) held() []inventory.HeldRun { return r.get().Held }
 
-// holdCluster holds all runs that are open in the cluster when a restored server reaches it for the first time. The backup knows
-// only those that were open when it was made. Until it has returned nil, no worker may run.
-func (r *restored) holdCluster(ctx context.Context, c client.Client) error {
-	if !r.get().AwaitsCluster {
+// listPause is between two looks at the list of open runs of a cluster, which may be some seconds old.
+const listPause = 5 * time.Second
+
+// holdOpen holds all runs that are open in the cluster when a restored server reaches it for the first time: the backup knows only
+// those that were open when it was made. Later it holds those that a held run has started or continues as. Until it has returned
+// nil, no worker may run.
+func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
+	last := r.get()
+	if !last.AwaitsCluster && len(last.Held) == 0 {
 		return nil
 	}
-	open, err := engine.OpenRuns(ctx, c)
-	if err != nil {
-		return fmt.Errorf("holding the runs of the earlier server: %w", err)
+	list := func() ([]inventory.HeldRun, error) {
+		open, err := engine.OpenRuns(ctx, c)
+		if err != nil {
+			return nil, fmt.Errorf("holding the runs of the earlier server: %w", err)
+		}
+		return toHold(last, open), nil
 	}
 
-	there := make([]inventory.HeldRun, 0, len(open))
-	for _, e := range open {
-		there = append(there, inventory.NewHeldRun(e.GetExecution().GetRunId(), e.GetExecution().GetWorkflowId()))
+	there, err := list()
+	for seen := -1; err == nil && last.AwaitsCluster && len(there) != seen; {
+		seen = len(there)
+		select {
+		case <-time.After(listPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		there, err = list()
 	}
+	if err != nil || !last.AwaitsCluster && len(there) == 0 {
+		return err
+	}
+
 	now, err := r.store.HoldRuns(ctx, there)
 	if err != nil {
 		return err
 	}
 	r.now.Store(&now)
-	r.log.Warn("the runs of the earlier server are held", "open", len(open), "held", len(now.Held), "backup", now.Taken)
+	r.log.Warn("runs of the earlier server are held", "open", len(there), "held", len(now.Held), "backup", now.Taken)
 	return nil
+}
+
+// toHold selects the open runs that are to be held and are not yet.
+func toHold(last inventory.Restore, open []*workflowpb.WorkflowExecutionInfo) (there []inventory.HeldRun) {
+	held := map[string]bool{}
+	for _, h := range last.Held {
+		held[h.Run] = true
+	}
+	for _, e := range open {
+		run := e.GetExecution().GetRunId()
+		from := held[e.GetParentExecution().GetRunId()] || held[e.GetRootExecution().GetRunId()] || held[e.GetFirstRunId()]
+		if !held[run] && (last.AwaitsCluster || from) {
+			there = append(there, inventory.NewHeldRun(run, e.GetExecution().GetWorkflowId()))
+		}
+	}
+	return there
 }

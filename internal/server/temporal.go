@@ -44,6 +44,7 @@ type temporal struct {
 	converter converter.DataConverter
 	underWay  activities.UnderWay
 	restored  *restored
+	hold      *activities.Hold // of the runs that restored holds
 	serverID  string
 
 	stopping sync.WaitGroup  // workers that end
@@ -71,7 +72,7 @@ func (s *server) newTemporal() (*temporal, error) {
 	}
 	t := &temporal{
 		cfg: s.cfg, serverID: id, log: s.log, records: s.records.store, tracing: s.tracing,
-		restored: s.records.restored, since: time.Now(),
+		restored: s.records.restored, hold: activities.NewHold(s.records.restored.get()), since: time.Now(),
 	}
 	if s.cfg.Temporal.Address != "" {
 		opts, err := ClusterOptions(s.cfg.Temporal)

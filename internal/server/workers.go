@@ -66,9 +66,10 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	if err != nil {
 		return err
 	}
-	if err := t.restored.holdCluster(ctx, c); err != nil {
+	if err := t.restored.holdOpen(ctx, c); err != nil {
 		return err
 	}
+	t.hold.Add(t.restored.held())
 
 	// A worker that gives up (after its namespace was deleted, for example) must be
 	// replaced, or every run would wait until this server is restarted.
@@ -154,7 +155,7 @@ func (b brokenConnections) HandleConn(_ context.Context, s stats.ConnStats) {
 // newWorkers makes one worker for workflows and activities, and one for activities that
 // wait.
 func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed func(error)) []worker.Worker {
-	interceptors := []interceptor.WorkerInterceptor{&t.underWay, do.Troubles, activities.NewHold(t.restored.get()), &activities.Errors{}}
+	interceptors := []interceptor.WorkerInterceptor{&t.underWay, do.Troubles, t.hold, &activities.Errors{}}
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: workerStopTimeout,
 		// A poll is answered after the server has written to its disk. The default of

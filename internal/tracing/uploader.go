@@ -38,8 +38,8 @@ type refusedError struct {
 
 func (r refusedError) Error() string { return "the collector answered " + r.status }
 
-// uploader sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Other than the client of the
-// OpenTelemetry library it reads no setting from the environment but the proxy, reads the headers again for each request, and
+// uploader sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Unlike the client of the
+// OpenTelemetry library it reads only the proxy from the environment, reads the headers again for each request, and
 // says which errors are permanent.
 type uploader struct {
 	url, headers string
