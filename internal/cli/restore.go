@@ -24,8 +24,9 @@ file of that server, if this host has it already. Without either, the restore ne
 
 No earlier run continues automatically: no machine is armed, earlier agents are
 ordered to hold, and every run that was open is held and asks the operator, who can
-only abort it; one that began after the backup is cancelled. Make sure that the server that made this backup is off: two servers
-would answer the same machines.
+only abort it. With a Temporal cluster, runs that began after the backup are
+cancelled. Make sure that the server that made this backup is off: two servers would
+answer the same machines.
 
 ` + keysHelp,
 		Example: "  ingot restore /backup/ingot.tar\n" +
