@@ -52,7 +52,12 @@ func runMetrics() []Metric {
 			[]string{"machine", "window", "holder"},
 			"When an open window expires that no open run owns.",
 		},
-		{"ingot_runs_ended_total", Counter, []string{"type", "result"}, "Runs that are over: done (SUCCESS), failed (FAILED or TIMEOUT) or cancelled."},
+		{
+			"ingot_runs_ended_total",
+			Counter,
+			[]string{"type", "result"},
+			"Runs that are over: done (SUCCESS), failed (FAILED or TIMEOUT) or cancelled.",
+		},
 		{"ingot_run_duration_seconds", Histogram, []string{"type", "class", "result"}, "Duration of whole runs, by the machine's label class."},
 		{"ingot_run_phase_duration_seconds", Histogram, []string{"phase", "class"}, "Duration of phases, by the machine's label class."},
 		{"ingot_runs_stuck", Gauge, nil, "Runs whose workflow code fails again and again."},
