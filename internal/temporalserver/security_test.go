@@ -10,7 +10,8 @@ import (
 )
 
 // TestS49TemporalUIAnswersOnlyNamesOfThisHost: a web page whose name is rebound to 127.0.0.1
-// cannot read anything, and cannot guess the address on which the UI itself listens.
+// cannot read anything, and cannot guess the address on which the UI itself listens. No request
+// starts or changes a workflow, however its path is encoded.
 func TestS49TemporalUIAnswersOnlyNamesOfThisHost(t *testing.T) {
 	t.Parallel()
 	s, _ := supervise(t, testConfig(t))
@@ -68,5 +69,22 @@ func TestS49TemporalUIAnswersOnlyNamesOfThisHost(t *testing.T) {
 		"http://evil.example",
 	); code != http.StatusForbidden {
 		t.Errorf("a write from another origin: %d", code)
+	}
+
+	own := []string{"Sec-Fetch-Site", "same-origin", "Content-Type", "application/json"} // as the UI's page asks
+	for _, path := range []string{
+		"workflows/machine%2Fn1/signal-with-start/x%2Fquery%2Fy", "workflows/machine%2Fn1%2Fquery%2Fstatus/cancel",
+		"workflows/machine%2Fn1%2Fquery%2Fstatus", "schedules/workflows%2Fx%2Fquery%2Fstatus",
+	} {
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+			code, body := get(method, "/api/v1/namespaces/default/"+path, srv.UI, own...)
+			if code != http.StatusMethodNotAllowed || !strings.Contains(body, "changes none") {
+				t.Errorf("%s %s: %d %.100q", method, path, code, body)
+			}
+		}
+	}
+	code, body := get(http.MethodPost, "/api/v1/namespaces/default/workflows/machine%2Fn1/query/status", srv.UI, own...)
+	if code != http.StatusNotFound || !strings.Contains(body, "machine/n1") {
+		t.Errorf("a query of a run that does not exist: %d %.200q", code, body)
 	}
 }

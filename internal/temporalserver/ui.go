@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +49,7 @@ func (e *embedded) serveUI(ctx context.Context) error {
 	inner := make(chan error, 1)
 	go func() { inner <- ui.Start() }()
 	front := &http.Server{
-		Handler: localNames(cfg.Host, proxyTo(hidden, e.logger)), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: localNames(cfg.Host, readsOnly(proxyTo(hidden, e.logger))), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(e.logger.Handler(), slog.LevelDebug),
 	}
 
@@ -126,6 +128,46 @@ func localNames(host string, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// queryTypes are the queries that pass readsOnly: those that the UI sends, and Ingot's own.
+var queryTypes = []string{"__stack_trace", "__enhanced_stack_trace", "__temporal_workflow_metadata", "status"}
+
+// readsOnly passes GET, HEAD, and POST of a workflow query. The UI itself has a filter
+// (DisableWriteActions), which compares the decoded path: an id with an encoded slash made a write
+// look like a query.
+func readsOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		read := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if !read && (r.Method != http.MethodPost || !isQuery(r.URL.EscapedPath())) {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "this UI shows workflows and changes none; use ingot, its page, or the temporal command line",
+				http.StatusMethodNotAllowed)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isQuery reports whether an escaped path is exactly
+// /api/v1/namespaces/{namespace}/workflows/{id}/query/{type}, with a type of queryTypes. Only
+// the id may be escaped, and it may hold no percent sign: a path that is decoded once or twice has the
+// same segments around the id.
+func isQuery(escaped string) bool {
+	parts := strings.Split(escaped, "/")
+	if len(parts) != 9 || strings.Join(parts[:4], "/") != "/api/v1/namespaces" || parts[5] != "workflows" || parts[7] != "query" {
+		return false
+	}
+	namespace, id := parts[4], parts[6]
+	return namespace != "" && !strings.ContainsAny(namespace, "%;") && namespace != "." && namespace != ".." &&
+		validID(id) && slices.Contains(queryTypes, parts[8])
+}
+
+// validID reports whether an escaped workflow id consists of names with single slashes between
+// them, as ids of Ingot do.
+func validID(escaped string) bool {
+	id, err := url.PathUnescape(escaped)
+	return err == nil && !strings.ContainsAny(id, "%?#;") && fs.ValidPath(id) && id != "."
 }
 
 func proxyTo(to netip.AddrPort, logger *slog.Logger) http.Handler {
