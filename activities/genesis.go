@@ -13,7 +13,8 @@ import (
 // Labs stores lab files and the facts that operations have found.
 type Labs interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
-	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
+	MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error)
+	PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error
 	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	PutFact(ctx context.Context, operation, name string, value inventory.Secret) error
 	Fact(ctx context.Context, operation, name string) (inventory.Secret, error)

@@ -25,7 +25,8 @@ type Relays interface {
 }
 
 // Preflight checks everything that can be checked before any machine is powered on, reports
-// all problems at once, and stores the machines. It is idempotent.
+// all problems at once, and stores the machines. It is idempotent: machines that this run has
+// stored, or the run that it resumes, stay as they are stored, and as an operator has changed them.
 func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, b, err := a.lab(ctx, q.Name)
@@ -46,7 +47,15 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 		return err
 	}
 
-	if err := a.checkMachines(ctx, lab, b.Replace, &ps); err != nil {
+	given := lab.Inventory(b.Replace)
+	given.Run, given.SHA256, given.Resume = q.Run, b.SHA256, q.Resume
+	merged, err := a.Labs.MergeLabMachines(ctx, given)
+	if err != nil {
+		return err
+	}
+	ps = append(ps, given.Differing(merged)...)
+	lab = lab.With(merged)
+	if err := a.checkMachines(ctx, lab, &ps); err != nil {
 		return err
 	}
 
@@ -60,7 +69,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 
 	if len(ps) == 0 {
 		// Names, MACs, addresses and BMCs of other machines: the store compares them.
-		err := a.Labs.PutMachines(ctx, lab.Inventory(), true, "genesis "+q.Name)
+		err := a.Labs.PutLabMachines(ctx, given, "genesis "+q.Name)
 		if !errors.As(err, &ps) {
 			return err
 		}
@@ -93,7 +102,7 @@ func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inven
 	return nil
 }
 
-func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace bool, ps *inventory.Problems) error {
+func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
 	for n, m := range lab.Machines {
 		field := fmt.Sprintf("machines[%d]", n)
 		if m.Template != "" {
@@ -110,10 +119,6 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, replace
 		}
 		if err != nil {
 			return err
-		}
-		if d := genesis.Differs(stored, m.Machine); len(d) > 0 && !replace {
-			ps.Add(field+".name", "correct one of them, or start with --replace",
-				"the inventory has a machine %q that differs in %s", m.Name, strings.Join(d, ", "))
 		}
 		if stored.Quarantined() {
 			ps.Add(field+".name", "ingot machine release "+m.Name, "machine %q is quarantined: %s", m.Name, stored.Standing.Reason)
@@ -222,11 +227,24 @@ func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *invento
 		if m.BMC.Manual() || !reachable(m) {
 			continue
 		}
-		if _, err := a.BMC.State(ctx, m.Controller(), m.BMC.Password); err != nil {
+		if err := a.checkBMC(ctx, m.Machine); err != nil {
 			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "run ingot bmc check "+m.Name,
 				"the BMC of %q does not tell the power state: %v", m.Name, err)
 		}
 	}
+}
+
+// checkBMC reads the power state, with the stored password if m has none.
+func (a *Activities) checkBMC(ctx context.Context, m inventory.Machine) error {
+	password := m.BMC.Password
+	if password.IsZero() && m.BMC.HasPassword {
+		var err error
+		if password, err = a.Machines.BMCPassword(ctx, m.Name); err != nil {
+			return err
+		}
+	}
+	_, err := a.BMC.State(ctx, m.Controller(), password)
+	return err
 }
 
 // RelayProven waits until the router has relayed a packet from the machines' network, and
@@ -262,9 +280,17 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 	return a.checkBehind(ctx, lab)
 }
 
-// checkBehind checks the BMCs that became reachable with the router.
+// checkBehind checks the BMCs that became reachable with the router, as they are stored.
 func (a *Activities) checkBehind(ctx context.Context, lab genesis.Lab) error {
 	defer heartbeat(ctx)()
+	lab.Machines = slices.Clone(lab.Machines)
+	for n, m := range lab.Machines {
+		stored, err := a.Machines.Machine(ctx, m.Name)
+		if err != nil {
+			return err
+		}
+		lab.Machines[n].Machine = stored
+	}
 	var ps inventory.Problems
 	a.checkBMCs(ctx, lab, &ps, func(m genesis.Machine) bool { return behind(lab, m.BMC) })
 	return lab.Locate(ps).Err()

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -23,6 +22,7 @@ type GenesisStore interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
 	GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error)
 	DeleteGenesis(ctx context.Context, name, by string) error
+	MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error)
 }
 
 // A GenesisPlan is what a lab file would do: the table of steps, what it overwrites, and
@@ -126,18 +126,13 @@ func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, 
 				return p, err
 			}
 		}
-		stored, err := g.machines.store.Machine(ctx, m.Name)
-		if errors.Is(err, inventory.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return p, err
-		}
-		if d := genesis.Differs(stored, m.Machine); len(d) > 0 && !b.Replace {
-			problems.Add(field+"name", "correct one of them, or start with --replace",
-				"the inventory has a machine %q that differs in %s", m.Name, strings.Join(d, ", "))
-		}
 	}
+	given := l.Inventory(b.Replace)
+	merged, err := g.store.MergeLabMachines(ctx, given)
+	if err != nil {
+		return p, err
+	}
+	problems = append(problems, given.Differing(merged)...)
 	p.Problems = append(p.Problems, l.Locate(problems)...)
 
 	return p, nil

@@ -97,7 +97,7 @@ func TestGenesis(t *testing.T) {
 	other := inventory.Machine{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}}
 	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
 	rec = c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
-	require.Contains(t, rec.Body.String(), "differs in labels, interfaces, diskSelector, bmc, template")
+	require.Contains(t, rec.Body.String(), "differs in bmc, diskSelector, interfaces, labels, template, userData")
 	lab.Replace = true
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab)
 

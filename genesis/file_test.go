@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -93,8 +93,8 @@ func TestExample(t *testing.T) {
 	node, _ := l.Machine("ms-02-c")
 	require.Equal(t, "harvester-join", node.Template)
 	require.Equal(t, "EXAMPLE-make-your-own", node.BMC.Password.Reveal())
-	for _, m := range l.Inventory() {
-		require.Empty(t, inventory.Validate(m))
+	for _, m := range l.Inventory(false).Machines {
+		require.Empty(t, inventory.Validate(m.Machine))
 	}
 }
 
@@ -437,19 +437,15 @@ func TestBundle(t *testing.T) {
 	require.Equal(t, l.Machines, again.Machines)
 }
 
-func TestDiffers(t *testing.T) {
-	_, l := load(t, nil)
-	m, _ := l.Machine("ms-02-a")
-	stored := m.Machine
-	stored.Created, stored.UserData, stored.HasUserData = time.Now(), inventory.Secret{}, true
-	stored.BMC = &inventory.BMC{Driver: "AMT", Host: "10.10.20.21", User: "admin", HasPassword: true}
-	require.Empty(t, Differs(stored, m.Machine), "how a thing is written, and secrets, make no difference")
-	stored.BMC = nil
-	stored.Template = "image"
-	require.Equal(t, []string{"bmc", "template"}, Differs(stored, m.Machine))
-	stored = m.Machine
-	stored.ProtectedDisks = []action.DiskID{{Serial: "KEEP-0001"}}
-	require.Equal(t, []string{"protectedDisks"}, Differs(stored, m.Machine), "a protection is not lost by a lab file that does not know it")
+// An absent field is not stated; an empty one is.
+func TestInventorySaysWhatTheFileStates(t *testing.T) {
+	ps, l := load(t, swap(t, "lab.yaml", "diskSelector: {serial: EXAMPLE-VP6630-0001}",
+		"diskSelector: {serial: EXAMPLE-VP6630-0001}\n    sshKeys: []"))
+	require.Empty(t, ps)
+	at := slices.IndexFunc(l.Machines, func(m Machine) bool { return m.Name == "vp6630" })
+	says := l.Inventory(false).Machines[at].Says
+	require.True(t, says("sshKeys") && says("diskSelector") && says("interfaces[0].address"))
+	require.False(t, says("network") || says("interfaces[0].loader") || says("userDataByAddress"))
 }
 
 func FuzzLoad(f *testing.F) {

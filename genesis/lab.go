@@ -5,8 +5,10 @@
 package genesis
 
 import (
+	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/machinefile"
@@ -192,13 +194,24 @@ func (l Lab) Image(name string) (Image, bool) {
 	return Image{}, false
 }
 
-// Inventory returns the machines as the inventory stores them, with secrets.
-func (l Lab) Inventory() []inventory.Machine {
-	out := make([]inventory.Machine, len(l.Machines))
+// Inventory returns the machines on their way into the inventory, with secrets, and which fields
+// the file states.
+func (l Lab) Inventory(replace bool) inventory.LabMachines {
+	out := inventory.LabMachines{Operation: "genesis/" + l.Name, Replace: replace}
 	for n, m := range l.Machines {
-		out[n] = m.Machine
+		says := func(field string) bool { return l.doc.Has(fmt.Sprintf("machines[%d].%s", n, field)) }
+		out.Machines = append(out.Machines, inventory.LabMachine{Machine: m.Machine, Says: says})
 	}
 	return out
+}
+
+// With returns the lab with its machines as they are stored.
+func (l Lab) With(merged []inventory.MergedMachine) Lab {
+	l.Machines = slices.Clone(l.Machines)
+	for n, m := range merged {
+		l.Machines[n].Machine = m.Machine
+	}
+	return l
 }
 
 // Address returns the reservation of a machine's first netboot interface.

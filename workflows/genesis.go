@@ -96,7 +96,7 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 
 	switch s.Kind {
 	case genesis.StepPreflight:
-		q.Installed, q.Ours = g.table.Installed, g.table.Ours
+		q.Installed, q.Ours, q.Resume = g.table.Installed, g.table.Ours, g.in.Resume
 		r.must = true // this step stores the machines
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
 			return execute(ctx, operationBMC, nil, do.Preflight, q)

@@ -57,7 +57,7 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 	}
 
 	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
-	replace := cmd.Flags().Bool("replace", false, "as for start: machines of the inventory that differ are replaced")
+	replace := cmd.Flags().Bool("replace", false, "as for start: machines of the inventory become what the file says")
 
 	return o.command(cmd, func(c *call) error {
 		if !isFile(c.args[0]) {
@@ -162,18 +162,22 @@ func genesisStartCommand(o *options) *cobra.Command {
 plan shows how. The disks of its machines are overwritten; the command names them
 and asks for the name of the lab first.
 
+A machine that the inventory has already keeps what FILE leaves out; if FILE says
+something else than is stored, Genesis does not start. With --replace the machine
+becomes what FILE says: a field that is left out or empty is removed.
+
 The file and the files that it names are checked here and on the server, images
 that the server lacks are sent there, the lab is stored, sealed, and Genesis starts
 as the workflow genesis/NAME. There is one Genesis at a time. It continues
 without this command and over restarts of the server. When it needs an operator, it
 says so here, on the page, and in ingot genesis status.`,
 		Example: `  ingot genesis start lab.yaml --wait
-  ingot genesis start lab.yaml --yes --replace   # machines of the inventory that differ are replaced
+  ingot genesis start lab.yaml --yes --replace   # machines become what the file says
   ingot genesis start home --again               # install again what is installed`,
 	}
 
 	yes := yesFlag(cmd)
-	replace := cmd.Flags().Bool("replace", false, "replace machines of the inventory that differ from the file's")
+	replace := cmd.Flags().Bool("replace", false, "machines of the inventory become what the file says; what it leaves out is removed")
 	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
 	wait := waitFlag(cmd)
 

@@ -215,16 +215,12 @@ func compareMachines(c *call, out *imported, ms []importfile.Machine) ([]importf
 			}
 		}
 		// Secrets are stored again: the server shows none that could be compared.
-		if object.Result != isSame || hasSecrets(next) {
+		if object.Result != isSame || next.HasSecrets() {
 			read, changed = append(read, m), append(changed, next)
 		}
 		out.Objects = append(out.Objects, object)
 	}
 	return read, changed, nil
-}
-
-func hasSecrets(m inventory.Machine) bool {
-	return !m.UserData.IsZero() || !m.VendorData.IsZero() || m.BMC != nil && !m.BMC.Password.IsZero()
 }
 
 // refuseChanges returns a conflict if objects would change that must not.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ func machinePushCommand(o *options) *cobra.Command {
 machine per document. Everything that is wrong is reported at once, with file and
 line, and then nothing is stored.
 
-A secret stays as it is stored where the file has hasPassword (hasUserData,
+With --replace a machine that exists becomes what the file says: a field that is
+left out, like one that is empty, is removed. A secret stays as it is stored where the file has hasPassword (hasUserData,
 hasVendorData) in its place, as "ingot machine get NAME --output yaml" writes it:
 that output can be edited and pushed back. Netboot is not read from files: pushing
 one arms nothing. MACs, addresses and disks of a machine with an open run change
@@ -130,46 +132,27 @@ func printWarnings(c *call, warnings []string) {
 
 // marshalWithSecrets returns m as JSON with its secrets, which are redacted by default.
 func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
-	doc, err := marshalFields(m)
+	b, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(reveal(doc, "userData", m.UserData), reveal(doc, "vendorData", m.VendorData)); err != nil {
+	doc := map[string]any{}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	if err := dec.Decode(&doc); err != nil {
 		return nil, err
 	}
 
-	if m.BMC != nil && !m.BMC.Password.IsZero() {
-		bmc, err := marshalFields(m.BMC)
-		if err != nil {
-			return nil, err
+	for _, f := range m.SecretFields() {
+		into, name := doc, f.Name
+		if part, rest, ok := strings.Cut(f.Name, "."); ok {
+			into, name = doc[part].(map[string]any), rest
 		}
-		if err := reveal(bmc, "password", m.BMC.Password); err != nil {
-			return nil, err
-		}
-		if doc["bmc"], err = json.Marshal(bmc); err != nil {
-			return nil, err
+		if !f.Value.IsZero() {
+			into[name] = f.Value.Reveal()
 		}
 	}
-
 	return json.Marshal(doc)
-}
-
-// marshalFields returns the fields of v as JSON.
-func marshalFields(v any) (map[string]json.RawMessage, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	doc := map[string]json.RawMessage{}
-	return doc, json.Unmarshal(b, &doc)
-}
-
-// reveal sets a field to a secret, if the secret is not empty.
-func reveal(doc map[string]json.RawMessage, field string, s inventory.Secret) (err error) {
-	if !s.IsZero() {
-		doc[field], err = json.Marshal(s.Reveal())
-	}
-	return err
 }
 
 // nameIsTaken reports whether the server refused a push only because the name of the machine

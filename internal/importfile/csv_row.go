@@ -49,7 +49,7 @@ func (r row) machine() (Machine, []Ignored, inventory.Problems) {
 	}
 
 	lineOf := func(field string) int { return r.lineOf(r.columnOf(field)) }
-	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, lineOf: lineOf}, rd.ignored, rd.judge(found)
+	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, says: r.says, lineOf: lineOf}, rd.ignored, rd.judge(found)
 }
 
 // judge returns the problems of the row: those of reading, and of found those that are not

@@ -1,29 +1,15 @@
 package importfile
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Change is a field that an import changes; "" is a field that is not set. A secret is
-// shown as "(given)" or "(stored)".
-type Change struct {
-	Field string `json:"field"`
-	Old   string `json:"old,omitempty"`
-	New   string `json:"new,omitempty"`
-}
-
-const (
-	secretGiven  = "(given)"
-	secretStored = "(stored)"
-)
+// A Change is a field that an import changes.
+type Change inventory.Change
 
 // String returns "FIELD: OLD → NEW".
 func (c Change) String() string {
@@ -39,69 +25,46 @@ func (c Change) String() string {
 // Merge returns m as it is to be stored over old, the stored machine. A format that is not
 // Ingot's own has no word for some fields; what is stored in those stays.
 func (m Machine) Merge(old inventory.Machine) inventory.Machine {
-	out := m.Machine
 	if m.Own {
-		return out
+		return m.Machine
 	}
+	return inventory.Merge(old, m.Machine, m.says)
+}
 
-	if out.DiskSelector == nil {
-		out.DiskSelector = old.DiskSelector
-	}
-	if len(out.Disks) == 0 {
-		out.Disks = old.Disks
-	}
-	if out.Storage == nil {
-		out.Storage = old.Storage
-	}
-	if out.BMC == nil {
-		out.BMC = old.BMC
-	}
-	if out.Template == "" {
-		out.Template = old.Template
-	}
-	if out.Image == "" {
-		out.Image = old.Image
-	}
-	if len(out.SSHKeys) == 0 {
-		out.SSHKeys = old.SSHKeys
-	}
-	if len(out.KernelArgs) == 0 {
-		out.KernelArgs = old.KernelArgs
-	}
-	out.BootFromDisk, out.ProtectedDisks = old.BootFromDisk, old.ProtectedDisks
-	out.HasUserData = out.UserData.IsZero() && old.HasUserData
-	out.HasVendorData = out.VendorData.IsZero() && old.HasVendorData
+// wordless are the fields for which no format but Ingot's own has a word.
+var wordless = []string{"loader", "fingerprint", "bootPath", "mac", "command", "consumerURL"}
 
-	notes := maps.Clone(old.Notes)
-	if notes == nil {
-		notes = map[string]string{}
+// saysAlways reports whether a document of Tinkerbell says what a field of a machine is, even if it
+// leaves the field empty: labels, and what it has words for in interfaces and BMCs.
+func saysAlways(field string) bool {
+	first, _, _ := strings.Cut(field, "[")
+	first, _, within := strings.Cut(first, ".")
+	last := field[strings.LastIndexByte(field, '.')+1:]
+	switch first {
+	case "labels":
+		return true
+	case "interfaces", "bmc":
+		return (within || strings.Contains(field, "].")) && !slices.Contains(wordless, last) && field != "bmc.password"
 	}
-	maps.Copy(notes, out.Notes)
-	if out.Notes = notes; len(notes) == 0 {
-		out.Notes = nil
-	}
-	return out
+	return false
+}
+
+// says is saysAlways for a row: it says nothing about a field without a column.
+func (r row) says(field string) bool {
+	return saysAlways(field) && slices.Contains(r.header, r.columnOf(field))
 }
 
 // Differences returns the fields in which next differs from old, as the inventory shows
 // them, sorted. A secret that is given is not compared: what is stored cannot be read.
 func Differences(old, next inventory.Machine) ([]Change, error) {
-	a, err := fields(old)
-	if err != nil {
-		return nil, err
-	}
-	b, err := fields(next)
-	if err != nil {
-		return nil, err
-	}
-
+	all, err := inventory.Differences(old, next)
 	var out []Change
-	for _, k := range slices.Sorted(maps.Keys(union(a, b))) {
-		if a[k] != b[k] && (a[k] != secretStored || b[k] != secretGiven) {
-			out = append(out, Change{k, a[k], b[k]})
+	for _, c := range all {
+		if c.Old != inventory.SecretStored || c.New != inventory.SecretGiven {
+			out = append(out, Change(c))
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // TextChange returns the lines in which a text differs: those between its first and its last
@@ -114,73 +77,5 @@ func TextChange(field, old, next string) Change {
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
-	return Change{field, strings.Join(a, ""), strings.Join(b, "")}
-}
-
-func union(a, b map[string]string) map[string]string {
-	out := maps.Clone(a)
-	maps.Copy(out, b)
-	return out
-}
-
-// fields returns the values of a machine by path, without what storing it does not change.
-func fields(m inventory.Machine) (map[string]string, error) {
-	m = inventory.Canonical(m)
-	m.Standing, m.Installation, m.Created, m.Updated = nil, nil, time.Time{}, time.Time{}
-	out := map[string]string{}
-	secret := func(field string, s inventory.Secret, stored bool) {
-		switch {
-		case !s.IsZero():
-			out[field] = secretGiven
-		case stored:
-			out[field] = secretStored
-		}
-	}
-	secret("userData", m.UserData, m.HasUserData)
-	secret("vendorData", m.VendorData, m.HasVendorData)
-	m.UserData, m.VendorData, m.HasUserData, m.HasVendorData = inventory.Secret{}, inventory.Secret{}, false, false
-	if m.BMC != nil {
-		b := *m.BMC
-		secret("bmc.password", b.Password, b.HasPassword)
-		b.Password, b.HasPassword = inventory.Secret{}, false
-		m.BMC = &b
-	}
-
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return nil, err
-	}
-	flatten(v, "", out)
-	return out, nil
-}
-
-// flatten adds the scalars of v by path. A list of scalars is one value.
-func flatten(v any, path string, out map[string]string) {
-	switch v := v.(type) {
-	case map[string]any:
-		for k, x := range v {
-			flatten(x, strings.TrimPrefix(path+"."+k, "."), out)
-		}
-	case []any:
-		var words []string
-		for n, x := range v {
-			switch x.(type) {
-			case map[string]any, []any:
-				flatten(x, fmt.Sprintf("%s[%d]", path, n), out)
-			default:
-				words = append(words, fmt.Sprint(x))
-			}
-		}
-		if len(words) > 0 {
-			out[path] = strings.Join(words, ", ")
-		}
-	default:
-		out[path] = fmt.Sprint(v)
-	}
+	return Change{Field: field, Old: strings.Join(a, ""), New: strings.Join(b, "")}
 }

@@ -70,6 +70,10 @@ func TestMerge(t *testing.T) {
 	require.Equal(t, stored.Notes, next.Notes)
 	require.True(t, next.HasUserData && next.HasVendorData)
 	require.Nil(t, next.Labels, "labels are those of the document")
+	require.Equal(t, stored.Network, next.Network)
+	require.True(t, next.UserDataByAddress)
+	require.Equal(t, stored.Interfaces[0].Loader, next.Interfaces[0].Loader, "the format has no word for it")
+	require.Zero(t, next.Interfaces[0].TimeServers, "the format has a word for it")
 	require.Len(t, next.Interfaces, 1)
 	require.Equal(t, 60, next.Interfaces[0].VLAN)
 

@@ -257,7 +257,7 @@ func (r *reader) checked(o object, m inventory.Machine, fieldOf func(field strin
 	}
 	r.problems = append(r.problems, o.doc.Locate(ps)...)
 	return Machine{
-		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
+		Machine: m, Place: o.place(), says: saysAlways, lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
 	}
 }
 

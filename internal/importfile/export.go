@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
@@ -46,25 +45,22 @@ func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 	}
 
 	for _, m := range ms {
-		if err := writeDocument(b, withoutState(m)); err != nil {
+		if err := writeDocument(b, described(m)); err != nil {
 			return nil, fmt.Errorf("writing machine %q: %w", m.Name, err)
 		}
 	}
 	return b.Bytes(), nil
 }
 
-// withoutState returns what a file says of a machine.
-func withoutState(m inventory.Machine) inventory.Machine {
-	m.Standing, m.Created, m.Updated = nil, time.Time{}, time.Time{}
-	m.HasUserData = m.HasUserData || !m.UserData.IsZero()
-	m.HasVendorData = m.HasVendorData || !m.VendorData.IsZero()
-	m.UserData, m.VendorData = inventory.Secret{}, inventory.Secret{}
-	if m.BMC != nil {
-		b := *m.BMC
-		b.HasPassword, b.Password = b.HasPassword || !b.Password.IsZero(), inventory.Secret{}
-		m.BMC = &b
+// described returns what a file says of a machine.
+func described(m inventory.Machine) inventory.Machine {
+	m = m.WithoutSecrets()
+	out := inventory.DocumentOf(m)
+	flags := m.SecretFields()
+	for n, f := range out.SecretFields() {
+		*f.Stored = *flags[n].Stored
 	}
-	return m
+	return out
 }
 
 // writeDocument appends v as a document.

@@ -40,6 +40,9 @@ type Machine struct {
 	// Own is set for Ingot's own form, which describes all of a machine. The other formats
 	// have no word for some fields; what is stored in those stays.
 	Own bool
+	// says reports whether the document says what a field of inventory.Machine is, even if the
+	// field is empty.
+	says func(field string) bool
 	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
 	lineOf func(field string) int
 	// fieldOf translates such a field to the words of the document.

@@ -14,18 +14,25 @@ import (
 func (s *Store) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
 	key := factKey(operation, name)
 	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *sqlx.Tx) error {
-		sealed, err := s.seal(sealPlan, runBinding(key), []byte(value.Reveal()))
-		if err != nil {
-			return err
-		}
-		return do(ctx, tx, "INSERT OR REPLACE INTO fact (run, sealed) VALUES (?, ?)", key, sealed)
+		return s.putFact(ctx, tx, key, value)
 	})
+}
+
+func (s *Store) putFact(ctx context.Context, tx *sqlx.Tx, key string, value inventory.Secret) error {
+	sealed, err := s.seal(sealPlan, runBinding(key), []byte(value.Reveal()))
+	if err != nil {
+		return err
+	}
+	return do(ctx, tx, "INSERT OR REPLACE INTO fact (run, sealed) VALUES (?, ?)", key, sealed)
 }
 
 // Fact returns a stored fact, or inventory.ErrNotFound.
 func (s *Store) Fact(ctx context.Context, operation, name string) (inventory.Secret, error) {
-	key := factKey(operation, name)
-	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT sealed FROM fact WHERE run = ? AND length(sealed) > 0", key)
+	return s.fact(ctx, s.ro, factKey(operation, name))
+}
+
+func (s *Store) fact(ctx context.Context, q sqlx.QueryerContext, key string) (inventory.Secret, error) {
+	sealed, err := scalar[[]byte](ctx, q, "SELECT sealed FROM fact WHERE run = ? AND length(sealed) > 0", key)
 	var plain []byte
 	if err == nil {
 		plain, err = s.open(sealPlan, runBinding(key), sealed)

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/jmoiron/sqlx"
@@ -85,9 +84,20 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 		old = &storedMachine{}
 	}
 
+	// A secret that is stored already stays as it is sealed.
+	for _, f := range m.SecretFields() {
+		if exists && !f.Value.IsZero() && s.isStored(*old, m, f.Name, *f.Value) {
+			*f.Value, *f.Stored = inventory.Secret{}, true
+		}
+	}
+	changes, err := inventory.Differences(old.described(), m)
+	if err != nil {
+		return err
+	}
+
 	what := "machine added"
-	switch unchanged := reflect.DeepEqual(bare(m), bare(old.Machine)); {
-	case exists && unchanged && m.UserData.IsZero() && m.VendorData.IsZero() && (m.BMC == nil || m.BMC.Password.IsZero()):
+	switch {
+	case exists && len(changes) == 0:
 		what = "machine stored again, unchanged"
 	case exists:
 		what = "machine changed"
@@ -123,7 +133,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 		candidate = old.sealed.BMCCandidate
 	}
 
-	doc, err := toJSON(bare(m))
+	doc, err := toJSON(inventory.DocumentOf(m))
 	if err != nil {
 		return err
 	}
@@ -171,18 +181,6 @@ func putInterfaces(ctx context.Context, tx *sqlx.Tx, m inventory.Machine) error 
 		}
 	}
 	return nil
-}
-
-// bare returns m without the fields that have their own columns, in particular secrets.
-func bare(m inventory.Machine) inventory.Machine {
-	m.UserData, m.VendorData, m.HasUserData, m.HasVendorData = inventory.Secret{}, inventory.Secret{}, false, false
-	m.Created, m.Updated, m.Standing, m.Installation = moment(0), moment(0), nil, nil
-	if m.BMC != nil {
-		b := *m.BMC
-		b.Password, b.HasPassword = inventory.Secret{}, false
-		m.BMC = &b
-	}
-	return m
 }
 
 func null(s string) sql.NullString { return sql.NullString{String: s, Valid: s != ""} }

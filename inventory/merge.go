@@ -1,0 +1,185 @@
+package inventory
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Merge returns given with what stored has in the fields that given leaves out: those that are
+// empty, unless says reports that the document states them. says gets paths such as
+// interfaces[0].gateway; nil: an empty field is left out. What the store sets is that of stored.
+//
+// Interfaces are merged by MAC, and BMCs with the same driver and host by field. Other lists and
+// objects are one value.
+func Merge(stored, given Machine, says func(field string) bool) Machine {
+	if says == nil {
+		says = func(string) bool { return false }
+	}
+	given.ownBMC()
+	given.Interfaces = slices.Clone(given.Interfaces)
+	g := merging{says}
+	g.fields("", reflect.ValueOf(stored), reflect.ValueOf(&given).Elem())
+
+	before := stored.SecretFields()
+	for _, f := range given.SecretFields() {
+		n := slices.IndexFunc(before, func(x SecretField) bool { return x.Name == f.Name })
+		same := f.Name != "bmc.password" || sameController(stored.BMC, given.BMC)
+		if f.Value.IsZero() && n >= 0 && same && !says(f.Name) {
+			*f.Stored = *before[n].Stored
+		}
+	}
+	return given
+}
+
+func sameController(a, b *BMC) bool {
+	return a != nil && b != nil && a.Driver == b.Driver && a.Host == b.Host
+}
+
+type merging struct{ says func(field string) bool }
+
+// fields merges each field of the struct stored into that of given.
+func (g merging) fields(path string, stored, given reflect.Value) {
+	before := map[string]reflect.Value{}
+	eachField(stored, path, func(path string, f reflect.Value) { before[path] = f })
+	eachField(given, path, func(path string, f reflect.Value) { g.value(path, before[path], f) })
+}
+
+// value merges stored into given.
+func (g merging) value(path string, stored, given reflect.Value) {
+	rule := ruleOf(path)
+	switch left := isEmpty(given) && !g.says(path); {
+	case rule == isKey, rule == isSecret, rule == isStored:
+	case rule == isState, left:
+		given.Set(stored)
+	case rule == byField && !isEmpty(stored):
+		if a, b := stored.Interface().(*BMC), given.Interface().(*BMC); sameController(a, b) {
+			g.fields(path, stored.Elem(), given.Elem())
+		}
+	case rule == byMAC:
+		g.interfaces(path, stored, given)
+	case rule == byEntry && !isEmpty(stored) && !isEmpty(given):
+		all := maps.Clone(stored.Interface().(map[string]string))
+		maps.Copy(all, given.Interface().(map[string]string))
+		given.Set(reflect.ValueOf(all))
+	}
+}
+
+// interfaces merges each interface of given with the stored one that has its MAC.
+func (g merging) interfaces(path string, stored, given reflect.Value) {
+	list := stored.Interface().([]Interface)
+	for n := range given.Len() {
+		x := given.Index(n)
+		mac := x.Interface().(Interface).MAC
+		if at := slices.IndexFunc(list, func(i Interface) bool { return i.MAC == mac }); at >= 0 {
+			g.fields(fmt.Sprintf("%s[%d]", path, n), stored.Index(at), x)
+		}
+	}
+}
+
+func isEmpty(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map:
+		return v.Len() == 0
+	default:
+		return v.IsZero()
+	}
+}
+
+// A Change is a field in which two machines differ; "" is a field that is not set. A secret is
+// shown as SecretGiven or SecretStored.
+type Change struct {
+	Field string `json:"field"`
+	Old   string `json:"old,omitempty"`
+	New   string `json:"new,omitempty"`
+}
+
+// Values of a Change that stand for a secret.
+const (
+	SecretGiven  = "(given)"
+	SecretStored = "(stored)"
+)
+
+// Differences returns the fields in which a document next differs from old, as the inventory
+// stores them, sorted by name. What the store sets is not compared. A secret that is given differs
+// from a stored one, which cannot be read.
+func Differences(old, next Machine) ([]Change, error) {
+	a, err := valuesOf(old)
+	if err != nil {
+		return nil, err
+	}
+	b, err := valuesOf(next)
+	if err != nil {
+		return nil, err
+	}
+
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	var out []Change
+	for _, k := range slices.Sorted(maps.Keys(names)) {
+		if a[k] != b[k] {
+			out = append(out, Change{k, a[k], b[k]})
+		}
+	}
+	return out, nil
+}
+
+// valuesOf returns the values of a machine by path.
+func valuesOf(m Machine) (map[string]string, error) {
+	m = Canonical(m)
+	if m.BMC == nil {
+		m.BMC = &BMC{Driver: DriverManual} // which is what no BMC means
+	}
+	out := map[string]string{}
+	for _, f := range m.SecretFields() {
+		switch {
+		case !f.Value.IsZero():
+			out[f.Name] = SecretGiven
+		case *f.Stored:
+			out[f.Name] = SecretStored
+		}
+	}
+
+	raw, err := json.Marshal(DocumentOf(m))
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	flatten(v, "", out)
+	return out, nil
+}
+
+// flatten adds the scalars of v by path. A list of scalars is one value.
+func flatten(v any, path string, out map[string]string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, x := range v {
+			flatten(x, strings.TrimPrefix(path+"."+k, "."), out)
+		}
+	case []any:
+		var words []string
+		for n, x := range v {
+			switch x.(type) {
+			case map[string]any, []any:
+				flatten(x, fmt.Sprintf("%s[%d]", path, n), out)
+			default:
+				words = append(words, fmt.Sprint(x))
+			}
+		}
+		if len(words) > 0 {
+			out[path] = strings.Join(words, ", ")
+		}
+	case nil:
+	default:
+		out[path] = fmt.Sprint(v)
+	}
+}

@@ -1,0 +1,136 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// factMachines is the fact that the machines of a lab file were stored.
+const factMachines = "machines"
+
+// placed is its content.
+type placed struct {
+	Run    string `json:"run"`
+	SHA256 string `json:"sha256"`
+}
+
+// MergeLabMachines returns the machines of a lab file as PutLabMachines would store them, in their
+// order, with the fields in which the file differs from what is stored. It compares secrets without
+// returning them.
+func (s *Store) MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
+	out, err := s.mergeLab(ctx, s.ro, l)
+	return out, wrap(err, "comparing the machines of %s", l.Operation)
+}
+
+// PutLabMachines stores the machines of a lab file for a run of its Genesis, once: if the run has
+// stored them already, or an earlier one from the same file and this one resumes it, only machines
+// that are missing are added. A machine that differs without l.Replace is a problem of
+// inventory.Problems, as are those of PutMachines.
+func (s *Store) PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error {
+	return s.write(ctx, "storing the machines of "+l.Operation, func(tx *sqlx.Tx) error {
+		merged, err := s.mergeLab(ctx, tx, l)
+		if err == nil {
+			err = l.Differing(merged).Err()
+		}
+		if err != nil {
+			return err
+		}
+
+		var ms []inventory.Machine
+		for _, m := range merged {
+			if !m.Kept {
+				ms = append(ms, m.Machine)
+			}
+		}
+		if err := s.putMachines(ctx, tx, ms, true, by); err != nil {
+			return err
+		}
+		value, err := toJSON(placed{l.Run, l.SHA256})
+		if err != nil {
+			return err
+		}
+		return s.putFact(ctx, tx, factKey(l.Operation, factMachines), inventory.NewSecret(value))
+	})
+}
+
+func (s *Store) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
+	keep, err := s.keepsLab(ctx, q, l)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := list[secretRow](ctx, q, "SELECT "+secretColumns+" FROM machine")
+	if err != nil {
+		return nil, err
+	}
+	stored := make(map[string]storedMachine, len(rows))
+	for _, r := range rows {
+		stored[r.Name] = r
+	}
+
+	out := make([]inventory.MergedMachine, len(l.Machines))
+	for n, m := range l.Machines {
+		m.Machine = inventory.Canonical(m.Machine)
+		old, exists := stored[m.Name]
+		switch {
+		case !exists:
+			out[n] = inventory.MergedMachine{Machine: m.Machine}
+		case keep:
+			out[n] = inventory.MergedMachine{Machine: old.described(), Kept: true}
+		default:
+			out[n], err = l.MergeStored(m, old.described(), func(name string, given inventory.Secret) bool {
+				return s.isStored(old, m.Machine, name, given)
+			})
+			if err != nil {
+				return nil, fmt.Errorf("machine %q: %w", m.Name, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+// keepsLab reports whether stored machines of a lab file stay as they are.
+func (s *Store) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) (bool, error) {
+	if l.Run == "" {
+		return false, nil
+	}
+	value, err := s.fact(ctx, q, factKey(l.Operation, factMachines))
+	if errors.Is(err, inventory.ErrNotFound) {
+		return false, nil
+	}
+	var was placed
+	if err == nil {
+		err = json.Unmarshal([]byte(value.Reveal()), &was)
+	}
+	return was.Run == l.Run || l.Resume && was.SHA256 == l.SHA256, err
+}
+
+// described returns m as reading it does, without its times and its standing.
+func (m storedMachine) described() inventory.Machine {
+	out := m.Machine
+	sealed := map[string][]byte{"userData": m.sealed.UserData, "vendorData": m.sealed.VendorData, "bmc.password": m.sealed.BMCPassword}
+	for _, f := range out.SecretFields() {
+		*f.Stored = len(sealed[f.Name]) > 0
+	}
+	return out
+}
+
+// isStored reports whether a secret that is given for m is the one stored with old. One that
+// cannot be opened is not, nor is the password of another BMC.
+func (s *Store) isStored(old storedMachine, m inventory.Machine, name string, given inventory.Secret) bool {
+	if name == "bmc.password" && bmcBinding(m.Name, m.BMC) != bmcBinding(m.Name, old.BMC) {
+		return false
+	}
+	for _, f := range old.sealed.sealedFields() {
+		if f.name == name {
+			plain, err := s.open(f.purpose, f.binding, f.sealed)
+			return err == nil && inventory.Equal(string(plain), given.Reveal())
+		}
+	}
+	return false
+}
