@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -203,6 +204,24 @@ func TestS63AnswersOfKeyedRequestsHoldNoSecrets(t *testing.T) {
 		require.NotContains(t, fmt.Sprintf("%+v %s", r, r.Answer), "s3cret")
 		require.NotContains(t, string(r.Answer), "/login/")
 	}
+}
+
+// TestS63FingerprintsNeedTheServersKey: two servers store different digests of the same request. With one
+// that needs no key, a reader of the database could guess the password in a body.
+func TestS63FingerprintsNeedTheServersKey(t *testing.T) {
+	fingerprint := func(claimKey byte) string {
+		c := &keyedSpy{}
+		s := newSite(t, func(x *siteConfig) {
+			x.ClaimKey = bytes.Repeat([]byte{claimKey}, 32)
+			c.Store = x.Store
+			x.Store = c
+		})
+		s.post("/v1/images", `{"name":"i","url":"https://user:s3cret@images.example.com:port/"}`, "a")
+		require.NotEmpty(t, c.stored)
+		return c.stored[0].Fingerprint
+	}
+	require.Equal(t, fingerprint(1), fingerprint(1))
+	require.NotEqual(t, fingerprint(1), fingerprint(2))
 }
 
 // keyedSpy keeps what is stored of requests.

@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -208,31 +210,37 @@ func TestLeases(t *testing.T) {
 // S48: DECLINEs cause a probe every 30 s at most, also between OFFERs. A probe that ends after the machine
 // has taken its address changes nothing.
 func TestProbesAreBounded(t *testing.T) {
-	now := testNow
-	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, func(c *Config) {
-		c.Now = func() time.Time { return now }
+	synctest.Test(t, func(t *testing.T) {
+		now := testNow
+		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, func(c *Config) {
+			c.Now = func() time.Time { return now }
+		})
+		var begun atomic.Int32
+		end := make(chan struct{})
+		s.probe = func(netip.Addr, string) (string, bool) { begun.Add(1); <-end; return "52:54:00:99:99:99", true }
+		probes := func() int32 { synctest.Wait(); return begun.Load() } // after each probe that begins has begun
+		wants := generic(50, net.ParseIP(testAddr).To4()...)
+		for _, kind := range []dhcpv4.MessageType{
+			dhcpv4.MessageTypeDecline, dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeDecline, dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeDecline,
+		} {
+			s.handlePacket(t.Context(), packet(t, kind, wants).ToBytes(), link{name: "eth0"})
+		}
+		if n := probes(); n != 1 {
+			t.Errorf("%d probes", n)
+		}
+		now = now.Add(probeAgain)
+		s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDecline, wants).ToBytes(), link{name: "eth0"})
+		if n := probes(); n != 2 {
+			t.Errorf("%d probes after the pause", n)
+		}
+
+		declined, _ := s.leases.get(testMAC)
+		s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, wants).ToBytes(), link{name: "eth0"})
+		if s.leases.setConflict(declined, "52:54:00:99:99:99") {
+			t.Error("a conflict replaces a lease that was taken since")
+		}
+		close(end)
 	})
-	begun, end := make(chan struct{}, 8), make(chan struct{})
-	s.probe = func(netip.Addr, string) (string, bool) { begun <- struct{}{}; <-end; return "52:54:00:99:99:99", true }
-	wants := generic(50, net.ParseIP(testAddr).To4()...)
-	for _, kind := range []dhcpv4.MessageType{
-		dhcpv4.MessageTypeDecline, dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeDecline, dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeDecline,
-	} {
-		s.handlePacket(t.Context(), packet(t, kind, wants).ToBytes(), link{name: "eth0"})
-	}
-	now = now.Add(probeAgain)
-	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDecline, wants).ToBytes(), link{name: "eth0"})
-	<-begun
-	<-begun
-	if len(begun) != 0 {
-		t.Errorf("%d more probes", len(begun))
-	}
-	declined, _ := s.leases.get(testMAC)
-	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, wants).ToBytes(), link{name: "eth0"})
-	if s.leases.setConflict(declined, "52:54:00:99:99:99") {
-		t.Error("a conflict replaces a lease that was taken since")
-	}
-	close(end)
 }
 
 // S31: a relay may select the client's network by option 82 (RFC 3527), if it is listed.

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 )
 
@@ -177,14 +178,30 @@ func TestLargeZstdSegmentIsNotDamaged(t *testing.T) {
 }
 
 // A few bytes may decompress to more than any disk can hold.
+// The limit counts what an image unpacks to, in every format and whatever the content is.
 func TestS20ImageLargerThanADiskIsRefused(t *testing.T) {
-	image := gpt(4<<20, 512)
-	_, err := describeFile(t.Context(), bytes.NewReader(image), int64(len(image)))
-	require.NoError(t, err)
-	_, err = describeFile(t.Context(), bytes.NewReader(image), int64(len(image))-1)
-	var r *Refusal
-	require.ErrorAs(t, err, &r)
-	require.Contains(t, r.What, "larger than")
+	require.EqualValues(t, 2<<40, maxSize, "the limit of docs/security.md")
+	kernel := make([]byte, 4<<20)
+	copy(kernel[0x202:], "HdrS")
+	for name, content := range map[string][]byte{"GPT": gpt(4<<20, 512), "zeros": make([]byte, 4<<20), "kernel": kernel} {
+		var gz, zst bytes.Buffer
+		g := gzip.NewWriter(&gz)
+		_, err := g.Write(content)
+		require.NoError(t, errors.Join(err, g.Close()))
+		z, err := zstd.NewWriter(&zst)
+		require.NoError(t, err)
+		_, err = z.Write(content)
+		require.NoError(t, errors.Join(err, z.Close()))
+		for format, file := range map[string][]byte{Raw: content, Gzip: gz.Bytes(), Zstd: zst.Bytes()} {
+			d, err := describeFile(t.Context(), bytes.NewReader(file), int64(len(content)))
+			require.NoError(t, err, "%s as %s", name, format)
+			require.Equal(t, format, d.Format)
+			_, err = describeFile(t.Context(), bytes.NewReader(file), int64(len(content))-1)
+			var r *Refusal
+			require.ErrorAs(t, err, &r, "%s as %s", name, format)
+			require.Contains(t, r.What, "larger than")
+		}
+	}
 }
 
 // An error of the file's reader or of the caller is not a Refusal.
