@@ -193,6 +193,7 @@ type Grants interface {
 type Windows interface {
 	AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
 	AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
+	AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error
 	MoreBoots(ctx context.Context, o inventory.Owner, n int) error
 	RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error
 	CloseNetboot(ctx context.Context, o inventory.Owner) error
@@ -283,7 +284,7 @@ func fail(err error) error {
 		{inventory.ErrSealed, TypeSealed},
 		{inventory.ErrRefused, TypeRefused},
 		{inventory.ErrUnsupported, TypeUnsupported},
-		{errClaimed, TypeClaimed},
+		{inventory.ErrClaimed, TypeClaimed},
 	} {
 		if errors.Is(err, m.is) {
 			return temporal.NewNonRetryableApplicationError(err.Error(), m.typ, nil)

@@ -42,11 +42,8 @@ type Powered struct {
 	Shim bool `json:"shim,omitempty"`
 }
 
-// errClaimed and errFurther stop a write to a BMC.
-var (
-	errClaimed = errors.New("the agent has come after all")
-	errFurther = errors.New("another attempt has allowed the boot already")
-)
+// errFurther stops a write to a BMC.
+var errFurther = errors.New("another attempt has allowed the boot already")
 
 // Power starts boot q.Boot of the run: power off, verified; allow this network boot;
 // one-time PXE; power on, verified. Every event of this boot number is therefore later than
@@ -75,7 +72,7 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 		defer heartbeat(ctx)()
 		done, err = a.start(ctx, m, q)
 	default:
-		if err = a.allowBoot(ctx, q); err == nil && m.BMC.Wakes() {
+		if err = a.allowBoot(ctx, q, false); err == nil && m.BMC.Wakes() {
 			done, err = a.wake(ctx, m, q)
 		}
 	}
@@ -99,8 +96,9 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	return a.imagesStored(ctx, q.Owner.Machine, plan, len(plan.Actions))
 }
 
-// allowBoot opens the netboot window for the boot of the agent or the installer.
-func (a *Activities) allowBoot(ctx context.Context, q PowerRequest) error {
+// allowBoot opens the netboot window for the boot of the agent or the installer. afterReset: the
+// machine was reset and runs already; what it has claimed since is left alone (inventory.ErrClaimed).
+func (a *Activities) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) error {
 	allow := a.Windows.AllowBoot
 	if q.Installer {
 		m, err := a.Machines.Machine(ctx, q.Owner.Machine)
@@ -113,7 +111,11 @@ func (a *Activities) allowBoot(ctx context.Context, q PowerRequest) error {
 		allow = a.Windows.AllowInstaller
 	}
 
-	_, err := allow(ctx, q.Owner, q.Boot, a.Now().Add(q.For))
+	until := a.Now().Add(q.For)
+	if afterReset {
+		return a.Windows.AllowBootAfterReset(ctx, q.Owner, q.Boot, until, q.Installer)
+	}
+	_, err := allow(ctx, q.Owner, q.Boot, until)
 	return err
 }
 
@@ -142,8 +144,8 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return Powered{}, err
 	}
 	allowed := false
-	allow := func() error {
-		err := a.allowBoot(ctx, q)
+	allow := func(afterReset bool) error {
+		err := a.allowBoot(ctx, q, afterReset)
 		allowed = err == nil
 		return err
 	}
@@ -160,7 +162,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 	}}
 	if g.Owner == q.Owner && g.Boot >= q.Boot {
 		// The operator may have been asked since, which closed the window.
-		if err := allow(); err != nil {
+		if err := allow(false); err != nil {
 			return Powered{}, err
 		}
 		s, err := a.state(ctx, m)
@@ -182,19 +184,19 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		return Powered{}, err
 	}
 
-	allowAfter := func(task int) func(int) error {
+	allowAfter := func(task int, reset bool) func(int) error {
 		return func(done int) error {
 			if done != task {
 				return nil
 			}
-			return allow()
+			return allow(reset)
 		}
 	}
 
 	if warm {
-		// Allow the boot only after the reset. Otherwise an agent that claims it just before
-		// the reset would use up the boot.
-		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot))
+		// Only after the reset: an agent that claims the boot just before would use it up. A machine
+		// that is back earlier claims the boot before, which then goes on.
+		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot), true)
 		err := a.tasks(ctx, m, list)
 		if err == nil {
 			return a.powered(ctx, q, append(how, by+" once again, reset")), nil
@@ -205,7 +207,7 @@ func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequ
 		how = append(how, "no reset, because the BMC cannot")
 	}
 
-	list.job.Tasks, list.after = coldStart(boot), allowAfter(0)
+	list.job.Tasks, list.after = coldStart(boot), allowAfter(0, false)
 	if err := a.tasks(ctx, m, list); err != nil {
 		return Powered{}, err
 	}
@@ -311,7 +313,7 @@ func (a *Activities) before(q PowerRequest) Fence {
 		case g.Boot >= q.Boot:
 			return errFurther
 		case q.Unclaimed && g.Boot == q.Boot-1 && g.Spent:
-			return errClaimed
+			return inventory.ErrClaimed
 		}
 		return nil
 	}

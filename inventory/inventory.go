@@ -21,6 +21,9 @@ var (
 	// ErrFenced: the (run, epoch) that a statement named no longer owns the
 	// machine. Not retryable.
 	ErrFenced = errors.New("fenced: another run owns the machine")
+	// ErrClaimed: the agent of a boot that was given up has redeemed its claim, or its installer has
+	// read its payload.
+	ErrClaimed = errors.New("the agent has come after all")
 	// Errors of BMCs: a run waits for an unreachable BMC, asks an operator after
 	// refused credentials, and stops when an operation is unsupported.
 	ErrUnreachable = errors.New("unreachable")

@@ -610,6 +610,22 @@ func TestAnInstallerThatWasLoadedAfterAllIsLeftAlone(t *testing.T) {
 	w.closed()
 }
 
+// The same after a reset, before the next boot is allowed.
+func TestAnInstallerThatIsLoadedBeforeItsBootIsAllowedIsLeftAlone(t *testing.T) {
+	w := newForeign(t, foreign, nil)
+	w.installs = func(g inventory.Grant) {
+		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
+		w.fast = func() {
+			require.NoError(w.t, w.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
+			w.after(time.Minute, func() { w.webhook(g, false, "") })
+		}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, []int{1, 1}, []int{w.cycles, w.warm})
+	require.Empty(t, w.asked)
+	w.closed()
+}
+
 func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		w := newForeign(t, strings.Replace(foreign, "complete: webhook", "complete: phone-home", 1), nil)

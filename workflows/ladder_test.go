@@ -126,6 +126,18 @@ func TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone(t *testing.T) {
 	w.closed()
 }
 
+// TestMachineThatIsBackBeforeItsBootIsAllowedIsLeftAlone: it claims the boot that was given up, after the
+// reset and before the next boot is allowed.
+func TestMachineThatIsBackBeforeItsBootIsAllowedIsLeftAlone(t *testing.T) {
+	w := newWorld(t, nil)
+	w.noAgent = func(int) bool { return true }
+	w.fast = w.says
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Equal(t, []int{1, 1}, []int{w.cycles, w.warm}, "the machine was started again under its agent")
+	require.Empty(t, w.asked)
+	w.closed()
+}
+
 func (w *world) efi() (out []bool) {
 	for _, d := range w.boot {
 		out = append(out, d.EFI)

@@ -63,6 +63,7 @@ type world struct {
 	bootDelay  time.Duration // from power-on to the first packet; 0 means a minute
 	noPXEUntil int           // up to this boot, the firmware sends no request
 	full       func() error  // called before the record is written
+	fast       func()        // called after a reset of the machine, before the next boot can be allowed
 	atFence    func()        // called before the grant is checked for each write to the BMC
 
 	clock   *clock.Clock
@@ -401,6 +402,10 @@ func (w *world) AllowInstaller(ctx context.Context, o inventory.Owner, boot int,
 	return g, w.effect(err)
 }
 
+func (w *world) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
+	return w.effect(w.Store.AllowBootAfterReset(ctx, o, boot, until, installer))
+}
+
 func (w *world) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return w.effect(w.Store.CloseNetboot(ctx, o))
 }
@@ -453,6 +458,9 @@ func (w *world) Set(ctx context.Context, _ inventory.BMC, password inventory.Sec
 			return w.noReset
 		}
 		w.warm++
+		if w.fast != nil {
+			w.fast()
+		}
 		w.after(w.bootDelay, w.boots)
 	default:
 		w.offs++

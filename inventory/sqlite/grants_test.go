@@ -298,12 +298,19 @@ func TestAllowBoot(t *testing.T) {
 	require.Equal(t, w.in(2*time.Hour), g.NetbootUntil)
 	require.Len(t, w.events(inventory.EventArmed), 1)
 
+	// After a reset, a boot that is spent is not superseded.
+	require.ErrorIs(t, w.AllowBootAfterReset(ctx, o, 2, w.in(time.Hour), false), inventory.ErrClaimed)
+	require.ErrorIs(t, w.AllowBootAfterReset(ctx, inventory.Owner{Machine: "m1", Run: "run-0", Epoch: o.Epoch}, 2, w.in(time.Hour), false),
+		inventory.ErrFenced)
+
 	g, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	require.False(t, g.Spent)
 	require.True(t, g.NetbootOpen(w.clock.Now()))
-	g, err = w.AllowBoot(ctx, o, 3, w.in(time.Hour))
+	require.NoError(t, w.AllowBootAfterReset(ctx, o, 3, w.in(time.Hour), false))
+	g, err = w.Grant(ctx, "m1")
 	require.NoError(t, err)
+	require.Equal(t, 3, g.Boot)
 	require.Zero(t, g.BootsLeft)
 	_, err = w.AllowBoot(ctx, o, 4, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)

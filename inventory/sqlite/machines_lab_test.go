@@ -72,7 +72,11 @@ func TestLabMachines(t *testing.T) {
 	require.Equal(t, []string{"bmc.password", "userData", "userDataByAddress"}, differs(lab("r2", nil)))
 	err = w.PutLabMachines(ctx, lab("r2", nil), "genesis home")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, `machines[0].name: the inventory has a machine "m1" that differs in bmc.password, userData, userDataByAddress`)
+	require.ErrorContains(
+		t,
+		err,
+		`machines[0].name: the inventory has a machine "m1" that differs in bmc.password, userData, userDataByAddress`,
+	)
 	require.NotContains(t, err.Error(), "canary")
 	same()
 

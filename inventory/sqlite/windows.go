@@ -32,12 +32,21 @@ func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int,
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: true, until: until})
 }
 
+// AllowBootAfterReset is AllowBoot, or AllowInstaller, for a machine that was reset because the boot
+// before did not report. If that boot is spent by now, the error is inventory.ErrClaimed and nothing
+// changes: a machine that restarts fast has used the window of that boot again, and its agent works.
+func (s *Store) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
+	_, err := s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: installer, until: until, unclaimed: true})
+	return err
+}
+
 // A bootWindow is the netboot window of one boot.
 type bootWindow struct {
 	inventory.Owner
 	boot      int
 	installer bool // the machine boots the plan's installer instead of the agent
 	until     time.Time
+	unclaimed bool // only if the boot before is not spent
 }
 
 func (s *Store) allow(ctx context.Context, w bootWindow) (g inventory.Grant, err error) {
@@ -56,10 +65,10 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (invento
 
 	g, err := read[grantRow](ctx, tx, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4,
 		netboot_until = ?5, installer = ?6, acting = acting AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
-		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0)) RETURNING `+grantColumns,
-		w.Machine, w.Run, w.Epoch, w.boot, nanos(w.until), w.installer)
+		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0 AND NOT (?7 AND spent))) RETURNING `+grantColumns,
+		w.Machine, w.Run, w.Epoch, w.boot, nanos(w.until), w.installer, w.unclaimed)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return inventory.Grant{}, bootNotAllowed(ctx, tx, w.Owner, w.boot)
+		return inventory.Grant{}, bootNotAllowed(ctx, tx, w)
 	}
 	if err != nil {
 		return inventory.Grant{}, err
@@ -81,15 +90,17 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (invento
 }
 
 // bootNotAllowed returns the reason why allowIn changed nothing.
-func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int) error {
-	g, err := grantOf(ctx, tx, o.Machine)
-	if err != nil {
+func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, w bootWindow) error {
+	g, err := grantOf(ctx, tx, w.Machine)
+	switch {
+	case err != nil:
 		return err
+	case g.Boot == w.boot-1 && w.unclaimed && g.Spent:
+		return fencedOr(ctx, tx, w.Owner, inventory.ErrClaimed)
+	case g.Boot == w.boot-1:
+		return fencedOr(ctx, tx, w.Owner, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
 	}
-	if g.Boot == boot-1 {
-		return fencedOr(ctx, tx, o, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
-	}
-	return fencedOr(ctx, tx, o, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
+	return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
 }
 
 // MoreBoots gives o's run at least n remaining boots, after an operator has decided so.
