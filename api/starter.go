@@ -108,6 +108,9 @@ func (s *starter) provision(ctx context.Context, kind string, in workflows.Provi
 			"ingot machine release "+m.Name+"   # when you have seen to it")
 	}
 	if in.Resume != "" {
+		if err := s.newest(ctx, inventory.Workflow{Run: in.Resume, Machine: m.Name}); err != nil {
+			return Started{}, err
+		}
 		// The run itself checks this again when it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
 			return Started{}, hint(err, engine.RetryCommand(in.Resume, workflows.FromStart))
@@ -292,6 +295,20 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 	}
 
 	return s.provision(ctx, w.Type, again)
+}
+
+// newest refuses to retry a run if another has installed or wiped its machine since: the order is old, and what it
+// would overwrite is not what its operator saw. An inspection writes nothing and may be repeated at any time.
+func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
+	if w.Type == workflows.InspectType {
+		return nil
+	}
+	later, err := s.store.Successor(ctx, w.Run)
+	if err != nil || later == "" {
+		return err
+	}
+	return hint(fmt.Errorf("retrying run %q: run %q of machine %q began after it, and only the newest is retried: %w",
+		w.Run, later, w.Machine, inventory.ErrConflict), "ingot workflow get "+later+"   # or give a new order for the machine")
 }
 
 // readInput decodes the input of a run, if it was recorded.

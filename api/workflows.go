@@ -25,6 +25,7 @@ type WorkflowStore interface {
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
 	DeleteWorkflow(ctx context.Context, run, by string) error
 	Resumable(ctx context.Context, run string) error
+	Successor(ctx context.Context, run string) (string, error)
 	Log(ctx context.Context, run string, actionIndex, attempt int) (string, error)
 }
 
@@ -176,6 +177,11 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 // show returns the current state of a run, with the command that helps now.
 func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inventory.Workflow {
 	found = w.views.withProgress(found)
+	if strings.Contains(found.Next, "ingot workflow retry") {
+		if later, err := w.store.Successor(ctx, found.Run); err == nil && later != "" {
+			found.Next = "ingot workflow get " + later
+		}
+	}
 	if found.Resumes() && errors.Is(w.store.Resumable(ctx, found.Run), inventory.ErrConflict) {
 		found.Next = engine.RetryCommand(found.Run, workflows.FromStart)
 	}
@@ -273,6 +279,9 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error)
 			"ingot bmc job create")
 	}
 
+	if err := w.starter.newest(ctx, found); err != nil {
+		return Started{}, err
+	}
 	return w.starter.retry(ctx, found, from)
 }
 
@@ -345,8 +354,12 @@ func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, erro
 		return Started{}, err
 	}
 	started := Started{Workflow: found.ID, Run: found.Run}
-	if inventory.Final(found.State) {
+	switch {
+	case found.State == inventory.StateCancelled:
 		return started, nil
+	case inventory.Final(found.State):
+		return Started{}, hint(fmt.Errorf("run %q ended as %s: %w", found.Run, found.State, inventory.ErrConflict),
+			"ingot workflow get "+found.Run)
 	}
 	if err := w.runs.Cancel(ctx, found.ID, found.Run); err != nil {
 		return Started{}, fmt.Errorf("cancelling run %q: %w", found.Run, err)

@@ -138,8 +138,12 @@ func (f *file) checkPassword(prefix string, m *Machine) {
 		b.Password = f.line(prefix+"bmcPasswordFile", m.BMCPasswordFile)
 		m.BMC = &b
 	case m.BMC != nil && m.BMC.Capabilities().NeedsPassword && !m.BMC.HasPassword:
-		f.add(prefix+"bmcPasswordFile",
-			"name the file that holds the BMC's password, or write bmc.hasPassword: true if the inventory has it", "the driver %s needs a password", m.BMC.Driver)
+		f.add(
+			prefix+"bmcPasswordFile",
+			"name the file that holds the BMC's password, or write bmc.hasPassword: true if the inventory has it",
+			"the driver %s needs a password",
+			m.BMC.Driver,
+		)
 	}
 }
 

@@ -77,20 +77,23 @@ Without --wait, and after Ctrl-C, the run continues.`,
 			return usage("--from says where a retry begins, but --retries is 0")
 		}
 
-		a, err := get[api.MachineView](c, client.Path("machines", c.args[0]))
-		if err != nil {
+		if err := confirmOverInstalled(c, *yes, c.args[0]); err != nil {
 			return err
 		}
-		if m := a.Value; m.Installed.System() {
-			what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
-				m.Name, installedText(m.Installed), m.Installed.Run)
-			if err := c.confirm(*yes, what, m.Name); err != nil {
-				return err
-			}
-		}
-
 		return startRun(c, client.Path("machines", c.args[0], "provision"), in, *wait)
 	})
+}
+
+// confirmOverInstalled asks for confirmation before a machine that Ingot has installed is installed again.
+func confirmOverInstalled(c *call, yes bool, machine string) error {
+	a, err := get[api.MachineView](c, client.Path("machines", machine))
+	if err != nil || !a.Value.Installed.System() {
+		return err
+	}
+	m := a.Value
+	what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
+		m.Name, installedText(m.Installed), m.Installed.Run)
+	return c.confirm(yes, what, m.Name)
 }
 
 func machineInspectCommand(o *options) *cobra.Command {

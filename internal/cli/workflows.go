@@ -159,17 +159,31 @@ func workflowRetryCommand(o *options) *cobra.Command {
 		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
 		Long: `Start a new run with the input of one that is over: from its failed step, with the
 plan that it had, or from the start. From the failed step is refused once another
-run has written to the machine, or when the plan is not stored.`,
+run has written to the machine, or when the plan is not stored. A run is only retried
+while no later one has installed or wiped its machine.
+
+What would overwrite an installed system or wipe the machine asks for confirmation,
+unless --yes is given.`,
 		Example: "  ingot workflow retry node-1 --from failed-step --wait\n  ingot workflow retry node-1 --from start",
 	}
 
 	from := cmd.Flags().String("from", "failed-step", "failed-step or start")
 	completeWords(cmd, "from", "failed-step", "start")
-	wait := waitFlag(cmd)
+	wait, yes := waitFlag(cmd), yesFlag(cmd)
 
 	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		if *from != "failed-step" && *from != "start" {
 			return usage("invalid --from %q; must be one of failed-step, start", *from)
+		}
+		switch w := a.Value; w.Type {
+		case inventory.TypeDecommission:
+			if err := c.confirm(*yes, "wipes all disks of machine "+w.Machine+" and switches it off", w.Machine); err != nil {
+				return err
+			}
+		case inventory.TypeProvision, inventory.TypeReprovision:
+			if err := confirmOverInstalled(c, *yes, w.Machine); err != nil {
+				return err
+			}
 		}
 
 		return startRun(c, client.Path("workflows", a.Value.Run, "retry"), map[string]string{"from": *from}, *wait)

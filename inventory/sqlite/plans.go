@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -83,6 +84,18 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 			what, found.Machine, again, inventory.ErrConflict)
 	}
 	return nil
+}
+
+// Successor returns the newest run that installed or wiped the machine of a run and began after it; "" if there
+// is none. Inspections and BMC jobs do not count.
+func (s *Store) Successor(ctx context.Context, run string) (string, error) {
+	later, err := scalar[string](ctx, s.ro, `SELECT later.run FROM workflow w JOIN workflow later ON later.machine = w.machine
+		WHERE w.run = ?1 AND later.rowid > w.rowid AND json_extract(later.doc, '$.type') IN (?2, ?3, ?4)
+		ORDER BY later.rowid DESC LIMIT 1`, run, inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return "", nil
+	}
+	return later, wrap(err, "looking for a run after %q", run)
 }
 
 // unseal decodes a sealed value of a run into v.
