@@ -85,6 +85,27 @@ func TestUnusedImageFilesIgnoresCancellation(t *testing.T) {
 }
 
 // A run can be resumed if its plan is stored and no later run has written.
+// TestSuccessor: inspections, BMC jobs and runs of other machines are none.
+func TestSuccessor(t *testing.T) {
+	w := newWorld(t)
+	for _, r := range []inventory.Workflow{
+		{Run: "r1", Machine: "m1", Type: inventory.TypeDecommission},
+		{Run: "r2", Machine: "m2", Type: inventory.TypeProvision},
+		{Run: "r3", Machine: "m1", Type: "Inspect"},
+		{Run: "r4", Machine: "m1", Type: inventory.TypeProvision},
+		{Run: "r5", Machine: "m1", Type: inventory.TypeReprovision},
+		{Run: "r6", Machine: "m1", Type: "BMCJob"},
+	} {
+		r.State = inventory.StateSuccess
+		require.NoError(t, w.PutWorkflow(t.Context(), r))
+	}
+	for run, want := range map[string]string{"r1": "r5", "r2": "", "r4": "r5", "r5": "", "r6": "", "none": ""} {
+		got, err := w.Successor(t.Context(), run)
+		require.NoError(t, err)
+		require.Equal(t, want, got, run)
+	}
+}
+
 func TestResumable(t *testing.T) {
 	w := newWorld(t)
 	require.ErrorIs(t, w.Resumable(t.Context(), "none"), inventory.ErrNotFound)

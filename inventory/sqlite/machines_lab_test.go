@@ -11,7 +11,8 @@ import (
 )
 
 // TestLabMachines: a lab file changes what it names, asks before it changes anything that is stored
-// otherwise, and is stored once for each run of its Genesis and those that resume it.
+// otherwise, and is stored once for each run of its Genesis and those that resume it. A secret that differs is
+// named without its value (security S25).
 func TestLabMachines(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
