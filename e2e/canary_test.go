@@ -152,7 +152,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	defer cancel()
 	require.ElementsMatch(t, []string{
 		"inventory.UserData", "inventory.VendorData", "inventory.Password", // of machines, and of those of the lab file
-		"inventory.Value", // of a SecretField: points to one of those
+		"inventory.Value",                                                           // of a SecretField: points to one of those
 		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
 		"api.Token",                            // pair
 		"api.Passphrase", "archive.Passphrase", // backUp
