@@ -97,7 +97,8 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 }
 
 // allowBoot opens the netboot window for the boot of the agent or the installer. afterReset: the
-// machine was reset and runs already; what it has claimed since is left alone (inventory.ErrClaimed).
+// machine was reset and runs already; if the boot before was given up and it has claimed that one since, it is left
+// alone (inventory.ErrClaimed).
 func (a *Activities) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) error {
 	allow := a.Windows.AllowBoot
 	if q.Installer {
@@ -112,7 +113,7 @@ func (a *Activities) allowBoot(ctx context.Context, q PowerRequest, afterReset b
 	}
 
 	until := a.Now().Add(q.For)
-	if afterReset {
+	if afterReset && q.Unclaimed {
 		return a.Windows.AllowBootAfterReset(ctx, q.Owner, q.Boot, until, q.Installer)
 	}
 	_, err := allow(ctx, q.Owner, q.Boot, until)

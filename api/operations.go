@@ -186,8 +186,12 @@ func (o *operations) cancel(ctx context.Context, q byRun) (Started, error) {
 // end requests the cancellation of an operation. It is idempotent.
 func (o *operations) end(ctx context.Context, found inventory.Operation) (Started, error) {
 	started := Started{Workflow: found.ID, Run: found.Run}
-	if inventory.Final(found.State) {
+	switch {
+	case found.State == inventory.StateCancelled:
 		return started, nil
+	case inventory.Final(found.State):
+		return Started{}, hint(fmt.Errorf("%q ended as %s: %w", found.ID, found.State, inventory.ErrConflict),
+			"ingot operation get "+found.Run)
 	}
 	if err := o.runs.CancelOperation(ctx, found); err != nil {
 		return Started{}, fmt.Errorf("cancelling %q: %w", found.ID, err)

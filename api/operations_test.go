@@ -72,6 +72,19 @@ func TestOperations(t *testing.T) {
 	require.Equal(t, 2, s.Temporal.Runs["r1"].Cancels)
 }
 
+// TestCancelOfAnOperationThatHasEnded says how it has ended.
+func TestCancelOfAnOperationThatHasEnded(t *testing.T) {
+	s := newSite(t)
+	for state, want := range map[string]int{
+		inventory.StateCancelled: http.StatusAccepted, inventory.StateSuccess: http.StatusConflict, inventory.StateFailed: http.StatusConflict,
+	} {
+		require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{
+			Run: state, ID: "recover/" + state, Type: workflows.RecoverType, State: state, Started: s.Clock.Now(), Ended: s.Clock.Now(),
+		}))
+		require.Equal(t, want, s.do(http.MethodPost, "/v1/operations/"+state+"/cancel", nil).Code, state)
+	}
+}
+
 func TestOneOperationOfATypeAtATime(t *testing.T) {
 	s := newSite(t)
 	in := workflows.GenesisInput{Name: "lab"}

@@ -349,17 +349,13 @@ type cancelRun struct {
 
 // cancel requests the cancellation of a run. It is idempotent.
 func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, error) {
-	found, err := w.runs.Find(ctx, q.Run)
-	if err != nil {
-		return Started{}, err
-	}
+	found, err := w.findOpen(ctx, q.Run)
 	started := Started{Workflow: found.ID, Run: found.Run}
 	switch {
 	case found.State == inventory.StateCancelled:
 		return started, nil
-	case inventory.Final(found.State):
-		return Started{}, hint(fmt.Errorf("run %q ended as %s: %w", found.Run, found.State, inventory.ErrConflict),
-			"ingot workflow get "+found.Run)
+	case err != nil:
+		return Started{}, err
 	}
 	if err := w.runs.Cancel(ctx, found.ID, found.Run); err != nil {
 		return Started{}, fmt.Errorf("cancelling run %q: %w", found.Run, err)

@@ -104,6 +104,9 @@ type Workflow struct {
 	Updated   time.Time       `json:"updated"`
 	// Trace is the trace of the run; nil: it has none.
 	Trace *Trace `json:"trace,omitempty"`
+	// SupersededBy is a run that installed or wiped the machine after this one, and whose record was
+	// deleted since. Such a run is not retried; see Store.Successor.
+	SupersededBy string `json:"supersededBy,omitempty"`
 	// Retrying lists the activities that failed and are being retried. The API fills
 	// it in; it is never stored, because the store itself may fail.
 	Retrying []string `json:"retrying,omitempty"`

@@ -211,23 +211,25 @@ quarantined.`,
 	wait, yes := waitFlag(cmd), yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		m, disks, err := machineWithDisks(c, c.args[0])
-		if err != nil {
+		if err := confirmDecommission(c, *yes, c.args[0], in.KeepAddress); err != nil {
 			return err
 		}
-
-		lost := ", purges its user data and vendor data"
-		if !in.KeepAddress {
-			lost += ", releases its addresses"
-		}
-
-		what := fmt.Sprintf("wipes %s of machine %s%s and switches it off", fixedDisks(m, disks), m.Name, lost)
-		if err := c.confirm(*yes, what, m.Name); err != nil {
-			return err
-		}
-
-		return startRun(c, client.Path("machines", m.Name, "decommission"), in, *wait)
+		return startRun(c, client.Path("machines", c.args[0], "decommission"), in, *wait)
 	})
+}
+
+// confirmDecommission asks for confirmation before a machine is decommissioned.
+func confirmDecommission(c *call, yes bool, machine string, keepAddress bool) error {
+	m, disks, err := machineWithDisks(c, machine)
+	if err != nil {
+		return err
+	}
+	lost := ", purges its user data and vendor data"
+	if !keepAddress {
+		lost += ", releases its addresses"
+	}
+	what := fmt.Sprintf("wipes %s of machine %s%s and switches it off", fixedDisks(m, disks), m.Name, lost)
+	return c.confirm(yes, what, m.Name)
 }
 
 // fixedDisks lists the disks that a decommissioning wipes.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -160,7 +161,8 @@ func workflowRetryCommand(o *options) *cobra.Command {
 		Long: `Start a new run with the input of one that is over: from its failed step, with the
 plan that it had, or from the start. From the failed step is refused once another
 run has written to the machine, or when the plan is not stored. A run is only retried
-while no later one has installed or wiped its machine.
+while no later one has installed or wiped its machine. A decommission and an
+inspection always begin at the start.
 
 What would overwrite an installed system or wipe the machine asks for confirmation,
 unless --yes is given.`,
@@ -177,7 +179,13 @@ unless --yes is given.`,
 		}
 		switch w := a.Value; w.Type {
 		case inventory.TypeDecommission:
-			if err := c.confirm(*yes, "wipes all disks of machine "+w.Machine+" and switches it off", w.Machine); err != nil {
+			var in workflows.DecommissionInput
+			if len(w.Input) > 0 {
+				if err := json.Unmarshal(w.Input, &in); err != nil {
+					return fmt.Errorf("reading the input of run %q: %w", w.Run, err)
+				}
+			}
+			if err := confirmDecommission(c, *yes, w.Machine, in.KeepAddress); err != nil {
 				return err
 			}
 		case inventory.TypeProvision, inventory.TypeReprovision:

@@ -99,11 +99,21 @@ func TestSuccessor(t *testing.T) {
 		r.State = inventory.StateSuccess
 		require.NoError(t, w.PutWorkflow(t.Context(), r))
 	}
-	for run, want := range map[string]string{"r1": "r5", "r2": "", "r4": "r5", "r5": "", "r6": "", "none": ""} {
-		got, err := w.Successor(t.Context(), run)
-		require.NoError(t, err)
-		require.Equal(t, want, got, run)
+	successors := func(want map[string]string) {
+		t.Helper()
+		for run, later := range want {
+			got, err := w.Successor(t.Context(), run)
+			require.NoError(t, err)
+			require.Equal(t, later, got, run)
+		}
 	}
+	successors(map[string]string{"r1": "r5", "r2": "", "r4": "r5", "r5": "", "r6": "", "none": ""})
+	for _, run := range []string{"r6", "r5"} {
+		require.NoError(t, w.DeleteWorkflow(t.Context(), run, "test"))
+	}
+	successors(map[string]string{"r1": "r4", "r2": "", "r4": "r5"})
+	require.NoError(t, w.DeleteWorkflow(t.Context(), "r4", "test"))
+	successors(map[string]string{"r1": "r4", "r2": "", "r3": "r4"})
 }
 
 func TestResumable(t *testing.T) {

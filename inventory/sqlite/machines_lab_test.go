@@ -62,7 +62,7 @@ func TestLabMachines(t *testing.T) {
 		require.Equal(t, "user vendor", user.Reveal()+" "+vendor.Reveal())
 	}
 
-	// What the file does not name stays, and a secret that is stored already is no difference.
+	// What the file does not name stays. A secret that equals the stored one is not reported.
 	require.Empty(t, differs(lab("", nil)))
 	require.NoError(t, w.PutLabMachines(ctx, lab("r1", nil), "genesis home"))
 	same()

@@ -87,11 +87,12 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 }
 
 // Successor returns the newest run that installed or wiped the machine of a run and began after it; "" if there
-// is none. Inspections and BMC jobs do not count.
+// is none, or no such run. Inspections and BMC jobs do not count. A successor whose record was deleted counts.
 func (s *Store) Successor(ctx context.Context, run string) (string, error) {
-	later, err := scalar[string](ctx, s.ro, `SELECT later.run FROM workflow w JOIN workflow later ON later.machine = w.machine
-		WHERE w.run = ?1 AND later.rowid > w.rowid AND json_extract(later.doc, '$.type') IN (?2, ?3, ?4)
-		ORDER BY later.rowid DESC LIMIT 1`, run, inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission)
+	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT later.run FROM workflow later
+			WHERE later.machine = w.machine AND later.rowid > w.rowid AND json_extract(later.doc, '$.type') IN (?2, ?3, ?4)
+			ORDER BY later.rowid DESC LIMIT 1), json_extract(w.doc, '$.supersededBy'), '')
+		FROM workflow w WHERE w.run = ?1`, run, inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return "", nil
 	}

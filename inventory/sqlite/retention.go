@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // PruneRuns deletes up to limit runs that ended before a time, with their plans, assignments, logs
@@ -33,18 +35,14 @@ func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int
 		for _, run := range runs {
 			// A finished run cannot become open again, but its grant may have been given again by
 			// hand.
-			n, err := exec(ctx, tx, `DELETE FROM workflow WHERE run = ?1 AND final = 1
-				AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = ?1)`, run)
+			_, err := deleteRecord(ctx, tx, run)
+			if errors.Is(err, inventory.ErrNotFound) {
+				continue
+			}
 			if err != nil {
 				return err
 			}
-			if n == 0 {
-				continue
-			}
 			gone++
-			if err := forgetRun(ctx, tx, run); err != nil {
-				return err
-			}
 		}
 		return nil
 	})

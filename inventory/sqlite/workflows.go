@@ -116,8 +116,7 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 // events. A run that is not over, or that still holds a grant, is inventory.ErrConflict.
 func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *sqlx.Tx) error {
-		machine, err := scalar[string](ctx, tx, `DELETE FROM workflow WHERE run = ?1 AND final = 1
-			AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1) RETURNING machine`, run)
+		machine, err := deleteRecord(ctx, tx, run)
 		if errors.Is(err, inventory.ErrNotFound) {
 			state, err := scalar[string](ctx, tx, "SELECT state FROM workflow WHERE run = ?", run)
 			if err != nil {
@@ -128,11 +127,32 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 		if err != nil {
 			return err
 		}
-		if err := forgetRun(ctx, tx, run); err != nil {
-			return err
-		}
 		return s.operator(ctx, tx, machine, by, "record of run "+run+" deleted")
 	})
+}
+
+// deleteRecord deletes the record of a run that is over and holds no grant, with everything of it, and returns its
+// machine; otherwise the error is inventory.ErrNotFound. The records of earlier runs keep that it came after them.
+func deleteRecord(ctx context.Context, tx *sqlx.Tx, run string) (machine string, err error) {
+	var gone struct {
+		Machine, Type string
+		At            int64
+	}
+	err = get(ctx, tx, &gone, `DELETE FROM workflow WHERE run = ?1 AND final = 1
+		AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1)
+		RETURNING machine, coalesce(json_extract(doc, '$.type'), '') AS type, rowid AS at`, run)
+	if err != nil {
+		return "", err
+	}
+	switch gone.Type {
+	case inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission:
+		err = do(ctx, tx, "UPDATE workflow SET doc = json_set(doc, '$.supersededBy', ?) WHERE machine = ? AND rowid < ?",
+			run, gone.Machine, gone.At)
+		if err != nil {
+			return "", err
+		}
+	}
+	return gone.Machine, forgetRun(ctx, tx, run)
 }
 
 // forgetRun deletes everything of a run except its record. It keeps the machine's newest agent: it
