@@ -77,7 +77,7 @@ var may = map[string]string{
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
 		"internal/plaintext internal/quiet github.com/gin-gonic/gin",
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
-		"internal/httpserve internal/imagefile internal/plaintext internal/provenance internal/quiet internal/reserve inventory template web workflows " +
+		"internal/httpserve internal/imagefile internal/plaintext internal/provenance internal/quiet internal/reserve internal/seed inventory template web workflows " +
 		"github.com/gin-gonic/gin",
 	"worker-agent": "action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 

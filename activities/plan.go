@@ -121,8 +121,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Longest(), Leaving: action.Leaves(native),
 			Writes: x.NeedsDisk(), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
 		})
-		// Vendor-data in the template replaces the vendor-data that phones home.
-		if native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" || refers(x) {
+		if phonesHome(x) {
 			out.Evidence = EvidencePhoneHome
 		}
 		if native == action.PowerOff {
@@ -131,6 +130,9 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	out.install(plan)
+	if err := a.warnOfWaiting(ctx, m, plan, &out); err != nil {
+		return Planned{}, err
+	}
 	if err := a.Assignments.PutPlan(ctx, plan); err != nil {
 		return out, err
 	}
@@ -208,14 +210,6 @@ func addressed(m inventory.Machine) error {
 			"machine push --replace): %w", inventory.ErrConflict)
 	}
 	return nil
-}
-
-// refers reports whether an action writes the nonce, or the URL that needs it, to the disk. What its handlers write shows no
-// success.
-func refers(x action.Action) bool {
-	x.OnFailure, x.OnTimeout = nil, nil
-	return template.Refers(x, inventory.RefNonce) || template.Refers(x, inventory.RefPhoneHomeURL) ||
-		template.Refers(x, inventory.RefMetadataURL)
 }
 
 // template returns the named template: the stored one, or a built-in one.
@@ -439,7 +433,7 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 	// Actions that wrote the earlier run's nonce or URLs to the disk run again with this
 	// run's, because the earlier ones are no longer valid.
 	for i, x := range plan.Actions {
-		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || refers(x)) {
+		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || phonesHome(x)) {
 			out.From = i
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -27,6 +28,7 @@ type MachineStore interface {
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
 	SeenMAC(ctx context.Context, mac string) (inventory.Seen, error)
+	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
 	Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error)
 }
 
@@ -131,7 +133,7 @@ func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bo
 	if err := m.validate(ms, before, network); err != nil {
 		return nil, err
 	}
-	return network.Warnings(ms), m.store.CheckMachines(ctx, ms, replace)
+	return append(network.Warnings(ms), m.phoneHomeWarnings(ctx, ms)...), m.store.CheckMachines(ctx, ms, replace)
 }
 
 // put validates and stores machines, all or none. It returns them with warnings about
@@ -163,7 +165,23 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	}
 	views, err := m.views.of(ctx, out)
 
-	return views, append(network.Warnings(ms), inventory.GatewayWarnings(ms, after)...), err
+	warnings := slices.Concat(network.Warnings(ms), inventory.GatewayWarnings(ms, after), m.phoneHomeWarnings(ctx, ms))
+
+	return views, warnings, err
+}
+
+// phoneHomeWarnings returns one line for each of ms whose system gets no phone-home. User data that cannot be read has no
+// warning; the plan of a run reads it again.
+func (m *machines) phoneHomeWarnings(ctx context.Context, ms []inventory.Machine) (out []string) {
+	for _, x := range ms {
+		if x.UserDataByAddress && x.UserData.IsZero() && x.HasUserData {
+			x.UserData, _, _ = m.store.UserData(ctx, x.Name)
+		}
+		if w := seed.PhoneHomeWarning(x); w != "" {
+			out = append(out, x.Name+": "+w)
+		}
+	}
+	return out
 }
 
 func machinesByName(ms []inventory.Machine) map[string]inventory.Machine {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -126,4 +127,37 @@ func TestPushChecksTheNetwork(t *testing.T) {
 	// The server has moved to a machine that it had installed.
 	n.Own = append(n.Own, netip.MustParseAddr("192.0.2.7"))
 	require.Equal(t, http.StatusCreated, push("a", "02:00:00:00:00:01", "192.0.2.7", true).Code)
+}
+
+// TestPushWarnsOfAPhoneHomeThatDoesNotCome: also where the user data is stored already, and where nothing is stored.
+func TestPushWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
+	s := newSite(t)
+	push := func(status int, fields map[string]any, options map[string]any) []string {
+		t.Helper()
+		m := map[string]any{"name": "m1", "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:01"}}}
+		maps.Copy(m, fields)
+		body := map[string]any{"machines": []any{m}, "replace": true}
+		maps.Copy(body, options)
+		return decode[struct{ Warnings []string }](t, s.do(http.MethodPost, "/v1/machines", body), status).Warnings
+	}
+	talos := map[string]any{"userData": "version: v1alpha1\n", "userDataByAddress": true}
+	for _, got := range [][]string{
+		push(http.StatusCreated, talos, map[string]any{"dryRun": true}),
+		push(http.StatusCreated, talos, nil),
+		push(http.StatusCreated, map[string]any{"hasUserData": true, "userDataByAddress": true}, nil),
+		push(http.StatusCreated, map[string]any{"hasUserData": true, "userDataByAddress": true}, map[string]any{"dryRun": true}),
+	} {
+		require.Len(t, got, 1)
+		require.Contains(t, got[0], "m1: userData is not a document that cloud-init 22.4.2 takes")
+		require.Contains(t, got[0], "will wait")
+		require.NotContains(t, got[0], "v1alpha1", "user data is secret")
+	}
+	require.Empty(t, push(http.StatusCreated, map[string]any{"hasUserData": true}, nil), "NoCloud has the phone-home apart")
+	require.Empty(t, push(http.StatusCreated, map[string]any{"userData": "\n #Cloud-Config\n", "userDataByAddress": true}, nil))
+	refused := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{map[string]any{
+		"name": "m2", "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:02"}}, "userData": "\ufeff#cloud-config\n",
+	}}})
+	e := decode[answer](t, refused, http.StatusBadRequest)
+	require.Equal(t, "userData", e.Problems[0].Field)
+	require.Contains(t, e.Error, "byte order mark")
 }

@@ -205,6 +205,10 @@ func checkTexts(ps *Problems, m Machine) {
 		if n := len(s.Reveal()); n > maxSecret {
 			ps.Add(field, "let it fetch what is big", "%d bytes are more than %d", n, maxSecret)
 		}
+		if marked(s.Reveal()) {
+			ps.Add(field, "save it as UTF-8 without a byte order mark",
+				"begins with a byte order mark, with which cloud-init does not take it for one of its documents")
+		}
 	}
 
 	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
@@ -212,6 +216,15 @@ func checkTexts(ps *Problems, m Machine) {
 			ps.Add("notes", "keep notes short and their names printable", "note %q is too long or its name is not printable", k)
 		}
 	}
+}
+
+// marked reports whether a byte order mark, as some editors write it, stands before a document of cloud-init.
+func marked(doc string) bool {
+	rest, ok := strings.CutPrefix(doc, "\ufeff")
+	start := strings.ToLower(strings.TrimSpace(rest[:min(len(rest), 64)]))
+	return ok && slices.ContainsFunc([]string{"#", "content-type:", "mime-version:"},
+		func(word string) bool { return strings.HasPrefix(start, word) }) ||
+		strings.HasPrefix(doc, "\xff\xfe#\x00") || strings.HasPrefix(doc, "\xfe\xff\x00#") // UTF-16
 }
 
 func checkLabel(ps *Problems, k, v string) {

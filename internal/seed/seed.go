@@ -9,7 +9,6 @@ package seed
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -90,20 +89,6 @@ func VendorData(m inventory.Machine, phoneHomeURL string) []byte {
 		return []byte(m.VendorData.Reveal())
 	}
 	return multipart([]byte(m.VendorData.Reveal()), ours)
-}
-
-// Combined returns vendor-data and user-data as one document, for data
-// sources that know no vendor-data (Ec2). User-data that is not cloud-init's
-// (an Ignition or Talos document) is returned untouched. It reveals a secret.
-func Combined(m inventory.Machine, phoneHomeURL string) []byte {
-	if m.UserData.IsZero() {
-		return VendorData(m, phoneHomeURL)
-	}
-	user := []byte(m.UserData.Reveal())
-	if phoneHomeURL == "" && m.VendorData.IsZero() || !cloudInit(user) {
-		return user
-	}
-	return multipart(VendorData(m, phoneHomeURL), user)
 }
 
 // PhoneHomeURL returns where the installed system of o's run reports: below
@@ -194,71 +179,4 @@ func encode(v any) []byte {
 		panic(err) // a type of this package that JSON cannot hold: a bug, not an input
 	}
 	return b.Bytes()
-}
-
-// kinds of cloud-init's parts by their first line.
-func contentType(doc []byte) string {
-	for _, k := range [][2]string{
-		{"#cloud-config-archive", "text/cloud-config-archive"},
-		{"#cloud-config", "text/cloud-config"},
-		{"#cloud-boothook", "text/cloud-boothook"},
-		{"#include-once", "text/x-include-once-url"},
-		{"#include", "text/x-include-url"},
-		{"#part-handler", "text/part-handler"},
-		{"## template: jinja", "text/jinja2"},
-		{"#!", "text/x-shellscript"},
-	} {
-		if bytes.HasPrefix(doc, []byte(k[0])) {
-			return k[1]
-		}
-	}
-
-	return "text/plain" // cloud-init looks at the content itself
-}
-
-func isMIME(doc []byte) bool {
-	low := bytes.ToLower(doc[:min(len(doc), 32)])
-	return bytes.HasPrefix(low, []byte("content-type:")) || bytes.HasPrefix(low, []byte("mime-version:"))
-}
-
-func cloudInit(doc []byte) bool { return isMIME(doc) || contentType(doc) != "text/plain" }
-
-// boundary cannot occur in a part: parts are encoded in base64, which has no
-// hyphen, and a nested multipart that we made is split first.
-const boundary = "==ingot-part=="
-
-// multipart joins documents into one that cloud-init reads in their order.
-func multipart(docs ...[]byte) []byte {
-	var b bytes.Buffer
-	b.WriteString("Content-Type: multipart/mixed; boundary=\"" + boundary + "\"\nMIME-Version: 1.0\n\n")
-	for _, d := range docs {
-		if inner, ok := parts(d); ok {
-			b.Write(inner)
-			continue
-		}
-		b.WriteString("--" + boundary + "\n")
-		if isMIME(d) { // its own header becomes the part's
-			b.Write(d)
-		} else {
-			b.WriteString("Content-Type: " + contentType(d) + "; charset=\"utf-8\"\nMIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n")
-			enc := base64.StdEncoding.EncodeToString(d)
-			for len(enc) > 76 {
-				b.WriteString(enc[:76] + "\n")
-				enc = enc[76:]
-			}
-			b.WriteString(enc)
-		}
-		b.WriteString("\n")
-	}
-	b.WriteString("--" + boundary + "--\n")
-	return b.Bytes()
-}
-
-// parts returns the parts of a document that multipart made.
-func parts(d []byte) ([]byte, bool) {
-	head, body, ok := bytes.Cut(d, []byte("\n\n"))
-	if !ok || !bytes.Contains(head, []byte("boundary=\""+boundary+"\"")) {
-		return nil, false
-	}
-	return bytes.CutSuffix(body, []byte("--"+boundary+"--\n"))
 }

@@ -1,0 +1,46 @@
+package activities
+
+import (
+	"context"
+	"slices"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// warnOfWaiting warns of a run that waits for a phone-home which m's system does not get: its image knows EC2 only, no action
+// writes the phone-home to the disk, and it cannot be added to the user data.
+func (a *Activities) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
+	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
+	if out.Evidence != EvidencePhoneHome || written || plan.Installer != nil || !m.UserDataByAddress {
+		return nil
+	}
+	if m.UserData, _, err = a.Machines.UserData(ctx, m.Name); err != nil {
+		return err
+	}
+	if w := seed.PhoneHomeWarning(m); w != "" {
+		out.Warnings = append(out.Warnings, "machine "+m.Name+": "+w)
+	}
+	return nil
+}
+
+// phonesHome reports whether an action writes to the disk what lets the installed system report.
+func phonesHome(x action.Action) bool {
+	return writesPhoneHome(x) || refers(x, inventory.RefMetadataURL)
+}
+
+// writesPhoneHome reports whether an action writes the nonce, or the URL that needs it, to the disk.
+func writesPhoneHome(x action.Action) bool {
+	native, _ := action.Native(x.Image)
+	// Vendor-data in the template replaces the vendor-data that phones home.
+	return native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" ||
+		refers(x, inventory.RefNonce) || refers(x, inventory.RefPhoneHomeURL)
+}
+
+// refers reports whether an action writes the value of a reference to the disk. What its handlers write shows no success.
+func refers(x action.Action, ref string) bool {
+	x.OnFailure, x.OnTimeout = nil, nil
+	return template.Refers(x, ref)
+}
