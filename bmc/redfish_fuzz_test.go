@@ -72,7 +72,7 @@ func FuzzRedfishAnswers(f *testing.F) {
 		r, err := bench.Check(ctx, bench.bmc, password())
 		note(err)
 		texts = append(texts, r.Boot, r.Maker, r.Model, r.Firmware, r.Controller, r.SecureBoot)
-		texts = append(texts, r.Media...)
+		texts = append(append(texts, r.Media...), r.Odd...)
 		for _, s := range r.Sensors {
 			texts = append(texts, s.Name, s.Unit, s.Health)
 		}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +66,19 @@ type redfishTransport struct {
 	requests, bytes int
 	lost            bool // a log-in was sent but not answered
 	noLogin         bool // the service has no sessions
+
+	inspects bool     // an answer's types are compared with the schema's
+	odd      []string // what strays from the specification, at most maxOdd
+}
+
+// maxOdd is how much of what is odd about a service is reported.
+const maxOdd = 40
+
+// note records what is odd about the service.
+func (t *redfishTransport) note(format string, args ...any) {
+	if text := clip(fmt.Sprintf(format, args...)); len(t.odd) < maxOdd && !slices.Contains(t.odd, text) {
+		t.odd = append(t.odd, text)
+	}
 }
 
 // newRedfishTransport returns a transport to the BMC at the address dialed.Host. name is its host in
@@ -202,12 +216,25 @@ func (t *redfishTransport) send(q *http.Request, fence func() error) (*http.Resp
 			q.Header.Del("If-Match")
 			continue
 		}
+		if q.Method == http.MethodGet && res.StatusCode == http.StatusOK {
+			body = t.used(q, body)
+		}
 		if t.system != "" && q.Method == http.MethodGet && strings.TrimSuffix(q.URL.Path, "/") == systemsPath {
 			body = onlySystem(body, t.system)
 		}
 		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		return res, body, nil
 	}
+}
+
+// used returns the part of a resource that Ingot uses.
+func (t *redfishTransport) used(q *http.Request, body []byte) []byte {
+	if t.inspects {
+		for _, text := range oddProperties(body, q.URL.Path) {
+			t.note("%s", text)
+		}
+	}
+	return usedPart(body, q.URL.Path)
 }
 
 // onlySystem removes all members but the one with the id from a collection of systems. bmclib would

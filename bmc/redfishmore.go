@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stmcginnis/gofish"
 	"github.com/stmcginnis/gofish/common"
 	fish "github.com/stmcginnis/gofish/redfish"
 
@@ -85,8 +86,12 @@ func (p *redfish) ejectDrives(url string) error {
 	return err
 }
 
+// holdsCD reports whether there is a medium in a drive for CDs, or in one whose kind is unknown.
 func holdsCD(d *fish.VirtualMedia) bool {
-	return slices.Contains(d.MediaTypes, fish.CDMediaType) && d.Inserted
+	other := slices.ContainsFunc(d.MediaTypes, func(kind fish.VirtualMediaType) bool {
+		return kind == fish.DVDMediaType || kind == fish.FloppyMediaType || kind == fish.USBStickMediaType
+	})
+	return d.Inserted && (slices.Contains(d.MediaTypes, fish.CDMediaType) || !other)
 }
 
 func (p *redfish) media(ctx context.Context) (inserted []string, err error) {
@@ -138,9 +143,14 @@ func (p *redfish) drives() (out []*fish.VirtualMedia, err error) {
 	return d, err
 }
 
-// inspect reads what bmclib does not offer.
+// inspect reads what bmclib does not offer, and what is odd about the service.
 func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 	return p.run(ctx, func() error {
+		p.transport.inspects = true
+		defer func() { p.transport.inspects, r.Odd = false, p.transport.odd }()
+		if _, err := gofish.ServiceRoot(p.reader); err != nil {
+			return err
+		}
 		s, err := p.system()
 		if err != nil {
 			return err

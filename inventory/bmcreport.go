@@ -20,6 +20,8 @@ type BMCReport struct {
 	SecureBoot string       `json:"secureBoot,omitempty"` // enabled or disabled at the last start
 	Media      []string     `json:"media,omitempty"`      // URLs of what is in the virtual CD drives
 	Sensors    []BMCReading `json:"sensors,omitempty"`
+	// Odd is what strays from the Redfish specification. Ingot gets by with it.
+	Odd []string `json:"odd,omitempty"`
 }
 
 // BMCReading is the value of a sensor.

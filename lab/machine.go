@@ -322,7 +322,8 @@ func (s Spec) complete(num int) (Spec, error) {
 	switch def((*string)(&s.Controller), string(ControllerIPMI)); s.Controller {
 	case ControllerIPMI, ControllerAMT:
 	case ControllerRedfish:
-		if def((*string)(&s.Redfish), string(RedfishHPE)); redfishNames[s.Redfish] == nil {
+		if def((*string)(&s.Redfish), string(RedfishHPE)); redfishNames[s.Redfish] == nil &&
+			!slices.Contains(RedfishOddities(), s.Redfish) {
 			return s, fmt.Errorf("there is no shape %q of a Redfish service", s.Redfish)
 		}
 	default:

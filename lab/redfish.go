@@ -258,6 +258,9 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		}
 		maps.Copy(a.body, fault.Merge)
 	}
+	if a.status < 300 {
+		r.twist(q, &a)
+	}
 	for k, v := range a.header {
 		w.Header().Set(k, v)
 	}

@@ -8,18 +8,27 @@ import (
 	"time"
 )
 
-// redfishNames are the identifiers of the system, the controller and the virtual drives in each shape. In a lab, the drives
-// are the same one.
+// redfishNames are the identifiers of the system, the controller and the virtual drives in each shape, "" = in all others.
+// In a lab, the drives are the same one.
 var redfishNames = map[RedfishShape][]string{
 	RedfishDell13:     {"System.Embedded.1", "iDRAC.Embedded.1", "CD"},
 	RedfishDell:       {"System.Embedded.1", "iDRAC.Embedded.1", "CD"},
 	RedfishHPE:        {"1", "1", "2"},
 	RedfishSupermicro: {"1", "1", "CD1", "CD2"},
+	"":                {"1", "1", "CD1"},
 }
 
 var redfishMakers = map[RedfishShape][2]string{
 	RedfishDell13: {"Dell Inc.", "PowerEdge R630"}, RedfishDell: {"Dell Inc.", "PowerEdge R640"},
 	RedfishHPE: {"HPE", "ProLiant DL360 Gen10"}, RedfishSupermicro: {"Supermicro", "SYS-1029P"},
+}
+
+// maker returns the system's manufacturer and model.
+func (r *Redfish) maker() [2]string {
+	if maker, ok := redfishMakers[r.shape]; ok {
+		return maker
+	}
+	return [2]string{"Lab", string(r.shape)}
 }
 
 const (
@@ -34,12 +43,19 @@ const (
 
 var redfishTargets = []string{"None", "Pxe", "Cd", "Hdd", "BiosSetup", "UefiHttp"}
 
-func (r *Redfish) systemPath() string  { return "/redfish/v1/Systems/" + redfishNames[r.shape][0] }
-func (r *Redfish) managerPath() string { return "/redfish/v1/Managers/" + redfishNames[r.shape][1] }
+func (r *Redfish) systemPath() string  { return "/redfish/v1/Systems/" + r.names()[0] }
+func (r *Redfish) managerPath() string { return "/redfish/v1/Managers/" + r.names()[1] }
+
+func (r *Redfish) names() []string {
+	if names, ok := redfishNames[r.shape]; ok {
+		return names
+	}
+	return redfishNames[""]
+}
 
 // drivePaths returns the paths of the virtual drives.
 func (r *Redfish) drivePaths() (out []string) {
-	for _, id := range redfishNames[r.shape][2:] {
+	for _, id := range r.names()[2:] {
 		out = append(out, r.managerPath()+"/VirtualMedia/"+id)
 	}
 	return out
@@ -169,7 +185,7 @@ func (r *Redfish) system() map[string]any {
 		boot["BootSourceOverrideMode"] = r.boot.mode
 	}
 	return odata(r.systemPath(), "ComputerSystem.v1_13_0.ComputerSystem", "System", map[string]any{
-		"Manufacturer": redfishMakers[r.shape][0], "Model": redfishMakers[r.shape][1], "SerialNumber": "SN-1",
+		"Manufacturer": r.maker()[0], "Model": r.maker()[1], "SerialNumber": "SN-1",
 		"SystemType": "Physical", "PowerState": power, "BiosVersion": "2.10", "Boot": boot,
 		"Status": map[string]any{"State": "Enabled", "Health": "OK"}, "SecureBoot": link(r.systemPath() + "/SecureBoot"),
 		"Links": map[string]any{"ManagedBy": []any{link(r.managerPath())}, "Chassis": []any{link("/redfish/v1/Chassis/1")}},

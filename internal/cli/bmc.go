@@ -69,6 +69,9 @@ func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 	for _, s := range r.Sensors {
 		fmt.Fprintln(w, inert(fmt.Sprintf("%s: %g %s %s", s.Name, s.Value, s.Unit, s.Health)))
 	}
+	for _, text := range r.Odd {
+		fmt.Fprintln(w, inert("odd: "+text))
+	}
 }
 
 func bmcForgetKeyCommand(o *options) *cobra.Command {
