@@ -40,7 +40,7 @@ func (s *Server) probeARP(a netip.Addr, besides string) (mac string, ok bool) {
 		}
 		s.log.Warn("probing an address by ARP: the kernel is asked", "interface", name, "address", a.String(), "error", err)
 	}
-	mac, ok = probeByKernel(a)
+	mac, ok = s.probeByKernel(a)
 	return mac, ok && mac != besides
 }
 

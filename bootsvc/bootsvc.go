@@ -154,6 +154,7 @@ type Server struct {
 	neighbour func(netip.Addr) (mac string, ok bool)
 	// probe returns the MAC of a host other than besides that answers at an address.
 	probe     func(a netip.Addr, besides string) (mac string, ok bool)
+	limits    *answerLimits
 	httpPort  atomic.Uint32
 	logServer atomic.Bool // machines can send syslog to Address
 	stats     stats
@@ -163,7 +164,9 @@ type Server struct {
 // stats are the counters of Stats.
 type stats struct {
 	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown, dhcpDirect atomic.Int64
+	dhcpUnresolved, dhcpUnsent                                                      atomic.Int64
 	tftpServed, tftpRefused, tftpAborted                                            atomic.Int64
+	tftp                                                                            tftpStats
 }
 
 // Stats counts since the start of the server.
@@ -174,14 +177,21 @@ type Stats struct {
 	DHCPMalformed int64 `json:"dhcpMalformed"`
 	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of unknown MACs
 	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
-	TFTPServed    int64 `json:"tftpServed"`
-	TFTPRefused   int64 `json:"tftpRefused"`
-	TFTPAborted   int64 `json:"tftpAborted"` // broken off, in most cases by the client
-	EventsDropped int64 `json:"eventsDropped"`
-	SeenDropped   int64 `json:"seenDropped"`
-	SyslogDropped int64 `json:"syslogDropped"` // lines of machines
-	SyslogUnknown int64 `json:"syslogUnknown"` // messages of hosts that are not in the inventory
-	Panics        int64 `json:"panics"`        // while network input was handled
+	// Answers that were counted, but not sent: too many waited for addresses that do not answer ARP, or the kernel took no more.
+	DHCPUnresolved int64 `json:"dhcpUnresolved"`
+	DHCPUnsent     int64 `json:"dhcpUnsent"`
+	TFTPServed     int64 `json:"tftpServed"`
+	TFTPRefused    int64 `json:"tftpRefused"`
+	TFTPAborted    int64 `json:"tftpAborted"` // broken off, in most cases by the client
+	// Packets that were not sent, as for DHCP; TFTPUnproven: too many at once to clients that have not answered.
+	TFTPUnresolved int64 `json:"tftpUnresolved"`
+	TFTPUnproven   int64 `json:"tftpUnproven"`
+	TFTPUnsent     int64 `json:"tftpUnsent"`
+	EventsDropped  int64 `json:"eventsDropped"`
+	SeenDropped    int64 `json:"seenDropped"`
+	SyslogDropped  int64 `json:"syslogDropped"` // lines of machines
+	SyslogUnknown  int64 `json:"syslogUnknown"` // messages of hosts that are not in the inventory
+	Panics         int64 `json:"panics"`        // while network input was handled
 
 	HTTP httpserve.RequestCounts `json:"http"` // those that Config.Fallback answers included
 }
@@ -192,7 +202,10 @@ func (s *Server) Stats() Stats {
 		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
 		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
-		TFTPRefused: s.stats.tftpRefused.Load(), TFTPAborted: s.stats.tftpAborted.Load(), EventsDropped: s.rec.droppedEvents.Load(),
+		DHCPUnresolved: s.stats.dhcpUnresolved.Load(), DHCPUnsent: s.stats.dhcpUnsent.Load(),
+		TFTPRefused: s.stats.tftpRefused.Load(), TFTPAborted: s.stats.tftpAborted.Load(),
+		TFTPUnresolved: s.stats.tftp.unresolved.Load(), TFTPUnproven: s.stats.tftp.unproven.Load(),
+		TFTPUnsent: s.stats.tftp.unsent.Load(), EventsDropped: s.rec.droppedEvents.Load(),
 		SeenDropped: s.rec.droppedSeen.Load(), SyslogDropped: s.rec.lines.dropped.Load(),
 		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(), HTTP: s.requests.Counts(),
 	}
@@ -254,7 +267,9 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
 	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
-		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), neighbour: neighbourMAC, wire: newWire()}
+		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), wire: newWire()}
+	var table neighbours
+	s.neighbour, s.limits = table.mac, newAnswerLimits(table.unresolved)
 	s.probe = s.probeARP
 	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {

@@ -67,7 +67,7 @@ func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 
 // probeByKernel returns the MAC that the kernel knows for an address. It sends one datagram, so that
 // the kernel asks by ARP, unless it has an entry already.
-func probeByKernel(a netip.Addr) (mac string, ok bool) {
+func (s *Server) probeByKernel(a netip.Addr) (mac string, ok bool) {
 	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // discard (RFC 863)
 	if err != nil {
 		return "", false
@@ -77,7 +77,7 @@ func probeByKernel(a netip.Addr) (mac string, ok bool) {
 		return "", false
 	}
 	time.Sleep(kernelWait)
-	return neighbourMAC(a)
+	return s.neighbour(a)
 }
 
 // conflict returns the lease of a machine whose address was found at another host a short time ago.

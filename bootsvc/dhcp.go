@@ -49,6 +49,7 @@ type reply struct {
 	to     netip.Addr // relay, unicast, raw, source
 	port   uint16     // source
 	mac    net.HardwareAddr
+	own    bool // to is reserved for an armed machine
 }
 
 // addr4 returns ip as an address, or an invalid address if ip is zero or missing.
@@ -175,6 +176,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		r = s.answerKnown(e)
 		s.noteLease(e, r)
 	}
+	r.own = e.decision.Armed() && r.to == e.decision.Interface.Address
 	if r.route != routeNone {
 		s.stats.dhcpAnswered.Add(1)
 		if s.log.Enabled(ctx, slog.LevelDebug) {

@@ -107,6 +107,7 @@ func listenDHCP(ctx context.Context, name string, port int, self netip.Addr) (*d
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
+	_ = setBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, sendBuffer) // the kernel's default size serves as well
 	return &dhcpConn{
 		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
 		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
@@ -121,7 +122,8 @@ func dhcpSocket(device string) func(_, _ string, c syscall.RawConn) error {
 		err := c.Control(func(own uintptr) {
 			fd := int(own)
 			set = errors.Join(
-				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, dhcpBuffer),
+				setBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, dhcpBuffer),
+				setBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, sendBuffer),
 				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // tells what was dropped
 			)
 			if device != "" {
@@ -203,7 +205,7 @@ func (c *dhcpConn) Close() error {
 	return err
 }
 
-// write sends replies, at most dhcpBatch. It calls failed for each reply that cannot be sent.
+// write sends replies, at most dhcpBatch. It does not wait: it calls failed for each reply that cannot be sent now.
 func (c *dhcpConn) write(out []ipv4.Message, replies []reply, failed func(reply, error)) {
 	var replyOf [dhcpBatch]int // by index in out
 	used := 0
@@ -222,7 +224,7 @@ func (c *dhcpConn) write(out []ipv4.Message, replies []reply, failed func(reply,
 		used++
 	}
 	for first := 0; first < used; {
-		n, err := c.p4.WriteBatch(out[first:used], 0)
+		n, err := c.p4.WriteBatch(out[first:used], unix.MSG_DONTWAIT)
 		first += max(n, 0)
 		if err != nil { // of message first; those before it were sent
 			failed(replies[replyOf[first]], err)
@@ -257,49 +259,6 @@ func (c *dhcpConn) compose(m *ipv4.Message, r reply) error {
 		to.IP = net.IPv4bcast
 	}
 	return nil
-}
-
-func hton16(v uint16) uint16 {
-	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
-}
-
-// ipPacket returns payload with headers for IPv4 and UDP from port 67 to 68. The UDP
-// checksum is optional in IPv4, but some firmware needs it.
-func ipPacket(src, dst netip.Addr, payload []byte) []byte {
-	b := make([]byte, 28, 28+len(payload))
-	b = append(b, payload...)
-	ip, udp := b[:20], b[20:]
-	ip[0], ip[8], ip[9] = 0x45, 64, 17
-	binary.BigEndian.PutUint16(ip[2:], uint16(len(b)))
-	copy(ip[12:], src.AsSlice())
-	copy(ip[16:], dst.AsSlice())
-	binary.BigEndian.PutUint16(ip[10:], checksum(ip, 0))
-	binary.BigEndian.PutUint16(udp[0:], 67)
-	binary.BigEndian.PutUint16(udp[2:], 68)
-	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
-	pseudo := uint32(17) + uint32(len(udp))
-	for i := 12; i < 20; i += 2 {
-		pseudo += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	sum := checksum(udp, pseudo)
-	if sum == 0 {
-		sum = 0xffff
-	}
-	binary.BigEndian.PutUint16(udp[6:], sum)
-	return b
-}
-
-func checksum(b []byte, s uint32) uint16 {
-	for ; len(b) >= 2; b = b[2:] {
-		s += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		s += uint32(b[0]) << 8
-	}
-	for s>>16 != 0 {
-		s = s&0xffff + s>>16
-	}
-	return ^uint16(s)
 }
 
 // serveDHCP answers packets until ctx ends. Only the worker that holds c.turn reads, and it answers what it has read: to wake
@@ -362,7 +321,7 @@ func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, batch *packetBatch
 		}
 		in.from = p.Addr.(*net.UDPAddr).AddrPort()
 		r := s.handlePacket(lookup, p.Buffers[0][:p.N], in)
-		if r.route != routeNone && batch.add(r) {
+		if r.route != routeNone && s.maySend(c, r) && batch.add(r) {
 			s.sendReady(c, batch)
 		}
 	}
@@ -370,7 +329,7 @@ func (s *Server) handleDHCP(ctx context.Context, c *dhcpConn, batch *packetBatch
 	s.sendReady(c, batch)
 }
 
-// sendReady sends the replies that are ready.
+// sendReady sends the replies that are ready. It does not wait for a socket that is full.
 func (s *Server) sendReady(c *dhcpConn, b *packetBatch) {
 	defer s.guard.Recover("an answer by DHCP")
 	b.mu.Lock()
@@ -378,8 +337,21 @@ func (s *Server) sendReady(c *dhcpConn, b *packetBatch) {
 	replies := b.ready
 	b.ready = b.ready[:0]
 	c.write(b.out, replies, func(r reply, err error) {
+		s.stats.dhcpUnsent.Add(1)
 		s.log.Error("sending a DHCP reply", "interface", c.name, "route", r.route.String(), "to", r.to.String(), "error", err)
 	})
+}
+
+// maySend reports whether the limits permit a reply, and counts those that they do not permit. What is sent to a MAC or to all
+// hosts does not wait for ARP.
+func (s *Server) maySend(c *dhcpConn, r reply) bool {
+	if r.route == routeRaw || r.route == routeBroadcast || s.limits.admit(r.to, r.own) {
+		return true
+	}
+	s.stats.dhcpUnresolved.Add(1)
+	s.log.Warn("a DHCP reply is not sent: too many wait for addresses that do not answer ARP; the request may be forged",
+		"interface", c.name, "route", r.route.String(), "to", r.to.String())
+	return false
 }
 
 // handlePacket parses a packet and returns the answer. It does not keep b. It counts and drops malformed

@@ -1,12 +1,9 @@
 package bootsvc
 
 import (
-	"bufio"
-	"bytes"
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -100,27 +97,6 @@ func (s *Server) neighbourOf(a netip.Addr) (mac string) {
 // anonymous reports whether the client of r cannot be told from its address, which another DHCP
 // server gave to it. It gets a loader and a script that asks by MAC; both open nothing.
 func (s *Server) anonymous(r Request) bool { return r.MAC == "" && s.givenByAnother(r.Address) }
-
-// neighbourMAC returns the MAC of an address from the kernel's ARP table (proc(5)).
-func neighbourMAC(a netip.Addr) (mac string, ok bool) {
-	b, err := os.ReadFile("/proc/net/arp")
-	if err != nil {
-		return "", false
-	}
-	return findNeighbour(b, a)
-}
-
-func findNeighbour(table []byte, a netip.Addr) (mac string, ok bool) {
-	lines := bufio.NewScanner(bytes.NewReader(table))
-	for lines.Scan() {
-		// IP address, HW type, flags, HW address, mask, device
-		f := strings.Fields(lines.Text())
-		if len(f) == 6 && f[0] == a.String() && f[1] == "0x1" && f[2] != "0x0" {
-			return ParseMAC(f[3])
-		}
-	}
-	return "", false
-}
 
 // prefixes returns the IPv4 addresses of an interface with their lengths.
 func (s *Server) prefixes(iface string) []netip.Prefix {

@@ -233,18 +233,6 @@ func TestProxyNamesTheLengthOfARelaysNetwork(t *testing.T) {
 	}
 }
 
-func TestFindNeighbour(t *testing.T) {
-	const table = `IP address       HW type     Flags       HW address            Mask     Device
-10.10.20.170     0x1         0x2         52:54:00:20:01:01     *        eth0
-10.10.20.171     0x1         0x0         00:00:00:00:00:00     *        eth0
-`
-	for a, want := range map[string]string{"10.10.20.170": testMAC, "10.10.20.171": "", "10.10.20.17": ""} {
-		if got, _ := findNeighbour([]byte(table), netip.MustParseAddr(a)); got != want {
-			t.Errorf("%s: %q, not %q", a, got, want)
-		}
-	}
-}
-
 func TestModesOfInterfaces(t *testing.T) {
 	cfg := Config{
 		Interfaces: []string{"eth0"},

@@ -42,7 +42,7 @@ const (
 // One goroutine receives packets and answers ACKs. Each transfer has another one, which
 // looks the machine up, reads the file ahead and repeats lost blocks.
 func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
-	c.guard = s.guard
+	c.guard, c.limits, c.stats = s.guard, s.limits, &s.stats.tftp
 	defer c.Close() // when no transfer uses it
 	var transfers sync.WaitGroup
 	defer transfers.Wait()
@@ -73,6 +73,7 @@ func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSes
 		}
 		c.finish(session, err)
 	}()
+	session.unresolved = c.limits.unresolved(session.peer.Addr())
 	err = s.readTFTP(ctx, askTFTP{
 		name: session.request.name, from: session.peer.Addr(), local: session.local,
 		send: func(rank tftpRank, size int64, content io.Reader) error {

@@ -7,8 +7,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -172,7 +175,8 @@ type fakeWire struct {
 	in     chan datagram
 	closed chan struct{}
 	once   sync.Once
-	conn   *tftpConn // the one that uses this socket
+	conn   *tftpConn    // the one that uses this socket
+	full   atomic.Int64 // so many times, there is no room
 
 	mu   sync.Mutex
 	sent []datagram
@@ -188,6 +192,9 @@ func (w *fakeWire) Receive(int) ([]datagram, error) {
 }
 
 func (w *fakeWire) Send(packets []datagram) (int, error) {
+	if w.full.Add(-1) >= 0 {
+		return 0, unix.EAGAIN
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range packets {

@@ -44,7 +44,10 @@ func TestTFTPSocket(t *testing.T) {
 			c.take(got, func(*tftpSession) { t.Error("a broadcast is answered") })
 			continue
 		}
-		if n, err := c.Send([]datagram{{d.peer, d.local, [4]byte{0, opError, 0, 1}, []byte("no\x00")}}); n != 1 || err != nil {
+		if n, err := c.Send(
+			[]datagram{{peer: d.peer, local: d.local, head: [4]byte{0, opError, 0, 1}, content: []byte("no\x00")}},
+		); n != 1 ||
+			err != nil {
 			t.Fatalf("%d packets sent, %v", n, err)
 		}
 		if b := receive(t, client); b != "\x00\x05\x00\x01no\x00" { // the kernel drops what comes from another address

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pin/tftp/v3/netascii"
@@ -15,15 +16,19 @@ import (
 	"github.com/ingotmetal/ingot/internal/guard"
 )
 
-const tftpBatch = 64 // packets that one system call writes
+const (
+	tftpBatch = 64                   // packets that one system call writes
+	tftpFull  = 5 * time.Millisecond // until blocks are sent again that the socket had no room for
+)
 
 // packets is the socket of a tftpConn, a *tftpSocket.
 type packets interface {
 	// Receive waits for a packet, and returns those that have come, up to limit. They are
 	// valid until the next Receive.
 	Receive(limit int) ([]datagram, error)
-	// Send sends packets, at most tftpBatch, and returns how many it has sent. Their local
-	// must be valid. It must not be called while it runs.
+	// Send sends packets, at most tftpBatch, and returns how many it has sent. It does not wait:
+	// if there is no room for the first one, the error is unix.EAGAIN. The packets' local must be
+	// valid. It must not be called while it runs.
 	Send([]datagram) (int, error)
 	// Stop makes a Receive that waits return, and later ones return at once.
 	Stop()
@@ -38,7 +43,9 @@ type packets interface {
 // value.
 type tftpConn struct {
 	packets
-	guard *guard.Guard
+	guard  *guard.Guard
+	limits *answerLimits
+	stats  *tftpStats
 
 	mu        sync.Mutex
 	live      map[netip.AddrPort]*tftpSession
@@ -51,6 +58,14 @@ type tftpConn struct {
 	closed    bool
 	out       []datagram     // to be sent by flush
 	sleeping  []*tftpSession // to be woken by flush: sending comes first
+	held      []*tftpSession // have blocks that the socket had no room for
+}
+
+// tftpStats count answers that were not sent.
+type tftpStats struct {
+	unresolved atomic.Int64 // too many wait for addresses that do not answer ARP
+	unproven   atomic.Int64 // too many at once to clients that have not sent an ACK
+	unsent     atomic.Int64 // the socket had no room, or refused them
 }
 
 // tftpSession is one transfer, from its request until its end.
@@ -66,14 +81,19 @@ type tftpSession struct {
 	asked   int  // requests received
 	answers int  // packets sent before the first ACK
 	proven  bool // the client has sent an ACK, so its address is not forged
-	over    bool // nothing more is sent
-	wake    chan struct{}
+	held    bool // its next block waits for room in the socket
+	counted bool // its first answer has taken a token of answerLimits
+	// unresolved means that the first answer has to wait for ARP, as seen when the request came.
+	unresolved bool
+	over       bool // nothing more is sent
+	wake       chan struct{}
 }
 
 func newTFTPConn(p packets) *tftpConn {
 	return &tftpConn{
 		packets: p, live: map[netip.AddrPort]*tftpSession{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
-		out: make([]datagram, 0, tftpBatch),
+		out:    make([]datagram, 0, tftpBatch),
+		limits: newAnswerLimits(new(neighbours).unresolved), stats: &tftpStats{},
 	}
 }
 
@@ -131,7 +151,8 @@ func (c *tftpConn) take(in []datagram, begin func(*tftpSession)) int {
 func (c *tftpConn) ask(s *tftpSession, b []byte, begin func(*tftpSession)) {
 	if b[1] == opWRQ {
 		if c.count(s.peer.Addr(), s.last) {
-			c.queue(s, [4]byte{0, opError, 0, 2}, []byte("read-only\x00"))
+			s.asked, s.unresolved = 1, true // which is not looked up for an answer that no one needs
+			c.answer(s, [4]byte{0, opError, 0, 2}, []byte("read-only\x00"))
 		}
 		return
 	}
@@ -168,6 +189,10 @@ func (c *tftpConn) acknowledged(s *tftpSession, block uint16, now time.Time) {
 // prove notes that the client of s answers. Its request no longer counts as one that
 // may be forged.
 func (c *tftpConn) prove(s *tftpSession) {
+	if s.counted {
+		c.limits.returnUnproven()
+		s.counted = false
+	}
 	if n := c.recent[s.peer.Addr()]; !s.proven && n > 0 {
 		c.recent[s.peer.Addr()] = n - 1
 	}
@@ -244,51 +269,83 @@ func (c *tftpConn) unlocked(f func()) {
 	f()
 }
 
-// push queues the blocks that s may send.
+// push queues the blocks that s may send. It ends s if the limits do not permit the first one: the
+// client repeats its request.
 func (c *tftpConn) push(s *tftpSession, now time.Time) {
-	for !s.over && !s.expired() {
+	for !s.over && !s.held && !s.expired() {
 		block, content, ok := s.next()
 		if !ok {
 			return
 		}
 		s.sentAt = now
-		if s.sent == 0 {
-			c.answer(s, [4]byte(s.oack), s.oack[4:])
-			continue
-		}
 		head := [4]byte{0, opData}
 		binary.BigEndian.PutUint16(head[2:], block)
-		c.answer(s, head, content)
+		if s.sent == 0 {
+			head, content = [4]byte(s.oack), s.oack[4:]
+		}
+		if !c.answer(s, head, content) {
+			c.end(s)
+		}
 	}
 }
 
 // answer queues a packet of a transfer, unless the client has not proven its address and
-// has got as many packets as it has sent.
-func (c *tftpConn) answer(s *tftpSession, head [4]byte, content []byte) {
-	if !s.proven {
-		if s.answers >= s.asked {
-			return
-		}
+// has got as many packets as it has sent. It returns false if too many packets are sent to
+// such clients. content must remain valid until flush.
+func (c *tftpConn) answer(s *tftpSession, head [4]byte, content []byte) bool {
+	d := datagram{peer: s.peer, local: s.local, head: head, content: content}
+	switch {
+	case s.proven && s.tftpSender != nil:
+		d.of, d.block = s, s.sent
+	case s.proven:
+	case s.answers >= s.asked:
+		return true
+	case !c.mayAnswer(s):
+		return false
+	default:
 		s.answers++
 	}
-	c.queue(s, head, content)
-}
-
-// queue adds a packet to those that flush sends. content must remain valid until then.
-func (c *tftpConn) queue(s *tftpSession, head [4]byte, content []byte) {
 	if len(c.out) == tftpBatch {
-		c.flush()
+		if c.flush(); s.held {
+			return true // and this block comes after those that had no room
+		}
 	}
-	c.out = append(c.out, datagram{s.peer, s.local, head, content})
+	c.out = append(c.out, d)
+	return true
 }
 
-// flush sends the queued packets. A packet that cannot be sent is lost, as on the network.
+// mayAnswer reports whether the limits permit a packet to a client that has not proven its
+// address, and counts those that they do not permit.
+func (c *tftpConn) mayAnswer(s *tftpSession) bool {
+	own := s.rank == rankOwn
+	if s.unresolved && !c.limits.mayWait(s.peer.Addr(), own) {
+		c.stats.unresolved.Add(1)
+		return false
+	}
+	if !own && !s.counted {
+		if !c.limits.takeUnproven() {
+			c.stats.unproven.Add(1)
+			return false
+		}
+		s.counted = true
+	}
+	return true
+}
+
+// flush sends the queued packets. Send does not wait, so the lock is not held for longer than
+// the kernel needs to take the packets. One that cannot be sent is lost, as on the network,
+// but blocks of a transfer that the socket has no room for are sent a little later.
 func (c *tftpConn) flush() {
 	queued := c.out
 	c.out = c.out[:0]
 	for left := queued; len(left) > 0 && !c.closed; {
 		n, err := c.Send(left)
-		if err != nil || n <= 0 {
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			c.hold(left)
+			n = len(left)
+		case err != nil || n <= 0:
+			c.stats.unsent.Add(1)
 			n = 1
 		}
 		left = left[n:]
@@ -298,6 +355,34 @@ func (c *tftpConn) flush() {
 		s.wakeUp()
 	}
 	c.sleeping = c.sleeping[:0]
+}
+
+// hold puts back blocks that the socket has no room for. Other packets are lost.
+func (c *tftpConn) hold(packets []datagram) {
+	for _, d := range packets {
+		if d.of == nil {
+			c.stats.unsent.Add(1)
+			continue
+		}
+		if d.of.unsend(d.block); d.of.held {
+			continue
+		}
+		d.of.held = true
+		if c.held = append(c.held, d.of); len(c.held) == 1 {
+			time.AfterFunc(tftpFull, c.resume)
+		}
+	}
+}
+
+// resume lets the transfers go on that wait for room in the socket.
+func (c *tftpConn) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.held {
+		s.held = false
+		s.wakeUp()
+	}
+	c.held = nil
 }
 
 // finish ends s after its goroutine has returned err.

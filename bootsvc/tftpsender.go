@@ -129,6 +129,9 @@ func (t *tftpSender) next() (number uint16, content []byte, ok bool) {
 	return uint16(n), chunk[at:min(at+t.blockSize, len(chunk))], true
 }
 
+// unsend makes next return a block once more that was not sent. It must be called before the next ack.
+func (t *tftpSender) unsend(block int64) { t.sent = max(min(t.sent, block-1), t.acked) }
+
 // ack handles an ACK that came at now, and reports whether it acknowledges a block. The
 // blocks that next then returns are to be sent.
 //

@@ -17,6 +17,18 @@ import (
 
 const tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
 
+// sendBuffer is how many bytes of packets the kernel keeps for a socket that are not sent yet. It counts them twice or more.
+const sendBuffer = 8 << 20
+
+// setBuffer sets the size of a socket's buffer: option is SO_SNDBUF or SO_RCVBUF, force the one of the same name with FORCE. Without
+// CAP_NET_ADMIN, the kernel permits net.core.wmem_max and rmem_max.
+func setBuffer(fd, option, force, size int) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size)
+}
+
 // datagram is a UDP packet that was received, or is to be sent.
 type datagram struct {
 	peer netip.AddrPort
@@ -25,6 +37,9 @@ type datagram struct {
 	local   netip.Addr
 	head    [4]byte // only of a packet to be sent: comes before content
 	content []byte
+	// of is the transfer whose block is to be sent again if there is no room for it; nil = the packet is then lost.
+	of    *tftpSession
+	block int64
 }
 
 // tftpSocket is a UDP socket whose reader waits in the kernel. With a socket of package
@@ -75,9 +90,13 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// A large buffer keeps requests during a burst of forged ones. Without CAP_NET_ADMIN,
-	// the kernel's default size remains.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, tftpBuffer)
+	// A large buffer keeps requests during a burst of forged ones, and windows of many transfers.
+	if err := errors.Join(
+		setBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, tftpBuffer),
+		setBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, sendBuffer),
+	); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	// Routers with a smaller MTU may split blocks. Otherwise they would drop the first one,
 	// and the client would wait until it is repeated.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
@@ -107,7 +126,7 @@ func (s *tftpSocket) Receive(limit int) ([]datagram, error) {
 	return s.received[:count], nil
 }
 
-// Send implements packets.
+// Send implements packets. It does not wait although the socket does: what waits for ARP or for a slow link may fill its buffer.
 func (s *tftpSocket) Send(packets []datagram) (int, error) {
 	for n := range packets {
 		d := &packets[n]
@@ -116,7 +135,7 @@ func (s *tftpSocket) Send(packets []datagram) (int, error) {
 		s.out.locals[n].Spec_dst = d.local.As4()
 	}
 	count, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.out.headers)), uintptr(len(packets)),
-		0, 0, 0)
+		unix.MSG_DONTWAIT, 0, 0)
 	clear(s.out.buffers[:len(packets)]) // or they would keep the chunk of a transfer that has ended
 	if e != 0 {
 		return 0, os.NewSyscallError("sendmmsg", e)

@@ -85,6 +85,14 @@ func networkMetrics() []Metric {
 			[]string{"reason"},
 			"DHCP packets dropped: queue-full (more came at once than the kernel keeps: net.core.rmem_max), malformed, or not-relayed.",
 		},
+		{
+			"ingot_boot_answers_dropped_total",
+			Counter,
+			[]string{"protocol", "reason"},
+			"Answers by dhcp and tftp that were not sent: unresolved (too many wait for addresses that do not answer ARP), " +
+				"unproven (too many at once to TFTP clients that have not answered) or unsent (the kernel took no more: net.core.wmem_max). " +
+				"Many mean that requests are forged.",
+		},
 		{"ingot_dhcp_packets_unknown_total", Counter, nil, "DHCP packets of machines that are not in the inventory."},
 		{"ingot_dhcp_other_servers", Gauge, nil, "Other DHCP servers that were seen in the last hour."},
 		{

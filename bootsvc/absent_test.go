@@ -1,0 +1,209 @@
+package bootsvc
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// TestS34WaitingAnswersAreBounded: what waits for ARP is bounded in all and for one address. It has room again when the kernel has
+// given up.
+func TestS34WaitingAnswersAreBounded(t *testing.T) {
+	address := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 10, 128, byte(n)}) }
+	w := newAnswerLimits(nil).others
+	began := time.Now()
+	for n := range waitingForOther + 1 {
+		if got := w.add(address(0), began); got != (n < waitingForOther) {
+			t.Errorf("answer %d to one address: %t", n+1, got)
+		}
+	}
+	for n := range 2 * waitingForOthers {
+		if got := w.add(address(1+n), began); got != (n < waitingForOthers-waitingForOther) {
+			t.Errorf("answer to address %d: %t", n+1, got)
+		}
+	}
+	if w.add(address(0), began.Add(arpGivesUp-1)) {
+		t.Error("there is room while all wait")
+	}
+	if !w.add(address(0), began.Add(arpGivesUp)) {
+		t.Error("there is no room when the kernel has given up")
+	}
+}
+
+// TestS34ArmedMachineHasRoomOfItsOwn: answers to many absent neighbours leave room for the address that is reserved for an armed
+// machine, and the reverse.
+func TestS34ArmedMachineHasRoomOfItsOwn(t *testing.T) {
+	l := newAnswerLimits(func(netip.Addr) bool { return true })
+	self := netip.MustParseAddr(testAddr)
+	count := func(own bool) (sent int) {
+		for n := range 1000 {
+			to := self
+			if !own {
+				to = netip.AddrFrom4([4]byte{10, 10, byte(128 + n>>8), byte(n)})
+			}
+			if l.admit(to, own) {
+				sent++
+			}
+		}
+		return sent
+	}
+	if others, own := count(false), count(true); others != waitingForOthers || own != waitingForOneOwn {
+		t.Errorf("%d answers to others and %d to the machine are sent", others, own)
+	}
+	l.unresolved = func(netip.Addr) bool { return false } // the machine has answered ARP
+	if own := count(true); own != 1000 {
+		t.Errorf("%d answers to the machine are sent when its MAC is known", own)
+	}
+}
+
+func TestTokenBucket(t *testing.T) {
+	b := tokenBucket{rate: 10, size: 3}
+	now := time.Now()
+	take := func(want int) {
+		t.Helper()
+		for n := range want + 1 {
+			if got := b.take(now); got != (n < want) {
+				t.Errorf("token %d of %d: %t", n+1, want, got)
+			}
+		}
+	}
+	take(3)
+	now = now.Add(200 * time.Millisecond)
+	take(2)
+	now = now.Add(time.Hour)
+	take(3)
+}
+
+// TestS34FirstAnswersAreLimited: forged sources behind a router get a limited number of answers. A machine with an open window and
+// clients that answer are not limited.
+func TestS34FirstAnswersAreLimited(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, f, nil)
+	f.setGrant(armed("node1"))
+	s.limits.unproven = tokenBucket{size: 2, tokens: 2} // none is added
+	w := serveWire(t, s)
+	forged := func(n int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 1069)
+	}
+	for n := range 5 {
+		if got := len(w.fetch(t, forged(n), testMAC+"/snponly.efi")); got != 4800 {
+			t.Fatalf("client %d, which answers, got %d bytes", n, got)
+		}
+	}
+	for n := range 10 {
+		w.in <- datagram{peer: forged(n), local: testSelf, content: []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00blksize\x001428\x00")}
+	}
+	waitFor(t, func() bool { return s.Stats().TFTPUnproven == 8 })
+	if got := len(w.fetch(t, netip.MustParseAddrPort(testAddr+":1069"), "snponly.efi")); got != 4800 {
+		t.Errorf("the armed machine got %d bytes", got)
+	}
+}
+
+// TestTFTPWaitsForRoom: blocks that the socket has no room for are sent later, and not only when the client or the server repeats
+// them (security S34). What the client has not asked for with an ACK is lost, and counted.
+func TestTFTPWaitsForRoom(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
+	s, _ := newServer(t, f, nil)
+	f.setGrant(armed("node1"))
+	w := serveWire(t, s)
+	peer := netip.MustParseAddrPort(testAddr + ":1069")
+	var got []datagram
+	await := func(want string) {
+		t.Helper()
+		waitFor(t, func() bool {
+			got = append(got, w.take()...)
+			return slices.ContainsFunc(got, func(d datagram) bool { return strings.HasPrefix(string(d.content), want) })
+		})
+	}
+	send := func(packet string) { w.in <- datagram{peer: peer, local: testSelf, content: []byte(packet)} }
+	send("\x00\x01snponly.efi\x00octet\x00timeout\x00255\x00windowsize\x004\x00")
+	await("\x00\x06")
+	w.full.Store(3)
+	send("\x00\x04\x00\x00")
+	for n := range 4 {
+		await(fmt.Sprintf("\x00\x03\x00%c", n+1))
+	}
+	if n := s.Stats().TFTPUnsent; n != 0 {
+		t.Errorf("%d blocks are lost", n)
+	}
+	w.full.Store(1)
+	w.in <- datagram{peer: netip.MustParseAddrPort("192.0.2.7:1069"), local: testSelf, content: []byte("\x00\x02file\x00octet\x00")}
+	waitFor(t, func() bool { return s.Stats().TFTPUnsent == 1 })
+}
+
+// TestLabS30S34SendingDoesNotWait: a socket whose buffer is full of packets that wait for ARP refuses more, and does not keep its server
+// waiting.
+func TestLabS30S34SendingDoesNotWait(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	absent := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 10, 20, byte(100 + n)}) }
+	c, err := listenDHCP(t.Context(), "srv0", 67, testSelf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.conn.SetWriteBuffer(1); err != nil { // the kernel's smallest
+		t.Fatal(err)
+	}
+	var replies []reply
+	for n := range dhcpBatch {
+		replies = append(replies, reply{packet: packet(t, dhcpv4.MessageTypeOffer), route: routeRelay, to: absent(n)})
+	}
+	refused := 0
+	c.write(newPacketBatch().out, replies, func(reply, error) { refused++ })
+	if refused == 0 || refused == len(replies) {
+		t.Errorf("%d of %d DHCP replies were refused", refused, len(replies))
+	}
+
+	at, err := listenTFTP(t.Context(), ":69", testSelf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	if err := unix.SetsockoptInt(at.packets.(*tftpSocket).fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
+		t.Fatal(err)
+	}
+	var blocks []datagram
+	for n := range tftpBatch {
+		peer := netip.AddrPortFrom(absent(n), 1069)
+		blocks = append(blocks, datagram{peer: peer, local: testSelf, head: [4]byte{0, opData, 0, 1}, content: make([]byte, 512)})
+	}
+	sent, err := at.Send(blocks)
+	if err != nil || sent == 0 || sent == len(blocks) {
+		t.Errorf("%d of %d blocks were sent: %v", sent, len(blocks), err)
+	}
+	if sent, err = at.Send(blocks[sent:]); sent != 0 || err == nil {
+		t.Errorf("%d more blocks were sent: %v", sent, err)
+	}
+}
+
+// TestLabNeighbours: the kernel is asked for the MAC of one address.
+func TestLabNeighbours(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	ip(t, "-n", clientNS, "address", "add", testAddr+"/24", "dev", "cli0")
+	var n neighbours
+	client := netip.MustParseAddr(testAddr)
+	if mac, ok := n.mac(client); ok || !n.unresolved(client) {
+		t.Errorf("%s is known as %s before any packet", client, mac)
+	}
+	s, _ := newServer(t, &fakeMachines{}, nil)
+	if mac, ok := s.probeByKernel(client); !ok || n.unresolved(client) {
+		t.Errorf("%s is %q after a packet to it", client, mac)
+	}
+	for a, unresolved := range map[string]bool{"10.10.20.99": true, "10.10.20.2": false, "192.0.2.1": false, "127.0.0.1": false} {
+		if mac, ok := n.mac(netip.MustParseAddr(a)); ok || n.unresolved(netip.MustParseAddr(a)) != unresolved {
+			t.Errorf("%s: %q, unresolved %t", a, mac, !unresolved)
+		}
+	}
+}
