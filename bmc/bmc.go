@@ -68,8 +68,9 @@ type Config struct {
 
 	now   func() time.Time
 	sleep func(context.Context, time.Duration) error
-	// request limits one request of Redfish, and logout the deletion of its session.
-	request, logout time.Duration
+	// request limits one request of Redfish, logout the deletion of its session, and busy how long a command waits
+	// for a busy service.
+	request, logout, busy time.Duration
 }
 
 const (
@@ -110,7 +111,7 @@ func New(cfg Config) *Driver {
 		cfg.Resolver = net.DefaultResolver
 	}
 
-	cfg.now, cfg.sleep, cfg.request, cfg.logout = time.Now, sleep, redfishRequestTime, logoutTime
+	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, sleep, redfishRequestTime, logoutTime, redfishBusyTime
 	if cfg.Home != "" {
 		if err := makeHome(cfg.Home); err != nil { // ipmitool is slower without it
 			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)

@@ -59,8 +59,10 @@ func newRedfish(d *Driver, l link, name string, b inventory.BMC, password invent
 	if password.IsZero() {
 		return nil, fmt.Errorf("the BMC has no password: set one: %w", inventory.ErrRefused)
 	}
+	t := d.newRedfishTransport(name, b)
+	t.admit = l.admit
 	return &redfish{
-		link: l, name: name, bmc: b, password: password, transport: d.newRedfishTransport(name, b),
+		link: l, name: name, bmc: b, password: password, transport: t,
 		patience: d.cfg.Hard, step: d.cfg.Step, logout: d.cfg.logout,
 	}, nil
 }
@@ -220,7 +222,9 @@ func (p *redfish) searchLeftovers() {
 	if err != nil {
 		return // some services show sessions only to administrators
 	}
-	own := slices.IndexFunc(all, func(s *fish.Session) bool { return s.ODataID == p.transport.session.path })
+	own := slices.IndexFunc(all, func(s *fish.Session) bool {
+		return strings.TrimSuffix(s.ODataID, "/") == strings.TrimSuffix(p.transport.session.path, "/")
+	})
 	if own < 0 || all[own].ClientOriginIPAddress == "" {
 		return
 	}

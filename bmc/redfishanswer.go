@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/stmcginnis/gofish"
+	"github.com/stmcginnis/gofish/common"
 	fish "github.com/stmcginnis/gofish/redfish"
 )
 
@@ -25,23 +28,44 @@ type reader func(value any) any
 // usedProperties are the properties that Ingot uses, of all resources. No two resources use one name for
 // different types.
 var usedProperties = fields(map[string]reader{
-	"@odata.id": text, "@odata.type": text, "Id": text, "Name": text,
+	"@odata.id":   text,
+	"@odata.type": text,
+	"Id":          text,
+	"Name":        text,
 	// collections
-	"Members": list(linked), "Members@odata.nextLink": text,
+	"Members":                list(linked),
+	"Members@odata.nextLink": text,
 	// the service root, and the services of sessions and accounts
-	"RedfishVersion": text, "Systems": linked, "Managers": linked, "Chassis": linked,
-	"SessionService": linked, "Sessions": linked, "AccountService": linked, "Accounts": linked,
-	"Links":    fields(map[string]reader{"Sessions": linked, "Members": list(linked), "ManagerForServers": list(linked)}),
-	"UserName": text, "ClientOriginIPAddress": text,
+	"RedfishVersion": text,
+	"Systems":        linked,
+	"Managers":       linked,
+	"Chassis":        linked,
+	"SessionService": linked,
+	"Sessions":       linked,
+	"AccountService": linked,
+	"Accounts":       linked,
+	"Links": fields(
+		map[string]reader{"Sessions": linked, "Members": list(linked), "ManagedBy": list(linked), "ManagerForServers": list(linked)},
+	),
+	"UserName":              text,
+	"ClientOriginIPAddress": text,
 	// systems
-	"Manufacturer": text, "Model": text, "BiosVersion": text, "PowerState": text, "SecureBoot": linked,
+	"Manufacturer":          text,
+	"Model":                 text,
+	"BiosVersion":           text,
+	"PowerState":            text,
+	"SecureBoot":            linked,
 	"SecureBootCurrentBoot": text,
 	"Boot": fields(map[string]reader{
 		"BootSourceOverrideEnabled": text, "BootSourceOverrideMode": text, "BootSourceOverrideTarget": text,
 	}),
 	// managers and virtual drives
-	"FirmwareVersion": text, "LastResetTime": text, "VirtualMedia": linked,
-	"MediaTypes": list(text), "Inserted": boolean, "Image": text,
+	"FirmwareVersion": text,
+	"LastResetTime":   text,
+	"VirtualMedia":    linked,
+	"MediaTypes":      list(text),
+	"Inserted":        boolean,
+	"Image":           text,
 	"Actions": fields(map[string]reader{
 		"#ComputerSystem.Reset": action, "#Manager.Reset": action, "#VirtualMedia.InsertMedia": action,
 		"#VirtualMedia.EjectMedia": action,
@@ -155,24 +179,134 @@ func whole(value any) any {
 	return int(math.Round(f))
 }
 
-// usedPart returns the properties of a resource that Ingot uses. path is where it was read, for a resource
-// that does not name its own path. A body that is no JSON object is returned unchanged.
-func usedPart(body []byte, path string) []byte {
+// usedPart returns the properties of a resource that Ingot uses, and its ETag. path is where it was read, for a
+// resource that does not name its own path. nil = the body is no JSON object.
+func usedPart(body []byte, path string) (used map[string]any, tag string) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	var object map[string]any
-	if decoder.Decode(&object) != nil {
-		return body
+	if decoder.Decode(&object) != nil || object == nil {
+		return nil, ""
 	}
-	used, _ := usedProperties(object).(map[string]any)
+	used, _ = usedProperties(object).(map[string]any)
 	if _, ok := object["@odata.id"].(string); !ok {
 		used["@odata.id"] = path
 	}
-	out, err := json.Marshal(used)
+	tag, _ = text(object["@odata.etag"]).(string)
+	return used, tag
+}
+
+// used returns the part of a resource that Ingot uses, with paths for links, and with only the system to use
+// and its manager. It gives the answer the ETag that is in the resource alone.
+func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte) []byte {
+	if t.inspects {
+		for _, text := range oddProperties(body, q.URL.Path) {
+			t.note(text, "%s", text)
+		}
+	}
+	object, tag := usedPart(body, q.URL.Path)
+	if object == nil {
+		return body
+	}
+	t.localize(q.URL, object)
+	t.tag(q.URL.Path, res.Header, tag)
+
+	path, kind := strings.TrimSuffix(q.URL.Path, "/"), object["@odata.type"]
+	switch {
+	case path == strings.TrimSuffix(common.DefaultServiceRoot, "/"):
+		t.systems, t.managers = pathOf(object["Systems"]), pathOf(object["Managers"])
+	case path == t.systems && t.system != "":
+		object["Members"] = slices.DeleteFunc(membersOf(object), func(m any) bool { return lastPart(pathOf(m)) != t.system })
+	case path == t.managers:
+		isOurs := func(m any) bool { return slices.Contains(t.managedBy, pathOf(m)) }
+		if all := membersOf(object); slices.ContainsFunc(all, isOurs) {
+			object["Members"] = slices.DeleteFunc(all, func(m any) bool { return !isOurs(m) })
+		}
+	case strings.HasPrefix(fmt.Sprint(kind), "#ComputerSystem."):
+		t.managedBy = nil
+		links, _ := object["Links"].(map[string]any)
+		managers, _ := links["ManagedBy"].([]any)
+		for _, m := range managers {
+			t.managedBy = append(t.managedBy, pathOf(m))
+		}
+	}
+	out, err := json.Marshal(object)
 	if err != nil {
 		return body
 	}
 	return out
+}
+
+func membersOf(collection map[string]any) []any {
+	members, _ := collection["Members"].([]any)
+	return members
+}
+
+// pathOf returns the path that a reference names, without a slash at its end.
+func pathOf(reference any) string {
+	object, _ := reference.(map[string]any)
+	id, _ := object["@odata.id"].(string)
+	return strings.TrimSuffix(id, "/")
+}
+
+func lastPart(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// localize replaces all links of a value by paths.
+func (t *redfishTransport) localize(base *url.URL, value any) {
+	switch v := value.(type) {
+	case []any:
+		for _, x := range v {
+			t.localize(base, x)
+		}
+	case map[string]any:
+		for name, x := range v {
+			link, ok := x.(string)
+			if ok && (name == "@odata.id" || name == "target" || name == "Members@odata.nextLink") {
+				v[name] = t.local(base, link)
+			}
+			t.localize(base, x)
+		}
+	}
+}
+
+// local returns the path of a link of a resource at base. A link to another host becomes a path that RoundTrip
+// refuses by the host's name, if the link is used.
+func (t *redfishTransport) local(base *url.URL, link string) string {
+	if strings.HasPrefix(link, "/") && !strings.HasPrefix(link, "//") {
+		return link
+	}
+	to, err := base.Parse(link)
+	if err != nil {
+		return elsewhere + url.PathEscape(link)
+	}
+	if !t.own(to) {
+		return elsewhere + url.PathEscape(to.Scheme+"://"+to.Host)
+	}
+	t.note("link", "it writes links that are no paths, such as %s", link)
+	if to.Fragment != "" {
+		return to.RequestURI() + "#" + to.EscapedFragment()
+	}
+	return to.RequestURI()
+}
+
+// tag remembers the ETags of a resource: that of the header, that of the body, and the forms of both that
+// services accept instead.
+func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
+	var tags []string
+	for _, tag := range []string{header.Get("ETag"), inBody} {
+		strong := strings.TrimPrefix(tag, "W/")
+		bare := strings.Trim(strong, `"`)
+		for _, form := range []string{tag, strong, `"` + bare + `"`, bare} {
+			if tag != "" && !strings.ContainsFunc(form, func(r rune) bool { return r <= ' ' || r > '~' }) {
+				tags = append(tags, form)
+			}
+		}
+	}
+	t.tags[strings.TrimSuffix(path, "/")] = tags
+	if header.Get("ETag") == "" && len(tags) > 0 {
+		t.note("etag", "the ETag of %s is in its body alone", path)
+		header.Set("ETag", tags[0])
+	}
 }
 
 // schemas are gofish's types, by the start of @odata.type.

@@ -1,16 +1,12 @@
 package bmc
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +17,8 @@ import (
 const (
 	// redfishRequestTime limits one request: controllers of some servers take seconds for each.
 	redfishRequestTime = 30 * time.Second
-	systemsPath        = "/redfish/v1/Systems"
+	// redfishBusyTime is how long a command waits in all for a service that is busy.
+	redfishBusyTime = 30 * time.Second
 	// maxRequests and maxBytes limit one command: a service could name ever more links to follow.
 	maxRequests, maxBytes = 300, 16 << 20
 )
@@ -52,32 +49,47 @@ func (l *leftovers) add(s bmcSession) {
 // whatever links the service returns, and calls the fence before each write.
 type redfishTransport struct {
 	http   *http.Transport
-	host   string // host and port
+	host   string // host and port, as in the inventory
+	dialed string // address and port
 	system string // the id of the system to use; "" = the only one
 
 	request time.Duration // limit of one request
+	busy    time.Duration // how long a command waits in all for a busy service
+	sleep   func(context.Context, time.Duration) error
+	now     func() time.Time
+	admit   func(context.Context) error // called before a request is repeated for a busy service
+
 	ctx     context.Context
 	fence   func(context.Context) error
 	session bmcSession
 	cause   error // of the last request that failed
 	expired bool  // the session was not accepted any more
 	login   bool  // a log-in was sent
-	// requests and bytes are what the present command has sent and received.
+	// requests and bytes are what the present command has sent and received, and waited how long it waited for a
+	// busy service.
 	requests, bytes int
+	waited          time.Duration
 	lost            bool // a log-in was sent but not answered
 	noLogin         bool // the service has no sessions
 
-	inspects bool     // an answer's types are compared with the schema's
-	odd      []string // what strays from the specification, at most maxOdd
+	// What the service said about itself.
+	systems, managers string              // paths of these collections
+	managedBy         []string            // paths of the managers of the system to use
+	tags              map[string][]string // the present ETags of a resource, by its path
+
+	inspects bool            // an answer's types are compared with the schema's
+	odd      []string        // what strays from the specification, at most maxOdd
+	noted    map[string]bool // kinds of such things
 }
 
 // maxOdd is how much of what is odd about a service is reported.
 const maxOdd = 40
 
-// note records what is odd about the service.
-func (t *redfishTransport) note(format string, args ...any) {
-	if text := clip(fmt.Sprintf(format, args...)); len(t.odd) < maxOdd && !slices.Contains(t.odd, text) {
-		t.odd = append(t.odd, text)
+// note records what is odd about the service, once for each kind.
+func (t *redfishTransport) note(kind, format string, args ...any) {
+	if len(t.odd) < maxOdd && !t.noted[kind] {
+		t.noted[kind] = true
+		t.odd = append(t.odd, clip(fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -87,7 +99,9 @@ func (d *Driver) newRedfishTransport(name string, dialed inventory.BMC) *redfish
 	port := strconv.Itoa(dialed.ListenPort())
 	address := net.JoinHostPort(dialed.Host, port)
 	return &redfishTransport{
-		host: net.JoinHostPort(name, port), system: dialed.SystemName, ctx: context.Background(), request: d.cfg.request,
+		host: net.JoinHostPort(name, port), dialed: address, system: dialed.SystemName, ctx: context.Background(),
+		request: d.cfg.request, busy: d.cfg.busy, sleep: d.cfg.sleep, now: d.cfg.now,
+		tags: map[string][]string{}, noted: map[string]bool{},
 		http: &http.Transport{
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -109,7 +123,7 @@ func (t *redfishTransport) client() *http.Client {
 // begin starts a command.
 func (t *redfishTransport) begin(ctx context.Context) {
 	t.ctx, t.cause, t.expired, t.login = ctx, nil, false, false
-	t.requests, t.bytes = 0, 0
+	t.requests, t.bytes, t.waited = 0, 0, 0
 }
 
 // errorOf returns the error of a command: what the transport recorded if there is anything, because
@@ -128,35 +142,42 @@ func (t *redfishTransport) errorOf(err error) error {
 
 // RoundTrip sends a request and reads the whole answer.
 func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
-	if q.URL.Host != t.host || q.URL.User != nil {
-		t.cause = fmt.Errorf("the BMC refers to another host, %s: %w", clip(q.URL.Host), inventory.ErrUnsupported)
+	if name, ok := strings.CutPrefix(q.URL.Path, elsewhere); ok {
+		t.cause = anotherHost(name)
 		return nil, t.cause
 	}
-	login := q.Method == http.MethodPost && q.Header.Get("X-Auth-Token") == "" && q.Header.Get("Authorization") == ""
-	t.login = t.login || login
+	if q.URL.Host != t.host || q.URL.User != nil {
+		t.cause = anotherHost(q.URL.Host)
+		return nil, t.cause
+	}
+	x := &exchange{t: t, q: q.Clone(t.ctx)}
+	x.login = q.Method == http.MethodPost && q.Header.Get("X-Auth-Token") == "" && q.Header.Get("Authorization") == ""
+	x.write = !x.login && q.Method != http.MethodGet && q.Method != http.MethodHead
+	t.login = t.login || x.login
 	logout := q.Method == http.MethodDelete
-	fence := func() error { return nil }
-	if t.fence != nil && q.Method != http.MethodGet && q.Method != http.MethodHead && !login && !logout {
-		fence = func() error { return t.fence(t.ctx) }
+	if t.fence != nil && x.write && !logout {
+		x.fence = t.fence
 	}
 
-	ctx, cancel := context.WithTimeout(t.ctx, t.request)
-	defer cancel()
-	res, body, err := t.send(q.Clone(ctx), fence)
+	res, body, err := x.send()
+	if err == nil && x.login && res.StatusCode < 300 {
+		err = x.openSession(res, body)
+	}
 	if err != nil {
-		t.failed(err, login)
+		t.failed(err, x.login)
 		return nil, err
 	}
 
-	switch {
-	case login && res.StatusCode < 300:
-		t.session = bmcSession{sessionPath(res.Header.Get("Location"), body), res.Header.Get("X-Auth-Token")}
-	case login && (res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed):
+	if x.login && (res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed) {
 		t.noLogin = true
 	}
 	if res.StatusCode >= 300 && !logout {
 		t.expired = res.StatusCode == http.StatusUnauthorized && q.Header.Get("X-Auth-Token") != ""
-		t.cause = judgeStatus(q, res.StatusCode, body, login)
+		t.cause = judgeStatus(q, res.StatusCode, body, x.login)
+		if x.write && x.waits > 0 && isUnsupported(t.cause) { // a write that was refused as busy may have been carried out
+			t.cause = fmt.Errorf("after the BMC was busy: %s: %w", strings.TrimSuffix(t.cause.Error(), ": "+inventory.ErrUnsupported.Error()),
+				inventory.ErrUnreachable)
+		}
 	}
 	return res, nil
 }
@@ -166,7 +187,7 @@ func (t *redfishTransport) failed(err error, login bool) {
 	var fenced fenceError
 	untrusted := judgeTLS(err)
 	switch {
-	case errors.As(err, &fenced), errors.Is(err, errTooMuch), errors.Is(err, errNull):
+	case errors.As(err, &fenced), isUnsupported(err), errors.Is(err, inventory.ErrRefused):
 		t.cause = err
 	case untrusted != nil:
 		t.cause, t.lost = untrusted, false // nothing was sent
@@ -183,107 +204,13 @@ var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for o
 // end the server.
 var errNull = fmt.Errorf("the BMC answers null: update its firmware, or use another driver: %w", inventory.ErrUnsupported)
 
-// send sends a request, once more without If-Match if the service rejects the ETag that it returned
-// itself, and reads the answer. It calls the fence before each.
-func (t *redfishTransport) send(q *http.Request, fence func() error) (*http.Response, []byte, error) {
-	q.Close = false // gofish asks for a new connection for each request
-	for {
-		if t.requests++; t.requests > maxRequests || t.bytes > maxBytes {
-			return nil, nil, errTooMuch
-		}
-		if err := fence(); err != nil {
-			return nil, nil, fenceError{err}
-		}
-		res, err := t.http.RoundTrip(q)
-		if err != nil {
-			return nil, nil, err
-		}
-		body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-		if err = errors.Join(err, res.Body.Close()); err != nil {
-			return nil, nil, err
-		}
-		t.bytes += len(body)
-		if len(body) > maxAnswer {
-			return nil, nil, fmt.Errorf("the answer to %s has more than %d bytes", clip(q.URL.Path), maxAnswer)
-		}
-		if q.Method == http.MethodGet && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("null")) {
-			return nil, nil, errNull
-		}
-		if res.StatusCode == http.StatusPreconditionFailed && q.Header.Get("If-Match") != "" && q.GetBody != nil {
-			if q.Body, err = q.GetBody(); err != nil {
-				return nil, nil, err
-			}
-			q.Header.Del("If-Match")
-			continue
-		}
-		if q.Method == http.MethodGet && res.StatusCode == http.StatusOK {
-			body = t.used(q, body)
-		}
-		if t.system != "" && q.Method == http.MethodGet && strings.TrimSuffix(q.URL.Path, "/") == systemsPath {
-			body = onlySystem(body, t.system)
-		}
-		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		return res, body, nil
-	}
-}
-
-// used returns the part of a resource that Ingot uses.
-func (t *redfishTransport) used(q *http.Request, body []byte) []byte {
-	if t.inspects {
-		for _, text := range oddProperties(body, q.URL.Path) {
-			t.note("%s", text)
-		}
-	}
-	return usedPart(body, q.URL.Path)
-}
-
-// onlySystem removes all members but the one with the id from a collection of systems. bmclib would
-// look for a system by its name, which several may share.
-func onlySystem(body []byte, id string) []byte {
-	var c struct {
-		Members []struct {
-			ID string `json:"@odata.id"`
-		}
-	}
-	if json.Unmarshal(body, &c) != nil {
-		return body
-	}
-	members := []map[string]string{}
-	for _, m := range c.Members {
-		if path.Base(m.ID) == id {
-			members = append(members, map[string]string{"@odata.id": m.ID})
-		}
-	}
-	out, err := json.Marshal(map[string]any{
-		"@odata.id": systemsPath, "@odata.type": "#ComputerSystemCollection.ComputerSystemCollection", "Name": "Systems",
-		"Members": members, "Members@odata.count": len(members),
-	})
-	if err != nil {
-		return body
-	}
-	return out
-}
-
-// sessionPath returns the path of a new session, from the Location header or the body of the answer.
-func sessionPath(location string, body []byte) string {
-	if i := strings.Index(location, "/redfish/"); i >= 0 {
-		return location[i:]
-	}
-	var s struct {
-		ID string `json:"@odata.id"`
-	}
-	_ = json.Unmarshal(body, &s) // no session is deleted then, and the operation says so
-	return s.ID
-}
-
 // judgeStatus returns the error for an answer that is not a success. The service's own text is
 // included, except where it could repeat a password: at a log-in, and about an account.
 func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	said := fmt.Sprintf("%s %s: HTTP %d", q.Method, clip(q.URL.Path), status)
 	text := extendedMessage(body)
-	full := strings.Contains(strings.ToLower(text), "session") && strings.Contains(strings.ToLower(text), "limit")
 	switch {
-	case login && full:
+	case login && noSessionLeft(body):
 		return fmt.Errorf("%s: the BMC has no session left: %w", said, inventory.ErrUnreachable)
 	case text != "" && !login && !strings.Contains(q.URL.Path, accountsPath):
 		said += " (" + clip(text) + ")"
@@ -297,6 +224,12 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 		return fmt.Errorf("%s: %w", said, inventory.ErrUnreachable)
 	}
 	return fmt.Errorf("%s: %w", said, inventory.ErrUnsupported)
+}
+
+// noSessionLeft reports whether the answer to a log-in says that the service has no session left.
+func noSessionLeft(body []byte) bool {
+	text := strings.ToLower(extendedMessage(body))
+	return strings.Contains(text, "session") && strings.Contains(text, "limit")
 }
 
 // extendedMessage returns the messages of an error (DSP0266, section 8.6).

@@ -33,9 +33,15 @@ func (p *redfish) BmcReset(ctx context.Context, _ string) (bool, error) {
 	return err == nil, err
 }
 
-// manager returns the BMC itself.
+// manager returns the BMC itself: the only manager, or that of the system.
 func (p *redfish) manager() (*fish.Manager, error) {
 	all, err := p.reader.Service.Managers()
+	if len(all) > 1 && p.transport.managedBy == nil {
+		if _, err := p.system(); err != nil {
+			return nil, err
+		}
+		all, err = p.reader.Service.Managers()
+	}
 	if err == nil && len(all) != 1 {
 		err = fmt.Errorf("the BMC lists %d managers, and only one can be used", len(all))
 	}

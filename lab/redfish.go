@@ -86,6 +86,7 @@ type Redfish struct {
 	made     int
 	most     int // sessions at a time, since the last call of Sessions
 	calls    []string
+	received int // requests
 	boot     redfishBoot
 	job      redfishBoot       // the boot override of the job
 	jobReads int               // reads until the job is done; 0 = no job
@@ -230,6 +231,10 @@ func redfishError(status int, message string, args ...any) redfishAnswer {
 // ServeHTTP answers a request.
 func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(q.Body, 1<<20))
+	if a, ok := r.deflect(q); ok {
+		a.write(w)
+		return
+	}
 	fault := r.fault(q)
 	if !fault.pause(q.Context()) {
 		return
@@ -261,6 +266,10 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if a.status < 300 {
 		r.twist(q, &a)
 	}
+	a.write(w)
+}
+
+func (a redfishAnswer) write(w http.ResponseWriter) {
 	for k, v := range a.header {
 		w.Header().Set(k, v)
 	}
@@ -342,7 +351,11 @@ func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
 	}
 	switch q.Method {
 	case http.MethodGet:
-		if body, ok := r.resource(p); ok {
+		body, ok := r.resource(p)
+		if !ok {
+			body, ok = r.otherResource(p)
+		}
+		if ok {
 			a := redfishOK(body)
 			switch p {
 			case r.systemPath():
@@ -423,5 +436,5 @@ func sessionResource(s redfishSession) map[string]any {
 }
 
 // etag is that of the system, accountTag that of the user's account.
-func (r *Redfish) etag() string       { return fmt.Sprintf(`W/"%d"`, r.changes) }
-func (r *Redfish) accountTag() string { return fmt.Sprintf(`W/"account-%d"`, r.accounts) }
+func (r *Redfish) etag() string       { return r.formatTag(strconv.Itoa(r.changes)) }
+func (r *Redfish) accountTag() string { return r.formatTag("account-" + strconv.Itoa(r.accounts)) }

@@ -238,7 +238,7 @@ func (r *Redfish) misread(path string, body map[string]any) {
 
 // setBoot changes the boot override.
 func (r *Redfish) setBoot(match string, data map[string]any) redfishAnswer {
-	if r.shape == RedfishSupermicro && match != r.etag() {
+	if r.wantsTag() && match != r.etag() {
 		if match == "" {
 			return redfishError(http.StatusPreconditionRequired, "The ETag is missing.")
 		}
@@ -288,7 +288,7 @@ func (r *Redfish) setBoot(match string, data map[string]any) redfishAnswer {
 func (r *Redfish) setAccount(match string, data map[string]any) redfishAnswer {
 	password, _ := data["Password"].(string)
 	switch {
-	case r.shape == RedfishSupermicro && match != r.accountTag():
+	case r.wantsTag() && match != r.accountTag():
 		return redfishError(http.StatusPreconditionFailed, "The ETag did not match.")
 	case len(data) != 1 || len(password) < 8 || len(password) > 20:
 		return redfishError(http.StatusBadRequest, "The value %q for the property Password is not acceptable.", password)

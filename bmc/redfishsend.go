@@ -1,0 +1,229 @@
+package bmc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// maxMoves is how many redirects of one request are followed, and maxWaits how often it is repeated for a
+	// busy service.
+	maxMoves, maxWaits = 4, 8
+	// elsewhere is the start of a path that stands for a link to another host. Its rest names the host.
+	elsewhere = "/elsewhere/"
+)
+
+// exchange is one request and its answer, with the requests that had to be sent before the answer that counts.
+type exchange struct {
+	t            *redfishTransport
+	q            *http.Request
+	login, write bool
+	fence        func(context.Context) error // called before each attempt; nil = not
+
+	moves, waits int
+	matched      []string // values of If-Match that were sent; "" = without
+}
+
+func anotherHost(name string) error {
+	return fmt.Errorf("the BMC refers to another host, %s, and nothing was sent there: %w", clip(name), inventory.ErrUnsupported)
+}
+
+// own reports whether a URL is of this service: the same scheme, host and port.
+func (t *redfishTransport) own(u *url.URL) bool {
+	port := u.Port()
+	if port == "" {
+		port = "443"
+	}
+	address := net.JoinHostPort(u.Hostname(), port)
+	return u.Scheme == "https" && u.User == nil && (strings.EqualFold(address, t.host) || address == t.dialed)
+}
+
+// send sends the request and reads the answer. It sends it again to where the service redirects it, with other
+// values of If-Match if the service rejects one, and later if the service is busy. It calls the fence before each.
+func (x *exchange) send() (*http.Response, []byte, error) {
+	x.q.Close = false // gofish asks for a new connection for each request
+	for {
+		res, body, err := x.attempt()
+		if err != nil {
+			return nil, nil, err
+		}
+		again := false
+		switch res.StatusCode {
+		case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+			again, err = x.move(res.Header.Get("Location"), res.StatusCode)
+		case http.StatusPreconditionFailed, http.StatusPreconditionRequired:
+			again = x.rematch()
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+			again, err = x.wait(res.Header.Get("Retry-After"), body)
+		}
+		if err == nil && again && x.q.GetBody != nil {
+			x.q.Body, err = x.q.GetBody()
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if again {
+			continue
+		}
+
+		if x.q.Method == http.MethodGet && res.StatusCode == http.StatusOK {
+			body = x.t.used(x.q, res, body)
+		}
+		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		return res, body, nil
+	}
+}
+
+// attempt sends the request once.
+func (x *exchange) attempt() (*http.Response, []byte, error) {
+	t := x.t
+	if t.requests++; t.requests > maxRequests || t.bytes > maxBytes {
+		return nil, nil, errTooMuch
+	}
+	if x.fence != nil {
+		if err := x.fence(t.ctx); err != nil {
+			return nil, nil, fenceError{err}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, t.request)
+	defer cancel()
+	res, err := t.http.RoundTrip(x.q.WithContext(ctx))
+	if err != nil {
+		return nil, nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		return nil, nil, err
+	}
+	t.bytes += len(body)
+	if len(body) > maxAnswer {
+		return nil, nil, fmt.Errorf("the answer to %s has more than %d bytes", clip(x.q.URL.Path), maxAnswer)
+	}
+	if x.q.Method == http.MethodGet && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("null")) {
+		return nil, nil, errNull
+	}
+	return res, body, nil
+}
+
+// move follows a redirect to the same scheme, host and port. By 301 and 302 a write follows only to the same path
+// with or without a slash at its end, because these statuses do not say that the method stays (RFC 9110, 15.4).
+func (x *exchange) move(location string, status int) (again bool, err error) {
+	to, err := x.q.URL.Parse(location)
+	if err != nil || location == "" || x.moves == maxMoves {
+		return false, nil // the status is the error
+	}
+	if !x.t.own(to) {
+		return false, anotherHost(to.Scheme + "://" + to.Host)
+	}
+	stays := status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect ||
+		strings.TrimSuffix(to.Path, "/") == strings.TrimSuffix(x.q.URL.Path, "/")
+	if (x.write || x.login) && !stays {
+		return false, nil
+	}
+	x.moves++
+	x.t.note("redirect", "%s %s is redirected to %s", x.q.Method, x.q.URL.Path, to.Path)
+	x.q.URL = &url.URL{Scheme: "https", Host: x.t.host, Path: to.Path, RawPath: to.RawPath, RawQuery: to.RawQuery}
+	return true, nil
+}
+
+// rematch takes the next value of If-Match for a write that was rejected because of the present one: each ETag
+// of the resource in the forms that services accept, none, and any (RFC 9110, 13.1.1). It reports whether there is
+// one. What the write has changed is read back in any case.
+func (x *exchange) rematch() bool {
+	if !x.write {
+		return false
+	}
+	if len(x.matched) == 0 {
+		x.matched = []string{x.q.Header.Get("If-Match")}
+	}
+	resource, _, _ := strings.Cut(x.q.URL.Path, "/Actions/")
+	for _, tag := range append(slices.Clone(x.t.tags[strings.TrimSuffix(resource, "/")]), "", "*") {
+		if slices.Contains(x.matched, tag) {
+			continue
+		}
+		x.t.note("match", "%s %s is rejected with If-Match %q", x.q.Method, x.q.URL.Path, x.q.Header.Get("If-Match"))
+		x.matched = append(x.matched, tag)
+		if x.q.Header.Del("If-Match"); tag != "" {
+			x.q.Header.Set("If-Match", tag)
+		}
+		return true
+	}
+	return false
+}
+
+// wait waits before the request is sent again to a busy service, as long as the service asks for in Retry-After
+// (RFC 9110, 10.2.3), otherwise longer each time. Each repetition is one of the BMC's budget (security S29).
+func (x *exchange) wait(after string, body []byte) (again bool, err error) {
+	t := x.t
+	pause := time.Second << x.waits
+	if seconds, err := strconv.Atoi(after); err == nil && seconds >= 0 {
+		pause = time.Duration(min(seconds, 1<<20)) * time.Second
+	} else if at, err := http.ParseTime(after); err == nil {
+		pause = max(0, at.Sub(t.now()))
+	}
+	if x.login && noSessionLeft(body) || x.waits == maxWaits || t.waited+pause > t.busy {
+		return false, nil
+	}
+	x.waits++
+	t.waited += pause
+	t.note("busy", "it answers that it is busy, and is asked again")
+	if err := t.sleep(t.ctx, pause); err != nil {
+		return false, err
+	}
+	if t.admit == nil {
+		return true, nil
+	}
+	return true, t.admit(t.ctx)
+}
+
+// openSession remembers the session that a log-in has opened. gofish knows a session by its Location.
+func (x *exchange) openSession(res *http.Response, body []byte) error {
+	t := x.t
+	t.session = bmcSession{x.sessionPath(res.Header.Get("Location"), body), res.Header.Get("X-Auth-Token")}
+	if t.session.token == "" {
+		t.noLogin = true
+		t.note("token", "a log-in is answered without X-Auth-Token")
+		return fmt.Errorf("the log-in was answered without X-Auth-Token: %w", inventory.ErrUnsupported)
+	}
+	if res.Header.Get("Location") == "" {
+		t.note("location", "a log-in is answered without the session's Location")
+	}
+	if t.session.path == "" {
+		t.note("unnamed", "a session has no path, so it stays open until its time-out")
+		res.Header.Set("Location", x.q.URL.Path)
+		return nil
+	}
+	res.Header.Set("Location", t.session.path)
+	return nil
+}
+
+// sessionPath returns the path of a new session, from the Location header or the body of the answer.
+func (x *exchange) sessionPath(location string, body []byte) string {
+	if i := strings.Index(location, "/redfish/"); i >= 0 {
+		return location[i:]
+	}
+	var s map[string]any
+	_ = json.Unmarshal(body, &s) // without a body, no path is known
+	if id, _ := s["@odata.id"].(string); id != "" {
+		if path := x.t.local(x.q.URL, id); !strings.HasPrefix(path, elsewhere) {
+			return path
+		}
+	}
+	if id, _ := text(s["Id"]).(string); id != "" {
+		return strings.TrimSuffix(x.q.URL.Path, "/") + "/" + id
+	}
+	return ""
+}
