@@ -72,6 +72,43 @@ func TestRedfish(t *testing.T) {
 	require.Contains(t, s.must(ctx, t, "bmc", "check", "media"), "logged in")
 }
 
+// TestRedfishShapes installs a simulated machine through each shape of a Redfish service that strays from the
+// specification. Each is switched on for the agent, and for its disk afterwards, by one-time PXE.
+func TestRedfishShapes(t *testing.T) {
+	beside(t, 20, 8)
+	ctx := needLab(t)
+	image, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "sim", image.Zst)
+
+	machines := map[string]*lab.Machine{}
+	for _, shape := range lab.RedfishOddities() {
+		name := string(shape)
+		machines[name], err = s.Add(ctx, lab.Spec{
+			Name: name, Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent"),
+			Controller: lab.ControllerRedfish, Redfish: shape,
+		}, func(doc map[string]any) {
+			doc["image"] = "sim"
+			if shape == lab.RedfishPages {
+				doc["bmc"].(map[string]any)["systemName"] = "1" // the service has two
+			}
+		})
+		require.NoError(t, err, name)
+		s.must(ctx, t, "machine", "provision", name, "--yes")
+	}
+	for name, m := range machines {
+		s.ended(ctx, t, name, inventory.StateSuccess)
+		s.closed(ctx, t, name)
+		calls := strings.Join(m.Redfish().Calls(), "\n")
+		require.Contains(t, calls, "PATCH /redfish/v1/Systems/1", name)
+		require.Contains(t, calls, "POST /redfish/v1/Systems/1/Actions/ComputerSystem.Reset", name)
+		require.Contains(t, s.must(ctx, t, "bmc", "check", name), "machine: Lab "+name)
+		require.Eventually(t, func() bool { now, _ := m.Redfish().Sessions(); return now == 0 }, time.Minute, 100*time.Millisecond, name)
+	}
+	require.Contains(t, s.must(ctx, t, "bmc", "check", string(lab.RedfishTypes)), "odd: /redfish/v1/Systems/1: AssetTag")
+}
+
 // TestRedfishJudges: two clients that others have written switch a machine through the lab's Redfish
 // service, so that the service is not only what Ingot expects. Long form: they are in Python.
 func TestRedfishJudges(t *testing.T) {
