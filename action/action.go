@@ -50,8 +50,9 @@ type Disk struct {
 	Serial     string   `json:"serial,omitempty"`
 	WWN        string   `json:"wwn,omitempty"`
 	Model      string   `json:"model,omitempty"`
-	ByID       []string `json:"byID,omitempty"` // names under /dev/disk/by-id, as udev makes them
-	Size       int64    `json:"size"`           // bytes
+	ByID       []string `json:"byID,omitempty"`       // names under /dev/disk/by-id, as udev makes them
+	Size       int64    `json:"size"`                 // bytes
+	SectorSize int      `json:"sectorSize,omitempty"` // logical, bytes; 0 = not known
 	Rotational bool     `json:"rotational,omitempty"`
 	Removable  bool     `json:"removable,omitempty"`
 	ReadOnly   bool     `json:"readOnly,omitempty"`

@@ -17,7 +17,7 @@ const (
 // archive2Disk extracts an archive faithfully and never outside of DEST_PATH.
 var archive2Disk = Description{
 	Text:   "Extracts a tar archive into a file system on the disk.",
-	Writes: true, Disk: "DEST_DISK", Volumes: true, URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
+	Loader: true, Writes: true, Disk: "DEST_DISK", Volumes: true, URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
 	Variables: []Variable{
 		{
 			Name: ArchiveURLVariable, Text: "where the agent fetches the archive, http or https",

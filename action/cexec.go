@@ -21,8 +21,8 @@ var Credentials = []string{"IMG_URL", ArchiveURLVariable, UploadURLVariable, Heg
 // cexec runs commands of the installed system.
 var cexec = Description{
 	Text:   "Runs commands in the installed system, with its root file system as `/`.",
-	Writes: true,
-	Disk:   "BLOCK_DEVICE", Volumes: true,
+	Loader: true, Writes: true,
+	Disk: "BLOCK_DEVICE", Volumes: true,
 	Variables: []Variable{
 		{Name: CommandVariable, Text: "commands, separated by `;`; quotes keep words together", Required: true, check: commandLine},
 		{

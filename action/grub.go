@@ -15,6 +15,7 @@ const (
 // grub2Disk installs the installed system's own GRUB.
 var grub2Disk = Description{
 	Text:    "Installs the installed system's GRUB on the disk for BIOS, and lets it write its configuration.",
+	Loader:  true,
 	Writes:  true,
 	Disk:    GrubSystemVariable,
 	Volumes: true,

@@ -69,6 +69,9 @@ type Description struct {
 	// Leaves means that the action takes the machine away from the agent: the following phase must
 	// prove its success. It can only be the last action.
 	Leaves bool
+	// Loader means that the action can install or start a boot loader or a kernel, so that the machine does not depend on
+	// the loader of the image on its disk.
+	Loader bool
 }
 
 // A Variable is one variable of a native action's environment.
@@ -131,7 +134,8 @@ var natives = map[string]Description{
 			{Name: "TEXT_LOGGING", Text: "not needed: the log is text", check: boolean},
 		},
 		Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
-		Limits: "A URL of another server needs IMG_SHA256.",
+		Limits: "A URL of another server needs IMG_SHA256. An image that is larger than the disk, or made for sectors of another size, " +
+			"is refused before the first write.",
 		Adds: "IMG_SHA256 of a stored image. IMG_URL of a stored image names its digest in the plan, so that a run writes the file that " +
 			"was planned.",
 	},
@@ -218,7 +222,8 @@ var natives = map[string]Description{
 		Output: []string{"mode", "bytes", "verified", "disks"},
 	},
 	EFIBoot: {
-		Text: "Deletes and orders the boot entries of UEFI firmware.",
+		Text:   "Deletes and orders the boot entries of UEFI firmware.",
+		Loader: true,
 		Variables: []Variable{
 			{Name: "DELETE_LABEL", Text: "descriptions of entries to delete, one on each line"},
 			{
@@ -239,7 +244,7 @@ var natives = map[string]Description{
 	Syslinux:  syslinux,
 	Kexec: {
 		Text:   "Starts a kernel that is installed on the disk in place of the firmware.",
-		Writes: true, Disk: "BLOCK_DEVICE", Volumes: true, Leaves: true,
+		Loader: true, Writes: true, Disk: "BLOCK_DEVICE", Volumes: true, Leaves: true,
 		Variables: []Variable{
 			{Name: "BLOCK_DEVICE", Text: "path of the disk", Default: runDisk},
 			partitionOfFiles, fileSystem, storageOfFiles,

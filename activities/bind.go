@@ -17,6 +17,8 @@ type BindRequest struct {
 	Selector *inventory.DiskSelector `json:"selector,omitempty"`
 	// Disk is the disk of an earlier run; the same disk must be chosen.
 	Disk *action.Disk `json:"disk,omitempty"`
+	// From is the first action of the plan that is carried out.
+	From int `json:"from,omitempty"`
 }
 
 // Bound is the result of Bind: a disk, or why none was chosen and which disks exist.
@@ -56,6 +58,22 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		}
 	}
 
+	d, reason := chooseDisk(m, q, agent.Facts)
+	if d != nil {
+		if reason, err = a.misfit(ctx, q, *d, agent.Facts); err != nil {
+			return Bound{}, err
+		}
+	}
+	if reason != "" {
+		return Bound{Reason: reason, Disks: disks}, nil
+	}
+
+	return Bound{Disk: d, Disks: disks}, a.event(ctx, q.Owner.Event(agent.Boot, inventory.EventBound, "",
+		fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
+}
+
+// chooseDisk returns the disk that the request or the machine's selector names, or why there is none.
+func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Disk, string) {
 	selector := m.DiskSelector
 	known := q.Disk != nil && (q.Disk.Serial != "" || q.Disk.WWN != "")
 	switch {
@@ -66,12 +84,26 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		selector = &inventory.DiskSelector{Serial: q.Disk.Serial, WWN: q.Disk.WWN, MinSize: size, MaxSize: size}
 	}
 
-	if n := agent.Facts.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
+	if n := f.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
 		// A disk that is not visible here may match as well.
-		return Bound{Reason: fmt.Sprintf("the machine has %d disks more than its agent could report: name the serial "+
-			"number of the one to write", n), Disks: disks}, nil
+		return nil, fmt.Sprintf("the machine has %d disks more than its agent could report: name the serial "+
+			"number of the one to write", n)
 	}
 
+	d, reason := chooseUnprotected(m, f.Disks, selector)
+	if d == nil && f.Truncated != "" {
+		reason += " (too long for the agent's report, and left out: " + f.Truncated + ")"
+	}
+	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !matches(*d, *m.DiskSelector) {
+		return nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the "+
+			"machine's disk selector: name the disk to go on with, or retry from the start",
+			d.Path, d.Serial, d.WWN)
+	}
+	return d, reason
+}
+
+// chooseUnprotected is Choose among the disks that the machine does not protect.
+func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk, string) {
 	var free []action.Disk
 	var spared []string
 	for _, d := range disks {
@@ -86,23 +118,7 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	if d == nil && len(spared) > 0 {
 		reason += "; protected, and never written: " + strings.Join(spared, ", ")
 	}
-
-	if left := agent.Facts.Truncated; d == nil && left != "" {
-		reason += " (too long for the agent's report, and left out: " + left + ")"
-	}
-
-	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !matches(*d, *m.DiskSelector) {
-		d, reason = nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the "+
-			"machine's disk selector: name the disk to go on with, or retry from the start",
-			d.Path, d.Serial, d.WWN)
-	}
-
-	if d == nil {
-		return Bound{Reason: reason, Disks: disks}, nil
-	}
-
-	return Bound{Disk: d, Disks: disks}, a.event(ctx, q.Owner.Event(agent.Boot, inventory.EventBound, "",
-		fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
+	return d, reason
 }
 
 // Identities returns the keys under which the inventory remembers a disk.

@@ -64,6 +64,7 @@ func (s *images) examineFile(
 	i.FirstSeen = i.SHA256 == "" && u.proof.isEmpty()
 	i.Format, i.Size, i.SHA256 = d.Format, src.size, src.digest()
 	i.DiskSize, i.Contents, i.Warning = d.Size, d.Contents, d.Warning
+	i.SectorSize, i.Boots = d.SectorSize, d.Boots
 	if made != nil {
 		i.Source = &inventory.ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
 		i.Format, i.Size, i.SHA256 = diskimage.Zstd, made.size, hex.EncodeToString(made.sum.Sum(nil))

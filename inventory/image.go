@@ -31,6 +31,11 @@ type Image struct {
 	InPlace *InPlace `json:"inPlace,omitempty"`
 	// Source is the file that was given, if another one was made of it to be served.
 	Source *ImageSource `json:"source,omitempty"`
+	// SectorSize is the size of the disk's logical sectors, in bytes, that the partition table of a disk image is made for;
+	// 0 if there is no table or it is not known.
+	SectorSize int `json:"sectorSize,omitempty"`
+	// Boots lists how firmware can start the disk image: bios, uefi-x86_64, uefi-aarch64; empty if no known loader was found.
+	Boots []string `json:"boots,omitempty"`
 	// Contents says what was found in it when it was stored; "" for images that were stored before that was looked for.
 	Contents string    `json:"contents,omitempty"`
 	Warning  string    `json:"warning,omitempty"` // why a machine will hardly boot from it

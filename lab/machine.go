@@ -80,6 +80,7 @@ type Spec struct {
 	Firmware   Firmware  // default BIOS
 	Bus        Bus       // default Virtio; for the disk and the decoys
 	DiskSize   int64     // bytes, default 4 GiB; the file is sparse
+	SectorSize int       // logical sectors of its disks in bytes, default 512; not for AHCI and Simulated
 	DiskSerial string    // default "DISK-<name>"; at most 20 characters
 	Decoys     []string  // serial numbers of further disks of the same size, which must never be written
 	Order      BootOrder // default DiskFirst
@@ -716,6 +717,9 @@ func (m *Machine) qemuArgs(first BootOrder, socket string) []string {
 		dev := "drive=" + drive + ",serial=" + serial
 		if serial == boot {
 			dev += ",id=" + diskDevice + ",bootindex=" + strconv.Itoa(disk)
+		}
+		if s.SectorSize != 0 {
+			dev += fmt.Sprintf(",logical_block_size=%d,physical_block_size=%d", s.SectorSize, s.SectorSize)
 		}
 		switch s.Bus {
 		case NVMe:

@@ -216,6 +216,7 @@ func listDisks(sys string) ([]action.Disk, error) {
 			Model:      word(dir, "device/model"),
 			Firmware:   diskFirmware(dir),
 		}
+		d.SectorSize, _ = strconv.Atoi(word(dir, "queue/logical_block_size")) // 0 if it is missing
 
 		identity(&d, dir, name, where)
 		disks = append(disks, d)

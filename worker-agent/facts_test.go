@@ -36,7 +36,7 @@ func TestFacts(t *testing.T) {
 		"class/net/eth0/type": "1", "class/net/eth0/address": "52:54:00:00:00:01", "class/net/eth0/carrier": "1", "class/net/eth0/speed": "10000",
 		"class/net/eth1/type": "1", "class/net/eth1/address": "52:54:00:00:00:02", "class/net/eth1/carrier": "0", "class/net/eth1/speed": "-1",
 		"class/net/lo/type": "772", "class/net/lo/address": "00:00:00:00:00:00",
-		"block/vda/size": "2048", "block/vda/serial": "VS1", "block/vda/queue/rotational": "1",
+		"block/vda/size": "2048", "block/vda/serial": "VS1", "block/vda/queue/rotational": "1", "block/vda/queue/logical_block_size": "4096",
 		"block/nvme0n1/size": "4096", "block/nvme0n1/device/serial": "NV 1  ", "block/nvme0n1/device/model": "Fast Disk",
 		"block/nvme0n1/device/firmware_rev": "2.1.0", "block/nvme0n1/wwid": "eui.0025", "block/nvme0n1/nsid": "1",
 		"block/sda/size": "8192", "block/sda/device/wwid": "naa.5000c500a1b2c3d4", "block/sda/device/vpd_pg80": "\x00\x80\x00\x08  ZA1234",
@@ -66,13 +66,13 @@ func TestFacts(t *testing.T) {
 		t.Errorf("interfaces %s", got)
 	}
 	want := map[string]string{
-		"/dev/sdc":     "||scsi|FW12340|1048576|[]",
-		"/dev/vda":     "VS1||virtio||1048576|[/dev/disk/by-id/virtio-VS1]",
-		"/dev/nvme0n1": "NV 1|eui.0025|nvme|2.1.0|2097152|[/dev/disk/by-id/nvme-eui.0025 /dev/disk/by-id/nvme-Fast_Disk_NV_1 /dev/disk/by-id/nvme-Fast_Disk_NV_1_1]",
-		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|SN05|4194304|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",
+		"/dev/sdc":     "||scsi|FW12340|1048576/0|[]",
+		"/dev/vda":     "VS1||virtio||1048576/4096|[/dev/disk/by-id/virtio-VS1]",
+		"/dev/nvme0n1": "NV 1|eui.0025|nvme|2.1.0|2097152/0|[/dev/disk/by-id/nvme-eui.0025 /dev/disk/by-id/nvme-Fast_Disk_NV_1 /dev/disk/by-id/nvme-Fast_Disk_NV_1_1]",
+		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|SN05|4194304/0|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",
 	}
 	for _, d := range f.Disks {
-		if got := fmt.Sprintf("%s|%s|%s|%s|%d|%v", d.Serial, d.WWN, d.Transport, d.Firmware, d.Size, d.ByID); got != want[d.Path] {
+		if got := fmt.Sprintf("%s|%s|%s|%s|%d/%d|%v", d.Serial, d.WWN, d.Transport, d.Firmware, d.Size, d.SectorSize, d.ByID); got != want[d.Path] {
 			t.Errorf("%s: %s, want %s", d.Path, got, want[d.Path])
 		}
 		if d.Blank {

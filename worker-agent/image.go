@@ -80,7 +80,7 @@ func (t *attempt) writeImage(ctx context.Context, want string, open openSource) 
 		return err
 	}
 	defer closeDisk(dev, disk.Path, &err)
-	if err := fits(src, img.content.Format, disk.Path, dev); err != nil {
+	if err := img.fits(disk.Path, dev); err != nil {
 		return err
 	}
 
@@ -129,14 +129,20 @@ func (t *attempt) writeImage(ctx context.Context, want string, open openSource) 
 	return nil
 }
 
-// fits refuses a disk that is too small for this image, or too small for any image.
-func fits(src *source, format, path string, dev Device) error {
-	if dev.Size() < 4*held {
-		return fmt.Errorf("writing %s: a disk of %d bytes is too small", path, dev.Size())
+// fits refuses a disk that is too small for any image, and one that the image cannot boot from: too small for it, or
+// with sectors of another size than its partition table counts in.
+func (i *imageStream) fits(path string, dev Device) error {
+	size := dev.Size()
+	if size < 4*held {
+		return fmt.Errorf("writing %s: a disk of %d bytes is too small", path, size)
 	}
-	if format == diskimage.Raw && src.total > dev.Size() {
+	if i.content.Format == diskimage.Raw && i.src.total > size {
 		return fmt.Errorf("writing image %s to %s: the image has %d bytes, the disk %d: use a smaller image or a larger disk",
-			src.shown, path, src.total, dev.Size())
+			i.src.shown, path, i.src.total, size)
+	}
+	disk := action.Disk{Size: size, SectorSize: dev.SectorSize()}
+	if err := action.ImageFits(i.layout.SectorSize, i.layout.End, disk); err != nil {
+		return fmt.Errorf("writing image %s to %s: %w", i.src.shown, path, err)
 	}
 	return nil
 }
@@ -202,6 +208,7 @@ type imageStream struct {
 	sum     hash.Hash // of the file as served; complete after the content was read to its end
 	served  *readAhead
 	content *diskimage.Content
+	layout  diskimage.Layout
 	cancel  func()
 }
 
@@ -241,6 +248,7 @@ func (i *imageStream) open() (err error) {
 	if err == nil {
 		err = diskimage.Identify(head).Refusal()
 	}
+	i.layout = diskimage.ReadLayout(head)
 	i.Reader = io.MultiReader(bytes.NewReader(head), i.content)
 	return err
 }

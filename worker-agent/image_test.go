@@ -163,11 +163,23 @@ func runInstall(t *testing.T, m *mirror, size int64, env map[string]string) inst
 // runInstallBy is runInstall with another action that takes the same variables.
 func runInstallBy(t *testing.T, native string, m *mirror, size int64, env map[string]string) install {
 	t.Helper()
+	return runInstallOn(t, native, m, testSectors{size, 512}, env)
+}
+
+// testSectors is the size of a disk and of its sectors in bytes.
+type testSectors struct {
+	size   int64
+	sector int
+}
+
+// runInstallOn is runInstallBy on a disk with sectors of another size.
+func runInstallOn(t *testing.T, native string, m *mirror, d testSectors, env map[string]string) install {
+	t.Helper()
 	s := newFakeServer(t)
 	web := httptest.NewServer(m)
 	t.Cleanup(web.Close)
-	files, disk, file := testDisk(t, size)
-	w := &watchedDisks{inner: files}
+	files, disk, file := testDisk(t, d.size)
+	w := &watchedDisks{inner: sectorDisks{files, d.sector}}
 	cfg := s.config()
 	cfg.Disks = w
 	s.start(cfg)
@@ -237,6 +249,42 @@ func (i install) mustNotTouch(t *testing.T, text string) {
 }
 
 const diskSize = 8 * mib
+
+// An image whose partition table would not be found on the disk is refused before the first write, whatever packs it.
+func TestImageThatDoesNotFitTheDiskIsRefused(t *testing.T) {
+	t.Parallel()
+	mbr := make([]byte, 4*mib)
+	copy(mbr[446:], "\x80\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x08\x00\x00") // from 1 to 2 MiB
+	mbr[510], mbr[511] = 0x55, 0xaa
+	for name, c := range map[string]struct {
+		image []byte
+		disk  testSectors
+		want  string // "" = it is written
+	}{
+		"512 on 512":       {gptImage(t, 512), testSectors{16 * mib, 512}, ""},
+		"4096 on 4096":     {gptImage(t, 4096), testSectors{16 * mib, 4096}, ""},
+		"512 on 4096":      {gptImage(t, 512), testSectors{16 * mib, 4096}, "for disks with 512-byte sectors, and this disk has 4096-byte sectors"},
+		"4096 on 512":      {gptImage(t, 4096), testSectors{16 * mib, 512}, "for disks with 4096-byte sectors, and this disk has 512-byte sectors"},
+		"MBR on 512":       {mbr, testSectors{16 * mib, 512}, ""},
+		"MBR on 4096":      {mbr, testSectors{16 * mib, 4096}, "for disks with 512-byte sectors"},
+		"no table on 4096": {testImage(), testSectors{16 * mib, 4096}, ""},
+		"a smaller disk":   {gptImage(t, 512), testSectors{8 * mib, 512}, "use a smaller image or a larger disk"},
+	} {
+		for _, format := range []string{"raw", "gz", "zst", "frames"} {
+			for _, native := range []string{action.Image2Disk, action.QemuImg2Disk} {
+				t.Run(fmt.Sprint(name, " ", format, " ", native), func(t *testing.T) {
+					m := &mirror{data: pack(t, c.image, format)}
+					i := runInstallOn(t, native, m, c.disk, map[string]string{"IMG_SHA256": sha(m.data)})
+					if c.want == "" {
+						i.mustHold(t, c.image)
+					} else {
+						i.mustNotTouch(t, c.want)
+					}
+				})
+			}
+		}
+	}
+}
 
 // TestQemuImg2Disk: it writes what image2disk writes, proven in the same way. A qcow2 image and
 // what only qemu-img could do are refused before the first write, with the remedy.

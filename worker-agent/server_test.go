@@ -375,7 +375,7 @@ func testDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
 
 // watchedDisks counts the open disks.
 type watchedDisks struct {
-	inner        FileDisks
+	inner        Disks
 	mu           sync.Mutex
 	open, opened int
 	onWrite      func(off int64)

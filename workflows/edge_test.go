@@ -206,6 +206,7 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 		},
 	)
 	require.NoError(t, err)
+	require.NoError(t, w.Store.PutPlan(ctx, inventory.Plan{Run: "r2"}))
 	b, err := w.do.Bind(ctx, activities.BindRequest{Owner: g.Owner, Disk: &d1})
 	require.NoError(t, err)
 	require.Nil(t, b.Disk)

@@ -131,7 +131,7 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 		return err
 	}
 
-	q := activities.BindRequest{Owner: p.owner, Disk: p.disk}
+	q := activities.BindRequest{Owner: p.owner, Disk: p.disk, From: p.plan.From}
 	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
 		// Bound earlier in this run: a retry must use the same disk.
 		q.Selector = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"regexp"
 	"strings"
@@ -49,6 +50,9 @@ func printDisks(w io.Writer, disks []action.Disk) error {
 		transport := d.Transport
 		if d.Removable {
 			transport += " removable"
+		}
+		if d.SectorSize > 512 {
+			transport += fmt.Sprintf(", %d-byte sectors", d.SectorSize)
 		}
 		t.row(d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d))
 	}

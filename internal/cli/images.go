@@ -131,6 +131,9 @@ func imageStored(i inventory.Image) string {
 	if i.DiskSize > 0 {
 		fmt.Fprintf(&b, ", %s on a disk", human.Size(i.DiskSize))
 	}
+	if i.SectorSize > 0 {
+		fmt.Fprintf(&b, ", for disks with %d-byte sectors", i.SectorSize)
+	}
 	switch i.Use {
 	case inventory.UseInstaller:
 		b.WriteString("; for installers, never written to a disk")

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"strings"
 )
@@ -26,6 +24,10 @@ type Description struct {
 	Installer bool
 	// Archive means that it is a tar archive, whose entries go into a file system.
 	Archive bool
+	Layout
+	// Boots lists how firmware can start the disk image without a boot entry, sorted: bios, uefi-x86_64, uefi-aarch64.
+	// It is empty if no known loader was found.
+	Boots []string
 	// Warning is the reason why a machine will probably not boot from it; "" if there is none.
 	Warning string
 }
@@ -71,6 +73,8 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 	var t table
 	if !d.Installer {
 		t = readTable(head) // a disk with a table may begin with the signature of a file system
+		d.Layout = t.layout()
+		t.features.code = hasBootCode(head)
 	}
 	sum := sha256.New()
 	copies := []io.Writer{sum}
@@ -92,6 +96,7 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 	switch {
 	case t.name != "":
 		d.Contents = t.String() + "; " + t.features.String()
+		d.Boots = t.features.boots()
 	case kind.FileSystem:
 		d.Contents = kind.Name + " file system, no partition table"
 		d.Warning = "it has no partition table: most machines do not boot from such a disk"
@@ -124,6 +129,7 @@ func DescribeInstaller(head []byte) (Description, error) {
 // table is a partition table.
 type table struct {
 	name     string // GPT or MBR; "" if there is none
+	sector   int    // of Layout
 	parts    []partition
 	features features
 }
@@ -184,86 +190,4 @@ func (t *table) look(content io.Reader, most int64) (size int64, err error) {
 			return size, err
 		}
 	}
-}
-
-// readTable reads the partition table from the first bytes of a disk.
-func readTable(head []byte) table {
-	for _, sector := range []int{512, 4096} {
-		if t, ok := readGPT(head, sector); ok {
-			return t
-		}
-	}
-	return readMBR(head)
-}
-
-func readGPT(head []byte, sector int) (t table, ok bool) {
-	if len(head) < 3*sector || string(head[sector:sector+8]) != "EFI PART" {
-		return t, false
-	}
-
-	h := head[sector : 2*sector]
-	entries, count, size := binary.LittleEndian.Uint64(h[72:]), binary.LittleEndian.Uint32(h[80:]),
-		binary.LittleEndian.Uint32(h[84:])
-	length, sum := binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint32(h[16:])
-	if length < 92 || int(length) > sector || size < 128 || size > 4096 || count > 1024 || entries > HeadSize {
-		return t, false
-	}
-
-	plain := append([]byte{}, h[:length]...)
-	copy(plain[16:20], make([]byte, 4))
-	if crc32.ChecksumIEEE(plain) != sum {
-		return t, false
-	}
-
-	t.name = "GPT"
-	for n := range int(count) {
-		at := int(entries)*sector + n*int(size)
-		if at+128 > len(head) || len(t.parts) == maxParts {
-			break
-		}
-
-		e := head[at : at+128]
-		if [16]byte(e[:16]) == ([16]byte{}) {
-			continue
-		}
-
-		first, last := binary.LittleEndian.Uint64(e[32:]), binary.LittleEndian.Uint64(e[40:])
-		if first > last || last > 1<<50 {
-			continue
-		}
-
-		t.parts = append(t.parts, partition{start: int64(first) * int64(sector), end: (int64(last) + 1) * int64(sector)})
-	}
-
-	return t, true
-}
-
-// readMBR reads the four entries of a boot sector. The boot sector of a file system looks the same
-// except for the entries.
-func readMBR(head []byte) (t table) {
-	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
-		return t
-	}
-
-	for n := range 4 {
-		e := head[446+16*n : 462+16*n]
-		start, count := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
-		switch {
-		case e[0] != 0 && e[0] != 0x80:
-			return table{} // program code of a file system's boot sector
-		case e[4] == 0 || count == 0:
-			continue
-		}
-
-		p := partition{start: start * 512, end: (start + count) * 512}
-		if e[4] == 0xee { // the protective entry covers the whole disk, of any size
-			p.end = 0
-		}
-
-		t.parts = append(t.parts, p)
-	}
-	if len(t.parts) > 0 {
-		t.name = "MBR"
-	}
-	return t
 }

@@ -81,6 +81,45 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
+// TestBoots: a loader is listed by the firmware that starts it. Code in the boot sector of an image with another loader may
+// be a loader for BIOS; without any loader that is known, nothing is.
+func TestBoots(t *testing.T) {
+	const mib = 1 << 20
+	for name, c := range map[string]struct {
+		names map[int]string
+		want  []string
+	}{
+		"none":               {nil, nil},
+		"code":               {map[int]string{0: "\xeb\x63"}, nil},
+		"UEFI":               {map[int]string{mib: "BOOTX64 EFI"}, []string{"uefi-x86_64"}},
+		"UEFI and code":      {map[int]string{0: "\xeb\x63", mib: "BOOTX64 EFI"}, []string{"bios", "uefi-x86_64"}},
+		"UEFI of two":        {map[int]string{mib: "BOOTX64 EFI", mib + 32: "BOOTAA64EFI"}, []string{"uefi-aarch64", "uefi-x86_64"}},
+		"GRUB":               {map[int]string{0x180: "GRUB"}, []string{"bios"}},
+		"syslinux":           {map[int]string{mib + 512: "ldlinux.sys", mib + 900: "LDLINUX SYS"}, []string{"bios"}},
+		"behind a partition": {map[int]string{3 * mib: "GRUB"}, nil},
+	} {
+		image := gpt(4*mib, 512)
+		for at, name := range c.names {
+			copy(image[at:], name)
+		}
+		d, err := describeFile(t.Context(), bytes.NewReader(image), maxSize)
+		require.NoError(t, err)
+		require.Equal(t, c.want, d.Boots, name)
+	}
+}
+
+// A disk image with a table for each sector size can be read from either disk.
+func TestTablesOfBothSectorSizes(t *testing.T) {
+	both := gpt(4<<20, 4096)
+	small := gpt(4<<20, 512)
+	copy(both[512:1024], small[512:1024])
+	binary.LittleEndian.PutUint64(both[512+72:], 64)
+	copy(both[64*512:], small[1024:1024+128*128])
+	binary.LittleEndian.PutUint32(both[512+16:], 0)
+	binary.LittleEndian.PutUint32(both[512+16:], crc32.ChecksumIEEE(both[512:512+92]))
+	require.Equal(t, Layout{0, 4 << 20}, ReadLayout(both))
+}
+
 // chunks returns at most so many bytes in a read.
 type chunks struct {
 	io.Reader
@@ -100,8 +139,8 @@ func TestDescribe(t *testing.T) {
 		want    Description
 		refused string
 	}{
-		"GPT":       {content: gpt(4<<20, 512), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures}},
-		"GPT, 4096": {content: gpt(4<<20, 4096), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures}},
+		"GPT":       {content: gpt(4<<20, 512), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures, Layout: Layout{512, 4 << 20}}},
+		"GPT, 4096": {content: gpt(4<<20, 4096), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures, Layout: Layout{4096, 4 << 20}}},
 		"GPT, cut": {
 			content: gpt(3<<20, 512),
 			refused: "the image is cut short: partition 2 ends at byte 4194304, and the image at byte 3145728",

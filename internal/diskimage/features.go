@@ -2,6 +2,7 @@ package diskimage
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 )
 
@@ -11,6 +12,7 @@ type feature struct {
 	text string // for operators
 	name string // as file systems or a boot sector keep it
 	boot bool   // it is looked for in the boot sector only
+	form string // of a loader: as in Description.Boots
 }
 
 type featureKind int
@@ -24,11 +26,11 @@ const (
 // knownFeatures are looked for by names in directories: ext4, XFS, btrfs and FAT keep those as
 // they are. In a compressed file system they are not found.
 var knownFeatures = []feature{
-	{kind: loaderUEFI, text: "UEFI", name: "BOOTX64 EFI"}, // FAT: 8 and 3 characters
-	{kind: loaderUEFI, text: "UEFI (arm64)", name: "BOOTAA64EFI"},
-	{kind: loaderBIOS, text: "GRUB", name: "GRUB", boot: true},
-	{kind: loaderBIOS, text: "syslinux", name: "ldlinux.sys"},
-	{kind: loaderBIOS, text: "syslinux", name: "LDLINUX SYS"},
+	{kind: loaderUEFI, text: "UEFI", name: "BOOTX64 EFI", form: "uefi-x86_64"}, // FAT: 8 and 3 characters
+	{kind: loaderUEFI, text: "UEFI (arm64)", name: "BOOTAA64EFI", form: "uefi-aarch64"},
+	{kind: loaderBIOS, text: "GRUB", name: "GRUB", boot: true, form: "bios"},
+	{kind: loaderBIOS, text: "syslinux", name: "ldlinux.sys", form: "bios"},
+	{kind: loaderBIOS, text: "syslinux", name: "LDLINUX SYS", form: "bios"},
 	{kind: configurer, text: "cloud-init", name: "cloud-init-generator"},
 	{kind: configurer, text: "cloud-init", name: "cloud-init-ds-identify"}, // without systemd
 	{kind: configurer, text: "Ignition", name: "ignition.firstboot"},       // CoreOS
@@ -40,6 +42,28 @@ type features struct {
 	found map[feature]bool
 	tail  []byte // the end of what was scanned: a name may go over two reads
 	read  int64  // bytes that were scanned; the first ones, of the boot sector, come at once
+	code  bool   // the boot sector has program code
+}
+
+// hasBootCode reports whether the boot sector at the beginning of a disk has program code.
+func hasBootCode(head []byte) bool {
+	return slices.ContainsFunc(head[:min(len(head), 440)], func(b byte) bool { return b != 0 })
+}
+
+// boots returns the boot forms of the loaders that were found. Program code that is not known, next to a loader for UEFI,
+// counts as a loader for BIOS.
+func (f *features) boots() []string {
+	var out []string
+	for _, x := range knownFeatures {
+		if x.form != "" && f.found[x] {
+			out = append(out, x.form)
+		}
+	}
+	if len(out) > 0 && f.code {
+		out = append(out, "bios")
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // scan looks at the next bytes of the image.

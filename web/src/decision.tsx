@@ -56,7 +56,7 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
               <label key={i} class="disk" data-disk={d.serial ?? d.path}>
                 <input type="radio" name={`disk-${q.id}`} checked={picked === i} disabled={!s || d.readOnly} onChange={() => setPicked(i)} />
                 <span>
-                  <b>{bytes(d.size)}</b> {d.model ?? "unknown model"} <span class="quiet">{[d.transport, d.rotational ? "rotational" : "", d.removable ? "removable" : "", d.readOnly ? "read-only" : "", d.path].filter(Boolean).join(" · ")}</span>
+                  <b>{bytes(d.size)}</b> {d.model ?? "unknown model"} <span class="quiet">{[d.transport, d.rotational ? "rotational" : "", d.removable ? "removable" : "", d.readOnly ? "read-only" : "", (d.sectorSize ?? 512) > 512 ? `${d.sectorSize}-byte sectors` : "", d.path].filter(Boolean).join(" · ")}</span>
                   <br />
                   <span class={d.blank ? "quiet" : "holds"}>{holds(d)}</span>
                   <br />

@@ -58,6 +58,7 @@ export interface Disk {
   model?: string;
   byID?: string[] | null;
   size: number;
+  sectorSize?: number;
   rotational?: boolean;
   removable?: boolean;
   readOnly?: boolean;
@@ -112,6 +113,8 @@ export interface Workflow {
   disk?: Disk | null;
   evidence?: string;
   installer?: boolean;
+  /** A later run that installed or wiped the machine, and whose record was deleted. */
+  supersededBy?: string;
   /** What fails and is tried again at this moment. */
   retrying?: string[] | null;
   started?: string;

@@ -1,0 +1,73 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// misfit returns why the images of the plan cannot be written to the disk, or could not start the machine from it; "" if
+// nothing is known against it. It compares what the server found in an image when it was stored. Of an image of another
+// server only the agent can know, which looks before its first write.
+//
+// An image that does not fit the disk is never written. An image without a loader for the machine's firmware is a question,
+// and an operator who answers it with a disk gets that image: the firmware's settings can be changed later.
+func (a *Activities) misfit(ctx context.Context, q BindRequest, d action.Disk, f action.Facts) (string, error) {
+	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	if err != nil {
+		return "", fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
+	}
+	if !slices.ContainsFunc(plan.Actions, writesImage) {
+		return "", nil
+	}
+	images, err := a.Catalogue.Images(ctx)
+	if err != nil {
+		return "", err
+	}
+
+	for n, x := range plan.Actions {
+		if n < q.From || !writesImage(x) {
+			continue
+		}
+		at := slices.IndexFunc(images, func(i inventory.Image) bool { return i.SHA256 == x.Environment["IMG_SHA256"] })
+		if at < 0 {
+			continue
+		}
+
+		img := images[at]
+		if err := action.ImageFits(img.SectorSize, img.DiskSize, d); err != nil {
+			return fmt.Sprintf("image %s cannot be written to disk %s (serial %q): %v", img.Name, d.Path, d.Serial, err), nil
+		}
+		if reason := cannotBoot(img, f); reason != "" && q.Selector == nil && !bringsLoader(plan.Actions[n+1:]) {
+			return reason + ": use another image, or name the disk to have this one written all the same", nil
+		}
+	}
+	return "", nil
+}
+
+// writesImage reports whether the action writes an image to the whole disk.
+func writesImage(x action.Action) bool {
+	native, _ := action.Native(x.Image)
+	return action.WritesWhole(native)
+}
+
+// bringsLoader reports whether one of the actions can make a disk start that its image alone does not.
+func bringsLoader(actions []action.Action) bool {
+	return slices.ContainsFunc(actions, func(x action.Action) bool {
+		native, ok := action.Native(x.Image)
+		return !ok || action.Describe(native).Loader
+	})
+}
+
+// cannotBoot returns why the machine's firmware finds no loader in the image; "" if it may find one.
+func cannotBoot(img inventory.Image, f action.Facts) string {
+	form := f.BootForm()
+	if form == "" || len(img.Boots) == 0 || slices.Contains(img.Boots, form) {
+		return ""
+	}
+	return fmt.Sprintf("image %s boots by %s only, and the machine boots by %s", img.Name, strings.Join(img.Boots, ", "), form)
+}

@@ -1,0 +1,115 @@
+package diskimage
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// Layout is what the partition table of a disk image requires of the disk.
+type Layout struct {
+	// SectorSize is the size in bytes of the logical sectors that the table counts in, 512 or 4096. A GPT is found
+	// by it (UEFI 2.10, 5.3.2), an MBR made in a file counts in 512. It is 0 if there is no table, or one of each size.
+	SectorSize int
+	// End is the offset in bytes of the end of the last partition; 0 if there is no table.
+	End int64
+}
+
+// ReadLayout reads the partition table in the first HeadSize bytes of a disk image.
+func ReadLayout(head []byte) Layout { return readTable(head).layout() }
+
+// readTable reads the partition table from the first bytes of a disk.
+func readTable(head []byte) table {
+	small, is512 := readGPT(head, 512)
+	large, is4096 := readGPT(head, 4096)
+	switch {
+	case is512 && is4096:
+		small.sector = 0
+		return small
+	case is512:
+		return small
+	case is4096:
+		return large
+	}
+	return readMBR(head)
+}
+
+// layout returns what a disk must have for the table to be read from it.
+func (t table) layout() Layout {
+	l := Layout{SectorSize: t.sector}
+	for _, p := range t.parts {
+		l.End = max(l.End, p.end)
+	}
+	return l
+}
+
+func readGPT(head []byte, sector int) (t table, ok bool) {
+	if len(head) < 3*sector || string(head[sector:sector+8]) != "EFI PART" {
+		return t, false
+	}
+
+	h := head[sector : 2*sector]
+	entries, count, size := binary.LittleEndian.Uint64(h[72:]), binary.LittleEndian.Uint32(h[80:]),
+		binary.LittleEndian.Uint32(h[84:])
+	length, sum := binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint32(h[16:])
+	if length < 92 || int(length) > sector || size < 128 || size > 4096 || count > 1024 || entries > HeadSize {
+		return t, false
+	}
+
+	plain := append([]byte{}, h[:length]...)
+	copy(plain[16:20], make([]byte, 4))
+	if crc32.ChecksumIEEE(plain) != sum {
+		return t, false
+	}
+
+	t.name, t.sector = "GPT", sector
+	for n := range int(count) {
+		at := int(entries)*sector + n*int(size)
+		if at+128 > len(head) || len(t.parts) == maxParts {
+			break
+		}
+
+		e := head[at : at+128]
+		if [16]byte(e[:16]) == ([16]byte{}) {
+			continue
+		}
+
+		first, last := binary.LittleEndian.Uint64(e[32:]), binary.LittleEndian.Uint64(e[40:])
+		if first > last || last > 1<<50 {
+			continue
+		}
+
+		t.parts = append(t.parts, partition{start: int64(first) * int64(sector), end: (int64(last) + 1) * int64(sector)})
+	}
+
+	return t, true
+}
+
+// readMBR reads the four entries of a boot sector. The boot sector of a file system looks the same
+// except for the entries.
+func readMBR(head []byte) (t table) {
+	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
+		return t
+	}
+
+	for n := range 4 {
+		e := head[446+16*n : 462+16*n]
+		start, count := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
+		switch {
+		case e[0] != 0 && e[0] != 0x80:
+			return table{} // program code of a file system's boot sector
+		case e[4] == 0 || count == 0:
+			continue
+		}
+
+		p := partition{start: start * 512, end: (start + count) * 512}
+		if e[4] == 0xee { // the protective entry covers the whole disk, of any size
+			p.end = 0
+		}
+
+		t.parts = append(t.parts, p)
+	}
+	if len(t.parts) > 0 {
+		t.name, t.sector = "MBR", 512
+	}
+	return t
+}
