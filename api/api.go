@@ -173,7 +173,7 @@ func newNouns(c Config) nouns {
 		store: s.Operations, runs: e.Runs, admission: admission, changed: &e.Agents.Changed, log: c.Log, now: c.Now,
 	}
 	starter := &starter{
-		runs: e.Runs, store: s.Workflows, machines: machines, templates: templates, images: images,
+		runs: e.Runs, store: s.Workflows, jobs: s.BMCJobs, machines: machines, templates: templates, images: images,
 		windows: s.Windows, operations: operations, admission: admission,
 	}
 	status := &statusRoutes{

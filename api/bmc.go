@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -51,24 +53,26 @@ func (b *bmcRoutes) routes() []httpapi.Route {
 type setPower struct {
 	byName
 	Action string `json:"action"`
+	Job    string `json:"job"` // name of the job; "" makes one
 	Force  bool   `json:"force"`
 }
 
 func (b *bmcRoutes) setPower(ctx context.Context, q setPower) (Started, error) {
 	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
-		Machine: q.Name, Job: newJobName(ctx, "power-"+q.Action), Tasks: []inventory.BMCTask{{Power: q.Action}}, Force: q.Force,
+		Machine: q.Name, Job: cmp.Or(q.Job, newJobName(ctx, "power-"+q.Action)), Tasks: []inventory.BMCTask{{Power: q.Action}}, Force: q.Force,
 	})
 }
 
 type setBootDevice struct {
 	byName
 	inventory.BootDevice
-	Force bool `json:"force"`
+	Job   string `json:"job"` // name of the job; "" makes one
+	Force bool   `json:"force"`
 }
 
 func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started, error) {
 	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
-		Machine: q.Name, Job: newJobName(ctx, "boot-"+q.Device),
+		Machine: q.Name, Job: cmp.Or(q.Job, newJobName(ctx, "boot-"+q.Device)),
 		Tasks: []inventory.BMCTask{{BootDevice: &q.BootDevice}}, Force: q.Force,
 	})
 }
@@ -117,7 +121,9 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 	}, nil
 }
 
-// startBMCJob validates in and starts the job.
+// startBMCJob validates in and starts the job. The name of a job is unique on its machine: the same order under the same name
+// returns the job that it has started, so that a client without an answer can repeat it. Another order under that name is
+// inventory.ErrConflict.
 func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
 	m, err := s.machines.find(ctx, in.Machine)
 	if err != nil {
@@ -129,6 +135,14 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 	if err := checkBMCJob(m, in); err != nil {
 		return Started{}, err
 	}
+	old, err := s.jobs.BMCJob(ctx, m.Name, in.Job)
+	if err == nil {
+		found := Started{Workflow: workflows.BMCJobID(m.Name, in.Job), Run: old.Run, Job: in.Job, Existing: true}
+		return found, sameJob(in, old.Tasks)
+	}
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return Started{}, err
+	}
 	reads := !slices.ContainsFunc(in.Tasks, func(t inventory.BMCTask) bool { return t.Power != powerStatus })
 	if !reads && !in.Force {
 		if err := s.refuseHeld(ctx, m.Name); err != nil {
@@ -136,11 +150,36 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 		}
 	}
 
-	started, err := s.start(ctx, engine.Start{
-		ID: workflows.BMCJobID(m.Name, in.Job), Type: workflows.BMCJobType, Machine: m.Name, Input: in,
-	})
-	started.Job = in.Job
+	id := workflows.BMCJobID(m.Name, in.Job)
+	run, err := s.runs.Start(ctx, engine.Start{ID: id, Type: workflows.BMCJobType, Machine: m.Name, Input: in, Once: true})
+	started := Started{Workflow: id, Run: run, Job: in.Job}
+	var busy *engine.BusyError
+	switch {
+	case errors.As(err, &busy): // its record may not be written yet
+		var old workflows.BMCJobInput
+		if err := s.runs.Input(ctx, id, busy.Run, &old); err != nil {
+			return Started{}, err
+		}
+		started.Run, started.Existing = busy.Run, true
+		return started, sameJob(in, old.Tasks)
+	case errors.Is(err, engine.ErrUncertain):
+		return Started{}, hint(fmt.Errorf("job %q of machine %q: %w", in.Job, m.Name, err),
+			fmt.Sprintf("ingot bmc job get %s %s   # or order it again under this name: it is started once", m.Name, in.Job))
+	}
 	return started, err
+}
+
+// sameJob refuses a job if its name is that of a job with other tasks.
+func sameJob(in workflows.BMCJobInput, tasks []inventory.BMCTask) error {
+	order := func(t inventory.BMCTask) inventory.BMCTask {
+		t.State, t.Message, t.Seconds = "", "", 0
+		return t
+	}
+	if slices.EqualFunc(in.Tasks, tasks, func(a, b inventory.BMCTask) bool { return reflect.DeepEqual(order(a), order(b)) }) {
+		return nil
+	}
+	return hint(fmt.Errorf("machine %q has a job %q with other tasks: give this one another name: %w", in.Machine, in.Job,
+		inventory.ErrConflict), "ingot bmc job get "+in.Machine+" "+in.Job)
 }
 
 // refuseHeld returns a conflict if a run holds the machine.

@@ -21,6 +21,8 @@ type Started struct {
 	Workflow string `json:"workflow"`
 	Run      string `json:"run"`
 	Job      string `json:"job,omitempty"`
+	// Existing: a job of this name and with these tasks was started before, and no other one was.
+	Existing bool `json:"existing,omitempty"`
 }
 
 // Installation is the body of the routes that install a machine: fields that override those
@@ -62,6 +64,7 @@ func (a *admission) check(ctx context.Context) error {
 type starter struct {
 	runs       *engine.Runs
 	store      WorkflowStore
+	jobs       BMCJobStore
 	windows    WindowStore
 	machines   *machines
 	templates  *templates

@@ -13,18 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ViewStore reads machines with their grants, latest runs and agents.
+// ViewStore reads machines with their grants, shown runs and agents.
 type ViewStore interface {
 	MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error)
 	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
 	Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error)
 }
 
-// A MachineView is a machine with its netboot window, latest run and agent.
+// A MachineView is a machine with its netboot window, shown run and agent.
 type MachineView struct {
 	inventory.Machine
 	Netboot  inventory.Netboot   `json:"netboot"`
-	Workflow *inventory.Workflow `json:"workflow"` // latest run, or null
+	Workflow *inventory.Workflow `json:"workflow"` // an open run, or the latest that installed or wiped it, or null
 	// Installed is what the last run that wrote to the disk installed; nil if the inventory
 	// knows of none.
 	Installed *inventory.Installed `json:"installed,omitempty"`

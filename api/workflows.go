@@ -166,7 +166,8 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 	}
 	found, err := w.runs.Latest(ctx, m.Name)
 	if errors.Is(err, inventory.ErrNotFound) {
-		err = hint(fmt.Errorf("machine %q has had no workflow: %w", m.Name, inventory.ErrNotFound), "ingot machine provision "+m.Name)
+		err = hint(fmt.Errorf("machine %q has no open run, and was never installed or wiped: %w", m.Name, inventory.ErrNotFound),
+			"ingot machine provision "+m.Name)
 	}
 	if err != nil {
 		return found, err

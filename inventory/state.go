@@ -2,7 +2,7 @@ package inventory
 
 import "time"
 
-// A MachineState is a machine with its latest run and agent.
+// A MachineState is a machine with its open run, or the latest that installed or wiped it, and its agent.
 type MachineState struct {
 	Machine
 	Grant    Grant

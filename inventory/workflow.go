@@ -115,6 +115,11 @@ type Workflow struct {
 	Seq int64 `json:"seq,omitempty"`
 }
 
+// IsOrder reports whether the run is for installing or wiping its machine. The state of a machine comes from such runs.
+func (w Workflow) IsOrder() bool {
+	return w.Type == TypeProvision || w.Type == TypeReprovision || w.Type == TypeDecommission
+}
+
 // AwaitsPerson reports whether the run waits for an operator's decision, or for an
 // operator to press the machine's power button.
 func (w Workflow) AwaitsPerson() bool {
@@ -283,7 +288,7 @@ type RunPage struct {
 // MachineFilter narrows a list of machines; zero fields do not count.
 type MachineFilter struct {
 	Labels     map[string]string // all of them
-	State      string            // of the latest run
+	State      string            // of the shown run: MachineState
 	After      string            // only machines whose name comes after this one
 	Descending bool              // by name, the last first
 	Limit      int               // 0 = all

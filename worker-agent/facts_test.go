@@ -72,7 +72,16 @@ func TestFacts(t *testing.T) {
 		"/dev/sda":     "ZA1234|0x5000c500a1b2c3d4|scsi|SN05|4194304/0|[/dev/disk/by-id/wwn-0x5000c500a1b2c3d4 /dev/disk/by-id/scsi-35000c500a1b2c3d4 /dev/disk/by-id/scsi-SSEAGATE_ST1_ZA1234]",
 	}
 	for _, d := range f.Disks {
-		if got := fmt.Sprintf("%s|%s|%s|%s|%d/%d|%v", d.Serial, d.WWN, d.Transport, d.Firmware, d.Size, d.SectorSize, d.ByID); got != want[d.Path] {
+		if got := fmt.Sprintf(
+			"%s|%s|%s|%s|%d/%d|%v",
+			d.Serial,
+			d.WWN,
+			d.Transport,
+			d.Firmware,
+			d.Size,
+			d.SectorSize,
+			d.ByID,
+		); got != want[d.Path] {
 			t.Errorf("%s: %s, want %s", d.Path, got, want[d.Path])
 		}
 		if d.Blank {

@@ -242,15 +242,20 @@ func (r *machineRun) bootStages() []bootStage {
 
 // waitForBoot waits until the agent or the installer is up, stage by stage. It returns false
 // if the machine stayed silent.
+//
+// Every host on the network can forge the packets that end a stage. So no stage ends before the
+// time that the firmware has for its first packet: otherwise a server would be switched off in the
+// middle of its self-test.
 func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	stages := r.bootStages()
 	up := stages[len(stages)-1].done
 	if r.manual {
-		if err := r.waitForOperatorToPowerOn(ctx, stages[0].done); err != nil {
+		if err := r.waitForOperatorToPowerOn(ctx, up); err != nil {
 			return false, err
 		}
 	}
 
+	began := workflow.Now(ctx)
 	for _, stage := range stages {
 		if stage.done() {
 			continue
@@ -266,12 +271,13 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 
 		// Every wait gets its whole window: the power operation may have taken long.
 		renew := func(d time.Duration) error { return r.renewNetboot(ctx, d) }
+		limit := max(stage.limit, untilDHCP-workflow.Now(ctx).Sub(began))
 		if !up() {
-			if err := renew(stage.limit); err != nil {
+			if err := renew(limit); err != nil {
 				return false, err
 			}
 		}
-		w := wait{limit: stage.limit, served: true, prolong: renew}
+		w := wait{limit: limit, served: true, prolong: renew}
 		if _, _, err := r.waitFor(ctx, w, func() bool { return stage.done() || r.bootLost() }); err != nil {
 			return false, err
 		}
@@ -283,40 +289,62 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 }
 
 // waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a
-// deadline, until the operator confirms it or the machine is heard. Network boot must
-// already be open: otherwise the machine would boot its disk.
-func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, heard func() bool) error {
-	if heard() {
+// deadline, until the boot has begun: the operator confirms it, a file under the run's secret path
+// was delivered, or the agent or installer is up. Earlier packets can be forged, and are only shown:
+// they would use up a boot of a machine that was never switched on. Network boot must already be
+// open: otherwise the machine would boot its disk.
+func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bool) error {
+	s := &r.signals
+	begun := func() bool {
+		return s.poweredOn || s.heard.hasAny(inventory.EventKernel, inventory.EventInitrd) || up()
+	}
+	if begun() {
 		return nil
 	}
 
 	r.record.Next = "ingot workflow powered-on " + r.owner.Machine
-	if err := r.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)", r.boot.number); err != nil {
-		return err
-	}
-
 	r.budget.pause(workflow.Now(ctx))
-	for {
-		ok, err := workflow.AwaitWithTimeout(ctx, reminder, func() bool {
-			return r.signals.poweredOn || heard() || r.signals.fenced
+	for first := true; ; first = false {
+		shown := s.shownPackets()
+		err := r.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)%s", r.boot.number, shown)
+		if err != nil {
+			return err
+		}
+		if !first {
+			if err := r.renewNetboot(ctx, reminder); err != nil {
+				return err
+			}
+		}
+
+		_, err = workflow.AwaitWithTimeout(ctx, reminder, func() bool {
+			return begun() || s.fenced || s.shownPackets() != shown
 		})
 		switch {
 		case err != nil:
 			return err
-		case r.signals.fenced:
+		case s.fenced:
 			return r.fencedError()
-		}
-		if ok {
-			break
-		}
-		if err := r.renewNetboot(ctx, reminder); err != nil {
-			return err
+		case begun():
+			r.record.Next = ""
+			r.budget.resume(workflow.Now(ctx))
+			return nil
 		}
 	}
+}
 
-	r.record.Next = ""
-	r.budget.resume(workflow.Now(ctx))
-	return nil
+// shownPackets says which packets have come from the machine's address in the present boot, the
+// furthest of them; "" for none.
+func (s *signals) shownPackets() string {
+	for _, p := range []struct{ kind, text string }{
+		{inventory.EventScript, "the boot script was fetched"},
+		{inventory.EventLoader, "the boot loader was fetched"},
+		{inventory.EventDHCP, "an address was asked for"},
+	} {
+		if s.heard[p.kind] {
+			return "; seen so far: " + p.text
+		}
+	}
+	return ""
 }
 
 // resolveClaimConflict stops a run whose claim was presented twice. A report under that

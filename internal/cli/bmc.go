@@ -119,6 +119,9 @@ func runJob(c *call, machine, route string, in any) error {
 		return err
 	}
 
+	if st.Value.Existing {
+		c.note("Job %s of %s was started before, and is not started again.", st.Value.Job, machine)
+	}
 	a, err := waitForJob(c, machine, st.Value.Job)
 	if err != nil {
 		return err
@@ -202,12 +205,15 @@ func jobCreateCommand(o *options) *cobra.Command {
 power:soft, power:cycle, power:reset, power:status, boot:DEVICE with DEVICE
 pxe, http, disk, cdrom, bios or none, and then ,efi and ,persistent as needed,
 media:URL, which inserts an image into the virtual CD drive, or media:, which
-ejects it.`,
+ejects it.
+
+A job with the name and the tasks of an earlier one is not started again: the
+earlier one is shown. So a job that may have begun is repeated with --name.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
 
 	tasks := cmd.Flags().StringArray("task", nil, "task; repeatable, in order")
-	name := cmd.Flags().String("name", "", "the job's name (default: a generated one)")
+	name := cmd.Flags().String("name", "", "the job's name, unique on the machine (default: a generated one)")
 	var force, yes bool
 	addForceFlags(cmd, &force, &yes)
 	requireFlags(cmd, "task")

@@ -35,7 +35,7 @@ func machineListCommand(o *options) *cobra.Command {
 			Example: "  ingot machine list --output json\n  ingot machine list --label rack=a1 --state FAILED\n" +
 				"  ingot machine list --limit 50 --after node-50",
 		},
-		filters: []filter{labelFilter(), stateFilter("only those whose last run is in this state")},
+		filters: []filter{labelFilter(), stateFilter("only those whose open run, or last installation or wipe, is in this state")},
 		sort:    "name",
 		route:   client.Path("machines"), empty: "no machines; add one: ingot machine add --help",
 		head: []string{

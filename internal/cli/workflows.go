@@ -22,7 +22,7 @@ import (
 
 func workflowCommand(o *options) *cobra.Command {
 	return group("workflow", "Workflows: runs that are open or over",
-		"  ingot workflow list --open\n  ingot workflow get node-1            # the machine's latest run\n"+
+		"  ingot workflow list --open\n  ingot workflow get node-1            # the machine's open run, or its last installation or wipe\n"+
 			"  ingot workflow retry node-1 --from failed-step",
 		workflowCreateCommand(o), workflowListCommand(o), workflowGetCommand(o), workflowEventsCommand(o),
 		workflowLogsCommand(o), workflowRetryCommand(o), workflowDecideCommand(o), workflowCancelCommand(o),
@@ -44,7 +44,7 @@ func runCommand(o *options, cmd *cobra.Command, run func(c *call, a client.Answe
 
 var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// findRun returns the run given by a run id, or a machine's latest run.
+// findRun returns the run given by a run id, or a machine's open run or latest order.
 func findRun(c *call, arg string) (client.Answer[inventory.Workflow], error) {
 	ofMachine := client.Path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
 	if !runID.MatchString(arg) {

@@ -51,9 +51,15 @@ type Start struct {
 	Machine, Template string // "" for an operation
 	Image             string
 	Input             any
+	// Once: the id is that of one order. If a run of this id exists, open or ended, no other is started, and the error is a
+	// BusyError.
+	Once bool
 }
 
-// A BusyError means that another run with the same workflow id is open.
+// ErrUncertain: Temporal did not answer a start in time, and may have carried it out.
+var ErrUncertain = errors.New("Temporal did not answer, and it may have begun: look before you order it again")
+
+// A BusyError means that another run with the same workflow id is open, or, for Start.Once, exists.
 type BusyError struct{ ID, Run string }
 
 func (b *BusyError) Error() string { return fmt.Sprintf("%s is running as run %s", b.ID, b.Run) }
@@ -98,13 +104,17 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	if err != nil {
 		return "", nil, err
 	}
+	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	if w.Once {
+		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
+	}
 	handle, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:        w.ID,
 		TaskQueue: workflows.TaskQueue,
 		// Both are needed: otherwise the SDK returns the open run as if it were new.
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
-		WorkflowIDReusePolicy:                    enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		WorkflowIDReusePolicy:                    reuse,
 		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
 		Memo:                                     memo,
 		// If this process has a worker, it can start at once.
@@ -114,6 +124,9 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	if errors.As(err, &busy) {
 		return r.takeKeyed(ctx, tc, w.ID, busy.RunId, input)
 	}
+	if isAway(err) {
+		return "", nil, inventory.Hint{Err: fmt.Errorf("starting %q: %w: %w", w.ID, ErrUncertain, err), Next: "ingot workflow list --open"}
+	}
 	if err != nil {
 		return "", nil, fmt.Errorf("starting %q: %w", w.ID, err)
 	}
@@ -121,12 +134,27 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	return handle.GetRunID(), input, nil
 }
 
+// Input reads the input of a run into in, which is a pointer.
+func (r *Runs) Input(ctx context.Context, id, run string, in any) error {
+	tc, err := r.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	first, err := tc.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT).Next()
+	if err != nil {
+		return fmt.Errorf("reading the input of run %q: %w", run, err)
+	}
+	return r.converter.FromPayloads(first.GetWorkflowExecutionStartedEventAttributes().GetInput(), in)
+}
+
 // Start starts a run of a machine, remembers it, and returns its run id.
 func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	began := r.now()
 	run, input, err := r.Execute(ctx, w)
 	var busy *BusyError
-	if errors.As(err, &busy) && r.awaitClosed(ctx, busy) {
+	if errors.As(err, &busy) && !w.Once && r.awaitClosed(ctx, busy) {
 		run, input, err = r.Execute(ctx, w)
 	}
 	if err != nil {
@@ -243,7 +271,7 @@ func (r *Runs) Find(ctx context.Context, run string) (inventory.Workflow, error)
 	}
 }
 
-// Latest returns the newest run of a machine.
+// Latest returns the run that makes a machine's state: an open run, or the latest that installed or wiped it.
 func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, error) {
 	w, err := r.store.LatestWorkflow(ctx, machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -255,6 +283,9 @@ func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, 
 	}
 	if stored, err := r.store.Workflow(ctx, f.Run); err == nil {
 		r.Forget(f.Run)
+		if inventory.Final(stored.State) && !stored.IsOrder() {
+			return w, err
+		}
 		return stored, nil
 	}
 

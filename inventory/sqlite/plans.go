@@ -89,10 +89,11 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 // Successor returns the newest run that installed or wiped the machine of a run and began after it; "" if there
 // is none, or no such run. Inspections and BMC jobs do not count. A successor whose record was deleted counts.
 func (s *Store) Successor(ctx context.Context, run string) (string, error) {
-	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT later.run FROM workflow later
-			WHERE later.machine = w.machine AND later.rowid > w.rowid AND json_extract(later.doc, '$.type') IN (?2, ?3, ?4)
-			ORDER BY later.rowid DESC LIMIT 1), json_extract(w.doc, '$.supersededBy'), '')
-		FROM workflow w WHERE w.run = ?1`, run, inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission)
+	// A record can be stored late, and a clock can be set back: whichever says that a run is later is believed.
+	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT run FROM workflow
+			WHERE machine = w.machine AND (rowid > w.rowid OR started > w.started) AND `+isOrder+`
+			ORDER BY started DESC, rowid DESC LIMIT 1), json_extract(w.doc, '$.supersededBy'), '')
+		FROM workflow w WHERE w.run = ?`, run)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return "", nil
 	}

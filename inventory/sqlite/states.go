@@ -10,13 +10,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// MachineStates returns machines with their grants, latest runs and agents, by name: those in
+// MachineStates returns machines with their grants, shown runs and agents, by name: those in
 // names, or all if names is nil. It always uses a single statement.
 func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	q := selection{query: "SELECT " + machineColumns + ", " + joinedGrantColumns + `, coalesce(w.doc, '') AS run_doc,
 		coalesce(w.started, 0) AS run_started,
 		coalesce((SELECT last_seen FROM agent a WHERE a.machine = m.name ORDER BY a.epoch DESC, a.boot DESC LIMIT 1), 0) AS last_seen
-		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name ` + latestRun + " WHERE true"}
+		FROM machine m LEFT JOIN grant_ g ON g.machine = m.name ` + joinShownRun + " WHERE true"}
 	list, err := toJSON(names)
 	if err != nil {
 		return nil, fmt.Errorf("reading machines: %w", err)
@@ -45,7 +45,7 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 		}
 		w, err := workflowRow{docRow[inventory.Workflow]{r.RunDoc}, r.RunStarted}.value()
 		if err != nil {
-			return nil, fmt.Errorf("reading the latest run of machine %q: %w", r.Name, err)
+			return nil, fmt.Errorf("reading the run of machine %q: %w", r.Name, err)
 		}
 		out[i].Workflow = &w
 	}
@@ -53,16 +53,29 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 	return out, nil
 }
 
-// latestRun joins the latest run of machine m as w.
-const latestRun = `LEFT JOIN workflow w ON w.rowid = (SELECT l.rowid FROM workflow l WHERE l.machine = m.name
-	ORDER BY l.started DESC, l.rowid DESC LIMIT 1)`
+// isOrder selects the records of runs that install or wipe a machine. Its text is that of the index workflow_order.
+const isOrder = "json_extract(doc, '$.type') IN ('Provision', 'Reprovision', 'Decommission')"
+
+// shownRun is the row of the run that makes the state of a machine, whose name is the SQL expression: an open run, one that
+// installs or wipes it before any other, or else the latest that installed or wiped it. NULL if there is none: a job of its
+// BMC or an inspection says nothing about what is on its disks.
+func shownRun(machine string) string {
+	return `coalesce(
+		(SELECT rowid FROM workflow WHERE machine = ` + machine + ` AND final = 0
+			ORDER BY ` + isOrder + ` DESC, started DESC, rowid DESC LIMIT 1),
+		(SELECT rowid FROM workflow WHERE machine = ` + machine + ` AND ` + isOrder + `
+			ORDER BY started DESC, rowid DESC LIMIT 1))`
+}
+
+// joinShownRun joins the shown run of machine m as w.
+var joinShownRun = "LEFT JOIN workflow w ON w.rowid = " + shownRun("m.name")
 
 // hasLabel requires that machine m carries a label.
 const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
 
 // MachineNames returns the names of the machines that f selects, by name.
 func (s *Store) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
-	q := selection{query: "SELECT m.name FROM machine m " + latestRun + " WHERE true"}
+	q := selection{query: "SELECT m.name FROM machine m " + joinShownRun + " WHERE true"}
 	q.where(f.State != "", "w.state = ?", f.State)
 	for k, v := range f.Labels {
 		q.where(true, hasLabel, k, v)

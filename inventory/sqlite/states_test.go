@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,12 +22,12 @@ func TestMachineStates(t *testing.T) {
 	require.NoError(t, err)
 	for n, state := range []string{inventory.StateSuccess, inventory.StateRunning} {
 		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
-			Run: fmt.Sprintf("run-%d", n), ID: "machine/m1", Machine: "m1", State: state,
+			Run: fmt.Sprintf("run-%d", n), ID: "machine/m1", Type: inventory.TypeProvision, Machine: "m1", State: state,
 			Phase: "agent", Started: w.in(time.Duration(n) * time.Minute),
 		}))
 	}
 	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
-		Run: "other", ID: "machine/m2", Machine: "m2", State: inventory.StateFailed,
+		Run: "other", ID: "machine/m2", Type: inventory.TypeProvision, Machine: "m2", State: inventory.StateFailed,
 		Phase: "failed", Started: w.in(0),
 	}))
 
@@ -61,6 +62,81 @@ func TestMachineStates(t *testing.T) {
 	open, err := w.OpenRuns(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []inventory.OpenRun{{Run: "run-1", Machine: "m1"}}, open)
+}
+
+// The state of a machine comes from the runs that install or wipe it, and from any run that is open.
+func TestShownRun(t *testing.T) {
+	const (
+		provision, reprovision, decommission = inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission
+		inspect, job                         = inventory.TypeInspect, inventory.TypeBMCJob
+		success, failed, running             = inventory.StateSuccess, inventory.StateFailed, inventory.StateRunning
+	)
+	type run struct{ kind, state string }
+	for name, c := range map[string]struct {
+		runs []run
+		want int // index of the run; -1 = none
+	}{
+		"no run":                              {nil, -1},
+		"a power status of a failed machine":  {[]run{{provision, failed}, {job, success}}, 0},
+		"a failed power job of a ready one":   {[]run{{provision, success}, {job, failed}}, 0},
+		"a job under way":                     {[]run{{provision, success}, {job, running}}, 1},
+		"a job of a new machine":              {[]run{{job, failed}}, -1},
+		"an inspection of a ready machine":    {[]run{{reprovision, success}, {inspect, failed}}, 0},
+		"an inspection under way":             {[]run{{reprovision, success}, {inspect, running}}, 1},
+		"a job during an installation":        {[]run{{provision, running}, {job, running}}, 0},
+		"a job that ended in an installation": {[]run{{provision, running}, {job, success}}, 0},
+		"a wipe after an installation":        {[]run{{provision, success}, {decommission, success}, {inspect, success}}, 1},
+		"an installation after a wipe":        {[]run{{decommission, success}, {job, success}, {provision, failed}}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := t.Context()
+			require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2)}, false, "test"))
+			for n, r := range append([]run{{provision, failed}}, c.runs...) { // the first one is another machine's
+				require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+					Run: fmt.Sprint(n - 1), Type: r.kind, Machine: map[bool]string{true: "m2", false: "m1"}[n == 0], State: r.state,
+					Phase: "x", Started: w.in(time.Duration(n) * time.Minute),
+				}))
+			}
+
+			states, err := w.MachineStates(ctx, []string{"m1"})
+			require.NoError(t, err)
+			latest, err := w.LatestWorkflow(ctx, "m1")
+			if c.want < 0 {
+				require.Nil(t, states[0].Workflow)
+				require.ErrorIs(t, err, inventory.ErrNotFound)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint(c.want), states[0].Workflow.Run)
+			require.Equal(t, latest, *states[0].Workflow)
+			for _, state := range []string{success, failed, running} {
+				names, err := w.MachineNames(ctx, inventory.MachineFilter{State: state})
+				require.NoError(t, err)
+				require.Equal(t, state == c.runs[c.want].state, slices.Contains(names, "m1"), state)
+			}
+		})
+	}
+}
+
+// The SQL text and the method name the same types, and the index is used.
+func TestIsOrder(t *testing.T) {
+	w := newWorld(t)
+	for _, kind := range []string{
+		inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission, inventory.TypeInspect, inventory.TypeBMCJob,
+		inventory.TypeRecover, inventory.TypeMigrate, inventory.TypeGenesis, "",
+	} {
+		var found bool
+		require.NoError(t, w.ro.Get(&found, "SELECT "+isOrder+" FROM (SELECT json_object('type', ?) AS doc)", kind))
+		require.Equal(t, inventory.Workflow{Type: kind}.IsOrder(), found, kind)
+	}
+	var steps []struct {
+		ID, Parent int
+		NotUsed    int `db:"notused"`
+		Detail     string
+	}
+	require.NoError(t, w.ro.Select(&steps, "EXPLAIN QUERY PLAN SELECT "+shownRun("'m1'")))
+	require.Contains(t, fmt.Sprint(steps), "workflow_order")
 }
 
 // TestFollow calls every method that changes the page of a machine.

@@ -87,10 +87,10 @@ func (s *Store) Workflow(ctx context.Context, run string) (inventory.Workflow, e
 	return s.workflowBy(ctx, fmt.Sprintf("reading the record of run %q", run), "run = ?", run)
 }
 
-// LatestWorkflow returns the record of the machine's run that started most recently.
+// LatestWorkflow returns the record of the run that makes the machine's state, as in MachineStates: an open run, or the
+// latest that installed or wiped it.
 func (s *Store) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
-	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine),
-		"machine = ? ORDER BY started DESC, rowid DESC LIMIT 1", machine)
+	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine), "rowid = "+shownRun("?1"), machine)
 }
 
 func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any) (inventory.Workflow, error) {
@@ -136,18 +136,17 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 func deleteRecord(ctx context.Context, tx *sqlx.Tx, run string) (machine string, err error) {
 	var gone struct {
 		Machine, Type string
-		At            int64
+		At, Started   int64
 	}
 	err = get(ctx, tx, &gone, `DELETE FROM workflow WHERE run = ?1 AND final = 1
 		AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1)
-		RETURNING machine, coalesce(json_extract(doc, '$.type'), '') AS type, rowid AS at`, run)
+		RETURNING machine, coalesce(json_extract(doc, '$.type'), '') AS type, rowid AS at, started`, run)
 	if err != nil {
 		return "", err
 	}
-	switch gone.Type {
-	case inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission:
-		err = do(ctx, tx, "UPDATE workflow SET doc = json_set(doc, '$.supersededBy', ?) WHERE machine = ? AND rowid < ?",
-			run, gone.Machine, gone.At)
+	if (inventory.Workflow{Type: gone.Type}).IsOrder() {
+		err = do(ctx, tx, `UPDATE workflow SET doc = json_set(doc, '$.supersededBy', ?)
+			WHERE machine = ? AND (rowid < ? OR started < ?)`, run, gone.Machine, gone.At, gone.Started)
 		if err != nil {
 			return "", err
 		}

@@ -8,6 +8,7 @@ import (
 
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/api/serviceerror"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
@@ -35,6 +36,8 @@ type Temporal struct {
 	Update  func(context.Context) error
 	Signals []string
 	Arrived chan struct{}
+	// Late: a start is carried out, and its answer does not come.
+	Late bool
 	// Called is called before and after each call that starts, signals, updates or cancels a run, or asks for one; nil: nothing.
 	Called func()
 }
@@ -54,6 +57,7 @@ type Run struct {
 	Status  enumspb.WorkflowExecutionStatus
 	Result  any
 	Cancels int
+	Input   any
 	Busy    string // with a workflow task, or with an activity
 	Memo    map[string]any
 	First   string // the run that continued as this one; "": none
@@ -99,6 +103,9 @@ func (f *Temporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflowOpti
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	f.Options, f.Types, f.Inputs = append(f.Options, o), append(f.Types, kind.(string)), append(f.Inputs, args[0])
+	if latest := f.Latest[o.ID]; latest != "" && o.WorkflowIDReusePolicy == enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE {
+		return nil, serviceerror.NewWorkflowExecutionAlreadyStarted("already started", "", latest)
+	}
 	for _, r := range f.Runs {
 		if r.ID == o.ID && r.Status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
 			if o.WorkflowIDConflictPolicy != enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL || !o.WorkflowExecutionErrorWhenAlreadyStarted {
@@ -107,9 +114,48 @@ func (f *Temporal) ExecuteWorkflow(_ context.Context, o client.StartWorkflowOpti
 			return nil, serviceerror.NewWorkflowExecutionAlreadyStarted("already started", "", r.Run)
 		}
 	}
-	r := &Run{ID: o.ID, Run: fmt.Sprintf("run-%d", len(f.Runs)+1), Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, Memo: o.Memo}
+	r := &Run{
+		ID:     o.ID,
+		Run:    fmt.Sprintf("run-%d", len(f.Runs)+1),
+		Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING,
+		Memo:   o.Memo,
+		Input:  args[0],
+	}
 	f.Runs[r.Run], f.Latest[o.ID] = r, r.Run
+	if f.Late {
+		return nil, context.DeadlineExceeded
+	}
 	return fakeHandle{f, r}, nil
+}
+
+// GetWorkflowHistory is the method of client.Client. It returns the first event alone.
+func (f *Temporal) GetWorkflowHistory(
+	_ context.Context, id, run string, _ bool, _ enumspb.HistoryEventFilterType,
+) client.HistoryEventIterator {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	r, err := f.find(id, run)
+	return firstEvent{r, err}
+}
+
+// firstEvent is an iterator over the first event of a run.
+type firstEvent struct {
+	run *Run
+	err error
+}
+
+// HasNext is the method of client.HistoryEventIterator.
+func (e firstEvent) HasNext() bool { return true }
+
+// Next is the method of client.HistoryEventIterator.
+func (e firstEvent) Next() (*historypb.HistoryEvent, error) {
+	if e.err != nil {
+		return nil, e.err
+	}
+	input, err := converter.GetDefaultDataConverter().ToPayloads(e.run.Input)
+	return &historypb.HistoryEvent{Attributes: &historypb.HistoryEvent_WorkflowExecutionStartedEventAttributes{
+		WorkflowExecutionStartedEventAttributes: &historypb.WorkflowExecutionStartedEventAttributes{Input: input},
+	}}, err
 }
 
 func (f *Temporal) find(id, run string) (*Run, error) {

@@ -165,7 +165,7 @@ function RunButtons({ machine: m, workflow: w }: { machine: MachineView; workflo
   const off = requests.busy !== "";
   const own = w.type === undefined || w.type !== "BMCJob";
   const power = !isOver(w) && w.phase === "power" && manual(m);
-  const retry = isOver(w) && w.state !== "SUCCESS" && w.type !== "Inspect" && w.type !== "BMCJob";
+  const retry = isOver(w) && w.state !== "SUCCESS" && !w.supersededBy;
   const done = w.type !== "Decommission" && (w.actions ?? []).some((a) => a.state === "SUCCESS");
   const cancel = !isOver(w) && own && w.phase !== "disarm";
   if (!power && !retry && !cancel) return null;

@@ -175,7 +175,7 @@ export function doing(m: MachineView, now: number): string {
   if (isOver(w) && m.standing) return m.standing.state === "quarantined" ? "Quarantined" : "Decommissioned: wiped, off, available";
   if (isOver(w)) {
     const when = at(w.ended) ? `, ${span((now - at(w.ended)) / 1000)} ago` : "";
-    if (w.state === "SUCCESS") return (w.type === "Inspect" ? "Inspected" : w.type === "BMCJob" ? "BMC job done" : "Installed and ready") + when;
+    if (w.state === "SUCCESS") return `Installed and ready${when}`;
     if (w.state === "CANCELLED") return `${what} cancelled${when}`;
     if (w.state === "TIMEOUT") return `${what} ran out of time${when}`;
     return `${what} failed${when}`;
