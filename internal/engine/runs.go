@@ -56,7 +56,7 @@ type Start struct {
 	Once bool
 }
 
-// ErrUncertain: Temporal did not answer a start in time, and may have carried it out.
+// ErrUncertain means that Temporal did not answer a start in time, and may have carried it out.
 var ErrUncertain = errors.New("Temporal did not answer, and it may have begun: look before you order it again")
 
 // A BusyError means that another run with the same workflow id is open, or, for Start.Once, exists.
