@@ -16,16 +16,16 @@ const Protocol = 2
 
 // An Action is one rendered step of a template for the agent.
 type Action struct {
-	Name        string            `json:"name"`
-	Task        string            `json:"task,omitempty"`
-	Image       string            `json:"image"` // as written in the template; see Native
-	Command     []string          `json:"command,omitempty"`
-	Environment map[string]string `json:"environment,omitempty"` // may contain secrets: never logged
-	Volumes     []string          `json:"volumes,omitempty"`
-	PID         string            `json:"pid,omitempty"`
-	Timeout     Seconds           `json:"timeout"`             // > 0
-	OnTimeout   []string          `json:"onTimeout,omitempty"` // see ParseHandler
-	OnFailure   []string          `json:"onFailure,omitempty"` // see ParseHandler
+	Name        string      `json:"name"`
+	Task        string      `json:"task,omitempty"`
+	Image       string      `json:"image"` // as written in the template; see Native
+	Command     []string    `json:"command,omitempty"`
+	Environment Environment `json:"environment,omitempty"` // may contain secrets: never logged
+	Volumes     []string    `json:"volumes,omitempty"`
+	PID         string      `json:"pid,omitempty"`
+	Timeout     Seconds     `json:"timeout"`             // > 0
+	OnTimeout   []string    `json:"onTimeout,omitempty"` // see ParseHandler
+	OnFailure   []string    `json:"onFailure,omitempty"` // see ParseHandler
 }
 
 // Seconds is a duration that is encoded in JSON as a number of seconds.

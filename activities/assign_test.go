@@ -1,6 +1,7 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -22,6 +23,7 @@ type planned struct {
 	lost     error // why there is no plan
 	assigned []inventory.Assignment
 	spared   []action.DiskID
+	userData string // other than a cloud-config
 }
 
 func (p *planned) Machine(context.Context, string) (inventory.Machine, error) {
@@ -29,7 +31,7 @@ func (p *planned) Machine(context.Context, string) (inventory.Machine, error) {
 }
 
 func (p *planned) UserData(context.Context, string) (user, vendor inventory.Secret, err error) {
-	return inventory.NewSecret("#cloud-config"), vendor, nil
+	return inventory.NewSecret(cmp.Or(p.userData, "#cloud-config")), vendor, nil
 }
 
 func (p *planned) DiskWritten(context.Context, inventory.Owner, action.Disk) error { return nil }

@@ -39,7 +39,7 @@ func TestImagesAfterAMove(t *testing.T) {
 			)
 		}
 		x := s.assigned[0].Payload.Action
-		require.Equal(t, map[string]string{"IMG_URL": at + "/debian-12", "OTHER": "http://192.0.2.9/images/debian-12"}, x.Environment)
+		require.Equal(t, action.Environment{"IMG_URL": at + "/debian-12", "OTHER": "http://192.0.2.9/images/debian-12"}, x.Environment)
 		require.Equal(t, []string{"--from", at + "/a"}, x.Command)
 		require.Equal(t, then+"/debian-12", s.plan.Actions[0].Environment["IMG_URL"], "the plan is as it was approved")
 		require.Nil(t, s.assigned[1].Payload.Action.Environment)

@@ -130,6 +130,9 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	out.install(plan)
+	if err := a.checkBytes(ctx, m.Name, plan.Actions); err != nil {
+		return Planned{}, err
+	}
 	if err := a.warnOfWaiting(ctx, m, plan, &out); err != nil {
 		return Planned{}, err
 	}

@@ -136,7 +136,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	full := `{"machines":[{"name":"m1","labels":{"rack":"a1"},"interfaces":[{"mac":"52:54:00:00:00:0A","address":"192.0.2.21","netmask":"255.255.255.0",
 		"gateway":"192.0.2.1","hostname":"m1","nameservers":["192.0.2.1"],"leaseTime":"1h0m0s","uefi":true}],"disks":[{"device":"/dev/sda"}],
 		"diskSelector":{"serial":"S1"},"bmc":{"driver":"ipmi","host":"192.0.2.10","user":"admin","password":"hunter2"},"image":"debian-12",
-		"sshKeys":["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGFzZGZhc2RmYXNkZmFzZGZhc2RmYXNkZmFzZGZhc2Rm test"],"userData":"#cloud-config\n"}]}`
+		"sshKeys":["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGFzZGZhc2RmYXNkZmFzZGZhc2RmYXNkZmFzZGZhc2Rm test"],"userData":"#cloud-config\n","vendorData":{"base64":"I2Nsb3VkLWNvbmZpZwr/"}}]}`
 	rec := c.op(201, "POST", "/v1/machines", full)
 	require.NotContains(t, rec.Body.String(), "hunter2")
 	require.NotContains(t, rec.Body.String(), "cloud-config")

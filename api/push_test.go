@@ -161,3 +161,33 @@ func TestPushWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 	require.Equal(t, "userData", e.Problems[0].Field)
 	require.Contains(t, e.Error, "byte order mark")
 }
+
+// TestPushKeepsBytes: user data that is no text is stored byte for byte; text that JSON would spoil is refused.
+func TestPushKeepsBytes(t *testing.T) {
+	s := newSite(t)
+	push := func(name string, fields map[string]any) *httptest.ResponseRecorder {
+		m := map[string]any{"name": name, "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:0" + name[1:]}}}
+		maps.Copy(m, fields)
+		return s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{m}})
+	}
+	bytes := []byte{0x1f, 0x8b, 0, 0xff}
+	rec := push("m1", map[string]any{"userData": map[string]any{"base64": bytes}, "vendorData": map[string]any{"base64": []byte("text")}})
+	require.Equal(t, http.StatusCreated, rec.Code, rec.Body.String())
+	require.NotContains(t, rec.Body.String(), "H4sA/w", "it is secret in each form")
+	user, vendor, err := s.Store.UserData(t.Context(), "m1")
+	require.NoError(t, err)
+	require.Equal(t, string(bytes), user.Reveal())
+	require.Equal(t, "text", vendor.Reveal())
+
+	for field, value := range map[string]any{
+		"userData":   map[string]any{"base64": "secret?"},
+		"vendorData": map[string]any{"text": "secret"},
+		"bmc":        map[string]any{"driver": "ipmi", "host": "10.0.9.1", "user": "a", "password": map[string]any{"base64": bytes}},
+	} {
+		e := decode[answer](t, push("m2", map[string]any{field: value}), http.StatusBadRequest)
+		require.NotContains(t, e.Error, "secret", field)
+	}
+	raw := `{"machines":[{"name":"m3","interfaces":[{"mac":"02:00:00:00:00:03"}],"userData":"` + "\xff" + `"}]}`
+	e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", raw), http.StatusBadRequest)
+	require.Contains(t, e.Error, "it is not UTF-8")
+}

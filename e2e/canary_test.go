@@ -211,7 +211,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 		m, err := s.Add(ctx, spec, func(doc map[string]any) {
 			doc["labels"] = map[string]any{"control": label}
 			doc["userData"] = "#cloud-config\n# " + secret("user-data of "+name) + "\n{}\n"
-			doc["vendorData"] = "#cloud-config\n# " + secret("vendor-data of "+name) + "\n{}\n"
+			doc["vendorData"] = map[string]any{"base64": []byte("#cloud-config\n# \xff" + secret("vendor-data of "+name) + "\n{}\n")}
 			if imageName != "" {
 				doc["image"] = imageName
 			}

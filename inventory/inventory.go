@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // The error vocabulary. Adapters wrap these; each edge maps them once: api to
@@ -43,8 +45,8 @@ func TextOf(err error) string {
 	return strings.TrimSuffix(text, ": "+ErrConflict.Error())
 }
 
-// Secret is text that must not be seen: it redacts itself in String, JSON and
-// slog. Reveal is the only way out.
+// Secret is text, or bytes in the form of a string, that must not be seen: it
+// redacts itself in String, JSON and slog. Reveal is the only way out.
 type Secret struct{ v string }
 
 // NewSecret wraps v.
@@ -78,11 +80,11 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redacted()), nil
 // LogValue returns the redacted form.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redacted()) }
 
-// UnmarshalJSON reads a secret that was entered. The redacted form is
-// refused, or saving what was shown would destroy what was stored.
+// UnmarshalJSON reads a secret that was entered: text, or {"base64": …} for bytes.
+// The redacted form is refused, or saving what was shown would destroy what was stored.
 func (s *Secret) UnmarshalJSON(b []byte) error {
-	var v string
-	if err := json.Unmarshal(b, &v); err != nil {
+	v, err := action.DecodeBytes(b)
+	if err != nil {
 		return err
 	}
 	if v == "[redacted]" {

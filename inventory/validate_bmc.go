@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 var (
@@ -102,6 +103,9 @@ func checkLogin(ps *Problems, b BMC, can Capabilities) {
 	password := b.Password.Reveal()
 	if strings.ContainsAny(password, "\r\n\x00") {
 		ps.Add("bmc.password", "remove the line break", "a password is one line")
+	}
+	if !utf8.ValidString(password) {
+		ps.Add("bmc.password", "write it as text", "a password is UTF-8")
 	}
 	if can.MaxPassword > 0 && len(password) > can.MaxPassword {
 		ps.Add("bmc.password", "use a shorter one", "the driver %s takes passwords of up to %d bytes", b.Driver,

@@ -1,7 +1,10 @@
 package metadatasvc
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +15,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -517,5 +521,47 @@ func TestWithoutKey(t *testing.T) {
 	}
 	if w := get(t, s, "/latest/meta-data/instance-id", node1); w.Code != http.StatusOK {
 		t.Errorf("the non-secret profile: %d", w.Code)
+	}
+}
+
+// TestUserDataIsDeliveredByteForByte: what is no text is the same in the NoCloud seed and in the EC2 tree of the run. Gzip that
+// cloud-init takes is joined with the phone-home in the EC2 tree, and is what it was in the seed.
+func TestUserDataIsDeliveredByteForByte(t *testing.T) {
+	every := make([]byte, 1024)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := z.Write([]byte("#cloud-config\npackages: [htop]\n"))
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for name, document := range map[string]string{"bytes": string(every), "gzip": packed.String()} {
+		s, f, _ := newServer(t)
+		f.user["node1"], f.vendor["node1"] = inventory.NewSecret(document), inventory.NewSecret(document)
+		m := f.machines["node1"]
+		m.UserDataByAddress = true
+		f.machines["node1"] = m
+		if name == "bytes" {
+			delete(f.vendor, "node1")
+		}
+		for _, path := range []string{
+			seedPath(f, "node1") + "nocloud/user-data", seedPath(f, "node1") + "latest/user-data", "/2009-04-04/user-data",
+		} {
+			w := get(t, s, path, node1)
+			body := w.Body.String()
+			joined := name == "gzip" && !strings.Contains(path, "nocloud")
+			switch {
+			case w.Code != http.StatusOK:
+				t.Errorf("%s: %d", path, w.Code)
+			case joined && !strings.HasPrefix(body, "Content-Type: multipart/mixed"):
+				t.Errorf("%s is not joined", path)
+			case !joined && sha256.Sum256([]byte(body)) != sha256.Sum256([]byte(document)):
+				t.Errorf("%s: %s has other bytes", path, name)
+			case w.Header().Get("Content-Length") != strconv.Itoa(len(body)):
+				t.Errorf("%s: Content-Length %q of %d", path, w.Header().Get("Content-Length"), len(body))
+			}
+		}
 	}
 }

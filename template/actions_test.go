@@ -120,7 +120,7 @@ func TestWaitDaemonIsUnwrapped(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Actions, 1, "nothing is appended")
 	require.Equal(t, "quay.io/tinkerbell/actions/kexec:v1", r.Actions[0].Image)
-	require.Equal(t, map[string]string{"BLOCK_DEVICE": "/dev/sda1", "FS_TYPE": "ext4"}, r.Actions[0].Environment)
+	require.Equal(t, action.Environment{"BLOCK_DEVICE": "/dev/sda1", "FS_TYPE": "ext4"}, r.Actions[0].Environment)
 	require.EqualValues(t, 90, r.Actions[0].Timeout)
 
 	why := r.Explanation.Actions[0]

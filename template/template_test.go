@@ -92,9 +92,9 @@ func TestBasicProvisionRunsUnchanged(t *testing.T) {
 	require.Equal(t, "/dev/sda", r.DiskAlias, "the template names it")
 	require.Len(t, r.Actions, 3)
 	wipe, install, reboot := r.Actions[0], r.Actions[1], r.Actions[2]
-	require.Equal(t, map[string]string{"BLOCK_DEVICE": "/dev/sda"}, wipe.Environment)
+	require.Equal(t, action.Environment{"BLOCK_DEVICE": "/dev/sda"}, wipe.Environment)
 	require.Equal(t, []string{"/dev:/dev"}, wipe.Volumes)
-	require.Equal(t, map[string]string{
+	require.Equal(t, action.Environment{
 		"IMG_URL": "http://192.0.2.1:7080/images/debian-12", "IMG_SHA256": strings.Repeat("ab", 32), "DEST_DISK": "/dev/sda",
 	}, install.Environment)
 	require.Equal(t, action.Seconds(2400), install.Timeout)
@@ -398,7 +398,7 @@ func TestResolve(t *testing.T) {
 		return map[string]string{inventory.RefMetadataURL: "http://m/c/a/k/", inventory.RefNonce: "n0\nn1: $0", inventory.RefPhoneHomeURL: "http://p"}[ref], nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"CONTENTS": "seedfrom: http://m/c/a/k/x\nn0\nn1: $0n0\nn1: $0", "B": "b"}, got.Environment)
+	require.Equal(t, action.Environment{"CONTENTS": "seedfrom: http://m/c/a/k/x\nn0\nn1: $0n0\nn1: $0", "B": "b"}, got.Environment)
 	require.Equal(t, []string{"-u", "http://p"}, got.Command)
 	require.Equal(t, map[string]int{inventory.RefMetadataURL: 1, inventory.RefNonce: 1, inventory.RefPhoneHomeURL: 1}, asked)
 	require.Contains(t, a.Environment["CONTENTS"], inventory.RefNonce, "the argument stays as it is")

@@ -96,7 +96,7 @@ func judge(t *testing.T, good string, name string, args ...string) {
 
 var seedEnv = map[string]string{
 	"META_DATA": "instance-id: i-1\n", "USER_DATA": "#cloud-config\n" + strings.Repeat("# a long one\n", 1000),
-	"NETWORK_CONFIG": "version: 2\n", "VENDOR_DATA": "#cloud-config\n{}\n",
+	"NETWORK_CONFIG": "version: 2\n", "VENDOR_DATA": "\x1f\x8b\x00\xff is no text\r\n",
 }
 
 func TestConfigDrive(t *testing.T) {
@@ -154,6 +154,7 @@ func TestConfigDrive(t *testing.T) {
 				judge(t, "No errors detected", "sfdisk", "-V", file)
 				judge(t, "instance-id: i-1", "mtype", "-i", volume, "::meta-data")
 				judge(t, "# a long one", "mtype", "-i", volume, "::user-data")
+				judge(t, seedEnv["VENDOR_DATA"], "mtype", "-i", volume, "::vendor-data")
 				judge(t, "version: 2", "mtype", "-i", volume, "::network-config")
 				judge(t, "is CIDATA", "mdir", "-i", volume, "::")
 			}

@@ -68,8 +68,8 @@ func TestDecommission(t *testing.T) {
 	}
 	require.NoError(t, w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine}))
 	require.Len(t, did, 2)
-	require.Equal(t, map[string]string{"ALL_DISKS": "true", "WIPE_MODE": "quick"}, did[0].Environment)
-	require.Equal(t, map[string]string{"DELETE_STALE": "true"}, did[1].Environment)
+	require.Equal(t, action.Environment{"ALL_DISKS": "true", "WIPE_MODE": "quick"}, did[0].Environment)
+	require.Equal(t, action.Environment{"DELETE_STALE": "true"}, did[1].Environment)
 	require.Empty(t, w.asked)
 	require.False(t, w.on, "the power is off")
 	m := w.machine()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/durable"
@@ -100,7 +101,7 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 		if err != nil {
 			return nil, err
 		}
-		in["passphrase"] = p.Reveal()
+		in["passphrase"] = action.EncodeBytes(p.Reveal())
 	}
 
 	body, err := json.Marshal(in)

@@ -141,7 +141,7 @@ func TestTableCellsAreOneLine(t *testing.T) {
 func TestWireRevealsSecrets(t *testing.T) {
 	m := inventory.Machine{
 		Name:       "a",
-		UserData:   inventory.NewSecret("one"),
+		UserData:   inventory.NewSecret("one\xff\x00"),
 		VendorData: inventory.NewSecret("two"),
 		BMC: &inventory.BMC{
 			Driver:   "ipmi",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
@@ -149,7 +150,7 @@ func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 			into, name = doc[part].(map[string]any), rest
 		}
 		if !f.Value.IsZero() {
-			into[name] = f.Value.Reveal()
+			into[name] = action.EncodeBytes(f.Value.Reveal())
 		}
 	}
 	return json.Marshal(doc)

@@ -32,8 +32,8 @@ type hardwareSpec struct {
 	References  any                 `json:"references"`
 	Resources   any                 `json:"resources"`
 	TinkVersion any                 `json:"tinkVersion"`
-	UserData    string              `json:"userData"`
-	VendorData  string              `json:"vendorData"`
+	UserData    inventory.Secret    `json:"userData"`
+	VendorData  inventory.Secret    `json:"vendorData"`
 }
 
 type hardwareDisk struct {
@@ -114,23 +114,23 @@ type hardwareMetadata struct {
 }
 
 type hardwareInstance struct {
-	ID                  any      `json:"id"`
-	State               any      `json:"state"`
-	Hostname            string   `json:"hostname"`
-	AllowPXE            any      `json:"allow_pxe"`
-	Rescue              any      `json:"rescue"`
-	AlwaysPXE           any      `json:"always_pxe"`
-	IPXEScriptURL       any      `json:"ipxe_script_url"`
-	NetworkReady        any      `json:"network_ready"`
-	OperatingSystem     any      `json:"operating_system"`
-	OperatingSystemText any      `json:"operating_system_version"`
-	IPs                 any      `json:"ips"`
-	IPAddresses         any      `json:"ip_addresses"`
-	Userdata            string   `json:"userdata"`
-	CryptedRootPassword any      `json:"crypted_root_password"`
-	Tags                any      `json:"tags"`
-	SSHKeys             []string `json:"ssh_keys"`
-	Storage             any      `json:"storage"`
+	ID                  any              `json:"id"`
+	State               any              `json:"state"`
+	Hostname            string           `json:"hostname"`
+	AllowPXE            any              `json:"allow_pxe"`
+	Rescue              any              `json:"rescue"`
+	AlwaysPXE           any              `json:"always_pxe"`
+	IPXEScriptURL       any              `json:"ipxe_script_url"`
+	NetworkReady        any              `json:"network_ready"`
+	OperatingSystem     any              `json:"operating_system"`
+	OperatingSystemText any              `json:"operating_system_version"`
+	IPs                 any              `json:"ips"`
+	IPAddresses         any              `json:"ip_addresses"`
+	Userdata            inventory.Secret `json:"userdata"`
+	CryptedRootPassword any              `json:"crypted_root_password"`
+	Tags                any              `json:"tags"`
+	SSHKeys             []string         `json:"ssh_keys"`
+	Storage             any              `json:"storage"`
 }
 
 // notRead are reasons that several keys have.
@@ -236,14 +236,14 @@ func (r *reader) readHardware(o object) {
 	r.interfaces(o, &m, "spec.interfaces", d.Spec.Interfaces)
 	if x := d.Spec.Metadata; x != nil && x.Instance != nil {
 		r.fillInstance(o, &m, "spec.metadata.instance", *x.Instance)
-		if d.Spec.UserData != "" && x.Instance.Userdata != "" {
+		if !d.Spec.UserData.IsZero() && !x.Instance.Userdata.IsZero() {
 			r.ignore(o, "spec.metadata.instance.userdata", "spec.userData comes first")
 		}
 	}
-	if d.Spec.UserData != "" {
-		m.UserData = inventory.NewSecret(d.Spec.UserData)
+	if !d.Spec.UserData.IsZero() {
+		m.UserData = d.Spec.UserData
 	}
-	m.VendorData = inventory.NewSecret(d.Spec.VendorData)
+	m.VendorData = d.Spec.VendorData
 	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, "", hardwareField("spec.interfaces", "spec.metadata", "spec.")})
 }
 
@@ -271,7 +271,7 @@ func (r *reader) fillInstance(o object, m *inventory.Machine, path string, x har
 	if len(x.SSHKeys) > 0 {
 		m.SSHKeys = x.SSHKeys
 	}
-	m.UserData = inventory.NewSecret(x.Userdata)
+	m.UserData = x.Userdata
 
 	if x.Storage == nil {
 		return

@@ -52,3 +52,20 @@ func TestStorageIsTakenOver(t *testing.T) {
 		require.Contains(t, in.Ignored[0].Why, c[1])
 	}
 }
+
+// TestBinaryUserDataIsTakenOver: in each form of Hardware, byte for byte.
+func TestBinaryUserDataIsTakenOver(t *testing.T) {
+	for name, document := range map[string]string{
+		"v1alpha1": "apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: {name: n}\nspec:\n  userData: !!binary H4sA/w==\n" +
+			"  vendorData: !!binary gA==\n  interfaces: [{dhcp: {mac: \"02:00:00:00:00:01\"}}]\n",
+		"instance": "apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: {name: n}\nspec:\n  vendorData: !!binary gA==\n" +
+			"  metadata: {instance: {userdata: !!binary H4sA/w==}}\n  interfaces: [{dhcp: {mac: \"02:00:00:00:00:01\"}}]\n",
+		"v1alpha2": "apiVersion: tinkerbell.org/v1alpha2\nkind: Hardware\nmetadata: {name: n}\nspec:\n" +
+			"  instance: {userdata: !!binary H4sA/w==, vendordata: !!binary gA==}\n  networkInterfaces: {\"02:00:00:00:00:01\": {}}\n",
+	} {
+		in, err := Read([]File{{Name: "f", Content: []byte(document)}})
+		require.NoError(t, err, name)
+		require.Equal(t, "\x1f\x8b\x00\xff", in.Machines[0].UserData.Reveal(), name)
+		require.Equal(t, "\x80", in.Machines[0].VendorData.Reveal(), name)
+	}
+}

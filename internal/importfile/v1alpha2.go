@@ -45,11 +45,11 @@ type laterConnection struct {
 }
 
 type laterInstance struct {
-	LookupID      any    `json:"lookupID"`
-	Metadata      any    `json:"metadata"`
-	NetworkConfig any    `json:"networkConfig"`
-	Userdata      string `json:"userdata"`
-	Vendordata    string `json:"vendordata"`
+	LookupID      any              `json:"lookupID"`
+	Metadata      any              `json:"metadata"`
+	NetworkConfig any              `json:"networkConfig"`
+	Userdata      inventory.Secret `json:"userdata"`
+	Vendordata    inventory.Secret `json:"vendordata"`
 	OSIE          struct {
 		InitrdURL    any      `json:"initrdURL"`
 		ISOURL       any      `json:"isoURL"`
@@ -146,7 +146,7 @@ func (r *reader) readLaterHardware(o object) {
 			m.DiskSelector = &inventory.DiskSelector{ByID: id}
 		}
 	}
-	m.UserData, m.VendorData = inventory.NewSecret(x.Instance.Userdata), inventory.NewSecret(x.Instance.Vendordata)
+	m.UserData, m.VendorData = x.Instance.Userdata, x.Instance.Vendordata
 
 	h := hardware{object: o}
 	uefi := false

@@ -96,7 +96,7 @@ func (d describer) kind(t reflect.Type, path string) Schema {
 	case reflect.TypeFor[time.Time]():
 		return Schema{"type": "string"}
 	case reflect.TypeFor[inventory.Secret]():
-		return text()
+		return textOrBytes()
 	}
 	switch p := reflect.PointerTo(t); {
 	case p.Implements(reflect.TypeFor[json.Unmarshaler]()):
@@ -128,6 +128,15 @@ func (d describer) kind(t reflect.Type, path string) Schema {
 
 // text is the schema of a string: a number or a boolean is read as it was written.
 func text() Schema { return Schema{"type": []any{"string", "number", "boolean"}} }
+
+// textOrBytes is the schema of text, !!binary, or an object with base64.
+func textOrBytes() Schema {
+	s := text()
+	s["type"] = append(s["type"].([]any), "object")
+	s["properties"], s["required"] = Schema{"base64": Schema{"type": "string", "description": "its bytes in standard base64"}}, []any{"base64"}
+	s["additionalProperties"] = false
+	return s
+}
 
 // structure describes a struct as walker.structure reads it.
 func (d describer) structure(t reflect.Type, path string) Schema {

@@ -165,3 +165,57 @@ func FuzzDecode(f *testing.F) {
 		require.Len(t, Locate("f", b, inventory.Problems{{Field: "interfaces[0].mac"}}), 1)
 	})
 }
+
+// TestBinary: a secret holds bytes, in YAML's form and in JSON's; everything else holds text.
+func TestBinary(t *testing.T) {
+	type document struct {
+		Secret inventory.Secret  `json:"secret"`
+		Text   string            `json:"text"`
+		Size   inventory.Size    `json:"size"`
+		Map    map[string]string `json:"map"`
+	}
+	for file, want := range map[string]string{
+		"secret: !!binary /wDx\n":                    "\xff\x00\xf1",
+		"secret: !!binary |\n  /w\n  Dx\n":           "\xff\x00\xf1",
+		"secret: !!binary \"/w Dx\"\n":               "\xff\x00\xf1",
+		"secret: {base64: /wDx}\n":                   "\xff\x00\xf1",
+		`{"secret": {"base64": "/wDx"}}`:             "\xff\x00\xf1",
+		"secret: !!binary aGVsbG8=\n":                "hello",
+		"secret: aGVsbG8=\n":                         "aGVsbG8=",
+		"secret: 1234\n":                             "1234",
+		"a: &a !!binary /wDx\nsecret: *a\n":          "",
+		"secret: !!binary \"\"\ntext: !!binary aGk=": "",
+	} {
+		var d document
+		err := Decode("f", []byte(file), &d)
+		if strings.HasPrefix(file, "a:") {
+			require.ErrorContains(t, err, "unknown key", file)
+			require.Equal(t, "\xff\x00\xf1", d.Secret.Reveal(), file)
+			continue
+		}
+		require.NoError(t, err, file)
+		require.Equal(t, want, d.Secret.Reveal(), file)
+	}
+	var d document
+	require.NoError(t, Decode("f", []byte("text: !!binary aGk=\nmap: {a: !!binary aGk=}\nsize: !!binary NUdC\n"), &d))
+	require.Equal(t, "hi", d.Text)
+	require.Equal(t, "hi", d.Map["a"])
+	require.Equal(t, inventory.Size(5_000_000_000), d.Size)
+
+	for file, want := range map[string]string{
+		"text: !!binary /wDx\n":              "f:1: text: must be text, but holds bytes that are not UTF-8",
+		"map: {a: !!binary /wDx}\n":          "f:1: map.a: must be text",
+		"\nsecret: !!binary canary?\n":       "f:2: secret: !!binary stands before what is not base64",
+		"secret: {base64: \"canary?\"}\n":    "f:1: secret: invalid bytes",
+		"secret: {base64: aGk=, x: 1}\n":     "f:1: secret: invalid bytes",
+		"secret: {bass64: canary}\n":         "f:1: secret: invalid bytes",
+		"secret: [canary]\n":                 "f:1: secret: must be text, but is a list",
+		"secret: !!binary [canary]\n":        "f:1: secret: must be text, but is a list",
+		"secret: \"[redacted]\"\n":           "redacted form",
+		"secret: {base64: W3JlZGFjdGVkXQ==}": "redacted form",
+	} {
+		err := Decode("f", []byte(file), &document{})
+		require.ErrorContains(t, err, want, file)
+		require.NotContains(t, err.Error(), "canary", file)
+	}
+}

@@ -2,6 +2,7 @@ package strictyaml
 
 import (
 	"encoding"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -81,6 +83,9 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 		}
 		return w.value(n, v.Elem(), path, depth+1)
 	}
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!binary" {
+		return w.binary(n, v, path, depth)
+	}
 	if v.Type() == reflect.TypeFor[time.Duration]() || v.Type() == reflect.TypeFor[inventory.Lease]() {
 		w.duration(n, v, path)
 		return nil
@@ -119,6 +124,31 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	}
 
 	return nil
+}
+
+// binary decodes base64 with the tag !!binary. Only a secret, and a value that parses text itself, may hold bytes that are
+// not UTF-8.
+func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
+	if err != nil {
+		w.add(n, path, "write standard base64, or leave !!binary out", "!!binary stands before what is not base64")
+		return nil
+	}
+	decoded := *n
+	decoded.Tag, decoded.Value, decoded.Style = "!!str", string(b), 0
+	switch u := v.Addr().Interface().(type) {
+	case *inventory.Secret:
+		*u = inventory.NewSecret(string(b))
+		return nil
+	case encoding.TextUnmarshaler:
+		w.text(&decoded, u, path)
+		return nil
+	}
+	if !utf8.Valid(b) {
+		w.add(n, path, "", "must be text, but holds bytes that are not UTF-8")
+		return nil
+	}
+	return w.value(&decoded, v, path, depth+1)
 }
 
 // text decodes a scalar into a value that parses text.
@@ -203,7 +233,11 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 	if err != nil {
 		var te *json.UnmarshalTypeError
 		if errors.As(err, &te) {
-			w.add(n, path, "", "must not be %s", kindName(n))
+			must := "must not be %s"
+			if _, secret := u.(*inventory.Secret); secret {
+				must = "must be text, but is %s"
+			}
+			w.add(n, path, "", must, kindName(n))
 			return nil
 		}
 		w.add(n, path, "", "%s", err)

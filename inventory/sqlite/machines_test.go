@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -464,4 +465,31 @@ func TestTemplatesAndImages(t *testing.T) {
 	_, err = w.Image(ctx, "i")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	require.Len(t, w.events(inventory.EventOperator), 7)
+}
+
+// TestUserDataKeepsBytes: user data that is no text is the same after storing, storing again, new keys and a copy.
+func TestUserDataKeepsBytes(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	m := machine("bytes", 9)
+	m.UserData, m.VendorData = inventory.NewSecret("\x1f\x8b\x00\xff\r\n"), inventory.NewSecret("\x80")
+	require.NoError(t, put(t, w.Store, false, m))
+	same := func(s *Store) {
+		t.Helper()
+		user, vendor, err := s.UserData(ctx, "bytes")
+		require.NoError(t, err)
+		require.Equal(t, "\x1f\x8b\x00\xff\r\n \x80", user.Reveal()+" "+vendor.Reveal())
+	}
+	same(w.Store)
+	got, err := w.Machine(ctx, "bytes")
+	require.NoError(t, err)
+	require.NoError(t, put(t, w.Store, true, got))
+	same(w.Store)
+
+	to := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, w.Copy(ctx, to, "b1"))
+	restored, err := Open(ctx, to, w.keys)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, restored.Close()) })
+	same(restored)
 }

@@ -88,12 +88,18 @@ type osSection struct {
 }
 
 type writtenFile struct {
-	Encoding    string `json:"encoding"`
-	Content     string `json:"content"`
-	Owner       string `json:"owner"`
-	Path        string `json:"path"`
-	Permissions string `json:"permissions"`
+	Encoding    string       `json:"encoding"`
+	Content     fileContents `json:"content"`
+	Owner       string       `json:"owner"`
+	Path        string       `json:"path"`
+	Permissions string       `json:"permissions"`
 }
+
+// fileContents are text or, with !!binary, bytes, which no check reads.
+type fileContents struct{}
+
+// UnmarshalText takes everything.
+func (fileContents) UnmarshalText([]byte) error { return nil }
 
 type installSection struct {
 	Automatic               bool                 `json:"automatic"`

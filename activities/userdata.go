@@ -2,7 +2,9 @@ package activities
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/seed"
@@ -43,4 +45,27 @@ func writesPhoneHome(x action.Action) bool {
 func refers(x action.Action, ref string) bool {
 	x.OnFailure, x.OnTimeout = nil, nil
 	return template.Refers(x, ref)
+}
+
+// checkBytes refuses actions that would put user data or vendor data that is not UTF-8 into their command or a handler, which
+// are text. A variable of the environment may hold any bytes.
+func (a *Activities) checkBytes(ctx context.Context, machine string, actions []action.Action) error {
+	var problems inventory.Problems
+	for i, x := range actions {
+		x.Environment = nil
+		if !template.Refers(x, inventory.RefUserData) && !template.Refers(x, inventory.RefVendorData) {
+			continue
+		}
+		user, vendor, err := a.Machines.UserData(ctx, machine)
+		if err != nil {
+			return err
+		}
+		for ref, s := range map[string]inventory.Secret{inventory.RefUserData: user, inventory.RefVendorData: vendor} {
+			if template.Refers(x, ref) && !utf8.ValidString(s.Reveal()) {
+				problems.Add(fmt.Sprintf("actions[%d] %s", i, x.Name), "give it in a variable of the environment",
+					"its command or a handler holds %s of the machine, which is not UTF-8", ref)
+			}
+		}
+	}
+	return problems.Err()
 }

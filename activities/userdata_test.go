@@ -1,0 +1,124 @@
+package activities
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// byAddress is a shelf whose machine has an image that knows EC2 only.
+type byAddress struct {
+	shelf
+	userData string
+}
+
+func (b *byAddress) Machine(ctx context.Context, name string) (inventory.Machine, error) {
+	m, err := b.shelf.Machine(ctx, name)
+	m.UserDataByAddress = true
+	return m, err
+}
+
+func (b *byAddress) UserData(context.Context, string) (user, vendor inventory.Secret, err error) {
+	return inventory.NewSecret(b.userData), vendor, nil
+}
+
+// TestPlanWarnsOfAPhoneHomeThatDoesNotCome: only where the run relies on it, and the user data leaves no place for it.
+func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
+	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: a\n    timeout: 60\n"
+	const file = head + "    image: writefile\n    environment: {DEST_DISK: /dev/sda1, DEST_PATH: /a, FS_TYPE: ext4, UID: 0, GID: 0, MODE: 600, " +
+		"DIRMODE: 755, CONTENTS: \"{{.metadata_url}}\"}\n"
+	for name, c := range map[string]struct {
+		template, userData string
+		warned             bool
+	}{
+		"not a document of cloud-init":     {file, `{"ignition":{"version":"3.3.0"}}`, true},
+		"byte order mark":                  {file, "\ufeff#cloud-config\n", true},
+		"blank line":                       {file, "\n#Cloud-Config\n", false},
+		"no user data":                     {file, "", false},
+		"the phone-home is written, too":   {strings.Replace(file, "{{.metadata_url}}", "{{.metadata_url}} {{.phone_home_url}}", 1), "text", false},
+		"the configdrive has one":          {head + "    image: configdrive\n", "text", false},
+		"the run waits for no phone-home":  {head + "    image: noop\n", "text", false},
+		"the template's own on the volume": {head + "    image: configdrive\n    environment: {VENDOR_DATA: \"#\"}\n", "text", false},
+	} {
+		s := &byAddress{shelf{template: c.template}, c.userData}
+		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+		}}
+		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		require.NoError(t, err, name)
+		if !c.warned {
+			require.Empty(t, p.Warnings, name)
+			continue
+		}
+		require.Len(t, p.Warnings, 1, name)
+		require.Contains(t, p.Warnings[0], "machine m1: userData is not a document that cloud-init 22.4.2 takes", name)
+		require.Contains(t, p.Warnings[0], "will wait", name)
+		require.NotContains(t, p.Warnings[0], "ignition", "user data is secret")
+	}
+}
+
+// notText is user data that is no text.
+const notText = "\x1f\x8b\x00\xff\r\n"
+
+// TestAssignmentsKeepBytes: the agent gets user data that is no text byte for byte, in what the store keeps and in what is signed.
+func TestAssignmentsKeepBytes(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	s := &planned{userData: notText, plan: inventory.Plan{Run: "r1", Actions: []action.Action{
+		{Name: "seed", Image: "configdrive", Timeout: 60},
+		{Name: "file", Image: "writefile", Timeout: 60, Environment: action.Environment{"CONTENTS": "<" + inventory.RefUserData + ">"}},
+	}}}
+	s.plan.Digest, err = digest(s.plan.Actions)
+	require.NoError(t, err)
+	a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
+	for n, want := range []action.Environment{{"USER_DATA": notText}, {"CONTENTS": "<" + notText + ">"}} {
+		owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}
+		q := AssignRequest{Owner: owner, Boot: 1, Key: action.Key{Epoch: 4, Action: n, Attempt: 1}}
+		require.NoError(t, a.Assign(t.Context(), q))
+		stored, err := json.Marshal(s.assigned[n].Payload)
+		require.NoError(t, err)
+		var got action.Assignment
+		require.NoError(t, json.Unmarshal(stored, &got))
+		order, err := got.Signed.Verify(public)
+		require.NoError(t, err)
+		for name, value := range want {
+			require.Equal(t, value, got.Action.Environment[name])
+			require.Equal(t, value, order.Action.Environment[name])
+		}
+	}
+}
+
+// TestPlanRefusesBytesThatItCannotDeliver: a command, a handler and a document are text.
+func TestPlanRefusesBytesThatItCannotDeliver(t *testing.T) {
+	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: a\n    timeout: 60\n"
+	for template, want := range map[string]string{
+		head + "    image: noop\n    on-failure: [noop, \"MESSAGE={{.user_data}}\"]\n":         "actions[0] a: its command or a handler holds",
+		head + "    image: noop\n    command: [\"{{.user_data}}\"]\n":                          "actions[0] a: its command or a handler holds",
+		head + "    image: noop\n    environment: {A: \"{{.user_data}}\"}\n":                   "",
+		head + "    image: noop\ndocuments:\n- {name: config}\n":                               "is not text",
+		head + "    image: noop\ndocuments:\n- {name: config, contents: \"{{.user_data}}\"}\n": "is not text",
+	} {
+		for userData, want := range map[string]string{notText: want, "#!/bin/sh\n": ""} {
+			s := &byAddress{shelf{template: template}, userData}
+			a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+				ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+			}}
+			_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+			if want == "" {
+				require.NoError(t, err, template)
+				continue
+			}
+			require.ErrorContains(t, err, want, template)
+			require.ErrorIs(t, err, inventory.ErrInvalid)
+			require.Nil(t, s.plan, "nothing was planned")
+		}
+	}
+}
