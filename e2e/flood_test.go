@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -291,27 +292,10 @@ func (f *forger) send(t *testing.T, from, mac net.HardwareAddr) {
 	if f.xid%4 == 3 {
 		p.UpdateOption(dhcpv4.OptUserClass("iPXE"))
 	}
-	payload := p.ToBytes()
-	b := make([]byte, 14+20+8, 14+20+8+len(payload))
-	copy(b, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
-	copy(b[6:], from)
-	binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
-	ip, udp := b[14:34], b[34:42]
-	ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(ip[2:], uint16(28+len(payload)))
-	copy(ip[16:], []byte{255, 255, 255, 255})
-	var sum uint32
-	for i := 0; i < 20; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
-	binary.BigEndian.PutUint16(udp, 68)
-	binary.BigEndian.PutUint16(udp[2:], 67)
-	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(payload))) // no checksum: IPv4 can do without
-	if _, err := unix.Write(f.fd, append(b, payload...)); err != nil && !errors.Is(err, unix.ENOBUFS) {
+	b := f.frame([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, netip.MustParseAddrPort("0.0.0.0:68"),
+		netip.MustParseAddrPort("255.255.255.255:67"), p.ToBytes())
+	copy(b[6:12], from)
+	if _, err := unix.Write(f.fd, b); err != nil && !errors.Is(err, unix.ENOBUFS) {
 		require.NoError(t, err)
 	}
 }
