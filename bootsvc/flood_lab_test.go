@@ -26,8 +26,8 @@ const (
 )
 
 // TestLabS30S34AbsentNeighbours floods a server with packets of forged addresses that no host on the segment has: each answer
-// waits in the kernel for an ARP reply that never comes. An armed machine on the same segment is answered by DHCP, on port 4011
-// and by TFTP, with no more repetitions than any client makes.
+// waits in the kernel for an ARP reply that never comes. Read requests come in the armed machine's own name as well. That machine,
+// on the same segment, is answered by DHCP, on port 4011 and by TFTP, with no more repetitions than any client makes.
 func TestLabS30S34AbsentNeighbours(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -89,7 +89,7 @@ func floodOneMode(t *testing.T, f *fakeMachines, mode inventory.DHCPMode, cli *n
 	t.Logf("mode %s, %d rounds beside %d forged packets: %s; at most %d neighbours were unresolved; %+v",
 		mode, floodRounds, sent, flooded, incomplete, st)
 	// The rest was answered: what had room, and the armed machine.
-	if st.DHCPUnresolved < sent/3 || st.TFTPUnresolved < sent/3 {
+	if st.DHCPUnresolved < sent/4 || st.TFTPUnresolved < sent/4 {
 		t.Errorf("of %d forged packets, the answers to %d by DHCP and %d by TFTP were dropped", sent, st.DHCPUnresolved, st.TFTPUnresolved)
 	}
 	if limit := waitingForOthers + waitingForOwn; incomplete > limit {
@@ -293,12 +293,16 @@ func serverMAC(t *testing.T) net.HardwareAddr {
 	return srv.HardwareAddr
 }
 
-// forgedPacket returns packet n of a flood: a read request, or a DHCP message whose answer goes to an address that no host has.
+// forgedPacket returns packet n of a flood: a read request or a DHCP message. Most answers go to addresses that no host has.
 func forgedPacket(t *testing.T, n int, armed net.HardwareAddr, mode inventory.DHCPMode) []byte {
 	absent := netip.AddrFrom4([4]byte{10, 10, 128 | byte(n>>8)&127, byte(n)})
 	switch {
 	case n%2 == 0:
-		return udpPacket(netip.AddrPortFrom(absent, 1024+uint16(n)&0x3fff), netip.AddrPortFrom(testSelf, 69),
+		from := absent
+		if n%8 == 0 {
+			from = netip.MustParseAddr(testAddr) // in the armed machine's own name
+		}
+		return udpPacket(netip.AddrPortFrom(from, 1024+uint16(n)&0x3fff), netip.AddrPortFrom(testSelf, 69),
 			[]byte("\x00\x01"+armed.String()+"/snponly.efi\x00octet\x00blksize\x001428\x00"))
 	case n%4 == 1: // through a relay
 		p := floodPacket(t, dhcpv4.MessageTypeDiscover, armed, uint32(n)|1<<31)
