@@ -100,7 +100,11 @@ func (p *redfish) logIn(ctx context.Context) error {
 		err := p.open(ctx)
 		if err != nil && !p.basic && (p.transport.noLogin || !p.transport.login && p.transport.cause == nil && ctx.Err() == nil) {
 			p.basic = true
-			err = p.open(ctx)
+			opened := p.transport.session // a log-in that was answered without a token
+			p.transport.session = bmcSession{}
+			if err = p.open(ctx); err == nil && opened.path != "" {
+				_ = p.reader.Service.DeleteSession(opened.path) // it ends by its time-out
+			}
 		}
 		if err != nil && p.transport.lost && ctx.Err() == nil {
 			p.target.left.searched = false

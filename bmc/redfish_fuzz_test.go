@@ -41,6 +41,8 @@ func FuzzRedfishAnswers(f *testing.F) {
 		`{}`, `[]`, `null`, ``, `{"PowerState":"On"}`, `{"PowerState":7}`, `{"Members":[{"@odata.id":"/redfish/v1/Systems/1"}]}`,
 		`{"Members":[{"@odata.id":"//192.0.2.1/redfish/v1/Systems/1"}]}`, `{"Members":[{"@odata.id":"/redfish/v1/Systems"}]}`,
 		`{"error":{"message":"\u001b[2J` + canary + `","@Message.ExtendedInfo":[{"Message":"limit of sessions"}]}}`,
+		`{"@odata.type":"#ComputerSystem.v1_0_0.ComputerSystem","@Redfish.Settings":{"SettingsObject":"/redfish/v1/Systems/1"},"Boot":7}`,
+		`{"Members":[{"@odata.id":"/redfish/v1/Systems/1"}],"Members@odata.nextLink":"/redfish/v1/Systems?$skip=1"}`,
 		`{"Boot":{"BootSourceOverrideEnabled":"Once","BootSourceOverrideTarget":"Pxe","BootSourceOverrideMode":"UEFI"}}`,
 	} {
 		for at := range uint8(12) {

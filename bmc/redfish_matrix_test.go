@@ -92,6 +92,10 @@ func falseSuccesses(t *testing.T, faults []string, shapes ...vlab.RedfishShape) 
 			if name == "reset of the BMC" && shape != vlab.RedfishHPE {
 				continue // it takes a second each time, and is the same in all
 			}
+			odd := slices.Contains(vlab.RedfishOddities(), shape)
+			if name == "virtual media" && odd && !*lab && shape != vlab.RedfishTypes && shape != vlab.RedfishTasks {
+				continue // make e2e has all of them
+			}
 			for _, how := range faults {
 				fault := redfishFaults[how]
 				if (how == "unavailable" || how == "dropped") && shape != vlab.RedfishHPE {

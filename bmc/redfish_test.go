@@ -133,7 +133,9 @@ func TestRedfish(t *testing.T) {
 			for _, text := range oddities[shape] {
 				require.Contains(t, strings.Join(r.Odd, "\n"), text)
 			}
-			require.Equal(t, len(oddities[shape]) > 0, len(r.Odd) > 0, "%q", r.Odd)
+			if len(oddities[shape]) == 0 {
+				require.Empty(t, r.Odd)
+			}
 			_, err = b.SetBootDevice(ctx, b.bmc, password(), inventory.BootDevice{Device: "none"}, nil)
 			require.NoError(t, err)
 			require.Contains(t, b.service.Override(), "Disabled UEFI", "the mode stays")

@@ -59,6 +59,7 @@ var usedProperties = fields(map[string]reader{
 	"Boot": fields(map[string]reader{
 		"BootSourceOverrideEnabled": text, "BootSourceOverrideMode": text, "BootSourceOverrideTarget": text,
 	}),
+	"@Redfish.Settings": fields(map[string]reader{"SettingsObject": linked}),
 	// managers and virtual drives
 	"FirmwareVersion": text,
 	"LastResetTime":   text,
@@ -198,7 +199,7 @@ func usedPart(body []byte, path string) (used map[string]any, tag string) {
 
 // used returns the part of a resource that Ingot uses, with paths for links, and with only the system to use
 // and its manager. It gives the answer the ETag that is in the resource alone.
-func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte) []byte {
+func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte) ([]byte, error) {
 	if t.inspects {
 		for _, text := range oddProperties(body, q.URL.Path) {
 			t.note(text, "%s", text)
@@ -206,7 +207,7 @@ func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte
 	}
 	object, tag := usedPart(body, q.URL.Path)
 	if object == nil {
-		return body
+		return body, nil
 	}
 	t.localize(q.URL, object)
 	t.tag(q.URL.Path, res.Header, tag)
@@ -222,19 +223,67 @@ func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte
 		if all := membersOf(object); slices.ContainsFunc(all, isOurs) {
 			object["Members"] = slices.DeleteFunc(all, func(m any) bool { return !isOurs(m) })
 		}
-	case strings.HasPrefix(fmt.Sprint(kind), "#ComputerSystem."):
+	case strings.HasPrefix(fmt.Sprint(kind), "#ComputerSystem.") && (t.settings == "" || path != t.settings):
 		t.managedBy = nil
 		links, _ := object["Links"].(map[string]any)
 		managers, _ := links["ManagedBy"].([]any)
 		for _, m := range managers {
 			t.managedBy = append(t.managedBy, pathOf(m))
 		}
+		if err := t.pendingBoot(q, path, object); err != nil {
+			return nil, err
+		}
 	}
-	out, err := json.Marshal(object)
+	return json.Marshal(object)
+}
+
+// pendingBoot replaces the boot override of a system by that of its settings object (DSP0266, settings resource), if
+// the latter was written, or is the only one: it is what the next start uses.
+func (t *redfishTransport) pendingBoot(q *http.Request, path string, system map[string]any) error {
+	settings, _ := system["@Redfish.Settings"].(map[string]any)
+	t.systemPath, t.settings = path, pathOf(settings["SettingsObject"])
+	pending, err := t.readSettings(q)
 	if err != nil {
-		return body
+		return err
 	}
-	return out
+	if t.settled || inForce(pending) && !inForce(system["Boot"]) {
+		system["Boot"] = pending
+	}
+	return nil
+}
+
+// inForce reports whether a boot override has an effect.
+func inForce(boot any) bool {
+	b, _ := boot.(map[string]any)
+	return b["BootSourceOverrideTarget"] != nil && b["BootSourceOverrideTarget"] != "None" && b["BootSourceOverrideEnabled"] != "Disabled"
+}
+
+// readSettings returns the boot override of the system's settings object, or nil if there is none.
+func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, err error) {
+	if t.settings == "" {
+		return nil, nil
+	}
+	x := &exchange{t: t, q: q.Clone(t.ctx)}
+	x.q.Method, x.q.Body, x.q.GetBody, x.q.ContentLength = http.MethodGet, nil, nil, 0
+	x.q.URL = &url.URL{Scheme: "https", Host: t.host, Path: t.settings}
+	x.q.Header.Del("If-Match")
+	res, body, err := x.send()
+	if err != nil {
+		return nil, err
+	}
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
+		if !t.settled {
+			return nil, nil // it is not used
+		}
+		fallthrough
+	default:
+		return nil, judgeStatus(x.q, res.StatusCode, body, false)
+	}
+	var resource struct{ Boot map[string]any }
+	err = json.Unmarshal(body, &resource)
+	return resource.Boot, err
 }
 
 func membersOf(collection map[string]any) []any {

@@ -75,6 +75,9 @@ type redfishTransport struct {
 	// What the service said about itself.
 	systems, managers string              // paths of these collections
 	managedBy         []string            // paths of the managers of the system to use
+	systemPath        string              // of the system to use
+	settings          string              // path of its settings object; "" = none
+	settled           bool                // the boot override was written to the settings object
 	tags              map[string][]string // the present ETags of a resource, by its path
 
 	inspects bool            // an answer's types are compared with the schema's

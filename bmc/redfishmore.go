@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stmcginnis/gofish"
 	"github.com/stmcginnis/gofish/common"
@@ -270,9 +271,17 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 	if wrote != nil && final(wrote) {
 		return false, wrote
 	}
-	now, err = drives.media(ctx)
-	if err != nil || wanted(now) {
-		return err == nil, err
+	for began := time.Now(); ; {
+		now, err = drives.media(ctx)
+		if err != nil || wanted(now) {
+			return err == nil, err
+		}
+		if wrote != nil || time.Since(began) >= s.d.cfg.Hard { // a BMC may insert by a task, after its answer
+			break
+		}
+		if err := s.d.cfg.sleep(ctx, s.d.cfg.Step); err != nil {
+			return false, err
+		}
 	}
 	return false, errors.Join(wrote, fmt.Errorf("the virtual drives hold %q: %w", clipped(now), inventory.ErrUnreachable))
 }

@@ -35,6 +35,7 @@ type exchange struct {
 
 	moves, waits int
 	matched      []string // values of If-Match that were sent; "" = without
+	settles      bool     // sent to the settings object instead of the system
 }
 
 func anotherHost(name string) error {
@@ -66,6 +67,8 @@ func (x *exchange) send() (*http.Response, []byte, error) {
 			again, err = x.move(res.Header.Get("Location"), res.StatusCode)
 		case http.StatusPreconditionFailed, http.StatusPreconditionRequired:
 			again = x.rematch()
+		case http.StatusBadRequest, http.StatusMethodNotAllowed:
+			again, err = x.settle()
 		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 			again, err = x.wait(res.Header.Get("Retry-After"), body)
 		}
@@ -79,8 +82,11 @@ func (x *exchange) send() (*http.Response, []byte, error) {
 			continue
 		}
 
+		x.t.settled = x.t.settled || x.settles && res.StatusCode < 300
 		if x.q.Method == http.MethodGet && res.StatusCode == http.StatusOK {
-			body = x.t.used(x.q, res, body)
+			if body, err = x.t.used(x.q, res, body); err != nil {
+				return nil, nil, err
+			}
 		}
 		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		return res, body, nil
@@ -162,6 +168,27 @@ func (x *exchange) rematch() bool {
 		return true
 	}
 	return false
+}
+
+// settle turns a change of the system that the service rejects into one of the system's settings object, if that has
+// a boot override. AMI's services want it so.
+func (x *exchange) settle() (again bool, err error) {
+	t := x.t
+	if x.q.Method != http.MethodPatch || x.settles || strings.TrimSuffix(x.q.URL.Path, "/") != t.systemPath {
+		return false, nil
+	}
+	boot, err := t.readSettings(x.q)
+	if err != nil || boot["BootSourceOverrideTarget"] == nil {
+		return false, err
+	}
+	x.settles, x.matched = true, nil
+	t.note("settings", "the boot device is rejected by %s, and set in %s", x.q.URL.Path, t.settings)
+	x.q.URL = &url.URL{Scheme: "https", Host: t.host, Path: t.settings}
+	x.q.Header.Del("If-Match")
+	if tags := t.tags[t.settings]; len(tags) > 0 {
+		x.q.Header.Set("If-Match", tags[0])
+	}
+	return true, nil
 }
 
 // wait waits before the request is sent again to a busy service, as long as the service asks for in Retry-After

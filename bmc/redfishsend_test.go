@@ -2,7 +2,9 @@ package bmc
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -212,4 +214,32 @@ func TestRedfishRematch(t *testing.T) {
 		require.NoError(t, err, accepted)
 		require.Equal(t, "Pxe Once UEFI", b.service.Override(), accepted)
 	}
+}
+
+// TestRedfishWithoutToken: a service whose log-in gives no token gets the password with each request, and the session that
+// it opened is deleted.
+func TestRedfishWithoutToken(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishHPE)
+	b.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		answer := httptest.NewRecorder()
+		b.service.ServeHTTP(answer, q)
+		answer.Header().Del("X-Auth-Token")
+		maps.Copy(w.Header(), answer.Header())
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes()) // the client may be gone
+	})
+	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
+	require.Equal(t, vlab.On, b.machine.PowerState())
+	now, _ := b.service.Sessions()
+	require.Zero(t, now)
+}
+
+// TestRedfishForbiddenSettings: a settings object that the user may not read stops nothing.
+func TestRedfishForbiddenSettings(t *testing.T) {
+	b := newRedfishBench(t, vlab.RedfishSettings)
+	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems/1/SD", Status: http.StatusForbidden})
+	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
+	_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe"}, nil)
+	require.ErrorIs(t, err, inventory.ErrUnsupported)
+	require.ErrorContains(t, err, "Boot properties are changed in /redfish/v1/Systems/1/SD")
 }

@@ -101,7 +101,7 @@ func TestRedfishShapes(t *testing.T) {
 		s.ended(ctx, t, name, inventory.StateSuccess)
 		s.closed(ctx, t, name)
 		calls := strings.Join(m.Redfish().Calls(), "\n")
-		require.Contains(t, calls, "PATCH /redfish/v1/Systems/1", name)
+		require.Contains(t, calls, "PATCH /redfish/v1/Systems/1", name) // or its settings object
 		require.Contains(t, calls, "POST /redfish/v1/Systems/1/Actions/ComputerSystem.Reset", name)
 		require.Contains(t, s.must(ctx, t, "bmc", "check", name), "machine: Lab "+name)
 		require.Eventually(t, func() bool { now, _ := m.Redfish().Sessions(); return now == 0 }, time.Minute, 100*time.Millisecond, name)

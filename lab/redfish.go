@@ -42,7 +42,7 @@ const (
 // redfishSessions is the number of sessions that each shape has at a time.
 var redfishSessions = map[RedfishShape]int{RedfishSupermicro: 4}
 
-// jobReads is how many reads of the system a job of Dell takes.
+// jobReads is how many reads of the system, or of a virtual drive, a job takes.
 const jobReads = 2
 
 // RedfishFault is what happens to matching requests.
@@ -92,10 +92,13 @@ type Redfish struct {
 	jobReads int               // reads until the job is done; 0 = no job
 	changes  int               // of the system, for its ETag
 	media    map[string]string // URL of the inserted medium by path of the drive
-	resets   int               // of the controller
-	accounts int               // changes of accounts, for their ETag
-	started  time.Time         // of the controller
-	downTill time.Time
+	task     map[string]string // what a task will insert, by path of the drive
+	// taskReads are the reads of a drive until the task is done.
+	taskReads int
+	resets    int       // of the controller
+	accounts  int       // changes of accounts, for their ETag
+	started   time.Time // of the controller
+	downTill  time.Time
 }
 
 type redfishSession struct{ id, user, origin string }
@@ -106,7 +109,7 @@ type redfishBoot struct{ target, enabled, mode string }
 func NewRedfish(c Chassis, shape RedfishShape, user, password string) *Redfish {
 	return &Redfish{
 		User: user, Password: password, accepts: password, shape: shape, chassis: c, sessions: map[string]redfishSession{}, started: time.Now(),
-		boot: redfishBoot{"None", "Disabled", "UEFI"}, media: map[string]string{},
+		boot: redfishBoot{"None", "Disabled", "UEFI"}, media: map[string]string{}, task: map[string]string{},
 	}
 }
 
@@ -358,7 +361,7 @@ func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
 		if ok {
 			a := redfishOK(body)
 			switch p {
-			case r.systemPath():
+			case r.bootPath():
 				a.header = map[string]string{"ETag": r.etag()}
 			case redfishAccount:
 				a.header = map[string]string{"ETag": r.accountTag()}
@@ -367,8 +370,11 @@ func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
 		}
 		return redfishError(http.StatusNotFound, "The resource at the URI %s was not found.", p)
 	case http.MethodPatch:
-		if p == r.systemPath() {
+		switch p {
+		case r.bootPath():
 			return r.setBoot(q.Header.Get("If-Match"), data)
+		case r.systemPath():
+			return redfishError(http.StatusBadRequest, "Boot properties are changed in %s.", r.bootPath())
 		}
 		if p == redfishAccount {
 			return r.setAccount(q.Header.Get("If-Match"), data)

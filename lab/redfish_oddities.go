@@ -27,6 +27,10 @@ const (
 	RedfishBusy RedfishShape = "busy"
 	// RedfishManagers has another manager besides the system's own.
 	RedfishManagers RedfishShape = "managers"
+	// RedfishSettings takes the boot override in the system's settings object alone, with If-Match, like AMI's services.
+	RedfishSettings RedfishShape = "settings"
+	// RedfishTasks answers writes with 202 and a task, and inserts a medium after a few reads.
+	RedfishTasks RedfishShape = "tasks"
 )
 
 const (
@@ -41,13 +45,21 @@ const (
 func RedfishOddities() []RedfishShape {
 	return []RedfishShape{
 		RedfishTypes, RedfishNoLocation, RedfishSlash, RedfishBodyTag, RedfishWeakTag, RedfishPages, RedfishAbsolute, RedfishBusy,
-		RedfishManagers,
+		RedfishManagers, RedfishSettings, RedfishTasks,
 	}
 }
 
 // wantsTag reports whether a write needs If-Match.
 func (r *Redfish) wantsTag() bool {
-	return r.shape == RedfishSupermicro || r.shape == RedfishBodyTag || r.shape == RedfishWeakTag
+	return r.shape == RedfishSupermicro || r.shape == RedfishBodyTag || r.shape == RedfishWeakTag || r.shape == RedfishSettings
+}
+
+// bootPath is the path of the resource whose boot override is written.
+func (r *Redfish) bootPath() string {
+	if r.shape == RedfishSettings {
+		return r.systemPath() + "/SD"
+	}
+	return r.systemPath()
 }
 
 // formatTag returns an ETag as a write must name it.
@@ -85,6 +97,8 @@ func (r *Redfish) otherResource(path string) (map[string]any, bool) {
 		return odata(path, "ComputerSystem.v1_13_0.ComputerSystem", "Another system", map[string]any{"PowerState": "On"}), true
 	case r.shape == RedfishManagers && path == redfishOtherManager:
 		return odata(path, "Manager.v1_11_0.Manager", "Chassis manager", map[string]any{"ManagerType": "EnclosureManager"}), true
+	case r.shape == RedfishSettings && path == r.bootPath():
+		return odata(path, "ComputerSystem.v1_13_0.ComputerSystem", "Settings", map[string]any{"Boot": r.system()["Boot"]}), true
 	}
 	return nil, false
 }
@@ -119,6 +133,17 @@ func (r *Redfish) twist(q *http.Request, a *redfishAnswer) {
 		makeAbsolute("https://"+q.Host, a.body)
 		if at := a.header["Location"]; at != "" {
 			a.header["Location"] = "https://" + q.Host + at
+		}
+	case RedfishSettings:
+		if reads && path == r.systemPath() {
+			a.body["Boot"] = map[string]any{"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
+			a.body["@Redfish.Settings"] = map[string]any{"SettingsObject": link(r.bootPath())}
+		}
+	case RedfishTasks:
+		if q.Method == http.MethodPost && strings.Contains(path, "/Actions/") || q.Method == http.MethodPatch {
+			*a = redfishAnswer{http.StatusAccepted, odata("/redfish/v1/TaskService/Tasks/1", "Task.v1_4_0.Task", "Task", nil), map[string]string{
+				"Location": "/redfish/v1/TaskService/TaskMonitors/1",
+			}}
 		}
 	case RedfishManagers:
 		if members, ok := a.body["Members"].([]any); ok && path == "/redfish/v1/Managers" {

@@ -199,6 +199,10 @@ func (r *Redfish) system() map[string]any {
 }
 
 func (r *Redfish) drive(path string) map[string]any {
+	if r.taskReads--; r.taskReads <= 0 && r.task[path] != "" {
+		r.media[path] = r.task[path]
+		delete(r.task, path)
+	}
 	media := r.media[path]
 	d := odata(path, "VirtualMedia.v1_3_0.VirtualMedia", "Virtual CD", map[string]any{
 		"MediaTypes": []string{"CD", "DVD"}, "Inserted": media != "", "Image": nil, "ConnectedVia": "NotConnected", "WriteProtected": true,
@@ -214,13 +218,15 @@ func (r *Redfish) drive(path string) map[string]any {
 }
 
 // States returns the paths of the resources whose state writes change: the system, its controller and the virtual drives.
-func (r *Redfish) States() []string { return append(r.drivePaths(), r.systemPath(), r.managerPath()) }
+func (r *Redfish) States() []string {
+	return append(r.drivePaths(), r.systemPath(), r.bootPath(), r.managerPath())
+}
 
 // misread replaces the state in one of States by another one: the other power state, a boot override or medium that was
 // never set or none, or a later reset of the controller.
 func (r *Redfish) misread(path string, body map[string]any) {
 	switch {
-	case path == r.systemPath():
+	case path == r.systemPath(), path == r.bootPath():
 		body["PowerState"] = map[any]string{"On": "Off", "Off": "On"}[body["PowerState"]]
 		boot, _ := body["Boot"].(map[string]any)
 		other := redfishBoot{target: "BiosSetup", enabled: "Once"}
@@ -340,6 +346,10 @@ func (r *Redfish) insert(ctx context.Context, drive string, data map[string]any)
 		if err := d.InsertCD(ctx, image); err != nil {
 			return redfishError(http.StatusInternalServerError, "The medium could not be read: %v", err)
 		}
+	}
+	if r.shape == RedfishTasks {
+		r.task[drive], r.taskReads = image, jobReads
+		return redfishAnswer{status: http.StatusNoContent}
 	}
 	r.media[drive] = image
 	return redfishAnswer{status: http.StatusNoContent}
