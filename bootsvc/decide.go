@@ -44,7 +44,7 @@ type Request struct {
 	MAC     string
 	Address netip.Addr
 	Class   Class
-	Arch    int // option 93, ArchUnknown if missing
+	Arch    int // the first of option 93 that has a loader, or else its first; ArchUnknown if missing
 	// Loader is the loader of interfaces that name none, as inventory.Interface has it; "" = by architecture.
 	Loader string
 	// Brief leaves the decision's Reasons out: writing them takes longer than deciding.
@@ -259,6 +259,9 @@ func (d *Decision) chooseBootFile(r Request) {
 		d.because("the client is iPXE: the boot script")
 	case ClassPXE, ClassHTTP:
 		switch file := loader(d.Interface, r.Arch); {
+		case file == "" && r.Arch != ArchUnknown && !isX86(d.Interface) && hasLoader(r.Arch):
+			d.because("no loader for %s, because the machine's document says arch: %s; correct the document, or set the interface's loader",
+				archName(r.Arch), d.Interface.Arch)
 		case file == "":
 			d.because("no loader for architecture %s: set the interface's loader", archName(r.Arch))
 		case file == loaderShim && r.Class == ClassHTTP:
@@ -312,16 +315,16 @@ func loader(i inventory.Interface, arch int) string {
 	default:
 		return ""
 	}
+	if !isX86(i) { // the ROM of a Raspberry Pi 4 sends architecture 0
+		return ""
+	}
 	switch arch {
 	case ArchBIOS, ArchHTTPBIOS:
 		return loaderBIOS
 	case ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC:
 		return uefi
 	case ArchUnknown: // very old ROMs do not send option 93: use the inventory
-		switch {
-		case i.Arch != "" && i.Arch != "x86_64":
-			return ""
-		case i.UEFI:
+		if i.UEFI {
 			return uefi
 		}
 		return loaderBIOS
@@ -329,9 +332,16 @@ func loader(i inventory.Interface, arch int) string {
 	return ""
 }
 
+// hasLoader reports whether an architecture of option 93 has a loader of its own.
+func hasLoader(arch int) bool { return loader(inventory.Interface{}, arch) != "" }
+
+// isX86 reports whether the document of an interface's machine does not exclude the loaders, which are for x86.
+func isX86(i inventory.Interface) bool { return i.Arch == "" || i.Arch == "x86_64" }
+
 func archName(arch int) string {
 	names := map[int]string{
 		ArchBIOS: "BIOS x86", 6: "UEFI IA32", ArchUEFIEBC: "UEFI x64", ArchUEFI: "UEFI x64", 10: "UEFI arm32", 11: "UEFI arm64",
+		21: "U-Boot arm32", 22: "U-Boot arm64", 41: "Raspberry Pi",
 		ArchHTTPx86: "UEFI x86 by HTTP", ArchHTTP: "UEFI x64 by HTTP", ArchHTTPEBC: "UEFI EBC by HTTP", 18: "UEFI arm32 by HTTP",
 		19: "UEFI arm64 by HTTP", ArchHTTPBIOS: "BIOS by HTTP", ArchUnknown: "unknown architecture",
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -64,8 +65,9 @@ func addr4(ip net.IP) netip.Addr {
 // requestOf returns the Request for a packet.
 func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 	r := Request{MAC: mac, Arch: ArchUnknown, Brief: true}
-	if a := p.Options.Get(dhcpv4.OptionClientSystemArchitectureType); len(a) >= 2 {
-		r.Arch = int(binary.BigEndian.Uint16(a))
+	archs := architecturesOf(p.Options.Get(dhcpv4.OptionClientSystemArchitectureType))
+	if len(archs) > 0 {
+		r.Arch = archs[max(0, slices.IndexFunc(archs, hasLoader))]
 	}
 	class := string(p.Options.Get(dhcpv4.OptionClassIdentifier))
 	switch {
@@ -77,6 +79,14 @@ func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
 		r.Class = ClassPXE
 	}
 	return r
+}
+
+// architecturesOf returns the architectures that option 93 lists (RFC 4578 §2.1), in the client's order.
+func architecturesOf(b []byte) (out []int) {
+	for ; len(b) >= 2; b = b[2:] {
+		out = append(out, int(binary.BigEndian.Uint16(b)))
+	}
+	return out
 }
 
 // isIPXEUserClass reports whether option 77 contains iPXE. iPXE sends the bare string,

@@ -358,8 +358,8 @@ func TestLogSaysWhyDHCPRefuses(t *testing.T) {
 		edit func(*inventory.Machine)
 		arch byte
 	}{
-		"DHCP is disabled for this interface": {edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
-		"no loader for architecture 41":       {arch: 41},
+		"DHCP is disabled for this interface":     {edit: func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }},
+		"no loader for architecture Raspberry Pi": {arch: 41},
 	} {
 		var log bytes.Buffer
 		f := &fakeMachines{machines: []inventory.Machine{machine(refused.edit)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}

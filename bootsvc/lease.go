@@ -160,7 +160,7 @@ func (s *Server) boot(r *dhcpv4.DHCPv4, e *exchange) {
 	}
 	if e.request.Class == ClassPXE {
 		r.ServerHostName = s.cfg.Address.String()
-		r.UpdateOption(dhcpv4.OptTFTPServerName(s.cfg.Address.String()))
+		r.UpdateOption(dhcpv4.OptTFTPServerName(s.cfg.Address.String() + "\x00")) // as putBootFile
 	}
 	s.putBootFile(r, e.request.Class, file)
 }
@@ -188,7 +188,11 @@ func (s *Server) offeredFile(e *exchange) string {
 // putBootFile adds a boot file to a reply, with what a client of that class needs to accept it.
 func (s *Server) putBootFile(r *dhcpv4.DHCPv4, class Class, file string) {
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
-	r.UpdateOption(dhcpv4.OptBootFileName(file))
+	option := file
+	if class == ClassPXE { // PXE ROMs of about 2010 read the option until a zero byte, and so parts of the next option
+		option += "\x00"
+	}
+	r.UpdateOption(dhcpv4.OptBootFileName(option))
 	if len(file) < 128 {
 		r.BootFileName = file // U-Boot and some ROMs read only the header
 	}

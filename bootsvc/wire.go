@@ -185,8 +185,12 @@ func decodeOption(code uint8, b []byte) string {
 		return fmt.Sprintf("%d=%s", code, addr4(b))
 	case c == 12 || c == 60 || c == 77:
 		return fmt.Sprintf("%d=%q", code, clean(string(b[:min(len(b), most)])))
-	case c == 93 && len(b) == 2:
-		return fmt.Sprintf("%d=%s", code, iana.Arch(uint16(b[0])<<8|uint16(b[1])))
+	case c == 93 && len(b) >= 2 && len(b) <= most:
+		names := make([]string, 0, len(b)/2)
+		for _, arch := range architecturesOf(b) {
+			names = append(names, iana.Arch(arch).String())
+		}
+		return fmt.Sprintf("%d=%s", code, strings.Join(names, ","))
 	case c == 57 && len(b) == 2:
 		return fmt.Sprintf("%d=%d", code, int(b[0])<<8|int(b[1]))
 	case c == 55:
@@ -204,7 +208,7 @@ func answerOf(r reply) dhcpAnswer {
 		return dhcpAnswer{}
 	}
 	return dhcpAnswer{
-		r.route, r.packet.MessageType(), addr4(r.packet.YourIPAddr), cmp.Or(r.packet.BootFileNameOption(), r.packet.BootFileName),
+		r.route, r.packet.MessageType(), addr4(r.packet.YourIPAddr), r.packet.BootFileNameOption(),
 	}
 }
 
