@@ -20,6 +20,11 @@ const (
 	checkedFor      = 2 * checkIndexEvery
 	// loadAtOnce is how many machines are read into the index by one statement.
 	loadAtOnce = 500
+	// missesAtOnce is how many lookups of machines that the index does not hold read the database at once while it is being
+	// read. The others wait for it: thousands of packets a second, each with a statement of its own, would take the processor
+	// and the connections that reading it needs. With 100,000 machines and eight lookups at a time, unbounded ones made
+	// reading it take four times as long.
+	missesAtOnce = 1
 )
 
 // index holds the machines and their grants in memory, so that most packets and fetches of metadata run no SQL.
@@ -48,7 +53,11 @@ type index struct {
 	stale map[string]bool
 	held  map[string]int
 	// listed is false while the names of all machines must be read.
-	listed  bool
+	listed bool
+	// whole is closed when all machines have been read since the last dropAll. misses has an element for each lookup that
+	// reads the database before.
+	whole   chan struct{}
+	misses  chan struct{}
 	version int64     // the data_version of the connection that writes; -1 = not read yet
 	checked time.Time // when version was read
 	wake    chan struct{}
@@ -62,7 +71,10 @@ type indexEntry struct {
 }
 
 func newIndex() *index {
-	x := &index{stale: map[string]bool{}, held: map[string]int{}, wake: make(chan struct{}, 1)}
+	x := &index{
+		stale: map[string]bool{}, held: map[string]int{}, wake: make(chan struct{}, 1),
+		whole: make(chan struct{}), misses: make(chan struct{}, missesAtOnce),
+	}
 	x.byName, x.networks = map[string]*indexEntry{}, map[netip.Prefix]int{}
 	x.dropAll()
 	return x
@@ -132,6 +144,9 @@ func (x *index) drop(name string) {
 func (x *index) dropAll() {
 	x.byMAC, x.byAddress = map[string]*indexEntry{}, map[netip.Addr]*indexEntry{}
 	x.listed, x.version = false, -1
+	if x.isWhole() {
+		x.whole = make(chan struct{})
+	}
 	for name := range x.byName {
 		x.stale[name] = true // it may have been deleted
 	}
@@ -177,6 +192,45 @@ func (x *index) take(n int) (names []string) {
 		names = append(names, name)
 	}
 	return names
+}
+
+// isWhole reports whether all machines have been read.
+func (x *index) isWhole() bool {
+	select {
+	case <-x.whole:
+		return true
+	default:
+		return false
+	}
+}
+
+// complete notes that all machines have been read, unless everything or one of them has changed again.
+func (x *index) complete() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.listed && len(x.stale) == 0 && !x.isWhole() {
+		close(x.whole)
+	}
+}
+
+// wait waits until the index is whole, or until a lookup may read the database before. Call release when the lookup is over.
+func (x *index) wait(ctx context.Context) (release func(), err error) {
+	x.mu.RLock()
+	whole := x.whole
+	x.mu.RUnlock()
+	select {
+	case <-whole:
+		return func() {}, nil
+	default:
+	}
+	select {
+	case <-whole:
+		return func() {}, nil
+	case x.misses <- struct{}{}:
+		return func() { <-x.misses }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // mark notes that machines must be read.
@@ -256,7 +310,7 @@ func (s *Store) InReservedNetwork(a netip.Addr) bool {
 }
 
 // KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read
-// them, and whenever it cannot, lookups read the database.
+// them, and whenever it cannot, lookups read the database, at most missesAtOnce of them at a time.
 func (s *Store) KeepIndex(ctx context.Context) error {
 	tick := time.NewTicker(checkIndexEvery)
 	defer tick.Stop()
@@ -305,6 +359,7 @@ func (s *Store) loadIndex(ctx context.Context) error {
 	for {
 		names := s.index.take(loadAtOnce)
 		if len(names) == 0 {
+			s.index.complete()
 			return nil
 		}
 		read, err := s.readEntries(ctx, names)

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -316,4 +318,104 @@ func TestKeepIndex(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// gatedDriver lets the lookups of machines wait before they read the database.
+type gatedDriver struct {
+	driver.Driver
+	gate *lookupGate
+}
+
+func (d gatedDriver) Open(dsn string) (driver.Conn, error) {
+	c, err := d.Driver.Open(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return gatedConn{c.(recordedConn), d.gate}, nil
+}
+
+type gatedConn struct {
+	recordedConn
+	gate *lookupGate
+}
+
+func (c gatedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if query == machineByQuery["mac"] {
+		c.gate.pass()
+	}
+	return c.recordedConn.QueryContext(ctx, query, args)
+}
+
+// lookupGate counts lookups that read the database. It opens when there are more than missesAtOnce.
+type lookupGate struct {
+	passed atomic.Int64
+	full   chan struct{} // receives when missesAtOnce lookups wait
+	open   chan struct{}
+	once   sync.Once
+}
+
+func (g *lookupGate) pass() {
+	switch n := g.passed.Add(1); {
+	case n == missesAtOnce:
+		g.full <- struct{}{}
+	case n > missesAtOnce:
+		g.release()
+	}
+	<-g.open
+}
+
+func (g *lookupGate) release() { g.once.Do(func() { close(g.open) }) }
+
+// TestFewLookupsReadTheDatabaseBesideTheIndex: of a flood that comes while the index is being read, a few lookups read the
+// database. The others are answered from memory when the index is there, also while those few still wait.
+func TestFewLookupsReadTheDatabaseBesideTheIndex(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const machines = 40
+	ms := make([]inventory.Machine, machines)
+	for n := range ms {
+		ms[n] = machine(fmt.Sprintf("flood-%d", n), 100+n)
+	}
+	require.NoError(t, w.PutMachines(t.Context(), ms, false, "test"))
+	require.NoError(t, w.Close())
+	gate := &lookupGate{full: make(chan struct{}, 1), open: make(chan struct{})}
+	s, err := Open(t.Context(), w.path, w.keys, recorded, func(s *Store) { s.driver = gatedDriver{s.driver, gate} })
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+
+	found := make(chan error, machines)
+	for _, m := range ms {
+		go func() {
+			got, _, err := s.MachineByMAC(t.Context(), m.Interfaces[0].MAC)
+			if err == nil && got.Name != m.Name {
+				err = fmt.Errorf("found %s instead of %s", got.Name, m.Name)
+			}
+			found <- err
+		}()
+	}
+	<-gate.full
+	s.refreshIndex(t)
+	for range machines - missesAtOnce {
+		require.NoError(t, <-found)
+	}
+	require.EqualValues(t, missesAtOnce, gate.passed.Load(), "lookups that read the database")
+	gate.release()
+	for range missesAtOnce {
+		require.NoError(t, <-found)
+	}
+
+	// What the index does not know is looked up at once when the index is there.
+	_, _, err = s.MachineByMAC(t.Context(), "02:ff:ff:ff:ff:ff")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	// Another process has written: until the machines are read again, lookups wait again, and no longer than their context.
+	s.index.connected()
+	for range missesAtOnce {
+		release, err := s.index.wait(t.Context())
+		require.NoError(t, err)
+		defer release()
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = s.MachineByMAC(ended, ms[0].Interfaces[0].MAC)
+	require.ErrorIs(t, err, context.Canceled)
 }

@@ -61,20 +61,39 @@ func (s *Store) Machines(ctx context.Context) ([]inventory.Machine, error) {
 // machine whose grant is free comes from memory (KeepIndex). Do not change what it points to: the
 // answers share it.
 func (s *Store) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
-	e, usable := s.index.findMAC(mac)
-	if usable {
+	if e, usable := s.index.findMAC(mac); usable {
 		return e.machine, e.grant, nil
 	}
-	return s.machineBy(ctx, "mac", mac, e)
+	return s.lookUp(ctx, "mac", mac, func() (*indexEntry, bool) { return s.index.findMAC(mac) })
 }
 
 // MachineByAddress is MachineByMAC with a reserved address instead.
 func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
-	e, usable := s.index.findAddress(a.Unmap())
+	a = a.Unmap()
+	if e, usable := s.index.findAddress(a); usable {
+		return e.machine, e.grant, nil
+	}
+	return s.lookUp(ctx, "address", a.String(), func() (*indexEntry, bool) { return s.index.findAddress(a) })
+}
+
+// lookUp finds a machine in the database. One that the index does not hold waits until the index is whole, which may then
+// answer, or until few others read the database.
+func (s *Store) lookUp(ctx context.Context, column, value string, find func() (*indexEntry, bool)) (
+	inventory.Machine, inventory.Grant, error,
+) {
+	e, usable := find()
+	if e == nil {
+		release, err := s.index.wait(ctx)
+		if err != nil {
+			return inventory.Machine{}, inventory.Grant{}, fmt.Errorf("finding machine by %s %q: %w", column, value, err)
+		}
+		defer release()
+		e, usable = find()
+	}
 	if usable {
 		return e.machine, e.grant, nil
 	}
-	return s.machineBy(ctx, "address", a.Unmap().String(), e)
+	return s.machineBy(ctx, column, value, e)
 }
 
 // machineByQuery are the queries of machineBy.
