@@ -154,6 +154,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 		"inventory.UserData", "inventory.VendorData", "inventory.Password", // of machines, and of those of the lab file
 		"inventory.Value",                                                           // of a SecretField: points to one of those
 		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
+		"importfile.UserData", "importfile.VendorData", "importfile.Userdata", "importfile.Vendordata", // become those of machines
 		"api.Token",                            // pair
 		"api.Passphrase", "archive.Passphrase", // backUp
 	}, secretFields(t, ".."), "a new secret field needs a canary here")

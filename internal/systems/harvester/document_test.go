@@ -151,3 +151,14 @@ func FuzzAddWebhooks(f *testing.F) {
 		}
 	})
 }
+
+// TestWrittenFilesMayBeBinary: the installer decodes the content of a file, which no check reads.
+func TestWrittenFilesMayBeBinary(t *testing.T) {
+	create := example(t, "harvester-create.yaml")
+	for _, content := range []string{"!!binary gAD/", "text", "1"} {
+		doc := strings.Replace(create, "os:\n", "os:\n  write_files: [{path: /a, content: "+content+"}]\n", 1)
+		require.NotEqual(t, create, doc)
+		require.Empty(t, problems(t, doc), content)
+	}
+	require.NotEmpty(t, problems(t, strings.Replace(create, "os:\n", "os:\n  write_files: [{path: /a, content: [x]}]\n", 1)))
+}
