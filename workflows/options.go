@@ -101,6 +101,9 @@ const (
 	// untilStopped is the time an agent gets to close its descriptors before the power is
 	// cut.
 	untilStopped = time.Minute
+	// untilRestarted is the time after which an agent of an earlier boot that speaks was not
+	// restarted. It is longer than activities.Evidence calls an agent alive after its last word.
+	untilRestarted = 2 * time.Minute
 	// windowMargin is how much longer than its wait a window stays open.
 	windowMargin = 5 * time.Minute
 	// grace is added to the agent's own deadline of an action.

@@ -315,3 +315,50 @@ func TestFencedRunAsksAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, taken.Owner, g.Owner, "the new owner keeps the machine")
 }
+
+// A BMC reports a restart that did not happen, and the agent of the boot before goes on. It ends the wait for the new boot, unless
+// what it says may be older than the restart.
+func TestAgentOfAnEarlierBootEndsTheWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration
+		kind  string
+		alive bool
+		ends  bool
+	}{
+		"idle":                     {3 * time.Minute, inventory.EventAgentIdle, true, true},
+		"hello":                    {3 * time.Minute, inventory.EventHello, true, true},
+		"idle before the restart":  {3 * time.Minute, inventory.EventAgentIdle, false, false},
+		"idle during the restart":  {30 * time.Second, inventory.EventAgentIdle, true, false},
+		"hello before the restart": {3 * time.Minute, inventory.EventHello, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			var second, third time.Time
+			w.agentFor = func(a inventory.Assignment) *action.Result {
+				if a.Boot == 1 {
+					w.after(10*time.Minute, func() { w.signal(inventory.EventAgentLost, a.Epoch, a.Boot, &a.Key) })
+					return nil
+				}
+				return &action.Result{Key: a.Key, State: action.Success}
+			}
+			w.stray = func(g inventory.Grant) bool {
+				switch g.Boot {
+				case 2:
+					second = w.env.Now()
+					w.after(c.after, func() {
+						if c.alive {
+							w.hear(1)
+						}
+						w.signal(c.kind, g.Epoch, 1, nil)
+					})
+				case 3:
+					third = w.env.Now()
+				}
+				return g.Boot == 2
+			}
+			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.Equal(t, c.ends, third.Sub(second) < 10*time.Minute, third.Sub(second))
+			w.closed()
+		})
+	}
+}

@@ -6,22 +6,24 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // boot is the network boot that is under way.
 type boot struct {
-	number     int    // from 1, within the grant
-	left       int    // boots left before the operator is asked
-	silent     int    // boots in a row without an agent
-	shim       bool   // a loader of the machine is shim
-	how        string // how the present boot was started, if not in the usual way
-	armed      bool   // netboot may be open
-	installer  bool   // the plan's installer is booted, not the agent
-	path       int    // boot paths that were tried without an answer
-	lost       bool   // the machine booted its disk instead
-	poweredOff bool   // the agent's power was cut
+	number     int       // from 1, within the grant
+	left       int       // boots left before the operator is asked
+	silent     int       // boots in a row without an agent
+	shim       bool      // a loader of the machine is shim
+	how        string    // how the present boot was started, if not in the usual way
+	armed      bool      // netboot may be open
+	installer  bool      // the plan's installer is booted, not the agent
+	path       int       // boot paths that were tried without an answer
+	lost       bool      // the machine booted its disk instead
+	began      time.Time // when the wait for it began
+	poweredOff bool      // the agent's power was cut
 }
 
 // ladder lists the ways to start a machine that stays silent, one per boot. After the last
@@ -255,7 +257,7 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 		}
 	}
 
-	began := workflow.Now(ctx)
+	r.boot.began, r.signals.earlierAgent = workflow.Now(ctx), false
 	for _, stage := range stages {
 		if stage.done() {
 			continue
@@ -271,14 +273,13 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 
 		// Every wait gets its whole window: the power operation may have taken long.
 		renew := func(d time.Duration) error { return r.renewNetboot(ctx, d) }
-		limit := max(stage.limit, untilDHCP-workflow.Now(ctx).Sub(began))
+		limit := max(stage.limit, untilDHCP-workflow.Now(ctx).Sub(r.boot.began))
 		if !up() {
 			if err := renew(limit); err != nil {
 				return false, err
 			}
 		}
-		w := wait{limit: limit, served: true, prolong: renew}
-		if _, _, err := r.waitFor(ctx, w, func() bool { return stage.done() || r.bootLost() }); err != nil {
+		if err := r.waitForStage(ctx, stage, wait{limit: limit, served: true, prolong: renew}); err != nil {
 			return false, err
 		}
 		if !stage.done() {
@@ -286,6 +287,24 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 		}
 	}
 	return !r.signals.conflict, nil
+}
+
+// waitForStage waits until a stage is done. It ends before its time if the machine has booted its
+// disk, or still runs the agent of an earlier boot: its BMC reported a restart that did not happen.
+func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait) error {
+	s := &r.signals
+	for end := workflow.Now(ctx).Add(w.limit); ; w.limit = end.Sub(workflow.Now(ctx)) {
+		_, _, err := r.waitFor(ctx, w, func() bool { return stage.done() || r.bootLost() || s.earlierAgent })
+		if err != nil || stage.done() || !s.earlierAgent {
+			return err
+		}
+		// The event may be older than the restart. What was heard since then is not.
+		s.earlierAgent = false
+		known, err := r.evidence(ctx, action.Key{}, activities.Wait{})
+		if err != nil || known.Kind == activities.Alive && known.Boot < r.boot.number {
+			return err
+		}
+	}
 }
 
 // waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"time"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -27,6 +28,7 @@ type signals struct {
 	helloBoot        int  // newest boot whose agent redeemed its claim
 	pxe              bool // the firmware asked for network boot at least once
 	poweredOn        bool // the operator has confirmed it
+	earlierAgent     bool // an agent of an earlier boot was heard in the present one; see waitForStage
 	conflict         bool // the claim of this boot was presented twice
 	fenced           bool // another run owns the machine
 	held             bool // the server was restored from a backup in which this run was open
@@ -51,7 +53,7 @@ func (s *signals) beginBoot(installer bool) {
 	if installer {
 		s.previous = s.heard
 	}
-	s.heard, s.next, s.poweredOn = s.next, kinds{}, false
+	s.heard, s.next, s.poweredOn, s.earlierAgent = s.next, kinds{}, false, false
 	if phoned {
 		s.heard[inventory.EventPhoneHome] = true
 	}
@@ -95,7 +97,7 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	add(SignalEvent, "Something seen of the machine or its agent", func(c workflow.ReceiveChannel) {
 		var e Event
 		if c.ReceiveAsync(&e) {
-			r.takeEvent(e)
+			r.takeEvent(e, workflow.Now(ctx))
 		}
 	})
 
@@ -117,10 +119,15 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 }
 
 // takeEvent drops an event that does not carry this run's epoch.
-func (r *machineRun) takeEvent(e Event) {
+func (r *machineRun) takeEvent(e Event, now time.Time) {
 	s := &r.signals
 	if e.Epoch != r.owner.Epoch {
 		return
+	}
+
+	speaks := e.Kind == inventory.EventHello || e.Kind == inventory.EventAgentIdle
+	if speaks && e.Boot < r.boot.number && now.Sub(r.boot.began) > untilRestarted {
+		s.earlierAgent = true
 	}
 
 	switch e.Kind {
