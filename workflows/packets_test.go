@@ -109,6 +109,7 @@ func TestFileUnderTheSecretPathUsesABoot(t *testing.T) {
 			}
 		}
 		w.after(time.Minute, fetch)
+		w.after(24*time.Hour, w.env.CancelWorkflow)
 		w.answer = func(q inventory.Question) *workflows.Decision {
 			return &workflows.Decision{Question: q.ID, Choice: workflows.Abort}
 		}
