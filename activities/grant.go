@@ -26,6 +26,8 @@ type ArmRequest struct {
 	Force      bool   `json:"force,omitempty"`
 	// Plan is the digest of the run's plan; empty if it needs none.
 	Plan string `json:"plan,omitempty"`
+	// ResetOf is the run that was reset from outside to make this one; "" for none.
+	ResetOf string `json:"resetOf,omitempty"`
 	// ClockRight: the operator confirms that the clock is right and its newest event is
 	// wrong.
 	ClockRight bool `json:"clockRight,omitempty"`
@@ -39,6 +41,10 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 	}
 
 	if err := a.planStands(ctx, q); err != nil {
+		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
+	}
+
+	if err := a.refuseSuperseded(ctx, q); err != nil {
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
 	}
 
@@ -66,6 +72,20 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 		return inventory.Owner{}, fmt.Errorf("taking the grant of %q: %w", q.Machine, err)
 	}
 	return g.Owner, nil
+}
+
+// refuseSuperseded refuses a run that was reset from outside if another run has installed or wiped the machine since: the order
+// is old, as that of a retry would be.
+func (a *Activities) refuseSuperseded(ctx context.Context, q ArmRequest) error {
+	if q.ResetOf == "" {
+		return nil
+	}
+	later, err := a.Records.Successor(ctx, q.ResetOf, q.Run)
+	if err == nil && later != "" {
+		err = fmt.Errorf("run %q was reset from outside, and run %q began after it: give a new order for the machine: %w",
+			q.ResetOf, later, inventory.ErrConflict)
+	}
+	return err
 }
 
 // planStands returns an error if the run's plan is not stored, so that the machine is not

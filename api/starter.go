@@ -306,7 +306,7 @@ func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 	if w.Type == workflows.InspectType {
 		return nil
 	}
-	later, err := s.store.Successor(ctx, w.Run)
+	later, err := s.store.Successor(ctx, w.Run, "")
 	if err != nil || later == "" {
 		return err
 	}

@@ -111,3 +111,25 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, g.Owner, after.Owner)
 }
+
+// A run that was reset from outside, before it had a plan, is an old order if another run has installed or wiped the machine since.
+func TestResetOfASupersededRunTakesNoGrant(t *testing.T) {
+	w := newWorld(t, nil)
+	arm := func(run, of string) error {
+		return w.act(w.do.Arm, activities.ArmRequest{Machine: machine, Run: run, WorkflowID: workflows.MachineID(machine), ResetOf: of})
+	}
+	record := func(run, kind string) {
+		t.Helper()
+		require.NoError(t, w.Store.PutWorkflow(t.Context(), inventory.Workflow{
+			Run: run, ID: workflows.MachineID(machine), Type: kind, Machine: machine, State: inventory.StatePreparing, Phase: "x",
+		}))
+	}
+	record("old", workflows.DecommissionType)
+	record("reset", workflows.DecommissionType)
+	record("inspection", workflows.InspectType)
+	require.NoError(t, arm("reset", "old"))
+	record("later", workflows.ProvisionType)
+	record("again", workflows.DecommissionType)
+	require.ErrorContains(t, arm("again", "old"), `run "old" was reset from outside, and run "later" began after it`)
+	require.NoError(t, arm("new", ""))
+}

@@ -15,9 +15,13 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 		return err
 	}
 
+	info := workflow.GetInfo(ctx)
 	q := activities.ArmRequest{
-		Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: workflow.GetInfo(ctx).WorkflowExecution.ID,
+		Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: info.WorkflowExecution.ID,
 		Force: force, Plan: r.record.Digest,
+	}
+	if info.OriginalRunID != r.owner.Run {
+		q.ResetOf = info.OriginalRunID
 	}
 
 	for n := 1; ; n++ {

@@ -84,7 +84,6 @@ func TestUnusedImageFilesIgnoresCancellation(t *testing.T) {
 	require.NoError(t, w.UnusedImageFiles(t.Context(), func(d string) error { return errors.New("asked again for " + d) }))
 }
 
-// A run can be resumed if its plan is stored and no later run has written.
 // TestSuccessor: inspections, BMC jobs and runs of other machines are none.
 func TestSuccessor(t *testing.T) {
 	w := newWorld(t)
@@ -102,12 +101,15 @@ func TestSuccessor(t *testing.T) {
 	successors := func(want map[string]string) {
 		t.Helper()
 		for run, later := range want {
-			got, err := w.Successor(t.Context(), run)
+			got, err := w.Successor(t.Context(), run, "")
 			require.NoError(t, err)
 			require.Equal(t, later, got, run)
 		}
 	}
 	successors(map[string]string{"r1": "r5", "r2": "", "r4": "r5", "r5": "", "r6": "", "none": ""})
+	got, err := w.Successor(t.Context(), "r1", "r5")
+	require.NoError(t, err)
+	require.Equal(t, "r4", got)
 	for _, run := range []string{"r6", "r5"} {
 		require.NoError(t, w.DeleteWorkflow(t.Context(), run, "test"))
 	}
@@ -116,6 +118,7 @@ func TestSuccessor(t *testing.T) {
 	successors(map[string]string{"r1": "r4", "r2": "", "r3": "r4"})
 }
 
+// A run can be resumed if its plan is stored and no later run has written.
 func TestResumable(t *testing.T) {
 	w := newWorld(t)
 	require.ErrorIs(t, w.Resumable(t.Context(), "none"), inventory.ErrNotFound)
