@@ -2,6 +2,7 @@ package bootsvc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"log/slog"
@@ -186,6 +187,9 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 		r = s.answerKnown(e)
 		s.noteLease(e, r)
 	}
+	if r.route != routeNone {
+		e.shortenReply(r.packet)
+	}
 	r.own = e.decision.Armed() && r.to == e.decision.Interface.Address
 	if r.route != routeNone {
 		s.stats.dhcpAnswered.Add(1)
@@ -219,20 +223,8 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
 		packet: p, request: requestOf(p, mac), in: in, relay: addr4(p.GatewayIPAddr),
 		base: s.log,
 	}
-	if e.network = e.relay; e.relay.IsValid() {
-		if a := addr4(linkSelection(p)); a.IsValid() {
-			e.network = a
-		}
-	}
+	e.network = cmp.Or(linkSelection(p), e.relay)
 	return e, true
-}
-
-// linkSelection returns the link selection of a relay (RFC 3527), or nil.
-func linkSelection(p *dhcpv4.DHCPv4) net.IP {
-	if o := p.RelayAgentInfo(); o != nil {
-		return o.Get(dhcpv4.LinkSelectionSubOption)
-	}
-	return nil
 }
 
 // acceptsRelay applies Config.Relays and Config.RelayOnly. It records that a listed
@@ -377,12 +369,6 @@ func (s *Server) answerKnown(e *exchange) reply {
 		}
 	}
 	return reply{}
-}
-
-// isFor reports whether a packet names this server, or none (option 54).
-func (s *Server) isFor(p *dhcpv4.DHCPv4) bool {
-	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
-	return id == nil || addr4(id) == s.cfg.Address
 }
 
 // declinesReservation reports whether a DECLINE is for this server and names the reserved address

@@ -38,7 +38,7 @@ func (s *Server) send(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) reply {
 }
 
 // base returns a reply with what every kind contains: giaddr, options 82 and 61 as
-// received (the library puts 82 last), 54 and 97.
+// received (RFC 3046, 6842; the library puts 82 last), 54 and 97.
 func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	r := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootReply, HWType: p.HWType, ClientHWAddr: p.ClientHWAddr,
@@ -50,8 +50,8 @@ func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 
 	r.UpdateOption(dhcpv4.OptMessageType(kind))
 	r.UpdateOption(dhcpv4.OptServerIdentifier(s.cfg.Address.AsSlice()))
 	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionRelayAgentInformation, dhcpv4.OptionClientIdentifier} {
-		if b := p.Options.Get(code); b != nil {
-			r.UpdateOption(dhcpv4.OptGeneric(code, b))
+		if p.Options.Has(code) { // it may be empty
+			r.UpdateOption(dhcpv4.OptGeneric(code, p.Options.Get(code)))
 		}
 	}
 	// Some ROMs do not send option 97; echo it only if it was received, as 17 bytes.
@@ -63,6 +63,7 @@ func (s *Server) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 
 
 func (s *Server) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) reply {
 	r := s.base(p, dhcpv4.MessageTypeNak)
+	r.UpdateOption(dhcpv4.OptServerIdentifier(s.identifierFor(p).AsSlice()))
 	if giaddr.IsValid() {
 		r.SetBroadcast() // the client's address is wrong, so the relay must broadcast (RFC 2131 §4.3.2)
 		return reply{packet: r, route: routeRelay, to: giaddr, mac: r.ClientHWAddr}
@@ -75,6 +76,7 @@ func (s *Server) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) reply {
 func (s *Server) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	i := e.decision.Interface
 	r := s.base(e.packet, kind)
+	r.UpdateOption(dhcpv4.OptServerIdentifier(s.identifierFor(e.packet).AsSlice()))
 	r.YourIPAddr = i.Address.AsSlice()
 	if kind == dhcpv4.MessageTypeAck {
 		r.ClientIPAddr = e.packet.ClientIPAddr

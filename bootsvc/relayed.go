@@ -61,6 +61,13 @@ func (r *relays) beginRecord(giaddr netip.Addr, now time.Time) (end func(due tim
 	}, nil, !known
 }
 
+// has reports whether a relay is remembered.
+func (r *relays) has(giaddr netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known[giaddr] != nil
+}
+
 // room makes room for one more relay and reports whether there is room. It forgets the
 // relay that has been due longest, but none that was recorded a short time ago: otherwise each
 // forged giaddr would cause a write.

@@ -58,10 +58,11 @@ func (s *Server) Rivals() []inventory.Rival {
 	return slices.DeleteFunc(out, func(x inventory.Rival) bool { return s.now().Sub(x.Last) >= rivalFor })
 }
 
-// sightRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2).
+// sightRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It may also have
+// chosen this one, through a relay which stands in for it (RFC 5107); that relay's copy of the message is answered.
 func (s *Server) sightRival(e *exchange) {
 	server := addr4(e.packet.Options.Get(dhcpv4.OptionServerIdentifier))
-	if !server.IsValid() {
+	if !server.IsValid() || s.relayed.has(server) {
 		return
 	}
 	x := inventory.Rival{Server: server, Where: e.where(), Machine: e.machine.Name}
