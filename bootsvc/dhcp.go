@@ -155,6 +155,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	}
 	x, ok := s.newExchange(p, in)
 	if !ok {
+		s.noteHardware(p, in)
 		return reply{}
 	}
 

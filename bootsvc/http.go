@@ -36,6 +36,7 @@ const (
 //	/ipxe/binary/<mac>/<loader>         loader of an armed machine
 //	/ipxe/binary/<mac>/autoexec.ipxe    the script, as iPXE 2.0 asks for it
 //	/autoexec.ipxe, /ipxe/binary/<file> the same, for the machine with the source address
+//	/auto.ipxe, /<mac>/auto.ipxe        the script, under the addresses of Tinkerbell's Smee
 //	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
 //	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
 //	/boot/<mac>/<token>/<image>         what an installer boots, while its boot is open
@@ -61,7 +62,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		segments := split(r.URL.Path)
 		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || segments[0] == "media" ||
-			len(segments) == 1 && segments[0] == autoexecName)
+			len(segments) == 1 && segments[0] == autoexecName || len(segments) <= 2 && segments[len(segments)-1] == scriptName)
 		if !ours {
 			if s.cfg.Fallback != nil {
 				s.cfg.Fallback.ServeHTTP(w, r)
@@ -100,6 +101,10 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
 		s.serveBinary(w, r, s.identify(bySource(r)), seg[len(seg)-1])
+	case len(seg) == 1 && seg[0] == scriptName:
+		s.serveScript(w, r, s.identify(bySource(r)), scriptName)
+	case len(seg) == 2 && seg[1] == scriptName:
+		s.route(w, r, []string{"ipxe", "script", seg[0], scriptName})
 	case len(seg) == 4 && seg[0] == "ipxe" && (seg[1] == "binary" || seg[1] == "script"):
 		mac, ok := ParseMAC(seg[2])
 		if !ok {
@@ -186,7 +191,7 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 			writeScript(w, r, s.checkScript())
 			return
 		}
-		if name == autoexecName && s.anonymous(req) {
+		if name != holdName && s.anonymous(req) {
 			writeScript(w, r, s.chainScript())
 			return
 		}

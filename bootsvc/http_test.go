@@ -240,7 +240,7 @@ func TestScripts(t *testing.T) {
 	f.setGrant(g)
 	for method, want := range map[string]string{MethodDefault: "exit 1", MethodExit: "exit 1", Method404: "", MethodSanboot: "sanboot --no-describe --drive 0x80"} {
 		f.machines[0].BootFromDisk = method
-		for _, path := range []string{url, "/autoexec.ipxe", "/ipxe/binary/52-54-00-20-01-01/autoexec.ipxe", "//ipxe//script/525400200101/auto.ipxe"} {
+		for _, path := range []string{url, "/autoexec.ipxe", "/ipxe/binary/52-54-00-20-01-01/autoexec.ipxe", "//ipxe//script/525400200101/auto.ipxe", "/auto.ipxe", "/52:54:00:20:01:01/auto.ipxe"} {
 			w := get(t, h, http.MethodGet, path, testAddr)
 			if want == "" && w.Code != http.StatusNotFound || want != "" && (w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want)) {
 				t.Errorf("method %q, %s: %d %s", method, path, w.Code, w.Body)
@@ -252,14 +252,17 @@ func TestScripts(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/ipxe/script/52:54:00:99:99:99/auto.ipxe", "/ipxe/script/zz/auto.ipxe", "/ipxe/script/52:54:00:20:01:01/x.ipxe", "/boot", "/ipxe", "/x",
+		"/52:54:00:99:99:99/auto.ipxe", "/zz/auto.ipxe", "/ipxe/auto.ipxe",
 		"/boot/52:54:00:20:01:01/" + token + "/vmlinuz", "/boot/52:54:00:20:01:01/" + token + "/initramfs", "/ipxe/binary/52:54:00:20:01:01/snponly.efi", "/ipxe/binary/snponly.efi",
 	} {
 		if w := get(t, h, http.MethodGet, path, testAddr); w.Code != http.StatusNotFound || w.Body.String() != "not found\n" {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if w := get(t, h, http.MethodGet, "/autoexec.ipxe", "10.10.20.99"); w.Code != http.StatusNotFound {
-		t.Errorf("autoexec for an unknown address: %d", w.Code)
+	for _, path := range []string{"/autoexec.ipxe", "/auto.ipxe"} {
+		if w := get(t, h, http.MethodGet, path, "10.10.20.99"); w.Code != http.StatusNotFound {
+			t.Errorf("%s for an unknown address: %d", path, w.Code)
+		}
 	}
 	if w := get(t, h, http.MethodPost, url, testAddr); w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("POST: %d", w.Code)

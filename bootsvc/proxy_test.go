@@ -135,12 +135,14 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 			if got := kind(body); got != want {
 				t.Errorf("%s, %s by TFTP: %s, not %s", who, name, got, want)
 			}
-			url := "/ipxe/binary/" + name
+			urls := []string{"/ipxe/binary/" + name}
 			if name == autoexecName {
-				url = "/" + name
+				urls = []string{"/" + autoexecName, "/" + scriptName}
 			}
-			if got := kind(get(t, h, http.MethodGet, url, "10.10.20.170").Body.String()); got != want {
-				t.Errorf("%s, %s by HTTP: %s, not %s", who, url, got, want)
+			for _, url := range urls {
+				if got := kind(get(t, h, http.MethodGet, url, "10.10.20.170").Body.String()); got != want {
+					t.Errorf("%s, %s by HTTP: %s, not %s", who, url, got, want)
+				}
 			}
 		}
 	}

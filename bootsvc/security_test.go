@@ -115,6 +115,8 @@ func TestS6RoutesOfTheProvisioningListener(t *testing.T) {
 	base := "/boot/52-54-00-20-01-01/" + inventory.BootToken(testKey, d.Owner, d.Boot)
 	served := []string{
 		"/autoexec.ipxe",
+		"/auto.ipxe",
+		"/" + testMAC + "/auto.ipxe",
 		"/ipxe/binary/autoexec.ipxe",
 		"/ipxe/binary/snponly.efi",
 		"/ipxe/binary/" + testMAC + "/snponly.efi",

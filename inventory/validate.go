@@ -245,14 +245,18 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	mac, err := ParseMAC(i.MAC)
 	switch {
 	case err != nil:
-		ps.Add(field+".mac", "write it as aa:bb:cc:dd:ee:ff", "invalid MAC address %q", i.MAC)
+		ps.Add(field+".mac", macRemedy(i.MAC), "invalid MAC address %q", i.MAC)
 	case mac == "00:00:00:00:00:00" || groupMAC(mac):
 		ps.Add(field+".mac", "read it off the machine", "%s is not the address of one interface", mac)
 	}
 
 	checkAddress(ps, field, i)
-	if i.Hostname != "" && !dnsName(i.Hostname) {
+	switch {
+	case i.Hostname != "" && !dnsName(i.Hostname):
 		ps.Add(field+".hostname", "use labels of a–z, 0–9 and -", "invalid host name %q", i.Hostname)
+	case len(i.Hostname) > MaxHostname:
+		ps.Add(field+".hostname", "shorten it, or give its end as domain", "a host name of %d characters; Linux takes %d",
+			len(i.Hostname), MaxHostname)
 	}
 	if i.Domain != "" && !dnsName(i.Domain) {
 		ps.Add(field+".domain", "use labels of a–z, 0–9 and -", "invalid domain %q", i.Domain)
@@ -283,6 +287,18 @@ func checkInterface(ps *Problems, field string, i Interface) {
 		ps.Add(field+".loader", "name one of the loader files that are served, without a folder", "invalid file name %q",
 			i.Loader)
 	}
+}
+
+// MaxHostname is the longest host name in characters that Linux takes (HOST_NAME_MAX).
+const MaxHostname = 64
+
+// macRemedy returns what to do about an invalid MAC. InfiniBand's addresses of ports have 8 bytes, those of its interfaces 20
+// (RFC 4391 §9.1.1).
+func macRemedy(s string) string {
+	if b, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s)); err == nil && (len(b) == 8 || len(b) == 20) {
+		return "enter the MAC of an Ethernet interface; this is an InfiniBand address, and InfiniBand is not supported"
+	}
+	return "write it as aa:bb:cc:dd:ee:ff"
 }
 
 func groupMAC(mac string) bool {

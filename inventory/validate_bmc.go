@@ -147,7 +147,7 @@ func checkWOL(ps *Problems, b BMC) {
 	}
 	if b.MAC != "" {
 		if mac, err := ParseMAC(b.MAC); err != nil || groupMAC(mac) || mac == "00:00:00:00:00:00" {
-			ps.Add("bmc.mac", "write it as aa:bb:cc:dd:ee:ff", "invalid MAC address of one interface %q", b.MAC)
+			ps.Add("bmc.mac", macRemedy(b.MAC), "invalid MAC address of one interface %q", b.MAC)
 		}
 	}
 

@@ -142,6 +142,7 @@ func TestValidate(t *testing.T) {
 		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway = i.Address })},
 		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = "a_b" })},
 		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = "a;reboot" })},
+		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = strings.Repeat("a", 53) + ".example.com" })}, // 65
 		{"interfaces[0].domain", i(func(i *Interface) { i.Domain = "a..b" })},
 		{"interfaces[0].nameservers[1]", i(func(i *Interface) { i.Nameservers = append(i.Nameservers, netip.Addr{}) })},
 		{"interfaces[0].timeServers[0]", i(func(i *Interface) { i.TimeServers = []netip.Addr{addr("0.0.0.0")} })},
@@ -165,6 +166,7 @@ func TestValidate(t *testing.T) {
 			m.DiskSelector, m.ProtectedDisks = &DiskSelector{WWN: "0xAB"}, []action.DiskID{{Serial: "S1"}, {WWN: "0xab"}}
 		}},
 		{"diskSelector.maxSize", func(m *Machine) { m.DiskSelector.MaxSize = 4 }},
+		{"interfaces[0].mac", i(func(i *Interface) { i.MAC = "00:02:c9:03:00:ab:cd:ef" })},
 		{"bmc.driver", bmc(func(b *BMC) { b.Driver = "ilo" })},
 		{"bmc.host", bmc(func(b *BMC) { b.Driver, b.Host = DriverAMT, "" })},
 		{"bmc.user", bmc(func(b *BMC) { b.Driver, b.User = DriverAMT, "" })},
@@ -290,4 +292,23 @@ func TestController(t *testing.T) {
 	require.Empty(t, Validate(m))
 	m.BMC = &BMC{Driver: "AMT", Host: "10.0.0.7", User: "admin", Fingerprint: "sha256:" + strings.Repeat("0A", 32)}
 	require.Empty(t, Validate(m))
+}
+
+// The address of an InfiniBand port (8 bytes) or interface (20 bytes) is refused as such, whatever its form.
+func TestInfiniBandAddressesAreNamed(t *testing.T) {
+	const interfaces = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:ab:cd:ef"
+	for mac, want := range map[string]bool{
+		interfaces: true, "00:02:c9:03:00:ab:cd:ef": true, "0002.c903.00ab.cdef": true, "0002C90300ABCDEF": true,
+		"00:02:c9:03:00": false, "no address": false, "": false,
+	} {
+		m := Machine{
+			Name: "m", Interfaces: []Interface{{MAC: mac}}, BMC: &BMC{Driver: DriverWOL, MAC: mac},
+			Network: &SystemNetwork{Ethernets: []Ethernet{{MAC: mac}}},
+		}
+		for _, p := range Validate(m) {
+			if strings.HasSuffix(p.Field, "mac") && strings.Contains(p.Remedy, "InfiniBand is not supported") != want {
+				t.Errorf("%s: %q", p, mac)
+			}
+		}
+	}
 }

@@ -45,12 +45,15 @@ func Hostname(m inventory.Machine) string {
 	return m.Name
 }
 
-// FQDN returns Hostname with the domain of the netboot interface, if any.
+// FQDN returns Hostname with the domain of the netboot interface, if any. It is without the domain if Linux could not take
+// both as its host name, as some distributions' cloud-init sets it: the system would then stay "localhost".
 func FQDN(m inventory.Machine) string {
-	if i, ok := m.Netboot(); ok && i.Domain != "" && !strings.Contains(Hostname(m), ".") {
-		return Hostname(m) + "." + i.Domain
+	name := Hostname(m)
+	if i, ok := m.Netboot(); ok && i.Domain != "" && !strings.Contains(name, ".") &&
+		len(name)+1+len(i.Domain) <= inventory.MaxHostname {
+		return name + "." + i.Domain
 	}
-	return Hostname(m)
+	return name
 }
 
 // MetaData returns NoCloud's meta-data; instanceID "" is InstanceID(m).

@@ -59,6 +59,13 @@ func TestMetaData(t *testing.T) {
 		v["public-keys"].([]any)[0] != "ssh-ed25519 AAAA a: \"b\"" {
 		t.Errorf("%v", v)
 	}
+	long := testMachine()
+	for domain, want := range map[string]int{strings.Repeat("d", 58): 64, strings.Repeat("d", 59): 5} { // with node1 and a dot
+		long.Interfaces[0].Domain = domain
+		if got := decode(t, MetaData(long, ""))["local-hostname"].(string); len(got) != want {
+			t.Errorf("a domain of %d characters: host name %q", len(domain), got)
+		}
+	}
 	if v := decode(t, MetaData(testMachine(), "i-2")); v["instance-id"] != "i-2" {
 		t.Errorf("%v", v)
 	}
