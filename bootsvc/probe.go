@@ -160,7 +160,8 @@ func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	if !f.Server.IsValid() {
 		f.Server = addr4(p.ServerIPAddr)
 	}
-	if f.BootFile == "" {
+	overload := p.Options.Get(dhcpv4.OptionOptionOverload)
+	if f.BootFile == "" || len(overload) == 1 && overload[0]&1 != 0 { // the field file has options (RFC 2132 §9.3)
 		f.BootFile = clean(p.BootFileNameOption())
 	}
 	f.Proxy = !f.Offered.IsValid()

@@ -121,3 +121,18 @@ func TestAskAs(t *testing.T) {
 		}
 	}
 }
+
+// The boot file of another server is in option 67 where the field file has options (option 52).
+func TestOfferWithOptionsInFile(t *testing.T) {
+	for overload, want := range map[byte]string{0: "header", 1: "option", 2: "header", 3: "option"} {
+		p := packet(t, dhcpv4.MessageTypeOffer, generic(54, 10, 0, 0, 1), generic(67, []byte("option")...), func(p *dhcpv4.DHCPv4) {
+			p.OpCode, p.BootFileName = dhcpv4.OpcodeBootReply, "header"
+			if overload > 0 {
+				p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionOptionOverload, []byte{overload}))
+			}
+		})
+		if f, ok := offer(p.ToBytes(), p.TransactionID); !ok || f.BootFile != want {
+			t.Errorf("option 52 = %d: %q, want %q", overload, f.BootFile, want)
+		}
+	}
+}

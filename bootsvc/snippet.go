@@ -39,10 +39,14 @@ func Snippet(server string, address netip.Addr, base, loader string) (string, er
 	var b strings.Builder
 	err := template.Must(template.New(server).Parse(text)).Execute(&b, map[string]string{
 		"Address": address.String(), "Script": base + scriptPath, "HTTP": base + loaderPath + http,
-		"BIOS": loaderBIOS, "UEFI": pxe, "OneLoader": note,
+		"BIOS": loaderBIOS, "UEFI": pxe, "OneLoader": note, "KeaUEFI": keaUEFI,
 	})
 	return b.String(), err
 }
+
+// keaUEFI is Kea's test for UEFI x64 among the first two architectures of option 93.
+const keaUEFI = "substring(option[93].hex,0,2) == 0x0007 or substring(option[93].hex,0,2) == 0x0009 or " +
+	"substring(option[93].hex,2,2) == 0x0007 or substring(option[93].hex,2,2) == 0x0009"
 
 // The paths of loaders and of the script for clients of HTTP.
 const (
@@ -81,7 +85,8 @@ if exists user-class and option user-class = "iPXE" {
 } elsif substring(option vendor-class-identifier, 0, 10) = "HTTPClient" {
   option vendor-class-identifier "HTTPClient";
   filename "{{.HTTP}}";
-} elsif option ingot-architecture = 00:07 or option ingot-architecture = 00:09 {
+} elsif substring(option ingot-architecture, 0, 2) = 00:07 or substring(option ingot-architecture, 0, 2) = 00:09
+     or substring(option ingot-architecture, 2, 2) = 00:07 or substring(option ingot-architecture, 2, 2) = 00:09 {
   filename "{{.UEFI}}";
 } elsif substring(option vendor-class-identifier, 0, 9) = "PXEClient" {
   filename "{{.BIOS}}";
@@ -102,7 +107,7 @@ if exists user-class and option user-class = "iPXE" {
   },
   {
     "name": "ingot-uefi",
-    "test": "not member('ingot-ipxe') and (option[93].hex == 0x0007 or option[93].hex == 0x0009)",
+    "test": "not member('ingot-ipxe') and ({{.KeaUEFI}})",
     "next-server": "{{.Address}}",
     "boot-file-name": "{{.UEFI}}"
   },

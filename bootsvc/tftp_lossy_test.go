@@ -208,15 +208,34 @@ func (w *lossyWire) transfer(t *testing.T, client *lossyClient, content []byte, 
 }
 
 // TestTFTPBlockNumbersRollOver: a file with more than 65,535 blocks arrives as it is, with
-// and without windows.
+// and without windows, also where packets are lost in the window that rolls over.
 func TestTFTPBlockNumbersRollOver(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789abc"), 8*70000/13)
-	for _, window := range []int{1, 64} {
-		wire := &lossyWire{rand: rand.New(rand.NewPCG(1, 1))}
-		options := fmt.Sprintf("octet\x00blksize\x008\x00windowsize\x00%d\x00", window)
-		got, err := wire.transfer(t, &lossyClient{w: wire, window: window}, want, options)
+	for _, c := range []struct {
+		window int
+		lose   float64
+	}{{1, 0}, {64, 0}, {7, 0.01}, {64, 0.01}} { // 65536 is no multiple of 7
+		wire := &lossyWire{rand: rand.New(rand.NewPCG(1, 1)), lose: c.lose}
+		options := fmt.Sprintf("octet\x00blksize\x008\x00windowsize\x00%d\x00", c.window)
+		got, err := wire.transfer(t, &lossyClient{w: wire, window: c.window}, want, options)
 		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("window %d: %d bytes, %v", window, len(got), err)
+			t.Errorf("%+v: %d bytes, %v", c, len(got), err)
+		}
+	}
+}
+
+// TestTFTPWindowsAtTheEnd: a file that is shorter than a window, or ends where a window or a block does, is sent once and
+// ends without a time-out (RFC 7440 §4).
+func TestTFTPWindowsAtTheEnd(t *testing.T) {
+	for _, window := range []int{1, 4, 64} {
+		for _, size := range []int{0, 1, 511, 512, 513, 512*window - 1, 512 * window, 512*window + 1, 512 * 2 * window} {
+			want := bytes.Repeat([]byte{'x'}, size)
+			wire := &lossyWire{rand: rand.New(rand.NewPCG(1, 1))}
+			options := fmt.Sprintf("octet\x00windowsize\x00%d\x00", window)
+			got, err := wire.transfer(t, &lossyClient{w: wire, window: window}, want, options)
+			if err != nil || !bytes.Equal(got, want) || wire.sentBlocks != size/512+1 {
+				t.Errorf("window %d: %d of %d bytes in %d packets, %v", window, len(got), size, wire.sentBlocks, err)
+			}
 		}
 	}
 }

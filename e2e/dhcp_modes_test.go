@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/bootsvc"
@@ -312,6 +315,10 @@ func TestSnippets(t *testing.T) {
 				found = doctor.Run(ctx, client.Lookup{ConfigFile: file}, true)
 				return nil
 			}))
+			require.Equal(t, map[string]string{
+				inventory.LoaderShim: "shimx64.efi", inventory.LoaderIPXEShim: "snponly-shim.efi", "": "snponly.efi",
+			}[loader], bootFileFor(ctx, t, l, 0, 6, 0, 7), "a client that lists UEFI IA32 and x64")
+
 			found = slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.What != "foreign DHCP" })
 			require.Equal(t, []doctor.Finding{{
 				State: doctor.StateOK, What: "foreign DHCP",
@@ -319,4 +326,23 @@ func TestSnippets(t *testing.T) {
 			}}, found)
 		})
 	}
+}
+
+// bootFileFor returns the boot file that a UEFI client is offered in the server's network which lists these architectures
+// in option 93.
+func bootFileFor(ctx context.Context, t *testing.T, l *lab.Lab, archs ...byte) (file string) {
+	t.Helper()
+	require.NoError(t, l.InNamespace(lab.Server, func() error {
+		c, err := nclient4.New(lab.ServerInterface, nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(3))
+		if err != nil {
+			return err
+		}
+		offer, err := c.DiscoverOffer(ctx, dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00006:UNDI:003016")),
+			dhcpv4.WithGeneric(dhcpv4.OptionClientSystemArchitectureType, archs))
+		if err == nil {
+			file = offer.BootFileName
+		}
+		return errors.Join(err, c.Close())
+	}))
+	return file
 }
