@@ -136,7 +136,8 @@ func TestPlanTakesThePhoneHomeOfADocument(t *testing.T) {
 	require.Equal(t, EvidencePhoneHome, p.Evidence)
 }
 
-// All problems are returned at once, with their remedies and without secrets.
+// All problems are returned at once, with their remedies and without secrets. S18: among them an image of an installer without a
+// declared digest.
 func TestPlanRefusesAnInstaller(t *testing.T) {
 	a, y := newYard()
 	y.machine.Disks = append(y.machine.Disks, inventory.DeclaredDisk{Device: "/dev/sdb"})

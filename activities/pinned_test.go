@@ -27,7 +27,7 @@ func TestS18APlanNamesFilesByDigest(t *testing.T) {
 		inventory.Image{Name: "harvester.iso", File: sumB, SHA256: sumB, Format: "raw", Use: inventory.UseInstaller})
 	y.user = strings.Replace(yardDocument, "http://10.0.0.1/images/h.iso", imagesAt+"/harvester.iso", 1)
 	y.template = strings.Replace(
-		yardTemplate,
+		strings.Replace(yardTemplate, "parameters: [", "parameters: [iso={{ .images_url }}/harvester.iso, ", 1),
 		"installer:",
 		"tasks:\n- name: t\n  worker: m1\n  actions:\n  - {name: w, image: image2disk, timeout: 9, environment: {IMG_URL: \"{{ .images_url }}/debian\"}}\ninstaller:",
 		1,
@@ -37,6 +37,7 @@ func TestS18APlanNamesFilesByDigest(t *testing.T) {
 	require.Equal(t, imagesAt+"/"+sumA+"/debian", y.plan.Actions[0].Environment["IMG_URL"])
 	require.Equal(t, sumA, y.plan.Actions[0].Environment["IMG_SHA256"])
 	require.Contains(t, y.plan.Documents[0].Contents, imagesAt+"/"+sumB+"/harvester.iso")
+	require.Equal(t, "iso="+imagesAt+"/"+sumB+"/harvester.iso", y.plan.Installer.Parameters[0])
 	var sums []string
 	for _, i := range y.plan.Images(0) {
 		sums = append(sums, i.SHA256)
@@ -132,6 +133,7 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 	require.ErrorContains(t, err, `image "declared" (sha256 aaaaaaaaaaaa) is not there any more`)
 }
 
+// S18: a template cannot declare another digest for an image of this server.
 func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 	s := &shelf{
 		template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - {name: w, image: image2disk, timeout: 9}\n",

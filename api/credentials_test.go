@@ -53,8 +53,12 @@ func TestS22FetchKeepsCredentials(t *testing.T) {
 	}
 
 	said := answer.Body.String() + log.String()
-	for _, failing := range []string{"/image?token=geheim", "/image?token=s3cret#geheim"} { // the second has another digest
-		refused := s.do(http.MethodPost, "/v1/images", map[string]string{"name": "other", "url": address + failing, "sha256": sumOf("other")})
+	for _, failing := range []string{
+		address + "/image?token=geheim",
+		address + "/image?token=s3cret#geheim",         // which has another digest
+		"http://user:geheim@127.0.0.1:1/?token=s3cret", // which does not answer
+	} {
+		refused := s.do(http.MethodPost, "/v1/images", map[string]string{"name": "other", "url": failing, "sha256": sumOf("other")})
 		require.Equal(t, http.StatusBadRequest, refused.Code)
 		said += refused.Body.String()
 	}

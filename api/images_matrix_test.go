@@ -42,6 +42,7 @@ var matrix = map[string]struct{ cut, short, flipped, flippedWhileSent, wrongDige
 	"qcow2": {continues, "qcow2 image is cut short or damaged", isStored, changed, declared},
 }
 
+// S18: among the damages is a digest that is not the declared one.
 func TestS20DamagedImagesAtImport(t *testing.T) {
 	disk := diskOf(2<<20, 2048)
 	decoded := func(text string) string {

@@ -33,6 +33,11 @@ func TestS60MetricsToken(t *testing.T) {
 		s.operator.ServeHTTP(rec, r)
 		return rec.Code
 	}
+	unverified := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+	unverified.Host, unverified.TLS = "127.0.0.1:8080", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+	rec := httptest.NewRecorder()
+	s.operator.ServeHTTP(rec, unverified)
+	require.Equal(t, http.StatusUnauthorized, rec.Code)
 	require.Equal(t, http.StatusOK, byCertificate("127.0.0.1:8080", "/metrics"))
 	require.Equal(t, http.StatusUnauthorized, byCertificate("127.0.0.1:8080", "/v1/status"))
 

@@ -326,6 +326,11 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 		to = u
 		require.NotEmpty(t, fetch(outside.URL+"/image"), "redirect to %s", u)
 	}
+	// Without TLS, anyone on the way could change the image: only a listed host may serve it so.
+	const plain = `http from "loopback.test" is not allowed`
+	require.Contains(t, fetch("http://loopback.test/"), plain)
+	to = "http://loopback.test/"
+	require.Contains(t, fetch(outside.URL+"/image"), plain, "a redirect")
 	require.Zero(t, dialled.Load(), "the inside was dialled")
 }
 
@@ -351,6 +356,7 @@ func TestS17AddressesThatMayBeDialled(t *testing.T) {
 		"198.18.0.1",
 		"::ffff:127.0.0.1",
 		"::ffff:169.254.169.254",
+		"::ffff:100.64.0.1",
 		"::127.0.0.1",
 		"64:ff9b::7f00:1",
 		"2002:7f00:1::",
@@ -384,6 +390,12 @@ func TestS17BMCHostsAreJudgedWhenTheyAreEntered(t *testing.T) {
 		m.BMC = &inventory.BMC{Driver: inventory.DriverIPMI, Host: host, User: "admin"}
 		return s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{m}, "replace": true})
 	}
+	relayed := machine("m2", "52:54:00:00:00:02")
+	relayed.BMC = &inventory.BMC{Driver: inventory.DriverRPC, Host: "rack1-node2", ConsumerURL: "http://127.0.0.1/rpc"}
+	answered := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{relayed}})
+	problems := decode[answer](t, answered, http.StatusBadRequest).Problems
+	require.Contains(t, fmt.Sprint(problems), "bmc.consumerURL", "what is dialled there")
+
 	require.Equal(t, http.StatusCreated, push("10.0.0.9").Code)
 	a := decode[answer](t, push("127.0.0.1"), http.StatusBadRequest)
 	require.Len(t, a.Problems, 1)

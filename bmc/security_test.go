@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
+	vlab "github.com/ingotmetal/ingot/lab"
 )
 
 // TestS17OnlyConfiguredNetworksAreDialled: ipmitool is not started for a host outside
@@ -80,6 +81,11 @@ func TestS50NothingIsSentWithoutAPassword(t *testing.T) {
 	require.ErrorContains(t, err, "no password")
 	require.ErrorIs(t, b.Set(t.Context(), b.bmc, inventory.Secret{}, "on", nil), inventory.ErrRefused)
 	require.Empty(t, b.get("argv"))
+
+	r := newRedfishBench(t, vlab.RedfishHPE)
+	_, err = r.State(t.Context(), r.bmc, inventory.Secret{})
+	require.ErrorIs(t, err, inventory.ErrRefused)
+	require.Empty(t, r.service.Calls())
 }
 
 // TestS29SessionsAreBudgeted: the sessions per minute with one BMC are limited, and

@@ -2,6 +2,7 @@ package bootsvc
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -80,6 +81,33 @@ func TestTokenBucket(t *testing.T) {
 	take(2)
 	now = now.Add(time.Hour)
 	take(3)
+}
+
+// TestS30WaitingRepliesAreBounded: DHCP replies to forged relays and addresses, too. A reply to a MAC or to all hosts does not wait.
+func TestS30WaitingRepliesAreBounded(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, nil)
+	s.limits.unresolved = func(netip.Addr) bool { return true }
+	sent := map[route]int{}
+	for _, by := range []route{routeRelay, routeUnicast, routeSource, routeRaw, routeBroadcast} {
+		s.limits.others = newAnswerLimits(nil).others
+		for n := range 2 * waitingForOthers {
+			r := reply{packet: packet(t, dhcpv4.MessageTypeOffer), route: by, to: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)})}
+			if s.maySend(&dhcpConn{name: "eth0"}, r) {
+				sent[by]++
+			}
+		}
+	}
+	want := map[route]int{
+		routeRelay: waitingForOthers, routeUnicast: waitingForOthers, routeSource: waitingForOthers,
+		routeRaw: 2 * waitingForOthers, routeBroadcast: 2 * waitingForOthers,
+	}
+	if !maps.Equal(sent, want) {
+		t.Errorf("sent %v, want %v", sent, want)
+	}
+	own := reply{packet: packet(t, dhcpv4.MessageTypeOffer), route: routeUnicast, to: netip.MustParseAddr(testAddr), own: true}
+	if !s.maySend(&dhcpConn{name: "eth0"}, own) {
+		t.Error("the armed machine has no room")
+	}
 }
 
 // TestS34FirstAnswersAreLimited: forged sources behind a router get a limited number of answers. A machine with an open window and

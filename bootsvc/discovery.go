@@ -136,6 +136,14 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 	return false
 }
 
+// evict forgets a guest, whose address is of another machine now.
+func (g *guests) evict(mac string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.byAddr, g.byMAC[mac].address)
+	delete(g.byMAC, mac)
+}
+
 // tooMany reports whether no more guests may be admitted in this minute. It is called with g.mu locked.
 func (g *guests) tooMany(now time.Time) bool {
 	if now.Sub(g.minute) >= time.Minute || now.Before(g.minute) {
@@ -241,6 +249,10 @@ func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
 		return false
 	}
 	d, ok := s.decideGuestOf(name, g, e.request)
+	if ok && s.isReserved(ctx, d.Interface.Address) { // since the guest got it
+		g.evict(e.request.MAC)
+		ok = false
+	}
 	if !ok && s.admitGuest(ctx, e, name, g) {
 		d, ok = s.decideGuestOf(name, g, e.request)
 	}
@@ -248,6 +260,15 @@ func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
 		e.decision = d
 	}
 	return ok
+}
+
+// isReserved reports whether a machine of the inventory has an address (security S32). If the inventory cannot be read, it has none.
+func (s *Server) isReserved(ctx context.Context, a netip.Addr) bool {
+	if !a.IsValid() {
+		return false
+	}
+	_, _, err := s.machines.MachineByAddress(ctx, a)
+	return err == nil
 }
 
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.

@@ -229,4 +229,8 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	if code, text := script("02:00:00:00:00:06", "10.10.30.78"); code != http.StatusNotFound {
 		t.Errorf("while the inventory cannot be read: %d %s", code, text)
 	}
+	f.err = nil
+	if s.Guest("02:00:00:00:00:06", netip.MustParseAddr("10.10.30.78")) {
+		t.Error("a machine that may be in the inventory is discovered")
+	}
 }

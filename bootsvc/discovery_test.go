@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -109,6 +110,43 @@ func TestS7S8S32Discovery(t *testing.T) {
 	}
 	if admitted != maxNewGuests {
 		t.Errorf("%d were admitted in a minute", admitted)
+	}
+}
+
+// TestS32AGuestGivesUpAReservedAddress: an address that a guest has may be reserved for a machine later.
+func TestS32AGuestGivesUpAReservedAddress(t *testing.T) {
+	f := &fakeMachines{}
+	now := testNow
+	s, _ := newServer(t, f, func(c *Config) { discovering(c); c.Now = func() time.Time { return now } })
+	now = now.Add(guestLease) // no earlier process has given addresses
+	ask := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
+		mods = append(mods, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 1}))
+		r := s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "eth8", mode: inventory.DHCPReservation})
+		if r.route == routeNone {
+			return ""
+		}
+		return r.packet.YourIPAddr.String()
+	}
+	first := ask(dhcpv4.MessageTypeDiscover, pxeClient(7))
+	f.err = errors.New("the database is locked")
+	if got := ask(dhcpv4.MessageTypeDiscover, pxeClient(7)); got != "" {
+		t.Errorf("while the inventory cannot be read, it gets %s", got)
+	}
+	f.err = nil
+	if got := ask(dhcpv4.MessageTypeDiscover, pxeClient(7)); got != first {
+		t.Errorf("it had %s and gets %s", first, got)
+	}
+
+	address := netip.MustParseAddr(first)
+	f.machines = []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = address })}
+	if got := ask(dhcpv4.MessageTypeRequest, generic(50, address.AsSlice()...)); got != "" {
+		t.Errorf("it keeps the reserved address %s", got)
+	}
+	if got := ask(dhcpv4.MessageTypeDiscover, pxeClient(7)); got == first || got == "" {
+		t.Errorf("%s is reserved, and it gets %q", first, got)
+	}
+	if s.Guest("02:00:00:00:00:01", address) {
+		t.Error("the reserved address counts as its own")
 	}
 }
 

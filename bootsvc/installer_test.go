@@ -254,6 +254,7 @@ func (b *brokenPipe) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// S44: among them one whose kernel line refers to a secret.
 func TestInstallerThatCannotBeBooted(t *testing.T) {
 	for name, edit := range map[string]func(p *inventory.Plan, err *error){
 		"no plan":             func(_ *inventory.Plan, err *error) { *err = inventory.ErrSealed },

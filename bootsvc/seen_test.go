@@ -57,3 +57,20 @@ func TestWhyNamesASubnetThatIsNotServed(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestS48PendingEventsAreBounded: packets between two writes are merged, and of different ones only so many are kept.
+func TestS48PendingEventsAreBounded(t *testing.T) {
+	var p pendingEvents
+	for range 3 {
+		p.add(inventory.Event{Machine: "m1", Kind: inventory.EventDHCP, Count: 1})
+	}
+	if len(p.list) != 1 || p.list[0].Count != 3 {
+		t.Errorf("equal events are %d rows: %+v", len(p.list), p.list)
+	}
+	for boot := range 2 * maxPendingEvents {
+		p.add(inventory.Event{Machine: "m2", Boot: boot, Kind: inventory.EventDHCP, Count: 1})
+	}
+	if len(p.list) != maxPendingEvents {
+		t.Errorf("%d events wait", len(p.list))
+	}
+}

@@ -51,6 +51,7 @@ func TestS17HostsOfSystems(t *testing.T) {
 		"127.0.0.1":   false, "127.1.2.3": false, "::1": false, "[::1]": false, "0.0.0.0": false, "::": false, "localhost": false,
 		"LOCALHOST": false, "a.localhost": false,
 		"169.254.169.254": false, "fe80::1": false, "fe80::1%eth0": false, "::ffff:127.0.0.1": false, "::ffff:169.254.169.254": false,
+		"::ffff:0.0.0.0": false, "::ffff:255.255.255.255": false,
 		"224.0.0.1": false, "ff02::1": false,
 		"255.255.255.255": false,
 	} {

@@ -147,6 +147,7 @@ tasks:
     actions:
 `
 
+// S23: among them an image that names no native action.
 func TestProblems(t *testing.T) {
 	noop := "      - {name: a, image: noop}\n"
 	for name, c := range map[string]struct {

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -99,6 +101,18 @@ func TestS22CredentialsGoToTheirServerOnly(t *testing.T) {
 	require.Equal(t, action.Failed, res.State)
 	require.Contains(t, res.Message, "302")
 	require.Len(t, second.headers(), 3)
+
+	// An error of the connection does not repeat the address either.
+	unproven := httptest.NewUnstartedServer(http.NotFoundHandler())
+	unproven.Config.ErrorLog = log.New(io.Discard, "", 0)
+	unproven.StartTLS()
+	defer unproven.Close()
+	res = s.result(s.give(5, action.Image2Disk, disk, map[string]string{
+		"IMG_URL":    strings.Replace(unproven.URL, "https://", "https://user:geheim@", 1) + "/x?token=s3cret",
+		"IMG_SHA256": digest, "DEST_DISK": "/dev/alias",
+	}))
+	require.Equal(t, action.Failed, res.State)
+	require.Contains(t, res.Message, unproven.URL+"/x")
 
 	s.locked(func() {
 		said, err := json.Marshal([]any{s.reports, s.beats})

@@ -648,6 +648,7 @@ func (f forgetfulDisks) Open(path string) (Device, error) {
 	return forgetful{d, f.at}, err
 }
 
+// S18: what the disk did not keep is not booted.
 func TestCorruptedWriteIsDetected(t *testing.T) {
 	t.Parallel()
 	image := testImage()

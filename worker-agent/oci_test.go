@@ -130,7 +130,8 @@ func (r *ociRegistry) install(t *testing.T, reference string, env map[string]str
 	return install{res, mapFile(t, file), r.mirror, w}
 }
 
-// TestS22OCI2Disk: an image in a registry is written like any other, with a token for the registry alone.
+// TestS22OCI2Disk: an image in a registry is written like any other, with a token for the registry alone. S18: only the layer of the
+// declared digest is.
 func TestS22OCI2Disk(t *testing.T) {
 	layer := packedImage(t, "gz")
 	r := newOCIRegistry(t, layer)

@@ -112,7 +112,7 @@ func TestSlurp(t *testing.T) {
 }
 
 // TestS59SlurpFails: only a status of success after the whole disk is a success, and no redirect
-// is followed (security S59).
+// is followed (security S59). No error repeats what may be secret in the address (S22).
 func TestS59SlurpFails(t *testing.T) {
 	t.Parallel()
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))

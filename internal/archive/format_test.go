@@ -121,7 +121,17 @@ func TestOnlyTheSiteSeals(t *testing.T) {
 	}
 }
 
-// TestDamage changes every byte and cuts at every length: what is not refused
+// TestS58TheSealIsOfOneManifest: the seal of another backup of the site does not prove this one, not even with the digest of this one.
+func TestS58TheSealIsOfOneManifest(t *testing.T) {
+	t.Parallel()
+	one, other := sealOf([]byte("one"), siteKey), sealOf([]byte("other"), siteKey)
+	other.SHA256 = one.SHA256
+	if !one.MadeWith([][]byte{siteKey}) || other.MadeWith([][]byte{siteKey}) {
+		t.Error("a seal is not of its manifest")
+	}
+}
+
+// TestDamage (S58) changes every byte and cuts at every length: what is not refused
 // reads as it was written (there is padding in a tar file).
 func TestDamage(t *testing.T) {
 	t.Parallel()

@@ -87,7 +87,14 @@ func TestS19ProofOfAnImage(t *testing.T) {
 	} {
 		require.ErrorContains(t, c.check(c.declared), c.says)
 	}
+	// The server verifies the signature of what it fetches. A declared digest that the proof contradicts is not replaced.
 	none, _, _ := newCall(t.Context(), o)
+	signed, u := proof{signature: imageSignature, key: key}, upload{}
+	require.NoError(t, signed.declare(none, at+"disk.raw", &u))
+	require.Equal(t, []string{string(sign([]byte("test\n"))), string(keyText)}, []string{u.signature, u.publicKey})
+	u = upload{sha256: strings.Repeat("0", 64)}
+	require.ErrorContains(t, signed.declare(none, image, &u), "nothing was sent")
+
 	got, err := proof{}.digest(none, image)
 	require.NoError(t, err)
 	require.Empty(t, got)
@@ -107,8 +114,18 @@ func TestS22ARedirectedListKeepsItsAddress(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a list", string(b))
 	require.Empty(t, referer)
+
+	// An error does not repeat it either.
+	gone := httptest.NewServer(http.NotFoundHandler())
+	for range 2 {
+		_, err = readSmall(t.Context(), gone.URL+"/SHA256SUMS?token=s3cret")
+		require.ErrorContains(t, err, gone.URL+"/SHA256SUMS")
+		require.NotContains(t, err.Error(), "s3cret")
+		gone.Close() // the second time, nothing answers
+	}
 }
 
+// S19: a list that came by https stays proven by it.
 func TestAListIsNotFetchedOverARedirectToHTTP(t *testing.T) {
 	from := httptest.NewRequest(http.MethodGet, "https://example.org/SHA256SUMS", nil)
 	to := httptest.NewRequest(http.MethodGet, "http://example.org/SHA256SUMS", nil)

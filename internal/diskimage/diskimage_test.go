@@ -1,6 +1,7 @@
 package diskimage
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -222,7 +223,14 @@ func TestS20ImageLargerThanADiskIsRefused(t *testing.T) {
 	require.EqualValues(t, 2<<40, maxSize, "the limit of docs/security.md")
 	kernel := make([]byte, 4<<20)
 	copy(kernel[0x202:], "HdrS")
-	for name, content := range map[string][]byte{"GPT": gpt(4<<20, 512), "zeros": make([]byte, 4<<20), "kernel": kernel} {
+	var archive bytes.Buffer
+	packed := tar.NewWriter(&archive)
+	require.NoError(t, packed.WriteHeader(&tar.Header{Name: "a", Size: 4 << 20}))
+	_, err := packed.Write(make([]byte, 4<<20))
+	require.NoError(t, errors.Join(err, packed.Close()))
+	for name, content := range map[string][]byte{
+		"GPT": gpt(4<<20, 512), "zeros": make([]byte, 4<<20), "kernel": kernel, "archive": archive.Bytes(),
+	} {
 		var gz, zst bytes.Buffer
 		g := gzip.NewWriter(&gz)
 		_, err := g.Write(content)

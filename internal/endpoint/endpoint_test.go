@@ -102,6 +102,17 @@ func TestS17ANameGainsNothing(t *testing.T) {
 	require.False(t, asked)
 }
 
+// TestS17NoRedirectIsFollowed: a redirect could lead to any host, with the credentials of the request.
+func TestS17NoRedirectIsFollowed(t *testing.T) {
+	asked := 0
+	e, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	})
+	require.ErrorIs(t, ask(t.Context(), e), inventory.ErrUnreachable)
+	require.Equal(t, 1, asked)
+}
+
 func TestStatuses(t *testing.T) {
 	for status, want := range map[int]error{
 		401: inventory.ErrRefused, 403: inventory.ErrRefused, 400: inventory.ErrInvalid, 404: inventory.ErrNotFound,

@@ -9,6 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// S19: a list proves a file by its own line alone.
 func TestFindSum(t *testing.T) {
 	one, two, long := strings.Repeat("1a", 32), strings.Repeat("2B", 32), strings.Repeat("3c", 64)
 	lists := map[string]string{

@@ -38,6 +38,7 @@ func TestLinesAreBounded(t *testing.T) {
 	require.NotEmpty(t, out.String(), "a clock that was set back silences nothing")
 }
 
+// S30, S48: messages that hold text of a packet.
 func TestMessagesAreBounded(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(Handler(slog.NewTextHandler(&out, nil), nil))

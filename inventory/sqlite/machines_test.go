@@ -107,6 +107,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	require.Equal(t, "full", ops[len(ops)-1].Machine)
 }
 
+// S50: each part of how a BMC is reached counts, and a ciphertext opens for its own machine alone.
 func TestBMCRetargetClearsPassword(t *testing.T) {
 	for name, change := range map[string]func(b *inventory.BMC){
 		"host":   func(b *inventory.BMC) { b.Host = "evil.example.org" },
@@ -133,10 +134,22 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 			require.Equal(t, name == "user", m.BMC.HasPassword)
 		})
 	}
-	// A ciphertext that was moved to another machine cannot be opened.
+	// A ciphertext that was moved to another machine cannot be opened, even if that has the same BMC.
 	w := newWorld(t)
-	require.NoError(t, put(t, w.Store, false, full()))
-	_, err := w.rw.ExecContext(t.Context(), "UPDATE machine SET doc = replace(doc, 'bmc.example.org', 'evil.example.org')")
+	other := machine("other", 9)
+	other.BMC = full().BMC
+	other.BMC.Host = "second." + other.BMC.Host
+	require.NoError(t, put(t, w.Store, false, full(), other))
+	_, err := w.rw.ExecContext(t.Context(), `UPDATE machine SET doc = replace(doc, '"second.', '"'), (bmc_password, user_data) =
+		(SELECT bmc_password, user_data FROM machine WHERE name = 'full') WHERE name = 'other'`)
+	require.NoError(t, err)
+	_, err = w.BMCPassword(t.Context(), "other")
+	require.ErrorIs(t, err, inventory.ErrSealed)
+	_, _, err = w.UserData(t.Context(), "other")
+	require.ErrorIs(t, err, inventory.ErrSealed)
+
+	// Nor one whose address was changed.
+	_, err = w.rw.ExecContext(t.Context(), "UPDATE machine SET doc = replace(doc, 'bmc.example.org', 'evil.example.org')")
 	require.NoError(t, err)
 	_, err = w.BMCPassword(t.Context(), "full")
 	require.ErrorIs(t, err, inventory.ErrSealed)
