@@ -515,7 +515,7 @@ func FuzzDHCP(f *testing.F) {
 		f.Add(c.Payload, false)
 	}
 	f.Add([]byte{}, true)
-	m := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
+	m := &fakeMachines{machines: []inventory.Machine{machine(withLongNames)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	guests := inventory.Range{From: netip.MustParseAddr("10.10.20.100"), To: netip.MustParseAddr("10.10.20.109")}
 	s, _ := newServer(f, m, func(c *Config) { c.Discovery = map[string]inventory.Range{"eth8": guests} })
 	s.guests["eth8"].earlierUntil = testNow // no earlier process has given addresses
@@ -544,8 +544,13 @@ func FuzzDHCP(f *testing.F) {
 		if len(wire) > len(b)+400 {
 			t.Fatalf("%d bytes were answered by %d", len(b), len(wire))
 		}
-		if _, err := dhcpv4.FromBytes(wire); err != nil {
-			t.Fatalf("the reply cannot be read: %v", err)
+		p, err := dhcpv4.FromBytes(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := allOptions(t, wire)
+		if most := 240 + optionRoom(p) + 1 + optionSize(len(o[82])) + optionSize(len(o[61])); len(wire) > most {
+			t.Fatalf("a reply of %d bytes, of which the client accepts %d", len(wire), most)
 		}
 		checkConfined(t, b, r, allowed)
 	})
