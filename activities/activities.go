@@ -221,7 +221,7 @@ type Assignments interface {
 type Records interface {
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
-	Successor(ctx context.Context, run, except string) (string, error)
+	Successor(ctx context.Context, run string) (string, error)
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	PutBMCJob(ctx context.Context, j inventory.BMCJob) error

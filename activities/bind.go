@@ -17,15 +17,19 @@ type BindRequest struct {
 	Selector *inventory.DiskSelector `json:"selector,omitempty"`
 	// Disk is the disk of an earlier run; the same disk must be chosen.
 	Disk *action.Disk `json:"disk,omitempty"`
+	// Anyway: the operator was told that the image has no loader for the machine, and named the disk.
+	Anyway bool `json:"anyway,omitempty"`
 	// From is the first action of the plan that is carried out.
 	From int `json:"from,omitempty"`
 }
 
 // Bound is the result of Bind: a disk, or why none was chosen and which disks exist.
 type Bound struct {
-	Disk   *action.Disk  `json:"disk,omitempty"`
-	Reason string        `json:"reason,omitempty"`
-	Disks  []action.Disk `json:"disks,omitempty"`
+	Disk   *action.Disk `json:"disk,omitempty"`
+	Reason string       `json:"reason,omitempty"`
+	// CanConfirm: an operator who names the disk after this reason gets it written (BindRequest.Anyway).
+	CanConfirm bool          `json:"canConfirm,omitempty"`
+	Disks      []action.Disk `json:"disks,omitempty"`
 }
 
 // Bind resolves the disk selector against the disks that the agent sees.
@@ -59,13 +63,14 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	}
 
 	d, reason := chooseDisk(m, q, agent.Facts)
+	canConfirm := false
 	if d != nil {
-		if reason, err = a.misfit(ctx, q, *d, agent.Facts); err != nil {
+		if reason, canConfirm, err = a.findMisfit(ctx, q, *d, agent.Facts); err != nil {
 			return Bound{}, err
 		}
 	}
 	if reason != "" {
-		return Bound{Reason: reason, Disks: disks}, nil
+		return Bound{Reason: reason, CanConfirm: canConfirm, Disks: disks}, nil
 	}
 
 	return Bound{Disk: d, Disks: disks}, a.event(ctx, q.Owner.Event(agent.Boot, inventory.EventBound, "",

@@ -80,10 +80,14 @@ func (a *Activities) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	if q.ResetOf == "" {
 		return nil
 	}
-	later, err := a.Records.Successor(ctx, q.ResetOf, q.Run)
-	if err == nil && later != "" {
-		err = fmt.Errorf("run %q was reset from outside, and run %q began after it: give a new order for the machine: %w",
-			q.ResetOf, later, inventory.ErrConflict)
+	const remedy = "give a new order for the machine"
+	later, err := a.Records.Successor(ctx, q.ResetOf)
+	switch {
+	case errors.Is(err, inventory.ErrNotFound):
+		return fmt.Errorf("run %q was reset from outside, and its record is deleted: %s: %w", q.ResetOf, remedy, inventory.ErrConflict)
+	case err == nil && later != "":
+		return fmt.Errorf("run %q was reset from outside, and run %q began after it: %s: %w", q.ResetOf, later, remedy,
+			inventory.ErrConflict)
 	}
 	return err
 }

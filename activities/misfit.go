@@ -10,23 +10,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// misfit returns why the images of the plan cannot be written to the disk, or could not start the machine from it; "" if
+// findMisfit returns why the images of the plan cannot be written to the disk, or could not start the machine from it; "" if
 // nothing is known against it. It compares what the server found in an image when it was stored. Of an image of another
 // server only the agent can know, which looks before its first write.
 //
-// An image that does not fit the disk is never written. An image without a loader for the machine's firmware is a question,
-// and an operator who answers it with a disk gets that image: the firmware's settings can be changed later.
-func (a *Activities) misfit(ctx context.Context, q BindRequest, d action.Disk, f action.Facts) (string, error) {
+// An image that does not fit the disk is never written. For an image without a loader for the machine's firmware, canConfirm is
+// true: an operator who then names the disk gets that image, because the firmware's settings can be changed later.
+func (a *Activities) findMisfit(
+	ctx context.Context, q BindRequest, d action.Disk, f action.Facts,
+) (reason string, canConfirm bool, err error) {
 	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
 	if err != nil {
-		return "", fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
+		return "", false, fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
 	}
 	if !slices.ContainsFunc(plan.Actions, writesImage) {
-		return "", nil
+		return "", false, nil
 	}
 	images, err := a.Catalogue.Images(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 
 	for n, x := range plan.Actions {
@@ -40,13 +42,13 @@ func (a *Activities) misfit(ctx context.Context, q BindRequest, d action.Disk, f
 
 		img := images[at]
 		if err := action.ImageFits(img.SectorSize, img.DiskSize, d); err != nil {
-			return fmt.Sprintf("image %s cannot be written to disk %s (serial %q): %v", img.Name, d.Path, d.Serial, err), nil
+			return fmt.Sprintf("image %s cannot be written to disk %s (serial %q): %v", img.Name, d.Path, d.Serial, err), false, nil
 		}
-		if reason := cannotBoot(img, f); reason != "" && q.Selector == nil && !bringsLoader(plan.Actions[n+1:]) {
-			return reason + ": use another image, or name the disk to have this one written all the same", nil
+		if reason := cannotBoot(img, f); reason != "" && !q.Anyway && !bringsLoader(plan.Actions[n+1:]) {
+			return reason + ": use another image, or name the disk to have this one written all the same", true, nil
 		}
 	}
-	return "", nil
+	return "", false, nil
 }
 
 // writesImage reports whether the action writes an image to the whole disk.

@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,27 +32,29 @@ func TestBindComparesTheImage(t *testing.T) {
 		then   string // action after the image
 		from   int
 		named  bool // the operator names the disk
+		anyway bool // after the reason was that of another firmware
 		reason string
 	}{
-		"nothing is known":     {},
-		"the same sectors":     {image: inventory.Image{SectorSize: 4096}, disk: action.Disk{SectorSize: 4096}},
-		"512 on 4096":          {image: inventory.Image{SectorSize: 512}, disk: action.Disk{SectorSize: 4096}, reason: "for disks with 512-byte sectors"},
-		"4096 on 512":          {image: inventory.Image{SectorSize: 4096}, disk: action.Disk{SectorSize: 512}, reason: "for disks with 4096-byte sectors"},
-		"4096 on 512, named":   {image: inventory.Image{SectorSize: 4096}, disk: action.Disk{SectorSize: 512}, named: true, reason: "4096"},
-		"an older agent":       {image: inventory.Image{SectorSize: 4096}},
-		"too large":            {image: inventory.Image{DiskSize: 1<<30 + 1}, reason: "use a smaller image or a larger disk"},
-		"too large, named":     {image: inventory.Image{DiskSize: 1<<30 + 1}, named: true, reason: "use a smaller image or a larger disk"},
-		"just as large":        {image: inventory.Image{DiskSize: 1 << 30}},
-		"done before":          {image: inventory.Image{DiskSize: 1<<30 + 1}, from: 1},
-		"UEFI":                 {image: inventory.Image{Boots: []string{"bios", uefi}}, facts: action.Facts{Firmware: "uefi", Arch: "x86_64"}},
-		"UEFI on BIOS":         {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios", Arch: "x86_64"}, reason: "boots by uefi-x86_64 only, and the machine boots by bios"},
-		"UEFI on BIOS, named":  {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, named: true},
-		"BIOS on UEFI":         {image: inventory.Image{Boots: []string{"bios"}}, facts: action.Facts{Firmware: "uefi", Arch: "x86_64"}, reason: "boots by bios only"},
-		"another architecture": {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "uefi", Arch: "aarch64"}, reason: "the machine boots by uefi-aarch64"},
-		"firmware not known":   {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Arch: "x86_64"}},
-		"with a file":          {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.WriteFile, reason: "boots by"},
-		"with GRUB":            {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.Grub2Disk},
-		"kexec":                {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.Kexec},
+		"nothing is known":                 {},
+		"the same sectors":                 {image: inventory.Image{SectorSize: 4096}, disk: action.Disk{SectorSize: 4096}},
+		"512 on 4096":                      {image: inventory.Image{SectorSize: 512}, disk: action.Disk{SectorSize: 4096}, reason: "for disks with 512-byte sectors"},
+		"4096 on 512":                      {image: inventory.Image{SectorSize: 4096}, disk: action.Disk{SectorSize: 512}, reason: "for disks with 4096-byte sectors"},
+		"4096 on 512, named":               {image: inventory.Image{SectorSize: 4096}, disk: action.Disk{SectorSize: 512}, named: true, anyway: true, reason: "4096"},
+		"an older agent":                   {image: inventory.Image{SectorSize: 4096}},
+		"too large":                        {image: inventory.Image{DiskSize: 1<<30 + 1}, reason: "use a smaller image or a larger disk"},
+		"too large, named":                 {image: inventory.Image{DiskSize: 1<<30 + 1}, named: true, reason: "use a smaller image or a larger disk"},
+		"just as large":                    {image: inventory.Image{DiskSize: 1 << 30}},
+		"done before":                      {image: inventory.Image{DiskSize: 1<<30 + 1}, from: 1},
+		"UEFI":                             {image: inventory.Image{Boots: []string{"bios", uefi}}, facts: action.Facts{Firmware: "uefi", Arch: "x86_64"}},
+		"UEFI on BIOS":                     {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios", Arch: "x86_64"}, reason: "boots by uefi-x86_64 only, and the machine boots by bios"},
+		"UEFI on BIOS, named":              {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, named: true, anyway: true},
+		"UEFI on BIOS, for another reason": {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, named: true, reason: "boots by"},
+		"BIOS on UEFI":                     {image: inventory.Image{Boots: []string{"bios"}}, facts: action.Facts{Firmware: "uefi", Arch: "x86_64"}, reason: "boots by bios only"},
+		"another architecture":             {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "uefi", Arch: "aarch64"}, reason: "the machine boots by uefi-aarch64"},
+		"firmware not known":               {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Arch: "x86_64"}},
+		"with a file":                      {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.WriteFile, reason: "boots by"},
+		"with GRUB":                        {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.Grub2Disk},
+		"kexec":                            {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.Kexec},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.disk.Path, c.disk.Serial, c.disk.Blank = "/dev/sda", "S1", true
@@ -72,13 +75,14 @@ func TestBindComparesTheImage(t *testing.T) {
 				Clocks: Clocks{Now: time.Now},
 			}
 			q := BindRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}, From: c.from}
-			if c.named {
+			if q.Anyway = c.anyway; c.named {
 				q.Selector = &inventory.DiskSelector{Serial: "S1"}
 			}
 			b, err := a.Bind(t.Context(), q)
 			require.NoError(t, err)
 			require.Equal(t, c.reason == "", b.Disk != nil, b.Reason)
 			require.Contains(t, b.Reason, c.reason)
+			require.Equal(t, strings.Contains(b.Reason, "boots by"), b.CanConfirm)
 		})
 	}
 }

@@ -155,18 +155,28 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 	started := Started{Workflow: id, Run: run, Job: in.Job}
 	var busy *engine.BusyError
 	switch {
-	case errors.As(err, &busy): // its record may not be written yet
-		var old workflows.BMCJobInput
-		if err := s.runs.Input(ctx, id, busy.Run, &old); err != nil {
-			return Started{}, err
-		}
+	case errors.As(err, &busy):
 		started.Run, started.Existing = busy.Run, true
-		return started, sameJob(in, old.Tasks)
+		return started, s.checkExistingJob(ctx, in, id, busy.Run)
 	case errors.Is(err, engine.ErrUncertain):
 		return Started{}, hint(fmt.Errorf("job %q of machine %q: %w", in.Job, m.Name, err),
 			fmt.Sprintf("ingot bmc job get %s %s   # or order it again under this name: it is started once", m.Name, in.Job))
 	}
 	return started, err
+}
+
+// checkExistingJob refuses a job whose name was used by a run without a record of its job: one with other tasks, or one that
+// ended before its first task.
+func (s *starter) checkExistingJob(ctx context.Context, in workflows.BMCJobInput, id, run string) error {
+	if w, err := s.runs.Find(ctx, run); err == nil && inventory.Final(w.State) {
+		return hint(fmt.Errorf("job %q of machine %q was started before, and ended as %s before its first task: %s: give this one "+
+			"another name: %w", in.Job, in.Machine, w.State, w.Message, inventory.ErrConflict), "ingot workflow get "+run)
+	}
+	var old workflows.BMCJobInput
+	if err := s.runs.Input(ctx, id, run, &old); err != nil {
+		return err
+	}
+	return sameJob(in, old.Tasks)
 }
 
 // sameJob refuses a job if its name is that of a job with other tasks.

@@ -31,7 +31,7 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 			s.Temporal.Late = true
 			a := decode[answer](t, s.do(http.MethodPost, route, order("night", cycle)), http.StatusServiceUnavailable)
 			require.Contains(t, a.Error, `job "night" of machine "m1"`)
-			require.Contains(t, a.Error, "it may have begun")
+			require.Contains(t, a.Error, "the run may have begun")
 			require.Contains(t, a.Next, "ingot bmc job get m1 night")
 
 			s.Temporal.Late = false
@@ -43,8 +43,10 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 				require.Contains(t, a.Error, "other tasks", what)
 			}
 			again("no record, running")
-			s.Temporal.End("run-1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
-			again("no record, ended")
+			require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+				Run: "run-1", Type: inventory.TypeBMCJob, Machine: "m1", State: inventory.StateRunning, Phase: "x",
+			}))
+			again("its run is recorded, running")
 			require.NoError(t, s.Store.PutBMCJob(t.Context(), inventory.BMCJob{
 				Name: "night", Machine: "m1", Run: "run-1", State: inventory.StateSuccess,
 				Tasks: []inventory.BMCTask{{Power: "cycle", State: inventory.StateSuccess, Message: "on", Seconds: 3}},
@@ -61,12 +63,26 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 	}
 }
 
+// A job that ended before its first task is not the one that is ordered now, and there is nothing to show of it.
+func TestBMCJobThatNeverBeganBlocksItsName(t *testing.T) {
+	s := newSite(t)
+	s.AddMachine("m1", mac)
+	order := `{"machine":"m1","job":"night","tasks":[{"powerAction":"cycle"}]}`
+	decode[Started](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusAccepted)
+	s.Temporal.End("run-1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
+	require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+		Run: "run-1", Type: inventory.TypeBMCJob, Machine: "m1", State: inventory.StateFailed, Phase: "x", Message: "run r1 holds it",
+	}))
+	a := decode[answer](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusConflict)
+	require.Contains(t, a.Error, "ended as FAILED before its first task: run r1 holds it: give this one another name")
+}
+
 // The start of an installation that got no answer says so, too.
 func TestStartWithoutAnswerMayHaveBegun(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.Temporal.Late = true
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusServiceUnavailable)
-	require.Contains(t, a.Error, "it may have begun")
+	require.Contains(t, a.Error, "the run may have begun")
 	require.Contains(t, a.Next, "ingot workflow list --open")
 }

@@ -306,8 +306,11 @@ func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 	if w.Type == workflows.InspectType {
 		return nil
 	}
-	later, err := s.store.Successor(ctx, w.Run, "")
-	if err != nil || later == "" {
+	later, err := s.store.Successor(ctx, w.Run)
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && later == "" {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return hint(fmt.Errorf("retrying run %q: run %q of machine %q began after it, and only the newest is retried: %w",

@@ -25,7 +25,7 @@ type WorkflowStore interface {
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
 	DeleteWorkflow(ctx context.Context, run, by string) error
 	Resumable(ctx context.Context, run string) error
-	Successor(ctx context.Context, run, except string) (string, error)
+	Successor(ctx context.Context, run string) (string, error)
 	Log(ctx context.Context, run string, actionIndex, attempt int) (string, error)
 }
 
@@ -179,7 +179,7 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inventory.Workflow {
 	found = w.views.withProgress(found)
 	if strings.Contains(found.Next, "ingot workflow retry") {
-		if later, err := w.store.Successor(ctx, found.Run, ""); err == nil && later != "" {
+		if later, err := w.store.Successor(ctx, found.Run); err == nil && later != "" {
 			found.Next = "ingot workflow get " + later
 		}
 	}

@@ -220,7 +220,7 @@ func TestOnlyTheNewestOrderIsRetried(t *testing.T) {
 			for _, r := range []inventory.Workflow{
 				{Run: "old", Type: old, State: inventory.StateCancelled}, {Run: "later", Type: later, State: inventory.StateSuccess},
 			} {
-				r.Machine, r.Image, r.Started, r.Ended, r.Updated = "m1", "debian-12", s.Clock.Now(), s.Clock.Now(), s.Clock.Now()
+				r.Machine, r.Image, r.Epoch, r.Started, r.Ended, r.Updated = "m1", "debian-12", 1, s.Clock.Now(), s.Clock.Now(), s.Clock.Now()
 				require.NoError(t, s.Store.PutWorkflow(t.Context(), r))
 			}
 			writes := func(kind string) bool { return kind != workflows.InspectType && kind != workflows.BMCJobType }

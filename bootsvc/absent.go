@@ -15,10 +15,10 @@ const (
 
 	// Answers that may wait for ARP, in all and for one address. Those to the address that is reserved for an armed machine
 	// have room of their own. The first of them resolves the address of a machine that is there.
-	waitingForOthers = 64
-	waitingForOther  = 4
-	waitingForOwn    = 128
-	waitingForOneOwn = 16
+	othersWaiting = 64
+	perOther      = 4
+	ownWaiting    = 128
+	perOwn        = 16
 
 	// First answers by TFTP to clients that have not sent an ACK, to any address but an armed machine's own.
 	unprovenPerSecond = 1000
@@ -38,8 +38,8 @@ type answerLimits struct {
 func newAnswerLimits(unresolved func(netip.Addr) bool) *answerLimits {
 	return &answerLimits{
 		unresolved: unresolved,
-		others:     waitingAnswers{ring: make([]waitingAnswer, waitingForOthers), perAddress: waitingForOther},
-		own:        waitingAnswers{ring: make([]waitingAnswer, waitingForOwn), perAddress: waitingForOneOwn},
+		others:     waitingAnswers{ring: make([]waitingAnswer, othersWaiting), perAddress: perOther},
+		own:        waitingAnswers{ring: make([]waitingAnswer, ownWaiting), perAddress: perOwn},
 		unproven:   tokenBucket{rate: unprovenPerSecond, size: unprovenAtOnce},
 	}
 }

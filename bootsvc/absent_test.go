@@ -3,6 +3,7 @@ package bootsvc
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,13 +22,13 @@ func TestS34WaitingAnswersAreBounded(t *testing.T) {
 	address := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 10, 128, byte(n)}) }
 	w := newAnswerLimits(nil).others
 	began := time.Now()
-	for n := range waitingForOther + 1 {
-		if got := w.add(address(0), began); got != (n < waitingForOther) {
+	for n := range perOther + 1 {
+		if got := w.add(address(0), began); got != (n < perOther) {
 			t.Errorf("answer %d to one address: %t", n+1, got)
 		}
 	}
-	for n := range 2 * waitingForOthers {
-		if got := w.add(address(1+n), began); got != (n < waitingForOthers-waitingForOther) {
+	for n := range 2 * othersWaiting {
+		if got := w.add(address(1+n), began); got != (n < othersWaiting-perOther) {
 			t.Errorf("answer to address %d: %t", n+1, got)
 		}
 	}
@@ -56,7 +57,7 @@ func TestS34ArmedMachineHasRoomOfItsOwn(t *testing.T) {
 		}
 		return sent
 	}
-	if others, own := count(false), count(true); others != waitingForOthers || own != waitingForOneOwn {
+	if others, own := count(false), count(true); others != othersWaiting || own != perOwn {
 		t.Errorf("%d answers to others and %d to the machine are sent", others, own)
 	}
 	l.unresolved = func(netip.Addr) bool { return false } // the machine has answered ARP
@@ -232,6 +233,22 @@ func TestLabNeighbours(t *testing.T) {
 	for a, unresolved := range map[string]bool{"10.10.20.99": true, "10.10.20.2": false, "192.0.2.1": false, "127.0.0.1": false} {
 		if mac, ok := n.mac(netip.MustParseAddr(a)); ok || n.unresolved(netip.MustParseAddr(a)) != unresolved {
 			t.Errorf("%s: %q, unresolved %t", a, mac, !unresolved)
+		}
+	}
+}
+
+// TestS34ListedRelaysHaveRoomOfTheirOwn: an answer to a relay that the configuration lists does not compete with those to forged
+// addresses. Any host can pretend to be a relay that is not listed.
+func TestS34ListedRelaysHaveRoomOfTheirOwn(t *testing.T) {
+	for _, listed := range []bool{true, false} {
+		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, func(c *Config) {
+			if listed {
+				c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")}
+			}
+		})
+		p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP("10.10.20.1")))
+		if r := s.answer(t.Context(), p, link{name: "eth0"}); r.route != routeRelay || r.own != listed {
+			t.Errorf("listed %t: %s, own %t", listed, r.route, r.own)
 		}
 	}
 }

@@ -51,7 +51,7 @@ type reply struct {
 	to     netip.Addr // relay, unicast, raw, source
 	port   uint16     // source
 	mac    net.HardwareAddr
-	own    bool // to is reserved for an armed machine
+	own    bool // to is reserved for an armed machine, or is a listed relay
 }
 
 // addr4 returns ip as an address, or an invalid address if ip is zero or missing.
@@ -191,7 +191,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if r.route != routeNone {
 		e.shortenReply(r.packet)
 	}
-	r.own = e.decision.Armed() && r.to == e.decision.Interface.Address
+	r.own = e.decision.Armed() && r.to == e.decision.Interface.Address || r.route == routeRelay && len(s.cfg.Relays) > 0
 	if r.route != routeNone {
 		s.stats.dhcpAnswered.Add(1)
 		if s.log.Enabled(ctx, slog.LevelDebug) {

@@ -101,8 +101,9 @@ const (
 	// untilStopped is the time an agent gets to close its descriptors before the power is
 	// cut.
 	untilStopped = time.Minute
-	// untilRestarted is the time after which an agent of an earlier boot that speaks was not
-	// restarted. It is longer than activities.Evidence calls an agent alive after its last word.
+	// untilRestarted is how long after a start an agent of an earlier boot may still be heard,
+	// although the machine was restarted: its last message may arrive late. It is longer than
+	// activities.Evidence counts an agent as alive.
 	untilRestarted = 2 * time.Minute
 	// windowMargin is how much longer than its wait a window stays open.
 	windowMargin = 5 * time.Minute

@@ -120,9 +120,9 @@ func TestFileUnderTheSecretPathUsesABoot(t *testing.T) {
 	}
 }
 
-// Packets do not shorten the time of a machine: a server whose self-test takes eleven minutes is not switched again in the middle
-// of it, whether its BMC or its operator switched it on.
-func TestS46PacketsShortenNoDeadline(t *testing.T) {
+// A server whose self-test takes eleven minutes is not switched again in the middle of it, whatever packets come, whether its BMC
+// or its operator switched it on.
+func TestS46PacketsCutNoSelfTestShort(t *testing.T) {
 	for _, manual := range []bool{false, true} {
 		w := newWorld(t, func(m *inventory.Machine) {
 			if manual {

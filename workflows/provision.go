@@ -134,7 +134,7 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 	q := activities.BindRequest{Owner: p.owner, Disk: p.disk, From: p.plan.From}
 	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
 		// Bound earlier in this run: a retry must use the same disk.
-		q.Selector = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}
+		q.Selector, q.Anyway = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}, true
 	}
 
 	for {
@@ -154,7 +154,7 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 			return err
 		}
 		if d.DiskSelector != nil {
-			q.Selector, q.Disk = d.DiskSelector, nil
+			q.Selector, q.Disk, q.Anyway = d.DiskSelector, nil, b.CanConfirm
 		}
 	}
 }

@@ -118,18 +118,20 @@ func TestResetOfASupersededRunTakesNoGrant(t *testing.T) {
 	arm := func(run, of string) error {
 		return w.act(w.do.Arm, activities.ArmRequest{Machine: machine, Run: run, WorkflowID: workflows.MachineID(machine), ResetOf: of})
 	}
-	record := func(run, kind string) {
+	record := func(run, kind string, epoch int64) {
 		t.Helper()
 		require.NoError(t, w.Store.PutWorkflow(t.Context(), inventory.Workflow{
-			Run: run, ID: workflows.MachineID(machine), Type: kind, Machine: machine, State: inventory.StatePreparing, Phase: "x",
+			Run: run, ID: workflows.MachineID(machine), Type: kind, Machine: machine, State: inventory.StatePreparing, Phase: "x", Epoch: epoch,
 		}))
 	}
-	record("old", workflows.DecommissionType)
-	record("reset", workflows.DecommissionType)
-	record("inspection", workflows.InspectType)
+	record("old", workflows.DecommissionType, 1)
+	record("refused", workflows.ProvisionType, 0) // it has not taken the machine
+	record("reset", workflows.DecommissionType, 0)
+	record("inspection", workflows.InspectType, 2)
 	require.NoError(t, arm("reset", "old"))
-	record("later", workflows.ProvisionType)
-	record("again", workflows.DecommissionType)
+	record("later", workflows.ProvisionType, 3)
+	record("again", workflows.DecommissionType, 0)
 	require.ErrorContains(t, arm("again", "old"), `run "old" was reset from outside, and run "later" began after it`)
+	require.ErrorContains(t, arm("again", "gone"), `run "gone" was reset from outside, and its record is deleted`)
 	require.NoError(t, arm("new", ""))
 }

@@ -246,8 +246,9 @@ func (r *machineRun) bootStages() []bootStage {
 // if the machine stayed silent.
 //
 // Every host on the network can forge the packets that end a stage. So no stage ends before the
-// time that the firmware has for its first packet: otherwise a server would be switched off in the
-// middle of its self-test.
+// time that the firmware has for its first packet (untilDHCP): otherwise a server would be switched
+// off in the middle of its self-test. Longer stages, which no packet could shorten at all, would let
+// a machine whose loader hangs wait for 25 minutes.
 func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	stages := r.bootStages()
 	up := stages[len(stages)-1].done
@@ -309,9 +310,9 @@ func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait)
 
 // waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a
 // deadline, until the boot has begun: the operator confirms it, a file under the run's secret path
-// was delivered, or the agent or installer is up. Earlier packets can be forged, and are only shown:
-// they would use up a boot of a machine that was never switched on. Network boot must already be
-// open: otherwise the machine would boot its disk.
+// was delivered, or the agent or installer is up. Every host can forge the packets that come before
+// these. They are only shown: they would use up a boot of a machine that was never switched on.
+// Network boot must already be open: otherwise the machine would boot its disk.
 func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bool) error {
 	s := &r.signals
 	begun := func() bool {
@@ -323,19 +324,13 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 
 	r.record.Next = "ingot workflow powered-on " + r.owner.Machine
 	r.budget.pause(workflow.Now(ctx))
-	for first := true; ; first = false {
+	for renewal := workflow.Now(ctx).Add(reminder); ; {
 		shown := s.shownPackets()
 		err := r.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)%s", r.boot.number, shown)
 		if err != nil {
 			return err
 		}
-		if !first {
-			if err := r.renewNetboot(ctx, reminder); err != nil {
-				return err
-			}
-		}
-
-		_, err = workflow.AwaitWithTimeout(ctx, reminder, func() bool {
+		news, err := workflow.AwaitWithTimeout(ctx, renewal.Sub(workflow.Now(ctx)), func() bool {
 			return begun() || s.fenced || s.shownPackets() != shown
 		})
 		switch {
@@ -347,7 +342,13 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 			r.record.Next = ""
 			r.budget.resume(workflow.Now(ctx))
 			return nil
+		case news:
+			continue
 		}
+		if err := r.renewNetboot(ctx, reminder); err != nil {
+			return err
+		}
+		renewal = workflow.Now(ctx).Add(reminder)
 	}
 }
 

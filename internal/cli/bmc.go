@@ -119,12 +119,12 @@ func runJob(c *call, machine, route string, in any) error {
 		return err
 	}
 
-	if st.Value.Existing {
-		c.note("Job %s of %s was started before, and is not started again.", st.Value.Job, machine)
-	}
 	a, err := waitForJob(c, machine, st.Value.Job)
 	if err != nil {
 		return err
+	}
+	if st.Value.Existing {
+		c.note("Job %s of %s was started before (%s), and was not started again.", a.Value.Name, machine, human.Time(a.Value.Started))
 	}
 	if err := show(c, a, printJob); err != nil {
 		return err

@@ -102,14 +102,16 @@ func readMBR(head []byte) (t table) {
 		}
 
 		p := partition{start: start * 512, end: (start + count) * 512}
-		if e[4] == 0xee { // the protective entry covers the whole disk, of any size
+		if e[4] == 0xee { // the protective entry covers the whole disk, of any size; its GPT cannot be read
 			p.end = 0
+		} else {
+			t.sector = 512
 		}
 
 		t.parts = append(t.parts, p)
 	}
 	if len(t.parts) > 0 {
-		t.name, t.sector = "MBR", 512
+		t.name = "MBR"
 	}
 	return t
 }

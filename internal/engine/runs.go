@@ -57,12 +57,12 @@ type Start struct {
 }
 
 // ErrUncertain means that Temporal did not answer a start in time, and may have carried it out.
-var ErrUncertain = errors.New("Temporal did not answer, and it may have begun: look before you order it again")
+var ErrUncertain = errors.New("Temporal did not answer, and the run may have begun: look before you order it again")
 
 // A BusyError means that another run with the same workflow id is open, or, for Start.Once, exists.
 type BusyError struct{ ID, Run string }
 
-func (b *BusyError) Error() string { return fmt.Sprintf("%s is running as run %s", b.ID, b.Run) }
+func (b *BusyError) Error() string { return fmt.Sprintf("%s exists as run %s", b.ID, b.Run) }
 
 // Is reports whether target is inventory.ErrConflict.
 func (b *BusyError) Is(target error) bool { return target == inventory.ErrConflict }

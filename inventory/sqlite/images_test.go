@@ -87,30 +87,31 @@ func TestUnusedImageFilesIgnoresCancellation(t *testing.T) {
 // TestSuccessor: inspections, BMC jobs and runs of other machines are none.
 func TestSuccessor(t *testing.T) {
 	w := newWorld(t)
-	for _, r := range []inventory.Workflow{
+	for n, r := range []inventory.Workflow{
 		{Run: "r1", Machine: "m1", Type: inventory.TypeDecommission},
 		{Run: "r2", Machine: "m2", Type: inventory.TypeProvision},
 		{Run: "r3", Machine: "m1", Type: "Inspect"},
 		{Run: "r4", Machine: "m1", Type: inventory.TypeProvision},
 		{Run: "r5", Machine: "m1", Type: inventory.TypeReprovision},
 		{Run: "r6", Machine: "m1", Type: "BMCJob"},
+		{Run: "r7", Machine: "m1", Type: inventory.TypeProvision, Epoch: -1},
 	} {
-		r.State = inventory.StateSuccess
+		r.State, r.Started = inventory.StateSuccess, w.in(-time.Duration(n)*time.Hour) // the clock was set back each time
+		r.Epoch++                                                                      // r7 has not taken the machine
 		require.NoError(t, w.PutWorkflow(t.Context(), r))
 	}
 	successors := func(want map[string]string) {
 		t.Helper()
 		for run, later := range want {
-			got, err := w.Successor(t.Context(), run, "")
+			got, err := w.Successor(t.Context(), run)
 			require.NoError(t, err)
 			require.Equal(t, later, got, run)
 		}
 	}
-	successors(map[string]string{"r1": "r5", "r2": "", "r4": "r5", "r5": "", "r6": "", "none": ""})
-	got, err := w.Successor(t.Context(), "r1", "r5")
-	require.NoError(t, err)
-	require.Equal(t, "r4", got)
-	for _, run := range []string{"r6", "r5"} {
+	successors(map[string]string{"r1": "r5", "r2": "", "r4": "r5", "r5": "", "r6": ""})
+	_, err := w.Successor(t.Context(), "none")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+	for _, run := range []string{"r7", "r6", "r5"} {
 		require.NoError(t, w.DeleteWorkflow(t.Context(), run, "test"))
 	}
 	successors(map[string]string{"r1": "r4", "r2": "", "r4": "r5"})

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -86,17 +85,14 @@ func (s *Store) Resumable(ctx context.Context, run string) error {
 	return nil
 }
 
-// Successor returns the newest run that installed or wiped the machine of a run and began after it; "" if there is
-// none, or no such run. The run except, inspections and BMC jobs do not count; a successor whose record was deleted does.
-func (s *Store) Successor(ctx context.Context, run, except string) (string, error) {
-	// A record can be stored late, and a clock can be set back: whichever says that a run is later is believed.
+// Successor returns the newest run that has taken the machine of a run after it, to install or to wipe it; "" if there is none.
+// The order of the records decides. A successor whose record was deleted counts. A run without a record is
+// inventory.ErrNotFound.
+func (s *Store) Successor(ctx context.Context, run string) (string, error) {
 	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT run FROM workflow
-			WHERE machine = w.machine AND (rowid > w.rowid OR started > w.started) AND run <> ? AND `+isOrder+`
-			ORDER BY started DESC, rowid DESC LIMIT 1), json_extract(w.doc, '$.supersededBy'), '')
-		FROM workflow w WHERE w.run = ?`, except, run)
-	if errors.Is(err, inventory.ErrNotFound) {
-		return "", nil
-	}
+			WHERE machine = w.machine AND rowid > w.rowid AND `+isOrder+` AND json_extract(doc, '$.epoch') > 0
+			ORDER BY rowid DESC LIMIT 1), json_extract(w.doc, '$.supersededBy'), '')
+		FROM workflow w WHERE w.run = ?`, run)
 	return later, wrap(err, "looking for a run after %q", run)
 }
 

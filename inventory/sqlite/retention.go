@@ -12,15 +12,15 @@ import (
 )
 
 // PruneRuns deletes up to limit runs that ended before a time, with their plans, assignments, logs
-// and events, except the newest keep of each machine. It keeps the facts of each machine's newest
+// and events, except the newest keep of each machine and the one that makes its state. It keeps the facts of each machine's newest
 // agent, and runs that still hold a grant. It returns the number of deleted runs.
 func (s *Store) PruneRuns(ctx context.Context, before time.Time, keep, limit int) (int, error) {
 	var runs []string
 	err := s.ro.SelectContext(ctx, &runs, `SELECT w.run FROM (
-			SELECT run, final, max(ended, updated) AS over,
+			SELECT rowid AS id, run, machine, final, max(ended, updated) AS over,
 			row_number() OVER (PARTITION BY machine ORDER BY started DESC, rowid DESC) AS nth FROM workflow) AS w
 		WHERE w.final = 1 AND w.over < ?1 AND w.nth > ?2
-		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = w.run) LIMIT ?3`,
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = w.run) AND w.id IS NOT `+shownRun("w.machine")+` LIMIT ?3`,
 		nanos(before), keep, limit)
 	if err != nil {
 		return 0, fmt.Errorf("finding old runs: %w", err)

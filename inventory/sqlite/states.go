@@ -57,14 +57,15 @@ func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.
 const isOrder = "json_extract(doc, '$.type') IN ('Provision', 'Reprovision', 'Decommission')"
 
 // shownRun is the row of the run that makes the state of a machine, whose name is the SQL expression: an open run, one that
-// installs or wipes it before any other, or else the latest that installed or wiped it. NULL if there is none: a job of its
-// BMC or an inspection says nothing about what is on its disks.
+// installs or wipes it before any other, or else the latest that installed or wiped it. NULL if there is none, because a job
+// of its BMC or an inspection says nothing about what is on its disks, or if the record of the latest was deleted. The order
+// of the records decides, not a clock, which may be set.
 func shownRun(machine string) string {
 	return `coalesce(
 		(SELECT rowid FROM workflow WHERE machine = ` + machine + ` AND final = 0
-			ORDER BY ` + isOrder + ` DESC, started DESC, rowid DESC LIMIT 1),
-		(SELECT rowid FROM workflow WHERE machine = ` + machine + ` AND ` + isOrder + `
-			ORDER BY started DESC, rowid DESC LIMIT 1))`
+			ORDER BY ` + isOrder + ` DESC, rowid DESC LIMIT 1),
+		(SELECT iif(json_extract(doc, '$.supersededBy') IS NULL, rowid, NULL) FROM workflow
+			WHERE machine = ` + machine + ` AND ` + isOrder + ` ORDER BY rowid DESC LIMIT 1))`
 }
 
 // joinShownRun joins the shown run of machine m as w.

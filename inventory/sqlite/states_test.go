@@ -119,6 +119,42 @@ func TestShownRun(t *testing.T) {
 	}
 }
 
+// The order of the records decides which run is shown: a clock that was set back does not bring an older one to the front. If the
+// record of the latest order was deleted, what was before it is not the state either. Retention keeps the order that is shown.
+func TestShownRunIsOfTheNewestOrder(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	put := func(run, kind, state string, started time.Duration) {
+		t.Helper()
+		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+			Run: run, Type: kind, Machine: "m1", State: state, Phase: "x", Epoch: 1, Started: w.in(started), Ended: w.in(started),
+			Updated: w.in(started),
+		}))
+	}
+	put("old", inventory.TypeProvision, inventory.StateSuccess, 24*time.Hour)
+	put("new", inventory.TypeReprovision, inventory.StateFailed, time.Hour)
+	shown, err := w.LatestWorkflow(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, "new", shown.Run)
+
+	for n := range 20 {
+		put(fmt.Sprint("job", n), inventory.TypeBMCJob, inventory.StateSuccess, 2*time.Hour)
+	}
+	for range 2 {
+		_, err = w.PruneRuns(ctx, w.in(1000*time.Hour), 10, 100)
+		require.NoError(t, err)
+	}
+	shown, err = w.LatestWorkflow(ctx, "m1")
+	require.NoError(t, err)
+	require.Equal(t, "new", shown.Run)
+
+	put("older", inventory.TypeProvision, inventory.StateSuccess, 0)
+	put("newest", inventory.TypeProvision, inventory.StateFailed, 0)
+	require.NoError(t, w.DeleteWorkflow(ctx, "newest", "test"))
+	_, err = w.LatestWorkflow(ctx, "m1")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+}
+
 // The SQL text and the method name the same types, and the index is used.
 func TestIsOrder(t *testing.T) {
 	w := newWorld(t)

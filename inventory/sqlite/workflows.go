@@ -136,17 +136,18 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 func deleteRecord(ctx context.Context, tx *sqlx.Tx, run string) (machine string, err error) {
 	var gone struct {
 		Machine, Type string
-		At, Started   int64
+		At, Epoch     int64
 	}
 	err = get(ctx, tx, &gone, `DELETE FROM workflow WHERE run = ?1 AND final = 1
 		AND NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.run = ?1)
-		RETURNING machine, coalesce(json_extract(doc, '$.type'), '') AS type, rowid AS at, started`, run)
+		RETURNING machine, coalesce(json_extract(doc, '$.type'), '') AS type, rowid AS at,
+		coalesce(json_extract(doc, '$.epoch'), 0) AS epoch`, run)
 	if err != nil {
 		return "", err
 	}
-	if (inventory.Workflow{Type: gone.Type}).IsOrder() {
-		err = do(ctx, tx, `UPDATE workflow SET doc = json_set(doc, '$.supersededBy', ?)
-			WHERE machine = ? AND (rowid < ? OR started < ?)`, run, gone.Machine, gone.At, gone.Started)
+	if (inventory.Workflow{Type: gone.Type}).IsOrder() && gone.Epoch > 0 {
+		err = do(ctx, tx, "UPDATE workflow SET doc = json_set(doc, '$.supersededBy', ?) WHERE machine = ? AND rowid < ?",
+			run, gone.Machine, gone.At)
 		if err != nil {
 			return "", err
 		}
