@@ -91,7 +91,7 @@ func TestS30WaitingRepliesAreBounded(t *testing.T) {
 	sent := map[route]int{}
 	for _, by := range []route{routeRelay, routeUnicast, routeSource, routeRaw, routeBroadcast} {
 		s.limits.others = newAnswerLimits(nil).others
-		for n := range 2 * waitingForOthers {
+		for n := range 2 * othersWaiting {
 			r := reply{packet: packet(t, dhcpv4.MessageTypeOffer), route: by, to: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)})}
 			if s.maySend(&dhcpConn{name: "eth0"}, r) {
 				sent[by]++
@@ -99,8 +99,8 @@ func TestS30WaitingRepliesAreBounded(t *testing.T) {
 		}
 	}
 	want := map[route]int{
-		routeRelay: waitingForOthers, routeUnicast: waitingForOthers, routeSource: waitingForOthers,
-		routeRaw: 2 * waitingForOthers, routeBroadcast: 2 * waitingForOthers,
+		routeRelay: othersWaiting, routeUnicast: othersWaiting, routeSource: othersWaiting,
+		routeRaw: 2 * othersWaiting, routeBroadcast: 2 * othersWaiting,
 	}
 	if !maps.Equal(sent, want) {
 		t.Errorf("sent %v, want %v", sent, want)
