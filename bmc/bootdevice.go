@@ -101,21 +101,30 @@ func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 		return "", errors.Join(wrote, fmt.Errorf("boot device was set to %s but reads back as %s: %w", want.Device,
 			got.Device, inventory.ErrUnsupported))
 	}
-	if want.Device == "none" {
-		return "", nil
-	}
-	if got.IsPersistent && !want.Persistent {
+	if want.Device != "none" && got.IsPersistent && !want.Persistent {
 		return "", fmt.Errorf("boot device %s was set for one start but reads back as persistent: %w", want.Device,
 			inventory.ErrUnsupported)
 	}
+	return s.warnOfBoot(want, got), nil
+}
 
-	if r, ok := s.provider.(flagReader); ok {
+// warnOfBoot returns what is not as wanted about a boot device that was read back, or "".
+func (s *session) warnOfBoot(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) string {
+	var warnings []string
+	if r, ok := s.provider.(flagReader); ok && want.Device != "none" {
 		if dropped := r.dropped(want, got); len(dropped) > 0 {
-			return fmt.Sprintf("boot device %s was read back, but not these flags: %s", want.Device,
-				strings.Join(dropped, ", ")), nil
+			warnings = append(warnings, "not these flags: "+strings.Join(dropped, ", "))
 		}
 	}
-	return "", nil
+	if r, ok := s.provider.(pendingReader); ok {
+		if pending := r.describePending(want.Device); pending != "" {
+			warnings = append(warnings, pending)
+		}
+	}
+	if len(warnings) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("boot device %s was read back, but %s", want.Device, strings.Join(warnings, "; "))
 }
 
 func describe(o bmclibbmc.BootDeviceOverride) string {

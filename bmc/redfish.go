@@ -38,7 +38,7 @@ type redfish struct {
 	reader *gofish.APIClient
 	// wanted is the boot device that was written. Some BMCs set it by a job, after their answer.
 	wanted *inventory.BootDevice
-	// settle and step are how long to wait for that job, and the pause between two reads.
+	// patience is how long to wait for that job, and step the pause between two reads.
 	patience, step time.Duration
 	logout         time.Duration // limit for the deletion of a session
 }
@@ -49,6 +49,7 @@ var (
 	_ bmclibbmc.BMCResetter        = (*redfish)(nil)
 	_ bmclibbmc.VirtualMediaSetter = (*redfish)(nil)
 	_ flagReader                   = (*redfish)(nil)
+	_ pendingReader                = (*redfish)(nil)
 	_ fencedProvider               = (*redfish)(nil)
 	_ mediaDrives                  = (*redfish)(nil)
 	_ inspector                    = (*redfish)(nil)
@@ -266,6 +267,7 @@ var bootWords = map[string]string{"http": string(bmclibbmc.BootDeviceUefiHTTP)}
 // BootDeviceSet sets the boot override. It writes nothing for none if there is no override.
 func (p *redfish) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (bool, error) {
 	p.wanted = &inventory.BootDevice{Device: device, Persistent: persistent, EFI: efi}
+	p.transport.wantedBoot = device
 	err := p.run(ctx, func() error {
 		if device == "none" {
 			s, err := p.system()

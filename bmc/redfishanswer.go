@@ -223,67 +223,18 @@ func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte
 		if all := membersOf(object); slices.ContainsFunc(all, isOurs) {
 			object["Members"] = slices.DeleteFunc(all, func(m any) bool { return !isOurs(m) })
 		}
-	case strings.HasPrefix(fmt.Sprint(kind), "#ComputerSystem.") && (t.settings == "" || path != t.settings):
+	case strings.HasPrefix(fmt.Sprint(kind), "#ComputerSystem.") && (t.settingsPath == "" || path != t.settingsPath):
 		t.managedBy = nil
 		links, _ := object["Links"].(map[string]any)
 		managers, _ := links["ManagedBy"].([]any)
 		for _, m := range managers {
 			t.managedBy = append(t.managedBy, pathOf(m))
 		}
-		if err := t.pendingBoot(q, path, object); err != nil {
+		if err := t.addPendingBoot(q, path, object); err != nil {
 			return nil, err
 		}
 	}
 	return json.Marshal(object)
-}
-
-// pendingBoot replaces the boot override of a system by that of its settings object (DSP0266, settings resource), if
-// the latter was written, or is the only one: it is what the next start uses.
-func (t *redfishTransport) pendingBoot(q *http.Request, path string, system map[string]any) error {
-	settings, _ := system["@Redfish.Settings"].(map[string]any)
-	t.systemPath, t.settings = path, pathOf(settings["SettingsObject"])
-	pending, err := t.readSettings(q)
-	if err != nil {
-		return err
-	}
-	if t.settled || inForce(pending) && !inForce(system["Boot"]) {
-		system["Boot"] = pending
-	}
-	return nil
-}
-
-// inForce reports whether a boot override has an effect.
-func inForce(boot any) bool {
-	b, _ := boot.(map[string]any)
-	return b["BootSourceOverrideTarget"] != nil && b["BootSourceOverrideTarget"] != "None" && b["BootSourceOverrideEnabled"] != "Disabled"
-}
-
-// readSettings returns the boot override of the system's settings object, or nil if there is none.
-func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, err error) {
-	if t.settings == "" {
-		return nil, nil
-	}
-	x := &exchange{t: t, q: q.Clone(t.ctx)}
-	x.q.Method, x.q.Body, x.q.GetBody, x.q.ContentLength = http.MethodGet, nil, nil, 0
-	x.q.URL = &url.URL{Scheme: "https", Host: t.host, Path: t.settings}
-	x.q.Header.Del("If-Match")
-	res, body, err := x.send()
-	if err != nil {
-		return nil, err
-	}
-	switch res.StatusCode {
-	case http.StatusOK:
-	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
-		if !t.settled {
-			return nil, nil // it is not used
-		}
-		fallthrough
-	default:
-		return nil, judgeStatus(x.q, res.StatusCode, body, false)
-	}
-	var resource struct{ Boot map[string]any }
-	err = json.Unmarshal(body, &resource)
-	return resource.Boot, err
 }
 
 func membersOf(collection map[string]any) []any {

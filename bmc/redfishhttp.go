@@ -76,9 +76,12 @@ type redfishTransport struct {
 	systems, managers string              // paths of these collections
 	managedBy         []string            // paths of the managers of the system to use
 	systemPath        string              // of the system to use
-	settings          string              // path of its settings object; "" = none
-	settled           bool                // the boot override was written to the settings object
+	settingsPath      string              // of its settings object; "" = it has none
+	pending           map[string]any      // boot override that the settings object holds besides the system's
+	bootPath          string              // of the resource that accepted the boot device; "" = none yet
 	tags              map[string][]string // the present ETags of a resource, by its path
+
+	wantedBoot string // the boot device that the operation sets; "" = it sets none
 
 	inspects bool            // an answer's types are compared with the schema's
 	odd      []string        // what strays from the specification, at most maxOdd

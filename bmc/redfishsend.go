@@ -35,7 +35,10 @@ type exchange struct {
 
 	moves, waits int
 	matched      []string // values of If-Match that were sent; "" = without
-	settles      bool     // sent to the settings object instead of the system
+
+	changesSystem  bool   // it is a change of the system's properties: of the boot override
+	sentToSettings bool   // it was sent to the settings object instead of the system
+	fullBody       []byte // of a change that the system rejected; nil = it did not
 }
 
 func anotherHost(name string) error {
@@ -56,6 +59,7 @@ func (t *redfishTransport) own(u *url.URL) bool {
 // values of If-Match if the service rejects one, and later if the service is busy. It calls the fence before each.
 func (x *exchange) send() (*http.Response, []byte, error) {
 	x.q.Close = false // gofish asks for a new connection for each request
+	x.changesSystem = x.q.Method == http.MethodPatch && strings.TrimSuffix(x.q.URL.Path, "/") == x.t.systemPath
 	for {
 		res, body, err := x.attempt()
 		if err != nil {
@@ -68,7 +72,7 @@ func (x *exchange) send() (*http.Response, []byte, error) {
 		case http.StatusPreconditionFailed, http.StatusPreconditionRequired:
 			again = x.rematch()
 		case http.StatusBadRequest, http.StatusMethodNotAllowed:
-			again, err = x.settle()
+			again, err = x.redirectBoot(res.StatusCode)
 		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 			again, err = x.wait(res.Header.Get("Retry-After"), body)
 		}
@@ -82,7 +86,12 @@ func (x *exchange) send() (*http.Response, []byte, error) {
 			continue
 		}
 
-		x.t.settled = x.t.settled || x.settles && res.StatusCode < 300
+		if x.changesSystem && res.StatusCode < 300 {
+			x.t.bootPath = x.t.systemPath
+			if x.sentToSettings {
+				x.t.bootPath = x.t.settingsPath
+			}
+		}
 		if x.q.Method == http.MethodGet && res.StatusCode == http.StatusOK {
 			if body, err = x.t.used(x.q, res, body); err != nil {
 				return nil, nil, err
@@ -168,27 +177,6 @@ func (x *exchange) rematch() bool {
 		return true
 	}
 	return false
-}
-
-// settle turns a change of the system that the service rejects into one of the system's settings object, if that has
-// a boot override. AMI's services want it so.
-func (x *exchange) settle() (again bool, err error) {
-	t := x.t
-	if x.q.Method != http.MethodPatch || x.settles || strings.TrimSuffix(x.q.URL.Path, "/") != t.systemPath {
-		return false, nil
-	}
-	boot, err := t.readSettings(x.q)
-	if err != nil || boot["BootSourceOverrideTarget"] == nil {
-		return false, err
-	}
-	x.settles, x.matched = true, nil
-	t.note("settings", "the boot device is rejected by %s, and set in %s", x.q.URL.Path, t.settings)
-	x.q.URL = &url.URL{Scheme: "https", Host: t.host, Path: t.settings}
-	x.q.Header.Del("If-Match")
-	if tags := t.tags[t.settings]; len(tags) > 0 {
-		x.q.Header.Set("If-Match", tags[0])
-	}
-	return true, nil
 }
 
 // wait waits before the request is sent again to a busy service, as long as the service asks for in Retry-After

@@ -234,12 +234,73 @@ func TestRedfishWithoutToken(t *testing.T) {
 	require.Zero(t, now)
 }
 
-// TestRedfishForbiddenSettings: a settings object that the user may not read stops nothing.
-func TestRedfishForbiddenSettings(t *testing.T) {
-	b := newRedfishBench(t, vlab.RedfishSettings)
-	b.service.Pretend(vlab.RedfishFault{Path: "/redfish/v1/Systems/1/SD", Status: http.StatusForbidden})
+// TestRedfishUnreadableSettings: a settings object that the user may not read, or that the service cannot show, stops
+// nothing that does not need it.
+func TestRedfishUnreadableSettings(t *testing.T) {
+	for _, status := range []int{http.StatusForbidden, http.StatusInternalServerError} {
+		fault := vlab.RedfishFault{Path: settingsOfLab, Status: status}
+		none := inventory.BootDevice{Device: "none", EFI: true}
+		b := newRedfishBench(t, vlab.RedfishSettings)
+		_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe"}, nil)
+		require.NoError(t, err)
+		b.service.Pretend(fault)
+		require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
+		for _, device := range []inventory.BootDevice{{Device: "disk"}, none} { // the override stays
+			_, err = b.SetBootDevice(t.Context(), b.bmc, password(), device, nil)
+			require.ErrorIs(t, err, inventory.ErrUnsupported, device.Device)
+			require.ErrorContains(t, err, "Boot properties are changed in "+settingsOfLab)
+		}
+
+		b = newRedfishBench(t, vlab.RedfishStaleSettings)
+		b.service.Pretend(fault)
+		for _, device := range []inventory.BootDevice{{Device: "disk", EFI: true}, none} {
+			_, err = b.SetBootDevice(t.Context(), b.bmc, password(), device, nil)
+			require.NoError(t, err, device.Device)
+		}
+		r, err := b.Check(t.Context(), b.bmc, password())
+		require.NoError(t, err)
+		require.Equal(t, []string{"its settings object " + settingsOfLab + " cannot be read"}, r.Odd)
+	}
+}
+
+// settingsOfLab is the path of the settings object in the lab's services.
+const settingsOfLab = "/redfish/v1/Systems/1/SD"
+
+// TestRedfishStaleSettings: a boot device that only a settings object holds, of an earlier start or of an earlier
+// session, does not count as set, and does not stop its removal. It is shown.
+func TestRedfishStaleSettings(t *testing.T) {
+	ignored := vlab.RedfishFault{Method: http.MethodPatch, Path: "/redfish/v1/Systems/1", Lie: true}
+	pxe, none := inventory.BootDevice{Device: "pxe", EFI: true}, inventory.BootDevice{Device: "none", EFI: true}
+	const pending = "boot device none was read back, but the BMC may use pxe at a later start, which " + settingsOfLab + " holds"
+
+	b := newRedfishBench(t, vlab.RedfishStaleSettings)
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
-	_, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe"}, nil)
-	require.ErrorIs(t, err, inventory.ErrUnsupported)
-	require.ErrorContains(t, err, "Boot properties are changed in /redfish/v1/Systems/1/SD")
+	require.NotContains(t, b.service.Calls(), "GET "+settingsOfLab, "power needs no boot device")
+	r, err := b.Check(t.Context(), b.bmc, password())
+	require.NoError(t, err)
+	require.Equal(t, "none", r.Boot)
+	require.Equal(t, []string{"its settings object " + settingsOfLab + " holds boot device pxe, and the system none"}, r.Odd)
+	warning, err := b.SetBootDevice(t.Context(), b.bmc, password(), none, nil)
+	require.NoError(t, err)
+	require.Equal(t, pending, warning)
+	b.service.Pretend(ignored)
+	_, err = b.SetBootDevice(t.Context(), b.bmc, password(), pxe, nil)
+	require.ErrorContains(t, err, "boot device was set to pxe but reads back as none")
+	require.Equal(t, "None Disabled UEFI", b.service.Override())
+	require.NotContains(t, b.service.Calls(), "PATCH "+settingsOfLab)
+
+	b = newRedfishBench(t, vlab.RedfishSettings)
+	_, err = b.SetBootDevice(t.Context(), b.bmc, password(), pxe, nil)
+	require.NoError(t, err)
+	b.service.Pretend(ignored)
+	_, err = b.SetBootDevice(t.Context(), b.bmc, password(), pxe, nil)
+	require.ErrorContains(t, err, "boot device was set to pxe but reads back as none")
+	warning, err = b.SetBootDevice(t.Context(), b.bmc, password(), none, nil)
+	require.NoError(t, err)
+	require.Equal(t, pending, warning)
+	b.service.Pretend()
+	warning, err = b.SetBootDevice(t.Context(), b.bmc, password(), none, nil)
+	require.NoError(t, err)
+	require.Empty(t, warning)
+	require.Equal(t, "None Disabled UEFI", b.service.Override())
 }

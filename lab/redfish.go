@@ -373,6 +373,10 @@ func (r *Redfish) answer(q *http.Request, body []byte) redfishAnswer {
 		switch p {
 		case r.bootPath():
 			return r.setBoot(q.Header.Get("If-Match"), data)
+		case r.settingsPath():
+			if r.shape == RedfishStaleSettings {
+				return redfishAnswer{status: http.StatusNoContent}
+			}
 		case r.systemPath():
 			return redfishError(http.StatusBadRequest, "Boot properties are changed in %s.", r.bootPath())
 		}

@@ -29,6 +29,9 @@ const (
 	RedfishManagers RedfishShape = "managers"
 	// RedfishSettings takes the boot override in the system's settings object alone, with If-Match, like AMI's services.
 	RedfishSettings RedfishShape = "settings"
+	// RedfishStaleSettings has a settings object that holds Pxe Once of an earlier start. It accepts changes of that
+	// object and uses none. The system refuses BootSourceOverrideMode.
+	RedfishStaleSettings RedfishShape = "stale-settings"
 	// RedfishTasks answers writes with 202 and a task, and inserts a medium after a few reads.
 	RedfishTasks RedfishShape = "tasks"
 )
@@ -45,7 +48,7 @@ const (
 func RedfishOddities() []RedfishShape {
 	return []RedfishShape{
 		RedfishTypes, RedfishNoLocation, RedfishSlash, RedfishBodyTag, RedfishWeakTag, RedfishPages, RedfishAbsolute, RedfishBusy,
-		RedfishManagers, RedfishSettings, RedfishTasks,
+		RedfishManagers, RedfishSettings, RedfishStaleSettings, RedfishTasks,
 	}
 }
 
@@ -57,10 +60,13 @@ func (r *Redfish) wantsTag() bool {
 // bootPath is the path of the resource whose boot override is written.
 func (r *Redfish) bootPath() string {
 	if r.shape == RedfishSettings {
-		return r.systemPath() + "/SD"
+		return r.settingsPath()
 	}
 	return r.systemPath()
 }
+
+// settingsPath is the path of the system's settings object.
+func (r *Redfish) settingsPath() string { return r.systemPath() + "/SD" }
 
 // formatTag returns an ETag as a write must name it.
 func (r *Redfish) formatTag(tag string) string {
@@ -99,6 +105,10 @@ func (r *Redfish) otherResource(path string) (map[string]any, bool) {
 		return odata(path, "Manager.v1_11_0.Manager", "Chassis manager", map[string]any{"ManagerType": "EnclosureManager"}), true
 	case r.shape == RedfishSettings && path == r.bootPath():
 		return odata(path, "ComputerSystem.v1_13_0.ComputerSystem", "Settings", map[string]any{"Boot": r.system()["Boot"]}), true
+	case r.shape == RedfishStaleSettings && path == r.settingsPath():
+		return odata(path, "ComputerSystem.v1_13_0.ComputerSystem", "Settings", map[string]any{"Boot": map[string]any{
+			"BootSourceOverrideTarget": "Pxe", "BootSourceOverrideEnabled": "Once", "BootSourceOverrideMode": "UEFI",
+		}}), true
 	}
 	return nil, false
 }
@@ -137,7 +147,11 @@ func (r *Redfish) twist(q *http.Request, a *redfishAnswer) {
 	case RedfishSettings:
 		if reads && path == r.systemPath() {
 			a.body["Boot"] = map[string]any{"BootSourceOverrideTarget": "None", "BootSourceOverrideEnabled": "Disabled"}
-			a.body["@Redfish.Settings"] = map[string]any{"SettingsObject": link(r.bootPath())}
+			a.body["@Redfish.Settings"] = map[string]any{"SettingsObject": link(r.settingsPath())}
+		}
+	case RedfishStaleSettings:
+		if reads && path == r.systemPath() {
+			a.body["@Redfish.Settings"] = map[string]any{"SettingsObject": link(r.settingsPath())}
 		}
 	case RedfishTasks:
 		if q.Method == http.MethodPost && strings.Contains(path, "/Actions/") || q.Method == http.MethodPatch {

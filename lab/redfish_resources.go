@@ -268,7 +268,7 @@ func (r *Redfish) setBoot(match string, data map[string]any) redfishAnswer {
 			}
 		case "BootSourceOverrideMode":
 			allowed, next.mode = []string{"UEFI", "Legacy"}, text
-			if r.shape == RedfishHPE {
+			if r.shape == RedfishHPE || r.shape == RedfishStaleSettings {
 				allowed = nil
 			}
 		}
