@@ -56,8 +56,8 @@ func TestMain(m *testing.M) {
 // amtAddress is that of AMT with TLS, whose port cannot be chosen.
 const amtAddress = "127.0.0.27"
 
-// issue returns a certificate of 127.0.0.1 and amtAddress that by signed, or one that signed itself.
-func issue(by *tls.Certificate) (tls.Certificate, error) {
+// issue returns a certificate of other addresses, or else of 127.0.0.1 and amtAddress, that by signed, or one that signed itself.
+func issue(by *tls.Certificate, other ...net.IP) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -66,6 +66,9 @@ func issue(by *tls.Certificate) (tls.Certificate, error) {
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "bmc"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(amtAddress)},
 		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil, BasicConstraintsValid: true,
+	}
+	if len(other) > 0 {
+		c.IPAddresses = other
 	}
 	parent, signer := c, any(key)
 	if by != nil {
@@ -140,6 +143,10 @@ func TestS27Authority(t *testing.T) {
 			b.cfg.Authorities = x509.NewCertPool()
 			b.cfg.Authorities.AddCert(authority.Leaf)
 			refused("bmc.ca_file")
+			elsewhere, err := issue(&authority, net.IPv4(127, 0, 0, 9))
+			require.NoError(t, err)
+			shown.Store(&elsewhere)
+			refused("the certificate of another host")
 			require.Empty(t, b.keys.known)
 			pinned := to
 			pinned.Fingerprint = keyOf(shown.Load().Leaf)

@@ -211,6 +211,11 @@ func FuzzS14BootScript(f *testing.F) {
 				}
 			}
 		}
+		for _, v := range []string{arg1, arg2} {
+			if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(v, "ingot.") || slices.Contains([]string{"rdinit", "init", "initrd"}, name) {
+				t.Fatalf("%q replaces an argument of the server", v)
+			}
+		}
 		got := words(script)
 		if len(got) != len(want) {
 			t.Fatalf("%d lines instead of %d:\n%s", len(got), len(want), script)

@@ -107,13 +107,18 @@ func TestS3UnknownClosedAndWrongAreTheSame(t *testing.T) {
 // an address or a header with an address. The header is trusted only from listed
 // proxies.
 func TestS4AddressesOpenNoSecret(t *testing.T) {
-	s, _, _ := newServer(t)
+	s, f, _ := newServer(t)
+	// The user data is encoded in the document of EC2, so it is compared.
+	encoded := get(t, s, seedPath(f, "node1")+"latest/user-data", "192.0.2.1")
+	if encoded.Code != http.StatusOK {
+		t.Fatalf("the window of node1 is closed: %d", encoded.Code)
+	}
 	paths := []string{"/latest/user-data", "/2009-04-04/user-data", "/nocloud/user-data", "/latest/", "/metadata", "/"}
 	header := []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "X-Forwarded-Host"}
 	for _, path := range paths {
 		for _, source := range []string{node1, node2, "192.0.2.1", "10.10.20.3"} {
 			own := get(t, s, path, source)
-			if strings.Contains(own.Body.String(), canary) {
+			if strings.Contains(own.Body.String(), canary) || own.Body.String() == encoded.Body.String() {
 				t.Fatalf("%s gives %s its secrets for its address", path, source)
 			}
 			for _, h := range header {

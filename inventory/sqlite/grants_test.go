@@ -385,6 +385,7 @@ func TestArmByHand(t *testing.T) {
 	require.ErrorIs(t, w.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrFenced)
 }
 
+// S1, S2: what was redeemed and used is not redeemed again, and ends the agent before it.
 func TestRedeem(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

@@ -255,9 +255,11 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	look := func() (all string) {
 		for _, suffix := range []string{"", "-wal", "-shm"} {
 			b, err := os.ReadFile(w.path + suffix)
-			if !os.IsNotExist(err) {
-				require.NoError(t, err)
+			if os.IsNotExist(err) {
+				continue
 			}
+			require.NoError(t, err)
+			require.Equal(t, "-rw-------", modeOf(t, w.path+suffix), "S24: %s", suffix)
 			all += string(b)
 		}
 		return all
@@ -273,6 +275,14 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(b), "bmc.example.org")
 	require.NotContains(t, string(b), "canary-")
+	require.Equal(t, "-rw-------", modeOf(t, to), "S24: the copy")
+}
+
+func modeOf(t *testing.T, path string) string {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	return info.Mode().String()
 }
 
 func TestKeys(t *testing.T) {
