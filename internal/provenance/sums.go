@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,40 +15,38 @@ import (
 // MaxSums is how many bytes a list of digests may have.
 const MaxSums = 1 << 20
 
-var (
-	// gnuLine is "DIGEST  NAME" or "DIGEST *NAME", as sha256sum writes it.
-	gnuLine = regexp.MustCompile(`^([0-9A-Fa-f]{32,128}) [ *](.+)$`)
-	// bsdLine is "SHA256 (NAME) = DIGEST", as sha256sum --tag writes it.
-	bsdLine = regexp.MustCompile(`^(?:SHA256|SHA512|MD5) \((.+)\) = ([0-9A-Fa-f]{32,128})$`)
-	// sha512Form is a SHA-512 in lower-case hex digits.
-	sha512Form = regexp.MustCompile(`^[0-9a-f]{128}$`)
-)
+// sha512Form is a SHA-512 in lower-case hex digits.
+var sha512Form = regexp.MustCompile(`^[0-9a-f]{128}$`)
 
 // IsSHA512 reports whether s is a SHA-512 in 128 lower-case hex digits.
 func IsSHA512(s string) bool { return sha512Form.MatchString(s) }
 
 // FindSum returns the SHA-256 of a file in a list of digests, or its SHA-512 if the list has no other, in lower-case hex
-// digits. The file is found by its name, without the folders that the list may have before it. Lines of other forms are
-// left out: the list may be part of a signed message. Errors name the list by source, and are inventory.ErrInvalid.
+// digits. The file is found by its name, without the folders that the list may have before it; in a list that holds nothing
+// but a digest, that is the file's. Lines of other forms than those of readSums are left out: the list may be part of a
+// signed message. Errors name the list by source, and are inventory.ErrInvalid.
 func FindSum(source string, list []byte, file string) (string, error) {
 	const remedy = "give the list of the release that the file is of, or the digest itself: --sha256"
+	all, err := readSums(list)
+	if err != nil {
+		return "", invalid(source, 0, "save it as UTF-8", "it is not text: %v", err)
+	}
+	named := slices.ContainsFunc(all, func(x sum) bool { return x.name != "" })
 	var names []string
-	number, last := 0, 0
+	last := 0
 	sums := map[int]string{} // by their length
-	for line := range strings.Lines(string(list)) {
-		number++
-		name, digest, ok := parseSum(strings.TrimRight(line, "\r\n"))
-		if !ok {
-			continue
+	for _, x := range all {
+		if x.name == "" && named {
+			continue // of which file is not known
 		}
-		if names = append(names, name); name != file {
+		if names = append(names, x.name); x.name != file && x.name != "" {
 			continue
 		}
 
-		if before, ok := sums[len(digest)]; ok && before != digest {
-			return "", invalid(source, number, "give the right one: --sha256", "%q is listed twice, with two digests", file)
+		if before, ok := sums[len(x.digest)]; ok && before != x.digest {
+			return "", invalid(source, x.line, "give the right one: --sha256", "%q is listed twice, with two digests", file)
 		}
-		sums[len(digest)], last = digest, number
+		sums[len(x.digest)], last = x.digest, x.line
 	}
 
 	switch {
@@ -68,17 +65,6 @@ func FindSum(source string, list []byte, file string) (string, error) {
 
 func invalid(source string, line int, remedy, format string, args ...any) error {
 	return inventory.Problems{{File: source, Line: line, What: fmt.Sprintf(format, args...), Remedy: remedy}}
-}
-
-// parseSum reads a line of a list.
-func parseSum(line string) (name, digest string, ok bool) {
-	if m := gnuLine.FindStringSubmatch(line); m != nil {
-		return path.Base(m[2]), strings.ToLower(m[1]), true
-	}
-	if m := bsdLine.FindStringSubmatch(line); m != nil {
-		return path.Base(m[1]), strings.ToLower(m[2]), true
-	}
-	return "", "", false
 }
 
 // some names a few files.
