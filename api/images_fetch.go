@@ -25,6 +25,8 @@ type fetchImage struct {
 	SHA256 string `json:"sha256"`
 	Use    string `json:"use"`
 	AsIs   bool   `json:"asIs"`
+	// Replace allows another file to take the place of an image that machines, templates or lab files name.
+	Replace bool `json:"replace"`
 	// Path is a file of a share, to be served where it lies, in place of URL.
 	Path string `json:"path"`
 	proof
@@ -59,6 +61,9 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 		return s.register(ctx, q)
 	}
 	up, err := s.checkFetch(q)
+	if err == nil {
+		err = s.refuseReplacing(ctx, q.Name, up.image.SHA256, q.Replace)
+	}
 	if err != nil {
 		return inventory.Image{}, err
 	}

@@ -25,6 +25,9 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	if err := problems.Err(); err != nil {
 		return none, err
 	}
+	if err := s.refuseReplacing(ctx, q.Name, sum, q.Replace); err != nil {
+		return none, err
+	}
 	f, err := s.Files.OpenShared(q.Path)
 	if errors.Is(err, inventory.ErrInvalid) || errors.Is(err, inventory.ErrNotFound) {
 		return none, inventory.Invalid("path", "an absolute path on the server, in one of images.shares", "%v", err)

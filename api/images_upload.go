@@ -231,6 +231,9 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 		return 0, nil, inventory.Invalid("content", "the SHA-256 of the whole file",
 			"an upload is continued by its digest only, and none is given")
 	}
+	if err := s.refuseReplacing(c.Request.Context(), u.image.Name, u.content, c.Query("replace") == "true"); err != nil {
+		return 0, nil, err
+	}
 	dir, err := s.openDir()
 	if err != nil {
 		return 0, nil, err

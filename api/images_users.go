@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -87,6 +88,76 @@ func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
 	return labs, nil
 }
 
+// refuseReplacing returns a conflict if an image of that name, of another file than sum ("" = not known), is stored, and
+// machines, templates or lab files name it: their next installation would write another system.
+func (s *images) refuseReplacing(ctx context.Context, name, sum string, replace bool) error {
+	if replace {
+		return nil
+	}
+	old, err := s.store.Image(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return nil
+	}
+	if err != nil || sum != "" && old.HasDigest(sum) {
+		return err
+	}
+	users, err := s.readUsers(ctx, false)
+	if err != nil {
+		return err
+	}
+	who := users.namers(old)
+	if who == "" {
+		return nil
+	}
+	return hint(fmt.Errorf("image %q is stored, and named by %s: with replace, they are installed with the new file from now on: %w",
+		name, who, inventory.ErrConflict), "ingot image add "+name+" … --replace   # or choose another name")
+}
+
+// namers lists what names an image for a later installation; "" if nothing does.
+func (u imageUsers) namers(i inventory.Image) string {
+	var out []string
+	add := func(kind string, names []string) {
+		switch len(names) {
+		case 0:
+		case 1:
+			out = append(out, kind+" "+names[0])
+		default:
+			shown := names[:min(len(names), 3)]
+			text := fmt.Sprintf("%d %ss (%s", len(names), kind, strings.Join(shown, ", "))
+			if len(names) > len(shown) {
+				text += ", …"
+			}
+			out = append(out, text+")")
+		}
+	}
+	var machines, templates, labs []string
+	for _, m := range u.machines {
+		if u.machineNames(m, i) {
+			machines = append(machines, m.Name)
+		}
+	}
+	for _, t := range u.templates {
+		if inventory.NamesImage(t.Source, i.Name) {
+			templates = append(templates, t.Name)
+		}
+	}
+	for _, l := range u.labs {
+		if _, found := l.Image(i.Name); found {
+			labs = append(labs, l.Name)
+		}
+	}
+	add("machine", machines)
+	add("template", templates)
+	add("lab file", labs)
+	return strings.Join(out, " and ")
+}
+
+// machineNames reports whether a machine names an image. A document names the files that its installer fetches. Names of
+// disk images, such as "debian", have another meaning there.
+func (u imageUsers) machineNames(m inventory.Machine, i inventory.Image) bool {
+	return m.NamesImage(i.Name) || i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name)
+}
+
 // checkUnused returns a conflict if an image is still needed.
 func (u imageUsers) checkUnused(i inventory.Image) error {
 	inRun := func(run, machine string) error {
@@ -112,10 +183,7 @@ func (u imageUsers) checkUnused(i inventory.Image) error {
 		}
 	}
 	for _, m := range u.machines {
-		// A document names the files that its installer fetches. Names of disk images, such
-		// as "debian", have another meaning there.
-		inDocument := i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name)
-		if m.NamesImage(i.Name) || inDocument {
+		if u.machineNames(m, i) {
 			return named("machine", m.Name)
 		}
 	}

@@ -152,7 +152,7 @@ func (f labFile) send(c *call, replace, only bool) (client.Answer[api.GenesisPla
 
 // sendImage uploads an image, or makes the server fetch it.
 func (f labFile) sendImage(c *call, i genesis.Image) error {
-	u := upload{name: i.Name, sha256: i.SHA256}
+	u := upload{name: i.Name, sha256: i.SHA256, replace: true} // what start destroys was confirmed
 	if slices.ContainsFunc(f.lab.Machines, func(m genesis.Machine) bool { return isInstallerImage(m, i.Name) }) {
 		u.use = inventory.UseInstaller
 	}

@@ -24,6 +24,7 @@ type upload struct {
 	sha512    string // as declared, or ""
 	content   string // digest of the local file, or ""
 	asIs      bool   // agents get the file itself
+	replace   bool   // also an image that machines, templates or lab files name
 
 	// The server verifies a minisign signature of what it fetches; both are texts.
 	signature, publicKey string
@@ -65,7 +66,7 @@ func registerImage(c *call, u upload, path string, p proof) error {
 	c.note("the server reads %s", path)
 	in := map[string]any{
 		"name": u.name, "path": path, "sha256": u.sha256, "sha512": u.sha512, "use": u.use,
-		"signature": u.signature, "publicKey": u.publicKey,
+		"signature": u.signature, "publicKey": u.publicKey, "replace": u.replace,
 	}
 	return postAndShow(c, client.Path("images"), in, text(imageStored))
 }
@@ -80,6 +81,9 @@ func (u upload) query() url.Values {
 	}
 	if u.asIs {
 		q.Set("asIs", "true")
+	}
+	if u.replace {
+		q.Set("replace", "true")
 	}
 	return q
 }
@@ -123,7 +127,7 @@ func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image],
 	defer watchUpload(c, upload{name: u.name}, p, sent)()
 
 	in := map[string]any{
-		"name": u.name, "url": from, "sha256": u.sha256, "sha512": u.sha512, "use": u.use, "asIs": u.asIs,
+		"name": u.name, "url": from, "sha256": u.sha256, "sha512": u.sha512, "use": u.use, "asIs": u.asIs, "replace": u.replace,
 		"signature": u.signature, "publicKey": u.publicKey,
 	}
 	return post[inventory.Image](c, client.Path("images"), in)

@@ -32,7 +32,8 @@ in parallel, with a digest of its own. With --as-is they get the file itself. A 
 for installers (--installer) is never changed.
 
 An image of that name is replaced when the new one is proven; runs that have
-planned the old one continue with it.
+planned the old one continue with it. If machines, templates or lab files name it, the
+command says so and wants --replace.
 
 A file is uploaded. An interrupted upload continues where it was when the command
 runs again with the same file. A URL is fetched by the server itself. A file that is
@@ -62,6 +63,7 @@ fetched, and proven as the catalog says.`,
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
 	inPlace := cmd.Flags().Bool("in-place", false, "FILE is an absolute path on the server, and is served where it lies")
+	replace := cmd.Flags().Bool("replace", false, "replace an image that machines, templates or lab files name")
 	asIs := cmd.Flags().Bool("as-is", false, "agents get the disk image as it is; not possible with qcow2")
 
 	var p proof
@@ -76,7 +78,7 @@ fetched, and proven as the catalog says.`,
 		}
 
 		i := upload{
-			name: c.args[0], asIs: *asIs,
+			name: c.args[0], asIs: *asIs, replace: *replace,
 			sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:")),
 			sha512: strings.ToLower(strings.TrimPrefix(*sum512, "sha512:")),
 		}
