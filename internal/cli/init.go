@@ -37,7 +37,8 @@ func initCommand(o *options) *cobra.Command {
 		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
 		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers on
 those that are chosen, and write a commented configuration, the keys of the
-stored secrets and the admin token. Nothing that exists is overwritten.
+stored secrets and the admin token. Keys and token that exist are kept. In a
+configuration that exists, init shows what it would change, and asks.
 
 Without an interface DHCP stays off; the API, the page and workflows work.
 
@@ -153,7 +154,7 @@ func (f initFlags) agree(n config.Netboot) bool {
 	return true
 }
 
-// initConfig writes the configuration, or keeps an existing one.
+// initConfig writes the configuration, or changes an existing one.
 func initConfig(c *call, f initFlags) (exists bool, err error) {
 	_, err = os.Stat(c.ConfigFile)
 	switch {
@@ -167,18 +168,15 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if !f.agree(before.Netboot) {
-		lines := f.relayLines()
-		if !f.relayOnly {
-			lines = []string{"interfaces: [" + strings.Join(f.interfaces, ", ") + "]"}
+	if !before.Netboot.On() && !f.relayOnly && (!f.yes || len(f.interfaces) > 0) && (interactive(c.Command) || len(f.interfaces) > 0) {
+		if f.interfaces, err = chooseInterfaces(c, f); err != nil {
+			return true, err
 		}
-		return true, human.Advise(
-			fmt.Errorf("%s exists and is not overwritten: %w", c.ConfigFile, inventory.ErrConflict),
-			fmt.Sprintf("write below netboot: in it \"%s\", then start ingot serve again", strings.Join(lines, "\", \"")))
+		for _, name := range f.interfaces {
+			reportForeignDHCP(c, name)
+		}
 	}
-
-	c.Printf("kept  %s\n", c.ConfigFile)
-	return true, nil
+	return true, editConfig(c, f, before)
 }
 
 // createConfig writes a new configuration.
@@ -260,8 +258,8 @@ func printNextSteps(c *call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
 		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.ConfigFile)
 		if configExisted {
-			c.Printf("to switch it on: write below netboot: in it \"interfaces: [NAME]\", NAME one of %s; "+
-				"then start ingot serve again\n", strings.Join(interfaceNames(), ", "))
+			c.Printf("to switch it on: ingot init --interface NAME, NAME one of %s; then start ingot serve again\n",
+				strings.Join(interfaceNames(), ", "))
 		}
 	}
 
@@ -310,12 +308,10 @@ func chooseInterfaces(c *call, f initFlags) ([]string, error) {
 		if !interactive(c.Command) {
 			return nil, usage("which interface are the machines on? give --interface, or --yes to leave DHCP off")
 		}
-		question := "Which interfaces are the machines on? (names, or empty to leave DHCP off) "
-		line, err := prompt(c.Command, question)
-		if err != nil {
+		var err error
+		if chosen, err = askForInterfaces(c, usable(all)); err != nil {
 			return nil, err
 		}
-		chosen = strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' })
 	}
 
 	var ps inventory.Problems
@@ -334,6 +330,37 @@ func chooseInterfaces(c *call, f initFlags) ([]string, error) {
 	}
 
 	return chosen, ps.Err()
+}
+
+// usable returns the interfaces on which machines could be answered now: up, with an address, and not loopback.
+func usable(all []hostnet.Interface) (names []string) {
+	for _, i := range all {
+		if i.Up && i.MAC != "" && len(i.Addresses) > 0 {
+			names = append(names, i.Name)
+		}
+	}
+	return names
+}
+
+// askForInterfaces prompts until the operator has decided. Enter takes the only interface that is usable.
+func askForInterfaces(c *call, usable []string) ([]string, error) {
+	question := "Which interfaces are the machines on? (names, or none to leave DHCP off) "
+	if len(usable) == 1 {
+		question = fmt.Sprintf("Which interfaces are the machines on? (Enter for %s, or none to leave DHCP off) ", usable[0])
+	}
+	for {
+		line, err := prompt(c.Command, question)
+		switch {
+		case err != nil:
+			return nil, err
+		case line == "none":
+			return nil, nil
+		case line != "":
+			return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == ',' }), nil
+		case len(usable) == 1:
+			return usable, nil
+		}
+	}
 }
 
 // reportForeignDHCP warns of other DHCP servers on an interface.

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// A setting is a key below netboot: in the configuration, and its value as YAML on one line.
+type setting struct{ key, value string }
+
+// settings returns what the flags ask for and the configuration does not have yet.
+func (f initFlags) settings(n config.Netboot) (out []setting) {
+	switch {
+	case f.agree(n):
+		return nil
+	case f.relayOnly:
+		out = append(out, setting{"relay_only", "true"}, setting{"address", f.address},
+			setting{"relays", "[" + strings.Join(f.relays, ", ") + "]"})
+	default:
+		out = append(out, setting{"interfaces", "[" + strings.Join(f.interfaces, ", ") + "]"})
+	}
+	return out
+}
+
+// editConfig puts settings into the existing configuration, after it has shown the difference and
+// the operator has agreed. Comments and all other settings stay.
+func editConfig(c *call, f initFlags, before config.Config) error {
+	settings := f.settings(before.Netboot)
+	if len(settings) == 0 {
+		c.Printf("kept  %s\n", c.ConfigFile)
+		return nil
+	}
+	if n := before.Netboot; n.RelayOnly != f.relayOnly && n.On() {
+		return human.Advise(
+			fmt.Errorf("%s answers machines in another way (relay_only, interfaces): %w", c.ConfigFile, inventory.ErrConflict),
+			"remove relay_only or interfaces below netboot: in it, then: ingot init")
+	}
+	if before.Netboot.Loaders == "" || before.Netboot.AgentOS == "" {
+		loaders, agentOS := findBootFiles(c)
+		if before.Netboot.Loaders == "" && loaders != "" {
+			settings = append(settings, setting{"loaders", fmt.Sprintf("%q", loaders)})
+		}
+		if before.Netboot.AgentOS == "" && agentOS != "" {
+			settings = append(settings, setting{"agent_os", fmt.Sprintf("%q", agentOS)})
+		}
+	}
+
+	old, err := os.ReadFile(c.ConfigFile)
+	if err != nil {
+		return err
+	}
+	text, changed, err := setNetboot(string(old), settings)
+	if err != nil {
+		return human.Advise(fmt.Errorf("changing %s: %w: %w", c.ConfigFile, err, inventory.ErrConflict),
+			fmt.Sprintf("write below netboot: in it %q, then start ingot serve again", lines(settings)))
+	}
+	for _, line := range changed {
+		c.Printf("%s\n", line)
+	}
+	if err := c.confirm(f.yes, "changes "+c.ConfigFile+" as shown", "yes"); err != nil {
+		return err
+	}
+	if err := replaceConfig(c.ConfigFile, text); err != nil {
+		return err
+	}
+	c.Printf("changed %s; it takes effect when ingot serve starts again\n", c.ConfigFile)
+	return nil
+}
+
+func lines(settings []setting) string {
+	var out []string
+	for _, s := range settings {
+		out = append(out, s.key+": "+s.value)
+	}
+	return strings.Join(out, "; ")
+}
+
+// replaceConfig replaces the file if the text is a valid configuration. Mode and owner stay.
+func replaceConfig(file, text string) (err error) {
+	if file, err = filepath.EvalSymlinks(file); err != nil {
+		return err
+	}
+	st, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	next := file + ".new"
+	defer func() {
+		if err != nil {
+			_ = os.Remove(next) // it may not be there
+		}
+	}()
+	if err := os.WriteFile(next, []byte(text), st.Mode().Perm()); err != nil {
+		return err
+	}
+	if _, err := config.Load(next, true); err != nil {
+		return err
+	}
+	if err := keepOwner(next, st); err != nil {
+		return err
+	}
+	return os.Rename(next, file)
+}
+
+var (
+	netbootLine = regexp.MustCompile(`^netboot:[ \t]*(#.*)?$`)
+	anyKeyLine  = regexp.MustCompile(`^[^\s#]`)
+	// nestedKeyLine is a key below another one.
+	nestedKeyLine = regexp.MustCompile(`^( +)[^\s#]`)
+)
+
+// setNetboot sets keys below netboot: in the text of a configuration. A key that is commented out
+// is set where it stands, others come first. changed are the lines of the difference, with - and +.
+func setNetboot(text string, settings []setting) (out string, changed []string, err error) {
+	list := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	at := slices.IndexFunc(list, netbootLine.MatchString)
+	if at < 0 {
+		if slices.ContainsFunc(list, func(l string) bool { return strings.HasPrefix(l, "netboot:") }) {
+			return "", nil, errors.New("netboot: has its value on the same line")
+		}
+		list = append(list, "netboot:")
+		at, changed = len(list)-1, []string{"+netboot:"}
+	}
+
+	for _, s := range settings {
+		end, indent, found := at+1, "  ", false // as the first key below netboot:
+		for ; end < len(list) && !anyKeyLine.MatchString(list[end]); end++ {
+			if m := nestedKeyLine.FindStringSubmatch(list[end]); m != nil && !found {
+				indent, found = m[1], true
+			}
+		}
+		line := indent + s.key + ": " + s.value
+		key := regexp.MustCompile(`^[ \t]+` + s.key + `:(.*)$`)
+		comment := regexp.MustCompile(`^[ \t]+#[ \t]?` + s.key + `:`)
+		find := func(r *regexp.Regexp) int {
+			for n := at + 1; n < end; n++ {
+				if r.MatchString(list[n]) {
+					return n
+				}
+			}
+			return -1
+		}
+		switch n := find(key); {
+		case n >= 0 && strings.TrimSpace(key.FindStringSubmatch(list[n])[1]) == "":
+			return "", nil, fmt.Errorf("%s: has its value on several lines", s.key)
+		case n >= 0:
+			changed = append(changed, "-"+list[n], "+"+line)
+			list[n] = line
+		default:
+			if n := find(comment); n >= 0 {
+				changed = append(changed, "-"+list[n], "+"+line)
+				list[n] = line
+				continue
+			}
+			changed = append(changed, "+"+line)
+			list = slices.Insert(list, at+1, line)
+		}
+	}
+	return strings.Join(list, "\n") + "\n", changed, nil
+}
+
+// keepOwner gives the file the owner and group of another.
+func keepOwner(file string, of os.FileInfo) error {
+	st, ok := of.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return os.Chown(file, int(st.Uid), int(st.Gid))
+}
