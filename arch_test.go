@@ -36,14 +36,14 @@ var may = map[string]string{
 	"internal/dbcopy":       "internal/durable",
 	"internal/reserve":      "golang.org/x/sys",
 	"internal/sbat":         "internal/plaintext",
-	"internal/notify":       "inventory internal/identity",
+	"internal/notify":       "inventory internal/durable internal/identity",
 	"internal/diskimage":    "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/imagefile":    "inventory",
 	"internal/provenance":   "inventory aead.dev/minisign",
 	"internal/catalog":      "inventory internal/provenance internal/strictyaml",
 	"internal/freeport":     "",
 	"internal/human":        "",
-	"internal/identity":     "inventory",
+	"internal/identity":     "inventory internal/durable",
 	"internal/hostnet":      "internal/config",
 	"internal/durable":      "",
 	"internal/listener":     "internal/config internal/guard internal/httpserve internal/identity internal/keptsocket",
@@ -81,7 +81,7 @@ var may = map[string]string{
 		"github.com/gin-gonic/gin",
 	"worker-agent": "action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
-	"internal/temporalchild": "go.temporal.io/api google.golang.org/grpc",
+	"internal/temporalchild": "internal/durable go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
 		"internal/human internal/identity internal/imagefile internal/keyring internal/reserve internal/temporalchild " +
 		"internal/temporalfile golang.org/x/crypto",
@@ -93,7 +93,7 @@ var may = map[string]string{
 	"internal/temporalserver": "internal/dbcopy internal/memlimit internal/temporalchild internal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/tracing": "action bmc bootsvc internal/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
+	"internal/tracing": "action bmc bootsvc internal/durable internal/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
 		"google.golang.org/protobuf",
 
 	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve internal/tracing inventory github.com/prometheus/client_golang",
@@ -106,9 +106,9 @@ var may = map[string]string{
 		"internal/temporalfile internal/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/client": "inventory internal/config internal/hostnet internal/human internal/identity internal/strictyaml",
+	"internal/client": "inventory internal/config internal/durable internal/hostnet internal/human internal/identity internal/strictyaml",
 
-	"internal/doctor": "api bootsvc inventory internal/catalog internal/client internal/clock internal/config internal/hostnet internal/human " +
+	"internal/doctor": "api bootsvc inventory internal/catalog internal/client internal/clock internal/config internal/durable internal/hostnet internal/human " +
 		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
 		"golang.org/x/sys",
 

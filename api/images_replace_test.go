@@ -45,5 +45,9 @@ func TestNamedImageIsReplacedOnRequestOnly(t *testing.T) {
 	require.Equal(t, http.StatusCreated, put("old", ""), "the same file")
 	require.Equal(t, http.StatusCreated, put("new", "&replace=true"))
 	require.Equal(t, http.StatusCreated, put("old", "&replace=true"))
-	decode[inventory.Image](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": "debian", "path": path, "replace": true}), http.StatusCreated)
+	decode[inventory.Image](
+		t,
+		s.do(http.MethodPost, "/v1/images", map[string]any{"name": "debian", "path": path, "replace": true}),
+		http.StatusCreated,
+	)
 }

@@ -213,7 +213,7 @@ func (k *keyFlags) addFlags(cmd *cobra.Command) {
 // twice.
 func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
 	if k.file != "" {
-		b, err := os.ReadFile(k.file)
+		b, err := durable.ReadPrivate(k.file)
 		if err != nil {
 			return inventory.Secret{}, fmt.Errorf("reading the passphrase: %w", err)
 		}

@@ -3,12 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
@@ -40,7 +40,7 @@ exists.`,
 			return usage("give --fingerprint and --peer-token-file, as ingot standby printed them")
 		}
 
-		token, err := os.ReadFile(*file)
+		token, err := durable.ReadPrivate(*file)
 		if err != nil {
 			return fmt.Errorf("reading the peer's token: %w", err)
 		}

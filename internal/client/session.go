@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -43,7 +44,7 @@ func (l *Lookup) SessionFile() string {
 // readSession reads the session file; without one it returns a zero session.
 func (l *Lookup) readSession() (Session, error) {
 	var s Session
-	b, err := os.ReadFile(l.SessionFile())
+	b, err := durable.ReadPrivate(l.SessionFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -140,7 +141,7 @@ func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (strin
 		return "", invalid("no token for that server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
 	}
 
-	b, err := os.ReadFile(file)
+	b, err := durable.ReadPrivate(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.TokenFile == "":
 		return "", human.Advise(

@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/internal/notify"
@@ -40,11 +41,13 @@ func checkKey(_ context.Context, d *host) []Finding {
 }
 
 func checkToken(_ context.Context, d *host) []Finding {
-	switch b, err := os.ReadFile(d.cfg.TokenFile); {
+	switch b, err := durable.ReadPrivate(d.cfg.TokenFile); {
 	case errors.Is(err, fs.ErrNotExist):
 		return []Finding{warn("%s does not exist yet", d.cfg.TokenFile)}
-	case err != nil:
+	case errors.Is(err, fs.ErrPermission):
 		return []Finding{fail("%v", err).remedy("run this as the user of ingot serve")}
+	case err != nil:
+		return []Finding{fail("%s: %v", d.cfg.TokenFile, err)}
 	case len(strings.TrimSpace(string(b))) < 32:
 		return []Finding{fail("the token in %s is shorter than 32 characters", d.cfg.TokenFile).remedy(
 			"remove the file, then: ingot init")}

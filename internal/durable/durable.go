@@ -38,7 +38,8 @@ func Size(path string) (int64, error) {
 }
 
 // ReadPrivate reads a file that holds secrets. A file that group or others may use is refused, except for one that root lets a
-// group of this process read, as Kubernetes does with the files of a Secret (fsGroup).
+// group of this process read, as Kubernetes does with the files of a Secret (fsGroup). The mode of a pipe or a terminal does
+// not matter.
 func ReadPrivate(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,7 +50,7 @@ func ReadPrivate(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mode := st.Mode().Perm(); mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
+	if mode := st.Mode().Perm(); st.Mode().IsRegular() && mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
 		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
 	}
 	return io.ReadAll(f)

@@ -39,6 +39,7 @@ func TestGivenByRoot(t *testing.T) {
 }
 
 // TestReadPrivate: a file of this process that its group may read is refused.
+// S64: a file with secrets that group or others may use is refused.
 func TestReadPrivate(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte("secret"), 0o600))

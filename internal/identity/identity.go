@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -50,7 +51,7 @@ const (
 // key, so names and dates do not matter. The embedded Temporal server and its
 // clients show such a certificate to each other.
 func LoadCertificate(file string) (tls.Certificate, error) {
-	b, err := os.ReadFile(file)
+	b, err := durable.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if b, err = newCertificate(); err == nil {
 			err = WritePrivate(file, b)
@@ -136,6 +137,19 @@ func NewToken() []byte {
 	return []byte(hex.EncodeToString(raw[:]) + "\n")
 }
 
+// LoadKeyPair reads a certificate, and its key from a file that no one else may read.
+func LoadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := os.ReadFile(certFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := durable.ReadPrivate(keyFile)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("reading the key %s: %w", keyFile, err)
+	}
+	return tls.X509KeyPair(cert, key)
+}
+
 // minToken is the least length of a token, characters.
 const minToken = 32
 
@@ -150,9 +164,9 @@ func LoadToken(file string) (string, error) {
 // ReadToken returns the token in file. One that is too short is
 // inventory.ErrInvalid.
 func ReadToken(file string) (string, error) {
-	b, err := os.ReadFile(file)
+	b, err := durable.ReadPrivate(file)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("reading the token in %s: %w", file, err)
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < minToken {

@@ -93,7 +93,7 @@ func OperatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 
 func operatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 	if cfg.TLSCert != "" {
-		cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
+		cert, err := identity.LoadKeyPair(cfg.TLSCert, cfg.TLSKey)
 		if err != nil {
 			return nil, fmt.Errorf("tls_cert: %w", err)
 		}

@@ -27,11 +27,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -253,7 +253,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 }
 
 func (s *Sender) secret() ([]byte, error) {
-	b, err := os.ReadFile(s.cfg.SecretFile)
+	b, err := durable.ReadPrivate(s.cfg.SecretFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading notify.secret_file: %w", err)
 	}

@@ -395,6 +395,19 @@ func TestS25NothingSecretLeaves(t *testing.T) {
 	}
 }
 
+// S64: a secret that others may use signs nothing.
+func TestS64SecretOfNoticesIsPrivate(t *testing.T) {
+	r := newReceiver(t, nil)
+	s := newSite(t, r.URL)
+	require.NoError(t, os.Chmod(s.cfg.SecretFile, 0o666))
+	sender, err := New(s.cfg)
+	if err == nil {
+		_, err = sender.Test(t.Context())
+	}
+	require.ErrorContains(t, err, "chmod 600")
+	require.Empty(t, r.got)
+}
+
 func TestSecretFile(t *testing.T) {
 	r := newReceiver(t, nil)
 	s := newSite(t, r.URL)

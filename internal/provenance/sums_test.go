@@ -34,7 +34,9 @@ func TestFindSum(t *testing.T) {
 		"prefixed":               "sha256:" + one + "  debian.qcow2\nsha256:" + two + "  other.raw\n",
 		"Get-FileHash": "\r\nAlgorithm       Hash                     Path\r\n---------       ----                     ----\r\n" +
 			"SHA256          " + strings.ToUpper(one) + "       C:\\images\\debian.qcow2\r\nSHA256          " + two + "       D:\\other.raw\r\n",
-		"Get-FileHash | Format-List": "Algorithm : SHA256\r\nHash      : " + strings.ToUpper(one) + "\r\nPath      : C:\\images\\debian.qcow2\r\n\r\n" +
+		"Get-FileHash | Format-List": "Algorithm : SHA256\r\nHash      : " + strings.ToUpper(
+			one,
+		) + "\r\nPath      : C:\\images\\debian.qcow2\r\n\r\n" +
 			"Algorithm : SHA256\r\nHash      : " + two + "\r\nPath      : other.raw\r\n",
 		"certutil": "SHA256 hash of debian.qcow2:\r\n" + one + "\r\nCertUtil: -hashfile command completed successfully.\r\n" +
 			"SHA256 hash of file other.raw:\r\n" + strings.TrimSpace(strings.Repeat("2b ", 32)) + "\r\n",

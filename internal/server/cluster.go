@@ -124,7 +124,7 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 
 // clientCertificate reads temporal.tls_cert and tls_key.
 func clientCertificate(c config.Temporal) (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	pair, err := identity.LoadKeyPair(c.TLSCert, c.TLSKey)
 	if err != nil {
 		return nil, fmt.Errorf("temporal.tls_cert: %w", err)
 	}

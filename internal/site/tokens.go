@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"sync"
 
 	"github.com/ingotmetal/ingot/internal/durable"
@@ -22,7 +21,7 @@ type peerTokens struct {
 
 func readTokens(path string) (*peerTokens, error) {
 	t := &peerTokens{path: path, all: map[string]string{}}
-	b, err := os.ReadFile(path)
+	b, err := durable.ReadPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return t, nil
 	}

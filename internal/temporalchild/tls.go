@@ -5,10 +5,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ingotmetal/ingot/internal/durable"
 )
 
 // ServerName is the name in the certificate of an embedded server.
@@ -25,7 +26,7 @@ func ClientTLS(identity string) (*tls.Config, error) {
 		return nil, nil
 	}
 
-	text, err := os.ReadFile(identity)
+	text, err := durable.ReadPrivate(identity)
 	if err != nil {
 		return nil, fmt.Errorf("reading the certificate of the Temporal server: %w", err)
 	}

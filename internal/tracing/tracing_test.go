@@ -341,6 +341,17 @@ func TestUntraced(t *testing.T) {
 	require.Empty(t, b.collector.Text())
 }
 
+// S64: a file of headers that others may use is refused.
+func TestS64HeadersArePrivate(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.config.HeadersFile = filepath.Join(t.TempDir(), "headers")
+	require.NoError(t, os.WriteFile(b.config.HeadersFile, []byte("X-Token: one\n"), 0o600))
+	require.NoError(t, os.Chmod(b.config.HeadersFile, 0o666))
+	_, err := New(t.Context(), b.config)
+	require.ErrorContains(t, err, "chmod 600")
+}
+
 // TestHeaders: requests carry the headers of the file as it is then, and no error repeats one of them.
 func TestHeaders(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -145,16 +145,11 @@ func (c *uploader) readHeaders() (http.Header, error) {
 	if c.headers == "" {
 		return http.Header{}, nil
 	}
-	f, err := os.Open(c.headers)
+	text, err := durable.ReadPrivate(c.headers)
 	if err != nil {
 		return nil, fmt.Errorf("reading tracing.headers_file: %w", err)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxHeaders))
-	if err != nil {
-		return nil, fmt.Errorf("reading tracing.headers_file: %w", err)
-	}
-	lines := strings.TrimSpace(string(text)) + "\r\n\r\n"
+	lines := strings.TrimSpace(string(text[:min(len(text), maxHeaders)])) + "\r\n\r\n"
 	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(lines))).ReadMIMEHeader()
 	if err != nil { // the error would repeat a line, which may be a token
 		return nil, fmt.Errorf("tracing.headers_file %s: write a line Name: value for each header: %w", c.headers, inventory.ErrInvalid)
