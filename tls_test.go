@@ -36,6 +36,37 @@ func TestS43TLSVersions(t *testing.T) {
 	}
 }
 
+// TestS35HTTPServersAreBounded: every HTTP server of the two programs bounds the size and the time of headers, and idle connections.
+func TestS35HTTPServersAreBounded(t *testing.T) {
+	found := 0
+	for _, f := range productFiles(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			literal, ok := n.(*ast.CompositeLit)
+			if !ok || !isSelector(literal.Type, "http", "Server") {
+				return true
+			}
+			found++
+			set := map[string]bool{}
+			for _, e := range literal.Elts {
+				if field, ok := e.(*ast.KeyValueExpr); ok {
+					if name, ok := field.Key.(*ast.Ident); ok {
+						set[name.Name] = true
+					}
+				}
+			}
+			for _, limit := range []string{"ReadHeaderTimeout", "IdleTimeout", "MaxHeaderBytes"} {
+				if !set[limit] {
+					t.Errorf("%s: http.Server without %s", f.set.Position(literal.Pos()), limit)
+				}
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("no http.Server was found")
+	}
+}
+
 // isSelector reports whether e is pkg.name.
 func isSelector(e ast.Expr, pkg, name string) bool {
 	s, ok := e.(*ast.SelectorExpr)

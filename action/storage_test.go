@@ -112,7 +112,7 @@ func TestS42StorageProblems(t *testing.T) {
 	}
 }
 
-// All problems are reported at once.
+// All problems are reported at once. S42: names are neither flags nor paths.
 func TestStorageNames(t *testing.T) {
 	all := problemsOf(t, `{
   "disks": [{"device": "/dev/sda", "wipe_table": true, "partitions": [{"label": "a", "size": 8192}, {"label": "b", "size": 8192}]},

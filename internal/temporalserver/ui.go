@@ -50,7 +50,8 @@ func (e *embedded) serveUI(ctx context.Context) error {
 	go func() { inner <- ui.Start() }()
 	front := &http.Server{
 		Handler: localNames(cfg.Host, readsOnly(proxyTo(hidden, e.logger))), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(e.logger.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: 64 << 10,
+		ErrorLog:       slog.NewLogLogger(e.logger.Handler(), slog.LevelDebug),
 	}
 
 	outer := make(chan error, 1)
