@@ -44,7 +44,7 @@ func TestAddImageOfTheCatalog(t *testing.T) {
 	require.NoError(t, add(upload{name: "router.iso"}, proof{}))
 	require.Equal(t, map[string]any{
 		"name": "router.iso", "url": "https://e.org/router.iso", "sha512": sum, "use": "installer", "asIs": false,
-		"sha256": "", "signature": "", "publicKey": "",
+		"sha256": "", "signature": "", "publicKey": "", "replace": false,
 	}, fetched)
 
 	require.ErrorContains(t, add(upload{name: "other"}, proof{}), `the catalog has no image "other"`)

@@ -120,7 +120,7 @@ func TestInitEditsTheConfiguration(t *testing.T) {
 	require.ErrorContains(t, err, "give --yes")
 	require.Contains(t, out, "+  interfaces: [eth1]")
 	require.Equal(t, before, read())
-	_, err = edit(initFlags{interfaces: []string{"not a name"}, yes: true})
+	_, err = edit(initFlags{interfaces: []string{"a]"}, yes: true})
 	require.Error(t, err)
 	require.Equal(t, before, read())
 
