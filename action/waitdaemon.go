@@ -19,6 +19,38 @@ const waitDaemonRepository = "jacobweinstock/"
 // themselves; a test compares them with the rows.
 var leaving = []string{Kexec, PowerOff, Reboot}
 
+// leavingCommands are the commands of a container that waitdaemon starts in place of an action, without the folders and
+// options of leavingCommand, and the action that does the same.
+var leavingCommands = map[string]string{
+	"reboot": Reboot, "systemctl reboot": Reboot, "shutdown -r now": Reboot, "echo b > /proc/sysrq-trigger": Reboot,
+	"poweroff": PowerOff, "systemctl poweroff": PowerOff, "shutdown -h now": PowerOff, "shutdown -P now": PowerOff,
+	"halt -p": PowerOff, "echo o > /proc/sysrq-trigger": PowerOff,
+}
+
+// LeavingCommand returns the action that does what the command of a container does, reboot or poweroff: ["reboot"],
+// ["/bin/sh", "-c", "sleep 5; reboot -f"]. ok is false for any other command.
+func LeavingCommand(command []string) (native string, ok bool) {
+	words := command
+	if len(words) == 3 && words[1] == "-c" && strings.HasSuffix(words[0], "sh") {
+		lines := strings.FieldsFunc(words[2], func(r rune) bool { return r == ';' || r == '\n' || r == '&' })
+		lines = slices.DeleteFunc(lines, func(l string) bool {
+			f := strings.Fields(l)
+			return len(f) == 0 || f[0] == "sleep" || f[0] == "sync"
+		})
+		if len(lines) != 1 {
+			return "", false
+		}
+		words = strings.Fields(lines[0])
+	}
+	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "-f" || w == "--force" || w == "busybox" })
+	if len(words) == 0 {
+		return "", false
+	}
+	words[0] = words[0][strings.LastIndexByte(words[0], '/')+1:]
+	native, ok = leavingCommands[strings.Join(words, " ")]
+	return native, ok
+}
+
 // waitDaemon starts another action after a while, so that its own success is
 // reported before the machine is gone. The agent reports first in any case: the plan has
 // the inner action in its place.
@@ -33,7 +65,8 @@ var waitDaemon = Description{
 		{Name: "NERDCTL_NAMESPACE", Text: "not needed"},
 		{Name: "NERDCTL_HOST", Text: "not needed"},
 	},
-	Limits: "The variables of the inner action stand beside these.",
+	Limits: "The variables of the inner action stand beside these. `IMAGE` may also be that of a container (`alpine`), if `command` restarts " +
+		"the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): that action takes its place, and no container runs.",
 }
 
 func leavingImage(env map[string]string, name string) error {
@@ -42,8 +75,8 @@ func leavingImage(env map[string]string, name string) error {
 		return fmt.Errorf("reading %s: it is missing: give one of %s", name, strings.Join(leaving, ", "))
 	}
 	if !slices.Contains(leaving, inner) {
-		return fmt.Errorf("reading %s=%q: want an action that leaves the agent: one of %s", name, env[name],
-			strings.Join(leaving, ", "))
+		return fmt.Errorf("reading %s=%q: want an action that leaves the agent: one of %s; or command: [reboot] or [poweroff]", name,
+			env[name], strings.Join(leaving, ", "))
 	}
 	return nil
 }

@@ -128,6 +128,32 @@ func TestWaitDaemonIsUnwrapped(t *testing.T) {
 	require.Contains(t, why.Rule, "ghcr.io/jacobweinstock/waitdaemon:0.2.1 starts it; ")
 }
 
+// The widespread way to restart or to switch off at the end: a shell image whose command waitdaemon starts later.
+func TestWaitDaemonOfACommandIsUnwrapped(t *testing.T) {
+	for command, want := range map[string]string{
+		`[reboot]`: action.Reboot, `[/sbin/reboot, -f]`: action.Reboot, `[sh, -c, "sleep 5; sync && reboot"]`: action.Reboot,
+		`[poweroff]`: action.PowerOff, `[/bin/sh, -c, "echo o > /proc/sysrq-trigger"]`: action.PowerOff, `[busybox, poweroff]`: action.PowerOff,
+		`[shutdown, -r, now]`: action.Reboot, `[sh, -c, "rm -rf /; reboot"]`: "", `[sleep, "5"]`: "", `[]`: "", `[echo, reboot]`: "",
+	} {
+		text := "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +
+			"  - {name: restart, image: ghcr.io/jacobweinstock/waitdaemon:latest, timeout: 90, pid: host, command: " + command +
+			", environment: {IMAGE: alpine, WAIT_SECONDS: \"10\"}, volumes: [\"/var/run/docker.sock:/var/run/docker.sock\"]}\n"
+		_, err := Parse("t", []byte(text))
+		r, renderErr := Render(t.Context(), "t", text, data())
+		if want == "" {
+			require.ErrorContains(t, err, "or command: [reboot] or [poweroff]", command)
+			require.Error(t, renderErr, command)
+			continue
+		}
+		require.NoError(t, err, command)
+		require.NoError(t, renderErr, command)
+		require.Len(t, r.Actions, 1, command)
+		require.Equal(t, want, r.Actions[0].Image, command)
+		require.Empty(t, r.Actions[0].Command, command)
+		require.Empty(t, r.Actions[0].Environment, command)
+	}
+}
+
 // A template of EKS Anywhere, and the one of older Tinkerbell, have no variable of an
 // action that the action does not read.
 func TestForeignTemplatesLintWithoutNotes(t *testing.T) {
@@ -280,4 +306,26 @@ func TestMirrorOfTheDocument(t *testing.T) {
 	r, err := Render(t.Context(), "mirror", begin+example, d)
 	require.NoError(t, err)
 	require.Equal(t, "/dev/sda", r.DiskAlias)
+}
+
+// A mistake is found although the template is no YAML before it is rendered: an expression without quotes and with a text behind
+// it, or a condition on a line of its own. What cannot be read at all is said.
+func TestActionsAreCheckedThoughTheTemplateIsNoYAML(t *testing.T) {
+	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n"
+	file := func(disk, end string) string {
+		return head + "  - name: file\n    image: writefile\n    timeout: 60\n    environment:\n      DEST_DISK: " + disk +
+			"\n      DEST_PATH: /etc/x\n      CONTENTS: x\n" + end + "  - {name: off, image: waitdaemon, timeout: 60, environment: {IMAGE: nothing-known}}\n"
+	}
+	for name, text := range map[string]string{
+		"no quotes":   file("{{ index .Hardware.Disks 0 }}3", ""),
+		"quotes":      file("\"{{ index .Hardware.Disks 0 }}3\"", ""),
+		"a condition": file("{{ index .Hardware.Disks 0 }}3", "{{- if .other }}\n      MODE: \"0600\"\n{{- end }}\n"),
+	} {
+		_, err := Parse("t", []byte(text))
+		require.ErrorContains(t, err, "nothing-known", name)
+	}
+
+	parsed, err := Parse("t", []byte(head+"  - {name: a, image: noop, timeout: 60, environment: {LOG: x} {{ if .other }} } {{ else }} } {{ end }}\n"))
+	require.NoError(t, err)
+	require.Contains(t, parsed.Notes[0].What, "its actions could not be checked")
 }

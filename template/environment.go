@@ -3,6 +3,7 @@ package template
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template/parse"
@@ -17,8 +18,14 @@ import (
 // unrendered template.
 func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory.Problems) {
 	docs, err := strictyaml.Documents(c.out.file, []byte(src))
+	if err != nil || len(docs) != 1 { // an expression without quotes, or one on a line of its own
+		docs, err = strictyaml.Documents(c.out.file, []byte(withoutExpressions(src)))
+	}
 	if err != nil || len(docs) != 1 {
-		return nil // without data, the template may not be valid YAML
+		return inventory.Problems{{
+			File: c.out.file, What: "without a machine, its actions could not be checked: it is not YAML before it is rendered",
+			Remedy: "ingot template render FILE --machine NAME",
+		}}
 	}
 
 	for i, t := range c.doc.Tasks {
@@ -34,6 +41,23 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 		}
 	}
 	return notes
+}
+
+var expression = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
+
+// withoutExpressions replaces the expressions of a template: by nothing where a line has nothing else, as that of a condition, and
+// otherwise by a text that no rendering gives. Lines keep their numbers.
+func withoutExpressions(src string) string {
+	text := expression.ReplaceAllStringFunc(src, func(x string) string {
+		return "\x00" + strings.Repeat("\n", strings.Count(x, "\n"))
+	})
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if strings.Trim(line, "\x00 \t\r") == "" {
+			lines[i] = ""
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "\n"), "\x00", "DATA-OF-THE-MACHINE")
 }
 
 // A place is an action in the unrendered template.

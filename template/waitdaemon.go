@@ -8,8 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// unwrap puts in place of each waitdaemon the action that it starts. One whose
-// environment is wrong, or not known without data, stays: its check reports it.
+// unwrap puts in place of each waitdaemon the action that it starts, or that does what the command of
+// its container does. One whose environment is wrong, or not known without data, stays: its check
+// reports it.
 func (c *checker) unwrap() {
 	for i, t := range c.doc.Tasks {
 		for j := range t.Actions {
@@ -17,8 +18,17 @@ func (c *checker) unwrap() {
 			native, _ := action.Native(s.Image)
 			env := environmentOf(t, *s).values
 			inner := env[action.InnerImageVariable]
-			if native != action.WaitDaemon || c.open(inner) || action.Check(native, env) != nil {
+			if native != action.WaitDaemon || c.open(inner) {
 				continue
+			}
+			if action.Check(native, env) != nil {
+				leaving, ok := action.LeavingCommand(s.Command)
+				rest := maps.Clone(env)
+				rest[action.InnerImageVariable] = leaving
+				if !ok || inner == "" || action.Check(native, rest) != nil {
+					continue
+				}
+				inner, s.Command = leaving, nil
 			}
 
 			if c.wrapped == nil {

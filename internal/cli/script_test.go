@@ -34,13 +34,18 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(Main("test")) }})
 }
 
+// program is bin/ingot.
+func program() string {
+	_, here, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(here), "../../bin/ingot")
+}
+
 // execProgram becomes bin/ingot, which has the embedded Temporal. The test binary has not: with the race detector the
 // Temporal server would have to be compiled a second time.
 func execProgram() {
-	_, here, _, _ := runtime.Caller(0)
-	program := filepath.Join(filepath.Dir(here), "../../bin/ingot")
-	err := syscall.Exec(program, append([]string{program}, os.Args[1:]...), os.Environ())
-	fmt.Fprintf(os.Stderr, "starting %s (make build makes it): %v\n", program, err)
+	file := program()
+	err := syscall.Exec(file, append([]string{file}, os.Args[1:]...), os.Environ())
+	fmt.Fprintf(os.Stderr, "starting %s (make build makes it): %v\n", file, err)
 	os.Exit(1)
 }
 
@@ -48,6 +53,7 @@ func execProgram() {
 // Temporal on free ports of loopback. "exec ingot" is a process of its own;
 // "run ingot" runs in this one, which takes less time.
 func TestScripts(t *testing.T) {
+	require.FileExists(t, program(), "the servers of the scripts start their Temporal by it: make build")
 	here, err := os.Getwd() // before a command changes the working directory
 	require.NoError(t, err)
 	lab := filepath.Join(here, "../../deploy/genesis")
