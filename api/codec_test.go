@@ -39,7 +39,7 @@ func TestS61CodecToken(t *testing.T) {
 	}
 }
 
-// TestCodecPreflight: a browser lets the configured UI, and no other page, send its request with the session.
+// TestCodecPreflight (S61): a browser lets the configured UI, and no other page, send its request with the session.
 func TestCodecPreflight(t *testing.T) {
 	s := newSite(t)
 	for origin, allowed := range map[string]string{codecOrigin: codecOrigin, "https://evil.example": "", "": ""} {

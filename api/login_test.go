@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // session logs in as a browser does and returns its cookie.
@@ -77,7 +79,7 @@ func TestS49LoginByToken(t *testing.T) {
 	require.Equal(t, http.StatusOK, send(t, s.operator, http.MethodGet, "/v1/machines", nil, header{"Cookie", c.Name + "=" + c.Value}).Code)
 }
 
-// TestLoginPageLoadsNothing: the page has its style within, and the policy lets nothing else in.
+// TestLoginPageLoadsNothing (S49): the page has its style within, and the policy lets nothing else in.
 func TestLoginPageLoadsNothing(t *testing.T) {
 	s := newSite(t)
 	rec := send(t, s.operator, http.MethodGet, "/login/wrong", nil)
@@ -135,10 +137,18 @@ func TestSession(t *testing.T) {
 	)
 
 	c = s.session()
+	require.NoError(t, s.Store.EndSession(t.Context(), inventory.AllSessions, s.Clock.Now().Add(sessionLife)))
+	again, err = New(s.apiConfig())
+	require.NoError(t, err)
+	ended := send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, header{"Cookie", c.Name + "=" + c.Value})
+	require.Equal(t, http.StatusUnauthorized, ended.Code, "all sessions were ended")
+
+	c = s.session()
 	s.Clock.Move(sessionLife + time.Second)
 	require.Equal(t, http.StatusUnauthorized, get(header{"Cookie", c.Name + "=" + c.Value}))
 }
 
+// S49: a link opens a session for a few minutes only.
 func TestLoginLinkExpires(t *testing.T) {
 	s := newSite(t)
 	u, err := url.Parse(decode[struct{ URL string }](t, s.do(http.MethodPost, "/v1/login-links", nil), http.StatusCreated).URL)

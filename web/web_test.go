@@ -33,7 +33,8 @@ func get(t *testing.T, fsys fs.FS, method, target string, header ...string) *htt
 	return w.Result()
 }
 
-func TestHandler(t *testing.T) {
+// TestS49PageIsGuarded: the page and its assets come with the policy, by GET and HEAD alone.
+func TestS49PageIsGuarded(t *testing.T) {
 	const immutable = "public, max-age=31536000, immutable"
 	for _, c := range []struct {
 		method, path string

@@ -141,7 +141,7 @@ func TestMachineListShowsWhatIsInstalled(t *testing.T) {
 	}
 }
 
-// The list of unknown machines says that there were more than are listed.
+// The list of unknown machines says that there were more than are listed. S47: what they say of themselves is inert.
 func TestMachineSeenCountsWhatIsNotListed(t *testing.T) {
 	o := fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(
