@@ -325,7 +325,10 @@ func TestActionsAreCheckedThoughTheTemplateIsNoYAML(t *testing.T) {
 		require.ErrorContains(t, err, "nothing-known", name)
 	}
 
-	parsed, err := Parse("t", []byte(head+"  - {name: a, image: noop, timeout: 60, environment: {LOG: x} {{ if .other }} } {{ else }} } {{ end }}\n"))
+	parsed, err := Parse(
+		"t",
+		[]byte(head+"  - {name: a, image: noop, timeout: 60, environment: {LOG: x} {{ if .other }} } {{ else }} } {{ end }}\n"),
+	)
 	require.NoError(t, err)
 	require.Contains(t, parsed.Notes[0].What, "its actions could not be checked")
 }
