@@ -65,9 +65,9 @@ var waitDaemon = Description{
 		{Name: "NERDCTL_NAMESPACE", Text: "not needed"},
 		{Name: "NERDCTL_HOST", Text: "not needed"},
 	},
-	Limits: "The variables of the inner action stand beside these. `IMAGE` may also be that of a container (`alpine`), if `command` " +
-		"restarts the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): that action takes its place, and no " +
-		"container runs.",
+	Limits: "The variables of the inner action stand beside these. `IMAGE` may also be that of a container (`alpine`), if " +
+		"`command` restarts the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): " +
+		"that action takes its place, and no container runs.",
 }
 
 func leavingImage(env map[string]string, name string) error {
