@@ -83,7 +83,7 @@ func TestScripts(t *testing.T) {
 				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", port, port+1, port+5), 0o600)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"run": runCLI, "exits": exits, "waitfor": waitFor, "loseanswers": loseAnswers,
+			"run": runCLI, "exits": exits, "waitfor": waitFor, "loseanswers": loseAnswers, "remember": remember,
 		},
 	})
 }
@@ -190,6 +190,20 @@ func loseAnswers(ts *testscript.TestScript, neg bool, args []string) {
 	if n, err := lost.RowsAffected(); err != nil || n == 0 {
 		ts.Fatalf("no answer was stored: %v", err)
 	}
+}
+
+// remember sets an environment variable to the first text of the last command's output that matches a pattern.
+func remember(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: remember VARIABLE PATTERN")
+	}
+	pattern, err := regexp.Compile(args[1])
+	ts.Check(err)
+	found := pattern.FindString(ts.ReadFile("stdout"))
+	if found == "" {
+		ts.Fatalf("nothing in the output matches %s", args[1])
+	}
+	ts.Setenv(args[0], found)
 }
 
 // waitFor PATTERN ARGS… runs ingot in this process until its output matches.
