@@ -97,7 +97,9 @@ func falseSuccesses(t *testing.T, faults []string, shapes ...vlab.RedfishShape) 
 				continue // it takes a second each time, and is the same in all
 			}
 			if name == "own boot order" && (shape == vlab.RedfishDell || shape == vlab.RedfishSupermicro) {
-				continue // known gaps: dell/misread at the read after the write, supermicro/lost at each log-in
+				// A Dell takes a device back after the first read, so a misread of that read is taken for the proof too
+				// early. At a Supermicro, sessions of lost log-ins are left: not resolved.
+				continue
 			}
 			odd := slices.Contains(vlab.RedfishOddities(), shape)
 			if name == "virtual media" && odd && !*lab && shape != vlab.RedfishTypes && shape != vlab.RedfishTasks {
