@@ -86,7 +86,7 @@ func TestInstaller(t *testing.T) {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.WriteFile(file, content, 0o600))
-		s.must(ctx, t, "image", "add", name, file)
+		s.must(ctx, t, "image", "add", name, file, "--replace")
 	}
 	contents := map[string][]byte{"kernel-h": make([]byte, 1<<20), "initrd-h": make([]byte, 2<<20), "rootfs-h": make([]byte, 6<<20)}
 	for name, b := range contents {
