@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// every is text that is no UTF-8: each byte once.
+// every holds each byte once, which is not valid UTF-8.
 var every = func() string {
 	b := make([]byte, 256)
 	for i := range b {
@@ -16,7 +16,7 @@ var every = func() string {
 	return string(b)
 }()
 
-// TestEnvironmentKeepsBytes: what is no text goes through JSON unchanged, and text stays as it was.
+// TestEnvironmentKeepsBytes: binary data goes through JSON unchanged, and text stays as it was.
 func TestEnvironmentKeepsBytes(t *testing.T) {
 	a := Action{Name: "a", Environment: Environment{"TEXT": "<grüße>\n\x00", "BYTES": every, "EMPTY": ""}}
 	b, err := json.Marshal(a)

@@ -20,7 +20,7 @@ const waitDaemonRepository = "jacobweinstock/"
 var leaving = []string{Kexec, PowerOff, Reboot}
 
 // leavingCommands are the commands of a container that waitdaemon starts in place of an action, without the folders and
-// options of leavingCommand, and the action that does the same.
+// options of LeavingCommand, and the action that does the same.
 var leavingCommands = map[string]string{
 	"reboot": Reboot, "systemctl reboot": Reboot, "shutdown -r now": Reboot, "echo b > /proc/sysrq-trigger": Reboot,
 	"poweroff": PowerOff, "systemctl poweroff": PowerOff, "shutdown -h now": PowerOff, "shutdown -P now": PowerOff,

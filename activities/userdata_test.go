@@ -65,10 +65,10 @@ func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 	}
 }
 
-// notText is user data that is no text.
+// notText is binary user data.
 const notText = "\x1f\x8b\x00\xff\r\n"
 
-// TestAssignmentsKeepBytes: the agent gets user data that is no text byte for byte, in what the store keeps and in what is signed.
+// TestAssignmentsKeepBytes: the agent gets binary user data byte for byte, in what the store keeps and in what is signed.
 func TestAssignmentsKeepBytes(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 )
 
 // Another file does not take the place of an image that something names, unless the request says so. Nothing is kept of it, and
-// the file that is stored already is no other file.
+// the file that is stored already does not count as another file.
 func TestNamedImageIsReplacedOnRequestOnly(t *testing.T) {
 	share := t.TempDir()
 	path := filepath.Join(share, "new.raw")

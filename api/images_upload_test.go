@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -224,7 +225,7 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 			s.Store.PutTemplate(t.Context(), inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source}, "test"),
 		)
 	}
-	for name, by := range map[string]string{"planned": "run r1", "written": `template "writes"`, "kernel-x": `template "installs"`} {
+	for name, by := range map[string]string{"planned": "run r1", "written": "named by template writes", "kernel-x": "named by template installs"} {
 		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
 		require.Contains(t, a.Error, by, name)
 	}
@@ -255,7 +256,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	decode[GenesisPlan](t, s.do(http.MethodPut, "/v1/genesis/home", exampleLab(t)), http.StatusOK)
 	require.Empty(t, s.unused())
 	a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/talos-initramfs", nil), http.StatusConflict)
-	require.Contains(t, a.Error, `lab file "home" names image`)
+	require.Contains(t, a.Error, `image "talos-initramfs" is named by lab file home`)
 
 	m := machine("m1", mac)
 	m.Labels = map[string]string{"kernel": "linux-1"}
@@ -267,7 +268,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	require.Equal(t, []string{"install"}, s.unused(), "a word of a document is not the name of a disk image")
 	for _, name := range []string{"linux-1", "iso-1"} {
 		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
-		require.Contains(t, a.Error, `machine "m1" names image`)
+		require.Contains(t, a.Error, fmt.Sprintf("image %q is named by machine m1", name))
 	}
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/linux-1?force=true", nil).Code)
 }

@@ -173,24 +173,9 @@ func (u imageUsers) checkUnused(i inventory.Image) error {
 			return inRun(w.Run, w.Machine)
 		}
 	}
-	named := func(what, name string) error {
-		return hint(fmt.Errorf("%s %q names image %q: %w", what, name, i.Name, inventory.ErrConflict),
-			"change it, or: ingot image delete "+i.Name+" --force")
-	}
-	for _, t := range u.templates {
-		if inventory.NamesImage(t.Source, i.Name) {
-			return named("template", t.Name)
-		}
-	}
-	for _, m := range u.machines {
-		if u.machineNames(m, i) {
-			return named("machine", m.Name)
-		}
-	}
-	for _, l := range u.labs {
-		if _, found := l.Image(i.Name); found {
-			return named("lab file", l.Name)
-		}
+	if who := u.namers(i); who != "" {
+		return hint(fmt.Errorf("image %q is named by %s: %w", i.Name, who, inventory.ErrConflict),
+			"change what names it, or: ingot image delete "+i.Name+" --force")
 	}
 	return nil
 }

@@ -162,7 +162,7 @@ func TestPushWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 	require.Contains(t, e.Error, "byte order mark")
 }
 
-// TestPushKeepsBytes: user data that is no text is stored byte for byte; text that JSON would spoil is refused.
+// TestPushKeepsBytes: binary user data is stored byte for byte; text that JSON would spoil is refused.
 func TestPushKeepsBytes(t *testing.T) {
 	s := newSite(t)
 	push := func(name string, fields map[string]any) *httptest.ResponseRecorder {

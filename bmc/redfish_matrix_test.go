@@ -63,7 +63,7 @@ func media(url string) step {
 // TestRedfishFalseSuccess: each call of each sequence fails in turn, in each way, once or from then on. No step
 // reports success unless its effect is there, and no session stays open. A wrong state is read once: of a BMC
 // whose every read is wrong, nothing can be proven. Nor can it if the one read after a write shows what was
-// written: that read is the proof. A warning that the BMC may use another boot device is no success either.
+// written: that read is the proof. A warning that the BMC may use another boot device does not count as success either.
 func TestRedfishFalseSuccess(t *testing.T) {
 	falseSuccesses(t, slices.Collect(maps.Keys(redfishFaults)), vlab.RedfishHPE)
 }

@@ -125,7 +125,7 @@ func list(read reader) reader {
 	}
 }
 
-// text reads a string, and everything else as its JSON, which is no state that Ingot waits for.
+// text reads a string, and everything else as its JSON, which never equals a state that Ingot waits for.
 func text(value any) any {
 	if s, ok := value.(string); ok || value == nil {
 		return s

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestBinaryUserData: user data that is no text comes from a YAML file and is the same on the CIDATA volume, in the NoCloud seed
+// TestBinaryUserData: binary user data comes from a YAML file and is the same on the CIDATA volume, in the NoCloud seed
 // and, by the machine's address, in the EC2 tree; also after the machine was read and pushed back.
 func TestBinaryUserData(t *testing.T) {
 	beside(t, 40, 4)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -58,19 +57,7 @@ func TestOldOrderIsNotRepeated(t *testing.T) {
 		if e.Type != "EVENT_TYPE_WORKFLOW_TASK_COMPLETED" {
 			continue
 		}
-		out, err := s.TemporalCLI(ctx, "workflow", "reset", "--workflow-id", workflows.MachineID("kept"), "--run-id", old.Run,
-			"--event-id", e.ID, "--reason", "test", "-o", "json")
-		require.NoError(t, err)
-		var again struct {
-			RunID string `json:"runId"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(out), &again), "%s", out)
-		r := s.of(ctx, t, again.RunID, func(w inventory.Workflow) bool { return w.Question != nil || final(w) })
-		if r.Question != nil {
-			require.Equal(t, []string{workflows.Abort}, r.Question.Choices, r.Question.Text)
-			require.NoError(t, s.decides(ctx, "kept", workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
-			r = s.of(ctx, t, again.RunID, final)
-		}
+		r := s.resetRun(ctx, t, "kept", old.Run, e.ID)
 		require.NotEqual(t, inventory.StateSuccess, r.State)
 		require.Equal(t, []int{ons, resets}, []int{m.PowerOns(), m.Resets()}, "reset to event %s", e.ID)
 		require.Equal(t, disk, digestOf(t, m.DiskPath()), "reset to event %s", e.ID)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"testing"
@@ -33,23 +34,6 @@ func TestResetLeavesTheMachineAlone(t *testing.T) {
 	require.NoError(t, err)
 
 	told, ons, resets, disk := m.BMC().Told(), m.PowerOns(), m.Resets(), digestOf(t, m.DiskPath())
-	resetTo := func(event string) inventory.Workflow {
-		out, err := s.TemporalCLI(ctx, "workflow", "reset", "--workflow-id", workflows.MachineID(m.Name()), "--run-id", run,
-			"--event-id", event, "--reason", "test", "-o", "json")
-		require.NoError(t, err)
-		var second struct {
-			RunID string `json:"runId"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(out), &second), "%s", out)
-		over := func(w inventory.Workflow) bool { return w.Question != nil || final(w) }
-		r := s.of(ctx, t, second.RunID, over)
-		if r.Question != nil {
-			require.Equal(t, []string{workflows.Abort}, r.Question.Choices, r.Question.Text)
-			require.NoError(t, s.decides(ctx, m.Name(), workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
-			r = s.of(ctx, t, second.RunID, final)
-		}
-		return r
-	}
 	planned, points := false, 0
 	for _, e := range s.shown(ctx, t, m.Name(), run) {
 		planned = planned || e.Type == "EVENT_TYPE_ACTIVITY_TASK_COMPLETED"
@@ -57,7 +41,7 @@ func TestResetLeavesTheMachineAlone(t *testing.T) {
 			continue
 		}
 		points++
-		r := resetTo(e.ID)
+		r := s.resetRun(ctx, t, m.Name(), run, e.ID)
 		t.Logf("reset to event %s: %s: %s", e.ID, r.State, r.Message)
 		if points == 1 {
 			require.Equal(t, inventory.StateFailed, r.State)
@@ -74,4 +58,24 @@ func TestResetLeavesTheMachineAlone(t *testing.T) {
 	require.Equal(t, disk, digestOf(t, m.DiskPath()))
 
 	s.must(ctx, t, "machine", "provision", m.Name(), "--yes", "--wait")
+}
+
+// resetRun resets a run to an event with the unmodified temporal command, and returns the run that follows once it has
+// ended. If it asks, abort has to be the only choice, and is taken.
+func (s *Site) resetRun(ctx context.Context, t *testing.T, machine, run, event string) inventory.Workflow {
+	t.Helper()
+	out, err := s.TemporalCLI(ctx, "workflow", "reset", "--workflow-id", workflows.MachineID(machine), "--run-id", run,
+		"--event-id", event, "--reason", "test", "-o", "json")
+	require.NoError(t, err)
+	var next struct {
+		RunID string `json:"runId"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &next), "%s", out)
+	r := s.of(ctx, t, next.RunID, func(w inventory.Workflow) bool { return w.Question != nil || final(w) })
+	if r.Question != nil {
+		require.Equal(t, []string{workflows.Abort}, r.Question.Choices, r.Question.Text)
+		require.NoError(t, s.decides(ctx, machine, workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
+		r = s.of(ctx, t, next.RunID, final)
+	}
+	return r
 }

@@ -524,7 +524,7 @@ func TestWithoutKey(t *testing.T) {
 	}
 }
 
-// TestUserDataIsDeliveredByteForByte: what is no text is the same in the NoCloud seed and in the EC2 tree of the run. Gzip that
+// TestUserDataIsDeliveredByteForByte: binary user data is the same in the NoCloud seed and in the EC2 tree of the run. Gzip that
 // cloud-init takes is joined with the phone-home in the EC2 tree, and is what it was in the seed.
 func TestUserDataIsDeliveredByteForByte(t *testing.T) {
 	every := make([]byte, 1024)

@@ -308,7 +308,7 @@ func TestMirrorOfTheDocument(t *testing.T) {
 	require.Equal(t, "/dev/sda", r.DiskAlias)
 }
 
-// A mistake is found although the template is no YAML before it is rendered: an expression without quotes and with a text behind
+// A mistake is found although the template is not YAML before it is rendered: an expression without quotes and with a text behind
 // it, or a condition on a line of its own. What cannot be read at all is said.
 func TestActionsAreCheckedThoughTheTemplateIsNoYAML(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n"

@@ -168,7 +168,9 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if !before.Netboot.On() && !f.relayOnly && (!f.yes || len(f.interfaces) > 0) && (interactive(c.Command) || len(f.interfaces) > 0) {
+	asked := len(f.interfaces) > 0 && !f.agree(before.Netboot)
+	prompts := !before.Netboot.On() && !f.relayOnly && !f.yes && interactive(c.Command)
+	if asked || prompts {
 		if f.interfaces, err = chooseInterfaces(c, f); err != nil {
 			return true, err
 		}

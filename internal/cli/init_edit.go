@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -100,16 +101,22 @@ func replaceConfig(file, text string) (err error) {
 			_ = os.Remove(next) // it may not be there
 		}
 	}()
-	if err := os.WriteFile(next, []byte(text), st.Mode().Perm()); err != nil {
+	if err := durable.Replace(next, []byte(text)); err != nil {
 		return err
 	}
 	if _, err := config.Load(next, true); err != nil {
 		return err
 	}
+	if err := os.Chmod(next, st.Mode().Perm()); err != nil { // whatever the umask
+		return err
+	}
 	if err := keepOwner(next, st); err != nil {
 		return err
 	}
-	return os.Rename(next, file)
+	if err := os.Rename(next, file); err != nil {
+		return err
+	}
+	return durable.SyncDir(filepath.Dir(file))
 }
 
 var (

@@ -64,7 +64,7 @@ func TestSetNetboot(t *testing.T) {
 	}
 }
 
-// Enter takes the only interface that machines could be answered on, and is no answer if there are several.
+// Enter takes the only interface that machines could be answered on, and chooses nothing if there are several.
 func TestAskForInterfaces(t *testing.T) {
 	for _, c := range []struct {
 		typed  string

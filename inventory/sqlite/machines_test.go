@@ -490,7 +490,7 @@ func TestTemplatesAndImages(t *testing.T) {
 	require.Len(t, w.events(inventory.EventOperator), 7)
 }
 
-// TestUserDataKeepsBytes: user data that is no text is the same after storing, storing again, new keys and a copy.
+// TestUserDataKeepsBytes: binary user data is the same after storing, storing again, new keys and a copy.
 func TestUserDataKeepsBytes(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
