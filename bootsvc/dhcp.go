@@ -300,7 +300,7 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.relay.IsValid() {
 		return true
 	}
-	if !e.subnet.Contains(e.network) || len(s.cfg.Relays) == 0 && !e.subnet.Contains(e.relay) {
+	if !e.near(e.network) || len(s.cfg.Relays) == 0 && !e.near(e.relay) {
 		e.log().Error("DHCP not answered: the reservation is not in the relay's subnet; "+
 			"correct the machine's address or its cabling, or list the relay under netboot.relays if it selects another subnet",
 			"reservation", e.subnet.String(), "selected", e.network.String())
@@ -310,6 +310,11 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 		s.recordRelay(ctx, e.relay, e.log)
 	}
 	return true
+}
+
+// near reports whether a is on the link of the reservation: in its subnet, or its router, which need not be in it.
+func (e *exchange) near(a netip.Addr) bool {
+	return e.subnet.Contains(a) || a.IsValid() && a == e.decision.Interface.Gateway
 }
 
 // reservationPrefix returns i's address with a prefix length: that of i's netmask, or

@@ -333,6 +333,14 @@ func TestAnswers(t *testing.T) {
 		}},
 		{name: "link-local route", p: packet(t, discover), cfg: func(c *Config) { c.LinkLocal = true }},
 		{name: "link-local route, relayed", p: packet(t, discover, relay("10.10.20.254")), cfg: func(c *Config) { c.LinkLocal = true }},
+		{name: "router on link, link-local route", p: packet(t, discover), edit: leased, cfg: func(c *Config) { c.LinkLocal = true }},
+		{name: "router on link", p: packet(t, discover), edit: leased},
+		{name: "router on link, relayed", p: packet(t, discover, relay("192.0.2.65")), edit: leased, cfg: func(c *Config) { c.LinkLocal = true }},
+		{
+			name: "router on link, relayed by a listed one", p: packet(t, discover, relay("192.0.2.65")), edit: leased,
+			cfg: func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("192.0.2.65/32")} },
+		},
+		{name: "router on link, relayed by another", p: packet(t, discover, relay("192.0.2.66")), edit: leased},
 		{name: "another port", p: packet(t, discover, generic(77, []byte("iPXE")...)), cfg: func(c *Config) { c.HTTPAddr = []string{":7080"} }},
 		{
 			name: "a loader that is missing",
@@ -351,6 +359,12 @@ func TestAnswers(t *testing.T) {
 		fmt.Fprintf(&golden, "%s: %s\n", r.name, describe(got))
 	}
 	compareGolden(t, "testdata/answers.golden", golden.String())
+}
+
+// leased gives a machine a host address and a router on the link.
+func leased(m *inventory.Machine) {
+	i := &m.Interfaces[0]
+	i.Address, i.Netmask, i.Gateway = netip.MustParseAddr("192.0.2.77"), "255.255.255.255", netip.MustParseAddr("192.0.2.65")
 }
 
 func TestLogSaysWhyDHCPRefuses(t *testing.T) {

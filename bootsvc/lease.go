@@ -95,7 +95,7 @@ func (s *Server) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 		r.UpdateOption(dhcpv4.OptRouter(i.Gateway.AsSlice()))
 	}
 	if s.cfg.LinkLocal {
-		s.routes(r, i.Gateway, e.relay)
+		s.routes(r, e)
 	}
 
 	if ns := ips(i.Nameservers); len(ns) > 0 {
@@ -130,21 +130,35 @@ func ips(as []netip.Addr) []net.IP {
 	return out
 }
 
+// metadataAddress is where clients look for an EC2 metadata service.
+var metadataAddress = netip.AddrFrom4([4]byte{169, 254, 169, 254})
+
 // routes adds option 121 with the route to the metadata address. A client that
 // knows option 121 ignores option 3 (RFC 3442), so the default route is
-// repeated.
-func (s *Server) routes(r *dhcpv4.DHCPv4, gateway, giaddr netip.Addr) {
+// repeated. A router outside of the reservation's subnet gets a route of its
+// own first, with the router 0.0.0.0: it is on the link.
+func (s *Server) routes(r *dhcpv4.DHCPv4, e *exchange) {
 	var b []byte
-	via := s.cfg.Address
-	if gateway.Is4() {
-		b = append(append(b, 0), gateway.AsSlice()...)
-		if giaddr.IsValid() {
-			via = gateway
+	addHost := func(host, via netip.Addr) { b = append(append(append(b, 32), host.AsSlice()...), via.AsSlice()...) }
+	reach := func(router netip.Addr) {
+		if !e.subnet.Contains(router) {
+			addHost(router, netip.IPv4Unspecified())
 		}
-	} else if giaddr.IsValid() {
+	}
+	via, gateway := s.cfg.Address, e.decision.Interface.Gateway
+	if gateway.Is4() {
+		reach(gateway)
+		b = append(append(b, 0), gateway.AsSlice()...)
+	}
+	switch {
+	case !e.relay.IsValid():
+		reach(via)
+	case gateway.Is4():
+		via = gateway
+	default:
 		return
 	}
-	b = append(append(b, 32, 169, 254, 169, 254), via.AsSlice()...)
+	addHost(metadataAddress, via)
 	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, b))
 }
 

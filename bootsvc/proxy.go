@@ -88,7 +88,7 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	switch {
 	case !to.IsValid(), asked && local(e.in, to):
 		return true
-	case i.Address.Is4() && e.subnet.Contains(to) && (asked || len(s.cfg.Relays) > 0 || e.subnet.Contains(e.relay)):
+	case i.Address.Is4() && e.near(to) && (asked || len(s.cfg.Relays) > 0 || e.near(e.relay)):
 	case !i.Address.Is4() && s.nearRelay(to):
 	default:
 		e.log().Error("DHCP not answered: the machine has no address in the network that it asks from; "+

@@ -127,7 +127,7 @@ func (s *Server) relayReasons(i inventory.Interface) []string {
 	var ours []string
 	for _, r := range s.cfg.Relays {
 		switch {
-		case !r.Overlaps(subnet):
+		case !r.Overlaps(subnet) && !r.Contains(i.Gateway):
 		case r.IsSingleIP():
 			ours = append(ours, r.Addr().String())
 		default:

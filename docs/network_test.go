@@ -10,24 +10,32 @@ import (
 	"github.com/ingotmetal/ingot/internal/machinefile"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // TestNetworkExample: the example of a network is a valid machine, and reaches cloud-init.
 func TestNetworkExample(t *testing.T) {
 	b, err := os.ReadFile("configuration.md")
 	require.NoError(t, err)
-	_, text, _ := strings.Cut(string(b), "## The network of the installed system")
-	_, text, _ = strings.Cut(text, "```yaml\n")
-	text, _, found := strings.Cut(text, "```")
-	require.True(t, found)
-	docs, err := strictyaml.Documents("configuration.md", []byte(text))
-	require.NoError(t, err)
-	ms, notes, err := machinefile.Read("configuration.md", docs)
-	require.NoError(t, err)
-	require.Empty(t, notes)
-	m := ms[0]
+	machine := func(heading string) inventory.Machine {
+		_, text, _ := strings.Cut(string(b), heading)
+		_, text, _ = strings.Cut(text, "```yaml\n")
+		text, _, found := strings.Cut(text, "```")
+		require.True(t, found)
+		docs, err := strictyaml.Documents("configuration.md", []byte(text))
+		require.NoError(t, err)
+		ms, notes, err := machinefile.Read("configuration.md", docs)
+		require.NoError(t, err)
+		require.Empty(t, notes)
+		require.Empty(t, inventory.Validate(ms[0]))
+		return ms[0]
+	}
+	m := machine("## The network of the installed system")
 	for _, doc := range []string{string(seed.NetworkConfig(m)), string(seed.Netplan(m))} {
 		require.Contains(t, doc, `"primary": "port1"`)
 	}
 	require.Contains(t, seed.Networkd(m)["20-storage.netdev"], "Id=40")
+
+	leased := machine("### Routers outside of the subnet")
+	require.Equal(t, 2, strings.Count(string(seed.NetworkConfig(leased)), `"on-link": true`))
 }

@@ -145,6 +145,7 @@ type Interface struct {
 	Address        netip.Addr   `json:"address,omitzero"`
 	Netmask        string       `json:"netmask,omitempty"`        // dotted quad
 	Gateway        netip.Addr   `json:"gateway,omitzero"`         // default gateway
+	OnLink         bool         `json:"onLink,omitempty"`         // the gateway may lie outside of the subnet
 	Hostname       string       `json:"hostname,omitempty"`       // default: the name of the machine
 	Domain         string       `json:"domain,omitempty"`         // of the host name, for searches
 	Nameservers    []netip.Addr `json:"nameservers,omitempty"`    // DNS servers
@@ -192,6 +193,13 @@ func (i Interface) Subnet() netip.Prefix {
 		return netip.PrefixFrom(i.Address, bits)
 	}
 	return netip.PrefixFrom(i.Address, 24)
+}
+
+// RouterOnLink reports whether the gateway is reached on the link, whatever the subnet: a host address has no
+// subnet that could contain a router, and link-local addresses are on the link (RFC 3927, RFC 4291 §2.5.6).
+func (i Interface) RouterOnLink() bool {
+	bits, ok := i.MaskBits()
+	return i.Gateway.IsValid() && (i.OnLink || i.Gateway.IsLinkLocalUnicast() || ok && bits == 32)
 }
 
 // Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a number

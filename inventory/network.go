@@ -79,7 +79,7 @@ func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
 	}
 	subnet := netip.PrefixFrom(i.Address, bits).Masked()
 	served := slices.ContainsFunc(n.Subnets, func(p netip.Prefix) bool { return p.Contains(i.Address) }) ||
-		slices.ContainsFunc(n.Relays, func(p netip.Prefix) bool { return p.Overlaps(subnet) })
+		slices.ContainsFunc(n.Relays, func(p netip.Prefix) bool { return p.Overlaps(subnet) || p.Contains(i.Gateway) })
 	return subnet, !served
 }
 

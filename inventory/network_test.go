@@ -47,6 +47,13 @@ func TestNetwork(t *testing.T) {
 	n.Relays = []netip.Prefix{netip.MustParsePrefix("10.0.7.1/32")}
 	require.Len(t, n.Warnings(ms), 1)
 	require.Contains(t, n.Reason(netip.MustParsePrefix("10.0.8.0/24")), "none of netboot.relays")
+	leased := at("192.0.2.77")
+	leased.Netmask, leased.Gateway = "255.255.255.255", netip.MustParseAddr("10.0.7.1")
+	_, unserved = n.Unserved(leased)
+	require.False(t, unserved, "the listed relay is its router")
+	leased.Gateway = netip.MustParseAddr("192.0.2.65")
+	_, unserved = n.Unserved(leased)
+	require.True(t, unserved)
 	n.On = false
 	require.Empty(t, n.Warnings(ms), "DHCP is off")
 }

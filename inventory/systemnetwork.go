@@ -33,8 +33,29 @@ type SystemLink struct {
 // SystemRoute is a static route.
 type SystemRoute struct {
 	To     netip.Prefix `json:"to"`               // 0.0.0.0/0 is the default route
-	Via    netip.Addr   `json:"via"`              // router, in a network of the link
+	Via    netip.Addr   `json:"via"`              // router, in a network of the link unless it is on the link
 	Metric int          `json:"metric,omitempty"` // the lower is preferred
+	// OnLink says that the router is on the link, though no address of the link is in its network. Link-local
+	// routers are, such as fe80::1, and those of a link that has host addresses alone, such as 192.0.2.77/32.
+	OnLink bool `json:"onLink,omitempty"`
+}
+
+// RouterOnLink reports whether the router of r, a route of l, is reached on the link, whatever the networks of l.
+func (l SystemLink) RouterOnLink(r SystemRoute) bool {
+	if r.OnLink || r.Via.IsLinkLocalUnicast() {
+		return true
+	}
+	hosts := 0
+	for _, a := range l.Addresses {
+		switch {
+		case a.Addr().Is4() != r.Via.Is4():
+		case !a.IsSingleIP():
+			return false
+		default:
+			hosts++
+		}
+	}
+	return hosts > 0 && (!l.DHCP4 || !r.Via.Is4()) // DHCP gives an address with a network
 }
 
 // Ethernet is a network card.
@@ -177,20 +198,7 @@ func (c networkCheck) link(field string, l SystemLink) {
 		c.unique(at, "address", a.Addr().String())
 	}
 	for i, r := range l.Routes {
-		at := fmt.Sprintf("%s.routes[%d]", field, i)
-		switch {
-		case !r.To.IsValid() || r.To != r.To.Masked():
-			c.Add(at+".to", "write the network as 10.1.0.0/16, and the default route as 0.0.0.0/0", "invalid network %s", r.To)
-		case !r.Via.IsValid() || r.Via.Is4() != r.To.Addr().Is4():
-			c.Add(at+".via", "give a router with an address of the same family", "invalid router of %s", r.To)
-		case !l.DHCP4 && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Contains(r.Via) }):
-			c.Add(at+".via", "give a router in a network of this link, or the link an address in the router's network",
-				"the router %s is in no network of %s", r.Via, l.Name)
-		}
-		if r.Metric < 0 {
-			c.Add(at+".metric", "use 0 or more", "invalid metric %d", r.Metric)
-		}
-		c.unique(at+".to", "route", fmt.Sprintf("to %s with metric %d", r.To, r.Metric))
+		c.route(fmt.Sprintf("%s.routes[%d]", field, i), l, r)
 	}
 	for i, a := range l.Nameservers {
 		if !a.IsValid() {
@@ -202,6 +210,30 @@ func (c networkCheck) link(field string, l SystemLink) {
 			c.Add(fmt.Sprintf("%s.search[%d]", field, i), "write a domain such as example.com", "invalid domain %q", d)
 		}
 	}
+}
+
+// route checks a route of the link l.
+func (c networkCheck) route(field string, l SystemLink, r SystemRoute) {
+	near := func(p netip.Prefix) bool { return p.Contains(r.Via) }
+	itself := func(p netip.Prefix) bool { return p.Addr() == r.Via }
+	switch {
+	case !r.To.IsValid() || r.To != r.To.Masked():
+		c.Add(field+".to", "write the network as 10.1.0.0/16, and the default route as 0.0.0.0/0 or ::/0", "invalid network %s", r.To)
+	case !r.Via.IsValid() || r.Via.Is4() != r.To.Addr().Is4():
+		c.Add(field+".via", "give a router with an address of the same family", "invalid router of %s", r.To)
+	case r.Via.Zone() != "" || r.Via.IsUnspecified() || r.Via.IsMulticast() || r.Via.IsLoopback():
+		c.Add(field+".via", "write the router's address alone, such as 10.0.0.1 or fe80::1", "invalid router %s of %s", r.Via, r.To)
+	case slices.ContainsFunc(l.Addresses, itself):
+		c.Add(field+".via", "give the router's address", "%s is an address of %s itself", r.Via, l.Name)
+	case l.RouterOnLink(r) || l.DHCP4 && r.Via.Is4() || slices.ContainsFunc(l.Addresses, near):
+	default:
+		c.Add(field+".via", "give a router in a network of this link, the link an address in the router's network, or the route onLink: true "+
+			"if the router is on the link all the same", "the router %s is in no network of %s", r.Via, l.Name)
+	}
+	if r.Metric < 0 {
+		c.Add(field+".metric", "use 0 or more", "invalid metric %d", r.Metric)
+	}
+	c.unique(field+".to", "route", fmt.Sprintf("to %s with metric %d", r.To, r.Metric))
 }
 
 // plainMember checks that a member of a bond has no configuration of its own that contradicts the bond's.

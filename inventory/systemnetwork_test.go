@@ -52,6 +52,72 @@ func TestSystemNetworkReportsAllAtOnce(t *testing.T) {
 	}, fields)
 }
 
+// TestRoutersOnLink: a router outside of all networks of a link is valid where it is on the link, and only there.
+func TestRoutersOnLink(t *testing.T) {
+	const remedy = "onLink: true"
+	for _, x := range []struct {
+		name, address, netmask, gateway string
+		said, valid, onLink             bool
+	}{
+		{"in the subnet", "192.0.2.77", "255.255.255.0", "192.0.2.65", false, true, false},
+		{"a host address", "192.0.2.77", "255.255.255.255", "192.0.2.65", false, true, true},
+		{"another subnet", "192.0.2.77", "255.255.255.248", "192.0.2.65", false, false, false},
+		{"another subnet, said", "192.0.2.77", "255.255.255.248", "192.0.2.65", true, true, true},
+		{"link-local", "192.0.2.77", "255.255.255.0", "169.254.0.1", false, true, true},
+	} {
+		i := Interface{
+			MAC: "02:00:00:00:03:01", Address: netip.MustParseAddr(x.address), Netmask: x.netmask,
+			Gateway: netip.MustParseAddr(x.gateway), OnLink: x.said,
+		}
+		ps := Validate(Machine{Name: "n", Interfaces: []Interface{i}})
+		require.Equal(t, x.valid, len(ps) == 0, "%s: %v", x.name, ps)
+		require.Equal(t, x.onLink, i.RouterOnLink(), x.name)
+		if !x.valid {
+			require.Contains(t, ps[0].Remedy, remedy, x.name)
+		}
+	}
+
+	type list = []string
+	for _, x := range []struct {
+		name                       string
+		addresses                  list
+		to, via                    string
+		dhcp4, said, valid, onLink bool
+	}{
+		{"in the network", list{"192.0.2.77/24"}, "0.0.0.0/0", "192.0.2.65", false, false, true, false},
+		{"by DHCP", nil, "0.0.0.0/0", "192.0.2.65", true, false, true, false},
+		{"a host address", list{"192.0.2.78/32"}, "0.0.0.0/0", "192.0.2.65", false, false, true, true},
+		{"host addresses of both kinds", list{"2001:db8::1/128", "192.0.2.78/32"}, "::/0", "2001:db8:f::1", false, false, true, true},
+		{"a host address and a network", list{"192.0.2.78/32", "10.0.0.1/24"}, "0.0.0.0/0", "192.0.2.65", false, false, false, false},
+		{"a host address and a network, said", list{"192.0.2.78/32", "10.0.0.1/24"}, "0.0.0.0/0", "192.0.2.65", false, true, true, true},
+		{"a host address of the other family", list{"2001:db8::1/128"}, "0.0.0.0/0", "192.0.2.65", false, false, false, false},
+		{"link-local", list{"2001:db8:7::2/64"}, "::/0", "fe80::1", false, false, true, true},
+		{"link-local beside announced addresses", nil, "::/0", "fe80::1", true, false, true, true},
+		{"link-local of IPv4", list{"192.0.2.78/24"}, "0.0.0.0/0", "169.254.0.1", false, false, true, true},
+		{"DHCP of IPv4 gives no network of IPv6", nil, "::/0", "2001:db8::1", true, false, false, false},
+		{"a zone", list{"2001:db8:7::2/64"}, "::/0", "fe80::1%eno1", false, false, false, true},
+		{"another family", list{"192.0.2.78/32"}, "0.0.0.0/0", "fe80::1", false, true, false, true},
+		{"the link's own address", list{"192.0.2.78/32"}, "0.0.0.0/0", "192.0.2.78", false, true, false, true},
+		{"no address", list{"192.0.2.78/32"}, "0.0.0.0/0", "0.0.0.0", false, true, false, true},
+	} {
+		l := SystemLink{Name: "eno1", DHCP4: x.dhcp4}
+		for _, a := range x.addresses {
+			l.Addresses = append(l.Addresses, netip.MustParsePrefix(a))
+		}
+		l.Routes = []SystemRoute{{To: netip.MustParsePrefix(x.to), Via: netip.MustParseAddr(x.via), OnLink: x.said}}
+		const mac = "02:00:00:00:03:02"
+		ps := Validate(Machine{
+			Name: "n", Interfaces: []Interface{{MAC: mac}},
+			Network: &SystemNetwork{Ethernets: []Ethernet{{SystemLink: l, MAC: mac}}},
+		})
+		require.Equal(t, x.valid, len(ps) == 0, "%s: %v", x.name, ps)
+		require.Equal(t, x.onLink, l.RouterOnLink(l.Routes[0]), x.name)
+		if !x.valid {
+			require.Equal(t, "network.ethernets[0].routes[0].via", ps[0].Field, x.name)
+		}
+	}
+}
+
 // TestBondLimits: only some modes have a primary member, and the frames of a bond must fit through its members.
 func TestBondLimits(t *testing.T) {
 	for mode, ok := range map[string]bool{

@@ -306,63 +306,6 @@ func groupMAC(mac string) bool {
 	return err == nil && b[0]&1 == 1
 }
 
-func checkAddress(ps *Problems, field string, i Interface) {
-	a := i.Address
-	if !a.IsValid() {
-		for what, given := range map[string]bool{"netmask": i.Netmask != "", "gateway": i.Gateway.IsValid()} {
-			if given {
-				ps.Add(field+"."+what, "add address", "there is a %s without an address", what)
-			}
-		}
-		return
-	}
-
-	switch {
-	case !a.Is4():
-		ps.Add(field+".address", "reserve an IPv4 address", "%s is not IPv4, and only DHCPv4 is served", a)
-		return
-	case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		ps.Add(field+".address", "reserve an address of the machine's subnet", "%s cannot be a machine's address", a)
-	}
-
-	bits, ok := maskBits(i.Netmask)
-	if !ok {
-		what := fmt.Sprintf("invalid netmask %q", i.Netmask)
-		if i.Netmask == "" {
-			what = "there is no netmask for the address"
-		}
-		ps.Add(field+".netmask", "write it as 255.255.255.0", "%s", what)
-		return
-	}
-
-	subnet := netip.PrefixFrom(a, bits).Masked()
-	if bits < 31 && (a == subnet.Addr() || !subnet.Contains(a.Next())) {
-		ps.Add(field+".address", "reserve another address of that subnet", "%s is the network or broadcast address of %s", a,
-			subnet)
-	}
-
-	if g := i.Gateway; g.IsValid() {
-		switch {
-		case !subnet.Contains(g):
-			ps.Add(field+".gateway", "give a router in the same subnet, or leave it out", "%s lies outside %s", g, subnet)
-		case g == a:
-			ps.Add(field+".gateway", "give the router's address, or leave it out", "%s is the machine's own address", g)
-		}
-	}
-}
-
-// maskBits returns the length of a contiguous dotted netmask other than
-// 0.0.0.0.
-func maskBits(mask string) (int, bool) {
-	a, err := netip.ParseAddr(mask)
-	if err != nil || !a.Is4() {
-		return 0, false
-	}
-
-	n, _ := net.IPMask(a.AsSlice()).Size() // 0 where it is not contiguous
-	return n, n > 0
-}
-
 func checkSelector(ps *Problems, d DiskSelector) {
 	if d == (DiskSelector{}) {
 		ps.Add("diskSelector", "name serial, wwn, byID, model or a size, or leave the selector out", "it selects nothing")

@@ -140,6 +140,11 @@ func TestValidate(t *testing.T) {
 		{"interfaces[0].netmask", i(func(i *Interface) { i.Address, i.Gateway = netip.Addr{}, netip.Addr{} })},
 		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway = addr("10.0.1.1") })},
 		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway = i.Address })},
+		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway = addr("fe80::1") })},
+		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway, i.OnLink = addr("2001:db8::1"), true })},
+		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway, i.OnLink = addr("0.0.0.0"), true })},
+		{"interfaces[0].gateway", i(func(i *Interface) { i.Gateway, i.Netmask = i.Address, "255.255.255.255" })},
+		{"interfaces[0].onLink", i(func(i *Interface) { i.Gateway, i.OnLink = netip.Addr{}, true })},
 		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = "a_b" })},
 		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = "a;reboot" })},
 		{"interfaces[0].hostname", i(func(i *Interface) { i.Hostname = strings.Repeat("a", 53) + ".example.com" })}, // 65

@@ -158,23 +158,11 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	}
 
 	var errs []error
-	add := func(dst *net.IPNet, gw net.IP) {
-		r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: gw}
-		if gw == nil || gw.IsUnspecified() {
-			r.Gw, r.Scope = nil, netlink.SCOPE_LINK
+	for _, r := range routesOf(ack, addr.IPNet) {
+		r.LinkIndex = link.Attrs().Index
+		if err := netlink.RouteReplace(&r); err != nil {
+			errs = append(errs, fmt.Errorf("setting the route to %v by %v: %w", r.Dst, r.Gw, err))
 		}
-		if err := netlink.RouteReplace(r); err != nil {
-			errs = append(errs, fmt.Errorf("setting the route to %v by %v: %w", dst, gw, err))
-		}
-	}
-
-	// RFC 3442: a client ignores the router option if there are classless routes.
-	if routes := ack.ClasslessStaticRoute(); len(routes) > 0 {
-		for _, r := range routes {
-			add(r.Dest, r.Router)
-		}
-	} else if routers := ack.Router(); len(routers) > 0 {
-		add(&net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, routers[0])
 	}
 
 	var resolv strings.Builder
@@ -183,6 +171,29 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	}
 	errs = append(errs, os.WriteFile("/etc/resolv.conf", []byte(resolv.String()), 0o644))
 	return errors.Join(errs...)
+}
+
+// routesOf returns the routes of ack, for an interface with the address own.
+func routesOf(ack *dhcpv4.DHCPv4, own *net.IPNet) (out []netlink.Route) {
+	add := func(dst *net.IPNet, gw net.IP) {
+		r := netlink.Route{Dst: dst, Gw: gw}
+		switch {
+		case gw == nil || gw.IsUnspecified():
+			r.Gw, r.Scope = nil, netlink.SCOPE_LINK
+		case !own.Contains(gw): // otherwise the kernel answers that the network is unreachable
+			r.SetFlag(netlink.FLAG_ONLINK)
+		}
+		out = append(out, r)
+	}
+	// RFC 3442: a client ignores the router option if there are classless routes.
+	if routes := ack.ClasslessStaticRoute(); len(routes) > 0 {
+		for _, r := range routes {
+			add(r.Dest, r.Router)
+		}
+	} else if routers := ack.Router(); len(routers) > 0 {
+		add(&net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, routers[0])
+	}
+	return out
 }
 
 // keep renews the lease at half its time until ctx ends. If the server does not answer, the address

@@ -25,7 +25,7 @@ import (
 type machineFlags struct {
 	mac, address, netmask, gateway, hostname string
 	nameservers                              []string
-	uefi                                     bool
+	uefi, onLink                             bool
 
 	disk, diskSerial string
 	bmc              bmcFlags
@@ -46,6 +46,7 @@ func (f *machineFlags) addInterfaceFlags(cmd *cobra.Command) {
 	x.StringVar(&f.address, "address", "", "the interface's IPv4 address, with or without prefix length")
 	x.StringVar(&f.netmask, "netmask", "", "netmask, unless --address has a prefix length")
 	x.StringVar(&f.gateway, "gateway", "", "default gateway")
+	x.BoolVar(&f.onLink, "on-link", false, "the gateway is on the link, though outside of the subnet; always so with a host address, /32")
 	x.StringVar(&f.hostname, "hostname", "", "host name (default: NAME)")
 	x.StringArrayVar(&f.nameservers, "nameserver", nil, "name server; repeatable")
 	x.BoolVar(&f.uefi, "uefi", false, "boots by UEFI")
@@ -179,7 +180,7 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 	}
 
 	i := inventory.Interface{
-		MAC: f.mac, Netmask: f.netmask, Gateway: parse("--gateway", f.gateway), UEFI: f.uefi,
+		MAC: f.mac, Netmask: f.netmask, Gateway: parse("--gateway", f.gateway), OnLink: f.onLink, UEFI: f.uefi,
 		Hostname: cmp.Or(f.hostname, machine),
 	}
 	if p, err := netip.ParsePrefix(f.address); err == nil && p.Addr().Is4() {
@@ -203,7 +204,7 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 func flagOf(field string) string {
 	if rest, ok := strings.CutPrefix(field, "interfaces[0]."); ok {
 		name, _, _ := strings.Cut(rest, "[")
-		return "--" + strings.Replace(name, "nameservers", "nameserver", 1) // given once per nameserver
+		return "--" + strings.NewReplacer("nameservers", "nameserver", "onLink", "on-link").Replace(name) // given once per nameserver
 	}
 
 	for prefix, flag := range map[string]string{

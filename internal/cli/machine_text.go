@@ -31,6 +31,9 @@ func interfaceText(i inventory.Interface) string {
 	add("", addressText(i.Address))
 	add("netmask ", i.Netmask)
 	add("gateway ", addressText(i.Gateway))
+	if i.RouterOnLink() {
+		add("", "on link")
+	}
 	for _, n := range i.Nameservers {
 		add("name server ", n.String())
 	}

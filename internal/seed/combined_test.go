@@ -182,14 +182,25 @@ func (v verdict) kinds() string {
 	return strings.Join(kinds, " ")
 }
 
-// TestCloudInitJudges: cloud-init's own code makes of each document what the table says, and of the joined one the same and the
-// phone-home.
-func TestCloudInitJudges(t *testing.T) {
+// askCloudInit runs a script of testdata with cloud-init's own code, and returns what it prints.
+func askCloudInit(t *testing.T, script string, input []byte) []byte {
+	t.Helper()
 	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache"))
 	clients := filepath.Join(cache, "ingot-lab", "pkg", "clients")
 	if _, err := os.Stat(filepath.Join(clients, ".stamp")); err != nil { // written when all is unpacked (deploy/deps.sh)
 		t.Skip("needs cloud-init: make deps-e2e")
 	}
+	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", filepath.Join("testdata", script))
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(clients, "usr/lib/python3/dist-packages"))
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
+	output, err := cmd.Output()
+	require.NoError(t, err)
+	return output
+}
+
+// TestCloudInitJudges: cloud-init's own code makes of each document what the table says, and of the joined one the same and the
+// phone-home.
+func TestCloudInitJudges(t *testing.T) {
 	included := filepath.Join(t.TempDir(), "included")
 	require.NoError(t, os.WriteFile(included, []byte(config), 0o600))
 
@@ -200,11 +211,7 @@ func TestCloudInitJudges(t *testing.T) {
 	}
 	input, err := json.Marshal(documents)
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", filepath.Join("testdata", "judge.py"))
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(clients, "usr/lib/python3/dist-packages"))
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
-	output, err := cmd.Output()
-	require.NoError(t, err)
+	output := askCloudInit(t, "judge.py", input)
 	var answer struct {
 		Version  string
 		Verdicts []verdict

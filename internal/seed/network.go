@@ -38,6 +38,7 @@ type netplanRoute struct {
 	To     netip.Prefix `json:"to"`
 	Via    netip.Addr   `json:"via"`
 	Metric int          `json:"metric,omitempty"`
+	OnLink bool         `json:"on-link,omitempty"`
 }
 
 type netplanNameservers struct {
@@ -121,7 +122,7 @@ func networkOf(m inventory.Machine) netplan {
 func linkOf(s inventory.SystemLink) netplanLink {
 	l := netplanLink{MTU: s.MTU, DHCP4: s.DHCP4, Addresses: s.Addresses}
 	for _, r := range s.Routes {
-		l.Routes = append(l.Routes, netplanRoute(r))
+		l.Routes = append(l.Routes, netplanRoute{r.To, r.Via, r.Metric, s.RouterOnLink(r)})
 	}
 	if len(s.Nameservers)+len(s.Search) > 0 {
 		l.Nameservers = &netplanNameservers{s.Nameservers, s.Search}
@@ -143,7 +144,7 @@ func ofInterfaces(m inventory.Machine) netplan {
 		if i.Address.IsValid() {
 			on.Addresses = []netip.Prefix{Prefix(i)}
 			if i.Gateway.IsValid() && !gateway { // one default route: the first that is given
-				on.Routes = []netplanRoute{{To: defaultRoute, Via: i.Gateway}}
+				on.Routes = []netplanRoute{{To: defaultRoute, Via: i.Gateway, OnLink: i.RouterOnLink()}}
 				gateway = true
 			}
 		}
@@ -254,7 +255,7 @@ func networkFile(match string, l netplanLink, bond, vlans []string) string {
 			network = append(network, "Domains="+strings.Join(l.Nameservers.Search, " "))
 		}
 	}
-	if bond == nil && !l.DHCP4 && len(l.Addresses) == 0 {
+	if bond == nil && !l.DHCP4 && len(l.Addresses)+len(l.Routes) == 0 {
 		network = append(network, "LinkLocalAddressing=no") // only carries VLANs
 	}
 	out := section("Match", match) + section("Link", link...) + section("Network", network...)
@@ -263,7 +264,8 @@ func networkFile(match string, l netplanLink, bond, vlans []string) string {
 		if r.Metric > 0 {
 			metric = fmt.Sprintf("Metric=%d", r.Metric)
 		}
-		out += section("Route", "Destination="+r.To.String(), "Gateway="+r.Via.String(), metric)
+		onLink := map[bool]string{true: "GatewayOnLink=true"}[r.OnLink]
+		out += section("Route", "Destination="+r.To.String(), "Gateway="+r.Via.String(), metric, onLink)
 	}
 	return strings.TrimSuffix(cmp.Or(out, "\n"), "\n")
 }

@@ -101,6 +101,73 @@ func TestNetworkd(t *testing.T) {
 	require.Equal(t, "[Match]\nPermanentMACAddress=02:00:00:00:00:01\n\n[Network]\nAddress=10.0.0.11/24\n", trimmed(files)["30-eth0.network"])
 }
 
+// leased returns machines with routers outside of all their networks: of a reservation, of a network, and link-local.
+func leased() []inventory.Machine {
+	nic := inventory.Interface{
+		MAC: "02:00:00:00:03:01", Address: netip.MustParseAddr("192.0.2.77"), Netmask: "255.255.255.255",
+		Gateway: netip.MustParseAddr("192.0.2.65"),
+	}
+	reserved := inventory.Machine{Name: "leased-1", Interfaces: []inventory.Interface{nic}}
+	via := func(to, router string, said bool) inventory.SystemRoute {
+		return inventory.SystemRoute{To: netip.MustParsePrefix(to), Via: netip.MustParseAddr(router), OnLink: said}
+	}
+	link := inventory.SystemLink{
+		Name:      "eno1",
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.78/29"), netip.MustParsePrefix("2001:db8:7::2/64")},
+		Routes: []inventory.SystemRoute{
+			via("0.0.0.0/0", "192.0.2.65", true),
+			via("::/0", "fe80::1", false),
+			via("10.0.0.0/8", "192.0.2.73", false),
+		},
+	}
+	described := reserved
+	described.Name, described.Network = "leased-2", &inventory.SystemNetwork{
+		Ethernets: []inventory.Ethernet{{SystemLink: link, MAC: nic.MAC, SetName: true}},
+	}
+	return []inventory.Machine{reserved, described}
+}
+
+// TestRoutersOnLink: all forms of a network say that a router is on the link, and only of a router that is.
+func TestRoutersOnLink(t *testing.T) {
+	const reserved = `[{"to": "0.0.0.0/0", "via": "192.0.2.65", "on-link": true}]`
+	const described = `[{"to": "0.0.0.0/0", "via": "192.0.2.65", "on-link": true}, {"to": "::/0", "via": "fe80::1", "on-link": true},
+		{"to": "10.0.0.0/8", "via": "192.0.2.73"}]`
+	type document struct {
+		Ethernets map[string]struct{ Routes json.RawMessage }
+	}
+	for n, routes := range map[int]string{0: reserved, 1: described} {
+		m := leased()[n]
+		require.Empty(t, inventory.Validate(m))
+		name := []string{"eth0", "eno1"}[n]
+		var config document
+		require.NoError(t, json.Unmarshal(NetworkConfig(m), &config))
+		require.JSONEq(t, routes, string(config.Ethernets[name].Routes))
+		var plan struct{ Network document }
+		require.NoError(t, json.Unmarshal(Netplan(m), &plan))
+		require.JSONEq(t, routes, string(plan.Network.Ethernets[name].Routes))
+	}
+	require.Equal(t, "[Match]\nPermanentMACAddress=02:00:00:00:03:01\n\n[Network]\nAddress=192.0.2.77/32\n\n"+
+		"[Route]\nDestination=0.0.0.0/0\nGateway=192.0.2.65\nGatewayOnLink=true\n", trimmed(Networkd(leased()[0]))["30-eth0.network"])
+	require.Equal(t, "[Match]\nPermanentMACAddress=02:00:00:00:03:01\n\n[Network]\nAddress=192.0.2.78/29\nAddress=2001:db8:7::2/64\n\n"+
+		"[Route]\nDestination=0.0.0.0/0\nGateway=192.0.2.65\nGatewayOnLink=true\n\n"+
+		"[Route]\nDestination=::/0\nGateway=fe80::1\nGatewayOnLink=true\n\n"+
+		"[Route]\nDestination=10.0.0.0/8\nGateway=192.0.2.73\n", trimmed(Networkd(leased()[1]))["30-eno1.network"])
+}
+
+// TestCloudInitWritesRoutersOnLink: cloud-init's own code reads the network-config, and hands all of it on to netplan. Its other
+// renderers have no on-link (docs/configuration.md): a version that has it makes this test fail.
+func TestCloudInitWritesRoutersOnLink(t *testing.T) {
+	for _, m := range append(leased(), bonded()) {
+		var written struct {
+			Netplan       json.RawMessage
+			ENI, Networkd string
+		}
+		require.NoError(t, json.Unmarshal(askCloudInit(t, "renderers.py", NetworkConfig(m)), &written))
+		require.JSONEq(t, string(NetworkConfig(m)), string(written.Netplan), m.Name)
+		require.NotContains(t, strings.ToLower(written.ENI+written.Networkd), "onlink", m.Name)
+	}
+}
+
 // TestNetplanAccepts: netplan itself reads the file, and makes the same of it for systemd-networkd.
 func TestNetplanAccepts(t *testing.T) {
 	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache"))
@@ -117,7 +184,7 @@ func TestNetplanAccepts(t *testing.T) {
 	plain.Network = nil
 	plain.Interfaces[0].Gateway, plain.Interfaces[0].Domain = netip.MustParseAddr("10.0.0.1"), "example.com"
 	plain.Interfaces[1].VLAN = 20
-	for _, m := range []inventory.Machine{bonded(), plain} {
+	for _, m := range append(leased(), bonded(), plain) {
 		dir := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc", "netplan"), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "etc", "netplan", "ingot.yaml"), Netplan(m), 0o600))

@@ -282,9 +282,14 @@ func (x *index) count(e *indexEntry, by int) {
 		if !i.Address.Is4() {
 			continue
 		}
-		p := i.Subnet().Masked()
-		if x.networks[p] += by; x.networks[p] == 0 {
-			delete(x.networks, p)
+		networks := []netip.Prefix{i.Subnet().Masked()}
+		if i.RouterOnLink() { // it may be a relay
+			networks = append(networks, netip.PrefixFrom(i.Gateway, i.Gateway.BitLen()))
+		}
+		for _, p := range networks {
+			if x.networks[p] += by; x.networks[p] == 0 {
+				delete(x.networks, p)
+			}
 		}
 	}
 }

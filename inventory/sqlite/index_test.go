@@ -279,8 +279,13 @@ func TestIndexKnowsNetworks(t *testing.T) {
 	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
 	within(true, "10.20.0.9")
 	within(false, "10.20.255.1")
+	i := &wide.Interfaces[0]
+	i.Netmask, i.Gateway = "255.255.255.255", netip.MustParseAddr("192.0.2.65")
+	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
+	within(true, "10.20.0.1", "192.0.2.65")
+	within(false, "10.20.0.9", "192.0.2.66")
 	require.NoError(t, w.DeleteMachine(t.Context(), "m2", "test"))
-	within(false, "10.20.0.9")
+	within(false, "10.20.0.9", "192.0.2.65")
 	within(true, "10.0.0.254")
 }
 
