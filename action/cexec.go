@@ -3,6 +3,7 @@ package action
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -50,11 +51,14 @@ var cexec = Description{
 // does not repeat the text.
 func Commands(env map[string]string) ([][]string, error) {
 	text := env[CommandVariable]
-	if strings.TrimSpace(text) == "" {
+	switch {
+	case strings.TrimSpace(text) == "":
 		return nil, fmt.Errorf("reading %s: it is missing", CommandVariable)
+	case strings.ContainsRune(text, 0):
+		return nil, fmt.Errorf("reading %s: it has a zero byte", CommandVariable)
 	}
 	shell, err := splitWords(env[InterpreterVariable])
-	if err != nil || len(shell) > 1 {
+	if err != nil || len(shell) > 1 || len(shell) == 1 && shell[0][0] == "" {
 		return nil, fmt.Errorf("reading %s: want one program with its arguments", InterpreterVariable)
 	}
 	if len(shell) == 1 {
@@ -65,7 +69,13 @@ func Commands(env map[string]string) ([][]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", CommandVariable, err)
 	}
-	for _, words := range commands {
+	if len(commands) == 0 {
+		return nil, fmt.Errorf("reading %s: it has no command", CommandVariable)
+	}
+	for n, words := range commands {
+		if words[0] == "" {
+			return nil, fmt.Errorf("reading %s: command %d has no program", CommandVariable, n+1)
+		}
 		if slices.ContainsFunc(words, func(w string) bool { return slices.Contains([]string{"&&", "||", "|", "&", ">", ">>", "<"}, w) }) {
 			return nil, fmt.Errorf("reading %s: only a shell understands && and |: give %s=/bin/sh -c", CommandVariable, InterpreterVariable)
 		}
@@ -95,6 +105,8 @@ func splitWords(text string) (commands [][]string, err error) {
 
 	for _, c := range text {
 		switch {
+		case c == 0:
+			return nil, errors.New("it has a zero byte")
 		case escaped:
 			word.WriteRune(c)
 			escaped = false
@@ -110,8 +122,6 @@ func splitWords(text string) (commands [][]string, err error) {
 			endCommand()
 		case c == ' ' || c == '\t':
 			endWord()
-		case c == 0:
-			return nil, errors.New("it has a zero byte")
 		default:
 			word.WriteRune(c)
 			inWord = true
@@ -124,9 +134,20 @@ func splitWords(text string) (commands [][]string, err error) {
 	return commands, nil
 }
 
-func commandLine(env map[string]string, _ string) error {
+func commandLine(env map[string]string, name string) error {
 	_, err := Commands(env)
-	return err
+	return errors.Join(err, programEnvironment(env, name))
+}
+
+// programEnvironment refuses variables that no program can get: a zero byte ends a value for the kernel.
+func programEnvironment(env map[string]string, _ string) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if name != CommandVariable && !slices.Contains(Credentials, name) && strings.ContainsRune(name+env[name], 0) {
+			errs = append(errs, fmt.Errorf("reading %q: it has a zero byte, and the commands get it as a variable", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func interpreter(env map[string]string, name string) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // FileSystems are the file systems that the agent can mount: the values of FS_TYPE.
@@ -90,7 +91,47 @@ func filePath(env map[string]string, name string) error {
 	if !path.IsAbs(v) || path.Clean(v) == "/" || strings.HasSuffix(v, "/") {
 		return fmt.Errorf("reading %s=%q: want the absolute path of a file", name, v)
 	}
+	if why := pathProblem(v, env); why != "" {
+		return fmt.Errorf("reading %s=%q: %s", name, v, why)
+	}
 	return nil
+}
+
+// vfatRefuses are the characters that a name on FAT cannot have, beside control characters.
+const vfatRefuses = `*?<>|":\`
+
+// pathProblem returns why no file system takes a file of that path; "" if one does. FS_TYPE of env, if it is set, is the file
+// system.
+func pathProblem(p string, env map[string]string) string {
+	vfat := env[FileSystemVariable] == "vfat"
+	for _, name := range strings.Split(path.Clean(p), "/") {
+		switch {
+		case strings.ContainsRune(name, 0):
+			return "it has a zero byte"
+		case len(name) > 255:
+			return fmt.Sprintf("a name in it has %d bytes, and a file system takes up to 255", len(name))
+		case vfat && (strings.ContainsAny(name, vfatRefuses) || strings.ContainsFunc(name, unicode.IsControl)):
+			return fmt.Sprintf("vfat takes no name with control characters or one of %s", vfatRefuses)
+		}
+	}
+	return ""
+}
+
+// textPath refuses a path with a zero byte, which ends a path for the kernel.
+func textPath(env map[string]string, name string) error {
+	if strings.ContainsRune(env[name], 0) {
+		return fmt.Errorf("reading %s: it has a zero byte", name)
+	}
+	return nil
+}
+
+// owner refuses an owner where the file system that FS_TYPE names has none.
+func owner(env map[string]string, name string) error {
+	n, err := Number(env, name)
+	if err == nil && n != 0 && env[FileSystemVariable] == "vfat" {
+		err = fmt.Errorf("reading %s=%q: vfat has no owners: leave it out", name, env[name])
+	}
+	return err
 }
 
 func oneOf(words ...string) checkVariable {

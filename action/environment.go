@@ -9,10 +9,11 @@ import (
 
 // Variables that several native actions read, or that a plan checks.
 const (
-	PartitionVariable = "PARTITION"   // see ParsePartition
-	ReserveVariable   = "RESERVE_MIB" // see MiB
-	WipeModeVariable  = "WIPE_MODE"   // one of WipeModes
-	AllDisksVariable  = "ALL_DISKS"   // true: wipe every fixed disk
+	PartitionVariable  = "PARTITION"   // see ParsePartition
+	FileSystemVariable = "FS_TYPE"     // one of FileSystems
+	ReserveVariable    = "RESERVE_MIB" // see MiB
+	WipeModeVariable   = "WIPE_MODE"   // one of WipeModes
+	AllDisksVariable   = "ALL_DISKS"   // true: wipe every fixed disk
 )
 
 // WipeModes are the modes of a wipe, the default first.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -69,9 +70,10 @@ func Files(env map[string]string) ([]File, error) {
 			errs = append(errs, fmt.Errorf("reading %s[%d] %q: %s", FilesVariable, i, f.Path, fmt.Sprintf(format, args...)))
 		}
 
-		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" || strings.HasSuffix(f.Path, "/") ||
-			strings.ContainsRune(f.Path, 0) {
+		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" || strings.HasSuffix(f.Path, "/") {
 			wrong("path must be absolute and that of a file or directory")
+		} else if why := pathProblem(f.Path, env); why != "" {
+			wrong("%s", why)
 		}
 		f.Path = path.Clean(f.Path)
 		if seen[f.Path] {
@@ -81,8 +83,13 @@ func Files(env map[string]string) ([]File, error) {
 
 		f.fill(env, wrong)
 		for _, v := range [][2]string{{"owner", f.Owner}, {"group", f.Group}} {
-			if v[1] != "" && !accountName.MatchString(v[1]) {
-				wrong("invalid %s %q: want a number or a name", v[0], v[1])
+			n, err := strconv.ParseUint(v[1], 10, 31)
+			switch {
+			case v[1] == "":
+			case !accountName.MatchString(v[1]), errors.Is(err, strconv.ErrRange):
+				wrong("invalid %s %q: want a number or a name; a number is at most 2147483647", v[0], v[1])
+			case env[FileSystemVariable] == "vfat" && (err != nil || n != 0):
+				wrong("vfat has no owners: leave out %s", v[0])
 			}
 		}
 
@@ -93,7 +100,20 @@ func Files(env map[string]string) ([]File, error) {
 		}
 	}
 
-	return files, errors.Join(errs...)
+	return files, errors.Join(append(errs, checkFolders(files))...)
+}
+
+// checkFolders returns an error for each file whose path is that of a folder of another file.
+func checkFolders(files []File) error {
+	var errs []error
+	for i, f := range files {
+		at := slices.IndexFunc(files, func(x File) bool { return strings.HasPrefix(x.Path, f.Path+"/") })
+		if !f.Directory && at >= 0 {
+			errs = append(errs, fmt.Errorf("reading %s[%d] %q: it is a file, and %s[%d] %q needs a folder there", FilesVariable, i, f.Path,
+				FilesVariable, at, files[at].Path))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // decodeFiles decodes a JSON array strictly: unknown fields and text after the array are errors.

@@ -36,7 +36,7 @@ var grub2Disk = Description{
 func GrubDisks(env map[string]string) []string { return strings.Fields(env[GrubDisksVariable]) }
 
 func diskPaths(env map[string]string, name string) error {
-	var errs []error
+	errs := []error{programEnvironment(env, name)}
 	for _, p := range strings.Fields(env[name]) {
 		if !devicePath(p) {
 			errs = append(errs, fmt.Errorf("reading %s: invalid path of a disk %q: give a path such as /dev/sda", name, p))

@@ -60,7 +60,9 @@ type Description struct {
 	// Disk is the variable that names the disk. If the variable is not set, the action uses the
 	// run's disk.
 	Disk string
-	// Volumes means that Disk may also name an array, a logical volume or another disk's partition
+	// Partitions means that Disk may also name a partition of the run's disk.
+	Partitions bool
+	// Volumes means, beside Partitions, that Disk may also name an array, a logical volume or another disk's partition
 	// that the machine's storage declares.
 	Volumes bool
 	// AllDisks means that the action handles every disk if AllDisksVariable is true, and then needs
@@ -93,9 +95,13 @@ func (v Variable) Check(env map[string]string) error {
 
 // Variables that several actions read.
 var (
+	imageURL = Variable{
+		Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine",
+		check: fileURL,
+	}
 	destination = Variable{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk}
 	fileSystem  = Variable{
-		Name: "FS_TYPE", Text: "file system of the partition: " + strings.Join(FileSystems, ", "), Default: "what the partition holds",
+		Name: FileSystemVariable, Text: "file system of the partition: " + strings.Join(FileSystems, ", "), Default: "what the partition holds",
 		check: oneOf(FileSystems...),
 	}
 	partitionOfFiles = Variable{
@@ -120,7 +126,7 @@ var natives = map[string]Description{
 		Aliases: []string{"osie-installer"}, Writes: true, Whole: true, Disk: "DEST_DISK",
 		URL: "IMG_URL", Digest: "IMG_SHA256",
 		Variables: []Variable{
-			{Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine"},
+			imageURL,
 			{
 				Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
 				check: sha256Digest,
@@ -160,8 +166,8 @@ var natives = map[string]Description{
 			{Name: "STATIC_NETPLAN", Text: "only false: give the configuration by CONTENTS", check: staticNetwork},
 			{Name: "STATIC_BOTTLEROCKET", Text: "only false: give the configuration by CONTENTS", check: staticNetwork},
 			{Name: "IFNAME", Text: "not read"},
-			{Name: "UID", Text: "owner, a number", Default: "0", check: number},
-			{Name: "GID", Text: "group, a number", Default: "0", check: number},
+			{Name: "UID", Text: "owner, a number", Default: "0", check: owner},
+			{Name: "GID", Text: "group, a number", Default: "0", check: owner},
 			{Name: "MODE", Text: "octal", Default: "0644", check: octal},
 			{Name: "DIRMODE", Text: "octal, of folders that are made on the way", Default: "0755", check: octal},
 			destination, partitionOfFiles, fileSystem, storageOfFiles,
@@ -194,7 +200,7 @@ var natives = map[string]Description{
 	},
 	GrowPart: {
 		Text:   "Lets a partition, and its file system, grow to the end of the disk.",
-		Writes: true, Disk: "DEST_DISK",
+		Writes: true, Disk: "DEST_DISK", Partitions: true,
 		Variables: []Variable{
 			{Name: PartitionVariable, Text: partitionText, Default: "the last partition", check: partition},
 			{Name: ReserveVariable, Text: "MiB that stay free at the end", Default: "0", check: mebibytes},
@@ -248,10 +254,19 @@ var natives = map[string]Description{
 		Variables: []Variable{
 			{Name: "BLOCK_DEVICE", Text: "path of the disk", Default: runDisk},
 			partitionOfFiles, fileSystem, storageOfFiles,
-			{Name: "KERNEL_PATH", Text: "path of the kernel", Default: "the default entry of the boot loader's configuration"},
-			{Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "that of the entry; none with KERNEL_PATH"},
-			{Name: "CMD_LINE", Text: "kernel parameters, on one line", Default: "those of the entry; none with KERNEL_PATH", check: oneLine},
-			{Name: "GRUBCFG_PATH", Text: "path of the boot loader's configuration", Default: "grub.cfg or loader/entries where they are usual"},
+			{
+				Name: "KERNEL_PATH", Text: "path of the kernel", Default: "the default entry of the boot loader's configuration",
+				check: textPath,
+			},
+			{
+				Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "that of the entry; none with KERNEL_PATH",
+				check: textPath,
+			},
+			{Name: "CMD_LINE", Text: "kernel parameters, on one line", Default: "those of the entry", check: oneLine},
+			{
+				Name: "GRUBCFG_PATH", Text: "path of the boot loader's configuration",
+				Default: "grub.cfg or loader/entries where they are usual", check: textPath,
+			},
 		},
 		Output: []string{"kernel", "leaving"},
 		Limits: "A kernel or initrd has at most 1 GiB.",
@@ -296,10 +311,6 @@ func WritesWhole(name string) bool { return natives[name].Whole }
 // WritesAny reports whether the native action writes to any disk, bound or not, or starts a system
 // from one.
 func WritesAny(name string) bool { return natives[name].Writes }
-
-// DiskVariable returns the environment variable that names the native action's disk; "" if there is
-// none. If the variable is not set, the action uses the run's disk.
-func DiskVariable(name string) string { return natives[name].Disk }
 
 // Requires reports whether a variable of the native action must be set by the template.
 func Requires(name, variable string) bool {

@@ -40,7 +40,7 @@ func TestNativesAreConsistent(t *testing.T) {
 		require.False(t, row.Writes && row.Reads, name)
 		require.Equal(t, row.Writes || row.Reads, Action{Image: name}.NeedsDisk(), name)
 		require.Equal(t, row.Writes, Action{Image: name}.WritesDisk(), name)
-		require.Equal(t, row.Disk, DiskVariable(name), name)
+		require.Equal(t, row.Disk, DiskVariable(name, nil), name)
 		require.Equal(t, required[name][row.Upload], Action{Image: name, Environment: required[name]}.Upload(), name)
 		require.Equal(t, row.Leaves, Leaves(name), name)
 		require.Equal(t, row.Writes, WritesAny(name), name)

@@ -34,7 +34,8 @@ var oci2Disk = Description{
 }
 
 var ociForm = regexp.MustCompile(
-	`^(https?://)?[a-zA-Z0-9.-]+(:[0-9]+)?/[a-z0-9._/-]+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`,
+	`^(https?://)?[a-zA-Z0-9.-]+(:[0-9]+)?/[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*` +
+		`(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`,
 )
 
 // An OCIReference names an image in a registry (OCI distribution specification 1.1).

@@ -12,7 +12,7 @@ var qemuImg2Disk = Description{
 	Text:   "Writes an image to the disk and reads it back: image2disk under another name.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", URL: "IMG_URL", Digest: "IMG_SHA256",
 	Variables: []Variable{
-		{Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine"},
+		imageURL,
 		{
 			Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
 			check: sha256Digest,

@@ -85,6 +85,11 @@ func (c *storageCheck) checkDisk(i int, d StorageDisk, size DiskSize) {
 	if !utf8.ValidString(d.Serial+d.WWN) || strings.ContainsFunc(d.Serial+d.WWN, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		c.add(field, "copy the serial number as the machine shows it", "serial or wwn is not printable")
 	}
+	for j, other := range c.Disks[:i] {
+		if d.DiskID != (DiskID{}) && d.Serial == other.Serial && strings.EqualFold(d.WWN, other.WWN) {
+			c.add(field, "give each disk its own serial or wwn", "it is the same disk as disks[%d]", j)
+		}
+	}
 	placed, problems := d.Layout(size.Size, size.Sector)
 	for _, p := range problems {
 		c.add(field+"."+p.Field, p.Remedy, "%s", p.What)

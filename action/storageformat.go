@@ -14,17 +14,20 @@ type maker struct {
 	args    []string
 	// options are the letters of options with a value, flags those without.
 	options, flags string
+	// label is the letter of the option for the label, longest how many bytes it may have.
+	label   string
+	longest int
 }
 
 // makers leaves out what names another device, such as an external journal: only the partition is
 // written.
 var makers = map[string]maker{
-	"ext2": {"mke2fs", []string{"-q", "-F", "-t", "ext2"}, "LUmbiINOETg", "jqF"},
-	"ext3": {"mke2fs", []string{"-q", "-F", "-t", "ext3"}, "LUmbiINOETg", "jqF"},
-	"ext4": {"mke2fs", []string{"-q", "-F", "-t", "ext4"}, "LUmbiINOETg", "jqF"},
-	"xfs":  {"mkfs.xfs", []string{"-q", "-f"}, "Lmbins", "qfK"},
-	"vfat": {"mkfs.fat", nil, "nFsiSRr", "a"},
-	"swap": {"mkswap", nil, "LU", "f"},
+	"ext2": {"mke2fs", []string{"-q", "-F", "-t", "ext2"}, "LUmbiINOETg", "jqF", "L", 16},
+	"ext3": {"mke2fs", []string{"-q", "-F", "-t", "ext3"}, "LUmbiINOETg", "jqF", "L", 16},
+	"ext4": {"mke2fs", []string{"-q", "-F", "-t", "ext4"}, "LUmbiINOETg", "jqF", "L", 16},
+	"xfs":  {"mkfs.xfs", []string{"-q", "-f"}, "Lmbins", "qfK", "L", 12},
+	"vfat": {"mkfs.fat", nil, "nFsiSRr", "a", "n", 11},
+	"swap": {"mkswap", nil, "LU", "f", "L", 16},
 }
 
 // optionValue has no slash: no value is a path. "name=" and "file" of mkfs.xfs are those of -d,
@@ -70,6 +73,10 @@ func MkfsOptions(format string, options []string) ([]string, error) {
 		}
 		if !optionValue.MatchString(value) || strings.HasPrefix(value, "-") {
 			return nil, fmt.Errorf("option %s of %s has the invalid value %q: want letters, digits and _ . , : = ^ + %% -", name, m.program, value)
+		}
+		if letter == m.label && len(value) > m.longest {
+			return nil, fmt.Errorf("option %s of %s: the label %q has %d bytes, and %s takes up to %d", name, m.program, value, len(value),
+				format, m.longest)
 		}
 		args = append(args, name, value)
 	}

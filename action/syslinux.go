@@ -8,7 +8,7 @@ const SyslinuxPartitionVariable = "DEST_PARTITION"
 // syslinux installs the agent's own SYSLINUX.
 var syslinux = Description{
 	Text:   "Installs SYSLINUX on a partition, and its boot code on the disk, for BIOS.",
-	Loader: true, Writes: true, Disk: SyslinuxPartitionVariable,
+	Loader: true, Writes: true, Disk: SyslinuxPartitionVariable, Partitions: true,
 	Variables: []Variable{
 		{
 			Name: SyslinuxPartitionVariable, Text: "path of the partition (FAT, ext4, xfs or btrfs) that has syslinux.cfg or extlinux.conf in its " +

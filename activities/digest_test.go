@@ -148,7 +148,7 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 		"      IMG_URL: http://192.0.2.1/images/kernel\n":                                                       "name a disk image",
 		"      FORMAT: raw\n":            "want host_device",
 		"      EXTRA_ARGS: -t none\n":    "EXTRA_ARGS: it must be empty",
-		"      IMG_URL: file:///a.img\n": "is not a URL from which the agent can fetch",
+		"      IMG_URL: file:///a.img\n": "IMG_URL: want http:// or https:// and a host",
 	} {
 		stored, err := plan(more)
 		require.ErrorIs(t, err, inventory.ErrInvalid, more)

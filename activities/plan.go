@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -130,7 +129,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	out.install(plan)
-	if err := a.checkBytes(ctx, m.Name, plan.Actions); err != nil {
+	if err := a.checkResolved(ctx, m.Name, plan.Actions); err != nil {
 		return Planned{}, err
 	}
 	if err := a.warnOfWaiting(ctx, m, plan, &out); err != nil {
@@ -235,7 +234,9 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)
 	}
 
-	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
+	d := template.Data{
+		Machine: m, HardwareMap: q.HardwareMap, RequireDigest: a.Site.RequireDigest, UploadHosts: a.Site.UploadHosts,
+	}
 	if a.Site.ImageURL != nil {
 		d.ImagesURL = a.Site.ImageURL()
 	}
@@ -245,25 +246,20 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		if err != nil {
 			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows those that exist)", out.Image, err)
 		}
-		if err := a.declared(img, out); err != nil {
-			return inventory.Plan{}, err
-		}
 		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
-	}
-
-	r, err := template.Render(ctx, t.Name, t.Source, d)
-	if err != nil {
-		return inventory.Plan{}, err
 	}
 
 	images, err := a.Catalogue.Images(ctx)
 	if err != nil {
 		return inventory.Plan{}, err
 	}
+	d.Images = inventory.ImagesByURL(images, a.Site.URLOf)
 
-	if err := a.digests(images, r.Actions, out); err != nil {
+	r, err := template.Render(ctx, t.Name, t.Source, d)
+	if err != nil {
 		return inventory.Plan{}, err
 	}
+	out.Warnings = append(out.Warnings, r.Warnings...)
 
 	if q.Wipe {
 		wipe := wipeAction(action.WipeModes[0])
@@ -332,73 +328,6 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 		}
 	}
 	return x
-}
-
-// declared refuses, or warns of, an image whose digest was computed only by this server
-// (security S18).
-func (a *Activities) declared(img inventory.Image, out *Planned) error {
-	if !img.FirstSeen {
-		return nil
-	}
-	if a.Site.RequireDigest {
-		return fmt.Errorf("image %q: its digest was not declared, and require_digest is set: %w", img.Name, inventory.ErrInvalid)
-	}
-	warning := fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by no one", img.Name)
-	if !slices.Contains(out.Warnings, warning) {
-		out.Warnings = append(out.Warnings, warning)
-	}
-	return nil
-}
-
-// digests gives each action that fetches an image or an archive its SHA-256. A URL of another
-// server that declares no digest is refused: what is written must be known before. So is
-// an image of ours that has another digest, or is for another use.
-func (a *Activities) digests(images []inventory.Image, actions []action.Action, out *Planned) error {
-	var problems inventory.Problems
-	for i, x := range actions {
-		native, _ := action.Native(x.Image)
-		d := action.Describe(native)
-		if d.URL == "" {
-			continue
-		}
-		field := fmt.Sprintf("actions[%d] %s: ", i, x.Name)
-		for _, img := range images {
-			if x.Environment[d.URL] != a.Site.URLOf(img) {
-				continue
-			}
-			// A template may name an image that is not the machine's own.
-			if err := a.declared(img, out); err != nil {
-				return err
-			}
-			want, err := action.SHA256(x.Environment, d.Digest)
-			if err != nil {
-				return err
-			}
-			switch {
-			case action.WritesWhole(native) && img.Use != "":
-				problems.Add(field+d.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
-					cmp.Or(img.Contents, "stored with --installer"))
-			case native == action.Archive2Disk && img.Use == "":
-				problems.Add(field+d.URL, "name a tar archive", "image %s is a disk image (%s), not an archive", img.Name, img.Contents)
-			case want != "" && !img.HasDigest(want):
-				problems.Add(field+d.Digest, "correct it, or store that image again: ingot image add "+img.Name+" FILE",
-					"is %.12s, and image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
-			}
-			actions[i].Environment[d.Digest] = img.SHA256
-		}
-		// The agent refuses every qcow2 image before it writes; a name tells it before power.
-		if given := action.PublicURL(x.Environment[d.URL]); action.WritesWhole(native) && strings.HasSuffix(given, ".qcow2") &&
-			!slices.ContainsFunc(images, func(img inventory.Image) bool { return x.Environment[d.URL] == a.Site.URLOf(img) }) {
-			problems.Add(field+d.URL, "let the server convert it (ingot image add NAME URL), and name that image",
-				"%s is a qcow2 image of another server, which the agent does not read", given)
-			continue
-		}
-		if actions[i].Environment[d.Digest] == "" {
-			problems.Add(field+d.Digest, "set "+d.Digest+", or add the file with: ingot image add NAME URL",
-				"no digest is known for %s", action.PublicURL(x.Environment[d.URL]))
-		}
-	}
-	return problems.Err()
 }
 
 // resume takes over the plan of an earlier run of the same machine.

@@ -38,7 +38,7 @@ func TestS59DisksAreSentToListedHostsOnly(t *testing.T) {
 		require.False(t, stored.Actions[0].WritesDisk())
 		_, stored, err = plan(slurping+address+"\n", nil)
 		require.ErrorIs(t, err, inventory.ErrInvalid)
-		require.ErrorContains(t, err, "task keep, action read: DEST_URL")
+		require.ErrorContains(t, err, "actions[0].environment.DEST_URL: the host")
 		require.ErrorContains(t, err, "images.upload_hosts")
 		require.NotContains(t, err.Error(), "hush")
 		require.Nil(t, stored, "nothing was planned")

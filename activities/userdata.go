@@ -47,12 +47,14 @@ func refers(x action.Action, ref string) bool {
 	return template.Refers(x, ref)
 }
 
-// checkBytes refuses actions that would put user data or vendor data that is not UTF-8 into their command or a handler, which
-// are text. A variable of the environment may hold any bytes.
-func (a *Activities) checkBytes(ctx context.Context, machine string, actions []action.Action) error {
+// resolvedText is what checkResolved puts in place of references that no run has yet.
+const resolvedText = "http://192.0.2.1/x"
+
+// checkResolved refuses actions that the agent would refuse once user data and vendor data are filled in: a list of files that
+// is no JSON any more, or a command or a handler with bytes that are not UTF-8. A variable of the environment may hold any bytes.
+func (a *Activities) checkResolved(ctx context.Context, machine string, actions []action.Action) error {
 	var problems inventory.Problems
 	for i, x := range actions {
-		x.Environment = nil
 		if !template.Refers(x, inventory.RefUserData) && !template.Refers(x, inventory.RefVendorData) {
 			continue
 		}
@@ -60,11 +62,31 @@ func (a *Activities) checkBytes(ctx context.Context, machine string, actions []a
 		if err != nil {
 			return err
 		}
-		for ref, s := range map[string]inventory.Secret{inventory.RefUserData: user, inventory.RefVendorData: vendor} {
-			if template.Refers(x, ref) && !utf8.ValidString(s.Reveal()) {
-				problems.Add(fmt.Sprintf("actions[%d] %s", i, x.Name), "give it in a variable of the environment",
+		field := fmt.Sprintf("actions[%d] %s", i, x.Name)
+		known := map[string]string{inventory.RefUserData: user.Reveal(), inventory.RefVendorData: vendor.Reveal()}
+		words := x
+		words.Environment = nil
+		for ref, text := range known {
+			if template.Refers(words, ref) && !utf8.ValidString(text) {
+				problems.Add(field, "give it in a variable of the environment",
 					"its command or a handler holds %s of the machine, which is not UTF-8", ref)
 			}
+		}
+
+		resolved, err := template.Resolve(x, func(ref string) (string, error) {
+			if text, ok := known[ref]; ok {
+				return text, nil
+			}
+			return resolvedText, nil
+		})
+		if err != nil {
+			return err
+		}
+		native, _ := action.Native(x.Image)
+		if action.Check(native, resolved.Environment) != nil {
+			// The error may hold a value, and so a part of a secret.
+			problems.Add(field, "give it in a variable of its own (of inject: from)",
+				"with the machine's user data or vendor data in it, its environment is invalid")
 		}
 	}
 	return problems.Err()

@@ -122,3 +122,31 @@ func TestPlanRefusesBytesThatItCannotDeliver(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanRefusesWhatUserDataMakesInvalid: user data is filled in when the agent gets the action, and what it makes invalid is
+// found before the machine is switched on.
+func TestPlanRefusesWhatUserDataMakesInvalid(t *testing.T) {
+	plan := func(environment, userData string) error {
+		s := &byAddress{
+			shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - name: a\n    timeout: 60\n" + environment},
+			userData,
+		}
+		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+		}}
+		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		return err
+	}
+	const inside = "    image: inject\n    environment: {FILES: '[{\"path\": \"/x\", \"contents\": \"{{.user_data}}\"}]'}\n"
+	const beside = "    image: inject\n    environment: {FILES: '[{\"path\": \"/x\", \"from\": \"DATA\"}]', DATA: \"{{.user_data}}{{.nonce}}\"}\n"
+	const program = "    image: cexec\n    environment: {CMD_LINE: id, DATA: \"{{.user_data}}\"}\n"
+	require.NoError(t, plan(inside, "one line"))
+	require.NoError(t, plan(beside, "#cloud-config\n\"x\"\n"))
+	require.NoError(t, plan(program, "#cloud-config\n"))
+	for environment, text := range map[string]string{inside: "#cloud-config\nhush\n", program: "\x1f\x8b\x00hush"} {
+		err := plan(environment, text)
+		require.ErrorIs(t, err, inventory.ErrInvalid)
+		require.ErrorContains(t, err, "with the machine's user data or vendor data in it, its environment is invalid")
+		require.NotContains(t, err.Error(), "hush")
+	}
+}

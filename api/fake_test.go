@@ -82,6 +82,7 @@ type siteConfig struct {
 	ImageDir, DataDir string
 	Shares            []string
 	FetchHosts        []string
+	UploadHosts       []string
 	Catalog           string
 	Resolver          *net.Resolver
 	MinFree           int64
@@ -187,8 +188,15 @@ func (s *site) apiConfig() Config {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			_, _ = io.WriteString(w, "ingot_up 1\n") // read from memory
 		}),
-		Codec:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }),
-		Images:  ImageConfig{Dir: c.ImageDir, Files: s.stored, FetchHosts: c.FetchHosts, Catalog: c.Catalog, Resolver: c.Resolver},
+		Codec: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }),
+		Images: ImageConfig{
+			Dir:         c.ImageDir,
+			Files:       s.stored,
+			FetchHosts:  c.FetchHosts,
+			Catalog:     c.Catalog,
+			Resolver:    c.Resolver,
+			UploadHosts: c.UploadHosts,
+		},
 		Space:   SpaceConfig{DataDir: c.DataDir, MinFree: c.MinFree, Reserve: c.Reserve},
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},
 		BMC: BMC{
@@ -198,7 +206,13 @@ func (s *site) apiConfig() Config {
 			},
 			ForgetKey: func(context.Context, string) error { return nil },
 		},
-		Upkeep: c.Upkeep, Process: c.Process, Site: c.Site, Intake: c.Intake, Guard: s.guard, Log: c.Log, Now: c.Now,
+		Upkeep:  c.Upkeep,
+		Process: c.Process,
+		Site:    c.Site,
+		Intake:  c.Intake,
+		Guard:   s.guard,
+		Log:     c.Log,
+		Now:     c.Now,
 	}
 }
 

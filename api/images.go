@@ -49,6 +49,12 @@ type ImageConfig struct {
 	// URL returns where an agent fetches an image; nil means its source. It is for display:
 	// a run resolves its images itself.
 	URL func(i inventory.Image) string
+	// BaseURL returns the base URL of images for agents, without a trailing slash; nil while no interface is configured.
+	BaseURL func() string
+	// RequireDigest refuses to plan images without a declared digest.
+	RequireDigest bool
+	// UploadHosts are the hosts to which an action may send the content of a disk.
+	UploadHosts []string
 }
 
 type images struct {

@@ -27,6 +27,7 @@ type Rendered struct {
 	Actions       []action.Action `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	DiskAlias     string          `json:"diskAlias,omitempty"`
+	Warnings      []string        `json:"warnings,omitempty"`
 	// Explanation is there if the request asks for it.
 	Explanation *template.Explanation `json:"explanation,omitempty"`
 }
@@ -163,6 +164,7 @@ func (t *templates) render(ctx context.Context, q renderTemplate) (Rendered, err
 
 	answer := Rendered{
 		Actions: httpapi.NewList(out.Actions).Items, GlobalTimeout: out.GlobalTimeout, DiskAlias: out.DiskAlias,
+		Warnings: out.Warnings,
 	}
 	if q.Explain {
 		answer.Explanation = &out.Explanation
@@ -177,7 +179,17 @@ func (t *templates) data(ctx context.Context, q renderTemplate) (template.Data, 
 		return template.Data{}, err
 	}
 
-	d := template.Data{Machine: m, HardwareMap: q.HardwareMap}
+	all, err := t.images.store.Images(ctx)
+	if err != nil {
+		return template.Data{}, err
+	}
+	d := template.Data{
+		Machine: m, HardwareMap: q.HardwareMap, Images: inventory.ImagesByURL(all, t.images.url),
+		RequireDigest: t.images.RequireDigest, UploadHosts: t.images.UploadHosts,
+	}
+	if t.images.BaseURL != nil {
+		d.ImagesURL = t.images.BaseURL()
+	}
 	if name := cmp.Or(q.Image, m.Image); name != "" {
 		i, err := t.images.find(ctx, name)
 		if err != nil {

@@ -2,12 +2,15 @@ package api
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // S15: a template is one that is stored, built in, or in the request itself. No name of a request is a path on the server.
@@ -31,4 +34,42 @@ func TestS15TemplatesAreNotFiles(t *testing.T) {
 		stored := s.do(http.MethodPost, "/v1/templates", map[string]string{"name": "t1", "source": name})
 		require.Equal(t, http.StatusBadRequest, stored.Code, "%s: %s", name, stored.Body)
 	}
+}
+
+// The answer to "what would this template do" is that of a run's plan: files without a known digest, images for another use and
+// hosts that get no disk are refused here, too, and a digest that nobody declared is a warning.
+func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
+	s := newSite(t, func(c *siteConfig) { c.UploadHosts = []string{"store.example"} })
+	s.AddMachine("m1", mac)
+	require.NoError(
+		t,
+		s.Store.PutImage(t.Context(), inventory.Image{Name: "seen", URL: "http://192.0.2.1/seen", SHA256: sumOf("x"), FirstSeen: true}, "test"),
+	)
+	require.NoError(
+		t,
+		s.Store.PutImage(
+			t.Context(),
+			inventory.Image{Name: "k", URL: "http://192.0.2.1/k", SHA256: sumOf("k"), Use: inventory.UseInstaller},
+			"test",
+		),
+	)
+	render := func(step string) *httptest.ResponseRecorder {
+		source := "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, timeout: 9, " + step + "}\n"
+		return s.do(http.MethodPost, "/v1/templates/t/render", map[string]any{"machine": "m1", "source": source})
+	}
+	for step, says := range map[string]string{
+		"image: image2disk, environment: {IMG_URL: 'https://mirror.example/x'}":                    "no digest is known for https://mirror.example/x",
+		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/k'}":                          "name a disk image",
+		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen', DEST_DISK: /dev/sda2}": "takes a whole disk, not partition 2",
+		"image: slurp, environment: {DEST_URL: 'http://other.example/', IMG_NAME: x}":              "may not be sent the content of disks",
+	} {
+		got := render(step)
+		require.Equal(t, http.StatusBadRequest, got.Code, step)
+		require.Contains(t, got.Body.String(), says, step)
+	}
+	got := render("image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen'}")
+	require.Equal(t, http.StatusOK, got.Code, got.Body)
+	require.Contains(t, got.Body.String(), sumOf("x"))
+	require.Contains(t, got.Body.String(), "image seen: digest is first-seen")
+	require.Equal(t, http.StatusOK, render("image: slurp, environment: {DEST_URL: 'http://store.example/', IMG_NAME: x}").Code)
 }

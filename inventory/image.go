@@ -76,6 +76,17 @@ func ImagesByName(all []Image) map[string]Image {
 	return out
 }
 
+// ImagesByURL returns images by where the agent fetches them, as urlOf returns it; without those that have no address.
+func ImagesByURL(all []Image, urlOf func(Image) string) map[string]Image {
+	out := make(map[string]Image, len(all))
+	for _, i := range all {
+		if address := urlOf(i); address != "" {
+			out[address] = i
+		}
+	}
+	return out
+}
+
 // UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.
 const UseInstaller = "installer"
 

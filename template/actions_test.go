@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 const genesisActions = `
@@ -252,9 +253,9 @@ func TestVolumesOfTheStorage(t *testing.T) {
 	for _, step := range []string{
 		"image: writefile, environment: {DEST_DISK: /dev/vg/root, DEST_PATH: /x, CONTENTS: y}",
 		"image: writefile, environment: {DEST_DISK: /dev/sdb2, DEST_PATH: /x, CONTENTS: y}",
-		"image: cexec, environment: {BLOCK_DEVICE: /dev/md0, CMD_LINE: id}",
-		"image: kexec, environment: {BLOCK_DEVICE: /dev/md0}",
-		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: /dev/nvme0n1 /dev/sdb}",
+		"image: cexec, environment: {BLOCK_DEVICE: /dev/vg/root, CMD_LINE: id}",
+		"image: kexec, environment: {BLOCK_DEVICE: /dev/vg/root}",
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/vg/root, GRUB_DISK: /dev/nvme0n1 /dev/sdb}",
 	} {
 		r, err := render(step)
 		require.NoError(t, err, step)
@@ -283,6 +284,85 @@ func TestVolumesOfTheStorage(t *testing.T) {
 	}
 }
 
+// What the machine says of its disks contradicts the storage: the agent would find it after the machine was switched on.
+func TestStorageFitsTheMachine(t *testing.T) {
+	render := func(more string, change func(m *inventory.Machine)) error {
+		d := data()
+		d.Machine.DiskSelector = &inventory.DiskSelector{Serial: "S1"}
+		d.Machine.Storage = &action.Storage{
+			Disks: []action.StorageDisk{
+				{Device: "/dev/nvme0n1", WipeTable: true, Partitions: []action.StoragePartition{{Label: "a"}}},
+				{Device: "/dev/sdb", DiskID: action.DiskID{Serial: "S2"}, WipeTable: true, Partitions: []action.StoragePartition{
+					{Label: "SWAP", Size: 8192}, {Label: "b", Size: 8192}, {Label: "c", Size: 65536}, {Label: "d"},
+				}},
+			},
+			RAID: []action.StorageRAID{{Name: "md0", Level: "1", Devices: []string{"/dev/nvme0n1p1", "/dev/sdb2"}}},
+			VolumeGroups: []action.StorageVolumes{{
+				Name: "vg", PhysicalVolumes: []string{"/dev/sdb3"}, LogicalVolumes: []action.StorageVolume{{Name: "root"}},
+			}},
+			Filesystems: []action.StorageFilesystem{
+				{Mount: action.StorageMount{Device: "/dev/sdb1", Format: "swap"}}, {Mount: action.StorageMount{Device: "/dev/vg/root", Format: "ext3"}},
+			},
+		}
+		change(&d.Machine)
+		_, err := Render(t.Context(), "t", "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, "+more+"}\n", d)
+		return err
+	}
+	same := func(*inventory.Machine) {}
+	const partition = "image: rootio, command: [partition]"
+	file := func(more string) string {
+		return "image: writefile, environment: {DEST_PATH: /x, CONTENTS: y, DEST_DISK: " + more + "}"
+	}
+	for _, step := range []string{partition, file("/dev/md0"), file("/dev/vg/root, FS_TYPE: ext4"), file("/dev/sdb4")} {
+		require.NoError(t, render(step, same), step)
+	}
+	for _, c := range []struct {
+		step   string
+		change func(m *inventory.Machine)
+		says   string
+	}{
+		{partition, func(m *inventory.Machine) { m.Storage.Disks[0].Serial = "S9" }, "the machine's disk selector names another one"},
+		{partition, func(m *inventory.Machine) { m.Storage.Disks[1].Serial = "S1" }, "is the disk that the machine's disk selector names for /dev/nvme0n1"},
+		{
+			partition, func(m *inventory.Machine) { m.ProtectedDisks = []action.DiskID{{Serial: "S2"}} },
+			"disks[1] (/dev/sdb) is protected: it is never written",
+		},
+		{file("/dev/sdb1"), same, "it is a swap space"},
+		{file("/dev/sdb2"), same, "it is part of /dev/md0"},
+		{file("/dev/sdb3"), same, "it is part of the volume group vg"},
+		{file("/dev/vg/root, FS_TYPE: xfs"), same, "its file system is ext3 by STORAGE, and FS_TYPE is xfs"},
+	} {
+		require.ErrorContains(t, render(c.step, c.change), c.says)
+	}
+}
+
+// A file of another server without a digest, where the template alone shows it. An address that may be this server's is not
+// reported, and neither is one that data or a condition decides.
+func TestForeignURLsAreReportedWithoutAMachine(t *testing.T) {
+	parse := func(env string) inventory.Problems {
+		p, err := Parse(
+			"t",
+			[]byte("version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, image: image2disk, environment: {"+env+"}}\n"),
+		)
+		require.NoError(t, err, env)
+		return p.Unplannable
+	}
+	for _, env := range []string{
+		"IMG_URL: 'https://u:hush@mirror.example/x.raw?key=hush'", "IMG_URL: 'http://mirror.example/x'", "IMG_URL: 'https://h/images/x'",
+	} {
+		ps := parse(env)
+		require.Len(t, ps, 1, env)
+		require.Contains(t, ps[0].String(), "t:6: tasks[0].actions[0].environment.IMG_URL: no digest is known for http")
+		require.NotContains(t, ps[0].String(), "hush")
+	}
+	for _, env := range []string{
+		"IMG_URL: 'http://192.0.2.1:7080/images/x'", "IMG_URL: '{{ .images_url }}/x'", "IMG_URL: 'http://{{ .machine }}/x'", "",
+		"IMG_URL: 'https://mirror.example/x.raw', IMG_SHA256: " + strings.Repeat("0a", 32),
+	} {
+		require.Empty(t, parse(env), env)
+	}
+}
+
 // The system on a mirror of docs/templates.md renders for a machine with such a storage.
 func TestMirrorOfTheDocument(t *testing.T) {
 	text, err := os.ReadFile("../docs/templates.md")
@@ -295,6 +375,7 @@ func TestMirrorOfTheDocument(t *testing.T) {
 	parts := []action.StoragePartition{{Label: "BIOS", Size: 2048}, {Label: "ROOT"}}
 	d := data()
 	d.Machine.Disks = nil
+	d.Image.Use = inventory.UseArchive
 	d.Machine.Storage = &action.Storage{
 		Disks: []action.StorageDisk{
 			{Device: "/dev/sda", WipeTable: true, Partitions: parts},

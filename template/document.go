@@ -3,8 +3,6 @@ package template
 import (
 	"fmt"
 	"maps"
-	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -109,8 +107,11 @@ type checker struct {
 	// unknown reports whether a text contains a placeholder, so that its value cannot be checked.
 	unknown  func(string) bool
 	problems inventory.Problems
-	why      Explanation       // explains the result of actions
-	wrapped  map[string]string // see unwrap
+	warnings []string
+	// unplannable are problems with which a template may be stored: see Template.
+	unplannable inventory.Problems
+	why         Explanation       // explains the result of actions
+	wrapped     map[string]string // see unwrap
 }
 
 func (c *checker) add(path, remedy, format string, args ...any) {
@@ -227,6 +228,9 @@ func (c *checker) actions() Rendered {
 		}
 	}
 
+	if c.data.Image != nil {
+		c.declared("", *c.data.Image)
+	}
 	r.DiskAlias = c.diskAlias()
 	c.why.Installer = c.doc.Installer.explain()
 	r.Documents, r.Installer = c.doc.documents(), c.doc.Installer.plan()
@@ -240,7 +244,7 @@ func (c *checker) actions() Rendered {
 	if len(r.Actions) > 0 {
 		c.appendReboot(&r)
 	}
-	r.Explanation = c.why
+	r.Explanation, r.Warnings = c.why, c.warnings
 	return r
 }
 
@@ -320,21 +324,25 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 
 	env := environmentOf(t, s)
 	native, _ := action.Native(s.Image)
-	if d := action.Describe(native); d.URL != "" {
-		c.image(path, env, d.URL, d.Digest)
+	row := action.Describe(native)
+	if row.URL != "" {
+		c.image(path, native, env)
 	}
 	if native == action.RootIO {
 		c.storage(path, env, disk)
 	}
-	if variable := action.DiskVariable(native); variable != "" {
+	if variable := action.DiskVariable(native, env.values); variable != "" {
 		if !action.Requires(native, variable) {
 			env.setDefault(variable, disk, "the run's disk")
 		}
-		c.volume(path, native, env, disk)
+		c.device(path, native, env, disk)
 	}
-	if err := action.Check(native, env.values); err != nil {
-		c.add(path+".environment", "see "+actionsPage, "%v", err)
+	for _, v := range row.Variables {
+		if err := v.Check(env.values); err != nil {
+			c.add(path+".environment."+v.Name, "see "+actionsPage, "%v", err)
+		}
 	}
+	c.upload(path, native, env)
 	if err := action.CheckCommand(native, s.Command); err != nil {
 		c.add(path+".command", "see "+actionsPage, "%v", err)
 	}
@@ -347,93 +355,4 @@ func (c *checker) action(path string, t task, s step, disk string) action.Action
 	c.explainWrapped(path, &why)
 	c.why.Actions = append(c.why.Actions, why)
 	return a
-}
-
-// image sets the image of an action that fetches one: the one in its environment, or else the
-// machine's image. variable and digest are its variables.
-func (c *checker) image(path string, env environment, variable, digest string) {
-	d := c.data
-	if env.values[variable] == "" {
-		if d.Image == nil {
-			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set %s",
-				d.Machine.Name, variable),
-				"writes the machine's image, but machine %q has none", d.Machine.Name)
-			return
-		}
-		env.setDefault(variable, d.ImageURL, "image "+d.Image.Name)
-	}
-	given := env.values[variable]
-	if d.Image != nil && given == d.ImageURL && d.Image.SHA256 != "" {
-		env.setDefault(digest, d.Image.SHA256, "image "+d.Image.Name)
-	}
-
-	u, err := url.Parse(given)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		c.add(path+".environment."+variable, "give a URL that starts with http:// or https://",
-			"%q is not a URL from which the agent can fetch an image", given)
-	}
-}
-
-// diskAlias returns the disk that the template names, or else the first disk that the machine
-// declares.
-func (c *checker) diskAlias() string {
-	alias := ""
-	for i, t := range c.doc.Tasks {
-		for j, s := range t.Actions {
-			for _, key := range action.DiskVariables() {
-				value := s.Environment[key]
-				if value == "" {
-					value = t.Environment[key]
-				}
-				if value == "" || c.declares(t, s, value) {
-					continue
-				}
-
-				path := fmt.Sprintf("tasks[%d].actions[%d].environment.%s", i, j, key)
-				disk := wholeDisk(value)
-				switch {
-				case !strings.HasPrefix(value, "/dev/") || strings.Contains(value, ".."):
-					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk",
-						"invalid path of a disk %q", value)
-				case volumes.MatchString(value):
-					c.add(path, "declare it in the machine's storage, or name a disk",
-						"%q is an array or a logical volume that the storage of the machine does not declare", value)
-				case alias == "":
-					alias, c.why.DiskAlias = disk, path
-				case alias != disk:
-					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk,
-						alias)
-				}
-			}
-		}
-	}
-	if alias == "" && len(c.data.Machine.Disks) > 0 {
-		alias, c.why.DiskAlias = c.data.Machine.Disks[0].Device, "the first disk that the machine declares"
-	}
-	if s := c.data.Machine.Storage; alias == "" && s != nil && len(s.Disks) > 0 {
-		alias, c.why.DiskAlias = s.Disks[0].Device, "the first disk of the machine's storage"
-	}
-	if alias == "" {
-		alias, c.why.DiskAlias = DefaultDisk, "default: neither template nor machine names one"
-	}
-	return alias
-}
-
-// volumes are the paths of md, of the device mapper, and of logical volumes in a folder of their group.
-var volumes = regexp.MustCompile(`^/dev/(md(\d|/)|dm-|mapper/|vg[^/]*/)`)
-
-var partitions = []*regexp.Regexp{
-	regexp.MustCompile(`^(/dev/disk/.+)-part\d+$`),
-	regexp.MustCompile(`^(/dev/(?:nvme\d+n|mmcblk|loop|nbd|md)\d+)p\d+$`),
-	regexp.MustCompile(`^(/dev/(?:sd|vd|xvd|hd)[a-z]+)\d+$`),
-}
-
-// wholeDisk returns the disk of a partition's path. It is the reverse of formatPartition.
-func wholeDisk(path string) string {
-	for _, r := range partitions {
-		if m := r.FindStringSubmatch(path); m != nil {
-			return m[1]
-		}
-	}
-	return path
 }

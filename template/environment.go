@@ -28,6 +28,9 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 		}}
 	}
 
+	if !hasConditions(trees) {
+		c.diskAlias()
+	}
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
@@ -35,7 +38,10 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 				continue // already reported, or unknown without data
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
-			c.variables(at, native, environmentOf(t, s))
+			env := environmentOf(t, s)
+			c.variables(at, native, env)
+			c.literalDevice(at, native, env)
+			c.foreignURL(at, native, env)
 			c.handlerShells(at, s)
 			notes = append(notes, c.unread(at.step+".environment", native, s.Environment)...)
 		}
@@ -82,6 +88,7 @@ func (p place) isLiteral(name, value string) bool {
 // variables checks the variables of one action.
 func (c *checker) variables(at place, native string, env environment) {
 	if digest := action.Describe(native).Digest; digest != "" { // the server knows the digests of its own images
+		env = environment{maps.Clone(env.values), maps.Clone(env.from)}
 		env.setDefault(digest, strings.Repeat("0", 64), "")
 	}
 

@@ -73,10 +73,15 @@ func (c *checker) handlerDisks(path string, s step, disk string) {
 		if err != nil {
 			continue // reported
 		}
+		second := false
 		for _, name := range action.DiskVariables() {
-			if value := h.Environment[name]; value != "" && wholeDisk(value) != disk {
+			if value := h.Environment[name]; value != "" && action.DiskOf(value) != disk {
 				c.add(path+"."+key, "leave out "+name, "%q is a second disk beside %q; a run is bound to one disk", value, disk)
+				second = true
 			}
+		}
+		if err := action.CheckDevice(h.Native, h.Environment, disk); err != nil && !second {
+			c.add(path+"."+key, "see "+actionsPage, "%v", err)
 		}
 	}
 }

@@ -1,10 +1,10 @@
 package template
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 )
@@ -22,17 +22,44 @@ func (c *checker) storage(path string, env environment, alias string) {
 			c.data.Machine.Name)
 		return
 	}
-	if _, err := action.ParseStorage(env.values[action.StorageVariable]); err != nil {
+	storage, err := action.ParseStorage(env.values[action.StorageVariable])
+	if err != nil {
 		return // reported with the other variables
 	}
 	if err := action.CheckStorageDisks(env.values, alias); err != nil {
 		c.add(path+".environment."+action.StorageVariable, "see "+actionsPage, "%v", err)
 	}
+	c.storageOfMachine(path, storage, alias)
+}
+
+// storageOfMachine checks the disks of a storage against what the machine says of its disks: the agent finds the run's disk by
+// the machine's selector, and writes no protected disk.
+func (c *checker) storageOfMachine(path string, s action.Storage, alias string) {
+	m := c.data.Machine
+	for i, d := range s.Disks {
+		field, own := fmt.Sprintf("%s.environment.%s", path, action.StorageVariable), d.Device == alias
+		if slices.ContainsFunc(m.ProtectedDisks, func(p action.DiskID) bool { return p.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}) }) {
+			c.add(field, "remove it from the storage, or from protectedDisks", "disks[%d] (%s) is protected: it is never written", i, d.Device)
+		}
+		sel := m.DiskSelector
+		if sel == nil {
+			continue
+		}
+		bound := action.DiskID{Serial: sel.Serial, WWN: sel.WWN}
+		differs := func(a, b string) bool { return a != "" && b != "" && !strings.EqualFold(a, b) }
+		switch {
+		case own && (differs(d.Serial, bound.Serial) || differs(d.WWN, bound.WWN)):
+			c.add(field, "give it the serial or wwn of the disk selector, or none",
+				"disks[%d] (%s) is the run's disk, and the machine's disk selector names another one", i, d.Device)
+		case !own && bound.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}):
+			c.add(field, "name it as "+alias, "disks[%d] (%s) is the disk that the machine's disk selector names for %s", i, d.Device, alias)
+		}
+	}
 }
 
 // machineStorage returns the machine's storage as JSON; "" if it has none.
 func (c *checker) machineStorage() string {
-	if c.data.Machine.Storage == nil {
+	if c.data == nil || c.data.Machine.Storage == nil {
 		return ""
 	}
 	raw, err := json.Marshal(c.data.Machine.Storage)
@@ -40,50 +67,4 @@ func (c *checker) machineStorage() string {
 		panic(fmt.Sprintf("encoding a storage: %v", err)) // it has strings and numbers only
 	}
 	return string(raw)
-}
-
-// declares reports whether the storage of a step declares an array or a logical volume at device, or
-// a partition of another disk than its first.
-func (c *checker) declares(t task, s step, device string) bool {
-	text := cmp.Or(s.Environment[action.StorageVariable], t.Environment[action.StorageVariable], c.machineStorage())
-	storage, err := action.ParseStorage(text)
-	if err != nil {
-		return false // reported where it is read
-	}
-	disk, _ := storage.Disk(device)
-	return disk != 0 && storage.Declares(device)
-}
-
-// volume gives an action the machine's storage if its disk is a device that the storage declares.
-// disk is the run's. It refuses what the action cannot do there.
-func (c *checker) volume(path, native string, env environment, disk string) {
-	variable := action.DiskVariable(native)
-	device := env.values[variable]
-	own := device == "" || wholeDisk(device) == disk
-	if native == action.Grub2Disk {
-		for _, d := range action.GrubDisks(env.values) {
-			if d != disk && (own || !c.hasDisk(env, d)) {
-				c.add(path+".environment."+action.GrubDisksVariable, "name the run's disk, or those of the storage that holds the system",
-					"%q is a second disk beside %q", d, disk)
-			}
-		}
-	}
-	if own {
-		return
-	}
-
-	if !action.Describe(native).Volumes {
-		c.add(path+".environment."+variable, "name a disk", "%q is part of the machine's storage, and %s needs a disk", device, native)
-		return
-	}
-	if env.values[action.PartitionVariable] != "" {
-		c.add(path+".environment."+action.PartitionVariable, "leave it out", "%s=%q names a file system already", variable, device)
-	}
-	c.storage(path, env, disk)
-}
-
-// hasDisk reports whether the storage of an action has a disk at device.
-func (c *checker) hasDisk(env environment, device string) bool {
-	storage, err := action.ParseStorage(cmp.Or(env.values[action.StorageVariable], c.machineStorage()))
-	return err == nil && slices.ContainsFunc(storage.Disks, func(d action.StorageDisk) bool { return d.Device == device })
 }

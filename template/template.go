@@ -47,6 +47,9 @@ type Template struct {
 	Keys []string
 	// Notes are about variables that are set but never read.
 	Notes inventory.Problems
+	// Unplannable are problems that end each run in its plan. The template may be stored with them, because it is the server
+	// that has to get something, such as an image.
+	Unplannable inventory.Problems
 }
 
 // Data is the data for rendering a template.
@@ -59,6 +62,12 @@ type Data struct {
 	ImageURL string
 	// ImagesURL is the base URL of all images, without a trailing slash.
 	ImagesURL string
+	// Images are the images of this server, by the URL from which the agent fetches them.
+	Images map[string]inventory.Image
+	// RequireDigest refuses images whose digest was not declared (security S18).
+	RequireDigest bool
+	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
+	UploadHosts []string
 	// HardwareMap is added to the data by its keys, as in Tinkerbell.
 	HardwareMap map[string]string
 }
@@ -75,6 +84,8 @@ type Rendered struct {
 	// what it or the installed system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
+	// Warnings are about what is allowed and yet may surprise.
+	Warnings []string `json:",omitempty"`
 	// Explanation describes the origin of all of this.
 	Explanation Explanation `json:"-"`
 }
@@ -133,6 +144,7 @@ func Parse(file string, src []byte) (*Template, error) {
 	c.unwrap()
 	c.structure()
 	t.Notes = c.environments(t.Source, trees)
+	t.Unplannable = c.unplannable
 	problems = append(problems, c.problems...)
 	return t, problems.Err()
 }

@@ -210,12 +210,12 @@ func TestProblems(t *testing.T) {
 		},
 		"file url": {
 			src:  frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n",
-			want: "t:7: tasks[0].actions[0].environment.IMG_URL: \"file:///etc/shadow\" is not a URL", data: true,
+			want: "t:7: tasks[0].actions[0].environment.IMG_URL: reading IMG_URL: want http:// or https:// and a host",
 		},
-		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`, data: true},
+		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`},
 		"no disk": {
 			src:  frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /etc/passwd}}\n",
-			want: "invalid path of a disk", data: true,
+			want: "invalid path of a disk",
 		},
 		"handler of a program": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [sh, -c, 'true']}\n",

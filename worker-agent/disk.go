@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
@@ -44,8 +42,6 @@ type Partition struct {
 	Size   int64  // bytes
 }
 
-var partitionSuffix = regexp.MustCompile(`^(?:-part|p)?([0-9]+)$`)
-
 // target returns the bound disk, if path, an environment variable's value, names it. The disk is
 // found by its identity, never by its name. partition is 0 for the whole disk.
 //
@@ -72,44 +68,28 @@ func (t *attempt) present(ctx context.Context) error {
 	return err
 }
 
+// diskNames returns the paths by which the action calls the bound disk.
+func (t *attempt) diskNames() []string {
+	switch {
+	case t.alias != "":
+		return []string{t.alias}
+	case t.bound != nil:
+		return append([]string{t.bound.Path}, t.bound.ByID...)
+	}
+	return nil
+}
+
 // partitionOf returns the number of the bound disk's partition that path names, or 0 if path names
 // the whole disk.
 func (t *attempt) partitionOf(path string) (int, error) {
 	if path == "" {
 		return 0, nil
 	}
-
-	names := []string{t.alias}
-	if t.alias == "" {
-		names = append([]string{t.bound.Path}, t.bound.ByID...)
+	for _, name := range t.diskNames() {
+		if n, ok := action.PartitionOf(path, name); ok {
+			return n, nil
+		}
 	}
-
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-
-		rest, ok := strings.CutPrefix(path, name)
-		if !ok {
-			continue
-		}
-		if rest == "" {
-			return 0, nil
-		}
-
-		digit := name[len(name)-1] >= '0' && name[len(name)-1] <= '9'
-		m := partitionSuffix.FindStringSubmatch(rest)
-		if m == nil || digit && rest[0] >= '0' && rest[0] <= '9' {
-			continue // /dev/sdaa, /dev/nvme0n10: another disk
-		}
-
-		n, err := strconv.Atoi(m[1])
-		if err != nil || n == 0 {
-			continue
-		}
-		return n, nil
-	}
-
 	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", describe(*t.bound))
 }
 
@@ -165,14 +145,10 @@ func describe(d action.Disk) string {
 	return strings.Join(append(s, fmt.Sprintf("%d bytes", d.Size)), ", ")
 }
 
-// open opens the whole bound disk for writing. variable names the disk.
+// open opens the whole bound disk for writing. variable names the disk: action.CheckDevice has refused a partition.
 func (t *attempt) open(ctx context.Context, variable string) (action.Disk, Device, error) {
-	disk, partition, err := t.target(ctx, variable)
-	if err != nil {
+	if disk, _, err := t.target(ctx, variable); err != nil {
 		return disk, nil, err
-	}
-	if partition != 0 {
-		return disk, nil, fmt.Errorf("opening %s: this action takes a whole disk, not partition %d", disk.Path, partition)
 	}
 	return t.openDisk(ctx, *t.bound)
 }

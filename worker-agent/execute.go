@@ -115,6 +115,9 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	if err := action.CheckCommand(native, as.Action.Command); err != nil {
 		return err
 	}
+	if err := action.CheckDevice(native, t.env, t.diskNames()...); err != nil {
+		return err
+	}
 	t.command = as.Action.Command
 	if action.Writes(native, t.env) {
 		if err := t.present(ctx); err != nil {

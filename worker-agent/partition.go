@@ -62,11 +62,6 @@ func (t *attempt) partition(ctx context.Context, variable string) (disk action.D
 	if disk, number, err = t.target(ctx, variable); err != nil || sel.By == "" {
 		return disk, number, err
 	}
-	if number != 0 {
-		return disk, 0, fmt.Errorf("reading %s=%q: %s=%q names a partition already: give one of the two",
-			action.PartitionVariable, t.env[action.PartitionVariable], variable, t.env[variable])
-	}
-
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
 		return disk, 0, err

@@ -28,9 +28,6 @@ func (t *attempt) syslinux(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if number == 0 {
-		return fmt.Errorf("reading %s: it names no partition", action.SyslinuxPartitionVariable)
-	}
 	part, fstype, err := t.locate(ctx, disk, number)
 	if err != nil {
 		return err

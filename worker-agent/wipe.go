@@ -81,15 +81,7 @@ func (t *attempt) wipeTargets(ctx context.Context) ([]action.Disk, error) {
 	}
 
 	if !all {
-		variable := "DEST_DISK"
-		if t.env["BLOCK_DEVICE"] != "" {
-			variable = "BLOCK_DEVICE"
-		}
-		disk, partition, err := t.target(ctx, variable)
-		if err == nil && partition != 0 {
-			err = fmt.Errorf("opening %s: this action takes a whole disk, not partition %d", disk.Path, partition)
-		}
-		if err != nil {
+		if _, _, err := t.target(ctx, action.DiskVariable(action.Wipe, t.env)); err != nil {
 			return nil, err
 		}
 		return []action.Disk{*t.bound}, nil

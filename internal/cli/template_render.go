@@ -58,7 +58,12 @@ some. Secrets stay references.`,
 		if err != nil {
 			return err
 		}
-		return show(c, a, printRendered)
+		return show(c, a, func(w io.Writer, r api.Rendered) error {
+			for _, warning := range r.Warnings {
+				c.note("warning: %s", inert(warning))
+			}
+			return printRendered(w, r)
+		})
 	})
 }
 

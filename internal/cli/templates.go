@@ -51,6 +51,9 @@ import --help.`,
 		if err != nil {
 			return err
 		}
+		for _, p := range t.Unplannable {
+			c.note("warning: %s", inert(p.String()))
+		}
 
 		in := map[string]string{"name": *name, "source": t.Source}
 		return postAndShow(c, client.Path("templates"), in, text(func(t inventory.Template) string {
@@ -111,7 +114,8 @@ func templateLintCommand(o *options) *cobra.Command {
 		Use: "lint FILE…", Short: "Report everything that is wrong with templates; needs no server", Args: cobra.MinimumNArgs(1),
 		Long: `Report everything that is wrong with templates and can be told without a machine:
 syntax, unknown keys and functions, actions that do not exist, values of
-environments, time-outs, the order of actions. What depends on a machine shows
+environments, time-outs, the order of actions, disks and partitions that an action
+cannot take, files of other servers without a digest. What depends on a machine shows
 "ingot template render FILE --machine M". Needs no server. "-" is standard input.
 
 A variable that its action does not read is a note, not a problem.
@@ -131,6 +135,7 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 				all = append(all, inventory.Problem{File: file, What: inventory.TextOf(err)})
 			default:
 				for _, t := range ts {
+					all = append(all, t.Unplannable...)
 					linted = append(linted, lintedTemplate{t.File, t.Name, append([]string{}, t.Keys...), append([]inventory.Problem{}, t.Notes...)})
 				}
 			}

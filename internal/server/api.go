@@ -55,6 +55,7 @@ func (s *server) newAPI() (*api.API, error) {
 	if _, err := catalog.Read(s.cfg.Images.Catalog); err != nil {
 		return nil, fmt.Errorf("images.catalog: %w", err)
 	}
+	site := s.siteOf()
 	c := api.Config{
 		Stores: api.Stores{
 			Machines: store, Windows: store, Views: store, Templates: store, Images: store, ImageUsers: store,
@@ -69,7 +70,8 @@ func (s *server) newAPI() (*api.API, error) {
 			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: hostnet.LocalURL(s.cfg),
 		},
 		Images: api.ImageConfig{
-			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: s.siteOf().URLOf,
+			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: site.URLOf,
+			BaseURL: site.ImageURL, RequireDigest: site.RequireDigest, UploadHosts: site.UploadHosts,
 		},
 		Space: api.SpaceConfig{
 			DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.records.reserve.State,
