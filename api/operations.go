@@ -125,8 +125,9 @@ func (o *operations) find(ctx context.Context, name string) (inventory.Operation
 
 type listOperations struct {
 	httpapi.Page
-	Type string `query:"type"`
-	Open bool   `query:"open"`
+	Type  string `query:"type"`
+	State string `query:"state"`
+	Open  bool   `query:"open"`
 }
 
 func (o *operations) list(ctx context.Context, q listOperations) (httpapi.List[inventory.Operation], error) {
@@ -134,8 +135,14 @@ func (o *operations) list(ctx context.Context, q listOperations) (httpapi.List[i
 	if err != nil {
 		return httpapi.List[inventory.Operation]{}, err
 	}
+	state, err := parseState(q.State)
+	if err != nil {
+		return httpapi.List[inventory.Operation]{}, err
+	}
 	limit := clampLimit(q.Limit)
-	found, err := o.store.Operations(ctx, inventory.OperationFilter{Type: q.Type, Open: q.Open, RunPage: page, Limit: limit + 1})
+	found, err := o.store.Operations(ctx, inventory.OperationFilter{
+		Type: q.Type, State: state, Open: q.Open, RunPage: page, Limit: limit + 1,
+	})
 	return httpapi.Cut(found, limit, func(o inventory.Operation) string { return runCursor(o.Started, o.Run) }), err
 }
 

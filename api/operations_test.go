@@ -11,6 +11,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -206,4 +207,56 @@ func TestReconcileTakesNewRunsAgain(t *testing.T) {
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	require.NotEmpty(t, intake(), "its record ends in this pass")
 	require.Empty(t, intake())
+}
+
+// TestWaitingIsShown: status and lists find what waits for an operator, and for what.
+func TestWaitingIsShown(t *testing.T) {
+	s := newSite(t)
+	put := func(n int, phase, next string, q *inventory.Question) {
+		name := fmt.Sprintf("m%d", n)
+		if n <= 3 {
+			s.AddMachine(name, fmt.Sprintf("52:54:00:00:01:%02x", n))
+		}
+		require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+			Run: "r" + name, ID: "machine/" + name, Type: workflows.ProvisionType, Machine: name, State: inventory.StatePending, Phase: phase,
+			Message: "power it on now", Next: next, Question: q, Started: s.Clock.Now().Add(time.Duration(n) * time.Second), Updated: s.Clock.Now(),
+		}))
+	}
+	put(1, inventory.PhaseDHCP, "", nil)
+	put(2, inventory.PhasePower, "ingot workflow powered-on m2", nil)
+	asked := s.Clock.Now().Add(-time.Hour).UTC()
+	question := &inventory.Question{ID: "3.bind.1", Text: "the machine has 2 fixed disks", Choices: []string{"retry", "abort"}, Since: asked}
+	put(3, inventory.PhaseWaiting, "ingot workflow decide m3", question)
+	require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{
+		Run: "o1", ID: "genesis/lab", Type: workflows.GenesisType, Name: "lab", State: inventory.StateRunning,
+		Question: &inventory.Question{ID: "relay.1", Text: "the relay is silent", Since: asked}, Next: "ingot operation decide genesis/lab",
+	}))
+
+	st := decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	require.Equal(t, []WaitingStatus{
+		{
+			Name: "m2", Type: "Provision", Run: "rm2", Since: s.Clock.Now().UTC(), Text: "power it on now",
+			Next: "ingot workflow powered-on m2",
+		},
+		{Name: "m3", Type: "Provision", Run: "rm3", Since: asked, Text: question.Text, Next: "ingot workflow decide m3"},
+		{Name: "genesis/lab", Type: "Genesis", Run: "o1", Since: asked, Text: "the relay is silent", Next: "ingot operation decide genesis/lab"},
+	}, st.Waiting)
+	require.False(t, st.MoreWaiting)
+
+	for route, want := range map[string]int{"workflows": 2, "machines": 2, "operations": 1} {
+		for _, word := range []string{"waiting", "WAITING"} {
+			found := decode[httpapi.List[map[string]any]](t, s.do(http.MethodGet, "/v1/"+route+"?state="+word, nil), http.StatusOK)
+			require.Len(t, found.Items, want, route)
+		}
+		a := decode[answer](t, s.do(http.MethodGet, "/v1/"+route+"?state=asleep", nil), http.StatusBadRequest)
+		require.Contains(t, a.Error, "asleep", "a state that does not exist")
+		require.Equal(t, "state", a.Problems[0].Field)
+	}
+
+	for n := 4; n < 4+maxWaiting; n++ {
+		put(n, inventory.PhaseWaiting, "", question)
+	}
+	st = decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	require.Len(t, st.Waiting, maxWaiting+1)
+	require.True(t, st.MoreWaiting)
 }

@@ -22,6 +22,8 @@ type StatusStore interface {
 	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 	KeyCheck(ctx context.Context) error
 	SecretsUnreadable(ctx context.Context) ([]string, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 }
 
 // Process is what only the process knows, not the inventory.
@@ -95,6 +97,9 @@ type Status struct {
 	Panics int64 `json:"panics,omitempty"`
 	// Retrying lists activities of open runs that fail and are retried, at most ten.
 	Retrying []string `json:"retrying,omitempty"`
+	// Waiting lists runs and operations that wait for an operator, at most ten of each; MoreWaiting: there are more.
+	Waiting     []WaitingStatus `json:"waiting,omitempty"`
+	MoreWaiting bool            `json:"moreWaiting,omitempty"`
 	// Restored is the backup from which the site was restored.
 	Restored *RestoredStatus `json:"restored,omitempty"`
 	// Site is this server among its peers, if it has any.
@@ -102,6 +107,16 @@ type Status struct {
 	// Space is the space of DataDir, and of ImageDir if it is on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`
+}
+
+// WaitingStatus is a run or an operation that waits for an operator.
+type WaitingStatus struct {
+	Name  string    `json:"name"` // machine, or the id of an operation
+	Type  string    `json:"type"`
+	Run   string    `json:"run"`
+	Since time.Time `json:"since"`
+	Text  string    `json:"text"`           // what is asked
+	Next  string    `json:"next,omitempty"` // the command that answers
 }
 
 // RestoredStatus says from which backup a site was restored.
@@ -160,6 +175,9 @@ func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: openHeldRuns(r.Held, open)}
 	}
 	if st.Retrying, err = s.readRetrying(ctx, open); err != nil {
+		return st, err
+	}
+	if err := s.readWaiting(ctx, &st); err != nil {
 		return st, err
 	}
 	if s.site != nil {
@@ -244,6 +262,45 @@ func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRu
 	}
 
 	return out, nil
+}
+
+// maxWaiting limits the waiting runs in the status, and the waiting operations.
+const maxWaiting = 10
+
+// readWaiting adds to st who waits for an operator.
+func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
+	oldest := inventory.RunPage{Oldest: true}
+	runs, err := s.store.Workflows(ctx, inventory.WorkflowFilter{
+		State: inventory.FilterWaiting, RunPage: oldest, Limit: maxWaiting + 1,
+	})
+	if err != nil {
+		return err
+	}
+	operations, err := s.store.Operations(ctx, inventory.OperationFilter{
+		State: inventory.FilterWaiting, RunPage: oldest, Limit: maxWaiting + 1,
+	})
+	if err != nil {
+		return err
+	}
+
+	st.MoreWaiting = len(runs) > maxWaiting || len(operations) > maxWaiting
+	for _, w := range runs[:min(len(runs), maxWaiting)] {
+		x := WaitingStatus{Name: w.Machine, Type: w.Type, Run: w.Run, Since: w.Updated, Text: w.Message, Next: w.Next}
+		st.Waiting = append(st.Waiting, x.asking(w.Question))
+	}
+	for _, o := range operations[:min(len(operations), maxWaiting)] {
+		x := WaitingStatus{Name: o.ID, Type: o.Type, Run: o.Run, Since: o.Updated, Text: o.Message, Next: o.Next}
+		st.Waiting = append(st.Waiting, x.asking(o.Question))
+	}
+	return nil
+}
+
+// asking returns w with what q asks; q is nil if the operator only has to press a button.
+func (w WaitingStatus) asking(q *inventory.Question) WaitingStatus {
+	if q != nil {
+		w.Since, w.Text = q.Since, q.Text
+	}
+	return w
 }
 
 // keyState says whether stored secrets can be opened.

@@ -65,7 +65,11 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineV
 	if err != nil {
 		return empty, err
 	}
-	f := inventory.MachineFilter{Labels: labels, State: q.State, After: q.After, Descending: descending}
+	state, err := parseState(q.State)
+	if err != nil {
+		return empty, err
+	}
+	f := inventory.MachineFilter{Labels: labels, State: state, After: q.After, Descending: descending}
 	if q.Limit > 0 {
 		f.Limit = q.Limit + 1 // one more shows whether the list continues
 	}

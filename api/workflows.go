@@ -107,8 +107,11 @@ func clampLimit(asked int) int { return min(cmp.Or(asked, 100), 1000) }
 // list returns a page of runs, newest first unless sort says otherwise.
 func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.List[inventory.Workflow], error) {
 	limit := clampLimit(q.Limit)
-	f := inventory.WorkflowFilter{Machine: q.Machine, State: q.State, Open: q.Open, Limit: limit + 1}
+	f := inventory.WorkflowFilter{Machine: q.Machine, Open: q.Open, Limit: limit + 1}
 	var err error
+	if f.State, err = parseState(q.State); err != nil {
+		return httpapi.List[inventory.Workflow]{}, err
+	}
 	if f.RunPage, err = pageOfRuns(q.Page); err != nil {
 		return httpapi.List[inventory.Workflow]{}, err
 	}
@@ -124,6 +127,17 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 		found[i] = w.views.summarize(found[i])
 	}
 	return httpapi.Cut(found, limit, func(w inventory.Workflow) string { return runCursor(w.Started, w.Run) }), nil
+}
+
+// parseState returns the state that a filter names in upper or lower case, or [inventory.FilterWaiting]; "" for no filter.
+func parseState(asked string) (string, error) {
+	words := append(inventory.States(), inventory.FilterWaiting)
+	for _, word := range append(words, "") {
+		if strings.EqualFold(word, asked) {
+			return word, nil
+		}
+	}
+	return "", inventory.Invalid("state", "one of "+strings.Join(words, ", "), "invalid value %q", asked)
 }
 
 // pageOfRuns returns where the requested page of runs or operations begins.

@@ -101,7 +101,9 @@ func (s OperationStep) Worked(now time.Time) time.Duration {
 type OperationFilter struct {
 	ID   string // workflow id
 	Type string
-	Open bool // only those that are not final
+	// State is the state, or FilterWaiting for those with an open question.
+	State string
+	Open  bool // only those that are not final
 	RunPage
 	Limit int // 0 = 100
 }

@@ -54,6 +54,16 @@ const (
 	StateCancelled = "CANCELLED"
 )
 
+// States lists all states of a workflow.
+func States() []string {
+	return []string{
+		StatePreparing, StatePending, StateRunning, StatePost, StateSuccess, StateFailed, StateTimeout, StateCancelled,
+	}
+}
+
+// FilterWaiting stands in filters for the runs and operations that wait for an operator, whatever their state.
+const FilterWaiting = "waiting"
+
 // LegacyState returns the state's name in Tinkerbell before v0.25.
 func LegacyState(s string) string {
 	switch s {
@@ -267,8 +277,8 @@ type BootDevice struct {
 // WorkflowFilter narrows a list of workflow records; zero fields do not count.
 type WorkflowFilter struct {
 	Machine string
-	State   string
-	Open    bool // only those that are not final
+	State   string // or FilterWaiting: Workflow.AwaitsPerson
+	Open    bool   // only those that are not final
 	// Labels are carried by the machine, all of them.
 	Labels map[string]string
 	RunPage
@@ -288,7 +298,7 @@ type RunPage struct {
 // MachineFilter narrows a list of machines; zero fields do not count.
 type MachineFilter struct {
 	Labels     map[string]string // all of them
-	State      string            // of the shown run: MachineState
+	State      string            // of the shown run, as in WorkflowFilter
 	After      string            // only machines whose name comes after this one
 	Descending bool              // by name, the last first
 	Limit      int               // 0 = all

@@ -202,13 +202,10 @@ func labelFilter() filter {
 	return filter{name: "label", usage: "only of machines with all of these labels: rack=a1,role=db"}
 }
 
-// stateFilter is the flag of a list of runs, or of machines by their last run.
+// stateFilter is the flag of a list of runs or operations, or of machines by their last run.
 func stateFilter(usage string) filter {
-	words := []string{
-		inventory.StatePreparing, inventory.StatePending, inventory.StateRunning, inventory.StatePost,
-		inventory.StateSuccess, inventory.StateFailed, inventory.StateTimeout, inventory.StateCancelled,
-	}
-	return filter{name: "state", usage: usage + ": " + strings.Join(words, ", "), words: words}
+	words := append(inventory.States(), inventory.FilterWaiting)
+	return filter{name: "state", usage: usage + ", or waiting for an operator: " + strings.Join(words, ", "), words: words}
 }
 
 // addFilters adds flags and returns a function that reads them.

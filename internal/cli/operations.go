@@ -63,6 +63,7 @@ func operationListCommand(o *options) *cobra.Command {
 		route: client.Path("operations"),
 		filters: []filter{
 			{name: "type", usage: "only of this type: Genesis, Migrate or Recover"},
+			stateFilter("only in this state"),
 			{name: "open", usage: "only those that are not over", set: true},
 		},
 		sort:  "started",
@@ -119,8 +120,8 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 	}
 	if q := x.Question; q != nil {
 		printQuestionText(w, q, x.Message)
-		printChoices(w, q, func(choice string) string {
-			return fmt.Sprintf("ingot operation decide %s --question %s --choice %s", x.ID, q.ID, choice)
+		printChoices(w, q, func(choice string) []string {
+			return []string{fmt.Sprintf("ingot operation decide %s --question %s --choice %s", x.ID, q.ID, choice)}
 		})
 	}
 

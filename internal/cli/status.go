@@ -57,6 +57,13 @@ func statusFields(t *table, s api.Status) {
 
 	t.field("machines", s.Machines)
 	t.field("open runs", s.OpenWorkflows)
+	for _, w := range s.Waiting {
+		t.field("waits", fmt.Sprintf("%s, %s: %s", w.Name, human.Ago(w.Since), shorten(inert(firstLine(w.Text)), 200)))
+		t.field("answer", w.Next)
+	}
+	if s.MoreWaiting {
+		t.field("waits", "more: ingot workflow list --state waiting")
+	}
 
 	if r := s.Restored; r != nil {
 		t.field("restored", fmt.Sprintf("from the backup of %s, %s", human.Time(r.Taken), human.Ago(r.At)))

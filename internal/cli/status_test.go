@@ -40,3 +40,17 @@ func TestStatusNamesASecondDHCPServer(t *testing.T) {
 	require.Contains(t, out.String(), "another server of Ingot, 10.10.20.67, answers clients (eth1)")
 	require.NotContains(t, out.String(), "\x1b")
 }
+
+// The status names who waits, for what, and the command that answers.
+func TestStatusShowsWhoWaits(t *testing.T) {
+	var out bytes.Buffer
+	tab := newTable(&out)
+	statusFields(tab, api.Status{Waiting: []api.WaitingStatus{
+		{Name: "node-1", Since: time.Now(), Text: "disk \x1b[2Jholds ext4\nmore", Next: "ingot workflow decide node-1 --choice retry"},
+	}, MoreWaiting: true})
+	require.NoError(t, tab.flush())
+	require.Regexp(t, `waits: +node-1, .*: disk .*holds ext4`, out.String())
+	require.Regexp(t, `answer: +ingot workflow decide node-1 --choice retry`, out.String())
+	require.Contains(t, out.String(), "more: ingot workflow list --state waiting")
+	require.NotContains(t, out.String(), "\x1b")
+}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -248,15 +247,32 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 		}
 	}
 
-	printChoices(w, q, func(choice string) string {
+	printChoices(w, q, func(choice string) []string {
 		line := fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", x.Machine, q.ID, choice)
 		if choice == workflows.Retry && len(q.Disks) > 0 {
-			line += " " + cmp.Or(diskFlag(q.Disks[0]), "--disk-serial SERIAL") + "   # or another disk of the list"
+			return diskChoices(line, q.Disks)
 		}
-		return line
+		return []string{line}
 	})
 
 	return nil
+}
+
+// maxDiskChoices is how many disks are offered by a command each.
+const maxDiskChoices = 8
+
+// diskChoices returns a command for each disk that can be written.
+func diskChoices(line string, disks []action.Disk) []string {
+	var lines []string
+	for _, d := range disks {
+		if flag := diskFlag(d); flag != "" && !d.ReadOnly {
+			lines = append(lines, line+" "+flag)
+		}
+	}
+	if len(lines) == 0 || len(lines) > maxDiskChoices {
+		return []string{line + " --disk-serial SERIAL   # of the disk to write"}
+	}
+	return lines
 }
 
 // printQuestionText prints a question, unless message already contains its text.
@@ -266,10 +282,12 @@ func printQuestionText(w io.Writer, q *inventory.Question, message string) {
 	}
 }
 
-// printChoices prints a command for each choice of a question.
-func printChoices(w io.Writer, q *inventory.Question, command func(choice string) string) {
+// printChoices prints the commands of each choice of a question.
+func printChoices(w io.Writer, q *inventory.Question, commands func(choice string) []string) {
 	fmt.Fprintf(w, "\nasked since %s; answer with one of\n", human.Time(q.Since))
 	for _, choice := range q.Choices {
-		fmt.Fprintf(w, "  %s\n", command(choice))
+		for _, command := range commands(choice) {
+			fmt.Fprintf(w, "  %s\n", command)
+		}
 	}
 }

@@ -49,7 +49,9 @@ func (s *Store) Operations(ctx context.Context, f inventory.OperationFilter) ([]
 	q := selection{query: "SELECT doc FROM operation WHERE true"}
 	q.where(f.ID != "", "id = ?", f.ID)
 	q.where(f.Type != "", "kind = ?", f.Type)
-	q.where(f.Open, "final = 0")
+	q.where(f.Open || f.State == inventory.FilterWaiting, "final = 0")
+	q.where(f.State == inventory.FilterWaiting, "json_extract(doc, '$.question') IS NOT NULL")
+	q.where(f.State != "" && f.State != inventory.FilterWaiting, "json_extract(doc, '$.state') = ?", f.State)
 	q.pageOfRuns(f.RunPage, f.Limit)
 	out, err := listDocs[inventory.Operation](ctx, s.ro, q.query, q.args...)
 	return out, wrap(err, "listing operations")

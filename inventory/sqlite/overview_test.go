@@ -58,6 +58,31 @@ func TestOpenWork(t *testing.T) {
 		{Count: 1, Type: "Decommission", Machine: "m9", Phase: "waiting-for-person", About: "manual-off", Since: asked},
 		{Count: 1, Type: "Recover", Name: "a", About: "step", Since: asked},
 	}, got)
+
+	// The same runs are found by the filter, and no others.
+	require.NoError(
+		t,
+		w.PutOperation(ctx, inventory.Operation{Run: "o2", ID: "recover/b", Type: inventory.TypeRecover, State: inventory.StateRunning}),
+	)
+	runs, err := w.Workflows(ctx, inventory.WorkflowFilter{State: inventory.FilterWaiting})
+	require.NoError(t, err)
+	var waiting []string
+	for _, r := range runs {
+		require.True(t, r.AwaitsPerson(), r.Run)
+		waiting = append(waiting, r.Run)
+	}
+	require.ElementsMatch(t, []string{"r2", "r3", "r4", "r7", "r8", "r9"}, waiting)
+	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m6", 6)}, false, "test"))
+	names, err := w.MachineNames(ctx, inventory.MachineFilter{State: inventory.FilterWaiting})
+	require.NoError(t, err)
+	require.Equal(t, []string{"m2"}, names)
+	operations, err := w.Operations(ctx, inventory.OperationFilter{State: inventory.FilterWaiting})
+	require.NoError(t, err)
+	require.Len(t, operations, 1)
+	require.Equal(t, "o1", operations[0].Run)
+	operations, err = w.Operations(ctx, inventory.OperationFilter{State: inventory.StateSuccess})
+	require.NoError(t, err)
+	require.Empty(t, operations)
 }
 
 func TestOpenWindows(t *testing.T) {

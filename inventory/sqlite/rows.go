@@ -131,6 +131,16 @@ func (s *selection) where(wanted bool, condition string, args ...any) {
 	}
 }
 
+// whereState selects runs of a state, or for [inventory.FilterWaiting] those of Workflow.AwaitsPerson that are not over. table
+// is the name of the table workflow in the query.
+func (s *selection) whereState(table, state string) {
+	waiting := state == inventory.FilterWaiting
+	s.where(state != "" && !waiting, table+".state = ?", state)
+	s.where(waiting, table+".final = 0 AND (json_extract("+table+".doc, '$.phase') = ? OR "+
+		"json_extract("+table+".doc, '$.phase') = ? AND coalesce(json_extract("+table+".doc, '$.next'), '') <> '')",
+		inventory.PhaseWaiting, inventory.PhasePower)
+}
+
 // page adds the order and the limit.
 func (s *selection) page(order string, limit int) {
 	s.query += " ORDER BY " + order + " LIMIT ?"

@@ -77,7 +77,7 @@ const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_
 // MachineNames returns the names of the machines that f selects, by name.
 func (s *Store) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
 	q := selection{query: "SELECT m.name FROM machine m " + joinShownRun + " WHERE true"}
-	q.where(f.State != "", "w.state = ?", f.State)
+	q.whereState("w", f.State)
 	for k, v := range f.Labels {
 		q.where(true, hasLabel, k, v)
 	}

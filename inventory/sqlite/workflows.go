@@ -102,7 +102,7 @@ func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any)
 func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
 	q := selection{query: "SELECT doc, started FROM workflow WHERE true"}
 	q.where(f.Machine != "", "machine = ?", f.Machine)
-	q.where(f.State != "", "state = ?", f.State)
+	q.whereState("workflow", f.State)
 	q.where(f.Open, "final = 0")
 	for k, v := range f.Labels {
 		q.where(true, "EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine AND "+hasLabel+")", k, v)
