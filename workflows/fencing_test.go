@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -396,4 +397,43 @@ func (w *world) act(activity any, args ...any) error {
 	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{&activities.Errors{}}})
 	_, err := env.ExecuteActivity(activity, args...)
 	return err
+}
+
+// TestDecisionForADiskThatIsNotThere is refused as an update, names the disks, and leaves the question open.
+func TestDecisionForADiskThatIsNotThere(t *testing.T) {
+	w := newWorld(t, nil)
+	w.disks = []action.Disk{
+		{Path: "/dev/sda", Serial: "S1", Size: 1 << 30, Blank: true},
+		{Path: "/dev/sdb", WWN: "0x5", Size: 1 << 30, Blank: true},
+		{Path: "/dev/sdc", Serial: "S3", Size: 1 << 30, ReadOnly: true},
+	}
+	var refused []string
+	w.answer = func(q inventory.Question) *workflows.Decision {
+		if len(w.asked) > 1 {
+			return nil // a refused decision asked again: abort
+		}
+		require.True(t, strings.HasSuffix(w.last.Next, "--choice retry --disk-serial SERIAL"), w.last.Next)
+		for i, d := range []workflows.Decision{
+			{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "NOPE"}},
+			{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "S3"}},
+			{Choice: workflows.Abort, DiskSelector: &inventory.DiskSelector{Serial: "S1"}},
+		} {
+			d.Question = q.ID
+			w.after(time.Minute, func() {
+				u := &updated{rejected: func(err error) { refused = append(refused, err.Error()) }}
+				w.env.UpdateWorkflow(workflows.UpdateDecide, fmt.Sprint(q.ID, i), u, d)
+			})
+		}
+		return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{WWN: "0x5"}}
+	}
+	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Len(t, w.asked, 1, "a refused decision asks no second question")
+	require.Len(t, refused, 3)
+	for _, text := range refused[:2] {
+		require.Contains(t, text, `no disk matches the disk selector; the machine has /dev/sda serial "S1", /dev/sdb wwn "0x5", `+
+			`/dev/sdc serial "S3" (read-only)`)
+	}
+	require.Contains(t, refused[2], `choice "abort" uses no disk`)
+	require.Equal(t, "0x5", w.record().Disk.WWN)
+	w.closed()
 }

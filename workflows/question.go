@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -24,7 +27,7 @@ func newQuestions(ctx workflow.Context, asker string, log func() log.Logger) (*q
 	q := &questions{asker: asker, log: log}
 	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
 		func(_ workflow.Context, d Decision) error { q.answer = &d; return nil },
-		workflow.UpdateHandlerOptions{Validator: q.validate, Description: "Answers the open question of the " + asker})
+		workflow.UpdateHandlerOptions{Validator: q.validateUpdate, Description: "Answers the open question of the " + asker})
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +59,45 @@ func (q *questions) validate(d Decision) error {
 		return fmt.Errorf("invalid choice %q; must be one of %v", d.Choice, q.open.Choices)
 	}
 	return nil
+}
+
+// validateUpdate is validate for an update. It also refuses a selector that names none of the question's disks. A replay does
+// not validate updates again. A signal with such a selector is accepted, because recorded histories contain them: the run
+// asks again.
+func (q *questions) validateUpdate(d Decision) error {
+	if err := q.validate(d); err != nil || d.DiskSelector == nil {
+		return err
+	}
+	switch {
+	case len(q.open.Disks) == 0:
+		return fmt.Errorf("question %q is not about a disk: decide without one", q.open.ID)
+	case d.Choice != Retry:
+		return fmt.Errorf("choice %q uses no disk: decide without one", d.Choice)
+	}
+	if _, reason := activities.Choose(q.open.Disks, d.DiskSelector); reason != "" {
+		return fmt.Errorf("%s; the machine has %s; after a change of disks, choose %s without a disk to have them listed again",
+			reason, nameDisks(q.open.Disks), Retry)
+	}
+	return nil
+}
+
+// nameDisks names disks by what selects them.
+func nameDisks(disks []action.Disk) string {
+	names := make([]string, len(disks))
+	for i, d := range disks {
+		switch {
+		case d.Serial != "":
+			names[i] = fmt.Sprintf("%s serial %q", d.Path, d.Serial)
+		case d.WWN != "":
+			names[i] = fmt.Sprintf("%s wwn %q", d.Path, d.WWN)
+		default:
+			names[i] = d.Path + " without a serial number"
+		}
+		if d.ReadOnly {
+			names[i] += " (read-only)"
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // A prompt is a question with the functions that show it in the record.

@@ -58,6 +58,9 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 		show: func() error {
 			r.record.Question = r.questions.open
 			r.record.Next = fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", r.owner.Machine, q.ID, q.Choices[0])
+			if len(q.Disks) > 0 {
+				r.record.Next += " --disk-serial SERIAL" // a placeholder: serial numbers are text of the machine
+			}
 			return r.showPhase(ctx, inventory.PhaseWaiting, "%s", q.Text)
 		},
 		hide: func(answered bool) error {

@@ -269,6 +269,36 @@ func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
 	require.Contains(t, lines[5], "node-1 after 1m0s  it phoned home")
 }
 
+// While the run waits for an operator, its line is printed once, with the command to use.
+func TestWaitForTheButtonPrintsOneLine(t *testing.T) {
+	x := inventory.Workflow{
+		Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhasePower, Message: "power it on now",
+		Next: "ingot workflow powered-on node-1", Started: time.Now(),
+	}
+	done := x
+	done.State, done.Phase, done.Next, done.Ended = inventory.StateSuccess, inventory.PhaseDone, "", x.Started
+	o := fakeServer(t, runs(t, x, x, done))
+	c, out, _ := newCall(t.Context(), o)
+	w := runWatcher{c: c, last: client.Answer[inventory.Workflow]{Value: x}}
+	for range 2 {
+		over, err := w.look()
+		require.NoError(t, err)
+		require.False(t, over)
+		w.printed = w.printed.Add(-printEvery)
+	}
+	require.Equal(t, 1, strings.Count(out.String(), "power it on now; then: ingot workflow powered-on node-1\n"), "%s", out)
+	require.Equal(t, 1, strings.Count(out.String(), "\n"))
+}
+
+// A run that asks has one way to be ended.
+func TestInterruptedWaitForAnAnswerNamesTheAnswer(t *testing.T) {
+	c, _, errs := newCall(t.Context(), fakeServer(t, runs(t)))
+	x := inventory.Workflow{Run: "r", Machine: "node-1", Question: &inventory.Question{ID: "3.bind.1", Choices: []string{"retry", "abort"}}}
+	require.Error(t, runGoesOn(c, x))
+	require.Contains(t, errs.String(), "ingot workflow decide node-1 --choice abort")
+	require.NotContains(t, errs.String(), "workflow cancel")
+}
+
 // With --output json a program gets the last record and nothing else.
 func TestWaitForPrograms(t *testing.T) {
 	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StateRunning}
@@ -329,7 +359,8 @@ func TestWaitAsks(t *testing.T) {
 	require.Error(t, waitForRun(c, "r"))
 	for _, want := range []string{
 		"gpt, ext4", "--disk-serial S1", "--disk-wwn 0x5000",
-		"ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-serial S1", "ingot workflow decide node-1 --question 3.bind.1 --choice abort",
+		"ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-serial S1\n",
+		"ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-wwn 0x5000\n", "ingot workflow decide node-1 --question 3.bind.1 --choice abort",
 	} {
 		require.Contains(t, out.String(), want)
 	}

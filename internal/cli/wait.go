@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
 )
 
 const (
@@ -89,8 +91,11 @@ func waitForRun(c *call, run string) error {
 // runGoesOn prints, after Ctrl-C, that the run continues and how to end it.
 func runGoesOn(c *call, last inventory.Workflow) error {
 	name := cmp.Or(last.Machine, last.Run)
-	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\n"+
-		"End it with:                       ingot workflow cancel %s", name, name)
+	end := "ingot workflow cancel " + name
+	if q := last.Question; q != nil && slices.Contains(q.Choices, workflows.Abort) {
+		end = fmt.Sprintf("ingot workflow decide %s --choice %s", name, workflows.Abort)
+	}
+	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\nEnd it with:                       %s", name, end)
 	return reported{context.Canceled}
 }
 
@@ -152,7 +157,8 @@ func (w *runWatcher) look() (over bool, err error) {
 	}
 
 	fixed, moving := w.describe(a.Value)
-	if fixed != w.line || time.Since(w.printed) >= printEvery {
+	// While the run waits for the operator nothing moves, so the line is not repeated.
+	if fixed != w.line || !a.Value.AwaitsPerson() && time.Since(w.printed) >= printEvery {
 		w.print("%s", fixed+moving)
 	}
 
@@ -201,7 +207,10 @@ func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 		return fixed, moving
 	}
 
-	return strings.TrimRight(fixed+firstLine(x.Message), " "), ""
+	if fixed += firstLine(x.Message); x.AwaitsPerson() && x.Question == nil {
+		fixed += "; then: " + x.Next
+	}
+	return strings.TrimRight(fixed, " "), ""
 }
 
 // printEnd prints how a run ended.
