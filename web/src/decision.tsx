@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import type { Disk, Question, Selector } from "./types";
+import { Command } from "./command";
 import { Ask, RefusedNote, useRequests } from "./request";
 import { ago, at, bytes } from "./text";
 
@@ -12,6 +13,22 @@ export function selectorOf(d: Disk, disks: Disk[]): Selector | undefined {
   if (d.serial && d.model && alone((o) => o.serial === d.serial && o.model === d.model)) return { serial: d.serial, model: d.model };
   return undefined;
 }
+
+/** What the server's command has where the disk belongs. */
+const placeholder = "--disk-serial SERIAL";
+
+const quoted = (s: string) => (/^[\w.:@%+=/-]+$/.test(s) ? s : `'${s.replaceAll("'", `'\\''`)}'`);
+
+/** Returns the command with the chosen disk, or "" if the command line has no flag for this selector. */
+export function commandFor(next: string, s: Selector | undefined): string {
+  if (!s || !next.includes(placeholder)) return next;
+  if (s.model) return "";
+  const flag = s.serial ? `--disk-serial ${quoted(s.serial)}` : s.wwn ? `--disk-wwn ${quoted(s.wwn)}` : `--disk-by-id ${quoted(s.byID ?? "")}`;
+  return next.replace(placeholder, () => flag);
+}
+
+/** Reports whether a question can be answered by abort, which then is the one way to end what asks. */
+export const offersAbort = (q: Question | null | undefined) => q?.choices?.includes("abort") ?? false;
 
 /** Says what is on a disk. */
 export function holds(d: Disk): string {
@@ -29,8 +46,11 @@ const choices: Record<string, { label: string; sure?: string; note?: string; kin
   abort: { label: "Abort", sure: "Abort", note: "End it as failed?" },
 };
 
-/** Shows a question to the operator; send returns the answer to the run or operation that asks. */
-export function Decision({ question: q, now, send }: { question: Question; now: number; send: (choice: string, s?: Selector) => Promise<unknown> }) {
+/**
+ * Shows a question to the operator; send returns the answer to the run or operation that asks, and next is the command that
+ * answers it.
+ */
+export function Decision({ question: q, now, next, send }: { question: Question; now: number; next?: string; send: (choice: string, s?: Selector) => Promise<unknown> }) {
   const requests = useRequests();
   const [picked, setPicked] = useState(-1);
   const [answered, setAnswered] = useState("");
@@ -43,6 +63,7 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
       setAnswered(s ? `write to ${disk?.serial ?? disk?.path ?? "the disk"}` : (choices[choice]?.label ?? choice));
     });
   const offered = q.choices ?? [];
+  const command = commandFor(next ?? "", selector);
   return (
     <section class="decision" aria-labelledby={`question-${q.id}`} data-question={q.id}>
       <h3 id={`question-${q.id}`}>Waits for your decision</h3>
@@ -100,6 +121,11 @@ export function Decision({ question: q, now, send }: { question: Question; now: 
         </div>
       )}
       <RefusedNote requests={requests} />
+      {command && (
+        <div class="next">
+          <span class="quiet">Next</span> <Command text={command} />
+        </div>
+      )}
       {at(q.since) > 0 && <p class="quiet">asked {ago(at(q.since), now)}; its time limit does not run</p>}
     </section>
   );

@@ -1,7 +1,7 @@
 import { api } from "./api";
 import type { Operation, OperationStep } from "./types";
 import { Command } from "./command";
-import { Decision } from "./decision";
+import { Decision, offersAbort } from "./decision";
 import { Ask, RefusedNote, useRequests } from "./request";
 import { web } from "./header";
 import { linkTo, Sign } from "./machines";
@@ -53,14 +53,14 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
           <Sign tone={t} /> {ended(o) ? outcome(o) : t === "waiting" ? "Waits for you" : `Step ${o.step ?? ""}`}
         </p>
         {o.message && !o.question && <p class={t === "failed" ? "text failure" : "text"} data-message>{o.message}</p>}
-        {o.question && !ended(o) && <Decision key={o.question.id} question={o.question} now={now} send={(choice) => api.decideOperation(o.run, o.question!.id, choice)} />}
+        {o.question && !ended(o) && <Decision key={o.question.id} question={o.question} now={now} next={o.next} send={(choice) => api.decideOperation(o.run, o.question!.id, choice)} />}
         {!o.question && !ended(o) && (o.steps ?? []).map((s) => <Awaited key={s.name} step={s} store={store} now={now} />)}
-        {o.next && (
+        {o.next && !(o.question && !ended(o)) && (
           <div class="next">
             <span class="quiet">Next</span> <Command text={o.next} />
           </div>
         )}
-        {!ended(o) && (
+        {!ended(o) && !offersAbort(o.question) && (
           <div class="buttons">
             <Ask choice="cancel" label="Cancel" sure="End it" note="Steps that are done stay done." disabled={requests.busy !== ""} onDo={() => requests.run("cancel", () => api.cancelOperation(o.run))} />
           </div>

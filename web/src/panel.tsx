@@ -2,7 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { api } from "./api";
 import type { Event, MachineView, Workflow } from "./types";
 import { Command } from "./command";
-import { Decision } from "./decision";
+import { Decision, offersAbort } from "./decision";
 import { Ask, RefusedNote, useRequests } from "./request";
 import { Install } from "./install";
 import { Log } from "./log";
@@ -134,8 +134,8 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
             </p>
           ))}
         {w?.message && t !== "waiting" && <p class={t === "failed" ? "text failure" : "text"} data-message>{w.message}</p>}
-        {w && t === "waiting" && (w.question ? <Decision key={w.question.id} question={w.question} now={now} send={(choice, s) => api.decide(w.run, w.question!.id, choice, s)} /> : <p class="text">{w.message}</p>)}
-        {w?.next && (
+        {w && t === "waiting" && (w.question ? <Decision key={w.question.id} question={w.question} now={now} next={w.next} send={(choice, s) => api.decide(w.run, w.question!.id, choice, s)} /> : <p class="text">{w.message}</p>)}
+        {w?.next && !(t === "waiting" && w.question) && (
           <div class="next">
             <span class="quiet">Next</span> <Command text={w.next} />
           </div>
@@ -167,7 +167,7 @@ function RunButtons({ machine: m, workflow: w }: { machine: MachineView; workflo
   const power = !isOver(w) && w.phase === "power" && manual(m);
   const retry = isOver(w) && w.state !== "SUCCESS" && !w.supersededBy;
   const done = w.type !== "Decommission" && (w.actions ?? []).some((a) => a.state === "SUCCESS");
-  const cancel = !isOver(w) && own && w.phase !== "disarm";
+  const cancel = !isOver(w) && own && w.phase !== "disarm" && !offersAbort(w.question);
   if (!power && !retry && !cancel) return null;
   return (
     <>

@@ -8,6 +8,7 @@ const load = async (name) => (await runnerImport(new URL(`../src/${name}`, impor
 const { PowerOn } = await load("power.tsx");
 const { Install } = await load("install.tsx");
 const { MachinePanel } = await load("panel.tsx");
+const { OperationPanel } = await load("operations.tsx");
 const { Log } = await load("log.tsx");
 
 class Element {
@@ -206,4 +207,41 @@ test("an action without a log is not asked for it again", async () => {
   await mount(Log, { workflow: { ...ended, actions: [{ name: "write", state: "FAILED" }] } });
   await pass(20_000);
   assert.equal(times(`GET ${logs}`), 1);
+});
+
+const asking = {
+  run: "r", machine: "m", type: "Provision", state: "PENDING", phase: "waiting-for-person", started: "2026-01-01T00:00:00Z", actions: [],
+  next: "ingot workflow decide m --question 3.bind.1 --choice retry --disk-serial SERIAL",
+  question: {
+    id: "3.bind.1", text: "the machine has 2 fixed disks and no disk selector", choices: ["retry", "abort"],
+    disks: [{ path: "/dev/sda", serial: "S1", size: 1e12 }, { path: "/dev/sdb", serial: "it's", size: 1e12 }, { path: "/dev/sdc", wwn: "0x5", size: 1e12 }],
+  },
+};
+
+test("the command of a question has the chosen disk, and a question is ended in one way", async () => {
+  answers[`${machine}/workflow`] = () => [200, asking];
+  answers[machine] = () => [200, idle.machine];
+  const page = await mount(MachinePanel, { machine: { name: "m", workflow: asking }, store, now: 0 });
+  const commands = () => root.all((n) => n.localName === "code").map((n) => n.text).filter((c) => c.includes("decide"));
+  assert.deepEqual(commands(), [asking.next]);
+  const choose = (i) => page.send(root.all((n) => n.localName === "input")[i], "change");
+  await choose(0);
+  assert.deepEqual(commands(), [asking.next.replace("SERIAL", "S1")]);
+  await choose(1);
+  assert.deepEqual(commands(), [asking.next.replace("SERIAL", "'it'\\''s'")]);
+  await choose(2);
+  assert.deepEqual(commands(), [asking.next.replace("serial SERIAL", "wwn 0x5")]);
+  assert.ok(page.find("data-choice", "abort"));
+  assert.ok(!page.find("data-choice", "cancel"));
+});
+
+const operation = { run: "o", id: "genesis/lab", type: "Genesis", name: "lab", state: "RUNNING", steps: [], question: { id: "relay.1", text: "the relay does not answer", choices: ["retry", "abort"] }, next: "ingot operation decide genesis/lab --question relay.1 --choice retry" };
+
+test("an operation that asks is ended in one way too", async () => {
+  const page = await mount(OperationPanel, { operation, store, now: 0 });
+  assert.ok(page.find("data-choice", "abort"));
+  assert.ok(!page.find("data-choice", "cancel"));
+  assert.equal(root.text.split(operation.next).length, 2);
+  await page.show({ operation: { ...operation, question: undefined, next: undefined }, store, now: 0 });
+  assert.ok(page.find("data-choice", "cancel"));
 });
