@@ -86,7 +86,7 @@ func (p *amt) run(ctx context.Context, command func(context.Context) error) erro
 		defer cancel()
 		err := command(limited)
 		if err != nil && limited.Err() != nil && ctx.Err() == nil {
-			return fmt.Errorf("AMT took longer than %s: %w", amtTime, inventory.ErrUnreachable)
+			return silentError{fmt.Sprintf("AMT, within %s", amtTime), err}
 		}
 		return err
 	})

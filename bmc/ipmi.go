@@ -249,11 +249,11 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case ctx.Err() != nil:
 		return text, ctx.Err()
 	case limited.Err() != nil:
-		return text, fmt.Errorf("ipmitool took longer than %s: %w", commandTime, inventory.ErrUnreachable)
+		return text, silentIPMI(p.bmc.ListenPort(), fmt.Sprintf("ipmitool took longer than %s", commandTime))
 	case err != nil && noIPMI2.MatchString(text):
 		return text, judgeIPMI2(ctx, p.bmc.Host, p.bmc.ListenPort(), clip(meaning(text)))
 	case err != nil:
-		return text, classify(text, err)
+		return text, classify(text, p.bmc.ListenPort(), err)
 	}
 
 	return text, nil
@@ -298,6 +298,9 @@ func clip(s string) string {
 	return line
 }
 
+// noAnswer matches what ipmitool writes when nothing came back from the BMC.
+var noAnswer = regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`)
+
 // kinds maps ipmitool's messages to errors. The first match is used.
 var kinds = []struct {
 	re     *regexp.Regexp
@@ -316,20 +319,25 @@ var kinds = []struct {
 	},
 	{regexp.MustCompile(`(?i)unable to read password`), inventory.ErrRefused, "the BMC has no password: set one"},
 	{
-		regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`),
-		inventory.ErrUnreachable, "",
+		regexp.MustCompile(`(?i)no response from RAKP`), inventory.ErrUnreachable,
+		"the BMC does not answer the log-in: check user and cipherSuite of the BMC",
 	},
+	{noAnswer, inventory.ErrUnreachable, ""},
 	{
 		regexp.MustCompile(`(?i)invalid command|invalid data field|not supported|rsp=0xc[1-c]|rsp=0xd[4-6]`),
 		inventory.ErrUnsupported, "",
 	},
 }
 
-func classify(out string, err error) error {
+// classify returns the error for what ipmitool wrote before it ended with err. port is the BMC's.
+func classify(out string, port int, err error) error {
 	said := meaning(out)
 	for _, k := range kinds {
 		if !k.re.MatchString(said) {
 			continue
+		}
+		if k.re == noAnswer {
+			return silentIPMI(port, said)
 		}
 		if k.remedy != "" {
 			said = clip(said) + " (" + k.remedy + ")"
@@ -337,4 +345,10 @@ func classify(out string, err error) error {
 		return fmt.Errorf("%s: %w", clip(said), k.kind)
 	}
 	return fmt.Errorf("ipmitool: %s: %w", clip(said), err)
+}
+
+// silentIPMI returns a silentError; said is what ipmitool wrote.
+func silentIPMI(port int, said string) error {
+	how := fmt.Sprintf("IPMI, UDP port %d; check its address and that IPMI over LAN is enabled", port)
+	return silentError{how, errors.New(clip(said))}
 }

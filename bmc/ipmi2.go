@@ -46,7 +46,7 @@ func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("the BMC did not answer ipmitool's first packet (ipmitool: %s): %w", said, inventory.ErrUnreachable)
+	return silentIPMI(port, said)
 }
 
 // askIPMI2 asks whether the BMC at address speaks IPMI 2.0. It waits at most

@@ -198,7 +198,7 @@ func (t *redfishTransport) failed(err error, login bool) {
 	case untrusted != nil:
 		t.cause, t.lost = untrusted, false // nothing was sent
 	default:
-		t.cause, t.lost = fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err)), t.lost || login
+		t.cause, t.lost = requestLost("Redfish", err), t.lost || login
 	}
 }
 

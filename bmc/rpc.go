@@ -158,7 +158,7 @@ func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		if t.cause = judgeTLS(err); t.cause == nil && errors.Is(err, inventory.ErrInvalid) {
 			t.cause = bare(err) // its address is outside the networks of BMCs
 		} else if t.cause == nil {
-			t.cause = fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
+			t.cause = fmt.Errorf("the service for its power: %w", requestLost("HTTP", err))
 		}
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	client := bmclib.NewClient(b.Host, b.User, "", bmclib.WithRegistry(registry),
 		bmclib.WithPerProviderTimeout(operationTime))
 	if err := client.Open(ctx); err != nil {
-		return fmt.Errorf("%s: %s: %w", what, name, p.cause(err))
+		return describeFailure(what, name, p.cause(err))
 	}
 	defer func() {
 		if err := client.Close(context.WithoutCancel(ctx)); err != nil {
@@ -81,7 +81,11 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	err = do(&session{d: d, client: client, provider: p})
 	d.cfg.Log.Debug("bmc", "host", b.Host, "what", what, "took", time.Since(began), "error", err)
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", what, name, err)
+		var s silentError
+		if errors.As(err, &s) {
+			d.cfg.Log.Debug("a BMC does not answer", "host", b.Host, "cause", s.cause)
+		}
+		return describeFailure(what, name, err)
 	}
 	return nil
 }

@@ -349,7 +349,7 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 	case untrusted != nil:
 		return 0, nil, nil, untrusted
 	case err != nil:
-		return 0, nil, nil, fmt.Errorf("%w: %w", inventory.ErrUnreachable, bare(err))
+		return 0, nil, nil, requestLost("AMT", err)
 	case len(text) > maxAnswer:
 		return 0, nil, nil, fmt.Errorf("the answer has more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
 	}
