@@ -1,9 +1,14 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+
+	sdktemporal "go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -45,4 +50,48 @@ func NewLog(out io.Writer, format string, level slog.Level) (*slog.Logger, error
 		return slog.New(slog.NewJSONHandler(out, o)), nil
 	}
 	return nil, human.WithKind(fmt.Errorf("invalid --log-format %q; must be text or json", format), inventory.ErrInvalid)
+}
+
+// sdkHandler is the handler for Temporal's SDK. It leaves out what is the same in all lines of a server, and logs the error of
+// an activity that is tried again, such as that of a BMC without an answer, as a warning.
+type sdkHandler struct{ slog.Handler }
+
+// WithAttrs implements [slog.Handler].
+func (h sdkHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	kept := slices.DeleteFunc(slices.Clone(attrs), func(a slog.Attr) bool {
+		switch a.Key {
+		case "Namespace", "TaskQueue", "WorkerID":
+			return true
+		case "Attempt": // of a workflow: the first, unless Temporal has started it again
+			return a.Value.String() == "1"
+		}
+		return false
+	})
+	return sdkHandler{h.Handler.WithAttrs(kept)}
+}
+
+// WithGroup implements [slog.Handler].
+func (h sdkHandler) WithGroup(name string) slog.Handler { return sdkHandler{h.Handler.WithGroup(name)} }
+
+// Handle implements [slog.Handler].
+func (h sdkHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "Activity error." && r.Level == slog.LevelError && isTriedAgain(r) {
+		r.Level = slog.LevelWarn
+		if !h.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// isTriedAgain reports whether the error of an activity that r reports may be retried by Temporal.
+func isTriedAgain(r slog.Record) bool {
+	again := true
+	r.Attrs(func(a slog.Attr) bool {
+		err, ok := a.Value.Any().(error)
+		var final *sdktemporal.ApplicationError
+		again = !ok || !errors.As(err, &final) || !final.NonRetryable()
+		return again
+	})
+	return again
 }

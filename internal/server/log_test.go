@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	sdklog "go.temporal.io/sdk/log"
+	sdktemporal "go.temporal.io/sdk/temporal"
 
+	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -36,4 +40,39 @@ func TestLogFormats(t *testing.T) {
 	require.Contains(t, out.String(), "machine=node-1 run=r1 epoch=3\n")
 	_, err = NewLog(&out, "xml", slog.LevelInfo)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
+}
+
+// TestLogOfTheSDK: what each line would repeat is left out, and an activity that is tried again is a warning.
+func TestLogOfTheSDK(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLog(&out, LogText, slog.LevelInfo)
+	require.NoError(t, err)
+	sdk := sdklog.NewStructuredLogger(slog.New(sdkHandler{log.Handler()}))
+	worker := sdklog.With(sdk, "Namespace", "default", "TaskQueue", "ingot", "WorkerID", "ingot serve X on vm since today, process 1")
+	silent := sdktemporal.NewApplicationError("BMC 192.0.2.3 does not answer", activities.TypeUnreachable)
+	refused := sdktemporal.NewNonRetryableApplicationError("BMC 192.0.2.3 refused the password", activities.TypeRefused, nil)
+	worker.Error("Activity error.", "ActivityType", "Power", "Attempt", int32(1), "Error", silent)
+	worker.Error("Activity error.", "ActivityType", "Power", "Attempt", int32(1), "Error", refused)
+	worker.Error("Workflow panic", "Error", silent)
+	sdklog.With(worker, "WorkflowID", "machine/node-1", "Attempt", int32(1)).Info("a phase begins")
+	sdklog.With(worker, "Attempt", int32(2)).Info("a phase begins")
+
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 5)
+	for i, want := range []string{
+		`level=WARN msg="Activity error." activity=Power attempt=1 error="BMC 192.0.2.3 does not answer (type: Unreachable, retryable: true)"`,
+		`level=ERROR msg="Activity error." activity=Power attempt=1 error="BMC 192.0.2.3 refused the password (type: Refused, retryable: false)"`,
+		`level=ERROR msg="Workflow panic" error="BMC 192.0.2.3 does not answer (type: Unreachable, retryable: true)"`,
+		`level=INFO msg="a phase begins" workflow=machine/node-1`,
+		`level=INFO msg="a phase begins" attempt=2`,
+	} {
+		_, line, _ := strings.Cut(lines[i], " ")
+		require.Equal(t, want, line)
+	}
+
+	out.Reset()
+	log, err = NewLog(&out, LogText, slog.LevelError)
+	require.NoError(t, err)
+	slog.New(sdkHandler{log.Handler()}).Error("Activity error.", "Error", silent)
+	require.Empty(t, out.String(), "a warning is not logged at this level")
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +48,7 @@ func pollsWait(ctx context.Context, method string, request, reply any, c *grpc.C
 
 // work dials, verifies the cluster, and carries out workflows until ctx ends.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
-	opts.Logger = sdklog.NewStructuredLogger(t.log.With("part", "worker"))
+	opts.Logger = sdklog.NewStructuredLogger(slog.New(sdkHandler{t.log.Handler()}).With("part", "worker"))
 	opts.Identity = t.newWorkerIdentity()
 	broken := make(brokenConnections, 1)
 	opts.ConnectionOptions.DialOptions = append(slices.Clone(opts.ConnectionOptions.DialOptions), grpc.WithStatsHandler(broken),
@@ -103,7 +104,7 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 			}
 		})
 	}
-	t.log.Info("Temporal is ready", "address", opts.HostPort)
+	t.log.Info("Temporal is ready", "address", opts.HostPort, "worker", opts.Identity)
 	lost := engine.LostAttempts{
 		Client: c, Namespace: opts.Namespace, Identity: opts.Identity, Log: t.log.With("part", "worker"),
 		UnderWay: func(a engine.Attempt) bool { return t.underWay.Has(activities.Attempt(a)) },
