@@ -81,7 +81,11 @@ func checkDriverFields(ps *Problems, b BMC) {
 }
 
 func checkAddressOfBMC(ps *Problems, b BMC) {
-	if b.Host != "" && !hostName(b.Host) {
+	switch {
+	case b.Host == "" || hostName(b.Host):
+	case strings.Contains(b.Host, "@"):
+		ps.Add("bmc.host", "write user and password into bmc.user and bmc.password", "it holds a login")
+	default:
 		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "invalid host %q", b.Host)
 	}
 	if b.Port < 0 || b.Port > 65535 {
@@ -151,7 +155,7 @@ func checkWOL(ps *Problems, b BMC) {
 		}
 	}
 
-	if b.Host != "" {
+	if b.Host != "" && hostName(b.Host) { // else checkAddressOfBMC reports it
 		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
 			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out",
 				"invalid IPv4 address %q", b.Host)

@@ -115,14 +115,20 @@ func describeError(cmd *cobra.Command, err error) client.Error {
 	return e
 }
 
+// maxShownProblems is how many problems are printed for people. A list with one mistake in each row has thousands.
+const maxShownProblems = 100
+
 // writeError prints e for people.
 func writeError(w io.Writer, e client.Error) error {
 	var b strings.Builder
 	if len(e.Problems) == 0 {
 		fmt.Fprintf(&b, "ingot: %s\n", e.Text)
 	} else {
-		for _, p := range e.Problems {
+		for _, p := range e.Problems[:min(len(e.Problems), maxShownProblems)] {
 			fmt.Fprintln(&b, inert(p.String()))
+		}
+		if more := len(e.Problems) - maxShownProblems; more > 0 {
+			fmt.Fprintf(&b, "… and %s more; --output json shows all\n", human.Count(more, "problem"))
 		}
 		fmt.Fprintf(&b, "ingot: %s; nothing was changed\n", human.Count(len(e.Problems), "problem"))
 	}

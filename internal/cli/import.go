@@ -27,7 +27,9 @@ refers to it. "-" is standard input. Read are
   Ingot                  what "ingot export" and "ingot machine get --output yaml" write
 
 Everything that is wrong in any file is reported at once, with file and line, and
-then nothing is stored. Each key that is not imported is listed with the reason.
+then nothing is stored. Of more than 100 problems the first 100 are printed, and how
+many more there are. Problems of a CSV with passwords repeat no value: where columns
+are shifted, any of them may be the password. Each key that is not imported is listed with the reason.
 What an Ingot machine has and the document has no word for stays as it is stored.
 
 An import starts nothing and never opens network boot. For a Workflow or a Job it

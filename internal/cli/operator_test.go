@@ -157,3 +157,29 @@ func TestMachineSeenCountsWhatIsNotListed(t *testing.T) {
 	require.NoError(t, cmd.ExecuteContext(t.Context()))
 	require.Contains(t, errs.String(), "7000 packets")
 }
+
+// A file with a mistake in each row fills no screen. Programs get every problem.
+func TestManyProblemsAreCut(t *testing.T) {
+	var ps inventory.Problems
+	for n := range 350 {
+		ps = append(ps, inventory.Problem{File: "f.csv", Line: n + 2, What: "invalid MAC address"})
+	}
+	for output, lines := range map[string]int{"table": 102, "json": 350} {
+		var errs bytes.Buffer
+		x := &cobra.Command{Use: "import"}
+		x.Flags().String("output", output, "")
+		x.SetErr(&errs)
+		report(x, commandError{ps})
+		if output == "json" {
+			var got client.Error
+			require.NoError(t, json.Unmarshal(errs.Bytes(), &got))
+			require.Len(t, got.Problems, lines)
+			continue
+		}
+		text := strings.Split(strings.TrimSpace(errs.String()), "\n")
+		require.Len(t, text, lines)
+		require.Equal(t, "f.csv:101: invalid MAC address", text[99])
+		require.Equal(t, "… and 250 problems more; --output json shows all", text[100])
+		require.Equal(t, "ingot: 350 problems; nothing was changed", text[101])
+	}
+}

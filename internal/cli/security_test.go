@@ -107,6 +107,12 @@ func TestS25MistakesInAFileRepeatNoSecret(t *testing.T) {
 		"name: n1\nbmc: {driver: ipmi, host: h, password: \"canary\\nx\"}\n",
 		"name: n1\nbmc: canary\n",
 		"name: n1\nuserData: !!binary canary!\n",
+		"name: n1\nbmc: {driver: ipmi, host: h, user: admin, password:canary}\n",
+		"name: n1\nbmc: {driver: ipmi, host: h, user: admin, password:canary, password:canary}\n",
+		"name: n1\nbmc:\n  driver: ipmi\n  password:canary\n",
+		"name: n1\nbmc: {driver: ipmi, host: \"admin:canary@10.0.0.1\", user: admin, password: x}\n",
+		"name: n1\nbmc: {driver: wol, host: \"admin:canary@10.0.0.1\"}\n",
+		"name: n1\nbmc: {driver: rpc, host: h, consumerURL: \"http://admin:canary@h:x/\"}\n",
 	} {
 		file := filepath.Join(t.TempDir(), "machine.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(doc), 0o600))

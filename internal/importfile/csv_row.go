@@ -3,6 +3,7 @@ package importfile
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,7 +71,25 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 		p.File, p.Line, p.Field = r.file, r.lineOf(col), col
 		out = append(out, p)
 	}
+	if slices.Contains(r.header, colBMCPassword) {
+		withoutValues(out)
+	}
 	return out
+}
+
+// Texts of problems with a value of a cell.
+var (
+	quotedValue  = regexp.MustCompile(` ?"(?:[^"\\]|\\.)*"`)
+	claimedValue = regexp.MustCompile(`^(machine name|host name|MAC|address|BMC) .+ (is given at .+ already)$`)
+)
+
+// withoutValues takes the values of cells out of problems: where the columns of a row are shifted, any cell may hold the
+// password. Line and column say where the value is.
+func withoutValues(ps inventory.Problems) {
+	for i, p := range ps {
+		text := claimedValue.ReplaceAllString(quotedValue.ReplaceAllString(p.What, ""), "the $1 $2")
+		ps[i].What = strings.TrimSpace(text)
+	}
 }
 
 // columnOf returns the column that a field of the machine comes from.
@@ -224,7 +243,7 @@ func (r *rowReader) pairs(col, remedy string, use func(key, value string)) {
 		case !ok || k == "":
 			r.add(col, remedy, "%q is not key=value", clip(entry))
 		case seen[k]:
-			r.add(col, "keep one of the two", "the key %s is given twice", clip(k))
+			r.add(col, "keep one of the two", "the key %q is given twice", clip(k))
 		default:
 			seen[k] = true
 			use(k, v)

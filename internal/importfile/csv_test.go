@@ -3,6 +3,7 @@ package importfile
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,31 +186,31 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		require.NotContains(t, p.String(), "root")
 	}
 	require.Equal(t, []string{
-		"f:3: hostname: machine name n1 is given at f:2 already (change one of the two)",
-		"f:3: mac: MAC 02:00:00:00:00:01 is given at f:2 already (change one of the two)",
-		"f:3: ip_address: address 10.0.0.11 is given at f:2 already (change one of the two)",
-		"f:3: bmc_ip: BMC 10.0.9.1 is given at f:2 already (change one of the two)",
-		"f:4: mac: invalid MAC address \"02-00-00-00-00-0g\" (write it as aa:bb:cc:dd:ee:ff)",
-		"f:4: netmask: invalid netmask \"255.0.255.0\" (write it as 255.255.255.0)",
-		"f:5: ip_address: invalid IP address \"10.0.0.300\" (write it as 10.0.0.11)",
-		"f:5: vlan_id: invalid number \"4095\" (use 1–4094, or leave it empty)",
-		"f:5: uefi: invalid value \"maybe\" (write true or false, or leave it empty for true)",
-		"f:5: bmc_port: invalid number \"0\" (use 1–65535, or leave it empty)",
+		"f:3: hostname: the machine name is given at f:2 already (change one of the two)",
+		"f:3: mac: the MAC is given at f:2 already (change one of the two)",
+		"f:3: ip_address: the address is given at f:2 already (change one of the two)",
+		"f:3: bmc_ip: the BMC is given at f:2 already (change one of the two)",
+		"f:4: mac: invalid MAC address (write it as aa:bb:cc:dd:ee:ff)",
+		"f:4: netmask: invalid netmask (write it as 255.255.255.0)",
+		"f:5: ip_address: invalid IP address (write it as 10.0.0.11)",
+		"f:5: vlan_id: invalid number (use 1–4094, or leave it empty)",
+		"f:5: uefi: invalid value (write true or false, or leave it empty for true)",
+		"f:5: bmc_port: invalid number (use 1–65535, or leave it empty)",
 		"f:5: bmc_username: is empty (give all of bmc_ip, bmc_username and bmc_password, or none)",
-		"f:5: arch: unknown architecture \"riscv\" (use x86_64 or aarch64)",
+		"f:5: arch: unknown architecture (use x86_64 or aarch64)",
 		"f:6: nameservers: there is an empty entry (remove the | that stands alone)",
-		"f:6: nameservers: invalid IP address \"ns.example.com\" (write it as 10.0.0.11)",
-		"f:6: labels: \"rack\" is not key=value (write type=cp|rack=a1)",
-		"f:6: labels: the key type is given twice (keep one of the two)",
-		"f:6: disk: invalid device path \"sda\" (give a path such as /dev/sda)",
+		"f:6: nameservers: invalid IP address (write it as 10.0.0.11)",
+		"f:6: labels: is not key=value (write type=cp|rack=a1)",
+		"f:6: labels: the key is given twice (keep one of the two)",
+		"f:6: disk: invalid device path (give a path such as /dev/sda)",
 		"f:6: gateway: 10.0.1.1 lies outside 10.0.0.0/24 (give a router in the same subnet, or leave it out; a router that is on the link " +
 			"all the same needs onLink: true, or the netmask 255.255.255.255)",
-		"f:6: labels: invalid label name \"a b\" (use name or domain/name, of letters, digits, - _ and .)",
+		"f:6: labels: invalid label name (use name or domain/name, of letters, digits, - _ and .)",
 		"f:7: failure_domain: it becomes the label failure-domain, which the column labels sets to another value (give it in one of the two columns)",
 		"f:7: disk_selector: serial is set to another value by another column (give it in one of the two columns)",
-		"f:7: disk_selector: unknown key \"colour\" (known keys: byID, maxSize, minSize, model, serial, wwn)",
-		"f:7: disk_selector: invalid size \"5parsec\" (write for example 500GB or 1.5TiB, or a number of bytes)",
-		"f:7: image: \"../x\" cannot be a name (use up to 128 letters, digits, . _ + and -, beginning with a letter or digit)",
+		"f:7: disk_selector: unknown key (known keys: byID, maxSize, minSize, model, serial, wwn)",
+		"f:7: disk_selector: invalid size (write for example 500GB or 1.5TiB, or a number of bytes)",
+		"f:7: image: cannot be a name (use up to 128 letters, digits, . _ + and -, beginning with a letter or digit)",
 		"f:8: gateway: is empty (give the router of the machine's subnet)",
 		"f:8: disk: is empty (give a path such as /dev/sda, or choose the disk in the column serial or disk_selector)",
 		"f:8: bmc_type: the driver rpc needs the URL of a service, which a row cannot name (write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push)",
@@ -219,14 +220,39 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:10: ip_address: 10.0.0.255 is the network or broadcast address of 10.0.0.0/24 (reserve another address of that subnet)",
 		"f:11: bmc_port: there is no BMC that it could belong to (leave it empty)",
 		"f:12: hostname: the value is not UTF-8 (save the file as UTF-8)",
-		"f:12: bmc_type: unknown type \"telnet\" (use one of: amt, ipmi, manual, none, wol; empty: ipmi)",
-		"f:12: failure_domain: invalid label value \"a/b\" (use up to 63 letters, digits, - _ and .)",
+		"f:12: bmc_type: unknown type (use one of: amt, ipmi, manual, none, wol; empty: ipmi)",
+		"f:12: failure_domain: invalid label value (use up to 63 letters, digits, - _ and .)",
 		"f:13: invalid CSV at byte 2: bare \" in non-quoted-field (put the whole value in quotes, without spaces before them, and write a quote inside as \"\")",
-		"f:14: hostname: invalid host name \"n_14\" (use labels of a–z, 0–9 and -)",
-		"f:14: hostname: invalid machine name \"N_14\" (use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit)",
-		"f:14: bmc_ip: BMC 10.0.9.1 is given at f:2 already (change one of the two)",
+		"f:14: hostname: invalid host name (use labels of a–z, 0–9 and -)",
+		"f:14: hostname: invalid machine name (use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit)",
+		"f:14: bmc_ip: the BMC is given at f:2 already (change one of the two)",
 		"f:15: the row has 21 values, and the header 20 columns (leave an unused value empty, but keep its comma; put a value with a comma in quotes)",
 	}, texts(ps))
+}
+
+// TestS25ShiftedColumnsRepeatNoPassword: whichever column the password stands in, no problem repeats it.
+func TestS25ShiftedColumnsRepeatNoPassword(t *testing.T) {
+	const header = eksaHeader + ",vlan_id,arch,uefi,bmc_type,bmc_port,failure_domain,serial,disk_selector,image"
+	const row = goodRow + ",7,x86_64,true,ipmi,623,rack-1,S1,minSize=1GB,debian-12"
+	for _, password := range []string{
+		"hush-hush", "Hush hush!", `hush""hush`, "hush=hush|hush=hush", "918273645546372", "/hush/../hush", "hush" + strings.Repeat("x", 70),
+	} {
+		cells := strings.Split(strings.Replace(row, "hush-hush", password, 1), ",")
+		for shift := range cells {
+			shifted := append(slices.Clone(cells[shift:]), cells[:shift]...)
+			replaced := strings.Split(row, ",")
+			replaced[shift] = password
+			for _, cells := range [][]string{shifted, replaced} {
+				line := `"` + strings.Join(cells, `","`) + `"` + "\n"
+				_, _, ps := readCSV("f", []byte(header+"\n"+line+line))
+				require.NotEmpty(t, ps, "the row is given twice")
+				for _, p := range ps {
+					require.NotContains(t, strings.ToLower(p.String()), "hush", columns[shift].name)
+					require.NotContains(t, p.String(), "918273645546372", columns[shift].name)
+				}
+			}
+		}
+	}
 }
 
 func TestReadCSVWithoutColumns(t *testing.T) {

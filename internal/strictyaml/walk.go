@@ -341,6 +341,10 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 
 	for _, p := range w.split(v, pairs, path) {
 		index, ok := fields[p.key.Value]
+		if name, joined := nameOf(p.key.Value); !ok && joined {
+			w.add(p.key, join(path, name), "write a space after the colon", "the value is a part of the key")
+			continue
+		}
 		if !ok {
 			w.add(p.key, join(path, p.key.Value), Suggest(p.key.Value, slices.Collect(maps.Keys(fields))), "unknown key")
 			continue
@@ -396,7 +400,8 @@ func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 			continue
 		}
 		if line, dup := seen[k.Value]; dup {
-			w.add(n.Content[i], join(path, k.Value), "keep one of the two", "is given twice, first on line %d", line)
+			name, _ := nameOf(k.Value)
+			w.add(n.Content[i], join(path, name), "keep one of the two", "is given twice, first on line %d", line)
 			continue
 		}
 		seen[k.Value] = n.Content[i].Line
@@ -445,6 +450,13 @@ func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err e
 	}
 
 	return out, nil
+}
+
+// nameOf returns the name of a key for messages. joined: the key is NAME:VALUE, as YAML reads {NAME:VALUE}; the value may be a
+// password.
+func nameOf(key string) (name string, joined bool) {
+	name, _, joined = strings.Cut(key, ":")
+	return name, joined
 }
 
 func join(path, key string) string {
