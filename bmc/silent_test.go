@@ -33,7 +33,7 @@ func TestBMCDoesNotAnswer(t *testing.T) {
 		require.ErrorIs(t, err, inventory.ErrUnreachable, what)
 		require.ErrorContains(t, err, ": BMC 192.0.2.3 does not answer (IPMI, UDP port 623; check its address", what)
 		require.NotContains(t, err.Error(), "RMCP", what)
-		require.Contains(t, b.log.String(), "Unable to establish IPMI v2 / RMCP+ session", "for whoever looks for the reason")
+		require.Contains(t, b.log.String(), "Unable to establish IPMI v2 / RMCP+ session", "for an operator who looks for the reason")
 	}
 
 	b := newBench(t)
