@@ -67,7 +67,8 @@ func workflowListCommand(o *options) *cobra.Command {
 			Short: "List runs, the newest first",
 			Long:  "List runs, the newest first: the newest 100, unless --limit is given.",
 			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
-				"  ingot workflow list --state waiting\n  ingot workflow list --open --label rack=a1\n  ingot workflow list --limit 1000 --sort started",
+				"  ingot workflow list --state waiting\n" +
+				"  ingot workflow list --open --label rack=a1\n  ingot workflow list --limit 1000 --sort started",
 		},
 		route: client.Path("workflows"),
 		filters: []filter{
