@@ -31,6 +31,7 @@ type target struct {
 	since    time.Time // the last refusal
 	who      [sha256.Size]byte
 	left     leftovers
+	clear    time.Time // when AMT has last answered only without TLS
 }
 
 // credentials returns a hash of the user and the password.
@@ -44,7 +45,7 @@ func credentials(b inventory.BMC, password inventory.Secret) [sha256.Size]byte {
 func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) error {
 	now := d.cfg.now()
 	if t.who != who {
-		t.who, t.refused = who, 0
+		t.who, t.refused, t.left.sessionsOnly = who, 0, false
 	}
 	if rested := now.Sub(t.since); t.refused >= maxRefused && rested < restRefused {
 		return fmt.Errorf("the BMC refused these credentials %d times; they are not tried again for %s; correct them: %w",

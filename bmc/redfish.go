@@ -32,7 +32,7 @@ type redfish struct {
 	bmc       inventory.BMC
 	password  inventory.Secret
 	transport *redfishTransport
-	basic     bool // without a session: the service has none
+	basic     bool // without a session: the service has none, or it cannot be opened
 
 	writer *bmclibredfish.Conn // nil = not logged in
 	reader *gofish.APIClient
@@ -111,13 +111,32 @@ func (p *redfish) logIn(ctx context.Context) error {
 			p.target.left.searched = false
 			err = p.open(ctx)
 		}
-		p.transport.lost = false
+		err = p.openWithoutSession(ctx, err)
+		p.transport.lost, p.transport.full = false, false
 		if err != nil {
 			return err
 		}
 		p.searchLeftovers()
 		return nil
 	})
+}
+
+// openWithoutSession logs in by HTTP Basic authentication after err, if no log-in is answered or the service has no
+// session left: either may be because of sessions whose log-ins were not answered. A service has both ways (DSP0266,
+// authentication methods), but some operators switch Basic off, and such a service is not asked again.
+func (p *redfish) openWithoutSession(ctx context.Context, err error) error {
+	if err == nil || p.basic || !p.transport.lost && !p.transport.full || !errors.Is(err, inventory.ErrUnreachable) ||
+		p.target.left.sessionsOnly || ctx.Err() != nil {
+		return err
+	}
+	p.basic, p.target.left.searched = true, false
+	basic := p.open(ctx)
+	if basic == nil {
+		return nil
+	}
+	p.basic = false
+	p.target.left.sessionsOnly = errors.Is(basic, inventory.ErrRefused)
+	return err
 }
 
 // open logs in with both clients.
@@ -145,8 +164,22 @@ func (p *redfish) open(ctx context.Context) error {
 		err = p.transport.errorOf(err)
 		return errors.Join(err, p.logOut(ctx))
 	}
+	if p.basic {
+		if err := p.proveBasic(reader); err != nil {
+			return err
+		}
+	}
 	p.writer, p.reader = writer, reader
 	return nil
+}
+
+// proveBasic sends a request that the service answers only to the right user and password.
+func (p *redfish) proveBasic(reader *gofish.APIClient) error {
+	res, err := reader.Get(p.transport.systems)
+	if err != nil {
+		return p.transport.errorOf(err)
+	}
+	return res.Body.Close()
 }
 
 // Close deletes the session. If that fails, the next operation tries again.
@@ -217,25 +250,40 @@ func (p *redfish) askSession(ctx context.Context, method string, s bmcSession) (
 }
 
 // searchLeftovers deletes the other sessions of this user and this client's address, once for each
-// BMC and whenever a log-in was not answered: a killed server cannot delete its session.
+// BMC and whenever a log-in was not answered, until the BMC answers: a killed server cannot delete its session. The address is the one that
+// the service shows for the session of this operation, or without a session the connection's own, which the service
+// does not show behind address translation: then nothing is deleted.
 func (p *redfish) searchLeftovers() {
-	if p.target.left.searched || p.basic {
+	if p.target.left.searched {
 		return
 	}
 	p.target.left.searched = true
+	again := func(err error) { // a refusal is permanent: some services show sessions only to administrators
+		if errors.Is(p.transport.errorOf(err), inventory.ErrUnreachable) {
+			p.target.left.searched = false
+		}
+	}
 	all, err := p.reader.Service.Sessions()
 	if err != nil {
-		return // some services show sessions only to administrators
+		again(err)
+		return
 	}
-	own := slices.IndexFunc(all, func(s *fish.Session) bool {
-		return strings.TrimSuffix(s.ODataID, "/") == strings.TrimSuffix(p.transport.session.path, "/")
-	})
-	if own < 0 || all[own].ClientOriginIPAddress == "" {
+	origin, own := p.transport.from, -1
+	if !p.basic {
+		own = slices.IndexFunc(all, func(s *fish.Session) bool {
+			return strings.TrimSuffix(s.ODataID, "/") == strings.TrimSuffix(p.transport.session.path, "/")
+		})
+		if own < 0 {
+			return
+		}
+		origin = all[own].ClientOriginIPAddress
+	}
+	if origin == "" {
 		return
 	}
 	for i, s := range all {
-		if i != own && s.UserName == p.bmc.User && s.ClientOriginIPAddress == all[own].ClientOriginIPAddress {
-			_ = p.reader.Service.DeleteSession(s.ODataID) // it ends by its time-out
+		if i != own && s.UserName == p.bmc.User && s.ClientOriginIPAddress == origin {
+			again(p.reader.Service.DeleteSession(s.ODataID)) // it ends by its time-out at the latest
 		}
 	}
 }
@@ -333,9 +381,10 @@ func overrides(b fish.Boot) string {
 }
 
 // BootDeviceOverrideGet reads the boot override. After BootDeviceSet it reads until the override is
-// the one that was set, for as long as a change of power may take.
+// the one that was set, for as long as a change of power may take. Two reads in a row must show that there is none: so
+// does an answer that lacks the override, which a BMC may give while a job changes it.
 func (p *redfish) BootDeviceOverrideGet(ctx context.Context) (o bmclibbmc.BootDeviceOverride, err error) {
-	for began := time.Now(); ; {
+	for began, before := time.Now(), ""; ; before = string(o.Device) {
 		err = p.run(ctx, func() error {
 			s, err := p.system()
 			if err != nil {
@@ -348,9 +397,16 @@ func (p *redfish) BootDeviceOverrideGet(ctx context.Context) (o bmclibbmc.BootDe
 			}
 			return nil
 		})
-		if w := p.wanted; err != nil || w == nil || string(o.Device) == w.Device && (w.Device == "none" || o.IsPersistent == w.Persistent) ||
-			time.Since(began) >= p.patience {
+		w := p.wanted
+		if err != nil || w == nil {
 			return o, err
+		}
+		none := w.Device == "none" && o.Device == bmclibbmc.BootDeviceTypeNone
+		if none && before != "none" {
+			continue
+		}
+		if none || string(o.Device) == w.Device && o.IsPersistent == w.Persistent || time.Since(began) >= p.patience {
+			return o, nil
 		}
 		if err := sleep(ctx, p.step); err != nil {
 			return o, err

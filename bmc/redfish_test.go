@@ -46,6 +46,12 @@ func (k *keys) KnownBMCKey(_ context.Context, address, fingerprint string) (stri
 	return k.known[address], nil
 }
 
+func (k *keys) HasBMCKey(_ context.Context, address string) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.known[address] != "", nil
+}
+
 func newRedfishBench(t testing.TB, shape vlab.RedfishShape) *redfishBench {
 	t.Helper()
 	b := &redfishBench{machine: &chassis{power: vlab.Off, next: vlab.NextDefault}, keys: &keys{known: map[string]string{}}}
@@ -176,6 +182,33 @@ func TestRedfishLostLogIn(t *testing.T) {
 	}
 }
 
+// TestRedfishWithoutAnswerToLogIns: where no log-in is answered, HTTP Basic authentication carries out the operation and
+// deletes the sessions, which else fill the BMC up. A service that refuses Basic is not asked so again.
+func TestRedfishWithoutAnswerToLogIns(t *testing.T) {
+	lost := vlab.RedfishFault{Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Lose: true}
+	b := newRedfishBench(t, vlab.RedfishSupermicro)
+	b.service.Pretend(lost)
+	for range 3 {
+		require.NoError(t, b.Set(t.Context(), b.bmc, password(), "cycle", nil))
+		now, most := b.service.Sessions()
+		require.Zero(t, now)
+		require.LessOrEqual(t, most, 2)
+	}
+
+	b = newRedfishBench(t, vlab.RedfishSupermicro)
+	b.service.SessionsOnly = true
+	b.service.Pretend(lost)
+	for range 3 {
+		_, err := b.State(t.Context(), b.bmc, password())
+		require.ErrorIs(t, err, inventory.ErrUnreachable, "nothing says that the password is wrong")
+		require.Equal(t, 1, b.service.Refused())
+	}
+	b.service.Pretend()
+	_, err := b.State(t.Context(), b.bmc, password())
+	require.ErrorContains(t, err, "no session left: end sessions at the BMC, or wait until it does (SessionTimeout")
+	require.Equal(t, 1, b.service.Refused())
+}
+
 // TestRedfishLeftovers: a new process deletes what a killed one left, but not the sessions of others.
 func TestRedfishLeftovers(t *testing.T) {
 	b := newRedfishBench(t, vlab.RedfishHPE)
@@ -187,6 +220,18 @@ func TestRedfishLeftovers(t *testing.T) {
 	require.NoError(t, err)
 	now, _ = b.service.Sessions()
 	require.Zero(t, now)
+
+	full := newRedfishBench(t, vlab.RedfishSupermicro) // it has four sessions
+	for range 4 {
+		killed := bmclibredfish.New("127.0.0.1", "admin", canary, logr.Discard(), bmclibredfish.WithPort(fmt.Sprint(full.bmc.Port)))
+		require.NoError(t, killed.Open(t.Context()))
+	}
+	for range 2 {
+		_, err = full.State(t.Context(), full.bmc, password())
+		require.NoError(t, err)
+		now, _ = full.service.Sessions()
+		require.Zero(t, now)
+	}
 
 	require.NoError(t, killed.Open(t.Context())) // now it is of a program that runs beside this one
 	_, err = b.State(t.Context(), b.bmc, password())

@@ -32,6 +32,8 @@ type leftovers struct {
 	// searched: the BMC was asked for sessions that an earlier process of this server left open, or
 	// whose log-in was not answered.
 	searched bool
+	// sessionsOnly: the BMC refused HTTP Basic authentication.
+	sessionsOnly bool
 }
 
 // maxLeft is how many sessions of a BMC are remembered, because each operation tries to delete them all.
@@ -69,8 +71,10 @@ type redfishTransport struct {
 	// busy service.
 	requests, bytes int
 	waited          time.Duration
-	lost            bool // a log-in was sent but not answered
-	noLogin         bool // the service has no sessions
+	lost            bool   // a log-in was sent but not answered
+	full            bool   // a log-in was answered that the service has no session left
+	from            string // this client's address
+	noLogin         bool   // the service has no sessions
 
 	// What the service said about itself.
 	systems, managers string              // paths of these collections
@@ -177,6 +181,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	if x.login && (res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed) {
 		t.noLogin = true
 	}
+	t.full = t.full || x.login && res.StatusCode >= 300 && noSessionLeft(body)
 	if res.StatusCode >= 300 && !logout {
 		t.expired = res.StatusCode == http.StatusUnauthorized && q.Header.Get("X-Auth-Token") != ""
 		t.cause = judgeStatus(q, res.StatusCode, body, x.login)
@@ -217,7 +222,8 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	text := extendedMessage(body)
 	switch {
 	case login && noSessionLeft(body):
-		return fmt.Errorf("%s: the BMC has no session left: %w", said, inventory.ErrUnreachable)
+		return fmt.Errorf("%s: the BMC has no session left: end sessions at the BMC, or wait until it does (SessionTimeout of its "+
+			"SessionService, often 30 min): %w", said, inventory.ErrUnreachable)
 	case text != "" && !login && !strings.Contains(q.URL.Path, accountsPath):
 		said += " (" + clip(text) + ")"
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
@@ -115,6 +116,9 @@ func (x *exchange) attempt() (*http.Response, []byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, t.request)
 	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		t.from, _, _ = net.SplitHostPort(c.Conn.LocalAddr().String())
+	}})
 	res, err := t.http.RoundTrip(x.q.WithContext(ctx))
 	if err != nil {
 		return nil, nil, err

@@ -74,6 +74,8 @@ type Redfish struct {
 	User        string
 	Password    string // the first one
 	Fingerprint string // of the TLS key in a lab: sha256: and the digest of the SubjectPublicKeyInfo
+	// SessionsOnly switches HTTP Basic authentication off.
+	SessionsOnly bool
 
 	shape   RedfishShape
 	chassis Chassis
@@ -84,6 +86,7 @@ type Redfish struct {
 	faults   []RedfishFault
 	sessions map[string]redfishSession // by token
 	made     int
+	refused  int // log-ins
 	most     int // sessions at a time, since the last call of Sessions
 	calls    []string
 	received int // requests
@@ -138,6 +141,13 @@ func (r *Redfish) Sessions() (now, most int) {
 	now, most = len(r.sessions), r.most
 	r.most = now
 	return now, most
+}
+
+// Refused returns how many log-ins were refused: by session, and by HTTP Basic authentication.
+func (r *Redfish) Refused() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused
 }
 
 // Media returns the URLs of the inserted media, with a space between them.
@@ -394,6 +404,7 @@ func (r *Redfish) logIn(q *http.Request, data map[string]any) redfishAnswer {
 	user, _ := data["UserName"].(string)
 	password, _ := data["Password"].(string)
 	if !r.knows(user, password) {
+		r.refused++
 		return redfishError(http.StatusUnauthorized, "While attempting to establish a connection, the service was denied access.")
 	}
 	if limit := redfishSessions[r.shape]; limit > 0 && len(r.sessions) >= limit {
@@ -419,8 +430,12 @@ func (r *Redfish) authentic(q *http.Request) bool {
 		_, ok := r.sessions[token]
 		return ok
 	}
-	user, password, ok := q.BasicAuth()
-	return ok && r.knows(user, password)
+	user, password, sent := q.BasicAuth()
+	ok := sent && !r.SessionsOnly && r.knows(user, password)
+	if sent && !ok {
+		r.refused++
+	}
+	return ok
 }
 
 // session reads or deletes a session.
