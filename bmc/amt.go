@@ -55,27 +55,43 @@ var amtWays = map[string][]int{
 type amt struct {
 	link
 	*wsman
+	now func() time.Time
 }
 
 var (
 	_ provider    = (*amt)(nil)
 	_ bootChooser = (*amt)(nil)
 	_ selfTester  = (*amt)(nil)
+	_ inspector   = (*amt)(nil)
 )
 
 func newAMT(d *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if password.IsZero() {
 		return nil, fmt.Errorf("AMT has no password: set one: %w", inventory.ErrRefused)
 	}
-	return &amt{link: l, wsman: newWSMan(b, password, d.tlsConfig(name, b))}, nil
+	ports := amtPorts(b, d.cfg.now().Sub(l.target.clear) < clearFor)
+	w := newWSMan(ports, b.User, password, d.tlsConfig(name, b))
+	if len(ports) > 1 {
+		w.mayBeClear = d.mayBeClear(name, b)
+	}
+	return &amt{link: l, wsman: w, now: d.cfg.now}, nil
 }
 
 // Name returns the provider's name for bmclib's errors.
 func (p *amt) Name() string { return "ingot-amt" }
 
-// Close closes the connection.
+// Close closes the connection. It remembers for later operations that only the port without TLS has answered.
 func (p *amt) Close(context.Context) error {
+	if now := p.now(); now.Sub(p.target.clear) >= clearFor && len(p.ports) == 1 && !p.port.secure {
+		p.target.clear = now
+	}
 	p.close()
+	return nil
+}
+
+// inspect reports which port is used.
+func (p *amt) inspect(_ context.Context, r *inventory.BMCReport) error {
+	r.Endpoint = p.port.url
 	return nil
 }
 

@@ -327,7 +327,7 @@ func TestAMTOverTLS(t *testing.T) {
 	_, err = b.State(t.Context(), x, password())
 	require.ErrorIs(t, err, inventory.ErrRefused)
 	require.ErrorContains(t, err, "its key is not the known one")
-	c := b.tlsConfig("amt-1", inventory.BMC{Driver: inventory.DriverAMT, Port: amtTLSPort})
+	c := b.tlsConfig("amt-1", inventory.BMC{Driver: inventory.DriverAMT, Port: vlab.AMTTLSPort})
 	require.Equal(t, "amt-1", c.ServerName)
 	require.Error(t, c.VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{s.Certificate()}}),
 		"without a fingerprint, the system's authorities decide")

@@ -41,7 +41,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	}
 
 	// Lock by address: two names of one BMC must not open two sessions.
-	key, name := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.ListenPort())), "BMC "+b.Host
+	key, name := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.OwnPort())), "BMC "+b.Host
 	if b.Capabilities().Shared {
 		key, name = b.Driver+"/"+b.Machine, fmt.Sprintf("power command %q", b.Command)
 	}

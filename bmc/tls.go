@@ -32,6 +32,8 @@ type KeyStore interface {
 	// inventory.BMC.KeyAddress), or "authority" if an authority had signed its first certificate. If
 	// nothing is known, it remembers fingerprint and returns it.
 	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
+	// HasBMCKey reports whether something is known for the BMC at address.
+	HasBMCKey(ctx context.Context, address string) (bool, error)
 }
 
 // keyOf returns sha256: and the hexadecimal digest of a certificate's SubjectPublicKeyInfo.

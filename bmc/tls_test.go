@@ -104,7 +104,7 @@ func TestS27Authority(t *testing.T) {
 			if driver == inventory.DriverAMT {
 				require.NoError(t, s.Listener.Close())
 				var err error
-				s.Listener, err = net.Listen("tcp", net.JoinHostPort(amtAddress, strconv.Itoa(amtTLSPort)))
+				s.Listener, err = net.Listen("tcp", net.JoinHostPort(amtAddress, strconv.Itoa(vlab.AMTTLSPort)))
 				require.NoError(t, err)
 			}
 			s.StartTLS()

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -36,7 +37,6 @@ const (
 )
 
 const (
-	amtTLSPort = 16993
 	// maxAnswer limits an answer, in bytes. maxPulls limits the parts of an
 	// enumeration.
 	maxAnswer = 1 << 20
@@ -49,33 +49,42 @@ const (
 // follow redirects, does not use a proxy, and sends the password only as a digest
 // (RFC 2617).
 type wsman struct {
-	url      string
+	ports    []amtPort // in the order in which they are tried; after an answer, only the one that answered
+	port     amtPort   // the one that is used now
 	user     string
 	password inventory.Secret
 	http     *http.Client
 	asked    challenge
 	count    int
+	// spokeTLS: a certificate was shown, so that no port without TLS may be used instead.
+	spokeTLS atomic.Bool
+	// mayBeClear returns an error if a port without TLS may not be used instead of one with it; nil = it may.
+	mayBeClear func(context.Context) error
 }
 
-// newWSMan returns a client of the controller at b.Host, which must be an address.
-// config says how to check its certificate.
-func newWSMan(b inventory.BMC, password inventory.Secret, config *tls.Config) *wsman {
-	u := url.URL{Scheme: "http", Host: net.JoinHostPort(b.Host, strconv.Itoa(b.ListenPort())), Path: "/wsman"}
-	transport := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10}
-	if b.ListenPort() == amtTLSPort || b.Fingerprint != "" {
-		u.Scheme = "https"
-		for _, s := range tls.CipherSuites() {
-			config.CipherSuites = append(config.CipherSuites, s.ID)
-		}
-		// AMT before version 16 supports only RSA key exchange.
-		config.CipherSuites = append(config.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
-			tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
-		transport.TLSClientConfig = config
+// newWSMan returns a client of the controller at ports. config says how to check its certificate.
+func newWSMan(ports []amtPort, user string, password inventory.Secret, config *tls.Config) *wsman {
+	w := &wsman{ports: ports, port: ports[0], user: user, password: password}
+	for _, s := range tls.CipherSuites() {
+		config.CipherSuites = append(config.CipherSuites, s.ID)
 	}
-	return &wsman{url: u.String(), user: b.User, password: password, http: &http.Client{
-		Transport:     transport,
+	// AMT before version 16 supports only RSA key exchange.
+	config.CipherSuites = append(config.CipherSuites, tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
+	verify := config.VerifyConnection
+	config.VerifyConnection = func(s tls.ConnectionState) error {
+		w.spokeTLS.Store(true)
+		return verify(s)
+	}
+	connect := requestTime / time.Duration(len(ports)) // a closed port may give no answer at all
+	w.http = &http.Client{
+		Transport: &http.Transport{
+			MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10, TLSClientConfig: config,
+			DialContext: (&net.Dialer{Timeout: connect}).DialContext, TLSHandshakeTimeout: connect,
+		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
+	return w
 }
 
 // close closes the idle connection.
@@ -281,7 +290,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 		`<w:OperationTimeout>PT60S</w:OperationTimeout></s:Header><s:Body>%s</s:Body></s:Envelope>`,
 		nsSOAP, nsAddr, nsWSMan, act, resource, w.count, anonymous, body)
 	if w.asked.nonce == "" {
-		if err := w.knock(ctx); err != nil {
+		if err := w.findPort(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -308,8 +317,8 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 	}
 }
 
-// knock sends an empty request to get a challenge.
-func (w *wsman) knock(ctx context.Context) error {
+// requestChallenge sends an empty request to get a challenge.
+func (w *wsman) requestChallenge(ctx context.Context) error {
 	status, headers, _, err := w.post(ctx, "", "")
 	if err != nil {
 		return err
@@ -328,7 +337,7 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 ) {
 	limited, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	r, err := http.NewRequestWithContext(limited, http.MethodPost, w.url, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(limited, http.MethodPost, w.port.url+"/wsman", strings.NewReader(body))
 	if err != nil {
 		return 0, nil, nil, err
 	}

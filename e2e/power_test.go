@@ -62,6 +62,7 @@ func TestEveryPower(t *testing.T) {
 	add("amt", lab.Spec{Controller: lab.ControllerAMT}, nil)
 	add("amt-tls", lab.Spec{Controller: lab.ControllerAMT, VLAN: lab.RelayedVLAN},
 		func(b map[string]any, _ string) { b["port"], b["insecureTLS"] = lab.AMTTLSPort, true })
+	add("amt16", lab.Spec{Controller: lab.ControllerAMT16}, nil)
 	add("command", lab.Spec{Order: lab.NetworkFirst}, func(b map[string]any, address string) {
 		clear(b)
 		b["driver"], b["command"], b["host"], b["password"] = "exec", "script", address, secret
@@ -88,7 +89,7 @@ func TestEveryPower(t *testing.T) {
 	require.Equal(t, 2, machines["amt"].PowerOns(), "off, then on")
 
 	// The features that each driver supports and reports.
-	for _, name := range []string{"amt", "amt-tls", "command", "redfish"} {
+	for _, name := range []string{"amt", "amt-tls", "amt16", "command", "redfish"} {
 		require.Contains(t, s.must(ctx, t, "bmc", "check", name), "power is on")
 		s.must(ctx, t, "machine", "power", "off", name)
 		require.Equal(t, lab.Off, machines[name].PowerState(), name)

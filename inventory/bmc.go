@@ -26,6 +26,7 @@ type Capabilities struct {
 
 	NeedsHost, NeedsUser, NeedsPassword bool
 	Port                                int // default; 0 = none
+	ClearPort                           int // without TLS, tried after Port where none is given; 0 = none
 	MaxUser, MaxPassword                int // bytes; 0 = any
 	// Shared: one host may switch many machines, so a host does not identify a BMC.
 	Shared bool
@@ -64,7 +65,7 @@ var drivers = map[string]Capabilities{
 		Soft: true, BootDevice: true, Persistent: true, EFI: true, ResetsBMC: true,
 	},
 	DriverAMT: {
-		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 16992, MaxUser: 16, MaxPassword: 32,
+		NeedsHost: true, NeedsUser: true, NeedsPassword: true, Port: 16993, ClearPort: 16992, MaxUser: 16, MaxPassword: 32,
 		Soft: true, BootDevice: true, SelfTest: true,
 	},
 	DriverRPC: {
@@ -150,6 +151,14 @@ func (b *BMC) ListenPort() int {
 		return b.Port
 	}
 	return b.Capabilities().Port
+}
+
+// OwnPort returns the port by which BMCs of one host are told apart: the ports of one driver's BMC are the same one.
+func (b *BMC) OwnPort() int {
+	if can := b.Capabilities(); b.Port == 0 || b.Port == can.ClearPort {
+		return can.Port
+	}
+	return b.Port
 }
 
 // Controller returns the BMC of m, DriverManual if there is none. It fills in what

@@ -12,6 +12,8 @@ type BMCReport struct {
 	Boot  string        `json:"boot,omitempty"` // the boot device that was read
 	Took  time.Duration `json:"took,omitempty"` // nanoseconds in JSON
 
+	Endpoint string `json:"endpoint,omitempty"` // which of AMT's ports is used: https://10.0.9.21:16993
+
 	// The rest is read by Redfish only.
 	Maker      string       `json:"maker,omitempty"`
 	Model      string       `json:"model,omitempty"`

@@ -40,6 +40,7 @@ type Controller string
 const (
 	ControllerIPMI    Controller = "ipmi"    // Machine.BMC
 	ControllerAMT     Controller = "amt"     // Machine.AMT
+	ControllerAMT16   Controller = "amt16"   // Machine.AMT by TLS alone, as version 16.1 and later are sold
 	ControllerRedfish Controller = "redfish" // Machine.Redfish
 )
 
@@ -74,7 +75,7 @@ type AMTFaults struct {
 // WS-Management with digest authentication, as an http.Handler. A boot source is used for one
 // start, and is lost when the machine is switched off.
 type AMT struct {
-	Address     string // in a lab; on AMTPort, and by TLS on AMTTLSPort
+	Address     string // in a lab; on AMTPort unless it is ControllerAMT16, and by TLS on AMTTLSPort
 	User        string
 	Password    string
 	Fingerprint string // of the TLS key in a lab: sha256: and the digest of the SubjectPublicKeyInfo
@@ -158,6 +159,9 @@ func (a *AMT) install(ctx context.Context) error {
 	a.Fingerprint = fingerprint
 	l := a.machine.lab
 	for _, port := range []int{AMTPort, AMTTLSPort} {
+		if port == AMTPort && a.machine.spec.Controller == ControllerAMT16 {
+			continue
+		}
 		s, err := l.Listen(ctx, BMCs, net.JoinHostPort(a.Address, strconv.Itoa(port)))
 		if err != nil {
 			return err

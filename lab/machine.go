@@ -245,7 +245,7 @@ func (l *Lab) Machine(ctx context.Context, spec Spec) (*Machine, error) {
 	}
 	switch {
 	case spec.NoBMC:
-	case spec.Controller == ControllerAMT:
+	case spec.Controller == ControllerAMT || spec.Controller == ControllerAMT16:
 		m.amt = NewAMT(m, spec.BMCUser, spec.BMCPassword)
 		m.amt.Address, m.amt.machine = spec.BMCAddress, m
 		if err := m.amt.install(ctx); err != nil {
@@ -321,7 +321,7 @@ func (s Spec) complete(num int) (Spec, error) {
 		return s, fmt.Errorf("there is no firmware %q", s.Firmware)
 	}
 	switch def((*string)(&s.Controller), string(ControllerIPMI)); s.Controller {
-	case ControllerIPMI, ControllerAMT:
+	case ControllerIPMI, ControllerAMT, ControllerAMT16:
 	case ControllerRedfish:
 		if def((*string)(&s.Redfish), string(RedfishHPE)); redfishNames[s.Redfish] == nil &&
 			!slices.Contains(RedfishOddities(), s.Redfish) {

@@ -55,6 +55,7 @@ func bmcCheckCommand(o *options) *cobra.Command {
 func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 	fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", machine, r.Power)
 	for _, x := range []struct{ name, value string }{
+		{"asked at", r.Endpoint},
 		{"boots next", r.Boot},
 		{"machine", strings.TrimSpace(r.Maker + " " + r.Model)},
 		{"firmware", r.Firmware},

@@ -63,7 +63,7 @@ func (f *machineFlags) addFlags(cmd *cobra.Command) {
 	x.StringVar(&f.bmc.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
 	x.StringVar(&f.bmc.cipher, "cipher", "", "IPMI cipher suite (default 17)")
 	x.BoolVar(&f.bmc.insecureTLS, "bmc-insecure-tls", false,
-		"do not verify the certificate of a Redfish BMC, or of an AMT at port 16993; better: --bmc-fingerprint")
+		"do not verify the certificate of a Redfish BMC, or of an AMT by TLS; better: --bmc-fingerprint")
 	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "sha256:… of the TLS key of a Redfish BMC or an AMT")
 	x.StringVar(&f.template, "template", "", "template of its provisioning (default: image)")
 	x.StringVar(&f.image, "image", "", "image of its provisioning")

@@ -197,7 +197,7 @@ func (r *reader) addMachine(m Machine) {
 		r.claimHostnames(&ps, m, at)
 	}
 	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
-		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.ListenPort()), at("bmc.host"))
+		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.OwnPort()), at("bmc.host"))
 	}
 	for i := range ps {
 		ps[i].File, ps[i].Line = m.File, m.LineOf(ps[i].Field)

@@ -20,6 +20,12 @@ func (s *Store) KnownBMCKey(ctx context.Context, address, fingerprint string) (k
 	return known, err
 }
 
+// HasBMCKey reports whether a key is known for the BMC at address.
+func (s *Store) HasBMCKey(ctx context.Context, address string) (bool, error) {
+	known, err := scalar[bool](ctx, s.ro, "SELECT count(*) > 0 FROM bmc_key WHERE address = ?", address)
+	return known, wrap(err, "reading whether the key of a BMC is known")
+}
+
 // ForgetBMCKey forgets the key of the BMC at address, so that the next one is accepted. It is not an error
 // if none is known.
 func (s *Store) ForgetBMCKey(ctx context.Context, address string) error {

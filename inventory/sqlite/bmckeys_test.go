@@ -10,6 +10,9 @@ import (
 func TestS27BMCKeys(t *testing.T) {
 	s := newWorld(t)
 	ctx := t.Context()
+	has, err := s.HasBMCKey(ctx, "bmc-1:443")
+	require.NoError(t, err)
+	require.False(t, has)
 	for range 2 {
 		known, err := s.KnownBMCKey(ctx, "bmc-1:443", "sha256:aa")
 		require.NoError(t, err)
@@ -22,6 +25,9 @@ func TestS27BMCKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "sha256:bb", known)
 
+	has, err = s.HasBMCKey(ctx, "bmc-1:443")
+	require.NoError(t, err)
+	require.True(t, has)
 	require.NoError(t, s.ForgetBMCKey(ctx, "bmc-1:443"))
 	known, err = s.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
 	require.NoError(t, err)

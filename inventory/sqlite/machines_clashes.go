@@ -121,5 +121,5 @@ func bmcKey(b *inventory.BMC) string {
 	if b.Address() == "" || b.Capabilities().Shared {
 		return ""
 	}
-	return strings.ToLower(b.Host) + " " + strconv.Itoa(b.ListenPort()) + " " + b.SystemName + b.ConsumerURL
+	return strings.ToLower(b.Host) + " " + strconv.Itoa(b.OwnPort()) + " " + b.SystemName + b.ConsumerURL
 }
