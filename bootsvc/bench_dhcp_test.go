@@ -159,7 +159,7 @@ var (
 // were lost, in per cent, and the rate of completed exchanges.
 func (d dhcpTarget) perfdhcp(t *testing.T, rate float64) (lost, completed float64) {
 	t.Helper()
-	cmd := inNamespace(clientNS, unpackedProgram(t, "dhcp", "perfdhcp", "-4", "-l", d.iface, "-b", "mac="+benchMAC(0).String(),
+	cmd := inNamespace(clientNS, peerProgram(t, "dhcp", "perfdhcp", "-4", "-l", d.iface, "-b", "mac="+benchMAC(0).String(),
 		"-R", fmt.Sprint(d.machines), "-r", fmt.Sprint(int(rate)), "-p", fmt.Sprint(dhcpFor), "-W", "300000", d.server.String()))
 	out, _ := cmd.Output() // its status says that packets were lost
 	sent, received := numbers(perfSent, out), numbers(perfReceived, out)
@@ -211,9 +211,9 @@ func startKea(t *testing.T, dir string, machines int) *benchProcess {
 	}
 	file := filepath.Join(dir, "kea.json")
 	write(t, file, string(config))
-	kea := unpackedProgram(t, "dhcp", "kea-dhcp4", "-c", file)
-	lfc := unpackedProgram(t, "dhcp", "kea-lfc").Path
-	kea.Env = append(kea.Env, "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR="+dir, "KEA_LFC_EXECUTABLE="+lfc)
+	kea := peerProgram(t, "dhcp", "kea-dhcp4", "-c", file)
+	lfc := peerProgram(t, "dhcp", "kea-lfc").Path
+	kea.Env = append(kea.Environ(), "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR="+dir, "KEA_LFC_EXECUTABLE="+lfc)
 	process := startPeer(t, kea)
 	target := dhcpTarget{"cli1", peerSelf, machines, process}
 	waitFor(t, func() bool {

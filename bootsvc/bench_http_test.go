@@ -124,7 +124,7 @@ func load(t *testing.T, addr, requests string) (rate float64, p99 time.Duration)
 	t.Helper()
 	script := filepath.Join(filepath.Dir(requests), "requests.lua")
 	write(t, script, wrkScript)
-	out, err := inNamespace(clientNS, unpackedProgram(t, "wrk", "wrk", "--threads", "1", "--connections", strconv.Itoa(httpConns),
+	out, err := inNamespace(clientNS, peerProgram(t, "wrk", "wrk", "--threads", "1", "--connections", strconv.Itoa(httpConns),
 		"--duration", httpFor.String(), "--script", script, "http://"+addr, requests)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("wrk: %v %s", err, out)
@@ -214,7 +214,7 @@ http {
 	server { listen %[2]s:80; root %[1]s; }
 }
 `, files, peerSelf))
-	defer startPeer(t, unpackedProgram(t, "nginx", "nginx", "-e", "stderr", "-c", config)).stop()
+	defer startPeer(t, peerProgram(t, "nginx", "nginx", "-e", "stderr", "-c", config)).stop()
 	waitFor(t, func() bool { return connects(t, peerSelf.String()+":80") })
 
 	fmt.Printf("%-44s %9s %9s %6s   (medians)\n", "MB/s", "ingot", "nginx", "ratio")

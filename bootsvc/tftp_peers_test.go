@@ -14,22 +14,31 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// unpackedProgram returns a command of a Debian package that `make deps` has unpacked into a tree of
-// that name, and skips the test if it is missing.
-func unpackedProgram(t *testing.T, tree, name string, args ...string) *exec.Cmd {
+// peerProgram returns a command of a Debian package that `make deps` has unpacked into a tree of that name, or that is
+// installed. Without it a benchmark fails, because it would measure nothing, and another test is skipped.
+func peerProgram(t *testing.T, tree, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cache := cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(os.Getenv("HOME"), ".cache"))
 	root := filepath.Join(cache, "ingot-lab", "pkg", tree, "usr")
-	for _, dir := range []string{"bin", "sbin"} {
-		if path := filepath.Join(root, dir, name); exists(path) {
-			libs, err := filepath.Glob(filepath.Join(root, "lib", "*-linux-gnu"))
-			if err != nil {
-				t.Fatal(err)
+	for _, usr := range []string{root, "/usr"} {
+		for _, dir := range []string{"bin", "sbin"} {
+			path := filepath.Join(usr, dir, name)
+			if !exists(path) {
+				continue
 			}
 			cmd := exec.CommandContext(t.Context(), path, args...)
-			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libs, ":"))
+			if usr == root {
+				libs, err := filepath.Glob(filepath.Join(root, "lib", "*-linux-gnu"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libs, ":"))
+			}
 			return cmd
 		}
+	}
+	if *bench {
+		t.Fatalf("%s is missing: make deps", name)
 	}
 	t.Skip(name + " is missing: make deps")
 	return nil
@@ -38,7 +47,7 @@ func unpackedProgram(t *testing.T, tree, name string, args ...string) *exec.Cmd 
 // tftpProgram returns a command of a TFTP program of Debian.
 func tftpProgram(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
-	return unpackedProgram(t, "tftp", name, args...)
+	return peerProgram(t, "tftp", name, args...)
 }
 
 func exists(path string) bool {
