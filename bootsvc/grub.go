@@ -107,8 +107,8 @@ func (s *Server) grubMachine(m inventory.Machine, d Decision, ask askTFTP) error
 	return nil
 }
 
-// grubScript returns the machine's own part of GRUB's configuration. All its values are literal
-// words of the alphabets of commandLine, in which GRUB's language has no operator (security S14).
+// grubScript returns the machine's own part of GRUB's configuration. All its values are words of the alphabets of
+// commandLine: the machine's name, in which GRUB's language has no operator, and kernel parameters in quotes (security S14).
 func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 	switch d.Verdict {
 	case Agent, Rescue:
@@ -135,11 +135,17 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 // grubAgentOS returns the lines that boot the agent OS with a command line of iPXE's.
 func (s *Server) grubAgentOS(d Decision, what, line string) string {
 	// The kernel would look for a file of that name; GRUB hands the initramfs over in memory.
-	line = strings.TrimPrefix(line, "initrd=initramfs ")
+	words := strings.Split(strings.TrimPrefix(line, "initrd=initramfs "), " ")
+	for n, w := range words {
+		words[n] = quoteGrub(w)
+	}
 	base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
 	return fmt.Sprintf("echo Ingot %s\nif [ \"$ingot\" = hold ]; then set ingot=1; fi\n"+
-		"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", what, base, line, base)
+		"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", what, base, strings.Join(words, " "), base)
 }
+
+// quoteGrub returns a word that GRUB reads as w, whatever characters w has (GRUB manual, "Quoting").
+func quoteGrub(w string) string { return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'" }
 
 // tftpAgentOS sends a file of the agent OS while its boot is open.
 func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string, ask askTFTP) error {

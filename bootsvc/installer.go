@@ -77,7 +77,7 @@ func (s *Server) installerScript(ctx context.Context, m inventory.Machine, d Dec
 // installerLine returns the kernel command line of an installer.
 func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Installer) (string, error) {
 	for _, name := range i.Images() {
-		if !fileName(name) || !kernelArg.MatchString(name) {
+		if !fileName(name) || !imageName.MatchString(name) {
 			return "", fmt.Errorf("image %q cannot stand in a boot script: %w", name, inventory.ErrInvalid)
 		}
 	}
@@ -102,9 +102,8 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 		if err != nil {
 			return "", err
 		}
-		if !kernelArg.MatchString(a) || ourArg.MatchString(a) {
-			return "", fmt.Errorf("a kernel parameter of the installer of machine %s cannot stand in a boot script: %w",
-				m.Name, inventory.ErrInvalid)
+		if why := inventory.ParameterProblem(a); why != "" { // a may name a capability: it is not shown
+			return "", fmt.Errorf("a kernel parameter of the installer of machine %s %s: %w", m.Name, why, inventory.ErrInvalid)
 		}
 		args = append(args, a)
 	}

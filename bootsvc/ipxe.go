@@ -14,13 +14,12 @@ import (
 // terminating zero).
 const maxCommandLine = 2048
 
-// The values that a script may contain. Each value is checked before it is inserted.
-// None of these patterns allows a line break, a new command or the expansion of a
-// setting (security S14).
+// The values that a script may contain. Each value is checked before it is inserted;
+// kernel parameters by inventory.ParameterProblem. None of these rules allows a line
+// break, a new command or the expansion of a setting (security S14).
 var (
-	kernelArg   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
+	imageName   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
 	machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	ourArg      = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
 )
 
 // exitLines send the client to its disk. UEFI firmware continues with the next boot
@@ -50,8 +49,8 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 	}
 	args = append(args, "console=tty0", "console=ttyS0,115200", "panic=30")
 	for _, a := range m.KernelArgs {
-		if !kernelArg.MatchString(a) || ourArg.MatchString(a) {
-			return "", fmt.Errorf("kernel argument %q of machine %s cannot stand in a boot script: %w", a, m.Name, inventory.ErrInvalid)
+		if why := inventory.ParameterProblem(a); why != "" {
+			return "", fmt.Errorf("kernel argument %q of machine %s %s: %w", a, m.Name, why, inventory.ErrInvalid)
 		}
 		args = append(args, a)
 	}

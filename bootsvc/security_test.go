@@ -164,17 +164,88 @@ func (n noMachines) UserData(context.Context, string) (user, vendor inventory.Se
 // tokens in URLs.
 var hex40 = regexp.MustCompile(`[0-9a-f]{40,64}`)
 
-// words splits a script like iPXE: into lines, into commands at ||, && and ;, and into
-// words. iPXE expands settings first, so each setting is a separate word here.
+// words splits a script like iPXE: into lines, and at blanks into words, of which one that begins with # begins a comment
+// (src/core/exec.c). An operator is a word as any other here. iPXE replaces ${…} in each word, which is therefore split there.
 func words(script string) [][]string {
 	var out [][]string
 	for _, line := range regexp.MustCompile(`\r\n|\r|\n`).Split(script, -1) {
-		for _, op := range []string{"||", "&&", ";", "#!", "${", "}"} {
-			line = strings.ReplaceAll(line, op, " "+op+" ")
+		var command []string
+		for _, w := range strings.Fields(hex40.ReplaceAllString(line, "DIGEST")) {
+			if w[0] == '#' {
+				break
+			}
+			command = append(command, strings.Fields(strings.ReplaceAll(w, "${", " ${ "))...)
 		}
-		out = append(out, strings.Fields(hex40.ReplaceAllString(line, "DIGEST")))
+		out = append(out, command)
 	}
 	return out
+}
+
+// specialArgs are kernel parameters with characters that mean something to a loader or a shell, and nothing to a kernel.
+var specialArgs = []string{
+	"acpi_osi=!",
+	"memmap=12M$1G",
+	"mitigations=auto;nosmt",
+	"a~b",
+	"a^b",
+	"*",
+	"?",
+	"!",
+	"$",
+	"a$",
+	"{a",
+	"a}",
+	"[a]",
+	"(hd0)/x",
+	"$(reboot)",
+	"$root",
+	"`id`",
+	"a;shell",
+	"a&&shell",
+	"a||shell",
+	"a&shell",
+	"a|shell",
+	"|",
+	"&",
+	"<a>",
+	"a>b",
+	"a#b",
+	"if",
+	"-x",
+	"}{",
+	"{",
+	"~",
+}
+
+// TestSpecialKernelArguments: they reach the kernel as they are, as single words of iPXE and of GRUB.
+func TestSpecialKernelArguments(t *testing.T) {
+	m := machine(func(m *inventory.Machine) { m.KernelArgs = specialArgs })
+	if ps := inventory.Validate(m); len(ps) > 0 {
+		t.Fatal(ps)
+	}
+	want := strings.Join(specialArgs, " ")
+	var ipxe, grub string
+	for _, line := range words(scriptOf(t, &fakeMachines{machines: []inventory.Machine{m}}, "node1")) {
+		if len(line) > 0 && line[0] == "kernel" {
+			ipxe = strings.Join(line, " ")
+		}
+	}
+	if !strings.HasSuffix(ipxe, " panic=30 "+want+" || goto again") {
+		t.Errorf("iPXE: %s", ipxe)
+	}
+	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{m}}, nil)
+	script, err := s.grubScript(m, Decide(m, armed("node1"), Request{MAC: testMAC, Class: ClassIPXE, Arch: ArchUnknown}, testNow))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range grubWords(script) {
+		if len(line) > 0 && line[0] == "linux" {
+			grub = strings.Join(line, " ")
+		}
+	}
+	if !strings.HasSuffix(grub, " panic=30 "+want) {
+		t.Errorf("GRUB: %s\n%s", grub, script)
+	}
 }
 
 // FuzzS14BootScript: for any values in the inventory, a boot script either has the same
@@ -188,6 +259,10 @@ func FuzzS14BootScript(f *testing.F) {
 	} {
 		f.Add("node1", arg, "second=2")
 		f.Add(arg, "first=1", arg)
+	}
+	for _, arg := range append([]string{";", "&&", "||", "#", "a${", "--"}, specialArgs...) {
+		f.Add("node1", arg, "second=2")
+		f.Add("node1", "first=1", arg)
 	}
 	f.Add("node1; shell", "a", "b")
 	f.Add("node1 || shell", "a", "b")
@@ -205,10 +280,13 @@ func FuzzS14BootScript(f *testing.F) {
 			return
 		}
 		for _, v := range []string{name, arg1, arg2} {
-			for _, bad := range []string{"\r", "\n", ";", "&&", "||", "#!", "${", "'", `"`, " ", "\t", "\x00", "`", "\\"} {
-				if strings.Contains(v, bad) || v == "" {
+			for _, bad := range []string{"\r", "\n", "${", " ", "\t", "\v", "\f", "\x00"} {
+				if strings.Contains(v, bad) || v == "" || v[0] == '#' {
 					t.Fatalf("%q was rendered", v)
 				}
+			}
+			if slices.Contains([]string{";", "&&", "||"}, v) {
+				t.Fatalf("%q was rendered", v)
 			}
 		}
 		for _, v := range []string{arg1, arg2} {

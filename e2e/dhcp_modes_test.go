@@ -77,9 +77,13 @@ func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup, secureBoot boo
 	return s
 }
 
+// loaderArgs are kernel parameters with characters that loaders and shells know. Each loader hands them on as they are.
+var loaderArgs = []string{"acpi_osi=!", "memmap=12M$1G", "mitigations=auto;nosmt", "lab.a=*", "lab.b=(a)|[b]&~^?", "-lab", "lab.c=a||b&&c"}
+
 // addTo adds a machine to a site in that mode. Its addresses are the other server's choice.
 func (setup dhcpSetup) addTo(ctx context.Context, s *Site, spec lab.Spec) (*lab.Machine, error) {
 	return s.Add(ctx, spec, func(doc map[string]any) {
+		doc["kernelArgs"] = loaderArgs
 		doc["image"], doc["diskSelector"] = "mini", map[string]any{"serial": "DISK-" + spec.Name}
 		if spec.Firmware == lab.UEFISecure {
 			doc["interfaces"].([]any)[0].(map[string]any)["loader"] = inventory.LoaderShim
@@ -183,9 +187,10 @@ func installCell(ctx context.Context, t *testing.T, s *Site, setup dhcpSetup, sp
 	require.NoError(t, err)
 	took := time.Since(begun)
 
+	console, err := m.Serial()
+	require.NoError(t, err)
+	require.Contains(t, console, " panic=30 "+strings.Join(loaderArgs, " "), "the agent's kernel prints its command line")
 	if spec.Firmware == lab.UEFISecure {
-		console, err := m.Serial()
-		require.NoError(t, err)
 		require.Contains(t, console, "secureboot: Secure boot enabled")
 	}
 	require.NoError(t, m.PowerOff(ctx))

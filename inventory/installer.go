@@ -51,10 +51,6 @@ func (i Installer) Images() []string {
 	return append(append([]string{i.Kernel}, i.Initrds...), i.Payload)
 }
 
-// ParameterProblem returns why a kernel parameter is not allowed in a boot script,
-// "" if it is. The rule is that of Machine.KernelArgs.
-func ParameterProblem(parameter string) string { return badKernelArg(parameter) }
-
 // Kinds of documents. Package systems has a row for each but text.
 const (
 	DocumentHarvester = "harvester"

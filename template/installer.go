@@ -230,6 +230,6 @@ func (c *checker) parameter(path, a string) {
 		return
 	}
 	if why := inventory.ParameterProblem(a); why != "" {
-		c.add(path, "give one parameter per entry, without quotes or script characters", "%q %s", a, why)
+		c.add(path, "write one parameter per entry, as the kernel reads it, or leave it out", "%q %s", a, why)
 	}
 }

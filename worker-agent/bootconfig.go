@@ -130,7 +130,7 @@ func parseGrub(text string, vars map[string]string) (entries []bootEntry, fallba
 
 		case "linux", "linuxefi", "linux16":
 			if e := current(); len(words) > 1 && e.kernel == "" {
-				e.kernel, e.options = grubPath(words[1]), strings.Join(words[2:], " ")
+				e.kernel, e.options = grubPath(words[1]), kernelLine(words[2:])
 			}
 		case "initrd", "initrdefi", "initrd16":
 			if e := current(); e.initrds == nil {
@@ -187,6 +187,18 @@ func count(words []string, word string) (n int) {
 		}
 	}
 	return n
+}
+
+// kernelLine returns the command line that GRUB makes of words: it puts one with a blank in quotes, which the kernel reads
+// (grub_create_loader_cmdline).
+func kernelLine(words []string) string {
+	quoted := slices.Clone(words)
+	for n, w := range words {
+		if strings.Contains(w, " ") {
+			quoted[n] = `"` + w + `"`
+		}
+	}
+	return strings.Join(quoted, " ")
 }
 
 // grubWords splits a line as GRUB does: quotes, backslashes, variables (empty if unset) and

@@ -144,7 +144,7 @@ func TestKexec(t *testing.T) {
 		kernel, initrd, cmdline string
 		fail                    string
 	}{
-		"the default entry": {files: grub, kernel: "kernel six", initrd: joined, cmdline: "root=UUID=1 ro quiet dyndbg=file a.c +p"},
+		"the default entry": {files: grub, kernel: "kernel six", initrd: joined, cmdline: "root=UUID=1 ro quiet \"dyndbg=file a.c +p\""},
 		"the entry next time": {
 			files: with(grub, "boot/grub/grubenv",
 				"# GRUB Environment Block\nnext_entry=gnulinux-advanced-1>gnulinux-5.10.0-advanced-1\n####"), kernel: "kernel five", initrd: "none",
@@ -164,7 +164,7 @@ func TestKexec(t *testing.T) {
 		},
 		"no initrd": {
 			files: grub, env: map[string]string{"KERNEL_PATH": "/boot/vmlinuz-5.10.0"}, kernel: "kernel five",
-			initrd: "none", cmdline: "root=UUID=1 ro quiet dyndbg=file a.c +p",
+			initrd: "none", cmdline: "root=UUID=1 ro quiet \"dyndbg=file a.c +p\"",
 		},
 		"own command line": {
 			files: grub, env: map[string]string{"CMD_LINE": "single"}, kernel: "kernel six", initrd: joined,

@@ -1,0 +1,51 @@
+package inventory
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// maxKernelArg bounds a kernel parameter, in bytes.
+const maxKernelArg = 512
+
+var (
+	// ourArg are the parameters that Ingot itself gives, and that choose what is started.
+	ourArg = regexp.MustCompile(`^(ingot\..*|r?dinit|init|initrd)(=.*)?$`)
+	// iPXEOperators are words that end a command of iPXE (command_terminator in src/core/exec.c).
+	iPXEOperators = []string{";", "&&", "||"}
+)
+
+// ParameterProblem returns why a kernel parameter, of Machine.KernelArgs or of an installer, cannot reach the kernel as one
+// word through each loader that a machine may boot with, "" if it can. What it returns follows the parameter in a message.
+//
+// iPXE splits a line at blanks, knows operators and comments as whole words, and replaces settings; it has no quotes. GRUB
+// reads any word in single quotes (quoteGrub in bootsvc), but changes some characters on the way to the kernel
+// (grub_create_loader_cmdline). What is refused here would break out of its place, as in CVE-2026-46447, or arrive changed.
+func ParameterProblem(parameter string) string {
+	const byGRUB = "\\'\""
+	switch at := strings.IndexAny(parameter, byGRUB); {
+	case parameter == "":
+		return "is empty"
+	case !plain(parameter):
+		return "has characters that are not printable ASCII"
+	case len(parameter) > maxKernelArg:
+		return fmt.Sprintf("is longer than %d characters", maxKernelArg)
+	case strings.Contains(parameter, " "):
+		return "contains a blank, at which iPXE and the kernel begin another parameter"
+	case at >= 0:
+		return fmt.Sprintf("contains %c, before which GRUB puts a backslash that the kernel keeps", parameter[at])
+	case strings.Contains(parameter, "${"):
+		return "contains ${, which iPXE replaces by one of its settings"
+	case slices.Contains(iPXEOperators, parameter):
+		return "is an operator of iPXE"
+	case parameter[0] == '#':
+		return "begins with #, with which iPXE begins a comment"
+	case parameter == "--":
+		return "ends the parameters of the kernel: what follows would be handed to init"
+	case ourArg.MatchString(parameter):
+		return "is one that Ingot gives itself"
+	}
+	return ""
+}
