@@ -39,7 +39,9 @@ func ParseHandler(words []string) (Handler, error) {
 
 	native, ok := Native(words[0])
 	row := natives[native]
-	switch {
+	switch why := Foreign(words[0]); {
+	case why != "":
+		return Handler{}, fmt.Errorf("reading %q: %s; want the name alone", words[0], why)
 	case !ok:
 		return Handler{}, fmt.Errorf("reading %q: want %s and a text, or an action and its variables as NAME=VALUE: one of %s", words[0],
 			Echo, strings.Join(Handlers(), ", "))

@@ -1,6 +1,8 @@
 package action
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,14 +22,48 @@ func Names() []string {
 	return names
 }
 
-// prefixes are the repositories in which the last path element is a native action.
-var prefixes = []string{
-	"tinkerbell/actions/", "tinkerbell-actions/", "eks-anywhere/tinkerbell/hub/", "eks-anywhere/tinkerbell/actions/",
-	"embedded/",
+// repositories are where native actions are published: the path in front of their names, and the public registries where
+// that path is the publisher's. Elsewhere in public, anyone may have a repository of that path.
+var repositories = []struct {
+	path  string
+	hosts []string
+}{
+	{waitDaemonRepository, []string{"ghcr.io"}},
+	{"eks-anywhere/tinkerbell/hub/", []string{"public.ecr.aws"}},
+	{"eks-anywhere/tinkerbell/actions/", []string{"public.ecr.aws"}}, // before the row that its path ends with
+	{"tinkerbell/actions/", []string{"quay.io", "ghcr.io"}},
+	{"tinkerbell-actions/", []string{"quay.io"}},
+	{"embedded/", nil}, // of HookOS's own registry, at 127.0.0.1
 }
 
-// Repositories returns where an image reference may name a native action, without the registry's host.
-func Repositories() []string { return append(slices.Clone(prefixes), waitDaemonRepository+WaitDaemon) }
+// publicRegistries are registries where anyone can publish. Each stands for the hosts below it, too.
+var publicRegistries = []string{
+	"cgr.dev", "codeberg.org", "docker.io", "gcr.io", "ghcr.io", "mcr.microsoft.com", "nvcr.io", "pkg.dev", "public.ecr.aws",
+	"quay.io", "registry.access.redhat.com", "registry.gitlab.com", "registry.hub.docker.com", "registry.k8s.io", "registry.redhat.io",
+	"ttl.sh",
+}
+
+// PublicRegistries returns the registries where only publishers' repositories hold native actions. A host below one of them
+// counts as it does. All other registries are mirrors.
+func PublicRegistries() []string { return slices.Clone(publicRegistries) }
+
+// Repositories returns where an image reference may name a native action: paths, and the public registries where a path is
+// the publisher's.
+func Repositories() (out []string) {
+	for _, r := range repositories {
+		path := r.path
+		if path == waitDaemonRepository {
+			path += WaitDaemon
+		}
+		if len(r.hosts) == 0 {
+			out = append(out, path)
+		}
+		for _, host := range r.hosts {
+			out = append(out, host+"/"+path)
+		}
+	}
+	return out
+}
 
 // nameOf maps names and aliases to names. Workflows call Native, which must be deterministic: it
 // must not iterate over the map natives.
@@ -44,53 +80,134 @@ func indexNames() map[string]string {
 	return index
 }
 
-// Native returns the native action of an image reference, and whether there is one. Registry host,
-// tag and digest are ignored. A repository that only ends in a known name is not an alias.
+// Native returns the native action of an image reference, and whether there is one. Tag and digest are ignored, and so is the
+// host of a registry that is not public: it is a mirror. A repository that only ends in a known name is not an alias.
 func Native(image string) (string, bool) {
-	path, _ := splitImage(image)
-	name, ok := nameOf[path]
-	return name, ok
+	r := parseImage(image)
+	name, ok := nameOf[r.name]
+	if !ok || !r.published() {
+		return "", false
+	}
+	return name, true
+}
+
+// Foreign returns the reason why an image that is named like a native action is none, "" for all others: in a public
+// registry, it is not the publisher's.
+func Foreign(image string) string {
+	r := parseImage(image)
+	name, ok := nameOf[r.name]
+	if !ok || r.published() {
+		return ""
+	}
+	return r.foreign(name)
+}
+
+// foreign returns the reason why a reference that is not published is not the native action name.
+func (r imageReference) foreign(name string) string {
+	if r.host == "" {
+		return fmt.Sprintf(
+			"it is not %s: without a registry's host it is an image of docker.io, which is public, and %s is not the publisher's there",
+			name,
+			r.before+r.repository,
+		)
+	}
+	return fmt.Sprintf("it is not %s: %s is a public registry, and %s there is not the publisher's", name, r.host,
+		cmp.Or(r.before+r.repository, r.name))
+}
+
+// Mirror returns the host of the registry of a native action if that is taken for a mirror of the publisher's, or "".
+func Mirror(image string) string {
+	r := parseImage(image)
+	if _, ok := nameOf[r.name]; !ok || r.host == "" || publicRegistry(r.host) != "" {
+		return ""
+	}
+	return r.host
 }
 
 // Rule returns the reason why Native finds an action for an image reference, or "" if it finds
 // none.
 func Rule(image string) string {
-	path, repository := splitImage(image)
-	name, ok := nameOf[path]
+	name, ok := Native(image)
 	if !ok {
 		return ""
 	}
 
+	r := parseImage(image)
 	rule := "the name of the action"
-	if path != name {
-		rule = path + " is another name of " + name
+	if r.name != name {
+		rule = r.name + " is another name of " + name
 	}
-	if repository != "" {
-		rule += "; " + repository + " is a repository of native actions"
+	if r.repository != "" {
+		rule += "; " + r.repository + " is a repository of native actions"
+	}
+	if host := Mirror(image); host != "" {
+		rule += "; " + host + " counts as a mirror of it"
 	}
 	return rule
 }
 
-// splitImage returns the name in an image reference, and the entry of prefixes before it. Without
-// such a prefix, the name includes its folders.
-func splitImage(image string) (name, repository string) {
+// An imageReference is what an image reference has of a native action.
+type imageReference struct {
+	host       string // of the registry, in lower case and without its port; "" = none is given
+	before     string // folders before repository
+	repository string // an entry of repositories; "" = the name stands alone
+	name       string // with its folders where there is no repository
+}
+
+// published reports whether the reference is to the publisher's image or to a mirror's.
+func (r imageReference) published() bool {
+	public := publicRegistry(r.host)
+	switch {
+	case r.host == "": // with folders in front, it is another user's image of Docker Hub
+		return r.before == ""
+	case public == "":
+		return true
+	}
+	for _, known := range repositories {
+		if known.path == r.repository {
+			return r.before == "" && slices.Contains(known.hosts, public)
+		}
+	}
+	return false // a name alone, which no publisher has
+}
+
+// publicRegistry returns the entry of publicRegistries that a host belongs to, or "".
+func publicRegistry(host string) string {
+	for _, public := range publicRegistries {
+		if host == public || strings.HasSuffix(host, "."+public) {
+			return public
+		}
+	}
+	return ""
+}
+
+// parseImage reads an image reference, which is [HOST[:PORT]/]PATH[:TAG][@DIGEST].
+func parseImage(image string) (r imageReference) {
 	path, _, _ := strings.Cut(image, "@")
+	if strings.Contains(path, "//") {
+		return imageReference{name: image} // a URL, which is no image reference
+	}
 	slash := strings.LastIndexByte(path, '/')
 	if colon := strings.LastIndexByte(path, ':'); colon > slash {
 		path = path[:colon]
 	}
 	if host, rest, ok := strings.Cut(path, "/"); ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
 		path = rest
+		if colon := strings.LastIndexByte(host, ':'); colon >= 0 {
+			host = host[:colon]
+		}
+		r.host = strings.ToLower(strings.TrimSuffix(host, "."))
 	}
 
-	if strings.HasSuffix("/"+path, "/"+waitDaemonRepository+WaitDaemon) {
-		return WaitDaemon, waitDaemonRepository
-	}
-	for _, p := range prefixes {
+	r.name = path
+	for _, known := range repositories {
 		// A mirror keeps the repository path and may add folders in front.
-		if i := strings.Index("/"+path, "/"+p); i >= 0 {
-			return path[i+len(p):], p
+		i := strings.Index("/"+path, "/"+known.path)
+		if i < 0 || known.path == waitDaemonRepository && path[i+len(known.path):] != WaitDaemon {
+			continue
 		}
+		r.before, r.repository, r.name = path[:i], known.path, path[i+len(known.path):]
+		break
 	}
-	return path, ""
+	return r
 }

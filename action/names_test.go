@@ -1,6 +1,7 @@
 package action
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,6 +39,62 @@ func TestImagesNameActionsByRepositoryPath(t *testing.T) {
 		require.Equal(t, want, got, image)
 		require.Equal(t, want != "", ok, image)
 		require.Equal(t, want != "", Rule(image) != "", image)
+	}
+}
+
+// S23: in a public registry only the publishers' repositories hold native actions. The image of another there is refused with
+// that reason, whatever its host, port, tag and digest look like; any other registry is a mirror.
+func TestImagesOfOthersAreNoActions(t *testing.T) {
+	for _, image := range []string{
+		"docker.io/acme/tinkerbell-actions/rootio", "acme/tinkerbell-actions/rootio", "acme/tinkerbell-actions/rootio:v1",
+		"docker.io/tinkerbell-actions/rootio", "index.docker.io/acme/tinkerbell/actions/cexec", "registry-1.docker.io/acme/embedded/kexec",
+		"registry.hub.docker.com/acme/tinkerbell-actions/rootio", "DOCKER.IO/acme/tinkerbell-actions/rootio",
+		"docker.io.:443/acme/tinkerbell-actions/rootio", "docker.io:443/acme/tinkerbell-actions/rootio:v1@sha256:00",
+		"quay.io/acme/tinkerbell/actions/archive2disk:latest", "Quay.io:443/acme/tinkerbell-actions/archive2disk", "quay.io/image2disk",
+		"docker.io/disk-wipe:v1", "ghcr.io/acme/tinkerbell/actions/oci2disk", "ghcr.io/acme/jacobweinstock/waitdaemon:0.2.1",
+		"quay.io/jacobweinstock/waitdaemon", "ghcr.io/eks-anywhere/tinkerbell/hub/writefile", "public.ecr.aws/tinkerbell/actions/writefile",
+		"public.ecr.aws/x1y2/eks-anywhere/tinkerbell/hub/writefile@sha256:00", "quay.io/embedded/kexec", "registry.k8s.io/tinkerbell-actions/reboot",
+		"eu.gcr.io/acme/tinkerbell-actions/reboot", "europe-docker.pkg.dev/acme/tinkerbell-actions/reboot", "mcr.microsoft.com/tinkerbell/actions/wipe",
+		"registry.gitlab.com/acme/tinkerbell/actions/growpart",
+	} {
+		got, ok := Native(image)
+		require.False(t, ok, image)
+		require.Empty(t, got, image)
+		require.Contains(t, Foreign(image), "public", image)
+		require.Contains(t, Foreign(image), "not the publisher's", image)
+		require.Empty(t, Rule(image), image)
+		require.Empty(t, Mirror(image), image)
+		_, err := ParseHandler([]string{image})
+		require.ErrorContains(t, err, "not the publisher's", image)
+	}
+	require.ErrorContains(t, Check(WaitDaemon, map[string]string{InnerImageVariable: "docker.io/acme/tinkerbell-actions/reboot"}),
+		"docker.io is a public registry, and acme/tinkerbell-actions/ there is not the publisher's; give reboot alone")
+
+	for image, host := range map[string]string{
+		"registry.example.org:5000/site/tinkerbell-actions/rootio:v1@sha256:00": "registry.example.org",
+		"quay.io.example.org/acme/tinkerbell-actions/rootio":                    "quay.io.example.org",
+		"notdocker.io/acme/tinkerbell-actions/rootio":                           "notdocker.io",
+		"127.0.0.1/embedded/kexec":                                              "127.0.0.1",
+		"[fd00::1]:5000/tinkerbell-actions/rootio":                              "[fd00::1]",
+		"localhost/image2disk":                                                  "localhost",
+		"quay.io/tinkerbell-actions/rootio":                                     "",
+		"QUAY.IO:443/tinkerbell/actions/rootio":                                 "",
+		"ghcr.io/tinkerbell/actions/rootio":                                     "",
+		"tinkerbell-actions/rootio":                                             "",
+		"jacobweinstock/waitdaemon:latest":                                      "",
+		"rootio@sha256:00":                                                      "",
+	} {
+		_, ok := Native(image)
+		require.True(t, ok, image)
+		require.Empty(t, Foreign(image), image)
+		require.Equal(t, host, Mirror(image), image)
+		require.Equal(t, host != "", strings.HasSuffix(Rule(image), host+" counts as a mirror of it"), image)
+	}
+	for _, image := range []string{"nginx", "docker.io/library/alpine", "https://registry.example.org/tinkerbell-actions/rootio", "docker://rootio"} {
+		_, ok := Native(image)
+		require.False(t, ok, image)
+		require.Empty(t, Foreign(image), image)
+		require.Empty(t, Mirror(image), image)
 	}
 }
 

@@ -71,13 +71,16 @@ var waitDaemon = Description{
 }
 
 func leavingImage(env map[string]string, name string) error {
-	inner, _ := splitImage(env[name])
 	if env[name] == "" {
 		return fmt.Errorf("reading %s: it is missing: give one of %s", name, strings.Join(leaving, ", "))
 	}
-	if !slices.Contains(leaving, inner) {
+	inner := parseImage(env[name])
+	if !slices.Contains(leaving, inner.name) {
 		return fmt.Errorf("reading %s=%q: want an action that leaves the agent: one of %s; or command: [reboot] or [poweroff]", name,
 			env[name], strings.Join(leaving, ", "))
+	}
+	if !inner.published() {
+		return fmt.Errorf("reading %s=%q: %s; give %s alone", name, env[name], inner.foreign(inner.name), inner.name)
 	}
 	return nil
 }

@@ -25,8 +25,9 @@ var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- en
 func TestTemplatesAreDocumented(t *testing.T) {
 	parts := map[string]string{
 		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(),
-		"added":        addedTable(),
-		"repositories": "These repositories count, with or without folders before them: " + codes(action.Repositories()) + ".\n",
+		"added": addedTable(),
+		"repositories": "Repositories of publishers: " + codes(action.Repositories()) + ".\n\nPublic registries, with the hosts below them: " +
+			codes(action.PublicRegistries()) + ".\n",
 	}
 	for _, name := range action.Natives() {
 		parts["action "+name] = actionText(action.Describe(name))

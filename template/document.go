@@ -200,6 +200,11 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 	}
 
 	native, ok := action.Native(a.Image)
+	if why := action.Foreign(a.Image); why != "" {
+		c.add(path+".image", "write the name alone for the agent's own action, or name a registry of yours, which counts as a mirror",
+			"%q: %s", a.Image, why)
+		return
+	}
 	if !ok {
 		c.add(path+".image", "use one of: "+knownActions(),
 			"%q names no action that the agent carries out itself, and running containers is not supported", a.Image)

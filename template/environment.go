@@ -43,6 +43,7 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 			c.literalDevice(at, native, env)
 			c.foreignURL(at, native, env)
 			c.handlerShells(at, s)
+			notes = append(notes, c.mirrors(at.step, s)...)
 			notes = append(notes, c.unread(at.step+".environment", native, s.Environment)...)
 		}
 	}
@@ -127,6 +128,37 @@ func (c *checker) unread(path, native string, env map[string]string) (notes inve
 			note.Remedy = fmt.Sprintf("did you mean %q?", near)
 		}
 		notes = append(notes, note)
+	}
+	return notes
+}
+
+// mirrors returns notes about the images of an action that count as native actions because a registry is taken for a mirror.
+func (c *checker) mirrors(path string, s step) (notes inventory.Problems) {
+	images := map[string]string{"image": s.Image}
+	if outer := c.wrapped[path]; outer != "" {
+		images = map[string]string{"image": outer, "environment." + action.InnerImageVariable: s.Image}
+	}
+	for key, words := range s.handlers() {
+		if len(words) > 0 {
+			images[key] = words[0]
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(images)) {
+		host := action.Mirror(images[key])
+		if host == "" || c.open(images[key]) {
+			continue
+		}
+		native, _ := action.Native(images[key])
+		notes = append(notes, inventory.Problem{
+			File:  c.out.file,
+			Line:  c.out.line(path + "." + key),
+			Field: path + "." + key,
+			What: fmt.Sprintf(
+				"%s counts as a mirror of the publisher's registry: the agent carries out its own %s, and fetches nothing there",
+				host,
+				native,
+			),
+		})
 	}
 	return notes
 }

@@ -45,7 +45,8 @@ func TestExplanation(t *testing.T) {
 	require.Equal(t, "the task; image2disk does not read it", write.Environment["RACK"])
 	require.NotEmpty(t, write.Adds)
 
-	require.Equal(t, "the name of the action; tinkerbell/actions/ is a repository of native actions", file.Rule)
+	require.Equal(t, "the name of the action; tinkerbell/actions/ is a repository of native actions; "+
+		"registry.example.com counts as a mirror of it", file.Rule)
 	require.Equal(t, "the template", file.Timeout)
 	require.Equal(t, "the task", file.Environment["MODE"])
 	require.Equal(t, "the action, in place of the task's", file.Environment["UID"])

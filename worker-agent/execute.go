@@ -105,6 +105,9 @@ func (t *attempt) perform(ctx context.Context, as action.Assignment) (err error)
 	}()
 
 	native, ok := action.Native(as.Action.Image)
+	if why := action.Foreign(as.Action.Image); why != "" {
+		return fmt.Errorf("carrying out %q: %s", as.Action.Image, why)
+	}
 	if !ok {
 		return fmt.Errorf("carrying out %q: this agent has no action of this name and cannot run containers",
 			as.Action.Image)

@@ -28,7 +28,7 @@ func TestEveryNativeActionIsImplemented(t *testing.T) {
 
 // S23: the agent refuses what is not a native action, even if the server has signed it, and before it opens a disk.
 func TestS23OtherActionsAreRefused(t *testing.T) {
-	for _, name := range []string{"nginx", "docker.io/library/image2disk", "", "sh", "image2disk "} {
+	for _, name := range []string{"nginx", "docker.io/library/image2disk", "docker.io/acme/tinkerbell-actions/image2disk", "", "sh", "image2disk "} {
 		files, disk, image := testDisk(t, diskSize)
 		s := newFakeServer(t)
 		cfg := s.config()
