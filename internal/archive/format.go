@@ -338,6 +338,12 @@ func parse(text []byte) (m Manifest, err error) {
 		}
 	}
 
+	if m.Key != nil { // before gigabytes are unpacked
+		if err := m.Key.check(); err != nil {
+			return m, err
+		}
+	}
+
 	switch {
 	case m.ID == "":
 		return m, damaged("it has no id")

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/stretchr/testify/require"
 )
 
 var siteKey = []byte("the key of the site, of 32 bytes")
@@ -267,12 +269,34 @@ func TestKeys(t *testing.T) {
 	if _, err := w.Unwrap(pass, "b2", sealed); !errors.Is(err, ErrPassphrase) {
 		t.Errorf("another backup's keys: %v", err)
 	}
-	greedy := w
-	greedy.MemoryKiB = 1 << 30
-	if _, err := greedy.Unwrap(pass, "b1", sealed); !errors.Is(err, inventory.ErrInvalid) {
-		t.Errorf("a terabyte of memory: %v", err)
-	}
 	if _, _, err := Wrapped(inventory.NewSecret("short"), "b1", files); !errors.Is(err, inventory.ErrInvalid) {
 		t.Errorf("a short passphrase: %v", err)
 	}
+}
+
+// TestS58GreedyKeysAreRefused: an archive whose keys ask for more than 256 MiB, four passes or four threads is refused when its
+// manifest is read, before a key is derived (security S58).
+func TestS58GreedyKeysAreRefused(t *testing.T) {
+	pass := inventory.NewSecret("correct horse battery")
+	w, sealed, err := Wrapped(pass, "b1", map[string][]byte{"keys.json": []byte("secret")})
+	require.NoError(t, err)
+	for name, change := range map[string]func(w *Wrap){
+		"memory":  func(w *Wrap) { w.MemoryKiB = maxMemoryKiB + 1 },
+		"time":    func(w *Wrap) { w.Time = maxTime + 1 },
+		"threads": func(w *Wrap) { w.Threads = maxThreads + 1 },
+	} {
+		greedy := w
+		change(&greedy)
+		_, err := greedy.Unwrap(pass, "b1", sealed)
+		require.ErrorIs(t, err, inventory.ErrInvalid, name)
+		require.ErrorContains(t, err, "at most 256 MiB, 4 and 4 are used", name)
+		text, err := json.Marshal(Manifest{Format: Format, ID: "b1", Key: &greedy})
+		require.NoError(t, err)
+		_, err = parse(text)
+		require.ErrorContains(t, err, "at most 256 MiB, 4 and 4 are used", name)
+	}
+	largest := w
+	largest.MemoryKiB, largest.Time, largest.Threads = maxMemoryKiB, maxTime, maxThreads
+	_, err = largest.Unwrap(pass, "b1", sealed)
+	require.ErrorIs(t, err, ErrPassphrase, "other parameters make another key")
 }

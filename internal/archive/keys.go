@@ -54,12 +54,30 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 	return w, gcm.Seal(nil, w.Nonce, text, []byte(id)), nil
 }
 
+// Limits of Argon2id. An archive is untrusted, so it must not choose how much memory and time are used.
+const (
+	minMemoryKiB = 8 << 10
+	maxMemoryKiB = 256 << 10
+	maxTime      = 4
+	maxThreads   = 4
+)
+
+// check refuses parameters that this program does not write, before a key is derived with them.
+func (w Wrap) check() error {
+	if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime || w.Threads > maxThreads {
+		return refuse("the keys of the backup ask for %d MiB of memory, %d passes and %d threads; at most %d MiB, %d and %d are used",
+			w.MemoryKiB>>10, w.Time, w.Threads, maxMemoryKiB>>10, maxTime, maxThreads)
+	}
+	if w.KDF != argon2id || w.MemoryKiB < minMemoryKiB || w.Time < 1 || w.Threads < 1 || len(w.Salt) < 16 || len(w.Nonce) != 12 {
+		return damaged("its keys are wrapped in an unknown way")
+	}
+	return nil
+}
+
 // Unwrap decrypts the result of Wrapped for the same id; ErrPassphrase if it cannot.
 func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map[string][]byte, error) {
-	// The archive is untrusted, so it must not choose how much memory is used.
-	within := w.Time >= 1 && w.Time <= 16 && w.MemoryKiB >= 8<<10 && w.MemoryKiB <= 1<<20 && w.Threads >= 1 && w.Threads <= 16
-	if w.KDF != argon2id || !within || len(w.Salt) < 16 || len(w.Nonce) != 12 {
-		return nil, damaged("its keys are wrapped in an unknown way")
+	if err := w.check(); err != nil {
+		return nil, err
 	}
 
 	gcm, err := w.gcm(passphrase)

@@ -227,7 +227,7 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 		}
 	}
 
-	b, err := os.ReadFile(r.Config.KeyFile)
+	b, err := durable.ReadPrivate(r.Config.KeyFile)
 	file := r.Config.KeyFile
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && files[keysFile] == nil:
