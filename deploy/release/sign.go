@@ -6,11 +6,12 @@ import (
 	"os"
 
 	"aead.dev/minisign"
+	"github.com/ingotmetal/ingot/internal/durable"
 )
 
 // sign writes file.minisig, which "minisign -V" and "ingot image add --signature" verify. key is the file of a minisign key.
 func sign(r release, key, password, file string) error {
-	text, err := os.ReadFile(key)
+	text, err := durable.ReadPrivate(key)
 	if err != nil {
 		return fmt.Errorf("reading the signing key: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -347,6 +348,18 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	}
 
 	return file, b, nil
+}
+
+// readSecret reads a file that holds a secret, or standard input for "-". [durable.ReadPrivate] says which modes are refused.
+func readSecret(cmd *cobra.Command, file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(cmd.InOrStdin())
+	}
+	b, err := durable.ReadPrivate(file)
+	if err != nil {
+		return nil, usage("reading %s: %v", file, err)
+	}
+	return b, nil
 }
 
 // orNone formats a number; 0 is "".

@@ -79,7 +79,8 @@ func machineAddCommand(o *options) *cobra.Command {
 once, come from a file: ingot machine push.
 
 The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or
-asked for: every user of this host could see an argument.`,
+asked for: every user of this host could see an argument. A file that group or
+others may use is refused.`,
 		Example: `  ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24 --gateway 10.0.0.1 \
     --nameserver 10.0.0.1 --image debian-12 --ssh-key ~/.ssh/id_ed25519.pub \
     --bmc ipmi://admin@10.0.1.11 --bmc-password-file node-1.password
@@ -296,7 +297,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 // the terminal.
 func (f bmcFlags) readPassword(c *call, b *inventory.BMC) (inventory.Secret, error) {
 	if f.passwordFile != "" {
-		_, text, err := readInput(c.Command, f.passwordFile)
+		text, err := readSecret(c.Command, f.passwordFile)
 		return inventory.NewSecret(string(bytes.TrimRight(text, "\r\n"))), err
 	}
 	if v, ok := os.LookupEnv("INGOT_BMC_PASSWORD"); ok {

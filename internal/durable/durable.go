@@ -37,11 +37,14 @@ func Size(path string) (int64, error) {
 	return st.Size(), nil
 }
 
-// ReadPrivate reads a file that holds secrets. A file that group or others may use is refused, except for one that root lets a
-// group of this process read, as Kubernetes does with the files of a Secret (fsGroup). The mode of a pipe or a terminal does
-// not matter.
+// maxPrivate limits what ReadPrivate reads, in bytes.
+const maxPrivate = 1 << 20
+
+// ReadPrivate reads a file that holds secrets, of at most 1 MiB. A file that group or others may use is refused, except for one
+// that root lets a group of this process read, as Kubernetes does with the files of a Secret (fsGroup). The mode of a pipe or a
+// terminal does not matter. A pipe that no process writes to is empty.
 func ReadPrivate(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a pipe would wait for its writer
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +56,11 @@ func ReadPrivate(path string) ([]byte, error) {
 	if mode := st.Mode().Perm(); st.Mode().IsRegular() && mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
 		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
 	}
-	return io.ReadAll(f)
+	text, err := io.ReadAll(io.LimitReader(f, maxPrivate+1))
+	if len(text) > maxPrivate {
+		return nil, fmt.Errorf("%s holds more than %d KiB, which no file of a secret does", path, maxPrivate>>10)
+	}
+	return text, err
 }
 
 // isGivenByRoot reports whether root has given a file to one of these groups, to read alone. Root needs no group to

@@ -1,6 +1,8 @@
 package durable
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -8,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -49,4 +52,27 @@ func TestReadPrivate(t *testing.T) {
 	require.NoError(t, os.Chmod(key, 0o640))
 	_, err = ReadPrivate(key)
 	require.ErrorContains(t, err, "chmod 600")
+}
+
+// TestReadPrivateIsBounded (S64): neither a device that never ends nor a pipe without a writer stops the server.
+func TestReadPrivateIsBounded(t *testing.T) {
+	_, err := ReadPrivate("/dev/zero")
+	require.ErrorContains(t, err, "more than 1024 KiB")
+
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o666))
+	text, err := ReadPrivate(pipe)
+	require.NoError(t, err)
+	require.Empty(t, text)
+
+	r, w, err := os.Pipe() // as of --bmc-password-file <(pass show bmc)
+	require.NoError(t, err)
+	go func() {
+		_, err := w.WriteString("secret")
+		assert.NoError(t, errors.Join(err, w.Close()))
+	}()
+	text, err = ReadPrivate(fmt.Sprintf("/proc/self/fd/%d", r.Fd()))
+	require.NoError(t, err)
+	require.Equal(t, "secret", string(text))
+	require.NoError(t, r.Close())
 }

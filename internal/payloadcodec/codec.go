@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	commonpb "go.temporal.io/api/common/v1"
@@ -93,7 +92,7 @@ func (c *Codec) add(line string) error {
 // NewKey puts a random key in front of those in file, and makes the file with mode 0600 if there is none. It returns the
 // key's id. The file is replaced as a whole; one that cannot be read as a key file is left alone.
 func NewKey(file string) (id string, err error) {
-	old, err := os.ReadFile(file)
+	old, err := durable.ReadPrivate(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:

@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/archive"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -123,7 +124,7 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 
 	files := map[string][]byte{}
 	for name, path := range archive.SecretFiles(s.cfg) {
-		b, err := os.ReadFile(path)
+		b, err := durable.ReadPrivate(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && path != s.cfg.KeyFile:
 			continue // not every site has one

@@ -180,3 +180,15 @@ func TestABackupHasNoAddressThatIsACredential(t *testing.T) {
 		require.Equal(t, "https://example.org/LEFT-OUT https://example.org/LEFT-OUT", got)
 	}
 }
+
+// S64: a backup does not take in a secret that others may use, as if it were still one.
+func TestS64BackupRefusesOpenFiles(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	cfg.Temporal.Address = "127.0.0.1:7233"
+	s := testServer(t, cfg)
+	require.NoError(t, os.WriteFile(cfg.TokenFile, []byte("a token"), 0o600))
+	require.NoError(t, os.Chmod(cfg.TokenFile, 0o644))
+	_, err := s.backup(t.Context(), api.BackupRequest{Passphrase: inventory.NewSecret("correct horse battery")})
+	require.ErrorContains(t, err, "chmod 600 "+cfg.TokenFile)
+}

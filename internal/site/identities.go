@@ -99,7 +99,7 @@ func (f standbyFiles) secret() (inventory.Secret, error) {
 	b.WriteString("apiVersion: v1\nkind: Secret\n")
 	fmt.Fprintf(&b, "metadata: {name: %s, namespace: ingot}\ntype: Opaque\ndata:\n", secretName)
 	for _, file := range []string{identity.PeerFile, tokenFileName, adminFileName} {
-		text, err := os.ReadFile(filepath.Join(f.dir, file))
+		text, err := durable.ReadPrivate(filepath.Join(f.dir, file))
 		if err != nil {
 			return inventory.Secret{}, err
 		}

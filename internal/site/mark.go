@@ -27,7 +27,7 @@ type Mark struct {
 // ReadMark reads the marker in the place of the key file. It returns false if the file
 // does not exist or is not a marker.
 func ReadMark(keyFile string) (Mark, bool, error) {
-	b, err := os.ReadFile(keyFile)
+	b, err := durable.ReadPrivate(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Mark{}, false, nil
 	}

@@ -82,7 +82,7 @@ func (h sender) addKeys(d *archive.Draft, file string) error {
 		return fmt.Errorf("the token of the peer is not in %s: %w", h.tokens.path, inventory.ErrNotFound)
 	}
 
-	b, err := os.ReadFile(h.cfg.KeyFile)
+	b, err := durable.ReadPrivate(h.cfg.KeyFile)
 	if err == nil {
 		err = d.Authenticate(h.cfg.KeyFile)
 	}

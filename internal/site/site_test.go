@@ -875,6 +875,7 @@ func TestUnreadableFileIsAnError(t *testing.T) {
 	}
 }
 
+// S64: a key file that others may use is refused.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -887,6 +888,10 @@ func TestMark(t *testing.T) {
 	_, marked, err = ReadMark(keys)
 	require.NoError(t, err)
 	require.False(t, marked)
+	require.NoError(t, os.Chmod(keys, 0o644))
+	_, _, err = ReadMark(keys)
+	require.ErrorContains(t, err, "chmod 600", "S64")
+	require.NoError(t, os.Chmod(keys, 0o600))
 	var m Mark
 	m.Retired.To.Name, m.Retired.ID = "um760", "h1"
 	for range 2 {

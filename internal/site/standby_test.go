@@ -197,3 +197,18 @@ func TestStandby(t *testing.T) {
 	require.Equal(t, &Giver{TokenSHA256: identity.Digest(strings.Repeat("7", 64))}, again.Site().Source)
 	require.Equal(t, held.Name, again.Site().Name)
 }
+
+// S64: the Secret of a standby is not made of files that others may use.
+func TestS64StandbyFilesArePrivate(t *testing.T) {
+	t.Parallel()
+	f := standbyFiles{filepath.Join(t.TempDir(), "standby"), "um760"}
+	_, token, _, err := MakeStandbyFiles(f.dir)
+	require.NoError(t, err)
+	_, err = identity.LoadToken(filepath.Join(f.dir, adminFileName))
+	require.NoError(t, err)
+	_, err = f.secret()
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(token, 0o640))
+	_, err = f.secret()
+	require.ErrorContains(t, err, "chmod 600")
+}

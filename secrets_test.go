@@ -1,0 +1,62 @@
+package ingot
+
+import (
+	"go/ast"
+	"maps"
+	"slices"
+	"testing"
+)
+
+// readFiles are the files that call os.ReadFile, and what they read: nothing secret, or a document of the operator that may hold
+// secrets among other things. A file that is there for a secret alone is read by durable.ReadPrivate.
+var readFiles = map[string]string{
+	"bmc/home.go":                       "a list of ipmitool's",
+	"cmd/worker-agent/init_linux.go":    "the kernel's files",
+	"cmd/worker-agent/modules_linux.go": "the kernel's files",
+	"internal/catalog/catalog.go":       "a catalogue of images",
+	"internal/cli/command.go":           "documents that a command names",
+	"internal/cli/genesis_file.go":      "documents that a lab file names",
+	"internal/cli/image_proof.go":       "a public key",
+	"internal/cli/init_edit.go":         "the configuration",
+	"internal/cli/machine_add.go":       "public keys of SSH",
+	"internal/client/session.go":        "the certificate of this host's server",
+	"internal/config/config.go":         "the configuration",
+	"internal/doctor/network.go":        "the kernel's files",
+	"internal/hostnet/routes.go":        "the kernel's files",
+	"internal/identity/identity.go":     "certificates",
+	"internal/pcap/pcap.go":             "captured packets",
+	"internal/server/alone.go":          "the id of the data directory",
+	"internal/server/backup.go":         "the configuration",
+	"internal/site/identities.go":       "address and fingerprint of a peer",
+	"internal/site/record.go":           "the role of the server",
+	"internal/temporalchild/child.go":   "the kernel's files",
+	"internal/temporalserver/lock.go":   "the kernel's files",
+	"internal/temporalserver/ports.go":  "the kernel's files",
+	"worker-agent/cexec_linux.go":       "resolv.conf",
+	"worker-agent/efivars_linux.go":     "variables of the firmware",
+	"worker-agent/facts_linux.go":       "the kernel's files",
+	"worker-agent/programs_linux.go":    "boot code",
+}
+
+// TestS64SecretsAreReadPrivately: a new call of os.ReadFile needs a row above, so that no secret is read without a look at the
+// mode of its file.
+func TestS64SecretsAreReadPrivately(t *testing.T) {
+	unused := maps.Clone(readFiles)
+	for _, f := range productFiles(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok || !isSelector(call, "os", "ReadFile") {
+				return true
+			}
+			delete(unused, f.path)
+			if readFiles[f.path] == "" {
+				t.Errorf("%s: read a file that holds a secret by durable.ReadPrivate; for any other file add a row to readFiles",
+					f.set.Position(call.Pos()))
+			}
+			return true
+		})
+	}
+	if len(unused) > 0 {
+		t.Errorf("these files call os.ReadFile no more: %v", slices.Sorted(maps.Keys(unused)))
+	}
+}
