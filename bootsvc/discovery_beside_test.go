@@ -219,7 +219,7 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 			return err
 		},
 	})
-	if err != nil || !strings.Contains(grub, " ingot.discover=1 ") {
+	if err != nil || !strings.Contains(grub, " 'ingot.discover=1' ") {
 		t.Errorf("GRUB behind a listed relay: %q, %v", grub, err)
 	}
 	if code, text := script(testMAC, "127.0.0.78"); strings.Contains(text, "ingot.discover") {
