@@ -56,7 +56,7 @@ const filters: [Tone, string][] = [
   ["retrying", "Trying again"],
   ["failed", "Failed"],
   ["working", "Working"],
-  ["done", "Ready"],
+  ["done", "Done"],
   ["idle", "Idle"],
 ];
 

@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { visible } from "./list";
-import { doing, isOver, running, tone } from "./phases";
+import { doing, imageOf, isOver, running, tone } from "./phases";
 import type { Tone } from "./phases";
 import { ago, at, clock, span } from "./text";
 import type { MachineView, Workflow } from "./types";
@@ -121,7 +121,7 @@ function MachineRow({ machine: m, now, chosen, index }: { machine: MachineView; 
         {percent}
         {more && <span class="more"> · {more}</span>}
       </td>
-      <td class="of-image">{w?.image || m.image || w?.template || m.template}</td>
+      <td class="of-image">{imageOf(m) || w?.template || m.template}</td>
       <td class="of-address">{m.interfaces?.find((i) => i.address)?.address}</td>
       <td class="of-since" title={open ? `netboot open${m.netboot?.until ? ` until ${clock(at(m.netboot.until), now)}` : ""}` : undefined}>
         {open && <span class="netboot open">netboot </span>}

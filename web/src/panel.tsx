@@ -7,7 +7,7 @@ import { Ask, RefusedNote, useRequests } from "./request";
 import { Install } from "./install";
 import { Log } from "./log";
 import { Sign, Window } from "./machines";
-import { doing, manual, isOver, stepsOf, tone } from "./phases";
+import { doing, imageOf, isWeak, manual, isOver, stepsOf, tone } from "./phases";
 import { Actions, Events, Links, Steps } from "./run";
 import type { Store } from "./store";
 import { bytes } from "./text";
@@ -69,6 +69,7 @@ function merged(full: Workflow, row: Workflow): Workflow {
 export function MachinePanel({ machine: row, store, now }: { machine: MachineView; store: Store; now: number }) {
   const { machine: m, workflow: w, events } = useStory(row, store);
   const t = tone(m);
+  const image = imageOf(m);
   const mac = m.interfaces?.find((i) => !i.disableNetboot)?.mac;
   return (
     <section class="panel" aria-labelledby="panel-name" data-panel={m.name} data-phase={w?.phase ?? ""} data-state={w?.state ?? ""}>
@@ -89,10 +90,10 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
           <dt>Power</dt>
           <dd data-power>{manual(m) ? (m.bmc?.driver === "wol" ? "on by wake-on-LAN, off by hand" : "by hand") : [m.bmc!.driver, m.bmc!.host].filter(Boolean).join(" · ")}</dd>
         </div>
-        {(w?.image || m.image) && (
+        {image && (
           <div>
             <dt>Image</dt>
-            <dd>{w?.image || m.image}</dd>
+            <dd>{image}</dd>
           </div>
         )}
         {(w?.template || m.template) && (
@@ -148,7 +149,7 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
         )}
         {w && <RunButtons machine={m} workflow={w} />}
         <Service machine={m} workflow={w} />
-        {w?.evidence === "weak" && <p class="quiet">Evidence: weak. The template has no phone-home of the installed system, so its start could not be proven.</p>}
+        {w && isWeak(w) && <p class="quiet" data-evidence="weak">Evidence: weak. The template has no phone-home of the installed system, so its start could not be proven.</p>}
       </div>
 
       {w && <Steps steps={stepsOf(w, t, events, now)} />}

@@ -131,6 +131,7 @@ export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Ste
     let state: Step["state"] = i < here ? "done" : i > here ? "todo" : "now";
     if (i === here && t === "waiting") state = "waiting";
     if (i === here && isOver(w)) state = "failed";
+    if (id === "ready" && isOver(w) && (isWeak(w) || w.evidence === "webhook" || (w.noSystem && !w.evidence))) state = "todo"; // no system has reported
     return { id, label, means, state, took: i <= here ? took.get(id) : undefined };
   });
 }
@@ -175,13 +176,31 @@ export function doing(m: MachineView, now: number): string {
   if (isOver(w) && m.standing) return m.standing.state === "quarantined" ? "Quarantined" : "Decommissioned: wiped, off, available";
   if (isOver(w)) {
     const when = at(w.ended) ? `, ${span((now - at(w.ended)) / 1000)} ago` : "";
-    if (w.state === "SUCCESS") return `Installed and ready${when}`;
+    if (w.state === "SUCCESS") return `${result(w, what)}${when}`;
     if (w.state === "CANCELLED") return `${what} cancelled${when}`;
     if (w.state === "TIMEOUT") return `${what} ran out of time${when}`;
     return `${what} failed${when}`;
   }
   if (w.question || w.phase === "waiting-for-person") return "Waits for your decision";
   return (tone(m) === "retrying" ? "Trying again: " : "") + doingNow(m, w);
+}
+
+/** Reports whether a run has installed a system and waited for no sign that it has started. */
+export function isWeak(w: Workflow): boolean {
+  return w.state === "SUCCESS" && w.evidence === "weak";
+}
+
+/** Returns the image to show for m: its run's, or its own. A run that writes no system has not written its own. */
+export function imageOf(m: MachineView): string | undefined {
+  const w = m.workflow;
+  return w?.noSystem ? w.image : w?.image || m.image;
+}
+
+/** Says what a run that has succeeded has reached; what names its kind. */
+function result(w: Workflow, what: string): string {
+  if (w.type !== undefined && w.type !== "Provision" && w.type !== "Reprovision") return `${what} done`;
+  if (w.noSystem) return "Finished: nothing was installed";
+  return w.evidence === "weak" || w.evidence === "webhook" ? `Installed (evidence: ${w.evidence})` : "Installed and ready";
 }
 
 function doingNow(m: MachineView, w: Workflow): string {

@@ -45,7 +45,7 @@ export interface MachineView {
   protectedDisks?: { serial?: string; wwn?: string }[] | null;
   workflow?: Workflow | null;
   /** What the last run that wrote to its disk has left; the panel's machine alone has it. */
-  installed?: { image?: string; template?: string } | null;
+  installed?: { image?: string; template?: string; noSystem?: boolean } | null;
   lastSeen?: string;
   /** When it was stored last. */
   updated?: string;
@@ -111,7 +111,10 @@ export interface Workflow {
   question?: Question | null;
   actions?: Action[] | null;
   disk?: Disk | null;
+  /** How a run that has succeeded knows that the installed system is up; "weak": it waited for no sign of it. */
   evidence?: string;
+  /** No action writes a system: a success installs nothing. */
+  noSystem?: boolean;
   installer?: boolean;
   /** A later run that installed or wiped the machine, and whose record was deleted. */
   supersededBy?: string;

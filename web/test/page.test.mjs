@@ -7,7 +7,7 @@ const load = async (name) => (await runnerImport(new URL(`../src/${name}`, impor
 const { clean, bytes, span, at } = await load("text.ts");
 const { parse } = await load("api.ts");
 const { Meter } = await load("progress.ts");
-const { stepsOf, tone, doing, current, eventText } = await load("phases.ts");
+const { stepsOf, tone, doing, current, eventText, imageOf, isWeak } = await load("phases.ts");
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 const { arrange, matches, visible } = await load("list.ts");
@@ -86,6 +86,21 @@ test("a machine's state in words", () => {
   assert.equal(eventText({ kind: "dhcp", count: 3 }), "asked for an address (PXE) (3 times)");
 });
 
+test("a run that succeeded claims what it has grounds for", () => {
+  assert.equal(doing(view(run("done", "SUCCESS", { evidence: "phone-home" })), 0), "Installed and ready");
+  assert.equal(doing(view(run("done", "SUCCESS", { evidence: "weak" })), 0), "Installed (evidence: weak)");
+  assert.equal(doing(view(run("done", "SUCCESS", { evidence: "webhook" })), 0), "Installed (evidence: webhook)", "of the installer, not of the system");
+  assert.equal(doing(view(run("done", "SUCCESS", { noSystem: true })), 0), "Finished: nothing was installed");
+  assert.equal(doing(view(run("done", "SUCCESS", { type: "Inspect" })), 0), "Inspection done");
+  assert.equal(doing(view(run("done", "SUCCESS", { type: "BMCJob" })), 0), "BMC job done");
+  assert.equal(shape(run("done", "SUCCESS", { evidence: "weak" })), "dddddddddd.", "no system has reported");
+  assert.equal(shape(run("done", "SUCCESS", { noSystem: true })), "dddddddddd.");
+  assert.equal(imageOf({ ...view(run("done", "SUCCESS", { noSystem: true })), image: "debian-12" }), undefined);
+  assert.equal(imageOf({ ...view(run("done", "SUCCESS", { image: "debian-13" })), image: "debian-12" }), "debian-13");
+  assert.equal(isWeak(run("done", "SUCCESS", { evidence: "weak" })), true);
+  for (const state of ["PREPARING", "RUNNING", "FAILED", "TIMEOUT", "CANCELLED"]) assert.equal(isWeak(run("action", state, { evidence: "weak" })), false, state);
+});
+
 test("a BMC that does not answer does not look calm", () => {
   const w = run("power", "RUNNING", { retrying: ["PowerOff failed 2 times: no answer"] });
   assert.equal(tone(view(w)), "retrying");
@@ -136,6 +151,7 @@ test("what an installation would overwrite is named", () => {
   assert.match(atStake({ ...m, workflow: run("done", "SUCCESS", { image: "debian-12" }) }, []), /debian-12 is installed/);
   assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { type: "Inspect" }) }, []), "");
   assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { type: "Decommission" }) }, []), "");
+  assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { noSystem: true, template: "try" }) }, []), "");
 });
 
 test("a machine that was decommissioned says what it is", () => {
