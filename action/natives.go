@@ -317,6 +317,9 @@ func Requires(name, variable string) bool {
 	return slices.ContainsFunc(natives[name].Variables, func(v Variable) bool { return v.Name == variable && v.Required })
 }
 
+// Installs reports whether the native action writes a system to a disk: an image or an archive.
+func Installs(name string) bool { return natives[name].URL != "" || name == OCI2Disk }
+
 // DiskVariables returns the sorted variables that name a disk in any action.
 func DiskVariables() []string {
 	var all []string

@@ -38,7 +38,7 @@ type Planned struct {
 	// Run is the run under which the plan is stored.
 	Run           string          `json:"run,omitempty"`
 	Template      string          `json:"template"`
-	Image         string          `json:"image,omitempty"`
+	Image         string          `json:"image,omitempty"` // that the plan writes
 	Digest        string          `json:"digest"`
 	Actions       []PlannedAction `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
@@ -46,6 +46,8 @@ type Planned struct {
 	Evidence      string          `json:"evidence"`         // phone-home | webhook | talos | weak
 	// Installer is booted by the machine after the actions; nil for none.
 	Installer *PlannedInstaller `json:"installer,omitempty"`
+	// NoSystem: no action writes a system, and there is no installer: a success installs nothing.
+	NoSystem bool `json:"noSystem,omitempty"`
 	// From is the first action to carry out; Disk is the bound disk of the resumed run.
 	From     int          `json:"from,omitempty"`
 	Disk     *action.Disk `json:"disk,omitempty"`
@@ -69,7 +71,7 @@ const (
 	EvidencePhoneHome = "phone-home"
 	EvidenceWebhook   = "webhook"
 	EvidenceTalos     = "talos"
-	EvidenceWeak      = "weak"
+	EvidenceWeak      = inventory.EvidenceWeak
 )
 
 // Plan renders the template with the machine's facts, resolves images to digests and stores
@@ -129,6 +131,10 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	out.install(plan)
+	out.NoSystem = plan.Installer == nil && !slices.ContainsFunc(plan.Actions, func(x action.Action) bool {
+		native, _ := action.Native(x.Image)
+		return action.Installs(native)
+	})
 	if err := a.checkResolved(ctx, m.Name, plan.Actions); err != nil {
 		return Planned{}, err
 	}
@@ -277,9 +283,33 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 		return inventory.Plan{}, err
 	}
 
+	out.Image = writtenImage(plan, images, out.Image)
 	pin(&plan, images)
 	plan.Digest, err = digestOf(plan)
 	return plan, err
+}
+
+// writtenImage returns the name of the image that a plan writes to a disk: given, the image of the run, if it is among them;
+// "" if the plan writes none that this server has. An installer may fetch what no action names.
+func writtenImage(plan inventory.Plan, images []inventory.Image, given string) string {
+	if plan.Installer != nil {
+		return given
+	}
+	written := ""
+	for _, x := range plan.Actions {
+		native, _ := action.Native(x.Image)
+		digest := x.Environment[action.Describe(native).Digest]
+		for _, i := range images {
+			if !action.Installs(native) || digest == "" || i.SHA256 != digest {
+				continue
+			}
+			if i.Name == given {
+				return given
+			}
+			written = cmp.Or(written, i.Name)
+		}
+	}
+	return written
 }
 
 // pin adds the digest to every URL of this server's images, so that the run gets the planned

@@ -438,7 +438,7 @@ func row(v MachineView) MachineView {
 		return v
 	}
 	w := *v.Workflow
-	w.Disk, w.Digest, w.Evidence, w.Next, w.Message = nil, "", "", "", plaintext.Head(w.Message, maxRowText)
+	w.Disk, w.Digest, w.Next, w.Message = nil, "", "", plaintext.Head(w.Message, maxRowText)
 	actions := []inventory.ActionRecord{}
 	if !inventory.Final(w.State) {
 		for _, a := range w.Actions {

@@ -87,19 +87,21 @@ type Standing struct {
 type Installed struct {
 	Run string `json:"run"` // its id
 
-	// Type, Template, Image and State are of that run's record; empty when the
+	// Type, Template, Image, State, Evidence and NoSystem are of that run's record; empty when the
 	// record was pruned.
 
 	Type     string    `json:"type,omitempty"`     // of the workflow
 	Template string    `json:"template,omitempty"` // that it carried out
 	Image    string    `json:"image,omitempty"`    // that it wrote
 	State    string    `json:"state,omitempty"`    // how it ended
+	Evidence string    `json:"evidence,omitempty"` // see Workflow
+	NoSystem bool      `json:"noSystem,omitempty"` // it wrote no system
 	At       time.Time `json:"at"`                 // when it began to write, or had succeeded
 }
 
 // System reports whether a whole system was installed.
 func (i *Installed) System() bool {
-	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission
+	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission && !i.NoSystem
 }
 
 // An Installation names the run that wrote a machine's disks last, and the boot

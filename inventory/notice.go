@@ -14,11 +14,12 @@ const (
 	NoticeWaiting = "waiting-for-person" // nothing goes on before an operator decides, or presses a button
 	NoticeFailed  = "failed"             // a run or an operation has failed, or ran out of time
 	NoticeBMC     = "bmc-given-up"       // a machine could not be switched by its BMC; an operator is asked
+	NoticeWeak    = "weak-evidence"      // a run has installed a system, and nothing shows that it has started
 	NoticeTest    = "test"               // someone tries out whether notices arrive
 )
 
 // NoticeEvents lists the events that a configuration may choose from.
-func NoticeEvents() []string { return []string{NoticeWaiting, NoticeFailed, NoticeBMC} }
+func NoticeEvents() []string { return []string{NoticeWaiting, NoticeFailed, NoticeBMC, NoticeWeak} }
 
 // A Notice is sent to a webhook. It repeats what the record of its run says, and so
 // holds no secret; it says less than the record, because it leaves the site.
@@ -68,6 +69,8 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 	switch {
 	case failed(w.State) && !Final(before.State):
 		return notices(n, "", NoticeFailed)
+	case w.State == StateSuccess && w.Evidence == EvidenceWeak && !Final(before.State):
+		return notices(n, "", NoticeWeak)
 	case Final(w.State) || !w.AwaitsPerson():
 		return nil
 	case w.Question != nil:

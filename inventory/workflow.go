@@ -103,9 +103,13 @@ type Workflow struct {
 	// Question is what an operator is asked while Phase is waiting-for-person.
 	Question *Question      `json:"question,omitempty"`
 	Actions  []ActionRecord `json:"actions"`
-	Disk     *action.Disk   `json:"disk,omitempty"`     // as bound
-	Digest   string         `json:"digest,omitempty"`   // of the plan
-	Evidence string         `json:"evidence,omitempty"` // phone-home | webhook | talos | person | weak
+	Disk     *action.Disk   `json:"disk,omitempty"`   // as bound
+	Digest   string         `json:"digest,omitempty"` // of the plan
+	// Evidence is how a run that has succeeded knows that the installed system is up: phone-home | webhook | talos | person |
+	// weak; "" for a run that is open, has failed or installs nothing.
+	Evidence string `json:"evidence,omitempty"`
+	// NoSystem: no action of the plan writes a system. A success of the run installs nothing.
+	NoSystem bool `json:"noSystem,omitempty"`
 	// Installer: the machine boots another installer after the actions.
 	Installer bool            `json:"installer,omitempty"`
 	Input     json.RawMessage `json:"input,omitempty"`
@@ -128,6 +132,16 @@ type Workflow struct {
 // IsOrder reports whether the run is for installing or wiping its machine. The state of a machine comes from such runs.
 func (w Workflow) IsOrder() bool {
 	return w.Type == TypeProvision || w.Type == TypeReprovision || w.Type == TypeDecommission
+}
+
+// EvidenceWeak is the evidence of a run that has installed a system and waited for no sign of it.
+const EvidenceWeak = "weak"
+
+// Proven reports whether a run has succeeded and knows that the installed system is up. Where nothing is installed, nothing is
+// to be proven.
+func (w Workflow) Proven() bool {
+	installs := w.Type == TypeProvision || w.Type == TypeReprovision
+	return w.State == StateSuccess && (!installs || w.Evidence != "" && w.Evidence != EvidenceWeak)
 }
 
 // AwaitsPerson reports whether the run waits for an operator's decision, or for an

@@ -31,7 +31,7 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	}
 
 	end := p.closeSecrets
-	if p.record.Evidence == activities.EvidencePhoneHome && !p.signals.heard[inventory.EventPhoneHome] {
+	if p.provenBy == activities.EvidencePhoneHome && !p.signals.heard[inventory.EventPhoneHome] {
 		if err := p.openSecrets(ctx, untilReady); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 		return err
 	}
 
-	p.record.Message = fmt.Sprintf("installed and ready (evidence: %s)", p.record.Evidence)
+	p.recordInstalled()
 	return nil
 }
 
@@ -155,7 +155,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 		case d.Choice == Restart:
 			return errRestart
 		case d.Choice == Continue:
-			p.record.Evidence = evidenceOperator
+			p.provenBy = evidenceOperator
 			return nil
 		}
 	}
@@ -170,9 +170,9 @@ func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Futur
 	switch {
 	case heard[inventory.EventInstallFailed]:
 	case heard[inventory.EventPhoneHome]:
-		p.record.Evidence = activities.EvidencePhoneHome
-	case p.record.Evidence != activities.EvidencePhoneHome: // the phone-home is still to come
-		p.record.Evidence = activities.EvidenceWebhook
+		p.provenBy = activities.EvidencePhoneHome
+	case p.provenBy != activities.EvidencePhoneHome: // the phone-home is still to come
+		p.provenBy = activities.EvidenceWebhook
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func TestAnotherInstaller(t *testing.T) {
 	rec := w.record()
 	require.Equal(t, inventory.StateSuccess, rec.State)
 	require.Equal(t, "webhook", rec.Evidence)
-	require.Equal(t, "installed and ready (evidence: webhook)", rec.Message)
+	require.Equal(t, "installed (evidence: webhook): the installer has reported its success", rec.Message)
 	require.Empty(t, rec.Actions)
 	require.True(t, open, "it may read its documents while it installs")
 	require.True(t, spent, "it is not loaded twice")

@@ -18,6 +18,7 @@ type provisioning struct {
 	plan     activities.Planned
 	disk     *action.Disk
 	assigned *action.Key // attempt not known to have ended
+	provenBy string      // evidence of the installed system: what the plan waits for, or what was found
 	retries  int         // used of Retries.Count
 	binds    int         // disk choices so far; numbers the questions
 }
@@ -96,8 +97,8 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 
 	p.disk = p.plan.Disk
 	w := &p.record
-	w.Template, w.Image, w.Evidence = p.plan.Template, p.plan.Image, p.plan.Evidence
-	w.Installer = p.plan.Installer != nil
+	w.Template, w.Image, p.provenBy = p.plan.Template, p.plan.Image, p.plan.Evidence
+	w.Installer, w.NoSystem = p.plan.Installer != nil, p.plan.NoSystem
 	p.recordPlan()
 	for i := range p.plan.From {
 		w.Actions[i].State, w.Actions[i].Message = action.Success, "done by run "+p.in.Resume

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"fmt"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -64,11 +65,27 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	}
 
 	a.State, a.Seconds = action.Success, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
-	p.record.Message = "installed and ready"
-	if !phonesHome {
-		p.record.Message = "installed; the template leaves no evidence of the installed system (evidence: weak)"
-	}
+	p.recordInstalled()
 	return nil
+}
+
+// recordInstalled says what the run has reached, and on which evidence. An open or failed run claims nothing.
+func (p *provisioning) recordInstalled() {
+	w := &p.record
+	w.Evidence = p.provenBy
+	weak := w.Evidence == activities.EvidenceWeak
+	switch {
+	case p.plan.NoSystem && weak:
+		w.Evidence, w.Message = "", "finished: nothing was installed"
+	case p.plan.NoSystem:
+		w.Message = fmt.Sprintf("finished: nothing was installed; the system on the disk is ready (evidence: %s)", w.Evidence)
+	case weak:
+		w.Message = "installed (evidence: weak): nothing shows that the installed system has started"
+	case w.Evidence == activities.EvidenceWebhook:
+		w.Message = "installed (evidence: webhook): the installer has reported its success"
+	default:
+		w.Message = fmt.Sprintf("installed and ready (evidence: %s)", w.Evidence)
+	}
 }
 
 // waitUntilAgentLeft waits for the report of the attempt that ends the agent. Silence is not
@@ -127,7 +144,7 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 				return err
 			}
 			if d != nil && d.Choice == Continue {
-				p.record.Evidence = evidenceOperator
+				p.provenBy = evidenceOperator
 				return p.closeSecrets(ctx)
 			}
 			ok = d == nil

@@ -84,7 +84,7 @@ func (s *Store) Installed(ctx context.Context, machine string) (map[string]inven
 		SELECT w.machine, w.run, max(w.ended) AS at, w.doc FROM workflow w
 			WHERE w.machine IN (SELECT name FROM machine`+where+` EXCEPT SELECT machine FROM standing)
 			AND NOT EXISTS (SELECT 1 FROM disk_written d WHERE d.machine = w.machine)
-			AND w.state = ?2 AND `+isOrder+` GROUP BY w.machine`,
+			AND w.state = ?2 AND `+isOrder+` AND coalesce(w.doc ->> '$.noSystem', 0) = 0 GROUP BY w.machine`,
 		machine, inventory.StateSuccess)
 	if err != nil {
 		return nil, fmt.Errorf("reading what is installed: %w", err)

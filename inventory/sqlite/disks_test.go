@@ -39,6 +39,14 @@ func TestInstalled(t *testing.T) {
 	require.Equal(t, "run-0 talos", x.Run+" "+x.Image)
 	require.True(t, x.System())
 
+	// A run that writes no system installs nothing, whatever its state is.
+	w.clock.Add(time.Minute)
+	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		Run: "run-01", Machine: "m1", Type: inventory.TypeProvision, Template: "try", State: inventory.StateSuccess, NoSystem: true,
+		Started: w.clock.Now(), Ended: w.clock.Now(),
+	}))
+	require.Equal(t, "run-0", installed().Run)
+
 	o := w.take("run-1")
 	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Serial: "S1"}))
 	record("run-1", inventory.TypeProvision, "debian-12", inventory.StateRunning)
