@@ -313,6 +313,71 @@ func TestWaitForPrograms(t *testing.T) {
 	require.Equal(t, inventory.StateTimeout, got.State)
 }
 
+// With --require-evidence a success that nothing shows has an exit code of its own; without it, the end says so.
+func TestWaitRequiresEvidence(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, state, evidence string
+		with                  int
+	}{
+		"phone-home":   {inventory.TypeProvision, inventory.StateSuccess, "phone-home", exitOK},
+		"operator":     {inventory.TypeReprovision, inventory.StateSuccess, "person", exitOK},
+		"weak":         {inventory.TypeProvision, inventory.StateSuccess, "weak", exitWeak},
+		"no system":    {inventory.TypeProvision, inventory.StateSuccess, "", exitWeak},
+		"failed":       {inventory.TypeProvision, inventory.StateFailed, "", exitFailure},
+		"decommission": {inventory.TypeDecommission, inventory.StateSuccess, "", exitOK},
+	} {
+		for _, output := range []string{"table", "json"} {
+			t.Run(name+"/"+output, func(t *testing.T) {
+				x := inventory.Workflow{Run: "r", Machine: "node-1", Type: c.kind, State: c.state, Evidence: c.evidence, Message: "it is over"}
+				o := fakeServer(t, runs(t, x, x))
+				o.output = output
+				cl, out, _ := newCall(t.Context(), o)
+				without := waitForRun(cl, "r")
+				require.Equal(t, c.state == inventory.StateSuccess, without == nil)
+				require.Equal(t, c.evidence == "weak", strings.Contains(out.String(), "weak"), out.String())
+
+				waitFlags(cl.Command)
+				require.NoError(t, cl.Flags().Set(requireEvidence, "true"))
+				err := waitForRun(cl, "r")
+				if err != nil {
+					err = commandError{err}
+				}
+				require.Equal(t, c.with, exitCode(err), "%v", err)
+			})
+		}
+	}
+
+	// An operation is as weak as the weakest run of its steps.
+	op := inventory.Operation{
+		ID:    "recover/x",
+		Run:   "o",
+		State: inventory.StateSuccess,
+		Steps: []inventory.OperationStep{{Run: "a"}, {Run: "gone"}, {}, {Run: "b"}},
+	}
+	o := fakeServer(t, func(w http.ResponseWriter, r *http.Request) {
+		var answer any = op
+		switch name, ofRun := strings.CutPrefix(r.URL.Path, "/v1/workflows/"); {
+		case ofRun && name == "gone":
+			w.WriteHeader(http.StatusNotFound)
+			return
+		case ofRun:
+			answer = inventory.Workflow{
+				Run: name, Machine: "m-" + name, Type: inventory.TypeProvision, State: inventory.StateSuccess,
+				Evidence: map[string]string{"a": "phone-home", "b": "weak"}[name],
+			}
+		}
+		require.NoError(t, json.NewEncoder(w).Encode(answer))
+	})
+	cl, _, _ := newCall(t.Context(), o)
+	require.NoError(t, waitForOperation(cl, "recover/x"))
+	waitFlags(cl.Command)
+	require.NoError(t, cl.Flags().Set(requireEvidence, "true"))
+	err := waitForOperation(cl, "recover/x")
+	require.Equal(t, exitWeak, exitCode(commandError{err}), "%v", err)
+	require.ErrorContains(t, err, "run b of m-b")
+	require.NotContains(t, err.Error(), "m-a")
+}
+
 func TestSpeed(t *testing.T) {
 	require.Equal(t, ", 1.0 MiB/s, 10s left", speedText(10<<20, 10*time.Second, 10<<20))
 	require.Equal(t, ", 512 B/s", speedText(1024, 2*time.Second, 0))

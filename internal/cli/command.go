@@ -43,7 +43,11 @@ type call struct {
 // command sets run as the body of cmd.
 func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := run(&call{Command: cmd, options: o, args: args}); err != nil {
+		c := &call{Command: cmd, options: o, args: args}
+		if wait := cmd.Flags().Lookup("wait"); c.requiresEvidence() && wait != nil && wait.Value.String() != "true" {
+			return commandError{usage("--%s has an effect with --wait only", requireEvidence)}
+		}
+		if err := run(c); err != nil {
 			return commandError{err}
 		}
 		return nil
@@ -322,6 +326,21 @@ func yesFlag(cmd *cobra.Command) *bool {
 
 func waitFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("wait", "w", false, "show the progress until it ends")
+}
+
+// requireEvidence is a flag of commands that wait for an installation.
+const requireEvidence = "require-evidence"
+
+// waitFlags is waitFlag, for a command whose run or operation installs machines.
+func waitFlags(cmd *cobra.Command) *bool {
+	cmd.Flags().Bool(requireEvidence, false, "with --wait: exit code 7 unless the installed system has shown that it is up")
+	return waitFlag(cmd)
+}
+
+// requiresEvidence reports whether the command has the flag, and it is set.
+func (c *call) requiresEvidence() bool {
+	f := c.Flags().Lookup(requireEvidence)
+	return f != nil && f.Value.String() == "true"
 }
 
 func fileFlag(cmd *cobra.Command, usage string) *string {

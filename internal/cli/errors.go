@@ -24,6 +24,7 @@ const (
 	exitConflict     = 4
 	exitUnavailable  = 5
 	exitSecondServer = 6 // the systemd unit knows it: the server is not started again
+	exitWeak         = 7
 )
 
 // commandError is an error of a command that ran. Cobra's own errors (unknown
@@ -43,6 +44,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, inventory.ErrNotFound):
 		return exitNotFound
+	case errors.As(err, new(weakError)):
+		return exitWeak
 	case errors.Is(err, server.ErrSecondServer):
 		return exitSecondServer
 	case errors.Is(err, inventory.ErrConflict), errors.Is(err, inventory.ErrFenced):
@@ -59,6 +62,7 @@ func codeName(code int) string {
 	names := map[int]string{
 		exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found",
 		exitConflict: "conflict", exitUnavailable: "unavailable", exitSecondServer: "conflict",
+		exitWeak: "weak_evidence",
 	}
 	return names[code]
 }

@@ -179,7 +179,7 @@ says so here, on the page, and in ingot genesis status.`,
 	yes := yesFlag(cmd)
 	replace := cmd.Flags().Bool("replace", false, "machines of the inventory become what the file says; what it leaves out is removed")
 	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
-	wait := waitFlag(cmd)
+	wait := waitFlags(cmd)
 
 	return o.command(cmd, func(c *call) error {
 		prepare := confirmStoredLab
@@ -269,7 +269,7 @@ func genesisStatusCommand(o *options) *cobra.Command {
 			"  ingot genesis status home --output json",
 	}
 
-	wait := waitFlag(cmd)
+	wait := waitFlags(cmd)
 
 	return o.command(cmd, func(c *call) error {
 		if *wait {
@@ -291,7 +291,7 @@ repeated.`,
 		Example: "  ingot genesis resume home\n  ingot genesis resume home --wait",
 	}
 
-	wait := waitFlag(cmd)
+	wait := waitFlags(cmd)
 
 	return o.command(cmd, func(c *call) error { return startGenesis(c, c.args[0], "resume", nil, *wait) })
 }

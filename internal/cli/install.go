@@ -61,7 +61,8 @@ Otherwise the run asks the operator.
 A machine that Ingot has installed already is installed again only after
 confirmation, or with --yes.
 
-With --wait the progress of the run is shown, and the exit code is its result.
+With --wait the progress of the run is shown, and the exit code is its result. With
+--require-evidence too, it is 7 if nothing shows that the installed system is up.
 Without --wait, and after Ctrl-C, the run continues.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
   ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,
@@ -70,7 +71,7 @@ Without --wait, and after Ctrl-C, the run continues.`,
 	in := installationFlags(o, cmd)
 	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
 	completeWords(cmd, "from", "failed-step", "start")
-	wait, yes := waitFlag(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
 		if in.Retries.From != "" && in.Retries.Count == 0 {
@@ -122,7 +123,7 @@ has not written is not touched before the operator has confirmed it.`,
 	}
 
 	in := installationFlags(o, cmd)
-	wait, yes := waitFlag(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
 		m, disks, err := machineWithDisks(c, c.args[0])

@@ -135,8 +135,13 @@ func installedText(i *inventory.Installed) string {
 	}
 
 	what := cmp.Or(i.Image, i.Template, "by run "+i.Run)
-	if i.System() {
+	switch {
+	case i.System() && i.Evidence == inventory.EvidenceWeak:
+		return what + " (evidence: weak)"
+	case i.System():
 		return what
+	case i.NoSystem:
+		return what + " (no system)"
 	}
 	if i.Type == inventory.TypeDecommission {
 		what = "wiped"
@@ -158,6 +163,8 @@ func runState(w *inventory.Workflow) string {
 	switch {
 	case w == nil:
 		return ""
+	case w.State == inventory.StateSuccess && w.Evidence == inventory.EvidenceWeak:
+		return w.State + " (evidence: weak)"
 	case inventory.Final(w.State):
 		return w.State
 	}

@@ -277,7 +277,33 @@ func (w *operationWatcher) look() (over bool, err error) {
 		return true, err
 	}
 
-	return true, checkOutcome(a.Value.Run, a.Value.State)
+	if err := checkOutcome(a.Value.Run, a.Value.State); err != nil || !w.c.requiresEvidence() {
+		return true, err
+	}
+	return true, w.c.checkSteps(a.Value.Steps)
+}
+
+// checkSteps returns an error for the machines' runs that succeeded without evidence of the installed system. A run whose record
+// was deleted is left out.
+func (c *call) checkSteps(steps []inventory.OperationStep) error {
+	var weak weakError
+	for _, s := range steps {
+		if s.Run == "" {
+			continue
+		}
+		a, err := getWithin[inventory.Workflow](c, client.Path("workflows", s.Run))
+		switch {
+		case errors.Is(err, inventory.ErrNotFound):
+		case err != nil:
+			return err
+		case a.Value.State == inventory.StateSuccess && !a.Value.Proven():
+			weak.runs = append(weak.runs, fmt.Sprintf("run %s of %s", s.Run, a.Value.Machine))
+		}
+	}
+	if len(weak.runs) > 0 {
+		return weak
+	}
+	return nil
 }
 
 func (w *operationWatcher) print(x inventory.Operation) {

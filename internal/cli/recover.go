@@ -52,7 +52,7 @@ wait for an operator; open runs continue.`,
 	x.IntVar(&in.AbortAfter, "abort-after", 0,
 		"start no more once so many have failed or wait for an operator (default: never)")
 	x.StringVar(&in.Template, "template", "", "template instead of each machine's own")
-	wait, yes := waitFlag(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), yesFlag(cmd)
 	completeFlag(cmd, "machine", o.machines())
 	completeFlag(cmd, "template", o.templates())
 
@@ -112,7 +112,7 @@ func recoverStatusCommand(o *options) *cobra.Command {
 			"  ingot recover status flood --output json",
 	}
 
-	wait := waitFlag(cmd)
+	wait := waitFlags(cmd)
 
 	return o.command(cmd, func(c *call) error {
 		id := workflows.RecoverID(c.args[0])

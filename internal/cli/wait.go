@@ -35,6 +35,23 @@ func checkOutcome(run, state string) error {
 	return endedError{run, state}
 }
 
+// weakError means that runs succeeded, and that nothing shows that their installed systems are up.
+type weakError struct{ runs []string }
+
+func (e weakError) Error() string {
+	return fmt.Sprintf("%s succeeded, and nothing shows that the installed system is up (evidence: weak, or nothing was installed): "+
+		"see docs/templates.md for a template that phones home", strings.Join(e.runs, ", "))
+}
+
+// checkRun is checkOutcome, and with --require-evidence an error for a run without evidence of the installed system.
+func (c *call) checkRun(x inventory.Workflow) error {
+	err := checkOutcome(x.Run, x.State)
+	if err == nil && c.requiresEvidence() && !x.Proven() {
+		err = weakError{[]string{fmt.Sprintf("run %s of %s", x.Run, x.Machine)}}
+	}
+	return err
+}
+
 // poll calls look at intervals until it is done or fails. Ctrl-C ends the wait with the
 // error of interrupted.
 func (c *call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
@@ -129,7 +146,7 @@ func (w *runWatcher) lookQuietly() (over bool, err error) {
 		return true, err
 	}
 
-	return true, checkOutcome(a.Value.Run, a.Value.State)
+	return true, w.c.checkRun(a.Value)
 }
 
 // look prints changes.
@@ -217,8 +234,11 @@ func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 func (w *runWatcher) printEnd(x inventory.Workflow) error {
 	if x.State == inventory.StateSuccess {
 		text := fmt.Sprintf("%-18s %s after %s  %s", x.Phase, x.Machine, duration(x.Started, x.Ended), firstLine(x.Message))
+		if x.Evidence == inventory.EvidenceWeak && !strings.Contains(x.Message, "evidence") {
+			text += " (evidence: weak)"
+		}
 		w.print("%s", strings.TrimRight(text, " "))
-		return nil
+		return w.c.checkRun(x)
 	}
 
 	w.print("%-18s %s after %s", x.Phase, x.State, duration(x.Started, x.Ended))

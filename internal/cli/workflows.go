@@ -172,7 +172,7 @@ unless --yes is given.`,
 
 	from := cmd.Flags().String("from", "failed-step", "failed-step or start")
 	completeWords(cmd, "from", "failed-step", "start")
-	wait, yes := waitFlag(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), yesFlag(cmd)
 
 	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		if *from != "failed-step" && *from != "start" {
@@ -218,7 +218,7 @@ answer names its question, so that it never answers the next one; without
 	cmd.Flags().StringVar(&disk.Serial, "disk-serial", "", "serial number of the disk to write")
 	cmd.Flags().StringVar(&disk.WWN, "disk-wwn", "", "WWN of the disk to write")
 	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name below /dev/disk/by-id of the disk to write")
-	wait := waitFlag(cmd)
+	wait := waitFlags(cmd)
 
 	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		run := a.Value.Run
@@ -319,7 +319,7 @@ The content of the disk that a provisioning chooses is lost.`,
 	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
 	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
 		"further data for the template, key=value; repeatable")
-	wait := waitFlag(cmd)
+	wait := waitFlags(cmd)
 	completeFlag(cmd, "template", o.templates())
 	completeFlag(cmd, "image", o.images())
 	completeFlag(cmd, "hardware", o.machines())

@@ -218,6 +218,11 @@ func TestEvents(t *testing.T) {
 		fine.Run, fine.State = run, state
 		put(fine)
 	}
+	weak := over
+	weak.Run, weak.State, weak.Evidence = "r4", inventory.StateSuccess, inventory.EvidenceWeak
+	put(weak)
+	weak.Seq++
+	put(weak)
 	o := inventory.Operation{Run: "o1", ID: "recover/all", Type: "Recover", Name: "all", State: inventory.StateRunning, Step: "x", Seq: 1}
 	require.NoError(t, s.store.PutOperation(t.Context(), o))
 	o.Seq, o.Question = 2, &inventory.Question{ID: "0.x.1", Text: "go on?"}
@@ -229,22 +234,22 @@ func TestEvents(t *testing.T) {
 	stop := s.run()
 	var got []string
 	ids := map[string]bool{}
-	for range 7 {
+	for range 8 {
 		n := r.await(t)
 		got = append(got, strings.TrimSpace(n.Run+" "+n.Event+" "+n.Question))
 		ids[n.ID] = true
 	}
 	require.Equal(t, []string{
 		"r1 waiting-for-person 1.bind.1", "r1 waiting-for-person 1.bind.2", "r1 waiting-for-person", "r1 bmc-given-up 1.power.1.1", "r1 failed",
-		"o1 waiting-for-person 0.x.1", "o1 failed",
+		"r4 weak-evidence", "o1 waiting-for-person 0.x.1", "o1 failed",
 	}, got)
-	require.Len(t, ids, 7)
+	require.Len(t, ids, 8)
 	require.Eventually(t, func() bool {
 		counts, err := s.store.Notices(t.Context())
 		return err == nil && counts.Waiting == 0 && !counts.Sent.IsZero()
 	}, 30*time.Second, 5*time.Millisecond)
 	stop()
-	require.Len(t, r.got, 7)
+	require.Len(t, r.got, 8)
 }
 
 func TestOnlyWhatIsAskedFor(t *testing.T) {
