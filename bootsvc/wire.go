@@ -114,6 +114,14 @@ func (c *wireClient) slot() *heard {
 	return &c.last[n]
 }
 
+// Heard reports whether a client was heard since then. It forgets clients that were silent while many others asked.
+func (s *Server) Heard(mac string, since time.Time) bool {
+	s.wire.mu.Lock()
+	defer s.wire.mu.Unlock()
+	e := s.wire.byMAC[mac]
+	return e != nil && slices.ContainsFunc(e.Value.(*wireClient).last, func(h heard) bool { return !h.at.Before(since) })
+}
+
 // of returns the last requests of a client, oldest first.
 func (w *wire) of(mac string) []Heard {
 	w.mu.Lock()

@@ -91,6 +91,9 @@ type Config struct {
 	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s.
 	// IdleAfter is how long an agent may ask for work without getting any; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
+	// HeardBooting reports whether a machine has asked the provisioning network's servers for anything since then; nil
+	// means that it always has.
+	HeardBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
 	// Held returns the runs that are held since a restore from a backup; nil means none.
 	Held func() []inventory.HeldRun
 }
@@ -133,6 +136,9 @@ func New(c Config) *Engine {
 	if c.IdleAfter <= 0 {
 		c.IdleAfter = 10 * time.Second
 	}
+	if c.HeardBooting == nil {
+		c.HeardBooting = func(context.Context, string, time.Time) (bool, error) { return true, nil }
+	}
 	if c.Held == nil {
 		c.Held = func() []inventory.HeldRun { return nil }
 	}
@@ -156,6 +162,7 @@ func New(c Config) *Engine {
 		watch: agentWatch{
 			stores: c.Stores, agents: e.Agents, now: c.Now, up: c.Up, lostAfter: c.LostAfter, idleAfter: c.IdleAfter,
 		},
+		boots: lostBoots{stores: c.Stores, now: c.Now, up: c.Up, heard: c.HeardBooting},
 	}
 	e.Reconciler.watch.count = e.Reconciler.count
 

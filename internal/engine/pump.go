@@ -25,6 +25,7 @@ type EventStore interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	Subscribe() (ch <-chan struct{}, cancel func())
 	AppendEvents(ctx context.Context, es []inventory.Event) error
+	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
 }
 

@@ -37,6 +37,7 @@ type Reconciler struct {
 	settled  map[string]bool            // those of held that are over
 	pump     *Pump
 	watch    agentWatch
+	boots    lostBoots
 	// noStuckQuery: Temporal is too old to know the search attribute of stuckQuery.
 	noStuckQuery bool
 
@@ -93,7 +94,7 @@ func (r *Reconciler) count(add func(c *Counts)) {
 	add(&r.counts)
 }
 
-// Run checks all grants and open records at the start and every 15 s, and agents every 5 s,
+// Run checks all grants and open records at the start and every 15 s, agents every 5 s, and network boots once,
 // until ctx is done.
 func (r *Reconciler) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
@@ -112,6 +113,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	loops.Go(func() {
 		for sleep(ctx, agentsEvery) {
 			r.pass(ctx, "agents", r.CheckAgents)
+			r.pass(ctx, "boots", r.CheckBoots)
 		}
 	})
 	loops.Wait()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -34,8 +35,20 @@ func (s *server) newEngine() *engine.Engine {
 		},
 		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter, Parallel: parallel,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
-		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held,
+		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held, HeardBooting: s.heardBooting,
 	})
+}
+
+// heardBooting reports whether a machine has asked the boot servers for anything since then.
+func (s *server) heardBooting(ctx context.Context, machine string, since time.Time) (bool, error) {
+	if !s.netboot.on() {
+		return true, nil
+	}
+	m, err := s.records.store.Machine(ctx, machine)
+	if err != nil {
+		return true, fmt.Errorf("looking up machine %q: %w", machine, err)
+	}
+	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return s.netboot.boot.Heard(i.MAC, since) }), nil
 }
 
 // newAgentAPI makes the handler of the agents' requests.

@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// lostBoots finds network boots that ended because this server was down. Firmware and loaders give up after seconds;
+// without this, their runs would wait as long as for a server with a slow self-test.
+//
+// A boot counts as lost if the server's own records say that the machine had begun to boot before the server began to
+// listen, and the machine has asked for nothing since then. It is reported once to its run, which starts the machine
+// again. A boot of which nothing was heard is not judged: the machine may be in its self-test. Neither is one whose
+// initramfs was delivered: its agent repeats its hello.
+type lostBoots struct {
+	stores Stores
+	now    func() time.Time
+	up     func() time.Duration // how long the server has listened
+	// heard reports whether the machine has asked for anything since then.
+	heard func(ctx context.Context, machine string, since time.Time) (bool, error)
+
+	mu      sync.Mutex
+	checked bool // since up began
+}
+
+// bootSilence is how long this server listens before it judges. Firmware asks DHCP again within 32 s (PXE 2.1 §2.4.2),
+// and TFTP and iPXE within less.
+const bootSilence = 35 * time.Second
+
+// CheckBoots reports network boots that this server's restart has lost to their runs, once after each start.
+func (r *Reconciler) CheckBoots(ctx context.Context) error { return r.boots.check(ctx) }
+
+// check judges all boots once, when the server has listened for bootSilence.
+func (b *lostBoots) check(ctx context.Context) error {
+	up := b.up()
+	b.mu.Lock()
+	b.checked = b.checked && up >= bootSilence
+	done := b.checked || up < bootSilence
+	b.mu.Unlock()
+	if done {
+		return nil
+	}
+
+	grants, err := b.stores.Grants.Grants(ctx)
+	if err != nil {
+		return fmt.Errorf("reading grants: %w", err)
+	}
+	since := b.now().Add(-up)
+	var errs []error
+	for _, g := range grants {
+		if !g.Person() && g.NetbootOpen(b.now()) {
+			errs = append(errs, b.judge(ctx, g, since))
+		}
+	}
+	err = errors.Join(errs...)
+	b.mu.Lock()
+	b.checked = err == nil
+	b.mu.Unlock()
+
+	return err
+}
+
+// judge reports g's boot if it was lost.
+func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Time) error {
+	last, err := b.lastRequest(ctx, g)
+	if err != nil || !last.At.Before(since) {
+		return err
+	}
+	switch last.Kind {
+	case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel:
+	default:
+		return nil
+	}
+	heard, err := b.heard(ctx, g.Machine, since)
+	if err != nil || heard {
+		return err
+	}
+
+	e := inventory.Event{
+		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventBootLost, At: b.now(), Count: 1,
+		Key: "restart@" + strconv.FormatInt(since.Unix(), 10),
+		Message: fmt.Sprintf("this boot was lost: the machine's last request (%s) was at %s, before this server was started, "+
+			"and it has not asked again", last.Kind, last.At.UTC().Format(time.RFC3339)),
+	}
+	if err := b.stores.Events.AppendEvents(ctx, []inventory.Event{e}); err != nil {
+		return fmt.Errorf("appending %s of %q: %w", e.Kind, g.Machine, err)
+	}
+
+	return nil
+}
+
+// lastRequest returns the machine's newest request in g's boot; without one, an event of no kind.
+func (b *lostBoots) lastRequest(ctx context.Context, g inventory.Grant) (last inventory.Event, err error) {
+	events, err := b.stores.Events.Events(ctx, inventory.EventFilter{Run: g.Run, Descending: true})
+	if err != nil {
+		return last, fmt.Errorf("reading the events of run %q: %w", g.Run, err)
+	}
+	for _, e := range events {
+		switch e.Kind {
+		case inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
+			inventory.EventRebooted, inventory.EventOS:
+			if e.Epoch == g.Epoch && e.Boot == g.Boot && e.At.After(last.At) {
+				last = e
+			}
+		}
+	}
+	return last, nil
+}
