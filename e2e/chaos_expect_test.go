@@ -21,6 +21,7 @@ type strike string
 const (
 	noFault      strike = "none, for comparison"
 	killServe    strike = "ingot serve"
+	killBare     strike = "ingot serve, sockets lost"
 	killTemporal strike = "Temporal child"
 	killWorker   strike = "worker"
 	lockDatabase strike = "database lock"
@@ -66,7 +67,7 @@ func (s strike) kind() strike {
 }
 
 var (
-	siteStrikes    = []strike{noFault, killServe, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
+	siteStrikes    = []strike{noFault, killServe, killBare, killTemporal, killWorker, lockDatabase, fillDisk, cutImages}
 	machineStrikes = []strike{killAgent, cutPower, cutBMC, cutRedfish, cutLink}
 	// otherStrikes are not in the matrix: their parts are neither dead nor unreachable, and
 	// they are used in other tests.
@@ -95,7 +96,8 @@ var leftOut = map[string]string{
 var shortly = map[strike]string{
 	noFault:        "none",
 	killServe:      "serve",
-	killTemporal:   "temporal",
+	killBare:       "bare",
+	killTemporal:   "temp",
 	killWorker:     "worker",
 	lockDatabase:   "lock",
 	fillDisk:       "full",
@@ -124,8 +126,10 @@ var shortly = map[strike]string{
 
 // about says what each fault does, and when it is over.
 var about = map[strike]string{
-	noFault:      "nothing: the machine is held in the phase and released, as with every other fault",
-	killServe:    "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once with its listening sockets, as systemd does",
+	noFault:   "nothing: the machine is held in the phase and released, as with every other fault",
+	killServe: "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once with its listening sockets, as systemd does",
+	killBare: "the same on a site that keeps no sockets (a container, Kubernetes): requests are refused until `ingot serve` " +
+		"listens again",
 	killTemporal: "the Temporal server, a child process of `ingot serve`, is killed with SIGKILL; `ingot serve` starts it again",
 	killWorker: "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are " +
 		"destroyed and new ones refused, so that Temporal loses it with what it was doing, while DHCP, boot files, API " +
@@ -168,19 +172,40 @@ type expected struct {
 	// answer is the operator's answer to the expected question; the run then reaches its expected
 	// end. "" means that no question is asked.
 	answer string
-	// powerOns is the maximum number of power-ons of the machine.
-	powerOns int
+	// powerOns and resets are the maximum numbers of starts of the machine. Its own reboot after the installation is
+	// a reset.
+	powerOns, resets int
+	// within is the maximum time from the fault to the end of the run.
+	within time.Duration
+	// unfelt: the run may not meet the fault, because it does not need the broken part any more.
+	unfelt bool
 }
 
 // right is the expected end: the run has succeeded with the phone-home of the installed
 // system, the disk holds the image bit by bit, no window is open, no run owns the machine,
 // and it is on.
-func right(powerOns int) expected { return expected{powerOns: powerOns} }
+func right(powerOns int) expected { return expected{powerOns: powerOns, resets: 1, within: promptly} }
 
 // asked is the expected end after an operator's answer.
 func asked(choice string, powerOns int) expected {
-	return expected{answer: choice, powerOns: powerOns}
+	return expected{answer: choice, powerOns: powerOns, resets: 1, within: promptly}
 }
+
+// The maximum times from a fault to the end of a run, on two busy processors.
+const (
+	promptly = 4 * time.Minute  // no patience is used up
+	oneBoot  = 15 * time.Minute // a boot was lost without a sign, and the run waited until firmware must have answered
+	oneReady = 25 * time.Minute // an installed system was lost without a sign
+)
+
+// bound sets the maximum time.
+func (e expected) bound(d time.Duration) expected { e.within = d; return e }
+
+// reset allows one more reset.
+func (e expected) reset() expected { e.resets++; return e }
+
+// maybe: the run may not meet the fault.
+func (e expected) maybe() expected { e.unfelt = true; return e }
 
 func nothing(why string) expected { return expected{none: why} }
 
@@ -203,27 +228,38 @@ func (r row) but(e expected, phases ...string) row {
 	return r
 }
 
+// bmcAway is the expectation for a BMC that cannot be reached.
+var bmcAway = all(right(1).maybe()).but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower)
+
 // expectations is the matrix.
 var expectations = map[strike]row{
-	noFault:      all(right(1)),
-	killServe:    all(right(1)),
+	noFault:   all(right(1)),
+	killServe: all(right(1)),
+	// Where a packet or a transfer is lost for good, firmware or loader give up: that boot is lost.
+	killBare:     all(right(1)).but(right(2), inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent),
 	killTemporal: all(right(1)),
 	killWorker:   all(right(1)),
 	lockDatabase: all(right(1)),
 	fillDisk:     all(right(1)),
-	// A loader without a script gives up: that boot is lost.
-	cutImages: all(right(1)).but(right(2), inventory.PhaseLoader, inventory.PhaseAgent),
+	// A loader without a script gives up: that boot is lost. From disarm on, no image is needed.
+	cutImages: all(right(1)).
+		but(right(2).bound(oneBoot), inventory.PhaseLoader, inventory.PhaseAgent).
+		but(right(1).maybe(), inventory.PhasePower, inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 	// The machine of a lost agent is switched off before another agent writes. After disarm
-	// the machine's own reboot starts the installed system.
+	// the machine's own reboot starts the installed system. Its kernel's panic is a reset.
 	killAgent: all(right(1)).
 		but(nothing("no agent yet"), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader).
-		but(right(2), inventory.PhaseBind, inventory.PhaseAction).
+		but(right(2).reset(), inventory.PhaseBind, inventory.PhaseAction).
 		but(nothing("the agent has left"), inventory.PhaseReady),
 	// A machine that lost its power is switched on once more.
-	cutPower: all(right(2)).but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower),
-	cutBMC:   all(right(1)),
+	cutPower: all(right(2)).
+		but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower).
+		but(right(2).bound(oneBoot), inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent).
+		but(right(2).bound(oneReady), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
+	// After the power-on, the run does not need the BMC any more.
+	cutBMC: bmcAway,
 	// A lost boot needs a second one.
-	cutLink: all(right(2)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
+	cutLink: all(right(2).bound(oneBoot)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 
 	// An agent that may still be writing is switched off before another one writes.
 	frozenServe: {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1), inventory.PhaseReady: right(1)},
@@ -238,7 +274,7 @@ var expectations = map[strike]row{
 	brokenBMC:  {inventory.PhasePower: right(1)},
 	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
 
-	cutRedfish:     all(right(1)),
+	cutRedfish:     bmcAway,
 	slowRedfish:    {inventory.PhasePower: right(1)},
 	idleRedfish:    {inventory.PhasePower: right(1)},
 	lyingRedfish:   {inventory.PhasePower: right(1)},
@@ -271,14 +307,17 @@ func TestChaosReport(t *testing.T) {
 	made := func(s strike, phase string, felt bool) *cell {
 		return &cell{strike: s, phase: phase, felt: felt, took: 3 * time.Second}
 	}
+	late := made(killServe, inventory.PhasePlan, true)
+	late.late, late.took = true, 5*time.Second
+	alone := func(x *cell) []*cell { return []*cell{x} }
 	wrong := made(killServe, inventory.PhaseArm, true)
 	wrong.err = errors.New("bad")
 	asked := made(refusedBMC, inventory.PhasePower, true)
 	asked.asked = "q"
-	done := map[strike]map[string]*cell{
-		killServe:  {inventory.PhasePlan: made(killServe, inventory.PhasePlan, true), inventory.PhaseArm: wrong},
-		cutBMC:     {inventory.PhaseReady: made(cutBMC, inventory.PhaseReady, false)},
-		refusedBMC: {inventory.PhasePower: asked},
+	done := map[strike]map[string][]*cell{
+		killServe:  {inventory.PhasePlan: {made(killServe, inventory.PhasePlan, true), late}, inventory.PhaseArm: {late, wrong}},
+		cutBMC:     {inventory.PhaseReady: alone(made(cutBMC, inventory.PhaseReady, false))},
+		refusedBMC: {inventory.PhasePower: alone(asked)},
 	}
 	defer func(was bool) { *full = was }(*full)
 	for long, command := range map[bool]string{false: "make chaos", true: "make chaos FULL=1"} {
@@ -286,8 +325,8 @@ func TestChaosReport(t *testing.T) {
 		text := report(done, nil, time.Now(), time.Minute)
 		for _, want := range []string{
 			"Written by `" + command + "`;", "\n" + command + "    # commit ",
-			"\n4 cells: 2 ended right without help, 1 ended right after the operator", ", 1 ended\nin another way", "without help, 1 say *not felt*",
-			"| ingot serve | right, 3 s | WRONG |", "| right; not felt, 3 s |",
+			"\n4 cells: 1 ended right without help, 1 ended right after the operator", "1 did not meet its fault", "1 ended in\nanother way",
+			"| ingot serve | right, 5 s | WRONG |", "| right; not felt, 3 s |",
 			"| BMC refusing | power | answered, then right, 3 s |", "- `install`: ", "- `stopping`: ",
 		} {
 			if !strings.Contains(text, want) {
@@ -305,14 +344,18 @@ func TestChaosExpectations(t *testing.T) {
 		if about[s] == "" || shortly[s] == "" {
 			t.Errorf("%s: what it does is %q, its name %q", s, about[s], shortly[s])
 		}
-		for p := range r {
-			x := &cell{strike: s, phase: p}
-			if twin := names[x.name()]; twin != "" {
-				t.Errorf("%q is the machine of %s and of %s", x.name(), x, twin)
+		for p, want := range r {
+			for _, x := range (&chaos{}).cells(s, p) {
+				if twin := names[x.name()]; twin != "" {
+					t.Errorf("%q is the machine of %s and of %s", x.name(), x, twin)
+				}
+				names[x.name()] = x.String()
+				if len("DISK-"+x.name()) > 20 {
+					t.Errorf("%q is too long for the serial number of a disk", "DISK-"+x.name())
+				}
 			}
-			names[x.name()] = x.String()
-			if len("DISK-"+x.name()) > 20 {
-				t.Errorf("%q is too long for the serial number of a disk", "DISK-"+x.name())
+			if want.none == "" && (want.within == 0 || want.powerOns == 0 || want.resets == 0) {
+				t.Errorf("%s × %s has no limits: %+v", s, p, want)
 			}
 		}
 	}

@@ -3,11 +3,9 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -61,10 +59,13 @@ type chaos struct {
 	still sync.Mutex
 }
 
-func newChaos(ctx context.Context, t *testing.T, image lab.Image) *chaos {
+func newChaos(ctx context.Context, t *testing.T, image lab.Image, change ...func(*Options)) *chaos {
 	t.Helper()
-	dir := keepDir(t)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: dir, Disk: 512 << 20, KeepSockets: true})
+	o := Options{Root: "..", Dir: keepDir(t), Disk: 512 << 20, KeepSockets: true}
+	for _, f := range change {
+		f(&o)
+	}
+	s, err := NewSite(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,28 +99,36 @@ type cell struct {
 	strike strike
 	phase  string
 	want   expected
+	late   bool          // the fault comes as late in a quick phase as it can
 	panics time.Duration // of lab.Spec.Panic
 	qemu   lab.Firmware  // "": the machine is simulated
 	image  lab.Image
 
-	c       *chaos
-	m       *lab.Machine
-	run     string
-	runs    int    // runs that were started until the phase was caught
-	asked   string // the question to the operator
-	was     string // the phase of the run at the fault
-	release func() error
-	led     func() // called after the fault, may be nil
-	began   time.Time
-	struck  time.Time
-	felt    bool          // the run, or a part that serves it, was affected by the fault
-	took    time.Duration // from the fault to the end
-	mended  time.Duration // from the fault until it was taken away
-	ons     int           // power-ons since the start of the run
-	final   inventory.Workflow
-	err     error
-	over    chan struct{}
+	c        *chaos
+	m        *lab.Machine
+	run      string
+	runs     int    // runs that were started until the phase was caught
+	asked    string // the question to the operator
+	was      string // the phase of the run at the fault
+	release  func() error
+	led      func() // called after the fault, may be nil
+	began    time.Time
+	struck   time.Time
+	felt     bool          // the run, or a part that serves it, was affected by the fault
+	took     time.Duration // from the fault to the end
+	mended   time.Duration // from the fault until it was taken away
+	before   started       // of the machine, before the run
+	made     started       // by the run
+	openings int           // of the decoy for writing, before the run
+	final    inventory.Workflow
+	err      error
+	over     chan struct{}
 }
+
+// started counts the starts of a machine: power-ons, and resets including its own reboots.
+type started struct{ powerOns, resets int }
+
+func (x *cell) starts() started { return started{x.m.PowerOns(), x.m.Resets()} }
 
 func (c *chaos) cell(s strike, phase string) *cell {
 	return &cell{
@@ -136,32 +145,52 @@ func (c *chaos) cell(s strike, phase string) *cell {
 func (x *cell) String() string { return string(x.strike) + " × " + x.phase }
 
 // name returns the machine's name, which is as short as the serial number of its disk requires.
-func (x *cell) name() string { return shortly[x.strike] + "-" + x.phase }
+func (x *cell) name() string {
+	name := shortly[x.strike] + "-" + x.phase
+	if x.late {
+		name += "2"
+	}
+	return name
+}
+
+// decoy returns the serial number of the machine's second disk, which no run may write.
+func (x *cell) decoy() string { return "KEEP-" + x.name() }
 
 // add adds the cell's machine to the site. The machine is on when its run begins, like those in a
 // rack, and finds nothing to boot.
-func (x *cell) add(ctx context.Context) (err error) {
-	if x.qemu != "" {
-		x.m, err = x.c.Add(ctx, lab.Spec{Name: x.name(), Firmware: x.qemu}, func(doc map[string]any) {
-			doc["image"], doc["template"] = "mini", "chaos"
-		})
-		return err
+func (x *cell) add(ctx context.Context) error {
+	spec := lab.Spec{Name: x.name(), Firmware: x.qemu, Decoys: []string{x.decoy()}}
+	image := "mini"
+	if x.qemu == "" {
+		image = "sim"
+		spec.Firmware, spec.Agent, spec.Panic = lab.Simulated, filepath.Join(x.c.bin, "worker-agent"), x.panics
 	}
-	spec := lab.Spec{Name: x.name(), Firmware: lab.Simulated, Agent: filepath.Join(x.c.bin, "worker-agent"), Panic: x.panics}
 	if _, ok := overRedfish[x.strike]; ok {
 		spec.Controller = lab.ControllerRedfish
 	}
-	x.m, err = x.c.Add(
-		ctx,
-		spec,
-		func(doc map[string]any) {
-			doc["image"], doc["template"] = "sim", "chaos"
-		},
-	)
-	if err == nil {
-		err = x.m.PowerOn(ctx)
+	var err error
+	x.m, err = x.c.Add(ctx, spec, func(doc map[string]any) {
+		doc["image"], doc["template"] = image, "chaos"
+		doc["diskSelector"] = map[string]any{"serial": "DISK-" + x.name()}
+	})
+	if err != nil {
+		return err
 	}
-	return err
+	// The decoy comes first on the bus, and has content.
+	x.m.SetDecoysFirst(true)
+	if err := os.WriteFile(x.m.DiskPathOf(x.decoy()), decoyContent(x.m.Spec().DiskSize), 0o644); err != nil {
+		return err
+	}
+	if x.qemu != "" {
+		return nil
+	}
+	x.openings = x.m.Openings(x.decoy())
+	return x.m.PowerOn(ctx)
+}
+
+// decoyContent returns what a decoy holds at its beginning: 1 MiB that is no partition table.
+func decoyContent(size int64) []byte {
+	return bytes.Repeat([]byte("never written\n\x00\x01"), int(min(size, 1<<20)/16))
 }
 
 // see polls the record of the cell's run until see returns true. It ignores errors while the server
@@ -178,7 +207,7 @@ func (x *cell) see(ctx context.Context, every time.Duration, see func(w inventor
 		select {
 		case <-time.After(every):
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w (last seen: %s %s %s)", x, errors.Join(ctx.Err(), last), w.State, w.Phase, w.Message)
+			return fmt.Errorf("%s: %w (last seen: %s %s %s)", x, errors.Join(context.Cause(ctx), last), w.State, w.Phase, w.Message)
 		}
 	}
 }
@@ -197,6 +226,7 @@ func (x *cell) reaches(ctx context.Context, phase string) error {
 }
 
 func (x *cell) start(ctx context.Context) error {
+	x.before = x.starts()
 	run, err := x.c.Provision(ctx, workflows.ProvisionInput{Machine: x.m.Name()})
 	x.run, x.began = run, time.Now()
 	x.runs++
@@ -365,8 +395,15 @@ var errMissed = errors.New("missed")
 func (x *cell) catch(ctx context.Context, hit func() error) error {
 	x.c.runUp <- struct{}{}
 	defer func() { <-x.c.runUp }()
-	for range catches {
-		caught, err := x.caught(ctx, hit)
+	late := 0
+	if x.late {
+		late = 1 + rand.IntN(latest)
+	}
+	for ; ; late /= 2 { // a step that came too late is tried earlier
+		if x.runs == catches {
+			return fmt.Errorf("%s: the phase was not caught in %d runs", x, catches)
+		}
+		caught, err := x.caught(ctx, late, hit)
 		if caught || err != nil {
 			return err
 		}
@@ -379,10 +416,13 @@ func (x *cell) catch(ctx context.Context, hit func() error) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s: the phase was not caught in %d runs", x, catches)
 }
 
-func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
+// latest is the largest number of steps that Temporal is let run within a quick phase before a late fault.
+const latest = 8
+
+// caught does one try of catch. The fault comes late steps after the phase was seen first.
+func (x *cell) caught(ctx context.Context, late int, hit func() error) (bool, error) {
 	x.c.still.Lock()
 	defer x.c.still.Unlock()
 	pids, err := x.c.Processes(lab.RoleTemporal)
@@ -396,20 +436,29 @@ func (x *cell) caught(ctx context.Context, hit func() error) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for err == nil {
+	for seen := 0; err == nil; {
 		var w inventory.Workflow
 		// There is no record before the run's first step.
-		if e := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w); e == nil && w.Phase == x.phase {
-			break
+		e := x.c.REST(ctx, http.MethodGet, "/v1/workflows/"+x.run, nil, &w)
+		if e == nil && w.Phase == x.phase {
+			if seen == late {
+				break
+			}
+			seen++
 		} else if e == nil && after(w.Phase, x.phase) {
 			err = errMissed
 			break
 		}
 		err = errors.Join(ctx.Err(), syscall.Kill(pids[0], syscall.SIGCONT))
-		time.Sleep(step)
+		if seen == 0 {
+			time.Sleep(step)
+		} else {
+			time.Sleep(step / 3)
+		}
 		err = errors.Join(err, syscall.Kill(pids[0], syscall.SIGSTOP))
 	}
 	if err == nil {
+		x.was = fmt.Sprintf("step %d of the phase", late)
 		err = hit()
 	}
 	if errors.Is(err, errMissed) {
@@ -437,7 +486,10 @@ func after(a, b string) bool {
 // finish follows the run to its end, answers the expected questions, and checks everything
 // that must hold afterwards.
 func (x *cell) finish(ctx context.Context, answer func() error) error {
-	err := x.see(ctx, time.Second, func(w inventory.Workflow) (bool, error) {
+	within, cancel := context.WithDeadlineCause(ctx, x.struck.Add(x.want.within),
+		fmt.Errorf("the run has not ended within %s of the fault", x.want.within))
+	defer cancel()
+	err := x.see(within, time.Second, func(w inventory.Workflow) (bool, error) {
 		x.final = w
 		if w.Question == nil {
 			return inventory.Final(w.State), nil
@@ -463,103 +515,6 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		return fmt.Errorf("%s: nobody was asked", x)
 	}
 	return x.check(ctx)
-}
-
-// check checks the state that is required after each cell.
-func (x *cell) check(ctx context.Context) error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{x}, args...)...))
-	}
-	w := x.final
-	if w.State != inventory.StateSuccess || w.Evidence != "phone-home" {
-		bad("the run ended as %s (evidence %q): %s", w.State, w.Evidence, w.Message)
-		return errors.Join(errs...) // the other checks would fail, too
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	// The installed system calls before the run ends; its output on the machine's console may come
-	// a moment later.
-	if err := waitFor(ctx, "the installed system's call", func() (bool, error) {
-		text, err := x.m.Serial()
-		return strings.Count(text, "LAB-MINI-PHONED-HOME") >= x.runs, err
-	}); err != nil {
-		bad("%w", err)
-	}
-	if w.Disk == nil || w.Disk.Serial != x.m.Spec().DiskSerial {
-		bad("the run wrote to %+v", w.Disk)
-	}
-	if r := x.m.Redfish(); r != nil {
-		now, _ := r.Sessions()
-		if now > 0 { // a session that could not be deleted is deleted by the next operation
-			if _, err := x.c.CLI(ctx, "bmc", "check", x.m.Name()); err != nil {
-				bad("%w", err)
-			}
-			now, _ = r.Sessions()
-		}
-		if now > 0 {
-			bad("%d sessions of the Redfish service are open", now)
-		}
-	}
-	// Exclude the first and the last MiB of the image, which contain the partition tables: the
-	// configuration's partition is added to them, and the second table moves to the end of the
-	// disk.
-	want, err := section(x.image.Raw, 1<<20, x.image.Size-2<<20)
-	if err != nil {
-		bad("%w", err)
-	}
-	if got, err := section(x.m.DiskPath(), 1<<20, x.image.Size-2<<20); err != nil || got != want {
-		bad("the disk does not hold the image (%v)", err)
-	}
-	if x.qemu == "" && x.m.Writers() != 1 {
-		bad("%d writers at one time", x.m.Writers())
-	}
-	if s := x.m.PowerState(); s != lab.On {
-		bad("the machine is %s", s)
-	}
-	// Each run that was not caught has switched the machine on once.
-	x.ons = x.m.PowerOns() - x.runs // and it was on before its first run
-	if x.qemu != "" {
-		x.ons++ // it was off
-	}
-	if x.ons > x.want.powerOns {
-		bad("the machine was switched on %d times, at most %d were expected", x.ons, x.want.powerOns)
-	}
-	var m struct{ Netboot inventory.Netboot }
-	if err := x.c.REST(ctx, http.MethodGet, "/v1/machines/"+x.m.Name(), nil, &m); err != nil {
-		bad("%w", err)
-	}
-	if m.Netboot.AllowPXE || m.Netboot.AllowWorkflow {
-		bad("after the run: network boot open: %t, owned by a run: %t", m.Netboot.AllowPXE, m.Netboot.AllowWorkflow)
-	}
-	var list struct{ Items []inventory.Workflow }
-	if err := x.c.REST(ctx, http.MethodGet, "/v1/workflows?machine="+x.m.Name(), nil, &list); err != nil {
-		bad("%w", err)
-	}
-	if len(list.Items) != x.runs {
-		bad("%d runs were recorded, %d were started", len(list.Items), x.runs)
-	}
-	d, err := x.c.ask.DescribeWorkflowExecution(ctx, workflows.MachineID(x.m.Name()), "")
-	switch {
-	case err != nil:
-		bad("asking Temporal: %w", err)
-	case d.GetWorkflowExecutionInfo().GetExecution().GetRunId() != x.run:
-		bad("Temporal's latest run is %s, not %s", d.GetWorkflowExecutionInfo().GetExecution().GetRunId(), x.run)
-	case d.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
-		bad("Temporal calls the run %s", d.GetWorkflowExecutionInfo().GetStatus())
-	}
-	return errors.Join(errs...)
-}
-
-// section is the SHA-256 of a part of a file.
-func section(path string, from, size int64) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	_, err = io.Copy(h, io.NewSectionReader(f, from, size))
-	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }
 
 // waitFor polls ready. ctx only ends a wait that hangs.
@@ -665,7 +620,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 	switch first.strike.kind() {
 	case noFault:
 		return atOnce, nil
-	case killServe:
+	case killServe, killBare:
 		c.Kill()
 		return func() error { felt(); return c.Start(ctx) }, nil
 	case killTemporal:

@@ -41,7 +41,7 @@ var errPower = errors.New("the power was cut")
 // simulation is the part of a simulated machine that replaces QEMU.
 type simulation struct {
 	m      *Machine
-	opened *diskWatch
+	opened map[string]*diskWatch // by the serial number of the disk
 
 	mu      sync.Mutex
 	current *life
@@ -74,9 +74,13 @@ func (m *Machine) simulate(ctx context.Context) (*simulation, error) {
 	if err := m.lab.addNamespace(ctx, m.Namespace()); err != nil {
 		return nil, err
 	}
-	opened, err := m.lab.watchDisk(m.DiskPath())
-	if err != nil {
-		return nil, err
+	opened := map[string]*diskWatch{}
+	for _, serial := range m.serials() {
+		w, err := m.lab.watchDisk(m.DiskPathOf(serial))
+		if err != nil {
+			return nil, err
+		}
+		opened[serial] = w
 	}
 	s := &simulation{m: m, opened: opened, stage: m.spec.Stage, panics: m.spec.Panic}
 	if !m.lab.onClose(func() error { s.cut(); return nil }) {
@@ -122,7 +126,11 @@ func (m *Machine) Agent() *Cmd {
 // Writers returns the largest number of processes that have had the disk of a simulated machine
 // open for writing at the same time since the machine was created. Every open of the disk waits
 // until it is counted, so none is missed.
-func (m *Machine) Writers() int { return m.sim.opened.most() }
+func (m *Machine) Writers() int { return m.sim.opened[m.spec.DiskSerial].most() }
+
+// Openings returns how often a disk of a simulated machine, such as a decoy, was opened for writing since the
+// machine was created.
+func (m *Machine) Openings(serial string) int { return m.sim.opened[serial].openings() }
 
 // running returns the current life, or nil when the machine is off.
 func (s *simulation) running() *life {

@@ -153,6 +153,26 @@ func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dh
 	}
 }
 
+// OfferedBootFile sends one DISCOVER of firmware with the machine's MAC on its cable, and returns the boot file of
+// the first offer: "" if an offer has none, and an error if there is no offer. The machine need not be in its firmware.
+func (m *Machine) OfferedBootFile(ctx context.Context) (string, error) {
+	l := &life{sim: m.sim}
+	var c *nclient4.Client
+	err := m.lab.InNamespace(m.Namespace(), func() (err error) {
+		c, err = nclient4.New(simInterface, nclient4.WithTimeout(time.Second), nclient4.WithRetry(4))
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("opening a socket for DHCP: %w", err)
+	}
+	defer func() { _ = c.Close() }() // an error does not matter
+	offer, err := l.offer(ctx, c, classPXE)
+	if err != nil {
+		return "", fmt.Errorf("asking %q's network for a boot file: %w", m.spec.Name, err)
+	}
+	return bootFile(offer), nil
+}
+
 // lease runs the DHCP of an operating system until it has an address, at most rounds times unless
 // rounds is negative.
 func (l *life) lease(ctx context.Context, wait time.Duration, rounds int) error {

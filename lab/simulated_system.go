@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -182,6 +183,56 @@ func partitions(f io.ReaderAt) ([]partition, error) {
 		parts = append(parts, partition{string(utf16.Decode(name)), first * 512, (last - first + 1) * 512})
 	}
 	return parts, nil
+}
+
+// StrayBytes returns the offset of the first byte of the machine's disk that is not zero and belongs to nothing: not to
+// the first image bytes, not to a partition, not to the two partition tables (UEFI specification §5.3). -1 means that
+// there is none. The disk must have been blank.
+func (m *Machine) StrayBytes(image int64) (int64, error) {
+	f, err := os.Open(m.DiskPath())
+	if err != nil {
+		return -1, err
+	}
+	defer f.Close() // opened only for reading
+	parts, err := partitions(f)
+	if err != nil {
+		return -1, fmt.Errorf("reading the partitions of %q: %w", m.DiskPath(), err)
+	}
+	const table = 34 * 512 // header and 128 entries
+	size := m.spec.DiskSize
+	used := []partition{{start: 0, size: max(image, table)}, {start: size - table, size: table}}
+	used = append(used, parts...)
+	slices.SortFunc(used, func(a, b partition) int { return cmp.Compare(a.start, b.start) })
+	end := int64(0)
+	for _, p := range used {
+		if p.start > end {
+			if at, err := FirstNonZero(io.NewSectionReader(f, end, p.start-end)); err != nil || at >= 0 {
+				return end + at, err
+			}
+		}
+		end = max(end, p.start+p.size)
+	}
+	return -1, nil
+}
+
+// FirstNonZero returns the offset of the first byte of r that is not zero, or -1.
+func FirstNonZero(r io.Reader) (int64, error) {
+	buf := make([]byte, 1<<20)
+	for at := int64(0); ; {
+		n, err := io.ReadFull(r, buf)
+		for i, b := range buf[:n] {
+			if b != 0 {
+				return at + int64(i), nil
+			}
+		}
+		at += int64(n)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return -1, nil
+		case err != nil:
+			return -1, err
+		}
+	}
 }
 
 // fetchSeed gets the rest of the seed from the network, like images/mini.sh.

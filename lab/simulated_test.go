@@ -367,13 +367,13 @@ sleep 1000 & wait
 	if err := frozen.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if n := m.sim.opened.holders(); n != 2 {
+	if n := m.sim.opened[m.spec.DiskSerial].holders(); n != 2 {
 		t.Errorf("%d processes hold the disk: want the agent and its child", n)
 	}
 	if err := m.PowerOff(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := m.sim.opened.holders(); n != 0 || m.PowerState() != Off {
+	if n := m.sim.opened[m.spec.DiskSerial].holders(); n != 0 || m.PowerState() != Off {
 		t.Errorf("%s, %d processes hold the disk", m.PowerState(), n)
 	}
 	if n := m.Writers(); n != 1 {
@@ -467,6 +467,9 @@ func TestLabWriters(t *testing.T) {
 	check(2, "all gone")
 	if n := beside.most(); n != 0 {
 		t.Errorf("the other disk had %d writers", n)
+	}
+	if n, none := w.openings(), beside.openings(); n != 3 || none != 0 {
+		t.Errorf("opened for writing %d times, the other disk %d times; want 3 and 0", n, none)
 	}
 }
 

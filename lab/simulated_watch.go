@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,9 +33,10 @@ type inode struct{ dev, ino uint64 }
 // diskWatch counts the processes that have a file open for writing.
 type diskWatch struct {
 	inode
-	name string
-	mu   sync.Mutex
-	max  int
+	name  string
+	mu    sync.Mutex
+	max   int
+	opens int
 }
 
 func newWatchGroup() (*watchGroup, error) {
@@ -112,6 +115,13 @@ func (w *diskWatch) most() int {
 	return w.max
 }
 
+// openings returns how often the file was opened for writing so far.
+func (w *diskWatch) openings() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.opens
+}
+
 // close ends all watches; waiting opens succeed.
 func (g *watchGroup) close() error {
 	err := g.file.Close()
@@ -171,6 +181,7 @@ func (w *diskWatch) count(tid int) {
 	n := 1 + w.holders(threadGroup(tid))
 	w.mu.Lock()
 	w.max = max(w.max, n)
+	w.opens++
 	w.mu.Unlock()
 }
 
@@ -223,7 +234,15 @@ func (w *diskWatch) holds(pid int) bool {
 // opensForWriting reads from the system call of a waiting thread how it opens the file. An unknown
 // mode counts as writing.
 func opensForWriting(tid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", tid))
+	var b []byte
+	var err error
+	for range 1000 {
+		// The kernel queues the event just before the thread waits; until then the file says "running".
+		if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/syscall", tid)); string(bytes.TrimSpace(b)) != "running" {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 	f := strings.Fields(string(b))
 	if err != nil || len(f) < 4 {
 		return true
