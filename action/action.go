@@ -14,6 +14,9 @@ import (
 // version. Both ignore unknown fields, so fields can be added without a new version.
 const Protocol = 2
 
+// VendorClass is the vendor class (DHCP option 60) of the agent's operating system.
+const VendorClass = "ingot-agent"
+
 // An Action is one rendered step of a template for the agent.
 type Action struct {
 	Name        string      `json:"name"`

@@ -277,6 +277,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	for _, name := range cfg.DiscoverBeside {
 		s.guests[name] = newGuests(inventory.Range{})
+		s.guests[name].earlierUntil = s.now().Add(guestLease)
 	}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {

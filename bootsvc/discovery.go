@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -272,8 +273,8 @@ func (s *Server) isReserved(ctx context.Context, a netip.Addr) bool {
 }
 
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
-// A client without a boot class (a telephone, a system on a disk) gets none; the agent, which has none
-// either, keeps the one that it has.
+// A client without a boot class (a telephone, a system on a disk) gets none. The agent has a class of its own: this
+// server may have been started after its loader was admitted.
 func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *guests) bool {
 	networks := sync.OnceValue(func() []netip.Prefix { return s.networksOf(name, g) })
 	taken := func(a netip.Addr) bool {
@@ -288,7 +289,7 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *gu
 		return false
 	case kind == dhcpv4.MessageTypeRequest:
 		return g.readmit(e.request.MAC, addr4(e.packet.ClientIPAddr), s.now(), taken)
-	case kind != dhcpv4.MessageTypeDiscover, e.request.Class == ClassNone:
+	case kind != dhcpv4.MessageTypeDiscover, e.request.Class == ClassNone && e.packet.ClassIdentifier() != action.VendorClass:
 		return false
 	}
 	ok := g.admit(e.request.MAC, s.now(), taken)
@@ -360,11 +361,14 @@ func (s *Server) decideGuestOf(name string, g *guests, r Request) (d Decision, o
 }
 
 // Guest reports whether a MAC is that of an unknown machine which has this address for its
-// discovery. Beside another DHCP server it prolongs the discovery, because DHCP of the agent is not seen.
-func (s *Server) Guest(mac string, a netip.Addr) bool {
+// discovery. Beside another DHCP server it prolongs the discovery, because DHCP of the agent is not seen, and
+// begins it again if an earlier process can have begun it.
+func (s *Server) Guest(ctx context.Context, mac string, a netip.Addr) bool {
 	for _, g := range s.guests {
 		_, x, ok := g.find(mac, netip.Addr{}, s.now())
 		switch {
+		case !ok && g.Range == (inventory.Range{}) && s.now().Before(g.earlierUntil) && s.visits(mac, a) == g:
+			return s.admitVisitor(ctx, mac, a)
 		case !ok:
 		case x.address.IsValid() && x.address == a:
 			return true

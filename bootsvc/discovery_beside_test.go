@@ -74,7 +74,7 @@ func TestS7S8S32DiscoveryThroughARelay(t *testing.T) {
 	if r := ask("02:00:00:00:00:02", "10.10.30.1", dhcpv4.MessageTypeDiscover, pxeClient(7)); r.route != routeNone {
 		t.Errorf("the only address that is left is reserved: %s", r.packet.Summary())
 	}
-	if !s.Guest(unknownMAC, netip.MustParseAddr("10.10.30.201")) || s.Guest(unknownMAC, netip.MustParseAddr("10.10.30.200")) {
+	if !s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.201")) || s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.200")) {
 		t.Error("a guest has its own address")
 	}
 	kernel := reports(t, get(t, s.Handler(), http.MethodGet, "/ipxe/script/"+unknownMAC+"/auto.ipxe", "10.10.30.201").Body.String())
@@ -136,14 +136,15 @@ func TestS7S8S32DiscoveryByProxy(t *testing.T) {
 	}
 
 	at := netip.MustParseAddr("127.0.0.77")
-	if s.Guest(unknownMAC, at) {
+	if s.Guest(t.Context(), unknownMAC, at) {
 		t.Error("a report from an address whose MAC is not known")
 	}
 	arp["127.0.0.77"] = "02:00:00:00:00:02"
-	if s.Guest(unknownMAC, at) || !s.Guest("02:00:00:00:00:02", at) || s.Guest(testMAC, at) || s.Guest("02:00:00:00:00:66", at) {
+	guest := func(mac string, at netip.Addr) bool { return s.Guest(t.Context(), mac, at) }
+	if guest(unknownMAC, at) || !guest("02:00:00:00:00:02", at) || guest(testMAC, at) || guest("02:00:00:00:00:66", at) {
 		t.Error("the MAC of the source decides")
 	}
-	if !s.Guest("02:00:00:00:00:03", netip.MustParseAddr("10.10.30.77")) || s.Guest("02:00:00:00:00:03", netip.MustParseAddr("10.10.99.77")) {
+	if !guest("02:00:00:00:00:03", netip.MustParseAddr("10.10.30.77")) || guest("02:00:00:00:00:03", netip.MustParseAddr("10.10.99.77")) {
 		t.Error("behind a router, the network of a listed relay decides")
 	}
 
@@ -229,8 +230,19 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	if code, text := script("02:00:00:00:00:06", "10.10.30.78"); code != http.StatusNotFound {
 		t.Errorf("while the inventory cannot be read: %d %s", code, text)
 	}
-	f.err = nil
-	if s.Guest("02:00:00:00:00:06", netip.MustParseAddr("10.10.30.78")) {
+	if s.Guest(t.Context(), "02:00:00:00:00:06", netip.MustParseAddr("10.10.30.78")) {
 		t.Error("a machine that may be in the inventory is discovered")
+	}
+	f.err = nil
+
+	// Its loader was admitted before this server was started.
+	if !s.Guest(t.Context(), "02:00:00:00:00:08", netip.MustParseAddr("10.10.30.79")) || s.Guest(t.Context(), testMAC, netip.MustParseAddr("10.10.30.79")) {
+		t.Error("an agent that an earlier process has admitted is not discovered")
+	}
+	for _, g := range s.guests {
+		g.earlierUntil = testNow
+	}
+	if s.Guest(t.Context(), "02:00:00:00:00:09", netip.MustParseAddr("10.10.30.79")) {
+		t.Error("an agent whose loader was never admitted is discovered")
 	}
 }

@@ -348,7 +348,7 @@ func (l *life) runAgent(cmdline string) ending {
 	if l.stage(StageAgent) != nil {
 		return cutOff
 	}
-	if err := l.lease(l.ctx, 2*time.Second, -1); err != nil {
+	if err := l.lease(l.ctx, classAgent, 2*time.Second, -1); err != nil {
 		return cutOff // it asks until the power is cut
 	}
 	args := append(agentFlags(cmdline), "-serial="+l.sim.m.spec.Serial)

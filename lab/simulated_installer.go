@@ -23,7 +23,7 @@ func (l *life) runInstaller(cmdline string) ending {
 		return cutOff
 	}
 	l.say("LAB-SIM installer: %s", cmdline)
-	if err := l.lease(l.ctx, 2*time.Second, -1); err != nil {
+	if err := l.lease(l.ctx, "", 2*time.Second, -1); err != nil {
 		return cutOff
 	}
 	words := map[string]string{}

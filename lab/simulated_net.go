@@ -16,6 +16,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/vishvananda/netlink"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // link sets the machine's cards up or down. A card that is down has no address.
@@ -58,8 +60,9 @@ func (l *life) unplugged() error {
 
 // The vendor classes of DHCP clients; the empty one is an operating system.
 const (
-	classPXE  = "PXEClient:Arch:00000:UNDI:002001"
-	classIPXE = "iPXE"
+	classPXE   = "PXEClient:Arch:00000:UNDI:002001"
+	classIPXE  = "iPXE"
+	classAgent = action.VendorClass
 )
 
 // request returns the options of a class.
@@ -75,8 +78,11 @@ func (l *life) request(class string) []dhcpv4.Modifier {
 func clientOptions(class string, uuid []byte) []dhcpv4.Modifier {
 	mods := []dhcpv4.Modifier{dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
 		dhcpv4.OptionHostName, dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute)}
-	if class == "" {
+	switch class {
+	case "":
 		return mods
+	case classAgent:
+		return append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(class)))
 	}
 	mods = append(mods,
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionVendorSpecificInformation, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName),
@@ -119,7 +125,7 @@ const moreOffers = 2 * time.Second
 // offer returns the first offer. Firmware on the network of a home router prefers the first offer
 // with a boot file, like EDK2 and iPXE.
 func (l *life) offer(ctx context.Context, c *nclient4.Client, class string) (*dhcpv4.DHCPv4, error) {
-	if class == "" || l.sim.m.spec.VLAN != HomeVLAN {
+	if class == "" || class == classAgent || l.sim.m.spec.VLAN != HomeVLAN {
 		return c.DiscoverOffer(ctx, l.request(class)...)
 	}
 	discover, err := dhcpv4.NewDiscovery(
@@ -173,12 +179,12 @@ func (m *Machine) OfferedBootFile(ctx context.Context) (string, error) {
 	return bootFile(offer), nil
 }
 
-// lease runs the DHCP of an operating system until it has an address, at most rounds times unless
+// lease runs the DHCP of an operating system of a class until it has an address, at most rounds times unless
 // rounds is negative.
-func (l *life) lease(ctx context.Context, wait time.Duration, rounds int) error {
+func (l *life) lease(ctx context.Context, class string, wait time.Duration, rounds int) error {
 	var err error
 	for n := 0; n != rounds; n++ {
-		if _, err = l.dhcp(ctx, "", wait, 1); err == nil || ctx.Err() != nil {
+		if _, err = l.dhcp(ctx, class, wait, 1); err == nil || ctx.Err() != nil {
 			return err
 		}
 		l.sleep(100 * time.Millisecond) // an immediate error must not cause a busy loop

@@ -45,7 +45,7 @@ func (l *life) bootDisk() ending {
 		return noBoot
 	}
 	// The same limits as -t 5 -T 1 in images/mini.sh.
-	if err := l.lease(l.ctx, time.Second, 5); err != nil {
+	if err := l.lease(l.ctx, "", time.Second, 5); err != nil {
 		l.say("LAB-SIM system: %v", err)
 	}
 	sys.fetchSeed(l)
@@ -307,7 +307,7 @@ func (s *system) phone(l *life, to string) {
 	)
 	for try := 1; try <= 150; try++ {
 		if l.address() == "" {
-			if err := l.lease(l.ctx, time.Second, 3); err != nil {
+			if err := l.lease(l.ctx, "", time.Second, 3); err != nil {
 				l.say("LAB-SIM system: %v", err)
 			}
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"github.com/vishvananda/netlink"
+
+	"github.com/ingotmetal/ingot/action"
 )
 
 // network configures the interface with the address mac and starts a goroutine that renews its
@@ -105,7 +107,7 @@ func awaitCarrier(link netlink.Link, limit time.Duration) {
 	}
 }
 
-// request gets a new lease, or renews old. It sends no vendor class, so that the server does not
+// request gets a new lease, or renews old. Its vendor class is not that of firmware, so that the server does not
 // take this request for another network boot.
 func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*nclient4.Lease, error) {
 	c, err := nclient4.New(link.Attrs().Name, nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(4))
@@ -118,11 +120,12 @@ func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*ncli
 	defer cancel()
 	options := dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
 		dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute)
+	class := dhcpv4.WithOption(dhcpv4.OptClassIdentifier(action.VendorClass))
 	var lease *nclient4.Lease
 	if old != nil {
-		lease, err = c.Renew(ctx, old, options)
+		lease, err = c.Renew(ctx, old, options, class)
 	} else {
-		lease, err = c.Request(ctx, options)
+		lease, err = c.Request(ctx, options, class)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("asking for an address on %s: %w", link.Attrs().Name, err)

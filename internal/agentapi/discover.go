@@ -68,7 +68,7 @@ func tooMany() error {
 // Discovery receives the reports of unknown machines.
 type Discovery struct {
 	// Guest reports whether DHCP has given this address to this unknown MAC.
-	Guest func(mac string, address netip.Addr) bool
+	Guest func(ctx context.Context, mac string, address netip.Addr) bool
 	// Report stores the hardware of an unknown machine. It returns the machine's name if the
 	// machine is in the inventory now.
 	Report func(ctx context.Context, mac string, facts action.Facts) (machine string, err error)
@@ -90,7 +90,7 @@ func (s *server) discover(c *gin.Context) {
 		return
 	}
 	mac, err := inventory.ParseMAC(d.MAC)
-	if err != nil || addrErr != nil || s.Discovery.Guest == nil || !s.Discovery.Guest(mac, address) {
+	if err != nil || addrErr != nil || s.Discovery.Guest == nil || !s.Discovery.Guest(c.Request.Context(), mac, address) {
 		httpapi.Fail(c, httpapi.NotFound())
 		return
 	}

@@ -17,7 +17,9 @@ func (s *server) discovery() agentapi.Discovery {
 		return agentapi.Discovery{}
 	}
 	return agentapi.Discovery{
-		Guest: func(mac string, a netip.Addr) bool { return s.netboot.on() && s.netboot.boot.Guest(mac, a) },
+		Guest: func(ctx context.Context, mac string, a netip.Addr) bool {
+			return s.netboot.on() && s.netboot.boot.Guest(ctx, mac, a)
+		},
 		Report: func(ctx context.Context, mac string, facts action.Facts) (string, error) {
 			machine, err := s.records.store.PutDiscovered(ctx, mac, facts, time.Now())
 			if err != nil || machine != "" {
