@@ -29,12 +29,16 @@ func (x *cell) check(ctx context.Context) error {
 		// The other checks would fail, too.
 		return fmt.Errorf("%s: the run ended as %s (evidence %q): %s", x, w.State, w.Evidence, w.Message)
 	}
+	return x.checkAll(ctx,
+		x.checkSystem, x.checkDisk, x.checkDecoy, x.checkStarts, x.checkSessions, x.checkNetboot, x.checkRecord, x.checkQuestions, x.checkTemporal)
+}
+
+// checkAll runs checks, and that the run has met the fault.
+func (x *cell) checkAll(ctx context.Context, checks ...func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var errs []error
-	for _, check := range []func(context.Context) error{
-		x.checkSystem, x.checkDisk, x.checkDecoy, x.checkStarts, x.checkSessions, x.checkNetboot, x.checkRecord, x.checkQuestions, x.checkTemporal,
-	} {
+	for _, check := range checks {
 		if err := check(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", x, err))
 		}

@@ -122,6 +122,31 @@ var shortly = map[strike]string{
 	lyingRedfish:   "rf-lie",
 	brokenRedfish:  "rf-bad",
 	refusedRedfish: "rf-no",
+
+	serveAndBMC:      "sv-bmc",
+	serveAndAgent:    "sv-agt",
+	serveAndDisk:     "sv-full",
+	temporalAndLink:  "tp-link",
+	workerAndPower:   "wk-pow",
+	workerAndLock:    "wk-lock",
+	longOutage:       "long",
+	serveRedfish:     "rf-sv",
+	busyRedfish:      "rf-busy",
+	fullRedfish:      "rf-full",
+	muteRedfish:      "rf-mute",
+	clockBack:        "back",
+	replaceImage:     "repl",
+	pushMachine:      "push",
+	cancelAndKill:    "cancel",
+	serveAgain:       "re-sv",
+	powerAgain:       "re-pow",
+	agentAgain:       "re-agt",
+	serveRetiring:    "de-sv",
+	powerRetiring:    "de-pow",
+	agentRetiring:    "de-agt",
+	temporalRetiring: "de-tp",
+	serveProxy:       "proxy",
+	serveNoDHCP:      "nodhcp",
 }
 
 // about says what each fault does, and when it is over.
@@ -163,6 +188,31 @@ var about = map[strike]string{
 	lyingRedfish:   "as BMC lying",
 	brokenRedfish:  "as BMC broken",
 	refusedRedfish: "as BMC refusing; the service has ended all sessions",
+
+	serveAndBMC:      "`ingot serve` is killed and started again, and the BMC does not answer until a BMC task has failed",
+	serveAndAgent:    "the agent's process and `ingot serve` are killed",
+	serveAndDisk:     "the data directory is full, and `ingot serve` is killed and started again",
+	temporalAndLink:  "the Temporal server is killed and the machine's cable cut",
+	workerAndPower:   "Temporal loses the worker, and the machine its power",
+	workerAndLock:    "Temporal loses the worker, and another process holds the inventory's write lock",
+	longOutage:       "`ingot serve` is killed, and started again after 16 minutes: longer than the window of a boot",
+	serveRedfish:     "as ingot serve, where the BMC speaks Redfish; no session is open at the end",
+	busyRedfish:      "the Redfish service answers 503 to three requests",
+	fullRedfish:      "the Redfish service answers 503 to new sessions, until three requests came",
+	muteRedfish:      "the Redfish service carries out two writes and closes the connection without an answer",
+	clockBack:        "the server's clock is set back by an hour",
+	replaceImage:     "the image's name is given to another file",
+	pushMachine:      "the machine's document is pushed with another disk",
+	cancelAndKill:    "the run is cancelled and `ingot serve` killed; the machine is then installed by another run",
+	serveAgain:       "as ingot serve, in a run that installs the machine again",
+	powerAgain:       "as agent's machine, in a run that installs the machine again",
+	agentAgain:       "as agent process, in a run that installs the machine again",
+	serveRetiring:    "as ingot serve, in a decommission: the disk is blank at the end, and a protected one as it was",
+	powerRetiring:    "as agent's machine, in a decommission",
+	agentRetiring:    "as agent process, in a decommission",
+	temporalRetiring: "as Temporal child, in a decommission",
+	serveProxy:       "as ingot serve, where dnsmasq gives addresses and Ingot boot files",
+	serveNoDHCP:      "as ingot serve, where ISC dhcpd gives addresses and boot files",
 }
 
 // An expected is the expected end of a cell, defined before any cell runs.
@@ -280,6 +330,39 @@ var expectations = map[strike]row{
 	lyingRedfish:   {inventory.PhasePower: right(1)},
 	brokenRedfish:  {inventory.PhasePower: right(1)},
 	refusedRedfish: {inventory.PhasePower: asked(workflows.Retry, 1)},
+
+	// The long form.
+	serveAndBMC:     {inventory.PhasePower: right(1)},
+	serveAndAgent:   {inventory.PhaseAction: right(2).reset()},
+	serveAndDisk:    {inventory.PhaseAction: right(1)},
+	temporalAndLink: {inventory.PhaseDHCP: right(2).bound(oneBoot), inventory.PhaseAction: right(2)},
+	workerAndPower:  {inventory.PhaseAction: right(2)},
+	workerAndLock:   {inventory.PhaseAction: right(1)},
+	longOutage: {
+		inventory.PhaseDHCP: right(2).bound(outage + oneBoot), inventory.PhaseAction: right(2).bound(outage + oneBoot),
+		inventory.PhaseReady: right(2).bound(outage + oneReady),
+	},
+	serveRedfish: {inventory.PhaseDHCP: right(1), inventory.PhasePower: right(1), inventory.PhaseAction: right(1)},
+	busyRedfish:  {inventory.PhasePower: right(1)},
+	fullRedfish:  {inventory.PhasePower: right(1)},
+	muteRedfish:  {inventory.PhasePower: right(1)},
+	clockBack:    {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1), inventory.PhaseReady: right(1)},
+
+	replaceImage:  {inventory.PhaseAction: right(1)},
+	pushMachine:   {inventory.PhaseAction: right(1)},
+	cancelAndKill: {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(2).reset()},
+
+	serveAgain: {inventory.PhaseLoader: right(1), inventory.PhaseAction: right(1)},
+	powerAgain: {inventory.PhaseAction: right(2)},
+	agentAgain: {inventory.PhaseAction: right(2).reset()},
+
+	serveRetiring:    {inventory.PhaseDHCP: right(1), inventory.PhaseAgent: right(1)},
+	powerRetiring:    {inventory.PhaseDHCP: right(2).bound(oneBoot)},
+	agentRetiring:    {inventory.PhaseAgent: right(2).reset()},
+	temporalRetiring: {inventory.PhasePower: right(1), inventory.PhaseAgent: right(1)},
+
+	serveProxy:  {inventory.PhaseLoader: right(1), inventory.PhaseAction: right(1)},
+	serveNoDHCP: {inventory.PhaseLoader: right(1), inventory.PhaseAction: right(1)},
 }
 
 // TestChaosNamesEveryPhase: every phase of the inventory that is not an end or a wait for an
@@ -366,7 +449,7 @@ func TestChaosExpectations(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range otherStrikes {
+	for _, s := range slices.Concat(otherStrikes, fullStrikes) {
 		if len(expectations[s]) == 0 {
 			t.Errorf("%s is struck nowhere", s)
 		}

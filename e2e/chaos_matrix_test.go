@@ -263,7 +263,14 @@ func TestChaosMatrix(t *testing.T) {
 		{name: "sockets lost", steps: wave(killBare), site: losesSockets},
 	}
 	if *full {
-		groups = append(groups, chaosGroup{name: "QEMU", steps: sampled(mini(ctx, t))})
+		small := mini(ctx, t)
+		groups = append(groups, chaosGroup{name: "QEMU", steps: sampled(small)})
+		groups = append(groups, fullGroups(small)...)
+		t.Run("discovery", func(t *testing.T) {
+			require.NoError(t, discoverKilled(ctx, newChaos(ctx, t, image, func(o *Options) {
+				o.Netboot = "  discovery:\n    ranges: {" + lab.ServerInterface + ": 10.10.20.200-10.10.20.210}"
+			})))
+		})
 	}
 	begun := time.Now()
 	var mu sync.Mutex
@@ -285,7 +292,7 @@ func TestChaosMatrix(t *testing.T) {
 						if done[x.strike] == nil {
 							done[x.strike] = map[string][]*cell{}
 						}
-						if x.qemu != "" {
+						if x.qemu != "" && !x.c.otherDHCP {
 							emulated = append(emulated, x)
 						} else {
 							done[x.strike][x.phase] = append(done[x.strike][x.phase], x)
@@ -390,6 +397,18 @@ func report(done map[strike]map[string][]*cell, emulated []*cell, begun time.Tim
 		}
 	}
 	pf("\n")
+	if *full {
+		pf("Two faults, long and rare ones, and other kinds of run (`make chaos FULL=1`):\n\n| fault | phase | end |\n|---|---|---|\n")
+		for _, s := range fullStrikes {
+			for _, p := range phases {
+				if _, ok := expectations[s][p]; ok {
+					pf("| %s | %s | %s |\n", s, p, count(done[s][p]))
+				}
+			}
+		}
+		pf("\nIn discovery, `ingot serve` was killed while the agent of an unknown machine reported its hardware: it was reported, and no disk\n" +
+			"was opened for writing.\n\n")
+	}
 	if len(emulated) > 0 {
 		pf(
 			"With QEMU machines, their firmware and their kernels (%s):\n\n| fault | phase | firmware | end |\n|---|---|---|---|\n",
@@ -443,7 +462,11 @@ func report(done map[strike]map[string][]*cell, emulated []*cell, begun time.Tim
 	}
 	b.WriteString(tables)
 	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
-	for _, s := range slices.Concat(siteStrikes, machineStrikes, otherStrikes) {
+	told := slices.Concat(siteStrikes, machineStrikes, otherStrikes)
+	if *full {
+		told = append(told, fullStrikes...)
+	}
+	for _, s := range told {
 		pf("| %s | %s |\n", s, about[s])
 	}
 	pf(`

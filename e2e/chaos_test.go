@@ -20,6 +20,7 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
@@ -52,6 +53,8 @@ type chaos struct {
 	image lab.Image
 	ask   client.Client // the site's Temporal
 
+	// otherDHCP: another server gives the addresses of the site.
+	otherDHCP bool
 	// runUp limits how many machines are brought to their phase at a time: there are more machines
 	// than cores.
 	runUp chan struct{}
@@ -165,13 +168,19 @@ func (x *cell) add(ctx context.Context) error {
 		image = "sim"
 		spec.Firmware, spec.Agent, spec.Panic = lab.Simulated, filepath.Join(x.c.bin, "worker-agent"), x.panics
 	}
-	if _, ok := overRedfish[x.strike]; ok {
+	if strings.Contains(string(x.strike), "Redfish") {
 		spec.Controller = lab.ControllerRedfish
 	}
 	var err error
 	x.m, err = x.c.Add(ctx, spec, func(doc map[string]any) {
 		doc["image"], doc["template"] = image, "chaos"
 		doc["diskSelector"] = map[string]any{"serial": "DISK-" + x.name()}
+		if x.c.otherDHCP {
+			dropAddress(doc)
+		}
+		if x.decommissions() {
+			doc["protectedDisks"] = []map[string]string{{"serial": x.decoy()}}
+		}
 	})
 	if err != nil {
 		return err
@@ -225,9 +234,19 @@ func (x *cell) reaches(ctx context.Context, phase string) error {
 	})
 }
 
+// start starts the cell's run, and before its first one what its fault needs.
 func (x *cell) start(ctx context.Context) error {
+	if x.runs == 0 && installedBefore[x.strike] {
+		if err := x.install(ctx); err != nil {
+			return err
+		}
+	}
 	x.before = x.starts()
-	run, err := x.c.Provision(ctx, workflows.ProvisionInput{Machine: x.m.Name()})
+	start := x.c.Provision
+	if x.decommissions() {
+		start = x.c.Decommission
+	}
+	run, err := start(ctx, workflows.ProvisionInput{Machine: x.m.Name()})
 	x.run, x.began = run, time.Now()
 	x.runs++
 	return err
@@ -246,7 +265,7 @@ func quick(phase string) bool {
 // quick reports whether the cell cannot be held in its phase: its phase is quick, or its fault replaces
 // the part that would hold it.
 func (x *cell) quick() bool {
-	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC}, x.strike.kind())
+	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC, busyRedfish, fullRedfish, muteRedfish}, x.strike.kind())
 }
 
 // lead starts the run and brings it to the cell's phase, where it stays until release. It is not
@@ -511,6 +530,15 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		return err
 	}
 	x.took = time.Since(x.struck)
+	if x.decommissions() {
+		return x.checkRetired(ctx)
+	}
+	if x.strike == cancelAndKill && x.final.State == inventory.StateCancelled {
+		if err := errors.Join(x.checkDecoy(ctx), x.checkNetboot(ctx), x.start(ctx)); err != nil {
+			return err
+		}
+		return x.finish(ctx, answer)
+	}
 	if x.want.answer != "" && x.asked == "" {
 		return fmt.Errorf("%s: nobody was asked", x)
 	}
@@ -535,8 +563,6 @@ func waitFor(ctx context.Context, what string, ready func() (bool, error)) error
 // hit causes the fault of some cells, which are held in their phases. It returns a function that
 // waits until the fault had an effect, and then removes it.
 func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err error) {
-	first := cells[0]
-	at := c.logSize()
 	now := time.Now()
 	for _, x := range cells {
 		x.struck = now
@@ -544,6 +570,31 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 			defer x.led()
 		}
 	}
+	parts := combined[cells[0].strike]
+	if parts == nil {
+		parts = []strike{cells[0].strike.kind()}
+	}
+	var heals errgroup.Group
+	var undo []func() error
+	for _, s := range parts {
+		f, e := c.cause(ctx, s, cells)
+		if e != nil {
+			return nil, e
+		}
+		undo = append(undo, f)
+	}
+	return func() error {
+		for _, f := range undo {
+			heals.Go(f)
+		}
+		return heals.Wait()
+	}, nil
+}
+
+// cause causes one fault.
+func (c *chaos) cause(ctx context.Context, s strike, cells []*cell) (heal func() error, err error) {
+	first := cells[0]
+	at := c.logSize()
 	felt := func() {
 		for _, x := range cells {
 			x.felt = true
@@ -570,15 +621,11 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 					ended = true
 				default:
 				}
-				ok, err := f()
-				if ok {
+				if ok, err := f(); ok {
 					felt()
 					return true, err
 				}
-				if ended {
-					err = nil // all cells have ended
-				}
-				return ended, err
+				return ended, nil // the server may be away
 			})
 			return errors.Join(err, undo())
 		}
@@ -617,7 +664,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		return seen("a BMC task that failed", undo, failedTask), nil
 	}
 	bmc := first.m.Control()
-	switch first.strike.kind() {
+	switch s {
 	case noFault:
 		return atOnce, nil
 	case killServe, killBare:
@@ -687,7 +734,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 			return nil, fmt.Errorf("%s: there is no agent", first)
 		}
 		undo, err := c.Freeze(ctx, a.Pid())
-		if first.strike == frozenAgent {
+		if s == frozenAgent {
 			return untilOver(undo, func() (bool, error) { return first.lost(ctx) }), err
 		}
 		return seen("the loss of the agent", undo, func() (bool, error) { return first.lost(ctx) }), err
@@ -711,7 +758,7 @@ func (c *chaos) hit(ctx context.Context, cells []*cell) (heal func() error, err 
 		undo, err := bmc.Refuse(ctx)
 		return func() error { felt(); return undo() }, err // called after the question was asked
 	}
-	return nil, fmt.Errorf("there is no fault %q", first.strike)
+	return c.causeRare(ctx, s, first, atOnce, seen)
 }
 
 // starved reconnects the machines to their image server after ten frames to them were lost, and

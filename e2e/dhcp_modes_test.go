@@ -49,8 +49,15 @@ func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup, secureBoot boo
 	})
 	require.NoError(t, err)
 	s.keep(t)
+	require.NoError(t, setup.startOther(ctx, t, s, secureBoot))
+	return s
+}
+
+// startOther starts the other server, if the mode has one, and lets the relay pass requests to those that answer.
+func (setup dhcpSetup) startOther(ctx context.Context, t *testing.T, s *Site, secureBoot bool) error {
+	t.Helper()
 	if setup.program == "" {
-		return s
+		return nil
 	}
 	extra := ""
 	if secureBoot { // GRUB reads its TFTP server from the answer that gives the address
@@ -72,9 +79,7 @@ func dhcpSite(ctx context.Context, t *testing.T, setup dhcpSetup, secureBoot boo
 		)
 		relays = relays[1:]
 	}
-	require.NoError(t, s.StartDHCP(ctx, setup.program, extra))
-	require.NoError(t, s.SetRelays(relays...))
-	return s
+	return errors.Join(s.StartDHCP(ctx, setup.program, extra), s.SetRelays(relays...))
 }
 
 // loaderArgs are kernel parameters with characters that loaders and shells know. Each loader hands them on as they are.
@@ -92,12 +97,17 @@ func (setup dhcpSetup) addTo(ctx context.Context, s *Site, spec lab.Spec) (*lab.
 			doc["bmc"].(map[string]any)["bootPath"] = []string{"media"}
 		}
 		if setup.mode != inventory.DHCPReservation {
-			nic := doc["interfaces"].([]any)[0].(map[string]any)
-			for _, key := range []string{"address", "netmask", "gateway", "nameservers"} {
-				delete(nic, key)
-			}
+			dropAddress(doc)
 		}
 	})
+}
+
+// dropAddress removes the address from a machine's document: another server gives it.
+func dropAddress(doc map[string]any) {
+	nic := doc["interfaces"].([]any)[0].(map[string]any)
+	for _, key := range []string{"address", "netmask", "gateway", "nameservers"} {
+		delete(nic, key)
+	}
 }
 
 // A dhcpCell is a firmware and its way to the server, or virtual media in place of the firmware's network boot.

@@ -133,6 +133,13 @@ func (r *Redfish) Calls() []string {
 	return out
 }
 
+// Received returns how many requests have come.
+func (r *Redfish) Received() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.received
+}
+
 // Sessions returns the number of open sessions, and the most that were open at a time since the last
 // call of Sessions.
 func (r *Redfish) Sessions() (now, most int) {
