@@ -194,7 +194,10 @@ func (x *cell) add(ctx context.Context) error {
 		return nil
 	}
 	x.openings = x.m.Openings(x.decoy())
-	return x.m.PowerOn(ctx)
+	if err := x.m.PowerOn(ctx); err != nil || !installedBefore[x.strike] {
+		return err
+	}
+	return x.install(ctx)
 }
 
 // decoyContent returns what a decoy holds at its beginning: 1 MiB that is no partition table.
@@ -234,13 +237,7 @@ func (x *cell) reaches(ctx context.Context, phase string) error {
 	})
 }
 
-// start starts the cell's run, and before its first one what its fault needs.
 func (x *cell) start(ctx context.Context) error {
-	if x.runs == 0 && installedBefore[x.strike] {
-		if err := x.install(ctx); err != nil {
-			return err
-		}
-	}
 	x.before = x.starts()
 	start := x.c.Provision
 	if x.decommissions() {
