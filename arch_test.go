@@ -66,7 +66,7 @@ var may = map[string]string{
 		"github.com/stmcginnis/gofish",
 	"activities": "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc": "action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",

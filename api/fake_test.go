@@ -159,7 +159,9 @@ func (s *site) restart(change ...func(*siteConfig)) {
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, OpenImage: s.stored.Open, Guard: s.guard, Log: c.Log,
 		Now: c.Now, Heartbeat: c.Heartbeat,
 		Discovery: agentapi.Discovery{
-			Guest: func(_ context.Context, mac string, a netip.Addr) bool { return mac == guestMAC && a.String() == "192.0.2.1" },
+			Guest: func(_ context.Context, mac string, a netip.Addr) bool {
+				return mac == guestMAC && a.String() == "192.0.2.1"
+			},
 			Report: func(ctx context.Context, mac string, facts action.Facts) (string, error) {
 				return c.Store.PutDiscovered(ctx, mac, facts, c.Now())
 			},

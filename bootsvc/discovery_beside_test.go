@@ -74,7 +74,8 @@ func TestS7S8S32DiscoveryThroughARelay(t *testing.T) {
 	if r := ask("02:00:00:00:00:02", "10.10.30.1", dhcpv4.MessageTypeDiscover, pxeClient(7)); r.route != routeNone {
 		t.Errorf("the only address that is left is reserved: %s", r.packet.Summary())
 	}
-	if !s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.201")) || s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.200")) {
+	if !s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.201")) ||
+		s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.200")) {
 		t.Error("a guest has its own address")
 	}
 	kernel := reports(t, get(t, s.Handler(), http.MethodGet, "/ipxe/script/"+unknownMAC+"/auto.ipxe", "10.10.30.201").Body.String())
@@ -236,7 +237,8 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	f.err = nil
 
 	// Its loader was admitted before this server was started.
-	if !s.Guest(t.Context(), "02:00:00:00:00:08", netip.MustParseAddr("10.10.30.79")) || s.Guest(t.Context(), testMAC, netip.MustParseAddr("10.10.30.79")) {
+	if !s.Guest(t.Context(), "02:00:00:00:00:08", netip.MustParseAddr("10.10.30.79")) ||
+		s.Guest(t.Context(), testMAC, netip.MustParseAddr("10.10.30.79")) {
 		t.Error("an agent that an earlier process has admitted is not discovered")
 	}
 	for _, g := range s.guests {

@@ -65,7 +65,8 @@ func TestS7S8S32Discovery(t *testing.T) {
 	}) {
 		t.Errorf("the leases of discovery: %+v", all)
 	}
-	if !s.Guest(t.Context(), "02:00:00:00:00:01", netip.MustParseAddr("10.10.20.10")) || s.Guest(t.Context(), "02:00:00:00:00:01", netip.MustParseAddr("10.10.20.12")) ||
+	if !s.Guest(t.Context(), "02:00:00:00:00:01", netip.MustParseAddr("10.10.20.10")) ||
+		s.Guest(t.Context(), "02:00:00:00:00:01", netip.MustParseAddr("10.10.20.12")) ||
 		s.Guest(t.Context(), testMAC, netip.MustParseAddr(testAddr)) {
 		t.Error("a guest is a MAC with its own address")
 	}

@@ -29,8 +29,18 @@ func (x *cell) check(ctx context.Context) error {
 		// The other checks would fail, too.
 		return fmt.Errorf("%s: the run ended as %s (evidence %q): %s", x, w.State, w.Evidence, w.Message)
 	}
-	return x.checkAll(ctx,
-		x.checkSystem, x.checkDisk, x.checkDecoy, x.checkStarts, x.checkSessions, x.checkNetboot, x.checkRecord, x.checkQuestions, x.checkTemporal)
+	return x.checkAll(
+		ctx,
+		x.checkSystem,
+		x.checkDisk,
+		x.checkDecoy,
+		x.checkStarts,
+		x.checkSessions,
+		x.checkNetboot,
+		x.checkRecord,
+		x.checkQuestions,
+		x.checkTemporal,
+	)
 }
 
 // checkAll runs checks, and that the run has met the fault.

@@ -406,8 +406,10 @@ func report(done map[strike]map[string][]*cell, emulated []*cell, begun time.Tim
 				}
 			}
 		}
-		pf("\nIn discovery, `ingot serve` was killed while the agent of an unknown machine reported its hardware: it was reported, and no disk\n" +
-			"was opened for writing.\n\n")
+		pf(
+			"\nIn discovery, `ingot serve` was killed while the agent of an unknown machine reported its hardware: it was reported, and no disk\n" +
+				"was opened for writing.\n\n",
+		)
 	}
 	if len(emulated) > 0 {
 		pf(

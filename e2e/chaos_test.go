@@ -262,7 +262,8 @@ func quick(phase string) bool {
 // quick reports whether the cell cannot be held in its phase: its phase is quick, or its fault replaces
 // the part that would hold it.
 func (x *cell) quick() bool {
-	return quick(x.phase) || slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC, busyRedfish, fullRedfish, muteRedfish}, x.strike.kind())
+	return quick(x.phase) ||
+		slices.Contains([]strike{slowBMC, idleBMC, lyingBMC, brokenBMC, busyRedfish, fullRedfish, muteRedfish}, x.strike.kind())
 }
 
 // lead starts the run and brings it to the cell's phase, where it stays until release. It is not
