@@ -124,9 +124,9 @@ func (x *cell) checkDecoy(context.Context) error {
 func (x *cell) checkStarts(context.Context) error {
 	now := x.starts()
 	x.made = started{now.powerOns - x.before.powerOns, now.resets - x.before.resets}
-	if x.made.powerOns > x.want.powerOns || x.made.resets > x.want.resets {
-		return fmt.Errorf("the machine was switched on %d times and reset %d times; at most %d and %d were expected",
-			x.made.powerOns, x.made.resets, x.want.powerOns, x.want.resets)
+	if x.made.powerOns > x.want.powerOns || x.made.powerOns+x.made.resets > x.want.starts {
+		return fmt.Errorf("the machine was switched on %d times and reset %d times; at most %d power-ons and %d starts were expected",
+			x.made.powerOns, x.made.resets, x.want.powerOns, x.want.starts)
 	}
 	return nil
 }

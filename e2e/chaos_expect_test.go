@@ -222,9 +222,9 @@ type expected struct {
 	// answer is the operator's answer to the expected question; the run then reaches its expected
 	// end. "" means that no question is asked.
 	answer string
-	// powerOns and resets are the maximum numbers of starts of the machine. Its own reboot after the installation is
-	// a reset.
-	powerOns, resets int
+	// powerOns is the maximum number of power-ons of the machine, starts that of power-ons and resets together. Its own
+	// reboot after the installation is a reset.
+	powerOns, starts int
 	// within is the maximum time from the fault to the end of the run.
 	within time.Duration
 	// unfelt: the run may not meet the fault, because it does not need the broken part any more.
@@ -234,11 +234,13 @@ type expected struct {
 // right is the expected end: the run has succeeded with the phone-home of the installed
 // system, the disk holds the image bit by bit, no window is open, no run owns the machine,
 // and it is on.
-func right(powerOns int) expected { return expected{powerOns: powerOns, resets: 1, within: promptly} }
+func right(powerOns int) expected {
+	return expected{powerOns: powerOns, starts: powerOns + 1, within: promptly}
+}
 
 // asked is the expected end after an operator's answer.
 func asked(choice string, powerOns int) expected {
-	return expected{answer: choice, powerOns: powerOns, resets: 1, within: promptly}
+	return expected{answer: choice, powerOns: powerOns, starts: powerOns + 1, within: promptly}
 }
 
 // The maximum times from a fault to the end of a run, on two busy processors.
@@ -252,7 +254,7 @@ const (
 func (e expected) bound(d time.Duration) expected { e.within = d; return e }
 
 // reset allows one more reset.
-func (e expected) reset() expected { e.resets++; return e }
+func (e expected) reset() expected { e.starts++; return e }
 
 // maybe: the run may not meet the fault.
 func (e expected) maybe() expected { e.unfelt = true; return e }
@@ -299,6 +301,7 @@ var expectations = map[strike]row{
 	// the machine's own reboot starts the installed system. Its kernel's panic is a reset.
 	killAgent: all(right(1)).
 		but(nothing("no agent yet"), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader).
+		but(right(1).reset(), inventory.PhaseAgent).
 		but(right(2).reset(), inventory.PhaseBind, inventory.PhaseAction).
 		but(nothing("the agent has left"), inventory.PhaseReady),
 	// A machine that lost its power is switched on once more.
@@ -437,7 +440,7 @@ func TestChaosExpectations(t *testing.T) {
 					t.Errorf("%q is too long for the serial number of a disk", "DISK-"+x.name())
 				}
 			}
-			if want.none == "" && (want.within == 0 || want.powerOns == 0 || want.resets == 0) {
+			if want.none == "" && (want.within == 0 || want.powerOns == 0 || want.starts == 0) {
 				t.Errorf("%s × %s has no limits: %+v", s, p, want)
 			}
 		}

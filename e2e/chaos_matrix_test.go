@@ -499,8 +499,8 @@ machines share (worker, database, disk, a frozen server) is felt when one of the
 - Network boot is closed: by the server's record, by the answer to a DISCOVER of the machine's firmware, and by its boot script.
   No run owns the machine; the machine is on.
 - The disk was never open for writing in two processes at once (every open is counted).
-- The machine was switched on and reset at most as often as expected: on once, and once more where a boot or a power supply was
-  lost; reset by its own reboot, and by a kernel whose agent was killed.
+- The machine was switched on and reset at most as often as expected: on once, once more (or reset) where a boot or a power supply
+  was lost, and reset by its own reboot and by a kernel whose agent was killed.
 - There is one run in the inventory for each that was started, and Temporal's latest is the one that ended.
 - No operator was asked, not even for a moment, unless the table says so.
 - The run has met the fault, unless the table says that it need not.
