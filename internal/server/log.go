@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows"
 )
 
 // Formats of the log.
@@ -54,7 +55,11 @@ func NewLog(out io.Writer, format string, level slog.Level) (*slog.Logger, error
 
 // sdkHandler is the handler for Temporal's SDK. It leaves out what is the same in all lines of a server, and logs the error of
 // an activity that is tried again, such as that of a BMC without an answer, as a warning.
-type sdkHandler struct{ slog.Handler }
+type sdkHandler struct {
+	slog.Handler
+	// workflow is the id of a workflow that is not written yet. It is left out where the line names the machine.
+	workflow slog.Attr
+}
 
 // WithAttrs implements [slog.Handler].
 func (h sdkHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
@@ -64,17 +69,32 @@ func (h sdkHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 			return true
 		case "Attempt": // of a workflow: the first, unless Temporal has started it again
 			return a.Value.String() == "1"
+		case "WorkflowID":
+			h.workflow = a
+			return true
+		case inventory.LogMachine:
+			if h.workflow.Value.String() == workflows.MachineID(a.Value.String()) {
+				h.workflow = slog.Attr{}
+			}
 		}
 		return false
 	})
-	return sdkHandler{h.Handler.WithAttrs(kept)}
+	h.Handler = h.Handler.WithAttrs(kept)
+	return h
 }
 
 // WithGroup implements [slog.Handler].
-func (h sdkHandler) WithGroup(name string) slog.Handler { return sdkHandler{h.Handler.WithGroup(name)} }
+func (h sdkHandler) WithGroup(name string) slog.Handler {
+	h.Handler = h.Handler.WithGroup(name)
+	return h
+}
 
 // Handle implements [slog.Handler].
 func (h sdkHandler) Handle(ctx context.Context, r slog.Record) error {
+	if h.workflow.Key != "" {
+		r = r.Clone()
+		r.AddAttrs(h.workflow)
+	}
 	if r.Message == "Activity error." && r.Level == slog.LevelError && isTriedAgain(r) {
 		r.Level = slog.LevelWarn
 		if !h.Enabled(ctx, r.Level) {

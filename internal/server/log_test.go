@@ -47,7 +47,7 @@ func TestLogOfTheSDK(t *testing.T) {
 	var out bytes.Buffer
 	log, err := NewLog(&out, LogText, slog.LevelInfo)
 	require.NoError(t, err)
-	sdk := sdklog.NewStructuredLogger(slog.New(sdkHandler{log.Handler()}))
+	sdk := sdklog.NewStructuredLogger(slog.New(sdkHandler{Handler: log.Handler()}))
 	worker := sdklog.With(sdk, "Namespace", "default", "TaskQueue", "ingot", "WorkerID", "ingot serve X on vm since today, process 1")
 	silent := sdktemporal.NewApplicationError("BMC 192.0.2.3 does not answer", activities.TypeUnreachable)
 	refused := sdktemporal.NewNonRetryableApplicationError("BMC 192.0.2.3 refused the password", activities.TypeRefused, nil)
@@ -56,15 +56,20 @@ func TestLogOfTheSDK(t *testing.T) {
 	worker.Error("Workflow panic", "Error", silent)
 	sdklog.With(worker, "WorkflowID", "machine/node-1", "Attempt", int32(1)).Info("a phase begins")
 	sdklog.With(worker, "Attempt", int32(2)).Info("a phase begins")
+	run := sdklog.With(worker, "WorkflowID", "machine/node-1", "RunID", "r1")
+	sdklog.With(run, "machine", "node-1", "epoch", 3).Info("a phase begins")
+	sdklog.With(run, "machine", "node-2").Info("a phase begins")
 
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	require.Len(t, lines, 5)
+	require.Len(t, lines, 7)
 	for i, want := range []string{
 		`level=WARN msg="Activity error." activity=Power attempt=1 error="BMC 192.0.2.3 does not answer (type: Unreachable, retryable: true)"`,
 		`level=ERROR msg="Activity error." activity=Power attempt=1 error="BMC 192.0.2.3 refused the password (type: Refused, retryable: false)"`,
 		`level=ERROR msg="Workflow panic" error="BMC 192.0.2.3 does not answer (type: Unreachable, retryable: true)"`,
 		`level=INFO msg="a phase begins" workflow=machine/node-1`,
 		`level=INFO msg="a phase begins" attempt=2`,
+		`level=INFO msg="a phase begins" run=r1 machine=node-1 epoch=3`,
+		`level=INFO msg="a phase begins" run=r1 machine=node-2 workflow=machine/node-1`,
 	} {
 		_, line, _ := strings.Cut(lines[i], " ")
 		require.Equal(t, want, line)
@@ -73,6 +78,6 @@ func TestLogOfTheSDK(t *testing.T) {
 	out.Reset()
 	log, err = NewLog(&out, LogText, slog.LevelError)
 	require.NoError(t, err)
-	slog.New(sdkHandler{log.Handler()}).Error("Activity error.", "Error", silent)
+	slog.New(sdkHandler{Handler: log.Handler()}).Error("Activity error.", "Error", silent)
 	require.Empty(t, out.String(), "a warning is not logged at this level")
 }

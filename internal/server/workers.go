@@ -48,7 +48,7 @@ func pollsWait(ctx context.Context, method string, request, reply any, c *grpc.C
 
 // work dials, verifies the cluster, and carries out workflows until ctx ends.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
-	opts.Logger = sdklog.NewStructuredLogger(slog.New(sdkHandler{t.log.Handler()}).With("part", "worker"))
+	opts.Logger = sdklog.NewStructuredLogger(slog.New(sdkHandler{Handler: t.log.Handler()}).With("part", "worker"))
 	opts.Identity = t.newWorkerIdentity()
 	broken := make(brokenConnections, 1)
 	opts.ConnectionOptions.DialOptions = append(slices.Clone(opts.ConnectionOptions.DialOptions), grpc.WithStatsHandler(broken),
