@@ -69,10 +69,10 @@ func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory
 	return old, nil
 }
 
-// accepts reports whether the BMC accepts the password, in a session of its own.
+// accepts reports whether the BMC accepts the password, in a session of its own. A password that rests is not judged.
 func (r *Rotation) accepts(ctx context.Context, m inventory.Machine, password inventory.Secret) (bool, error) {
 	_, err := r.BMC.State(ctx, m.Controller(), password)
-	if errors.Is(err, inventory.ErrRefused) {
+	if errors.Is(err, inventory.ErrRefused) && !errors.Is(err, inventory.ErrResting) {
 		return false, nil
 	}
 	return err == nil, err

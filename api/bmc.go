@@ -228,6 +228,11 @@ func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
 
 type checkBMC struct {
 	Machine string `json:"machine"`
+	Retry   bool   `json:"retry"` // also with credentials that rest
+}
+
+type forgetKey struct {
+	Machine string `json:"machine"`
 }
 
 // BMCCheck says whether a BMC accepted the login, and what it reported. Message says why it
@@ -254,7 +259,7 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	report, err := b.bmc.Check(ctx, m)
+	report, err := b.bmc.Check(ctx, m, q.Retry)
 	if err != nil {
 		return BMCCheck{Message: err.Error()}, nil // a result, not an error of this server
 	}
@@ -262,7 +267,7 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error
 }
 
 // forgetKey forgets the key of the certificate of a machine's BMC, which was replaced.
-func (b *bmcRoutes) forgetKey(ctx context.Context, q checkBMC) (struct{}, error) {
+func (b *bmcRoutes) forgetKey(ctx context.Context, q forgetKey) (struct{}, error) {
 	m, err := b.machines.find(ctx, q.Machine)
 	switch {
 	case err != nil:

@@ -203,7 +203,7 @@ func (s *site) apiConfig() Config {
 		Netboot: Netboot{Network: c.Network, Why: whyNotArmed, Leases: aLease},
 		BMC: BMC{
 			CheckHost: c.CheckBMCHost, CheckCommand: c.CheckPowerCommand,
-			Check: func(context.Context, inventory.Machine) (inventory.BMCReport, error) {
+			Check: func(context.Context, inventory.Machine, bool) (inventory.BMCReport, error) {
 				return inventory.BMCReport{Power: "on"}, nil
 			},
 			ForgetKey: func(context.Context, string) error { return nil },

@@ -40,7 +40,7 @@ type BMC struct {
 	// CheckCommand refuses power commands that are not in the configuration.
 	CheckCommand func(name string) error
 	// Check logs in to a machine's BMC and reads its state.
-	Check func(ctx context.Context, m inventory.Machine) (inventory.BMCReport, error)
+	Check func(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error)
 	// ForgetKey forgets the key of the certificate of the BMC at address.
 	ForgetKey func(ctx context.Context, address string) error
 }

@@ -13,6 +13,8 @@ package bmc
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"log/slog"
 	"net"
@@ -53,6 +55,10 @@ type Config struct {
 	// certificates are refused.
 	Authorities *x509.CertPool
 	Keys        KeyStore
+	// Refusals remembers refused log-ins across restarts; nil = they are forgotten with the Driver. DigestKey is the
+	// key of the digests of their credentials, 32 bytes; nil = a random one.
+	Refusals  RefusalStore
+	DigestKey []byte
 	// PerMinute is the limit of sessions per minute with one BMC; 0 = 120.
 	PerMinute int
 	// Commands are the commands of driver exec, by name.
@@ -83,8 +89,9 @@ const (
 
 // Driver talks to BMCs. Its methods return errors that wrap
 // inventory.ErrUnreachable (retry later), inventory.ErrRefused (wrong
-// credentials: a retry may lock the user), inventory.ErrUnsupported (the BMC or
-// this version of Ingot cannot do it) or inventory.ErrInvalid.
+// credentials: a retry may lock the user), inventory.ErrResting (they were refused
+// before, and were not sent), inventory.ErrUnsupported (the BMC or this version of
+// Ingot cannot do it) or inventory.ErrInvalid.
 type Driver struct {
 	cfg       Config
 	processes *processes
@@ -109,6 +116,11 @@ func New(cfg Config) *Driver {
 	}
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
+	}
+
+	if cfg.DigestKey == nil {
+		cfg.DigestKey = make([]byte, sha256.Size)
+		_, _ = rand.Read(cfg.DigestKey) // never returns an error, according to its documentation
 	}
 
 	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, sleep, redfishRequestTime, logoutTime, redfishBusyTime

@@ -1,10 +1,14 @@
 package bmc
 
 import (
+	"cmp"
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -14,48 +18,80 @@ const (
 	// perMinute is the default limit of sessions with one BMC: the burst, and the
 	// rate per minute. A power cycle with its reads takes about thirty.
 	perMinute = 120
-	// After maxRefused refusals in a row, credentials are not used for restRefused:
-	// many BMCs lock a user after five.
+	// After maxRefused refusals in a row, a BMC rests from these credentials for restRefused, and after each further
+	// one restFactor times as long, up to maxRest: many BMCs lock a user after five refusals within minutes.
 	maxRefused  = 3
-	restRefused = 30 * time.Second
+	restRefused = 5 * time.Minute
+	restFactor  = 4
+	maxRest     = 24 * time.Hour
+	// maxCredentials is how many refused credentials are remembered: the present ones, those that a change of the
+	// password left, and those before.
+	maxCredentials = 4
 )
+
+// RefusalStore remembers the log-ins that BMCs have refused, across restarts.
+type RefusalStore interface {
+	// BMCRefusals returns what is remembered for the BMC at address; zero if there is nothing.
+	BMCRefusals(ctx context.Context, address string) (inventory.BMCRefusals, error)
+	// PutBMCRefusals replaces it. A count of 0 removes it.
+	PutBMCRefusals(ctx context.Context, address string, r inventory.BMCRefusals) error
+}
 
 // target is the state of one BMC. Only the operation that holds token may read or
 // write the other fields.
 type target struct {
-	token chan struct{}
+	token   chan struct{}
+	address string
 
 	sessions float64   // that may be opened now
 	counted  time.Time // when sessions was last updated
-	refused  int       // refusals of who in a row
-	since    time.Time // the last refusal
-	who      [sha256.Size]byte
+	loaded   bool      // refusals are those of the store
+	refusals inventory.BMCRefusals
+	who      string // keyed digest of the credentials that are used
 	left     leftovers
 	clear    time.Time // when AMT has last answered only without TLS
 }
 
-// credentials returns a hash of the user and the password.
-func credentials(b inventory.BMC, password inventory.Secret) [sha256.Size]byte {
-	return sha256.Sum256([]byte(b.User + "\x00" + password.Reveal()))
+// credentials returns a keyed digest of the user and the password.
+func (d *Driver) credentials(b inventory.BMC, password inventory.Secret) string {
+	m := hmac.New(sha256.New, d.cfg.DigestKey)
+	_, _ = m.Write([]byte(b.User + "\x00" + password.Reveal())) // a hash never returns an error
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// rest returns how long credentials are not used after count refusals in a row.
+func rest(count int) time.Duration {
+	out := time.Duration(0)
+	for n := maxRefused; n <= count && out < maxRest; n++ {
+		out = max(restRefused, restFactor*out)
+	}
+	return min(out, maxRest)
 }
 
 // admit waits until another session may be opened. For credentials that were refused
-// too often it returns inventory.ErrRefused at once: another try could lock the user
-// out (security S29).
-func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) error {
+// too often it returns inventory.ErrResting at once: another try could lock the user
+// out (security S29). Others are tried once; those of a success end all rests.
+func (d *Driver) admit(ctx context.Context, t *target, machine, who string) error {
 	now := d.cfg.now()
-	if t.who != who {
-		t.who, t.refused, t.left.sessionsOnly = who, 0, false
+	if err := d.loadRefusals(ctx, t); err != nil {
+		return err
 	}
-	if rested := now.Sub(t.since); t.refused >= maxRefused && rested < restRefused {
-		return fmt.Errorf("the BMC refused these credentials %d times; they are not tried again for %s; correct them: %w",
-			t.refused, (restRefused - rested).Round(time.Second), inventory.ErrRefused)
+	if t.who != who {
+		t.who, t.left.sessionsOnly = who, false
+	}
+	r := t.refusals
+	// A clock that was set back must not make a rest longer.
+	if ended := r.Last.Add(rest(r.Count)); slices.Contains(r.Of, who) && !now.Before(r.Last) && now.Before(ended) {
+		name := cmp.Or(machine, "NAME")
+		return fmt.Errorf("the BMC has refused the log-in %d times in a row; so that it does not lock the user, these credentials are not "+
+			"sent again for %s: correct them (ingot machine push --replace), or after a correction at the BMC: ingot bmc check %s --retry: %w",
+			r.Count, ended.Sub(now).Round(time.Second), name, inventory.ErrResting)
 	}
 	rate := float64(d.cfg.PerMinute)
 	if t.counted.IsZero() {
 		t.sessions = rate
 	}
-	t.sessions = min(rate, t.sessions+now.Sub(t.counted).Minutes()*rate)
+	t.sessions = min(rate, t.sessions+max(0, now.Sub(t.counted).Minutes())*rate)
 	t.counted = now
 	t.sessions--
 	if t.sessions >= 0 {
@@ -64,16 +100,58 @@ func (d *Driver) admit(ctx context.Context, t *target, who [sha256.Size]byte) er
 	return d.cfg.sleep(ctx, time.Duration(-t.sessions/rate*float64(time.Minute)))
 }
 
-// settle counts refusals in a row; a success resets the count.
-func (d *Driver) settle(t *target, err error) {
-	if errors.Is(err, inventory.ErrRefused) && !errors.Is(err, errUntrusted) {
-		t.refused++
-		t.since = d.cfg.now()
+// loadRefusals reads the refusals of t from the store, once in a process: only this one writes them.
+func (d *Driver) loadRefusals(ctx context.Context, t *target) (err error) {
+	if t.loaded || d.cfg.Refusals == nil {
+		return nil
+	}
+	if t.refusals, err = d.cfg.Refusals.BMCRefusals(ctx, t.address); err == nil {
+		t.loaded = true
+	}
+	return err
+}
+
+// putRefusals replaces the refusals of t, here and in the store.
+func (d *Driver) putRefusals(ctx context.Context, t *target, r inventory.BMCRefusals) {
+	t.refusals = r
+	if d.cfg.Refusals == nil {
 		return
 	}
-	if err == nil {
-		t.refused = 0
+	if err := d.cfg.Refusals.PutBMCRefusals(context.WithoutCancel(ctx), t.address, r); err != nil {
+		d.cfg.Log.Warn("remembering how often a BMC has refused a log-in", "address", t.address, "error", err)
 	}
+}
+
+// settle counts refusals in a row; a success resets the count.
+func (d *Driver) settle(ctx context.Context, t *target, err error) {
+	r := t.refusals
+	switch {
+	case errors.Is(err, inventory.ErrRefused) && !errors.Is(err, errUntrusted):
+		of := append(slices.DeleteFunc(slices.Clone(r.Of), func(who string) bool { return who == t.who }), t.who)
+		of = of[max(0, len(of)-maxCredentials):]
+		d.putRefusals(ctx, t, inventory.BMCRefusals{Count: r.Count + 1, Last: d.cfg.now(), Of: of})
+	case err == nil && r.Count > 0:
+		d.putRefusals(ctx, t, inventory.BMCRefusals{})
+	}
+}
+
+// AllowRetry ends the rest of refused credentials, for one log-in that an operator orders.
+func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
+	if err := check(b); err != nil {
+		return err
+	}
+	_, t, err := d.acquire(ctx, b)
+	if err != nil {
+		return err
+	}
+	defer func() { <-t.token }()
+	if err := d.loadRefusals(ctx, t); err != nil || t.refusals.Count == 0 {
+		return err
+	}
+	r := t.refusals
+	r.Last = r.Last.Add(-maxRest)
+	d.putRefusals(ctx, t, r)
+	return nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

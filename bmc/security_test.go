@@ -146,12 +146,15 @@ func TestS29RefusedCredentialsAreNotTriedAgainAtOnce(t *testing.T) {
 		_, err = b.State(t.Context(), b.bmc, wrong)
 		require.ErrorIs(t, err, inventory.ErrRefused)
 	}
-	now = now.Add(restRefused)
-	b.commands()
-	_, err = b.State(t.Context(), b.bmc, wrong)
-	require.ErrorIs(t, err, inventory.ErrRefused)
-	require.Len(t, b.commands(), 1, "after a rest, once")
-	_, err = b.State(t.Context(), b.bmc, wrong)
-	require.ErrorIs(t, err, inventory.ErrRefused)
-	require.Empty(t, b.get("argv"))
+	for _, pause := range []time.Duration{5 * time.Minute, 20 * time.Minute, 80 * time.Minute, 320 * time.Minute, 1280 * time.Minute, maxRest, maxRest} {
+		now = now.Add(pause - time.Second)
+		b.commands()
+		_, err = b.State(t.Context(), b.bmc, wrong)
+		require.ErrorIs(t, err, inventory.ErrResting)
+		require.Empty(t, b.get("argv"))
+		now = now.Add(time.Second)
+		_, err = b.State(t.Context(), b.bmc, wrong)
+		require.ErrorIs(t, err, inventory.ErrRefused)
+		require.Len(t, b.commands(), 1, "after a rest, once")
+	}
 }

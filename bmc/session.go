@@ -32,31 +32,17 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		return fmt.Errorf("%s: %w", what, err)
 	}
 
-	dialed := b
-	if b.Host != "" && !b.Capabilities().Relayed {
-		var err error
-		if dialed.Host, err = d.resolve(ctx, b.Host); err != nil {
-			return fmt.Errorf("%s: BMC %s: %w", what, b.Host, err)
-		}
-	}
-
-	// Lock by address: two names of one BMC must not open two sessions.
-	key, name := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.OwnPort())), "BMC "+b.Host
-	if b.Capabilities().Shared {
-		key, name = b.Driver+"/"+b.Machine, fmt.Sprintf("power command %q", b.Command)
-	}
-
-	t, err := d.lock(ctx, key)
+	dialed, t, err := d.acquire(ctx, b)
 	if err != nil {
-		return fmt.Errorf("%s: waiting for %s, which is in use: %w", what, name, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	defer func() { <-t.token }()
 
 	began := time.Now()
-	who := credentials(b, password)
-	l := link{target: t, admit: func(ctx context.Context) error { return d.admit(ctx, t, who) }}
+	name, who := nameOf(b), d.credentials(b, password)
+	l := link{target: t, admit: func(ctx context.Context) error { return d.admit(ctx, t, b.Machine, who) }}
 	if !password.IsZero() { // without a password nothing is sent
-		l.settle = func(err error) { d.settle(t, err) }
+		l.settle = func(err error) { d.settle(ctx, t, err) }
 	}
 
 	p, err := providers[b.Driver](d, l, b.Host, dialed, password)
@@ -90,6 +76,33 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	return nil
 }
 
+// nameOf returns how errors name a BMC.
+func nameOf(b inventory.BMC) string {
+	if b.Capabilities().Shared {
+		return fmt.Sprintf("power command %q", b.Command)
+	}
+	return "BMC " + b.Host
+}
+
+// acquire returns b with the address to dial as its host, and its target, locked; see lock.
+func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory.BMC, t *target, err error) {
+	dialed = b
+	if b.Host != "" && !b.Capabilities().Relayed {
+		if dialed.Host, err = d.resolve(ctx, b.Host); err != nil {
+			return dialed, nil, fmt.Errorf("BMC %s: %w", b.Host, err)
+		}
+	}
+	// Lock by address: two names of one BMC must not open two sessions.
+	key := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.OwnPort()))
+	if b.Capabilities().Shared {
+		key = b.Driver + "/" + b.Machine
+	}
+	if t, err = d.lock(ctx, key); err != nil {
+		return dialed, nil, fmt.Errorf("waiting for %s, which is in use: %w", nameOf(b), err)
+	}
+	return dialed, t, nil
+}
+
 // lock waits until no other operation uses the BMC at address. To unlock it, the
 // caller receives from the target's token.
 func (d *Driver) lock(ctx context.Context, address string) (*target, error) {
@@ -97,7 +110,7 @@ func (d *Driver) lock(ctx context.Context, address string) (*target, error) {
 	d.mu.Lock()
 	t, ok := d.targets[address]
 	if !ok {
-		t = &target{token: make(chan struct{}, 1)}
+		t = &target{token: make(chan struct{}, 1), address: address}
 		d.targets[address] = t
 	}
 	d.mu.Unlock()

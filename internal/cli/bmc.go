@@ -26,11 +26,17 @@ func bmcCommand(o *options) *cobra.Command {
 }
 
 func bmcCheckCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+	var retry bool
+	cmd := o.command(&cobra.Command{
 		Use: "check NAME", Short: "Log in to a machine's BMC and read its power state",
+		Long: `Log in to a machine's BMC and read its power state.
+
+Credentials that a BMC has refused three times in a row rest, longer each time, so
+that it does not lock the user. Other credentials are tried at once. After a
+correction at the BMC itself, --retry logs in once more; a success ends the rest.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
 	}, func(c *call) error {
-		a, err := post[api.BMCCheck](c, client.Path("bmc", "check"), map[string]string{"machine": c.args[0]})
+		a, err := post[api.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.args[0], "retry": retry})
 		if err != nil {
 			return err
 		}
@@ -49,6 +55,8 @@ func bmcCheckCommand(o *options) *cobra.Command {
 			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.Value.Message),
 			"ingot machine get "+c.args[0]+" (address and user), ingot machine push --replace (password)")
 	})
+	cmd.Flags().BoolVar(&retry, "retry", false, "log in once more with credentials that rest because the BMC has refused them")
+	return cmd
 }
 
 // printReport prints what a BMC reported.

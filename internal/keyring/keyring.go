@@ -282,6 +282,17 @@ func (r *Ring) BackupKeys() (out [][]byte) {
 	return out
 }
 
+// BMCDigestKey returns the key of digests of BMC credentials, derived from the key of their passwords; nil without it.
+func (r *Ring) BMCDigestKey() []byte {
+	key := r.Key(BMC)
+	if key == nil {
+		return nil
+	}
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte("ingot: digest of BMC credentials, 1")) // a hash never returns an error
+	return m.Sum(nil)
+}
+
 // Seal encrypts plain under the key of purpose, bound to binding: only Open
 // with both the same returns it. Without that key: inventory.ErrSealed.
 func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {

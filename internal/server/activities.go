@@ -41,16 +41,22 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 	}
 
 	return bmc.New(bmc.Config{
-		Authorities: authorities, Keys: s.records.store,
+		Authorities: authorities, Keys: s.records.store, Refusals: s.records.store, DigestKey: s.secrets.ring.BMCDigestKey(),
 		Observe: s.observeBMC, Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
 		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
 	}), nil
 }
 
-// checkBMC logs in to the BMC of a machine and reads its state.
-func (s *server) checkBMC(ctx context.Context, m inventory.Machine) (inventory.BMCReport, error) {
+// checkBMC logs in to the BMC of a machine and reads its state. retry: also with credentials that rest because the BMC
+// has refused them.
+func (s *server) checkBMC(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error) {
 	if m.BMC.Manual() {
 		return inventory.BMCReport{}, fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
+	}
+	if retry {
+		if err := s.bmc.AllowRetry(ctx, m.Controller()); err != nil {
+			return inventory.BMCReport{}, err
+		}
 	}
 
 	password, err := s.rotation().Password(ctx, m)

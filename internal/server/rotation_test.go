@@ -258,3 +258,41 @@ func TestS50RetargetingClearsBothPasswords(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, password.IsZero())
 }
+
+// TestS29EveryCallerSharesTheCount: an interrupted change of the password left two that are wrong. Whatever asks, the BMC refuses
+// three log-ins, also across a restart, and then one for each order of the operator, until the password is corrected.
+func TestS29EveryCallerSharesTheCount(t *testing.T) {
+	b := newRotationBench(t, lab.RedfishSupermicro)
+	ctx := t.Context()
+	enter := func(password string) {
+		m := b.machine(t)
+		m.BMC.Password = inventory.NewSecret(password)
+		require.NoError(t, b.records.store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+	}
+	enter("canary-wrong-1")
+	require.NoError(t, b.records.store.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong-2")))
+	check := func(retry bool) error {
+		_, err := b.checkBMC(ctx, b.machine(t), retry)
+		return err
+	}
+	for range 2 {
+		for range 3 {
+			require.ErrorIs(t, check(false), inventory.ErrRefused)
+			require.ErrorIs(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrRefused)
+		}
+		require.Equal(t, 3, b.service.Refused())
+		driver, err := b.newBMC() // another process
+		require.NoError(t, err)
+		b.bmc = driver
+	}
+	err := check(false)
+	require.ErrorIs(t, err, inventory.ErrResting)
+	require.ErrorContains(t, err, "ingot bmc check m1 --retry")
+	require.ErrorIs(t, check(true), inventory.ErrRefused)
+	require.ErrorIs(t, check(false), inventory.ErrResting)
+	require.Equal(t, 4, b.service.Refused())
+
+	enter(firstPassword)
+	require.NoError(t, check(false), "corrected")
+	require.Equal(t, firstPassword, b.settled(t, "corrected"))
+}

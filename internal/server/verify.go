@@ -73,7 +73,7 @@ func (s *server) verifyBMCs(ctx context.Context) ([]string, error) {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, bmcWithin)
 			defer cancel()
-			if _, err := s.checkBMC(ctx, m); err != nil {
+			if _, err := s.checkBMC(ctx, m, false); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				notes = append(notes, fmt.Sprintf("the BMC of %s does not answer here: %v", m.Name, err))
