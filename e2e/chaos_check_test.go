@@ -67,7 +67,7 @@ func (x *cell) checkSystem(ctx context.Context) error {
 	}
 	return waitFor(ctx, "the installed system's call", func() (bool, error) {
 		text, err := x.m.Serial()
-		return strings.Count(text, "LAB-MINI-PHONED-HOME") >= x.runs, err
+		return strings.Count(text, "LAB-MINI-PHONED-HOME") >= x.runs-x.unfinished, err
 	})
 }
 
@@ -161,20 +161,26 @@ func (x *cell) checkNetboot(ctx context.Context) error {
 	if m.Netboot.AllowPXE || m.Netboot.AllowWorkflow {
 		return fmt.Errorf("after the run: network boot open: %t, owned by a run: %t", m.Netboot.AllowPXE, m.Netboot.AllowWorkflow)
 	}
-	switch _, err := x.c.Simulate(x.m.Name(), x.m.Spec().MAC).Arguments(ctx); {
-	case err == nil:
-		return errors.New("after the run, the boot script starts an agent")
-	case !errors.Is(err, ErrNotArmed):
-		return fmt.Errorf("asking for the boot script: %w", err)
-	}
-	if x.qemu != "" {
-		return nil
+	if err := x.checkScript(ctx); err != nil || x.qemu != "" {
+		return err
 	}
 	file, err := x.m.OfferedBootFile(ctx)
 	if err == nil && file != "" {
 		err = fmt.Errorf("after the run, DHCP offers the boot file %q", file)
 	}
 	return err
+}
+
+// checkScript: the machine's boot script starts no agent.
+func (x *cell) checkScript(ctx context.Context) error {
+	_, err := x.c.Simulate(x.m.Name(), x.m.Spec().MAC).Arguments(ctx)
+	switch {
+	case err == nil:
+		return errors.New("after the run, the boot script starts an agent")
+	case !errors.Is(err, ErrNotArmed):
+		return fmt.Errorf("asking for the boot script: %w", err)
+	}
+	return nil
 }
 
 // checkRecord: there is one run in the inventory for each that was started.

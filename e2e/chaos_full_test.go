@@ -24,8 +24,8 @@ const (
 	serveAndAgent    strike = "ingot serve and agent process"
 	serveAndDisk     strike = "ingot serve and disk full"
 	temporalAndLink  strike = "Temporal child and link"
-	workerAndPower   strike = "worker and agent's machine"
-	workerAndLock    strike = "worker and database lock"
+	serveAndPower    strike = "ingot serve and agent's machine"
+	temporalAndLock  strike = "Temporal child and database lock"
 	longOutage       strike = "ingot serve away for 16 minutes"
 	serveRedfish     strike = "ingot serve (Redfish)"
 	busyRedfish      strike = "Redfish service busy"
@@ -48,7 +48,7 @@ const (
 
 var (
 	pairStrikes = []strike{
-		serveAndBMC, serveAndAgent, serveAndDisk, temporalAndLink, workerAndPower, workerAndLock,
+		serveAndBMC, serveAndAgent, serveAndDisk, temporalAndLink, serveAndPower, temporalAndLock,
 		serveRedfish, busyRedfish, fullRedfish, muteRedfish,
 	}
 	kindStrikes = []strike{
@@ -61,7 +61,7 @@ var (
 // combined are the parts of faults that are several, or that strike another kind of run.
 var combined = map[strike][]strike{
 	serveAndBMC: {killServe, cutBMC}, serveAndAgent: {killServe, killAgent}, serveAndDisk: {fillDisk, killServe},
-	temporalAndLink: {killTemporal, cutLink}, workerAndPower: {killWorker, cutPower}, workerAndLock: {killWorker, lockDatabase},
+	temporalAndLink: {killTemporal, cutLink}, serveAndPower: {killServe, cutPower}, temporalAndLock: {killTemporal, lockDatabase},
 	serveProxy: {killServe}, serveNoDHCP: {killServe},
 	serveRedfish: {killServe}, serveAgain: {killServe}, powerAgain: {cutPower}, agentAgain: {killAgent},
 	serveRetiring: {killServe}, powerRetiring: {cutPower}, agentRetiring: {killAgent}, temporalRetiring: {killTemporal},
@@ -72,6 +72,9 @@ var installedBefore = map[strike]bool{
 	serveAgain: true, powerAgain: true, agentAgain: true,
 	serveRetiring: true, powerRetiring: true, agentRetiring: true, temporalRetiring: true,
 }
+
+// causes reports whether the cell's fault is, or includes, another one.
+func (x *cell) causes(s strike) bool { return x.strike == s || slices.Contains(combined[x.strike], s) }
 
 // decommissions reports whether the cell's run is a decommission.
 func (x *cell) decommissions() bool {
@@ -131,14 +134,7 @@ func (x *cell) checkRetired(ctx context.Context) error {
 		}
 		return nil
 	}
-	closed := func(ctx context.Context) error {
-		_, err := x.c.Simulate(x.m.Name(), x.m.Spec().MAC).Arguments(ctx)
-		if errors.Is(err, ErrNotArmed) {
-			return nil
-		}
-		return fmt.Errorf("after the run, the boot script is another: %w", err)
-	}
-	return x.checkAll(ctx, blank, off, closed, x.checkDecoy, x.checkStarts, x.checkRecord, x.checkQuestions, x.checkTemporal)
+	return x.checkAll(ctx, blank, off, x.checkScript, x.checkDecoy, x.checkStarts, x.checkRecord, x.checkQuestions, x.checkTemporal)
 }
 
 // outage is longer than the window in which firmware may boot.
@@ -219,7 +215,9 @@ func fullGroups(image lab.Image) []chaosGroup {
 			if _, ok := expectations[s][p]; ok && wanted(s, p) {
 				steps = append(steps, func(ctx context.Context, c *chaos) []*cell {
 					x := c.cell(s, p)
-					c.strike(ctx, x)
+					if x.err = c.WaitReady(ctx); x.err == nil { // after the last fault
+						c.strike(ctx, x)
+					}
 					return []*cell{x}
 				})
 			}

@@ -107,25 +107,26 @@ type cell struct {
 	qemu   lab.Firmware  // "": the machine is simulated
 	image  lab.Image
 
-	c        *chaos
-	m        *lab.Machine
-	run      string
-	runs     int    // runs that were started until the phase was caught
-	asked    string // the question to the operator
-	was      string // the phase of the run at the fault
-	release  func() error
-	led      func() // called after the fault, may be nil
-	began    time.Time
-	struck   time.Time
-	felt     bool          // the run, or a part that serves it, was affected by the fault
-	took     time.Duration // from the fault to the end
-	mended   time.Duration // from the fault until it was taken away
-	before   started       // of the machine, before the run
-	made     started       // by the run
-	openings int           // of the decoy for writing, before the run
-	final    inventory.Workflow
-	err      error
-	over     chan struct{}
+	c          *chaos
+	m          *lab.Machine
+	run        string
+	runs       int    // runs that were started until the phase was caught
+	unfinished int    // those that were cancelled
+	asked      string // the question to the operator
+	was        string // the phase of the run at the fault
+	release    func() error
+	led        func() // called after the fault, may be nil
+	began      time.Time
+	struck     time.Time
+	felt       bool          // the run, or a part that serves it, was affected by the fault
+	took       time.Duration // from the fault to the end
+	mended     time.Duration // from the fault until it was taken away
+	before     started       // of the machine, before the run
+	made       started       // by the run
+	openings   int           // of the decoy for writing, before the run
+	final      inventory.Workflow
+	err        error
+	over       chan struct{}
 }
 
 // started counts the starts of a machine: power-ons, and resets including its own reboots.
@@ -295,7 +296,7 @@ func (x *cell) lead(ctx context.Context) error {
 	case inventory.PhaseReady:
 		hold(lab.StagePhoneHome)
 	case inventory.PhaseAgent:
-		if x.strike != killAgent {
+		if !x.causes(killAgent) {
 			hold(lab.StageKernel)
 			break
 		}
@@ -532,7 +533,8 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		return x.checkRetired(ctx)
 	}
 	if x.strike == cancelAndKill && x.final.State == inventory.StateCancelled {
-		if err := errors.Join(x.checkDecoy(ctx), x.checkNetboot(ctx), x.start(ctx)); err != nil {
+		x.unfinished++
+		if err := errors.Join(x.checkDecoy(ctx), x.checkScript(ctx), x.start(ctx)); err != nil {
 			return err
 		}
 		return x.finish(ctx, answer)
