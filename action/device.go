@@ -80,6 +80,7 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 	if all, err := Bool(env, AllDisksVariable, false); variable == "" || row.AllDisks && err == nil && all {
 		return nil
 	}
+	disks := names // that GRUB_DISK may name
 	if len(names) == 0 {
 		names = []string{DiskOf(device)}
 	}
@@ -100,7 +101,7 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 	case !row.Volumes && IsVolume(device):
 		return wrong("it is an array or a logical volume, and %s needs a disk", native)
 	case !own && row.Volumes && env[StorageVariable] != "":
-		return errors.Join(checkStorageDevice(env, variable, names), checkGrubDisks(native, env, own, names))
+		return errors.Join(checkStorageDevice(env, variable, names), checkGrubDisks(native, env, own, disks))
 	case !own:
 		return wrong("it is not the disk bound to this run (%s)", names[0])
 	case native == RootIO: // its partitions are those of the storage; a task's variable may be for other actions
@@ -112,7 +113,7 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 	case native == Syslinux && number == 0 && partition == "":
 		return wrong("it names no partition: name one, such as /dev/sda1, or give %s", PartitionVariable)
 	}
-	return checkGrubDisks(native, env, own, names)
+	return checkGrubDisks(native, env, own, disks)
 }
 
 // checkStorageDevice returns an error unless STORAGE declares the device that variable names, and a file system can be on it.
@@ -156,7 +157,7 @@ func checkStorageDevice(env map[string]string, variable string, names []string) 
 }
 
 // checkGrubDisks returns an error for each of GRUB_DISK that is neither the run's disk nor, for a system on a device of
-// STORAGE, one of its disks. own means that the system is on the run's disk.
+// STORAGE, one of its disks. own means that the system is on the run's disk. Without names, only partitions are refused.
 func checkGrubDisks(native string, env map[string]string, own bool, names []string) error {
 	if native != Grub2Disk {
 		return nil
@@ -168,6 +169,7 @@ func checkGrubDisks(native string, env map[string]string, own bool, names []stri
 	for _, d := range GrubDisks(env) {
 		switch declared := known && slices.ContainsFunc(s.Disks, func(x StorageDisk) bool { return x.Device == d }); {
 		case slices.Contains(names, d) || declared:
+		case len(names) == 0 && DiskOf(d) == d:
 		case DiskOf(d) != d:
 			errs = append(errs, fmt.Errorf("reading %s: %q is a partition: name its disk", GrubDisksVariable, d))
 		default:

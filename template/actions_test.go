@@ -372,6 +372,9 @@ func TestMirrorOfTheDocument(t *testing.T) {
 	require.True(t, found)
 	example, _, _ = strings.Cut(example, "```")
 
+	_, err = Parse("mirror", []byte(begin+example))
+	require.NoError(t, err, "it can be stored")
+
 	parts := []action.StoragePartition{{Label: "BIOS", Size: 2048}, {Label: "ROOT"}}
 	d := data()
 	d.Machine.Disks = nil
