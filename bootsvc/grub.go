@@ -157,6 +157,7 @@ func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string
 		return errNoFile
 	}
 	defer f.Close()
+	defer s.wire.beginTransfer(d)()
 	if err := ask.send(ask.rank(m, d), info.Size(), f); err != nil {
 		return err
 	}

@@ -319,6 +319,7 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
+	defer s.wire.beginTransfer(d)()
 	sw, began := newStreamWriter(w), s.now()
 	serveFile(sw, r, info.Name(), f)
 	if kind != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||

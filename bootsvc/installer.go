@@ -180,6 +180,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	if sha256Form.MatchString(f.SHA256) {
 		w.Header().Set("ETag", `"`+f.SHA256+`"`)
 	}
+	defer s.wire.beginTransfer(d)()
 	sw, began := newStreamWriter(w), s.now()
 	serveFile(sw, r, name, f)
 	if r.Method != http.MethodGet || !sentToEnd(sw, size) {

@@ -191,6 +191,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	if m != nil {
 		rank = ask.rank(*m, d)
 	}
+	defer s.wire.beginTransfer(d)()
 	began := s.now()
 	if err := ask.send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.

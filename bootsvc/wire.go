@@ -58,6 +58,8 @@ type wire struct {
 	mu    sync.Mutex
 	order *list.List // of *wireClient, least recent first
 	byMAC map[string]*list.Element
+	// sending counts the files that are being sent to armed machines, by their MACs. The connections bound it.
+	sending map[string]int
 }
 
 type wireClient struct {
@@ -66,7 +68,27 @@ type wireClient struct {
 	next int     // the oldest, then
 }
 
-func newWire() *wire { return &wire{order: list.New(), byMAC: map[string]*list.Element{}} }
+func newWire() *wire {
+	return &wire{order: list.New(), byMAC: map[string]*list.Element{}, sending: map[string]int{}}
+}
+
+// beginTransfer notes that a file is being sent to the machine of d, until end is called.
+func (w *wire) beginTransfer(d Decision) (end func()) {
+	mac := d.Interface.MAC
+	if mac == "" || !d.Armed() {
+		return func() {}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sending[mac]++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.sending[mac]--; w.sending[mac] == 0 {
+			delete(w.sending, mac)
+		}
+	}
+}
 
 // add remembers a request. It copies h.packet.
 func (w *wire) add(mac string, h heard) {
@@ -114,10 +136,14 @@ func (c *wireClient) slot() *heard {
 	return &c.last[n]
 }
 
-// Heard reports whether a client was heard since then. It forgets clients that were silent while many others asked.
+// Heard reports whether a client has asked for anything since then, or is being sent a file that it has asked for before.
+// It forgets clients that were silent while many others asked.
 func (s *Server) Heard(mac string, since time.Time) bool {
 	s.wire.mu.Lock()
 	defer s.wire.mu.Unlock()
+	if s.wire.sending[mac] > 0 {
+		return true
+	}
 	e := s.wire.byMAC[mac]
 	return e != nil && slices.ContainsFunc(e.Value.(*wireClient).last, func(h heard) bool { return !h.at.Before(since) })
 }

@@ -2,8 +2,10 @@ package bootsvc
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -266,6 +268,59 @@ func TestLinkSelection(t *testing.T) {
 		}
 		if r.route == routeRelay && r.to != netip.MustParseAddr("10.99.0.1") {
 			t.Errorf("%s: to %s", c.name, r.to)
+		}
+	}
+}
+
+// transferWriter calls during while an answer is being written.
+type transferWriter struct {
+	*httptest.ResponseRecorder
+	during func()
+}
+
+func (w transferWriter) Write(b []byte) (int, error) {
+	w.during()
+	return w.ResponseRecorder.Write(b)
+}
+
+// A machine that is being sent a file counts as heard, however long ago it has asked for it: a pause of this process breaks
+// no connection.
+func TestHeardDuringATransfer(t *testing.T) {
+	late := testNow.Add(time.Hour)
+	agent, _ := newServer(t, &fakeMachines{
+		machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")},
+	}, nil)
+	installer, _ := withInstaller(t)
+	base := "/boot/" + testMAC + "/" + inventory.BootToken(testKey, armed("node1").Owner, 1) + "/"
+	for _, c := range []struct {
+		s        *Server
+		protocol string
+		path     string
+	}{
+		{agent, "HTTP", base + "vmlinuz"},
+		{agent, "HTTP", base + "initramfs"},
+		{agent, "HTTP", "/ipxe/binary/" + testMAC + "/snponly.efi"},
+		{installer, "HTTP", base + "initrd-x"},
+		{agent, "TFTP", base + "initramfs"},
+		{agent, "TFTP", testMAC + "/snponly.efi"},
+	} {
+		during := 0
+		check := func() {
+			if during++; !c.s.Heard(testMAC, late) || c.s.Heard(unknownMAC, late) {
+				t.Errorf("%s by %s: the machine that gets it must count as heard, and no other", c.path, c.protocol)
+			}
+		}
+		if c.protocol == "HTTP" {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://10.10.20.2"+c.path, nil)
+			r.RemoteAddr = testAddr + ":40000"
+			c.s.Handler().ServeHTTP(transferWriter{httptest.NewRecorder(), check}, r)
+		} else if err := c.s.readTFTP(t.Context(), askTFTP{
+			name: c.path, from: netip.MustParseAddr(testAddr), send: func(tftpRank, int64, io.Reader) error { check(); return nil },
+		}); err != nil {
+			t.Errorf("%s by TFTP: %v", c.path, err)
+		}
+		if during == 0 || c.s.Heard(testMAC, late) || len(c.s.wire.sending) > 0 {
+			t.Errorf("%s by %s: %d writes; after the transfer, the request alone counts", c.path, c.protocol, during)
 		}
 	}
 }

@@ -24,8 +24,8 @@ const (
 	EventActionDone    = "action-completed" // Detail is an action.Result without its log
 	EventAgentIdle     = "agent-idle"
 	EventAgentLost     = "agent-lost"
-	// EventBootLost: while a boot was allowed and not claimed, a system on the machine's
-	// disk phoned home with the nonce of the run that wrote it. The boot did not happen.
+	// EventBootLost: an allowed boot will not be claimed. Either a system on the machine's disk phoned home with the
+	// nonce of the run that wrote it, or the machine has been silent since the server was started.
 	EventBootLost      = "boot-lost"
 	EventPhoneHome     = "phone-home"
 	EventDocument      = "document"       // a document of the run was fetched under its capability path

@@ -133,11 +133,11 @@ func (r *machineRun) secureBootHint() string {
 	return "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: " + last
 }
 
-// bootLost reports whether the system on the disk has reported under the present boot, that
-// is, the machine booted its disk instead (for example because the server was killed while
-// it delivered the loader). The machine did not fail, so it stays on its rung; the next
-// start still uses one of the run's boots. Without a BMC the system on the disk may have run
-// all the time, so the run waits for the operator.
+// bootLost reports whether the present boot was lost: the system on the disk has reported
+// under it (the server was killed while it delivered the loader, say), or the machine has
+// been silent since the server was started. The machine did not fail, so it stays on its
+// rung; the next start still uses one of the run's boots. Without a BMC the system on the
+// disk may have run all the time, so the run waits for the operator.
 func (r *machineRun) bootLost() bool { return !r.manual && r.signals.heard[inventory.EventBootLost] }
 
 // powerOn starts the present boot. If that fails, it asks the operator until it succeeds.

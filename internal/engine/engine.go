@@ -91,8 +91,8 @@ type Config struct {
 	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s.
 	// IdleAfter is how long an agent may ask for work without getting any; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
-	// HeardBooting reports whether a machine has asked the provisioning network's servers for anything since then; nil
-	// means that it always has.
+	// HeardBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a
+	// file; nil: always true.
 	HeardBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
 	// Held returns the runs that are held since a restore from a backup; nil means none.
 	Held func() []inventory.HeldRun

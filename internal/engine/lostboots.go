@@ -15,14 +15,14 @@ import (
 // without this, their runs would wait as long as for a server with a slow self-test.
 //
 // A boot counts as lost if the server's own records say that the machine had begun to boot before the server began to
-// listen, and the machine has asked for nothing since then. It is reported once to its run, which starts the machine
-// again. A boot of which nothing was heard is not judged: the machine may be in its self-test. Neither is one whose
-// initramfs was delivered: its agent repeats its hello.
+// listen, and since then the machine has asked for nothing and is being sent nothing. The boot is reported once to its
+// run, which starts the machine again. A boot of which nothing was heard is not judged: the machine may be in its
+// self-test. Neither is one whose initramfs was delivered: its agent repeats its hello.
 type lostBoots struct {
 	stores Stores
 	now    func() time.Time
-	up     func() time.Duration // how long the server has listened
-	// heard reports whether the machine has asked for anything since then.
+	up     func() time.Duration // how long the server has listened without a pause
+	// heard is Config.HeardBooting.
 	heard func(ctx context.Context, machine string, since time.Time) (bool, error)
 
 	mu      sync.Mutex

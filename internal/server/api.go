@@ -39,7 +39,7 @@ func (s *server) newEngine() *engine.Engine {
 	})
 }
 
-// heardBooting reports whether a machine has asked the boot servers for anything since then.
+// heardBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a file.
 func (s *server) heardBooting(ctx context.Context, machine string, since time.Time) (bool, error) {
 	if !s.netboot.on() {
 		return true, nil

@@ -35,7 +35,6 @@ func requestOf(kind string) (request, bool) {
 		inventory.EventHello:         {method: "POST", route: "/agent/v1/claim"},
 		inventory.EventClaimConflict: {method: "POST", route: "/agent/v1/claim", failed: true},
 		inventory.EventPhoneHome:     {method: "POST", route: "/phone-home/{machine}/{nonce}"},
-		inventory.EventBootLost:      {method: "POST", route: "/phone-home/{machine}/{nonce}", failed: true},
 		inventory.EventInstalled:     {method: "POST", route: run + "/webhook/{event}"},
 		inventory.EventInstallFailed: {method: "POST", route: run + "/webhook/{event}", failed: true},
 	}[kind]
@@ -57,8 +56,8 @@ func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
 		return s, true
 	case inventory.EventActionDone:
 		return spanOfAction(w, e, s)
-	case inventory.EventAgentLost:
-		s.name, s.kind, s.failed = "agent lost", trace.SpanKindInternal, e.Kind
+	case inventory.EventAgentLost, inventory.EventBootLost:
+		s.name, s.kind, s.failed = strings.ReplaceAll(e.Kind, "-", " "), trace.SpanKindInternal, e.Kind
 		return s, true
 	}
 

@@ -387,3 +387,13 @@ func TestHeaders(t *testing.T) {
 	_, err = New(t.Context(), b.config)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 }
+
+// TestEventsOfNoRequest: what the server itself finds out has a span without a request.
+func TestEventsOfNoRequest(t *testing.T) {
+	t.Parallel()
+	for kind, name := range map[string]string{inventory.EventAgentLost: "agent lost", inventory.EventBootLost: "boot lost"} {
+		s, ok := spanOfKind(inventory.Workflow{}, inventory.TracedEvent{Event: inventory.Event{Kind: kind}})
+		require.True(t, ok)
+		require.Equal(t, []any{name, kind, trace.SpanKindInternal}, []any{s.name, s.failed, s.kind})
+	}
+}

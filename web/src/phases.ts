@@ -244,7 +244,7 @@ const kinds: Record<string, string> = {
   kernel: "fetched the kernel",
   initrd: "fetched the initramfs",
   rebooted: "network boot after its boot was spent",
-  "boot-lost": "booted its disk instead: the boot was lost",
+  "boot-lost": "the boot was lost",
   disk: "network boot while not armed: sent to disk",
   os: "its system asked for an address",
   metadata: "fetched metadata",
