@@ -22,9 +22,9 @@ var may = map[string]string{
 	"internal/guard":        "",
 	"internal/httpserve":    "golang.org/x/sys",
 	"internal/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
-	"internal/strictyaml":   "inventory internal/human go.yaml.in/yaml/v3",
+	"internal/strictyaml":   "internal/plaintext inventory internal/human go.yaml.in/yaml/v3",
 	"internal/machinefile":  "inventory internal/strictyaml",
-	"internal/importfile":   "action inventory internal/machinefile internal/strictyaml template",
+	"internal/importfile":   "internal/plaintext action inventory internal/machinefile internal/strictyaml template",
 	"internal/seed":         "inventory",
 	"internal/memlimit":     "",
 	"internal/pcap":         "",
@@ -61,17 +61,17 @@ var may = map[string]string{
 	"genesis": "inventory internal/strictyaml internal/machinefile internal/systems",
 
 	"template":         "action inventory internal/seed internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
-	"inventory/sqlite": "action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc": "inventory internal/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
+	"inventory/sqlite": "internal/plaintext action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"bmc": "internal/clock inventory internal/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
 		"github.com/stmcginnis/gofish",
-	"activities": "action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
+	"activities": "internal/plaintext action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc": "action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc": "internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",
 	"web":         "",
-	"internal/engine": "action inventory workflows internal/guard internal/plaintext internal/quiet go.temporal.io/api go.temporal.io/sdk " +
+	"internal/engine": "internal/clock action inventory workflows internal/guard internal/plaintext internal/quiet go.temporal.io/api go.temporal.io/sdk " +
 		"golang.org/x/sync",
 	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
@@ -79,13 +79,13 @@ var may = map[string]string{
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
 		"internal/httpserve internal/imagefile internal/plaintext internal/provenance internal/quiet internal/reserve internal/seed inventory template web workflows " +
 		"github.com/gin-gonic/gin",
-	"worker-agent": "action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent": "internal/clock action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
 	"internal/temporalchild": "internal/durable go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
 		"internal/human internal/identity internal/imagefile internal/keyring internal/reserve internal/temporalchild " +
 		"internal/temporalfile golang.org/x/crypto",
-	"internal/site": "inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
+	"internal/site": "internal/clock inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
 		"internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring internal/listener internal/quiet " +
 		"internal/reserve golang.org/x/sync",
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -175,6 +176,9 @@ const (
 	Silent = "silent" // no report and no sign of the agent
 )
 
+// maxAgentText is how many bytes of a text of an agent or a BMC enter the history.
+const maxAgentText = 2 << 10
+
 // EvidenceRequest asks what is known of an attempt or, with an empty key, of the agent.
 type EvidenceRequest struct {
 	Owner inventory.Owner `json:"owner"`
@@ -249,7 +253,7 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 	if q.Key.Attempt > 0 {
 		r, err := a.Assignments.Result(ctx, q.Owner.Run, q.Key)
 		if err == nil {
-			return EvidenceFound{Kind: Report, State: r.State, ExitCode: r.ExitCode, Message: clip(r.Message)}, true, nil
+			return EvidenceFound{Kind: Report, State: r.State, ExitCode: r.ExitCode, Message: plaintext.Clip(r.Message, maxAgentText)}, true, nil
 		}
 		if !errors.Is(err, inventory.ErrNotFound) {
 			return found, false, err
@@ -273,15 +277,6 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 		return found, false, err
 	}
 	return found, pending == 0 && (found.Kind == Alive || a.Clock.Up() >= quiet), nil
-}
-
-// clip limits how much of an agent's text enters the history.
-func clip(s string) string {
-	const limit = 2 << 10
-	if len(s) > limit {
-		return s[:limit] + "…"
-	}
-	return s
 }
 
 // secrets resolves the secret references of x for the owner's run.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -135,7 +136,7 @@ func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Sta
 		st.State = inventory.StandingQuarantined
 	}
 
-	st.Reason = clip(strings.Join(slices.Concat(q.Doubts, notes, missing), "; "))
+	st.Reason = plaintext.Clip(strings.Join(slices.Concat(q.Doubts, notes, missing), "; "), maxAgentText)
 	// The machine keeps its address, so that it can be booted again for the missing steps.
 	keep := q.KeepAddress || st.State == inventory.StandingQuarantined
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)

@@ -11,6 +11,8 @@ import (
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/internal/plaintext"
 )
 
 // troubleFor is how long after its last failure an activity counts as being retried: the
@@ -108,5 +110,5 @@ func (t *Troubles) note(run, name string, err error) {
 	if t.runs[run] == nil {
 		t.runs[run] = map[string]trouble{}
 	}
-	t.runs[run][name] = trouble{t.runs[run][name].failures + 1, now, clip(err.Error())}
+	t.runs[run][name] = trouble{t.runs[run][name].failures + 1, now, plaintext.Clip(err.Error(), maxAgentText)}
 }

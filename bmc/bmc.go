@@ -21,6 +21,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // Power states, as State returns them.
@@ -123,7 +125,7 @@ func New(cfg Config) *Driver {
 		_, _ = rand.Read(cfg.DigestKey) // never returns an error, according to its documentation
 	}
 
-	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, sleep, redfishRequestTime, logoutTime, redfishBusyTime
+	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, clock.Sleep, redfishRequestTime, logoutTime, redfishBusyTime
 	if cfg.Home != "" {
 		if err := makeHome(cfg.Home); err != nil { // ipmitool is slower without it
 			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)

@@ -153,14 +153,3 @@ func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
 	d.putRefusals(ctx, t, r)
 	return nil
 }
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}

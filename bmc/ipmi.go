@@ -291,11 +291,7 @@ func meaning(out string) string {
 
 // clip shortens what a BMC or a program said, and replaces control characters by spaces.
 func clip(s string) string {
-	line := plaintext.Line(s, len(s))
-	if len(line) > 400 {
-		return plaintext.Head(line, 400) + "…"
-	}
-	return line
+	return plaintext.Clip(plaintext.Line(s, len(s)), 400)
 }
 
 // noAnswer matches what ipmitool writes when nothing came back from the BMC.

@@ -17,6 +17,7 @@ import (
 	"github.com/stmcginnis/gofish"
 	fish "github.com/stmcginnis/gofish/redfish"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -408,7 +409,7 @@ func (p *redfish) BootDeviceOverrideGet(ctx context.Context) (o bmclibbmc.BootDe
 		if none || string(o.Device) == w.Device && o.IsPersistent == w.Persistent || time.Since(began) >= p.patience {
 			return o, nil
 		}
-		if err := sleep(ctx, p.step); err != nil {
+		if err := clock.Sleep(ctx, p.step); err != nil {
 			return o, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/inventory"
 	vlab "github.com/ingotmetal/ingot/lab"
 )
@@ -121,7 +122,7 @@ func TestS29SessionsAreBudgeted(t *testing.T) {
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.cfg.sleep = sleep
+	b.cfg.sleep = clock.Sleep
 	_, err = b.State(gone, b.bmc, password())
 	require.ErrorIs(t, err, context.Canceled)
 }

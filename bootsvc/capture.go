@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -261,7 +262,7 @@ func (s *Server) captureFrom(ctx context.Context, f *os.File, p *pcapWriter, c C
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENETDOWN): // it may come back
-			pause(ctx, time.Second)
+			_ = clock.Sleep(ctx, time.Second)
 			continue
 		case err != nil:
 			return fmt.Errorf("reading %s: %w", f.Name(), err)

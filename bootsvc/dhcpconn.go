@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -291,7 +292,7 @@ func (s *Server) answerDHCP(ctx context.Context, c *dhcpConn) error {
 			}
 			// The interface is down and may come back.
 			s.log.Warn("reading DHCP", "interface", c.name, "error", err)
-			pause(ctx, time.Second)
+			_ = clock.Sleep(ctx, time.Second)
 			continue
 		}
 		s.stats.dhcpReceived.Add(int64(len(packets)))

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -281,7 +282,7 @@ func (s *Server) spendLate(ctx context.Context) error {
 
 func (s *Server) spendAgain(ctx context.Context, u unspent) {
 	for wait, waited := firstSpend, time.Duration(0); waited <= spendFor; wait = min(2*wait, longestSpend) {
-		if !pause(ctx, wait) {
+		if clock.Sleep(ctx, wait) != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
 			s.spendOnce(last, u)

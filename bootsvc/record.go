@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
@@ -217,23 +218,11 @@ func (r *recorder) every(ctx context.Context, d time.Duration, wake <-chan struc
 			return
 		case <-wake:
 		}
-		if !pause(ctx, flushSoon) {
+		if clock.Sleep(ctx, flushSoon) != nil {
 			continue
 		}
 		flush(ctx)
-		pause(ctx, d)
-	}
-}
-
-// pause waits for d. It returns false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
+		_ = clock.Sleep(ctx, d)
 	}
 }
 

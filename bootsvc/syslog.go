@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
@@ -189,7 +190,7 @@ func (s *Server) serveSyslog(ctx context.Context, conn *net.UDPConn) error {
 			return fmt.Errorf("reading syslog: %w", err)
 		case err != nil:
 			s.log.Warn("reading syslog", "error", err)
-			pause(ctx, time.Second)
+			_ = clock.Sleep(ctx, time.Second)
 			continue
 		}
 		s.handleSyslog(ctx, buf[:n], unmap(from.Addr()))

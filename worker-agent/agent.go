@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // Finder reads the machine's facts.
@@ -218,7 +219,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Warn("the server ended this boot", "reason", over.reason, "wrote", wrote)
 
 		// The machine leaves even if ctx has ended: only the pause may be cut short.
-		_ = sleep(context.WithoutCancel(ctx), a.cfg.Linger)
+		_ = clock.Sleep(context.WithoutCancel(ctx), a.cfg.Linger)
 		if wrote {
 			// This boot may have written half an image: an operator has to look first.
 			return a.cfg.Host.PowerOff()

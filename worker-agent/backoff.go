@@ -4,13 +4,15 @@ import (
 	"context"
 	mathrand "math/rand/v2"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // backoff is a growing pause between tries.
 type backoff struct{ next, max time.Duration }
 
 // pause waits 100 ms, then twice as long each time, up to max.
-func (b *backoff) pause(ctx context.Context) error { return sleep(ctx, b.step()) }
+func (b *backoff) pause(ctx context.Context) error { return clock.Sleep(ctx, b.step()) }
 
 // step returns how long to wait now: a random time between half of the pause and all of it.
 // Otherwise all agents would call at once when a server comes back.
@@ -21,19 +23,4 @@ func (b *backoff) step() time.Duration {
 	d := min(b.next, b.max)
 	b.next = min(2*b.next, b.max)
 	return d/2 + mathrand.N(d/2+1)
-}
-
-// sleep waits for d. If ctx ends first, it returns ctx's cause.
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return context.Cause(ctx)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

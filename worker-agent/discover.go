@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // discoverEvery is the pause between two reports if the server names none.
@@ -44,7 +45,7 @@ func (a *Agent) discover(ctx context.Context) error {
 		if err != nil {
 			pause = a.cfg.Backoff
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := clock.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

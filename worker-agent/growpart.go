@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // Grower is an optional part of a Filesystems: it can enlarge file systems.
@@ -270,7 +271,7 @@ func (t *attempt) growFilesystem(ctx context.Context, disk action.Disk, p span) 
 		if time.Now().After(end) {
 			return left("the kernel does not know of the partition's new size")
 		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // nodeWait is how long the device node of a partition may take to appear after the table is
@@ -39,7 +40,7 @@ func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (par
 		if !errors.Is(err, errNotYet) || time.Now().After(end) {
 			return part, fstype, err
 		}
-		if e := sleep(ctx, 200*time.Millisecond); e != nil {
+		if e := clock.Sleep(ctx, 200*time.Millisecond); e != nil {
 			return part, fstype, fmt.Errorf("%w (%w)", err, e)
 		}
 	}

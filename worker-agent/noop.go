@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // noop changes nothing. It is for testing templates, time-outs and failures on a real machine:
@@ -35,7 +36,7 @@ func (t *attempt) noop(ctx context.Context) error {
 	total := time.Duration(seconds * float64(time.Second))
 	for done := time.Duration(0); done < total; done += time.Second {
 		t.progress(done.Milliseconds(), total.Milliseconds(), "sleeping")
-		if err := sleep(ctx, min(time.Second, total-done)); err != nil {
+		if err := clock.Sleep(ctx, min(time.Second, total-done)); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // format makes all file systems. A file system is made again if it is there already.
@@ -96,7 +97,7 @@ func (r *rootIO) node(ctx context.Context, device string) (Partition, error) {
 		if time.Now().After(end) {
 			return Partition{}, fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
 		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
 			return Partition{}, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
 )
 
 // claim says hello to the server until it welcomes this boot.
@@ -72,7 +73,7 @@ func (a *Agent) work(ctx context.Context) error {
 		}
 
 		if a.resting() {
-			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
+			if err := clock.Sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
 			continue
@@ -102,7 +103,7 @@ func (a *Agent) work(ctx context.Context) error {
 		if !a.accept(as) {
 			// The server still offers an assignment that the agent does not accept: wait before
 			// asking again.
-			if err := sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
+			if err := clock.Sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
 			continue

@@ -3,7 +3,6 @@ package client
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -60,27 +59,10 @@ func (l *Lookup) readSession() (Session, error) {
 
 // WriteSession stores s in a file that only its user can read.
 func (l *Lookup) WriteSession(s Session) error {
-	b, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(l.SessionFile()), 0o750); err != nil {
 		return err
 	}
-
-	dir := filepath.Dir(l.SessionFile())
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-
-	tmp, err := os.CreateTemp(dir, ".login-*") // mode 0600
-	if err != nil {
-		return err
-	}
-
-	_, err = tmp.Write(append(b, '\n'))
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-
-	return os.Rename(tmp.Name(), l.SessionFile())
+	return durable.ReplaceJSON(l.SessionFile(), s)
 }
 
 // Client finds the server and its token. A token is sent only to its own server, unless it

@@ -177,3 +177,18 @@ func (c *Clock) Left(began time.Time, d time.Duration) time.Duration {
 	}
 	return min(d-waited, d)
 }
+
+// Sleep waits for d. If ctx ends first, it returns ctx's cause.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return context.Cause(ctx)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

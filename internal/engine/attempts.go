@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -51,7 +52,7 @@ var lostPasses = []time.Duration{0, 3 * time.Second, 7 * time.Second}
 func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 	for {
 		for _, pause := range lostPasses {
-			if !sleep(ctx, pause) {
+			if clock.Sleep(ctx, pause) != nil {
 				return
 			}
 			for {
@@ -60,7 +61,7 @@ func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 					break
 				}
 				l.Log.Info("looking for attempts that were lost", "error", err)
-				if !sleep(ctx, time.Second) {
+				if clock.Sleep(ctx, time.Second) != nil {
 					return
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -105,13 +106,13 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			if len(r.settled) < len(r.held()) {
 				pause = agentsEvery // held runs are signaled soon
 			}
-			if !sleep(ctx, pause) {
+			if clock.Sleep(ctx, pause) != nil {
 				return
 			}
 		}
 	})
 	loops.Go(func() {
-		for sleep(ctx, agentsEvery) {
+		for clock.Sleep(ctx, agentsEvery) == nil {
 			r.pass(ctx, "agents", r.CheckAgents)
 			r.pass(ctx, "boots", r.CheckBoots)
 		}
@@ -125,18 +126,6 @@ func (r *Reconciler) pass(ctx context.Context, what string, check func(context.C
 	defer r.guard.Recover("reconciling " + what)
 	if err := check(ctx); err != nil && ctx.Err() == nil {
 		r.log.Warn("reconciling", "what", what, "error", err)
-	}
-}
-
-// sleep waits for d. It returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/machinefile"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -286,9 +287,4 @@ func (t *table) add(r row) (p inventory.Problem) {
 }
 
 // clip shortens text of a file for a message.
-func clip(s string) string {
-	if r := []rune(s); len(r) > 60 {
-		return string(r[:60]) + "…"
-	}
-	return s
-}
+func clip(s string) string { return plaintext.Clip(s, 60) }

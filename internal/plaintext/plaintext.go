@@ -31,6 +31,14 @@ func Head(text string, n int) string {
 	return text[:n]
 }
 
+// Clip is Head with an ellipsis after a text that was cut.
+func Clip(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return Head(text, n) + "…"
+}
+
 // Tail returns the last n bytes of text, cut at the boundary of a rune.
 func Tail(text string, n int) string {
 	if len(text) <= n {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -50,7 +51,7 @@ const (
 // small steps, until ctx ends.
 func (s *server) keepRecords(ctx context.Context) error {
 	for wait := pruneFirst; ; wait = pruneEvery {
-		if !pause(ctx, wait) {
+		if clock.Sleep(ctx, wait) != nil {
 			return nil
 		}
 		s.deleteOldRecords(ctx)
@@ -93,7 +94,7 @@ func (s *server) inSteps(ctx context.Context, what string, full int, step func()
 			}
 			return sum
 		}
-		if sum += n; n < full || !pause(ctx, pruneNext) {
+		if sum += n; n < full || clock.Sleep(ctx, pruneNext) != nil {
 			return sum
 		}
 	}

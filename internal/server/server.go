@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
@@ -253,14 +252,4 @@ func agentFile(dir, name string) string {
 		return ""
 	}
 	return filepath.Join(dir, name)
-}
-
-// pause waits; false when ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

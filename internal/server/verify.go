@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -50,7 +51,7 @@ func checkAsClient(ctx context.Context, check func(context.Context) ([]string, e
 		case time.Since(start) > clientWithin:
 			return nil, fmt.Errorf("%w: %w", err, inventory.ErrConflict)
 		}
-		if !pause(ctx, clientEvery) {
+		if clock.Sleep(ctx, clientEvery) != nil {
 			return nil, ctx.Err()
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -249,7 +250,7 @@ func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	}
 
 	return h.serveQuietly(ctx, h.reportMissing(err), func(ctx context.Context) error {
-		for err != nil && pause(ctx, installEvery) {
+		for err != nil && clock.Sleep(ctx, installEvery) == nil {
 			err = h.install(ctx, p)
 			h.reportMissing(err)
 		}
@@ -271,16 +272,6 @@ func (h *Host) reportMissing(err error) string {
 	}
 
 	return h.missing
-}
-
-// pause waits for d. It returns false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // listenToPeers serves the peer API in all roles, until the returned function is

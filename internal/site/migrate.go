@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -167,7 +168,7 @@ func (h *Host) failHandOver(row inventory.HandOver, why error) error {
 // have passed, and the workers have stopped. Machines are answered until then, because
 // running activities may take seconds.
 func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()) error {
-	for pause(ctx, requestEvery) {
+	for clock.Sleep(ctx, requestEvery) == nil {
 		row, err := s.Store().LastHandOver(ctx)
 		if errors.Is(err, inventory.ErrNotFound) {
 			continue
@@ -246,7 +247,7 @@ func waitForActivities(ctx context.Context, s Instance) error {
 			return fmt.Errorf("activities are still running after %s: %s: %w", activitiesWithin, strings.Join(busy, ", "),
 				inventory.ErrConflict)
 		}
-		if !pause(ctx, requestEvery/5) {
+		if clock.Sleep(ctx, requestEvery/5) != nil {
 			return ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -145,7 +146,7 @@ func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(Targe
 			return err
 		}
 		s.Log.Warn("the target did not answer", "peer", peer.Name, "try", try, "error", err)
-		if !pause(ctx, s.again()) {
+		if clock.Sleep(ctx, s.again()) != nil {
 			return ctx.Err()
 		}
 	}

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -104,15 +104,7 @@ func (s *Store) operator(ctx context.Context, tx *sqlx.Tx, machine, by, message 
 
 // clip cuts text to at most n bytes of valid UTF-8 without NUL.
 func clip(text string, n int) string {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "")
-	if len(text) <= n {
-		return text
-	}
-
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n]
+	return plaintext.Head(strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", ""), n)
 }
 
 // AppendEvents appends events in one transaction. Events that any host on the network can cause
