@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -84,7 +83,7 @@ func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Tim
 
 	e := inventory.Event{
 		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventBootLost, At: b.now(), Count: 1,
-		Key: "restart@" + strconv.FormatInt(since.Unix(), 10),
+		Key: "restart", // one report of each boot
 		Message: fmt.Sprintf("this boot was lost: the machine's last request (%s) was at %s, before this server was started, "+
 			"and it has not asked again", last.Kind, last.At.UTC().Format(time.RFC3339)),
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -72,4 +73,38 @@ func TestBootsLostByARestart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBootIsReportedOnce: while the boots of other machines cannot be judged, all are judged again. A boot that was reported
+// is not reported again.
+func TestBootIsReportedOnce(t *testing.T) {
+	up, broken := time.Duration(0), true
+	s := newSite(t, func(x *Config) {
+		x.Up = func() time.Duration { return up }
+		x.HeardBooting = func(_ context.Context, machine string, _ time.Time) (bool, error) {
+			if machine == "m2" && broken {
+				return false, errors.New("the database is locked")
+			}
+			return false, nil
+		}
+	})
+	for machine, mac := range map[string]string{"m1": fakesite.MAC, "m2": "02:00:00:00:00:02"} {
+		s.AddMachine(machine, mac)
+		o := s.Arm(machine, "run-"+machine)
+		require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{{
+			Machine: machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, Count: 1, At: s.Clock.Now(),
+		}}))
+	}
+	lost := func(run string) int { return s.Events(inventory.EventFilter{Run: run})[inventory.EventBootLost] }
+	s.Clock.Move(time.Minute + bootSilence)
+	up = bootSilence
+	for range 2 {
+		require.ErrorContains(t, s.Reconciler.CheckBoots(t.Context()), "the database is locked")
+		require.Equal(t, []int{1, 0}, []int{lost("run-m1"), lost("run-m2")})
+		s.Clock.Move(5*time.Second + 700*time.Millisecond) // the two clocks are not read at the same moment
+		up += 5 * time.Second
+	}
+	broken = false
+	require.NoError(t, s.Reconciler.CheckBoots(t.Context()))
+	require.Equal(t, []int{1, 1}, []int{lost("run-m1"), lost("run-m2")})
 }
