@@ -44,7 +44,8 @@ func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory
 		return r.Store.BMCPassword(ctx, m.Name)
 	}
 	accepted, err := r.accepts(ctx, m, candidate)
-	if err != nil {
+	resting := errors.Is(err, inventory.ErrResting)
+	if err != nil && !resting {
 		return inventory.Secret{}, err
 	}
 	if accepted {
@@ -55,10 +56,13 @@ func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory
 	if err != nil {
 		return inventory.Secret{}, err
 	}
-	if accepted, err = r.accepts(ctx, m, old); err != nil {
-		return inventory.Secret{}, err
-	}
-	if !accepted {
+	proven, errOld := r.accepts(ctx, m, old)
+	switch {
+	case errOld != nil:
+		return inventory.Secret{}, errOld
+	case proven && resting: // the rest has ended by that, so the next use judges the candidate
+		return old, nil
+	case !proven:
 		return inventory.Secret{}, fmt.Errorf("an unfinished change of the password left two, and the BMC of %q refuses both: "+
 			"set the password at the BMC and enter it (ingot machine push --replace): %w", m.Name, inventory.ErrRefused)
 	}

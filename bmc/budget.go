@@ -135,7 +135,8 @@ func (d *Driver) settle(ctx context.Context, t *target, err error) {
 	}
 }
 
-// AllowRetry ends the rest of refused credentials, for one log-in that an operator orders.
+// AllowRetry lets an operator order one log-in with each of the refused credentials: an unfinished change of the password
+// has two. The count stays, so what is refused again rests at once.
 func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
 	if err := check(b); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
 		return err
 	}
 	r := t.refusals
-	r.Last = r.Last.Add(-maxRest)
+	r.Of = nil
 	d.putRefusals(ctx, t, r)
 	return nil
 }

@@ -260,7 +260,7 @@ func TestS50RetargetingClearsBothPasswords(t *testing.T) {
 }
 
 // TestS29EveryCallerSharesTheCount: an interrupted change of the password left two that are wrong. Whatever asks, the BMC refuses
-// three log-ins, also across a restart, and then one for each order of the operator, until the password is corrected.
+// three log-ins, also across a restart, and then one with each password for each order of the operator, until the password is corrected.
 func TestS29EveryCallerSharesTheCount(t *testing.T) {
 	b := newRotationBench(t, lab.RedfishSupermicro)
 	ctx := t.Context()
@@ -290,9 +290,39 @@ func TestS29EveryCallerSharesTheCount(t *testing.T) {
 	require.ErrorContains(t, err, "ingot bmc check m1 --retry")
 	require.ErrorIs(t, check(true), inventory.ErrRefused)
 	require.ErrorIs(t, check(false), inventory.ErrResting)
-	require.Equal(t, 4, b.service.Refused())
+	require.Equal(t, 5, b.service.Refused(), "one with each of the two")
 
 	enter(firstPassword)
 	require.NoError(t, check(false), "corrected")
 	require.Equal(t, firstPassword, b.settled(t, "corrected"))
+}
+
+// TestS29ARestingCandidateHidesNoPassword: a change of the password that did not come into force left a candidate, which the BMC
+// has refused until it rests, because the present password could not be proven then. The present one is used all the same.
+func TestS29ARestingCandidateHidesNoPassword(t *testing.T) {
+	for _, retry := range []bool{false, true} {
+		t.Run(fmt.Sprintf("retry=%t", retry), func(t *testing.T) {
+			b := newRotationBench(t, lab.RedfishSupermicro)
+			ctx := t.Context()
+			require.NoError(t, b.records.store.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong")))
+			refused := []inventory.Secret{inventory.NewSecret("canary-wrong")}
+			if retry { // the present password was refused, too, and then the operator has set it at the BMC
+				refused = append(refused, inventory.NewSecret(firstPassword))
+				b.service.Pretend(lab.RedfishFault{Method: "POST", Path: "/redfish/v1/SessionService/Sessions", Status: 401})
+			}
+			for range 3 {
+				for _, password := range refused {
+					_, err := b.bmc.State(ctx, b.machine(t).Controller(), password)
+					require.ErrorIs(t, err, inventory.ErrRefused)
+				}
+			}
+			b.service.Pretend()
+
+			for range 2 {
+				_, err := b.checkBMC(ctx, b.machine(t), retry)
+				require.NoError(t, err)
+			}
+			require.NoError(t, b.records.store.DropBMCCandidate(ctx, "m1", inventory.NewSecret("canary-wrong"), b.owner.Run), "it was kept")
+		})
+	}
 }
