@@ -41,8 +41,9 @@ func Size(path string) (int64, error) {
 const maxPrivate = 1 << 20
 
 // ReadPrivate reads a file that holds secrets, of at most 1 MiB. A file that group or others may use is refused, except for one
-// that root lets a group of this process read, as Kubernetes does with the files of a Secret (fsGroup). The mode of a pipe or a
-// terminal does not matter. A pipe that no process writes to is empty.
+// that root lets a group of this process read, as Kubernetes does with the files of a Secret (fsGroup), or this user by an access
+// control list, as systemd does with credentials. The mode of a pipe or a terminal does not matter. A pipe that no process writes
+// to is empty.
 func ReadPrivate(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a pipe would wait for its writer
 	if err != nil {
@@ -64,10 +65,12 @@ func ReadPrivate(path string) ([]byte, error) {
 }
 
 // isGivenByRoot reports whether root has given a file to one of these groups, to read alone. Root needs no group to
-// read a file, so for root such a file stays a mistake.
+// read a file, so for root such a file stays a mistake. With an access control list, the mode's group bits are the list's mask
+// (acl(5)), and the group is root's own.
 func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
 	owner, ok := st.Sys().(*syscall.Stat_t)
-	return ok && euid != 0 && owner.Uid == 0 && st.Mode().Perm()&0o037 == 0 && slices.Contains(groups, int(owner.Gid))
+	return ok && euid != 0 && owner.Uid == 0 && st.Mode().Perm()&0o037 == 0 &&
+		(owner.Gid == 0 || slices.Contains(groups, int(owner.Gid)))
 }
 
 func processGroups() []int {

@@ -27,14 +27,16 @@ func (file) ModTime() time.Time  { return time.Time{} }
 func (file) IsDir() bool         { return false }
 func (f file) Sys() any          { return &syscall.Stat_t{Uid: f.uid, Gid: f.gid} }
 
-// TestGivenByRoot: a Secret of Kubernetes may be read by the group of the pod, and no more than that.
+// TestGivenByRoot: a Secret of Kubernetes may be read by the group of the pod, a credential of systemd by the user of the unit,
+// and no more than that.
 func TestGivenByRoot(t *testing.T) {
 	groups := []int{65532}
 	require.True(t, isGivenByRoot(file{0, 65532, 0o440}, 65532, groups), "a Secret with fsGroup")
 	require.True(t, isGivenByRoot(file{0, 65532, 0o640}, 65532, groups))
+	require.True(t, isGivenByRoot(file{0, 0, 0o440}, 65532, groups), "a credential of systemd, which an ACL lets this user read")
 	for why, f := range map[string]file{
 		"another owner": {1000, 65532, 0o440}, "the service itself": {65532, 65532, 0o440}, "another group": {0, 100, 0o440},
-		"others read": {0, 65532, 0o444}, "the group writes": {0, 65532, 0o660}, "the group executes": {0, 65532, 0o450},
+		"others read": {0, 65532, 0o444}, "others read root's": {0, 0, 0o444}, "another user's": {1000, 0, 0o440}, "the group writes": {0, 65532, 0o660}, "the group executes": {0, 65532, 0o450},
 	} {
 		require.False(t, isGivenByRoot(f, 65532, groups), why)
 	}
