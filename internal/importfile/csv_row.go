@@ -71,10 +71,15 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 		p.File, p.Line, p.Field = r.file, r.lineOf(col), col
 		out = append(out, p)
 	}
-	if slices.Contains(r.header, colBMCPassword) {
+	if slices.ContainsFunc(r.header, mayHoldPassword) {
 		withoutValues(out)
 	}
 	return out
+}
+
+// mayHoldPassword reports whether a column of the header holds passwords, or is unknown: its name may be misspelt.
+func mayHoldPassword(column string) bool {
+	return column == colBMCPassword || !slices.Contains(columnNames(), column)
 }
 
 // Texts of problems with a value of a cell.

@@ -230,7 +230,8 @@ func TestReadCSVReportsEverything(t *testing.T) {
 	}, texts(ps))
 }
 
-// TestS25ShiftedColumnsRepeatNoPassword: whichever column the password stands in, no problem repeats it.
+// TestS25ShiftedColumnsRepeatNoPassword: whichever column the password stands in, no problem repeats it, though the name of
+// its own column is misspelt.
 func TestS25ShiftedColumnsRepeatNoPassword(t *testing.T) {
 	const header = eksaHeader + ",vlan_id,arch,uefi,bmc_type,bmc_port,failure_domain,serial,disk_selector,image"
 	const row = goodRow + ",7,x86_64,true,ipmi,623,rack-1,S1,minSize=1GB,debian-12"
@@ -242,8 +243,11 @@ func TestS25ShiftedColumnsRepeatNoPassword(t *testing.T) {
 			shifted := append(slices.Clone(cells[shift:]), cells[:shift]...)
 			replaced := strings.Split(row, ",")
 			replaced[shift] = password
-			for _, cells := range [][]string{shifted, replaced} {
-				line := `"` + strings.Join(cells, `","`) + `"` + "\n"
+			for n, cells := range [][]string{shifted, replaced, shifted} {
+				line, header := `"`+strings.Join(cells, `","`)+`"`+"\n", header
+				if n == 2 {
+					header = strings.Replace(header, "bmc_password", "bmc_pass", 1)
+				}
 				_, _, ps := readCSV("f", []byte(header+"\n"+line+line))
 				require.NotEmpty(t, ps, "the row is given twice")
 				for _, p := range ps {

@@ -343,7 +343,7 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 	for _, p := range w.split(v, pairs, path) {
 		index, ok := fields[p.key.Value]
 		if name, joined := nameOf(p.key.Value); !ok && joined {
-			w.add(p.key, join(path, name), "write a space after the colon", "the value is a part of the key")
+			w.add(p.key, join(path, name), "write NAME: VALUE, with a space after the colon", "the value is a part of the key")
 			continue
 		}
 		if !ok {
@@ -453,11 +453,13 @@ func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err e
 	return out, nil
 }
 
-// nameOf returns the name of a key for messages. joined: the key is NAME:VALUE, as YAML reads {NAME:VALUE}; the value may be a
-// password.
+// nameOf returns the name of a key for messages. joined: the key is NAME:VALUE, NAME=VALUE or NAME VALUE, as YAML reads
+// {NAME:VALUE}; the value may be a password.
 func nameOf(key string) (name string, joined bool) {
-	name, _, joined = strings.Cut(key, ":")
-	return name, joined
+	if n := strings.IndexAny(key, ":= \t\n"); n >= 0 {
+		return key[:n], true
+	}
+	return key, false
 }
 
 func join(path, key string) string {
