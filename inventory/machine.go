@@ -104,6 +104,10 @@ func (i *Installed) System() bool {
 	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission && !i.NoSystem
 }
 
+// MayBeSystem reports whether the disk may hold a system: this run has installed one, or it has written to the disk but no
+// system, so that an earlier one may still be there.
+func (i *Installed) MayBeSystem() bool { return i.System() || i != nil && i.NoSystem }
+
 // An Installation names the run that wrote a machine's disks last, and the boot
 // of its agent.
 type Installation struct {

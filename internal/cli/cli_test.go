@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -288,6 +289,34 @@ func TestWaitForTheButtonPrintsOneLine(t *testing.T) {
 	}
 	require.Equal(t, 1, strings.Count(out.String(), "power it on now; then: ingot workflow powered-on node-1\n"), "%s", out)
 	require.Equal(t, 1, strings.Count(out.String(), "\n"))
+}
+
+// A machine is not installed again without confirmation while its disk may hold a system: a run that only writes a file leaves
+// the one that an earlier run has installed.
+func TestConfirmationOverASystem(t *testing.T) {
+	for name, c := range map[string]struct {
+		installed *inventory.Installed
+		says      string
+	}{
+		"nothing":           {nil, ""},
+		"wiped":             {&inventory.Installed{Run: "r1", Type: inventory.TypeDecommission, State: inventory.StateSuccess}, ""},
+		"a system":          {&inventory.Installed{Run: "r1", Image: "debian-12", State: inventory.StateSuccess}, "over debian-12, which run r1 has installed"},
+		"a file in it":      {&inventory.Installed{Run: "r2", Template: "motd", State: inventory.StateSuccess, NoSystem: true}, "r2 (motd), wrote no system"},
+		"a file, not whole": {&inventory.Installed{Run: "r2", Template: "motd", State: inventory.StateFailed, NoSystem: true}, "r2 (motd), wrote no system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl, _, _ := newCall(t.Context(), fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
+				require.NoError(t, json.NewEncoder(w).Encode(api.MachineView{Machine: inventory.Machine{Name: "node-1"}, Installed: c.installed}))
+			}))
+			err := confirmOverInstalled(cl, false, "node-1")
+			if c.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.says)
+			require.NoError(t, confirmOverInstalled(cl, true, "node-1"))
+		})
+	}
 }
 
 // A run that asks has one way to be ended.

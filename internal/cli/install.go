@@ -85,13 +85,17 @@ Without --wait, and after Ctrl-C, the run continues.`,
 	})
 }
 
-// confirmOverInstalled asks for confirmation before a machine that Ingot has installed is installed again.
+// confirmOverInstalled asks for confirmation before a machine whose disk may hold a system that Ingot has installed is installed.
 func confirmOverInstalled(c *call, yes bool, machine string) error {
 	a, err := get[api.MachineView](c, client.Path("machines", machine))
-	if err != nil || !a.Value.Installed.System() {
+	if err != nil || !a.Value.Installed.MayBeSystem() {
 		return err
 	}
 	m := a.Value
+	if m.Installed.NoSystem {
+		return c.confirm(yes, fmt.Sprintf("installs machine %s over what its disk holds; the last run that wrote to it, %s (%s), wrote no "+
+			"system, so an earlier one may still be there", m.Name, m.Installed.Run, m.Installed.Template), m.Name)
+	}
 	what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
 		m.Name, installedText(m.Installed), m.Installed.Run)
 	return c.confirm(yes, what, m.Name)

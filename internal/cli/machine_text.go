@@ -141,7 +141,7 @@ func installedText(i *inventory.Installed) string {
 	case i.System():
 		return what
 	case i.NoSystem:
-		return what + " (no system)"
+		return what + " (wrote no system)"
 	}
 	if i.Type == inventory.TypeDecommission {
 		what = "wiped"
