@@ -13,6 +13,7 @@ export function atStake(m: MachineView, disks: Disk[]): string {
   const kept = disks.filter((d) => d.written || !d.blank);
   if (kept.length > 0) return kept.map((d) => `${bytes(d.size)} ${d.serial || d.path}: ${d.written ? "written by Ingot" : (d.signatures ?? []).join(", ") || "not blank"}`).join("; ");
   if (m.installed && !m.installed.noSystem) return `${m.installed.image || m.installed.template || "a system"} is installed`;
+  if (m.installed) return `the last run${m.installed.template ? ` (${m.installed.template})` : ""} wrote no system, so an earlier one may still be there`;
   const w = m.workflow;
   return w && (w.type === undefined || w.type === "Provision" || w.type === "Reprovision") && w.state === "SUCCESS" && !w.noSystem ? `${w.image || w.template || "a system"} is installed` : "";
 }

@@ -152,6 +152,7 @@ test("what an installation would overwrite is named", () => {
   assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { type: "Inspect" }) }, []), "");
   assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { type: "Decommission" }) }, []), "");
   assert.equal(atStake({ ...m, workflow: run("done", "SUCCESS", { noSystem: true, template: "try" }) }, []), "");
+  assert.match(atStake({ ...m, installed: { template: "motd", noSystem: true } }, []), /\(motd\) wrote no system, so an earlier one may still be there/);
 });
 
 test("a machine that was decommissioned says what it is", () => {
