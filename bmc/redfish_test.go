@@ -2,9 +2,11 @@ package bmc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
@@ -207,6 +209,28 @@ func TestRedfishWithoutAnswerToLogIns(t *testing.T) {
 	_, err := b.State(t.Context(), b.bmc, password())
 	require.ErrorContains(t, err, "no session left: end sessions at the BMC, or wait until it does (SessionTimeout")
 	require.Equal(t, 1, b.service.Refused())
+}
+
+// TestRedfishNoSessionLeft: whatever status comes with it, the text of a full service is not taken for a wrong password.
+func TestRedfishNoSessionLeft(t *testing.T) {
+	q := httptest.NewRequest(http.MethodPost, "https://bmc/redfish/v1/SessionService/Sessions", http.NoBody)
+	for text, full := range map[string]bool{
+		"The session establishment failed due to the number of simultaneous sessions exceeding the limit of the implementation.": true,
+		"The maximum number of user sessions is reached.":                                                                        true, // Dell, RAC0218, with 503
+		"While attempting to establish a connection, the service was denied access.":                                             false,
+		"The maximum number of failed log-ins is reached.":                                                                       false,
+		"There is no valid session established with the implementation.":                                                         false,
+	} {
+		body, err := json.Marshal(map[string]any{"error": map[string]any{"@Message.ExtendedInfo": []any{map[string]string{"Message": text}}}})
+		require.NoError(t, err)
+		require.Equal(t, full, noSessionLeft(body), text)
+		if err := judgeStatus(q, http.StatusUnauthorized, body, true); full {
+			require.ErrorIs(t, err, inventory.ErrUnreachable, text)
+			require.ErrorContains(t, err, "no session left")
+		} else {
+			require.ErrorIs(t, err, inventory.ErrRefused, text)
+		}
+	}
 }
 
 // TestRedfishLeftovers: a new process deletes what a killed one left, but not the sessions of others.

@@ -238,10 +238,11 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	return fmt.Errorf("%s: %w", said, inventory.ErrUnsupported)
 }
 
-// noSessionLeft reports whether the answer to a log-in says that the service has no session left.
+// noSessionLeft reports whether the answer to a log-in says that the service has no session left: SessionLimitExceeded of
+// the registry Base, or RAC0218 of Dell's ("the maximum number of user sessions is reached").
 func noSessionLeft(body []byte) bool {
 	text := strings.ToLower(extendedMessage(body))
-	return strings.Contains(text, "session") && strings.Contains(text, "limit")
+	return strings.Contains(text, "session") && (strings.Contains(text, "limit") || strings.Contains(text, "maximum"))
 }
 
 // extendedMessage returns the messages of an error (DSP0266, section 8.6).
