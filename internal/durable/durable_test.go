@@ -27,7 +27,7 @@ func (file) ModTime() time.Time  { return time.Time{} }
 func (file) IsDir() bool         { return false }
 func (f file) Sys() any          { return &syscall.Stat_t{Uid: f.uid, Gid: f.gid} }
 
-// TestGivenByRoot: a Secret of Kubernetes may be read by the group of the pod, a credential of systemd by the user of the unit,
+// TestGivenByRoot (S64): a Secret of Kubernetes may be read by the group of the pod, a credential of systemd by the user of the unit,
 // and no more than that.
 func TestGivenByRoot(t *testing.T) {
 	groups := []int{65532}
