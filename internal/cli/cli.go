@@ -64,7 +64,7 @@ one that this host's configuration describes, or with --server or after
 Exit codes: 0 done, 1 failed, 2 wrong usage or invalid input, 3 not found,
 4 conflict with the present state or a running workflow, 5 the server or a part
 of it does not answer now, 6 another server works for the site, 7 with
---require-evidence: nothing shows that the installed system is up.`,
+--require-evidence: the evidence is weak, or nothing was installed.`,
 		Example: `  ingot init                                        # once: configuration, keys, token
   ingot serve                                       # the server
   ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24

@@ -404,6 +404,7 @@ func TestWaitRequiresEvidence(t *testing.T) {
 	err := waitForOperation(cl, "recover/x")
 	require.Equal(t, exitWeak, exitCode(commandError{err}), "%v", err)
 	require.ErrorContains(t, err, "run b of m-b")
+	require.ErrorContains(t, err, "run gone (its record was deleted)")
 	require.NotContains(t, err.Error(), "m-a")
 }
 

@@ -333,7 +333,8 @@ const requireEvidence = "require-evidence"
 
 // waitFlags is waitFlag, for a command whose run or operation installs machines.
 func waitFlags(cmd *cobra.Command) *bool {
-	cmd.Flags().Bool(requireEvidence, false, "with --wait: exit code 7 unless the installed system has shown that it is up")
+	cmd.Flags().
+		Bool(requireEvidence, false, "with --wait: exit code 7 if the evidence of the installed system is weak, or nothing was installed")
 	return waitFlag(cmd)
 }
 

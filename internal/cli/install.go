@@ -62,7 +62,7 @@ A machine that Ingot has installed already is installed again only after
 confirmation, or with --yes.
 
 With --wait the progress of the run is shown, and the exit code is its result. With
---require-evidence too, it is 7 if nothing shows that the installed system is up.
+--require-evidence too, it is 7 if the evidence is weak or nothing was installed.
 Without --wait, and after Ctrl-C, the run continues.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
   ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,

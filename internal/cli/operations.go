@@ -283,8 +283,8 @@ func (w *operationWatcher) look() (over bool, err error) {
 	return true, w.c.checkSteps(a.Value.Steps)
 }
 
-// checkSteps returns an error for the machines' runs that succeeded without evidence of the installed system. A run whose record
-// was deleted is left out.
+// checkSteps returns an error for the machines' runs that succeeded without evidence of the installed system, or whose record
+// was deleted.
 func (c *call) checkSteps(steps []inventory.OperationStep) error {
 	var weak weakError
 	for _, s := range steps {
@@ -294,6 +294,7 @@ func (c *call) checkSteps(steps []inventory.OperationStep) error {
 		a, err := getWithin[inventory.Workflow](c, client.Path("workflows", s.Run))
 		switch {
 		case errors.Is(err, inventory.ErrNotFound):
+			weak.runs = append(weak.runs, fmt.Sprintf("run %s (its record was deleted)", s.Run))
 		case err != nil:
 			return err
 		case a.Value.State == inventory.StateSuccess && !a.Value.Proven():
