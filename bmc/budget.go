@@ -70,7 +70,7 @@ func rest(count int) time.Duration {
 
 // admit waits until another session may be opened. For credentials that were refused
 // too often it returns inventory.ErrResting at once: another try could lock the user
-// out (security S29). Others are tried once; those of a success end all rests.
+// out (security S29). Other credentials are sent once, and a log-in that succeeds ends the rest of all.
 func (d *Driver) admit(ctx context.Context, t *target, machine, who string) error {
 	now := d.cfg.now()
 	if err := d.loadRefusals(ctx, t); err != nil {
@@ -81,10 +81,10 @@ func (d *Driver) admit(ctx context.Context, t *target, machine, who string) erro
 	}
 	r := t.refusals
 	// A clock that was set back must not make a rest longer.
-	if ended := r.Last.Add(rest(r.Count)); slices.Contains(r.Of, who) && !now.Before(r.Last) && now.Before(ended) {
+	if ended := r.Last.Add(rest(r.Count)); slices.Contains(r.Credentials, who) && !now.Before(r.Last) && now.Before(ended) {
 		name := cmp.Or(machine, "NAME")
-		return fmt.Errorf("the BMC has refused the log-in %d times in a row; so that it does not lock the user, these credentials are not "+
-			"sent again for %s: correct them (ingot machine push --replace), or after a correction at the BMC: ingot bmc check %s --retry: %w",
+		return fmt.Errorf("the BMC has refused the log-in %d times in a row; these credentials are not sent again for %s, so that it does not "+
+			"lock the user: correct them (ingot machine push --replace), or correct the BMC and run \"ingot bmc check %s --retry\": %w",
 			r.Count, ended.Sub(now).Round(time.Second), name, inventory.ErrResting)
 	}
 	rate := float64(d.cfg.PerMinute)
@@ -127,9 +127,9 @@ func (d *Driver) settle(ctx context.Context, t *target, err error) {
 	r := t.refusals
 	switch {
 	case errors.Is(err, inventory.ErrRefused) && !errors.Is(err, errUntrusted):
-		of := append(slices.DeleteFunc(slices.Clone(r.Of), func(who string) bool { return who == t.who }), t.who)
+		of := append(slices.DeleteFunc(slices.Clone(r.Credentials), func(who string) bool { return who == t.who }), t.who)
 		of = of[max(0, len(of)-maxCredentials):]
-		d.putRefusals(ctx, t, inventory.BMCRefusals{Count: r.Count + 1, Last: d.cfg.now(), Of: of})
+		d.putRefusals(ctx, t, inventory.BMCRefusals{Count: r.Count + 1, Last: d.cfg.now(), Credentials: of})
 	case err == nil && r.Count > 0:
 		d.putRefusals(ctx, t, inventory.BMCRefusals{})
 	}
@@ -150,7 +150,7 @@ func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
 		return err
 	}
 	r := t.refusals
-	r.Of = nil
+	r.Credentials = nil
 	d.putRefusals(ctx, t, r)
 	return nil
 }

@@ -12,6 +12,6 @@ var ErrResting = fmt.Errorf("not tried again yet: %w", ErrRefused)
 type BMCRefusals struct {
 	Count int
 	Last  time.Time
-	// Of are keyed digests of the credentials that it refused last.
-	Of []string
+	// Credentials are keyed digests of those that it refused last.
+	Credentials []string
 }

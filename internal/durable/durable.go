@@ -59,7 +59,7 @@ func ReadPrivate(path string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxPrivate+1))
 	if len(text) > maxPrivate {
-		return nil, fmt.Errorf("%s holds more than %d KiB, which no file of a secret does", path, maxPrivate>>10)
+		return nil, fmt.Errorf("%s holds more than %d KiB: give a file that holds the secret alone", path, maxPrivate>>10)
 	}
 	return text, err
 }

@@ -21,7 +21,7 @@ func (s *Store) BMCRefusals(ctx context.Context, address string) (inventory.BMCR
 	if row, err = optional(row, err); err != nil || row.Count == 0 {
 		return inventory.BMCRefusals{}, wrap(err, "reading the refusals of BMC %s", address)
 	}
-	return inventory.BMCRefusals{Count: row.Count, Last: time.Unix(0, row.Last), Of: strings.Fields(row.Credentials)}, nil
+	return inventory.BMCRefusals{Count: row.Count, Last: time.Unix(0, row.Last), Credentials: strings.Fields(row.Credentials)}, nil
 }
 
 // PutBMCRefusals replaces the refusals of the BMC at address. A count of 0 removes them.
@@ -32,6 +32,6 @@ func (s *Store) PutBMCRefusals(ctx context.Context, address string, r inventory.
 		}
 		return do(ctx, tx, `INSERT INTO bmc_refusal (address, count, last, credentials) VALUES (?, ?, ?, ?)
 			ON CONFLICT (address) DO UPDATE SET count = excluded.count, last = excluded.last, credentials = excluded.credentials`,
-			address, r.Count, nanos(r.Last), strings.Join(r.Of, " "))
+			address, r.Count, nanos(r.Last), strings.Join(r.Credentials, " "))
 	})
 }

@@ -17,7 +17,7 @@ func TestS29BMCRefusals(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, none)
 	for n := range 3 {
-		r := inventory.BMCRefusals{Count: n, Last: time.Unix(1_700_000_000, int64(n)), Of: []string{"aa", "bb"}}
+		r := inventory.BMCRefusals{Count: n, Last: time.Unix(1_700_000_000, int64(n)), Credentials: []string{"aa", "bb"}}
 		require.NoError(t, s.PutBMCRefusals(ctx, "10.0.9.1:443", r))
 		got, err := s.BMCRefusals(ctx, "10.0.9.1:443")
 		require.NoError(t, err)
