@@ -91,8 +91,8 @@ func Native(image string) (string, bool) {
 	return name, true
 }
 
-// Foreign returns the reason why an image that is named like a native action is none, "" for all others: in a public
-// registry, it is not the publisher's.
+// Foreign returns why an image that has the name of a native action is not that action: it is in a public registry, under
+// a path that is not the publisher's. For all other images, it returns "".
 func Foreign(image string) string {
 	r := parseImage(image)
 	name, ok := nameOf[r.name]
@@ -106,16 +106,17 @@ func Foreign(image string) string {
 func (r imageReference) foreign(name string) string {
 	if r.host == "" {
 		return fmt.Sprintf(
-			"it is not %s: without a registry's host it is an image of docker.io, which is public, and %s is not the publisher's there",
+			"it is not the agent's %s: without a registry's host it is an image of docker.io, a public registry, where %s is not the publisher's",
 			name,
 			r.before+r.repository,
 		)
 	}
-	return fmt.Sprintf("it is not %s: %s is a public registry, and %s there is not the publisher's", name, r.host,
+	return fmt.Sprintf("it is not the agent's %s: in the public registry %s, %s is not the publisher's", name, r.host,
 		cmp.Or(r.before+r.repository, r.name))
 }
 
-// Mirror returns the host of the registry of a native action if that is taken for a mirror of the publisher's, or "".
+// Mirror returns the registry's host in the reference of a native action if that registry counts as a mirror of the
+// publisher's; otherwise "".
 func Mirror(image string) string {
 	r := parseImage(image)
 	if _, ok := nameOf[r.name]; !ok || r.host == "" || publicRegistry(r.host) != "" {

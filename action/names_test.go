@@ -68,7 +68,7 @@ func TestImagesOfOthersAreNoActions(t *testing.T) {
 		require.ErrorContains(t, err, "not the publisher's", image)
 	}
 	require.ErrorContains(t, Check(WaitDaemon, map[string]string{InnerImageVariable: "docker.io/acme/tinkerbell-actions/reboot"}),
-		"docker.io is a public registry, and acme/tinkerbell-actions/ there is not the publisher's; give reboot alone")
+		"in the public registry docker.io, acme/tinkerbell-actions/ is not the publisher's; give reboot alone")
 
 	for image, host := range map[string]string{
 		"registry.example.org:5000/site/tinkerbell-actions/rootio:v1@sha256:00": "registry.example.org",

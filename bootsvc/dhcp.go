@@ -312,7 +312,7 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// near reports whether a is on the link of the reservation: in its subnet, or its router, which need not be in it.
+// near reports whether a is in the reservation's subnet, or is the reservation's router, which may be outside.
 func (e *exchange) near(a netip.Addr) bool {
 	return e.subnet.Contains(a) || a.IsValid() && a == e.decision.Interface.Gateway
 }

@@ -361,8 +361,8 @@ func (s *Server) decideGuestOf(name string, g *guests, r Request) (d Decision, o
 }
 
 // Guest reports whether a MAC is that of an unknown machine which has this address for its
-// discovery. Beside another DHCP server it prolongs the discovery, because DHCP of the agent is not seen, and
-// begins it again if an earlier process can have begun it.
+// discovery. Beside another DHCP server it prolongs the discovery, because DHCP of the agent is not seen. For
+// guestLease after the server's start, it also admits a machine there whose loader an earlier process has served.
 func (s *Server) Guest(ctx context.Context, mac string, a netip.Addr) bool {
 	for _, g := range s.guests {
 		_, x, ok := g.find(mac, netip.Addr{}, s.now())

@@ -135,8 +135,8 @@ var metadataAddress = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 
 // routes adds option 121 with the route to the metadata address. A client that
 // knows option 121 ignores option 3 (RFC 3442), so the default route is
-// repeated. A router outside of the reservation's subnet gets a route of its
-// own first, with the router 0.0.0.0: it is on the link.
+// repeated. A router outside of the reservation's subnet first gets a host
+// route with the router 0.0.0.0, which means on the link.
 func (s *Server) routes(r *dhcpv4.DHCPv4, e *exchange) {
 	var b []byte
 	addHost := func(host, via netip.Addr) { b = append(append(append(b, 32), host.AsSlice()...), via.AsSlice()...) }

@@ -227,8 +227,8 @@ func (c networkCheck) route(field string, l SystemLink, r SystemRoute) {
 		c.Add(field+".via", "give the router's address", "%s is an address of %s itself", r.Via, l.Name)
 	case l.RouterOnLink(r) || l.DHCP4 && r.Via.Is4() || slices.ContainsFunc(l.Addresses, near):
 	default:
-		c.Add(field+".via", "give a router in a network of this link, the link an address in the router's network, or the route onLink: true "+
-			"if the router is on the link all the same", "the router %s is in no network of %s", r.Via, l.Name)
+		c.Add(field+".via", "give a router in a network of this link, or an address in the router's network; or set onLink: true if the machine "+
+			"reaches the router without another router", "the router %s is in no network of %s", r.Via, l.Name)
 	}
 	if r.Metric < 0 {
 		c.Add(field+".metric", "use 0 or more", "invalid metric %d", r.Metric)

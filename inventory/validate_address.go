@@ -12,7 +12,7 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	if !a.IsValid() {
 		for what, given := range map[string]bool{"netmask": i.Netmask != "", "gateway": i.Gateway.IsValid(), "onLink": i.OnLink} {
 			if given {
-				ps.Add(field+"."+what, "add address", "there is a %s without an address", what)
+				ps.Add(field+"."+what, "add address, or leave it out", "it is given without an address")
 			}
 		}
 		return
@@ -45,7 +45,7 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	switch g := i.Gateway; {
 	case !g.IsValid():
 		if i.OnLink {
-			ps.Add(field+".onLink", "add gateway, or leave it out", "there is no gateway that could be on the link")
+			ps.Add(field+".onLink", "add gateway, or leave it out", "it is given without a gateway")
 		}
 	case !g.Is4() || g.IsUnspecified() || g.IsMulticast() || g.IsLoopback():
 		ps.Add(field+".gateway", "give an IPv4 address here, and a router of IPv6 as a route of network",
@@ -53,8 +53,8 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	case g == a:
 		ps.Add(field+".gateway", "give the router's address, or leave it out", "%s is the machine's own address", g)
 	case !subnet.Contains(g) && !i.RouterOnLink():
-		ps.Add(field+".gateway", "give a router in the same subnet, or leave it out; a router that is on the link all the same needs "+
-			"onLink: true, or the netmask 255.255.255.255", "%s lies outside %s", g, subnet)
+		ps.Add(field+".gateway", "give a router in the same subnet, or leave it out; for a router outside that the machine reaches "+
+			"without another router, set onLink: true or the netmask 255.255.255.255", "%s lies outside %s", g, subnet)
 	}
 }
 

@@ -47,8 +47,8 @@ type Template struct {
 	Keys []string
 	// Notes are about variables that are set but never read.
 	Notes inventory.Problems
-	// Unplannable are problems that end each run in its plan. The template may be stored with them, because it is the server
-	// that has to get something, such as an image.
+	// Unplannable are problems that end each run in its plan. The template may be stored with them: adding something to the
+	// server, such as an image, solves them.
 	Unplannable inventory.Problems
 }
 

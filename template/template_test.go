@@ -179,12 +179,12 @@ func TestProblems(t *testing.T) {
 		},
 		"another's": {
 			src: frame + "      - {name: a, image: acme/tinkerbell-actions/rootio:v1}\n",
-			want: `t:7: tasks[0].actions[0].image: "acme/tinkerbell-actions/rootio:v1": it is not rootio: without a registry's host it is an ` +
-				"image of docker.io, which is public, and acme/tinkerbell-actions/ is not the publisher's there (write the name alone for the agent's own action",
+			want: `t:7: tasks[0].actions[0].image: "acme/tinkerbell-actions/rootio:v1": it is not the agent's rootio: without a registry's host it is an ` +
+				"image of docker.io, a public registry, where acme/tinkerbell-actions/ is not the publisher's (write the name alone for the agent's own action",
 		},
 		"another's handler": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [quay.io/acme/tinkerbell-actions/wipe]}\n",
-			want: "quay.io is a public registry, and acme/tinkerbell-actions/ there is not the publisher's",
+			want: "in the public registry quay.io, acme/tinkerbell-actions/ is not the publisher's",
 		},
 		"look-alike": {src: frame + "      - {name: a, image: evil.example.org/x/image2disk}\n", want: "names no action"},
 		"leaves first": {

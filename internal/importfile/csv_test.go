@@ -203,8 +203,8 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:6: labels: is not key=value (write type=cp|rack=a1)",
 		"f:6: labels: the key is given twice (keep one of the two)",
 		"f:6: disk: invalid device path (give a path such as /dev/sda)",
-		"f:6: gateway: 10.0.1.1 lies outside 10.0.0.0/24 (give a router in the same subnet, or leave it out; a router that is on the link " +
-			"all the same needs onLink: true, or the netmask 255.255.255.255)",
+		"f:6: gateway: 10.0.1.1 lies outside 10.0.0.0/24 (give a router in the same subnet, or leave it out; for a router outside that " +
+			"the machine reaches without another router, set onLink: true or the netmask 255.255.255.255)",
 		"f:6: labels: invalid label name (use name or domain/name, of letters, digits, - _ and .)",
 		"f:7: failure_domain: it becomes the label failure-domain, which the column labels sets to another value (give it in one of the two columns)",
 		"f:7: disk_selector: serial is set to another value by another column (give it in one of the two columns)",
