@@ -200,7 +200,7 @@ var about = map[strike]string{
 	busyRedfish:      "the Redfish service answers 503 to three requests",
 	fullRedfish:      "the Redfish service answers 503 to new sessions, until three requests came",
 	muteRedfish:      "the Redfish service carries out two writes and closes the connection without an answer",
-	clockBack:        "the server's clock is set back by an hour",
+	clockBack:        "the server's clock is set back by two minutes; Temporal's timers stop for so long",
 	replaceImage:     "the image's name is given to another file",
 	pushMachine:      "the machine's document is pushed with another disk",
 	cancelAndKill:    "the run is cancelled and `ingot serve` killed; the machine is then installed by another run",
@@ -250,6 +250,10 @@ const (
 	oneReady = 25 * time.Minute // an installed system was lost without a sign
 )
 
+// lostBoot is the expected end where firmware or a loader has given up without a sign. The second boot is a warm reset: a
+// machine that is back before its boot is allowed gets the first boot's claim, and restarts once more by itself.
+var lostBoot = right(2).bound(oneBoot).reset()
+
 // bound sets the maximum time.
 func (e expected) bound(d time.Duration) expected { e.within = d; return e }
 
@@ -295,7 +299,7 @@ var expectations = map[strike]row{
 	fillDisk:     all(right(1)),
 	// A loader without a script gives up: that boot is lost. From disarm on, no image is needed.
 	cutImages: all(right(1)).
-		but(right(2).bound(oneBoot), inventory.PhaseLoader, inventory.PhaseAgent).
+		but(lostBoot, inventory.PhaseLoader, inventory.PhaseAgent).
 		but(right(1).maybe(), inventory.PhasePower, inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 	// The machine of a lost agent is switched off before another agent writes. After disarm
 	// the machine's own reboot starts the installed system. Its kernel's panic is a reset.
@@ -307,12 +311,12 @@ var expectations = map[strike]row{
 	// A machine that lost its power is switched on once more.
 	cutPower: all(right(2)).
 		but(right(1), inventory.PhasePlan, inventory.PhaseArm, inventory.PhasePower).
-		but(right(2).bound(oneBoot), inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent).
+		but(lostBoot, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent).
 		but(right(2).bound(oneReady), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 	// After the power-on, the run does not need the BMC any more.
 	cutBMC: bmcAway,
 	// A lost boot needs a second one.
-	cutLink: all(right(2).bound(oneBoot)).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
+	cutLink: all(lostBoot).but(right(1), inventory.PhaseDisarm, inventory.PhaseReboot, inventory.PhaseReady),
 
 	// An agent that may still be writing is switched off before another one writes.
 	frozenServe: {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1), inventory.PhaseReady: right(1)},
@@ -338,7 +342,7 @@ var expectations = map[strike]row{
 	serveAndBMC:     {inventory.PhasePower: right(1)},
 	serveAndAgent:   {inventory.PhaseAction: right(2).reset()},
 	serveAndDisk:    {inventory.PhaseAction: right(1)},
-	temporalAndLink: {inventory.PhaseDHCP: right(2).bound(oneBoot), inventory.PhaseAction: right(2)},
+	temporalAndLink: {inventory.PhaseDHCP: lostBoot, inventory.PhaseAction: right(2)},
 	serveAndPower:   {inventory.PhaseAction: right(2)},
 	temporalAndLock: {inventory.PhaseAction: right(1)},
 	longOutage: {
@@ -349,7 +353,10 @@ var expectations = map[strike]row{
 	busyRedfish:  {inventory.PhasePower: right(1)},
 	fullRedfish:  {inventory.PhasePower: right(1)},
 	muteRedfish:  {inventory.PhasePower: right(1)},
-	clockBack:    {inventory.PhaseDHCP: right(1), inventory.PhaseAction: right(1), inventory.PhaseReady: right(1)},
+	clockBack: {
+		inventory.PhaseDHCP: right(1).bound(promptly + setBack), inventory.PhaseAction: right(1).bound(promptly + setBack),
+		inventory.PhaseReady: right(1).bound(promptly + setBack),
+	},
 
 	replaceImage:  {inventory.PhaseAction: right(1)},
 	pushMachine:   {inventory.PhaseAction: right(1)},
@@ -360,7 +367,7 @@ var expectations = map[strike]row{
 	agentAgain: {inventory.PhaseAction: right(2).reset()},
 
 	serveRetiring:    {inventory.PhaseDHCP: right(1), inventory.PhaseAgent: right(1)},
-	powerRetiring:    {inventory.PhaseDHCP: right(2).bound(oneBoot)},
+	powerRetiring:    {inventory.PhaseDHCP: lostBoot},
 	agentRetiring:    {inventory.PhaseAgent: right(2).reset()},
 	temporalRetiring: {inventory.PhasePower: right(1), inventory.PhaseAgent: right(1)},
 

@@ -991,6 +991,11 @@ func (c *chaos) ends(ctx context.Context, cells []*cell, heal func() error) {
 		}
 	}
 	wg.Wait()
+	for _, x := range cells { // some faults know only at their end
+		if x.err == nil && !x.felt && !x.want.unfelt {
+			x.err = fmt.Errorf("%s: the run did not meet the fault", x)
+		}
+	}
 }
 
 // keepCell records what is known of a failed cell at once, because much of it is gone later.
