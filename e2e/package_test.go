@@ -79,17 +79,28 @@ func (h host) follow(ctx context.Context, machine string, see func(w inventory.W
 	}
 }
 
-// packages makes the Debian packages of the baseline's programs and of this build's, both by the packaging of this commit.
+// pack makes the Debian package of the programs in bin, by the packaging of this commit. suffix is added to the version of
+// the commit.
+func pack(t *testing.T, dir, bin, commit, suffix string) string {
+	t.Helper()
+	version, seconds, _ := strings.Cut(command(t, "deploy/release/version.sh", commit), " ")
+	return filepath.Base(command(t, "deploy/release/package.sh", bin, version+suffix, seconds, dir))
+}
+
+// command runs a command in the repository and returns its output.
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), name, args...)
+	c.Dir = ".."
+	c.Stderr = testWriter{t}
+	out, err := c.Output()
+	require.NoError(t, err, "%s %v: %s", name, args, out)
+	return strings.TrimSpace(string(out))
+}
+
+// packages makes the Debian packages of the baseline's programs and of this build's.
 func packages(t *testing.T, dir string) (older, newer string) {
 	t.Helper()
-	command := func(name string, args ...string) string {
-		c := exec.CommandContext(t.Context(), name, args...)
-		c.Dir = ".."
-		c.Stderr = testWriter{t}
-		out, err := c.Output()
-		require.NoError(t, err, "%s %v: %s", name, args, out)
-		return strings.TrimSpace(string(out))
-	}
 	baseline := filepath.Join(t.TempDir(), "bin")
 	require.NoError(t, os.Mkdir(baseline, 0o755))
 	for _, name := range []string{"ingot", "worker-agent"} {
@@ -98,16 +109,12 @@ func packages(t *testing.T, dir string) (older, newer string) {
 	loaders, err := filepath.Abs("../bin/ipxe")
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(loaders, filepath.Join(baseline, "ipxe")))
-	command("deploy/agentos/build.sh", filepath.Join(baseline, "agentos"), filepath.Join(baseline, "worker-agent"))
+	command(t, "deploy/agentos/build.sh", filepath.Join(baseline, "agentos"), filepath.Join(baseline, "worker-agent"))
 
 	commit, err := os.ReadFile("baseline")
 	require.NoError(t, err)
-	pack := func(bin, commit, suffix string) string {
-		version, seconds, _ := strings.Cut(command("deploy/release/version.sh", commit), " ")
-		return filepath.Base(command("deploy/release/package.sh", bin, version+suffix, seconds, dir))
-	}
 	// The suffix makes this build newer where the baseline is the same commit.
-	return pack(baseline, strings.TrimSpace(string(commit)), ""), pack("bin", "HEAD", "-next")
+	return pack(t, dir, baseline, strings.TrimSpace(string(commit)), ""), pack(t, dir, "bin", "HEAD", "-next")
 }
 
 // The baseline's programs do not report that they are ready, as its own unit knows: dropIn has its type.
@@ -207,6 +214,48 @@ func TestPackage(t *testing.T) {
 	h.must(ctx, "test -e /var/lib/ingot/ingot.db && test -e /etc/ingot/keys.json && ! pgrep -u ingot && ! test -e /usr/bin/ingot")
 	h.must(ctx, "dpkg -P ingot")
 	h.must(ctx, "! ls -d /var/lib/ingot /etc/ingot /etc/default/ingot /usr/share/ingot && ! systemctl cat ingot")
+}
+
+// TestNewcomer follows install.md from the package to the first machine: init by Enter, then its commands with an image from a
+// file. The machine is ready at the end.
+func TestNewcomer(t *testing.T) {
+	if !*full {
+		t.Skip("the long form: make e2e FULL=1")
+	}
+	needLab(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
+	defer cancel()
+	files := t.TempDir()
+	deb := pack(t, files, "bin", "HEAD", "")
+	sim, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	copyFile(t, sim.Zst, filepath.Join(files, "sim.raw.zst"))
+	image, err := lab.HostImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	l, err := lab.New(ctx, lab.Options{Dir: keepDir(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	m, err := l.Machine(ctx, lab.Spec{Name: "node-1", Firmware: lab.Simulated, Agent: "../bin/worker-agent"})
+	require.NoError(t, err)
+	guest, err := l.ServerHost(ctx, image, files)
+	require.NoError(t, err)
+	h := host{guest, t}
+
+	h.must(ctx, "dpkg -i /media/"+deb)
+	out := h.must(ctx, "printf '\\n' | script -qec 'ingot init' /dev/null")
+	require.Contains(t, out, "Enter for eth0")
+	out = h.must(ctx, "ingot doctor; systemctl start ingot")
+	require.NotContains(t, out, "DHCP stays off")
+	h.ready(ctx)
+	b := m.BMC()
+	h.must(ctx, "umask 077; echo "+b.Password+" > /root/bmc && echo 'ssh-ed25519 AAAA newcomer' > /root/key.pub")
+	h.must(ctx, fmt.Sprintf("ingot machine add node-1 --mac %s --address 10.10.20.111/24 --gateway %s --nameserver %s "+
+		"--ssh-key /root/key.pub --bmc ipmi://%s@%s --cipher %d --bmc-password-file /root/bmc",
+		m.Spec().MAC, lab.DirectGateway, lab.DirectGateway, b.User, b.Address, lab.BMCCipher))
+	h.must(ctx, "ingot image add sim /media/sim.raw.zst")
+	h.must(ctx, "ingot machine provision node-1 --image sim --wait --require-evidence")
+	require.Equal(t, inventory.StateSuccess, h.workflow(ctx, "node-1").State)
+	require.Equal(t, []int{1, 1, 1}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "power-ons, writers, reboots")
 }
 
 // The backup that install.md makes before an upgrade.
