@@ -100,10 +100,16 @@ func filePath(env map[string]string, name string) error {
 // vfatRefuses are the characters that a name on FAT cannot have, beside control characters.
 const vfatRefuses = `*?<>|":\`
 
+// maxPath is PATH_MAX of Linux: the bytes of a path with the zero byte at its end.
+const maxPath = 4096
+
 // pathProblem returns why no file system takes a file of that path; "" if one does. FS_TYPE of env, if it is set, is the file
 // system.
 func pathProblem(p string, env map[string]string) string {
 	vfat := env[FileSystemVariable] == "vfat"
+	if len(p) >= maxPath {
+		return fmt.Sprintf("it has %d bytes, and Linux takes up to %d", len(p), maxPath-1)
+	}
 	for _, name := range strings.Split(path.Clean(p), "/") {
 		switch {
 		case strings.ContainsRune(name, 0):

@@ -38,9 +38,9 @@ var repositories = []struct {
 
 // publicRegistries are registries where anyone can publish. Each stands for the hosts below it, too.
 var publicRegistries = []string{
-	"cgr.dev", "codeberg.org", "docker.io", "gcr.io", "ghcr.io", "mcr.microsoft.com", "nvcr.io", "pkg.dev", "public.ecr.aws",
-	"quay.io", "registry.access.redhat.com", "registry.gitlab.com", "registry.hub.docker.com", "registry.k8s.io", "registry.redhat.io",
-	"ttl.sh",
+	"cgr.dev", "codeberg.org", "containers.pkg.github.com", "docker.io", "docker.pkg.github.com", "gcr.io", "ghcr.io",
+	"mcr.microsoft.com", "nvcr.io", "pkg.dev", "public.ecr.aws", "quay.io", "registry.access.redhat.com", "registry.gitlab.com",
+	"registry.hub.docker.com", "registry.k8s.io", "registry.redhat.io", "ttl.sh",
 }
 
 // PublicRegistries returns the registries where only publishers' repositories hold native actions. A host below one of them

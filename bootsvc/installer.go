@@ -103,7 +103,7 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 		if err != nil {
 			return "", err
 		}
-		if why := inventory.ParameterProblem(a); why != "" { // a may name a capability: it is not shown
+		if why := inventory.InstallerParameterProblem(a); why != "" { // a may name a capability: it is not shown
 			return "", fmt.Errorf("a kernel parameter of the installer of machine %s %s: %w", m.Name, why, inventory.ErrInvalid)
 		}
 		args = append(args, a)

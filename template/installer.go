@@ -229,7 +229,7 @@ func (c *checker) parameter(path, a string) {
 	if c.open(a) {
 		return
 	}
-	if why := inventory.ParameterProblem(a); why != "" {
+	if why := inventory.InstallerParameterProblem(a); why != "" {
 		c.add(path, "write one parameter per entry, as the kernel reads it, or leave it out", "%q %s", a, why)
 	}
 }

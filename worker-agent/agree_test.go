@@ -237,6 +237,7 @@ func TestPlanRefusesValuesThatTheAgentRefuses(t *testing.T) {
 		{action.Wipe, map[string]string{"DEST_DISK": "/dev/sda2"}, "wipe takes a whole disk, not partition 2"},
 		{action.WriteFile, map[string]string{"DEST_PATH": "/a\x00b"}, "zero byte"},
 		{action.WriteFile, map[string]string{"DEST_PATH": "/" + long}, "256 bytes"},
+		{action.WriteFile, map[string]string{"DEST_PATH": strings.Repeat("/n", 2100)}, "Linux takes up to 4095"},
 		{action.WriteFile, map[string]string{"FS_TYPE": "vfat", "UID": "1000"}, "vfat has no owners"},
 		{action.WriteFile, map[string]string{"FS_TYPE": "vfat", "DEST_PATH": "/a:b"}, "vfat takes no name"},
 		{action.WriteFile, map[string]string{"DEST_DISK": "/dev/sda1", "PARTITION": "2"}, "names a partition already"},

@@ -298,7 +298,11 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 func (f bmcFlags) readPassword(c *call, b *inventory.BMC) (inventory.Secret, error) {
 	if f.passwordFile != "" {
 		text, err := readSecret(c.Command, f.passwordFile)
-		return inventory.NewSecret(string(bytes.TrimRight(text, "\r\n"))), err
+		text = bytes.TrimRight(text, "\r\n")
+		if err == nil && len(text) == 0 {
+			err = usage("%s is empty: write the BMC's password into it", f.passwordFile)
+		}
+		return inventory.NewSecret(string(text)), err
 	}
 	if v, ok := os.LookupEnv("INGOT_BMC_PASSWORD"); ok {
 		return inventory.NewSecret(v), nil

@@ -55,7 +55,8 @@ func ReadPrivate(path string) ([]byte, error) {
 		return nil, err
 	}
 	if mode := st.Mode().Perm(); st.Mode().IsRegular() && mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
-		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s", mode, path)
+		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s; a mounted secret gets mode 0400 where it is mounted",
+			mode, path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxPrivate+1))
 	if len(text) > maxPrivate {
