@@ -1,7 +1,9 @@
 package workflows_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -237,11 +239,22 @@ func historyOf(ctx context.Context, t *testing.T, c client.Client, id, run strin
 	return h
 }
 
+// save writes a history with one event a line.
 func save(t *testing.T, name string, h *history.History) {
 	t.Helper()
-	b, err := protojson.MarshalOptions{Indent: " "}.Marshal(h)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join("testdata", "histories", name+".json"), append(b, '\n'), 0o644))
+	var b bytes.Buffer
+	b.WriteString("{\"events\":[")
+	for i, e := range h.Events {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('\n')
+		line, err := protojson.Marshal(e)
+		require.NoError(t, err)
+		require.NoError(t, json.Compact(&b, line)) // protojson adds spaces at random
+	}
+	b.WriteString("\n]}\n")
+	require.NoError(t, os.WriteFile(filepath.Join("testdata", "histories", name+".json"), b.Bytes(), 0o644))
 }
 
 func (s *script) work(t *testing.T) (stop func()) {
