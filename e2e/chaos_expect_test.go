@@ -202,7 +202,7 @@ var about = map[strike]string{
 	muteRedfish:      "the Redfish service carries out two writes and closes the connection without an answer",
 	clockBack:        "the server's clock is set back by two minutes; Temporal's timers stop for so long",
 	replaceImage:     "the image's name is given to another file",
-	pushMachine:      "the machine's document is pushed with another disk",
+	pushMachine:      "the machine's document is pushed with another disk, which is refused, and with a label",
 	cancelAndKill:    "the run is cancelled and `ingot serve` killed; the machine is then installed by another run",
 	serveAgain:       "as ingot serve, in a run that installs the machine again",
 	powerAgain:       "as agent's machine, in a run that installs the machine again",

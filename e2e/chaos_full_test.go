@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -187,10 +188,17 @@ func (c *chaos) causeRare(
 			return err
 		}, nil
 	case pushMachine:
-		// Whether it is refused or stored: the run goes on with the disk that it has bound.
-		_, err := c.CLI(ctx, "machine", "set", x.m.Name(), "diskSelector.serial="+x.decoy())
-		c.t.Logf("%s: %v", x, err)
-		return atOnce, nil
+		// Another disk is refused while the run is open; what the run does not rely on is stored.
+		push := func(field string, value any) error {
+			doc := maps.Clone(x.doc)
+			doc[field] = value
+			return c.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}, "replace": true}, nil)
+		}
+		err := push("diskSelector", map[string]any{"serial": x.decoy()})
+		if err == nil || !strings.Contains(err.Error(), "is open") {
+			return nil, fmt.Errorf("another disk during the run was not refused: %w", err)
+		}
+		return atOnce, push("labels", map[string]any{"pushed": "yes"})
 	case cancelAndKill:
 		if err := c.REST(ctx, http.MethodPost, "/v1/workflows/"+x.run+"/cancel", nil, nil); err != nil {
 			return none, err

@@ -109,6 +109,7 @@ type cell struct {
 
 	c          *chaos
 	m          *lab.Machine
+	doc        map[string]any // of the machine, as it was added
 	run        string
 	runs       int    // runs that were started until the phase was caught
 	unfinished int    // those that were cancelled
@@ -174,6 +175,7 @@ func (x *cell) add(ctx context.Context) error {
 	}
 	var err error
 	x.m, err = x.c.Add(ctx, spec, func(doc map[string]any) {
+		x.doc = doc
 		doc["image"], doc["template"] = image, "chaos"
 		doc["diskSelector"] = map[string]any{"serial": "DISK-" + x.name()}
 		if x.c.otherDHCP {
