@@ -79,7 +79,7 @@ var smallPackages = map[string]string{
 	"internal/keptsocket/manager": "the other side of keptsocket, for tests",
 	"internal/listener":           "TLS and limits of a listener",
 	"internal/machinefile":        "the document of a machine",
-	"internal/memlimit":           "to be judged: prevents that a container is killed",
+	"internal/memlimit":           "keeps Temporal below the memory of its container",
 	"internal/payloadcodec":       "what the histories hold is sealed here",
 	"internal/pcap":               "one file format",
 	"internal/plaintext":          "a leaf that the agent imports, too",

@@ -186,7 +186,7 @@ func publicRegistry(host string) string {
 func parseImage(image string) (r imageReference) {
 	path, _, _ := strings.Cut(image, "@")
 	if strings.Contains(path, "//") {
-		return imageReference{name: image} // a URL, which is no image reference
+		return imageReference{name: image} // a URL
 	}
 	slash := strings.LastIndexByte(path, '/')
 	if colon := strings.LastIndexByte(path, ':'); colon > slash {

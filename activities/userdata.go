@@ -51,7 +51,7 @@ func refers(x action.Action, ref string) bool {
 const resolvedText = "http://192.0.2.1/x"
 
 // checkResolved refuses actions that the agent would refuse once user data and vendor data are filled in: a list of files that
-// is no JSON any more, or a command or a handler with bytes that are not UTF-8. A variable of the environment may hold any bytes.
+// is not valid JSON any more, or a command or a handler with bytes that are not UTF-8. A variable of the environment may hold any bytes.
 func (a *Activities) checkResolved(ctx context.Context, machine string, actions []action.Action) error {
 	var problems inventory.Problems
 	for i, x := range actions {

@@ -198,7 +198,7 @@ var about = map[strike]string{
 	longOutage:       "`ingot serve` is killed, and started again after 16 minutes: longer than the window of a boot",
 	serveRedfish:     "as ingot serve, where the BMC speaks Redfish; no session is open at the end",
 	busyRedfish:      "the Redfish service answers 503 to three requests",
-	fullRedfish:      "the Redfish service answers 503 to new sessions, until three requests came",
+	fullRedfish:      "the Redfish service answers 503 to new sessions, until one was refused",
 	muteRedfish:      "the Redfish service carries out two writes and closes the connection without an answer",
 	clockBack:        "the server's clock is set back by two minutes; Temporal's timers stop for so long",
 	replaceImage:     "the image's name is given to another file",

@@ -164,11 +164,14 @@ func (c *chaos) causeRare(
 		f := map[strike]lab.RedfishFault{
 			busyRedfish: {Status: http.StatusServiceUnavailable},
 			fullRedfish: {Method: http.MethodPost, Path: "/redfish/v1/SessionService/Sessions", Status: http.StatusServiceUnavailable},
-			muteRedfish: {Method: http.MethodPost, Lose: true, Count: 2},
+			muteRedfish: {Method: http.MethodPost, Lose: true},
 		}[s]
+		enough := map[strike]int{busyRedfish: 3, fullRedfish: 1, muteRedfish: 2}[s]
+		before := r.Struck()
 		r.Pretend(f)
-		asked := r.Received()
-		return seen("three requests", func() error { r.Pretend(); return nil }, func() (bool, error) { return r.Received() >= asked+3, nil }), nil
+		return seen("requests that met the fault", func() error { r.Pretend(); return nil }, func() (bool, error) {
+			return r.Struck() >= before+enough, nil
+		}), nil
 	case clockBack:
 		return atOnce, c.guest.SetClock(ctx, time.Now().Add(-setBack))
 	case replaceImage:

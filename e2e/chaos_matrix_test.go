@@ -322,19 +322,10 @@ func worstOfCells(cells []*cell) *cell {
 	if len(cells) == 0 {
 		return nil
 	}
-	return slices.MaxFunc(cells, func(a, b *cell) int {
-		if d := cmp.Compare(btoi(a.err != nil), btoi(b.err != nil)); d != 0 {
-			return d
-		}
-		return cmp.Compare(a.took, b.took)
-	})
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
+	if i := slices.IndexFunc(cells, func(x *cell) bool { return x.err != nil }); i >= 0 {
+		return cells[i]
 	}
-	return 0
+	return slices.MaxFunc(cells, func(a, b *cell) int { return cmp.Compare(a.took, b.took) })
 }
 
 // report is docs/reliability.md.

@@ -90,6 +90,7 @@ type Redfish struct {
 	most     int // sessions at a time, since the last call of Sessions
 	calls    []string
 	received int // requests
+	struck   int // requests that a fault happened to
 	boot     redfishBoot
 	job      redfishBoot       // the boot override of the job
 	jobReads int               // reads until the job is done; 0 = no job
@@ -133,11 +134,11 @@ func (r *Redfish) Calls() []string {
 	return out
 }
 
-// Received returns how many requests have come.
-func (r *Redfish) Received() int {
+// Struck returns how many requests a simulated fault has happened to.
+func (r *Redfish) Struck() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.received
+	return r.struck
 }
 
 // Sessions returns the number of open sessions, and the most that were open at a time since the last
@@ -338,6 +339,7 @@ func (r *Redfish) fault(q *http.Request) RedfishFault {
 				r.faults[i].Count = -1 // used up
 			}
 		}
+		r.struck++
 		return f
 	}
 	return RedfishFault{}
