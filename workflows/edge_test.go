@@ -221,7 +221,7 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 func TestRetriedFailuresAreRecorded(t *testing.T) {
 	w := newWorld(t, nil)
 	troubles := activities.NewTroubles(time.Now)
-	workflows.Intercept(w.env, troubles)
+	w.env.Intercept(troubles)
 	const run = "default-test-run-id"
 	var seen [][]string
 	w.full = func() error {

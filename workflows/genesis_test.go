@@ -40,7 +40,7 @@ type house struct {
 	do    *activities.Activities
 	lab   genesis.Lab
 	suite testsuite.WorkflowTestSuite
-	env   *testsuite.TestWorkflowEnvironment
+	env   *workflows.Environment
 
 	mu        sync.Mutex
 	begun     time.Time
@@ -55,7 +55,7 @@ type house struct {
 	asks      map[string]string // machines whose run asks an operator first
 	events    map[string]func() // called when a thing is done, before it is recorded
 	runs      int
-	before    func(*testsuite.TestWorkflowEnvironment)                                           // called before each run
+	before    func(*workflows.Environment)                                                       // called before each run
 	said      []string                                                                           // by rows that wait
 	slow      time.Duration                                                                      // an installation
 	await     func(ctx context.Context, q activities.OutcomeRequest) (activities.Outcome, error) // instead of AwaitRun

@@ -30,7 +30,7 @@ func restoredAt(w *world, at int) *restored {
 		at:   at,
 		hold: activities.NewHold(inventory.Restore{Taken: w.env.Now(), Held: []inventory.HeldRun{{Run: "default-test-run-id"}}}),
 	}
-	workflows.Intercept(w.env, r)
+	w.env.Intercept(r)
 	return r
 }
 

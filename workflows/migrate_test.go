@@ -134,7 +134,7 @@ func (r *removal) relaySwitch(_ context.Context, q activities.RelaySwitchRequest
 func (r *removal) migrate(
 	t *testing.T,
 	answer func(q inventory.Question) string,
-	later func(env *testsuite.TestWorkflowEnvironment),
+	later func(env *Environment),
 ) error {
 	t.Helper()
 	r.book = &book{runs: map[string]inventory.Workflow{}}
@@ -314,7 +314,7 @@ func TestMigrateTakenBack(t *testing.T) {
 // the finished steps.
 func TestMigrateCancelled(t *testing.T) {
 	r := &removal{outcome: func(inventory.HandOver) string { return "" }}
-	err := r.migrate(t, nil, func(env *testsuite.TestWorkflowEnvironment) {
+	err := r.migrate(t, nil, func(env *Environment) {
 		var cancel func()
 		cancel = func() {
 			r.mu.Lock()

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.temporal.io/sdk/testsuite"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
@@ -39,10 +38,10 @@ func TestResetOfARecoveryInstallsNothingAgain(t *testing.T) {
 func TestResetOfAMigrationMovesNothingAgain(t *testing.T) {
 	r := &removal{outcome: moved}
 	var first *Tape
-	require.NoError(t, r.migrate(t, nil, func(env *testsuite.TestWorkflowEnvironment) { first = NewTape(env, "before") }))
+	require.NoError(t, r.migrate(t, nil, func(env *Environment) { first = NewTape(env, "before") }))
 	require.Greater(t, len(first.Ended), 10)
 	for to := range first.Ended {
-		require.NoError(t, r.migrate(t, nil, func(env *testsuite.TestWorkflowEnvironment) {
+		require.NoError(t, r.migrate(t, nil, func(env *Environment) {
 			NewTape(env, fmt.Sprint("after-", to)).ResetTo(first, to)
 		}))
 	}

@@ -108,7 +108,7 @@ type play struct {
 	*testing.T
 	*book
 	suite  testsuite.WorkflowTestSuite
-	env    *testsuite.TestWorkflowEnvironment
+	env    *Environment
 	said   []string // steps carried out, in order
 	answer func(q inventory.Question) string
 	// questions are the questions that were asked.
@@ -387,7 +387,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 // other run of the machine can start.
 func TestEndingRunIsAwaited(t *testing.T) {
 	p := newPlay(t)
-	Intercept(p.env, &existing{})
+	p.env.Intercept(&existing{})
 	p.answer = func(q inventory.Question) string { t.Error(q.Text); return Abort }
 	began := 0
 	p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in ProvisionInput) error {

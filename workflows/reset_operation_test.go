@@ -12,7 +12,6 @@ import (
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/interceptor"
-	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -170,7 +169,7 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	h := newHouse(t)
 	var first *workflows.Tape
 	var began time.Time
-	h.before = func(env *testsuite.TestWorkflowEnvironment) {
+	h.before = func(env *workflows.Environment) {
 		first, began = workflows.NewTape(env, "before"), env.Now()
 	}
 	_, err := h.run(workflows.GenesisInput{Name: "home"})
@@ -184,7 +183,7 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 	}
 	require.Len(t, points, 2+len(wantEffects)-1)
 	for _, to := range points {
-		h.before = func(env *testsuite.TestWorkflowEnvironment) {
+		h.before = func(env *workflows.Environment) {
 			env.SetStartTime(began) // a reset copies the start event
 			workflows.NewTape(env, fmt.Sprint("after-", to)).ResetTo(first, to)
 		}

@@ -7,7 +7,6 @@ import (
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/interceptor"
-	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/workflow"
 )
 
@@ -16,7 +15,7 @@ import (
 // reset.
 type Tape struct {
 	interceptor.WorkerInterceptorBase
-	env *testsuite.TestWorkflowEnvironment
+	env *Environment
 	run string
 
 	mu      sync.Mutex
@@ -46,9 +45,9 @@ type signal struct {
 }
 
 // NewTape returns the tape of the next run in env.
-func NewTape(env *testsuite.TestWorkflowEnvironment, run string) *Tape {
+func NewTape(env *Environment, run string) *Tape {
 	t := &Tape{env: env, run: run, begun: map[string]int{}, keys: map[string]string{}}
-	Intercept(env, t)
+	env.Intercept(t)
 	return t
 }
 

@@ -38,7 +38,7 @@ type world struct {
 	*sqlite.Store
 	t     *testing.T
 	suite testsuite.WorkflowTestSuite
-	env   *testsuite.TestWorkflowEnvironment
+	env   *workflows.Environment
 	tape  *workflows.Tape // nil unless the run has its own id; see runID
 	// replayed is the grant that was taken according to the history of a run that was reset.
 	replayed *inventory.Grant
