@@ -59,8 +59,8 @@ stringData: {username: "%[8]s", password: "%[9]s"}
 `
 
 // TestImportedDocuments: machines and templates in the forms of Tinkerbell and EKS Anywhere are imported, and the
-// templates install QEMU machines: the one that users of the first Tinkerbell start with, and the default chain of EKS
-// Anywhere for Ubuntu, on an image of the same layout.
+// templates install QEMU machines: the one that users of the first Tinkerbell start with, and the chain of EKS Anywhere
+// for Ubuntu with another image's address and without its digest, on an image of the same layout.
 func TestImportedDocuments(t *testing.T) {
 	beside(t, 120, 12)
 	ctx := needLab(t)
