@@ -9,9 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -220,41 +218,6 @@ func TestLimitSharesWhatIsPreferred(t *testing.T) {
 		require.True(t, l.served(l.dial(fmt.Sprintf("127.0.0.%d", 2+n)), "/proven"), "another source that has proven nothing yet")
 	}
 	require.True(t, l.refused("127.0.0.9"), "all have their share, and have proven something")
-}
-
-// A client that has sent many requests at once does not delay the request of another one until all are answered.
-func TestConnectionsTakeTurns(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // otherwise the other connection gets a processor of its own
-	const many = 300
-	started, answered, gate := make(chan struct{}, many), make(chan string, many+2), make(chan struct{})
-	release := sync.OnceFunc(func() { close(gate) })
-	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/many" {
-			started <- struct{}{}
-			<-gate
-		}
-		answered <- r.URL.Path
-	})}
-	httpserve.Limit(srv, 2, nil)
-	client := limited{t: t, addr: serve(t, srv, release)}
-	ask := func(c net.Conn, path string, times int) {
-		t.Helper()
-		_, err := io.WriteString(c, strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", times))
-		require.NoError(t, err)
-	}
-	first, other := client.dial("127.0.0.1"), client.dial("127.0.0.2")
-	ask(other, "/ready", 1)
-	require.Equal(t, "/ready", <-answered)
-	ask(first, "/many", many)
-	<-started
-	ask(other, "/other", 1)
-	release()
-	before := 0
-	for <-answered == "/many" {
-		before++
-	}
-	// One or two, or more if the kernel takes its time; it is all of them if the other client has to wait.
-	require.Less(t, before, many/3, "answers before the other client's")
 }
 
 // A socket that cannot be served is an error that names it.

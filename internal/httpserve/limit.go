@@ -122,9 +122,7 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	case http.StateNew:
 		l.add(c)
 	case http.StateActive, http.StateIdle:
-		if l.record(c, state) == http.StateIdle {
-			yield()
-		}
+		l.record(c, state)
 	case http.StateClosed, http.StateHijacked:
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -132,16 +130,13 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// record stores the state of a connection and returns the previous one, which is StateClosed if it was removed.
-func (l *limiter) record(c net.Conn, state http.ConnState) (was http.ConnState) {
+// record stores the state of a connection that was not removed.
+func (l *limiter) record(c net.Conn, state http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := l.conns[c]
-	if m == nil {
-		return http.StateClosed
+	if m := l.conns[c]; m != nil {
+		m.state, m.since = state, time.Now()
 	}
-	was, m.state, m.since = m.state, state, time.Now()
-	return was
 }
 
 func (l *limiter) add(c net.Conn) {

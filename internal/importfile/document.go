@@ -92,8 +92,6 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	o := object{doc: d, kind: d.Text("kind"), namespace: d.Text("metadata.namespace"), name: d.Text("metadata.name")}
 	group, version, _ := strings.Cut(d.Text("apiVersion"), "/")
 	switch {
-	case isFirstTinkerbell(d):
-		r.readFirstTinkerbell(d)
 	case o.kind == "" && group == "":
 		r.readOwn(d)
 	case o.kind == "" || group == "":
@@ -203,7 +201,7 @@ func (r *reader) readOwn(d strictyaml.Document) {
 func (r *reader) decode(o object, into any, table map[string]string) bool {
 	err := o.doc.Decode(into)
 	r.report(err)
-	if err == nil && o.name == "" && o.kind != firstTinkerbell {
+	if err == nil && o.name == "" {
 		r.add(o.doc, "metadata.name", "name the object", "there is no name")
 		err = inventory.ErrInvalid
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"strconv"
@@ -142,64 +141,46 @@ const (
 	reservations = "the addresses are those of the interfaces"
 )
 
-// ignoredHardware are the keys of Hardware that are not imported, and why. Those of an
-// interface and of metadata are shared with the first Tinkerbell.
+// ignoredHardware are the keys of Hardware that are not imported, and why.
 var ignoredHardware = map[string]string{
-	"metadata.namespace": "an inventory has no namespaces",
-	"spec.agentID":       "an agent is identified by the MAC address that it boots from",
-	"spec.auto":          "machines are accepted by an operator: ingot machine accept",
-	"spec.references":    "a template cannot refer to other objects; give the value in the hardware map",
-	"spec.resources":     "machines are chosen by labels",
-	"spec.tinkVersion":   "it is a version of Tinkerbell",
-}
-
-// ignoredInterface is below spec.interfaces[] and network.interfaces[].
-var ignoredInterface = map[string]string{
-	"isoboot":                      "write bootPath: [media] into the bmc of the machine",
-	"netboot.allowPXE":             stateOfRun,
-	"netboot.allowWorkflow":        stateOfRun,
-	"netboot.allow_pxe":            stateOfRun,
-	"netboot.allow_workflow":       stateOfRun,
-	"netboot.ipxe":                 ownLoader,
-	"netboot.pxelinux":             ownLoader,
-	"netboot.rpi":                  ownLoader,
-	"netboot.osie.baseURL":         ownLoader,
-	"netboot.osie.kernel":          ownLoader,
-	"netboot.osie.initrd":          ownLoader,
-	"netboot.osie.base_url":        ownLoader,
-	"dhcp.iface_name":              "the agent finds the interface by its MAC address",
-	"dhcp.ip.family":               "the address says it",
-	"dhcp.classless_static_routes": "DHCP sends the gateway only; put routes into user data",
-	"dhcp.tftp_server_name":        ownLoader,
-	"dhcp.boot_file_name":          ownLoader,
-}
-
-// ignoredMetadata is below spec.metadata and metadata.
-var ignoredMetadata = map[string]string{
-	"state": stateOfRun, "bonding_mode": noHosting, "manufacturer": noHosting, "facility": noHosting, "custom": noHosting,
-	"instance.id": ownMetadata, "instance.state": stateOfRun, "instance.allow_pxe": stateOfRun, "instance.rescue": stateOfRun,
-	"instance.always_pxe": stateOfRun, "instance.ipxe_script_url": ownLoader, "instance.network_ready": stateOfRun,
-	"instance.operating_system":         "name an image: ingot image catalog, then image: in the machine",
-	"instance.operating_system_version": "name an image: ingot image catalog, then image: in the machine",
-	"instance.ips":                      reservations,
-	"instance.ip_addresses":             reservations,
-	"instance.crypted_root_password":    "put it into user data, which is stored encrypted",
-	"instance.tags":                     "a tag has no value; give the machine labels",
-}
-
-// hardwareTable is ignoredHardware with the parts below it.
-var hardwareTable = below(ignoredHardware, "spec.interfaces[].", "spec.metadata.")
-
-// below returns table with ignoredInterface and ignoredMetadata below two paths.
-func below(table map[string]string, interfaces, metadata string) map[string]string {
-	out := maps.Clone(table)
-	for k, why := range ignoredInterface {
-		out[interfaces+k] = why
-	}
-	for k, why := range ignoredMetadata {
-		out[metadata+k] = why
-	}
-	return out
+	"metadata.namespace":                              "an inventory has no namespaces",
+	"spec.agentID":                                    "an agent is identified by the MAC address that it boots from",
+	"spec.auto":                                       "machines are accepted by an operator: ingot machine accept",
+	"spec.references":                                 "a template cannot refer to other objects; give the value in the hardware map",
+	"spec.resources":                                  "machines are chosen by labels",
+	"spec.tinkVersion":                                "it is a version of Tinkerbell",
+	"spec.interfaces[].isoboot":                       "write bootPath: [media] into the bmc of the machine",
+	"spec.interfaces[].netboot.allowPXE":              stateOfRun,
+	"spec.interfaces[].netboot.allowWorkflow":         stateOfRun,
+	"spec.interfaces[].netboot.ipxe":                  ownLoader,
+	"spec.interfaces[].netboot.pxelinux":              ownLoader,
+	"spec.interfaces[].netboot.rpi":                   ownLoader,
+	"spec.interfaces[].netboot.osie.baseURL":          ownLoader,
+	"spec.interfaces[].netboot.osie.kernel":           ownLoader,
+	"spec.interfaces[].netboot.osie.initrd":           ownLoader,
+	"spec.interfaces[].dhcp.iface_name":               "the agent finds the interface by its MAC address",
+	"spec.interfaces[].dhcp.ip.family":                "the address says it",
+	"spec.interfaces[].dhcp.classless_static_routes":  "DHCP sends the gateway only; put routes into user data",
+	"spec.interfaces[].dhcp.tftp_server_name":         ownLoader,
+	"spec.interfaces[].dhcp.boot_file_name":           ownLoader,
+	"spec.metadata.state":                             stateOfRun,
+	"spec.metadata.bonding_mode":                      noHosting,
+	"spec.metadata.manufacturer":                      noHosting,
+	"spec.metadata.facility":                          noHosting,
+	"spec.metadata.custom":                            noHosting,
+	"spec.metadata.instance.id":                       ownMetadata,
+	"spec.metadata.instance.state":                    stateOfRun,
+	"spec.metadata.instance.allow_pxe":                stateOfRun,
+	"spec.metadata.instance.rescue":                   stateOfRun,
+	"spec.metadata.instance.always_pxe":               stateOfRun,
+	"spec.metadata.instance.ipxe_script_url":          ownLoader,
+	"spec.metadata.instance.network_ready":            stateOfRun,
+	"spec.metadata.instance.operating_system":         "name an image: ingot image catalog, then image: in the machine",
+	"spec.metadata.instance.operating_system_version": "name an image: ingot image catalog, then image: in the machine",
+	"spec.metadata.instance.ips":                      reservations,
+	"spec.metadata.instance.ip_addresses":             reservations,
+	"spec.metadata.instance.crypted_root_password":    "put it into user data, which is stored encrypted",
+	"spec.metadata.instance.tags":                     "a tag has no value; give the machine labels",
 }
 
 // hardware is a machine whose references are not resolved yet.
@@ -215,7 +196,7 @@ type hardware struct {
 // readHardware reads a Hardware document.
 func (r *reader) readHardware(o object) {
 	var d hardwareDocument
-	if !r.decode(o, &d, hardwareTable) {
+	if !r.decode(o, &d, ignoredHardware) {
 		return
 	}
 
@@ -233,9 +214,9 @@ func (r *reader) readHardware(o object) {
 		}
 	}
 
-	r.interfaces(o, &m, "spec.interfaces", d.Spec.Interfaces)
+	r.interfaces(o, &m, d.Spec.Interfaces)
 	if x := d.Spec.Metadata; x != nil && x.Instance != nil {
-		r.fillInstance(o, &m, "spec.metadata.instance", *x.Instance)
+		r.fillInstance(o, &m, *x.Instance)
 		if !d.Spec.UserData.IsZero() && !x.Instance.Userdata.IsZero() {
 			r.ignore(o, "spec.metadata.instance.userdata", "spec.userData comes first")
 		}
@@ -244,7 +225,7 @@ func (r *reader) readHardware(o object) {
 		m.UserData = d.Spec.UserData
 	}
 	m.VendorData = d.Spec.VendorData
-	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, "", hardwareField("spec.interfaces", "spec.metadata", "spec.")})
+	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, "", hardwareField})
 }
 
 // labels returns those labels that a machine takes over.
@@ -263,8 +244,8 @@ func (r *reader) labels(o object, labels map[string]string) map[string]string {
 	return out
 }
 
-// fillInstance takes over what metadata.instance, which is at a path of the document, says.
-func (r *reader) fillInstance(o object, m *inventory.Machine, path string, x hardwareInstance) {
+// fillInstance takes over what spec.metadata.instance says.
+func (r *reader) fillInstance(o object, m *inventory.Machine, x hardwareInstance) {
 	if len(m.Interfaces) > 0 && m.Interfaces[0].Hostname == "" {
 		m.Interfaces[0].Hostname = x.Hostname
 	}
@@ -278,7 +259,7 @@ func (r *reader) fillInstance(o object, m *inventory.Machine, path string, x har
 	}
 	storage, err := readStorage(x.Storage)
 	if err != nil {
-		r.ignore(o, path+".storage", fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err))
+		r.ignore(o, "spec.metadata.instance.storage", fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err))
 		return
 	}
 	if !reflect.DeepEqual(storage, action.Storage{}) {
@@ -303,12 +284,11 @@ func readStorage(value any) (action.Storage, error) {
 	return s, errors.Join(errs...)
 }
 
-// interfaces reads the interfaces at a path of the document. Only the first of those that
-// have network boot keeps it.
-func (r *reader) interfaces(o object, m *inventory.Machine, path string, all []hardwareInterface) {
+// interfaces reads spec.interfaces. Only the first of those that have network boot keeps it.
+func (r *reader) interfaces(o object, m *inventory.Machine, all []hardwareInterface) {
 	booting := -1
 	for n, x := range all {
-		field := fmt.Sprintf("%s[%d]", path, n)
+		field := fmt.Sprintf("spec.interfaces[%d]", n)
 		i := inventory.Interface{DisableDHCP: x.DisableDHCP}
 		if x.DHCP != nil {
 			r.dhcp(o, &i, field+".dhcp", *x.DHCP)
@@ -403,40 +383,36 @@ func (r *reader) addHardware(h hardware) {
 	r.addMachine(m)
 }
 
-// hardwareField returns the function that translates a field of a machine to a path of its
-// document. interfaces, metadata and spec are where those parts are in the document.
-func hardwareField(interfaces, metadata, spec string) func(field string) string {
-	dhcp := strings.NewReplacer(
-		".mac", ".dhcp.mac", ".address", ".dhcp.ip.address", ".netmask", ".dhcp.ip.netmask", ".gateway", ".dhcp.ip.gateway",
-		".hostname", ".dhcp.hostname", ".domain", ".dhcp.domain_name", ".nameservers", ".dhcp.name_servers",
-		".timeServers", ".dhcp.time_servers", ".leaseTime", ".dhcp.lease_time", ".vlan", ".dhcp.vlan_id",
-		".arch", ".dhcp.arch", ".uefi", ".dhcp.uefi", ".disableDHCP", ".disableDhcp",
-	)
-	return func(field string) string {
-		first, _, _ := strings.Cut(field, ".")
-		first, _, _ = strings.Cut(first, "[")
-		rest := strings.TrimPrefix(field, first)
-		switch first {
-		case "name":
-			if spec == "" {
-				return "id" // of the first Tinkerbell
-			}
-			return "metadata.name"
-		case "labels":
-			return "metadata.labels" + rest
-		case "interfaces":
-			return interfaces + dhcp.Replace(rest)
-		case "sshKeys":
-			return metadata + ".instance.ssh_keys" + rest
-		case "storage":
-			return metadata + ".instance." + field
-		case "kernelArgs":
-			return interfaces
-		case "diskSelector":
-			return spec + "disks[0].device"
-		case "bmc":
-			return spec + "bmcRef"
-		}
-		return spec + field
+// dhcpFields are the paths of an interface's fields in the document, by those in the inventory.
+var dhcpFields = strings.NewReplacer(
+	".mac", ".dhcp.mac", ".address", ".dhcp.ip.address", ".netmask", ".dhcp.ip.netmask", ".gateway", ".dhcp.ip.gateway",
+	".hostname", ".dhcp.hostname", ".domain", ".dhcp.domain_name", ".nameservers", ".dhcp.name_servers",
+	".timeServers", ".dhcp.time_servers", ".leaseTime", ".dhcp.lease_time", ".vlan", ".dhcp.vlan_id",
+	".arch", ".dhcp.arch", ".uefi", ".dhcp.uefi", ".disableDHCP", ".disableDhcp",
+)
+
+// hardwareField translates a field of a machine to its path in the document.
+func hardwareField(field string) string {
+	first, _, _ := strings.Cut(field, ".")
+	first, _, _ = strings.Cut(first, "[")
+	rest := strings.TrimPrefix(field, first)
+	switch first {
+	case "name":
+		return "metadata.name"
+	case "labels":
+		return "metadata.labels" + rest
+	case "interfaces":
+		return "spec.interfaces" + dhcpFields.Replace(rest)
+	case "sshKeys":
+		return "spec.metadata.instance.ssh_keys" + rest
+	case "storage":
+		return "spec.metadata.instance." + field
+	case "kernelArgs":
+		return "spec.interfaces"
+	case "diskSelector":
+		return "spec.disks[0].device"
+	case "bmc":
+		return "spec.bmcRef"
 	}
+	return "spec." + field
 }

@@ -1,6 +1,6 @@
 // Package importfile reads documents of other programs as machines, templates and commands of
 // Ingot, and writes machines and templates as documents that it reads to the same state:
-// Tinkerbell (v1alpha1, v1alpha2, its first hardware.json), EKS Anywhere (CSV and configurations).
+// Tinkerbell (v1alpha1, v1alpha2), EKS Anywhere (CSV and configurations).
 // It changes nothing and starts nothing; a machine that it returns never has network boot open.
 package importfile
 
@@ -88,7 +88,7 @@ func Known(f File) bool {
 	}
 	docs, err := strictyaml.Documents(f.Name, f.Content)
 	return err == nil && slices.ContainsFunc(docs, func(d strictyaml.Document) bool {
-		return d.Text("kind") != "" && d.Text("apiVersion") != "" || isFirstTinkerbell(d)
+		return d.Text("kind") != "" && d.Text("apiVersion") != ""
 	})
 }
 

@@ -20,7 +20,6 @@ var update = flag.Bool("update", false, "write the golden files again")
 var samples = map[string][]string{
 	"tinkerbell": {"tinkerbell.yaml"},
 	"v1alpha2":   {"v1alpha2.yaml"},
-	"stack":      {"hardware.json", "hardware-text.json"},
 	"eksa":       {"eksa.yaml", "hardware.csv"},
 }
 

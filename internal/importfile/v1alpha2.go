@@ -115,7 +115,7 @@ var ignoredLaterHardware = map[string]string{
 	"spec.networkInterfaces[].netboot.rpi":      ownLoader,
 	laterDHCP("bootFileName"):                   ownLoader,
 	laterDHCP("tftpServerName"):                 ownLoader,
-	laterDHCP("classlessStaticRoutes"):          ignoredInterface["dhcp.classless_static_routes"],
+	laterDHCP("classlessStaticRoutes"):          ignoredHardware["spec.interfaces[].dhcp.classless_static_routes"],
 	laterDHCP("domainSearchList"):               "DHCP sends one domain: domainName",
 	"spec.networkInterfaces[].netboot.pxelinux": ownLoader,
 }

@@ -236,18 +236,6 @@ metadata: {name: j2}
 	{"user's key", strings.Replace(hardwareText("n", mac1, ""), "{name: n}", "{name: n, labels: {a: b}}", 1) +
 		head("TinkerbellMachineConfig", "x") + "spec: {hardwareSelector: {a: b}, users: [{name: u, sshAuthorizedKeys: [AAAA]}]}\n"},
 
-	// The first Tinkerbell.
-	{"stack without a name", `{"network": {"interfaces": [{"dhcp": {"mac": "` + mac1 + `"}}]}}`},
-	{
-		"stack's keys",
-		"{\"id\": \"n\", \"metadata\": {\"instance\": {\"ssh_keys\": [1, []]}, \"more\": 1},\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}",
-	},
-	{"stack's text", "{\"id\": \"n\", \"metadata\": \"{\",\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}"},
-	{
-		"keys in stack's text",
-		"{\"id\": \"n\", \"metadata\": \"{\\\"more\\\": 1}\",\n\"network\": {\"interfaces\": [{\"dhcp\": {\"mac\": \"" + mac1 + "\"}}]}}",
-	},
-
 	// Ingot's own form.
 	{"own", "name: n\nmac: " + mac1 + "\ninterfaces: [{mac: x}]\n"},
 }
