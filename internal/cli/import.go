@@ -23,7 +23,6 @@ refers to it. "-" is standard input. Read are
   Tinkerbell, v1alpha1   Hardware, Template, Workflow; Machine and Job of BMCs; Secrets
   Tinkerbell, v1alpha2   Hardware, Task, Workflow; Job of BMCs
   EKS Anywhere           hardware CSV, TinkerbellTemplateConfig, TinkerbellMachineConfig
-  first Tinkerbell       hardware.json
   Ingot                  what "ingot export" and "ingot machine get --output yaml" write
 
 Everything that is wrong in any file is reported at once, with file and line, and

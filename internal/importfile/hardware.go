@@ -259,7 +259,11 @@ func (r *reader) fillInstance(o object, m *inventory.Machine, x hardwareInstance
 	}
 	storage, err := readStorage(x.Storage)
 	if err != nil {
-		r.ignore(o, "spec.metadata.instance.storage", fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err))
+		r.ignore(
+			o,
+			"spec.metadata.instance.storage",
+			fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err),
+		)
 		return
 	}
 	if !reflect.DeepEqual(storage, action.Storage{}) {

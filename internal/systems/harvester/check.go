@@ -14,8 +14,6 @@ import (
 )
 
 var (
-	bondOption  = regexp.MustCompile(`^[a-z_]+$`)
-	number      = regexp.MustCompile(`^[0-9]+$`)
 	stableDisk  = regexp.MustCompile(`^/dev/disk/by-(id|path)/[^/]+$`)
 	movingDisk  = regexp.MustCompile(`^/dev/(sd[a-z]+|nvme[0-9]+n[0-9]+)$`)
 	virtualDisk = regexp.MustCompile(`^/dev/([a-z]+/)?[A-Za-z0-9._-]+$`)
@@ -29,8 +27,8 @@ type checker struct {
 	problems, warnings inventory.Problems
 }
 
-// Check returns everything for which the installer would refuse the
-// configuration, or would install a node that cannot work.
+// Check returns what Ingot depends on and misses: how the nodes find each other, their addresses,
+// disks and webhooks. The installer checks the rest.
 func (Document) Check(file string, contents []byte) (problems, warnings inventory.Problems) {
 	c := checker{}
 	err := strictyaml.Decode(file, contents, &c.configuration)
@@ -136,16 +134,6 @@ func (c *checker) checkOS() {
 	if len(system.NTPServers) == 0 {
 		c.warnings.Add("os.ntp_servers", "give them", "nodes whose clocks differ do not form a cluster")
 	}
-	for i, s := range system.DNSNameservers {
-		if _, err := netip.ParseAddr(s); err != nil {
-			c.problems.Add(fmt.Sprintf("os.dns_nameservers[%d]", i), "give an address", "invalid address %q", s)
-		}
-	}
-	for i, f := range system.WriteFiles {
-		if !strings.HasPrefix(f.Path, "/") {
-			c.problems.Add(fmt.Sprintf("os.write_files[%d].path", i), "begin it with /", "%q is not an absolute path", f.Path)
-		}
-	}
 }
 
 func (c *checker) checkInstall() {
@@ -157,31 +145,12 @@ func (c *checker) checkInstall() {
 	case !isURL(in.ISOURL, "http", "https"):
 		c.problems.Add("install.iso_url", "use http:// or https://", "is not a URL from which an image can be fetched")
 	}
-	if in.Role != "" {
-		c.oneOf("install.role", "role", in.Role, "default", "management", "worker", "witness")
-	}
-	for _, x := range []struct{ field, value string }{
-		{"cluster_pod_cidr", in.ClusterPodCIDR}, {"cluster_service_cidr", in.ClusterServiceCIDR},
-	} {
-		if _, err := netip.ParsePrefix(x.value); x.value != "" && err != nil {
-			c.problems.Add("install."+x.field, "write it as 10.52.0.0/16", "invalid network %q", x.value)
-		}
-	}
-	if in.PowerOff {
-		c.warnings.Add("install.poweroff", "remove it", "the machine stays off after it was installed, until it is switched on")
-	}
-	if in.NoFormat {
-		c.warnings.Add("install.no_format", "remove it", "an earlier installation on the disk would be kept")
-	}
 }
 
 func (c *checker) checkWebhooks() {
 	for i, w := range c.Install.Webhooks {
 		field := fmt.Sprintf("install.webhooks[%d]", i)
 		c.oneOf(field+".event", "event", w.Event, events...)
-		if w.Method != "" {
-			c.oneOf(field+".method", "method", w.Method, "GET", "HEAD", "POST", "PUT", "DELETE")
-		}
 		if w.URL == "" {
 			c.problems.Add(field+".url", "give it", "is missing")
 		}
@@ -245,21 +214,6 @@ func (c *checker) checkNetwork() {
 	if n.VLANID < 0 || n.VLANID > 4094 {
 		c.problems.Add(network+".vlan_id", "use 1–4094, or leave it out where the network is untagged",
 			"invalid VLAN %d", n.VLANID)
-	}
-	if n.MTU != 0 && (n.MTU < 576 || n.MTU > 9216) {
-		c.problems.Add(network+".mtu", "leave it out for 1500", "invalid MTU %d", n.MTU)
-	}
-	for k, v := range n.BondOptions {
-		field := network + ".bond_options." + k
-		switch {
-		case k == "mode":
-			c.oneOf(field, "mode", v,
-				"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb")
-		case k == "miimon" && !number.MatchString(v):
-			c.problems.Add(field, "give milliseconds", "invalid number %q", v)
-		case !bondOption.MatchString(k):
-			c.problems.Add(network+".bond_options", "use the names of the kernel's bonding driver", "invalid bond option %q", k)
-		}
 	}
 }
 

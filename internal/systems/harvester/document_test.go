@@ -70,8 +70,6 @@ func TestCheck(t *testing.T) {
 		"no interface":      {replace(create, "- hwAddr: \"02:00:00:02:0a:25\"", "- {}"), "install.management_interface.interfaces[0]", "neither"},
 		"hwAddr":            {replace(create, "02:00:00:02:0a:25", "02:00"), "install.management_interface.interfaces[0].hwAddr", "invalid hardware"},
 		"static":            {replace(create, "method: dhcp", "method: static"), "install.management_interface.ip", "static"},
-		"bond":              {replace(create, "active-backup", "lacp"), "install.management_interface.bond_options.mode", "invalid mode"},
-		"miimon":            {replace(create, "miimon: 100", "miimon: fast"), "install.management_interface.bond_options.miimon", "invalid number"},
 		"vlan":              {replace(create, "method: dhcp", "method: dhcp\n    vlan_id: 5000"), "install.management_interface.vlan_id", "invalid VLAN"},
 		"webhook":           {replace(create, "  tty:", "  webhooks: [{event: DONE, url: 'http://192.0.2.1'}]\n  tty:"), "install.webhooks[0].event", "invalid event"},
 		"log-in":            {strings.NewReplacer("  password: EXAMPLE-make-your-own\n", "", "  ssh_authorized_keys:\n", "  modules:\n").Replace(create), "os.ssh_authorized_keys", "log in"},
