@@ -132,7 +132,10 @@ chaos: deps-test build ## break every part in every phase, 25 min; writes docs/r
 	$(LAB_TEST) -parallel 3 -timeout 80m -run '^TestChaosMatrix$$' ./e2e \
 	  -args -lab -report ../docs/reliability.md $(if $(FULL),-full)
 
-bench: deps-test build ## the figures of the README
+first-machine: deps-test build ## run the commands of docs/first-machine.md in the lab, and write their outputs into it
+	$(LAB_TEST) -timeout 15m -run '^TestFirstMachine$$' ./e2e -args -lab -write
+
+bench: deps-test build ## the figures of docs/performance.md
 	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
 
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
@@ -166,5 +169,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis sizing chaos bench bench-image bench-wire bench-page check size graph docs clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis sizing chaos first-machine bench bench-image bench-wire bench-page check size graph docs clean help FORCE
 FORCE:

@@ -25,7 +25,7 @@ var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- en
 func TestTemplatesAreDocumented(t *testing.T) {
 	parts := map[string]string{
 		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(),
-		"added": addedTable(),
+		"shared": sharedTable(),
 		"repositories": "Repositories of publishers: " + codes(action.Repositories()) + ".\n\nPublic registries, with the hosts below them: " +
 			codes(action.PublicRegistries()) + ".\n",
 	}
@@ -110,12 +110,12 @@ func dataTable() string {
 		if d.JSON != "" {
 			name += "<br>" + code(d.JSON)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, d.Type, code(inJSON(d.Example)), d.Text)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, d.Type, code(shorten(inJSON(d.Example))), d.Text)
 	}
 	return b.String()
 }
 
-// functionTables has a table for each group of functions.
+// functionTables has the functions that only Ingot has with an example, and the names of all others by group.
 func functionTables(t *testing.T) string {
 	t.Helper()
 	all, err := template.FunctionReference(t.Context())
@@ -123,40 +123,53 @@ func functionTables(t *testing.T) string {
 		t.Fatal(err)
 	}
 
+	const own = "Of machines"
 	var b strings.Builder
-	group := ""
+	b.WriteString("| call | result |\n|---|---|\n")
+	names := map[string][]string{}
+	var groups []string
 	for _, f := range all {
-		if f.Group != group {
-			group = f.Group
-			fmt.Fprintf(&b, "\n**%s**\n\n| call | result |\n|---|---|\n", group)
+		if f.Group == own {
+			fmt.Fprintf(&b, "| %s | %s |\n", code("{{ "+f.Call+" }}"), code(f.Result))
+			continue
 		}
-		fmt.Fprintf(&b, "| %s | %s |\n", code("{{ "+f.Call+" }}"), code(f.Result))
+		if names[f.Group] == nil {
+			groups = append(groups, f.Group)
+		}
+		name, _, _ := strings.Cut(f.Call, " ")
+		names[f.Group] = append(names[f.Group], name)
 	}
-	var must []string
-	for _, name := range template.MustFunctions() {
-		must = append(must, code(name))
+	b.WriteString("\n")
+	for _, group := range groups {
+		fmt.Fprintf(&b, "- %s: %s\n", group, codes(names[group]))
 	}
-	fmt.Fprintf(&b, "\nThe same, but a wrong argument is an error and not an empty result: %s.\n", strings.Join(must, ", "))
-	return b.String()[1:]
+	fmt.Fprintf(&b, "\nThe same, but a wrong argument is an error and not an empty result: %s.\n", codes(template.MustFunctions()))
+	return b.String()
 }
 
-// addedTable says for each action what the plan or the server adds to it.
-func addedTable() string {
-	var b strings.Builder
-	b.WriteString("| action | what is added |\n|---|---|\n")
+// sharedVariables are variables that mean the same in at least three actions.
+func sharedVariables() (shared []action.Variable) {
+	count := map[string]int{}
 	for _, name := range action.Natives() {
-		d := action.Describe(name)
-		var added []string
-		if d.Disk != "" {
-			added = append(added, code(d.Disk)+", if it is not set.")
-		}
-		if d.Adds != "" {
-			added = append(added, d.Adds)
-		}
-		if len(added) > 0 {
-			fmt.Fprintf(&b, "| %s | %s |\n", code(name), strings.Join(added, " "))
+		for _, v := range action.Describe(name).Variables {
+			row := variableRow(v)
+			if count[row]++; count[row] == 3 && !hasNoEffect(v) {
+				shared = append(shared, v)
+			}
 		}
 	}
+	return shared
+}
+
+// hasNoEffect reports whether an action only allows a variable.
+func hasNoEffect(v action.Variable) bool {
+	return strings.HasPrefix(v.Text, "not needed") || strings.HasPrefix(v.Text, "not read")
+}
+
+// sharedTable has a row for each of sharedVariables.
+func sharedTable() string {
+	var b strings.Builder
+	variableTable(&b, sharedVariables())
 	return b.String()
 }
 
@@ -196,15 +209,28 @@ func actionText(d action.Description) string {
 	}
 	b.WriteString("\n")
 
-	if len(d.Variables) > 0 {
-		b.WriteString("\n| environment | default | what |\n|---|---|---|\n")
-	}
+	var own []action.Variable
+	var common, unread []string
+	shared := sharedTable()
 	for _, v := range d.Variables {
-		without := v.Default
-		if v.Required {
-			without = "**required**"
+		switch {
+		case strings.Contains(shared, variableRow(v)):
+			common = append(common, v.Name)
+		case hasNoEffect(v):
+			unread = append(unread, v.Name)
+		default:
+			own = append(own, v)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", code(v.Name), without, v.Text)
+	}
+	if len(own) > 0 {
+		b.WriteString("\n")
+		variableTable(&b, own)
+	}
+	if len(common) > 0 {
+		fmt.Fprintf(&b, "\n[Common](#common-variables): %s.\n", codes(common))
+	}
+	if len(unread) > 0 {
+		fmt.Fprintf(&b, "\nAllowed and without effect: %s.\n", codes(unread))
 	}
 	if len(d.Output) > 0 {
 		fmt.Fprintf(&b, "\nReports %s.\n", codes(d.Output))
@@ -213,6 +239,22 @@ func actionText(d action.Description) string {
 		fmt.Fprintf(&b, "\nIngot adds: %s\n", d.Adds)
 	}
 	return b.String()
+}
+
+// variableTable has a row for each variable of an action's environment.
+func variableTable(b *strings.Builder, variables []action.Variable) {
+	b.WriteString("| environment | default | what |\n|---|---|---|\n")
+	for _, v := range variables {
+		b.WriteString(variableRow(v))
+	}
+}
+
+func variableRow(v action.Variable) string {
+	without := v.Default
+	if v.Required {
+		without = "**required**"
+	}
+	return fmt.Sprintf("| %s | %s | %s |\n", code(v.Name), without, v.Text)
 }
 
 func codes(words []string) string { return "`" + strings.Join(words, "`, `") + "`" }
@@ -227,6 +269,15 @@ func code(text string) string {
 		fence = "``"
 	}
 	return fence + strings.ReplaceAll(text, "|", "\\|") + fence
+}
+
+// shorten cuts a long example.
+func shorten(text string) string {
+	const most = 60
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
 }
 
 func inJSON(v any) string {

@@ -28,12 +28,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-var bench = flag.Bool("bench", false, "measure the README's figures (see make bench)")
+var bench = flag.Bool("bench", false, "measure the figures of docs/performance.md (see make bench)")
 
 // fleetOnly skips the slow benchmarks whose results rarely change.
 var fleetOnly = flag.Bool("fleet", false, "of the figures, only those of many machines at once")
 
-// TestBench prints the figures of the README. It asserts nothing about time, but it checks that
+// TestBench prints the figures of docs/performance.md. It asserts nothing about time, but it checks that
 // compared runs are equal where it says so; see benchFleet.
 func TestBench(t *testing.T) {
 	if !*bench {
