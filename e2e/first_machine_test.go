@@ -27,26 +27,28 @@ const (
 
 var (
 	consoleBlock = regexp.MustCompile("(?s)```console\n.*?```\n")
-	promptLine   = regexp.MustCompile(`(?m)^# (?:.*\\\n)*.*\n`) // a command continues after a backslash
-	// What differs between two runs or hosts: the state of the clock, how many of a run's short phases were seen, and
+	promptLine   = regexp.MustCompile(`(?m)^\$ (?:.*\\\n)*.*\n`) // a command continues after a backslash
+	// What differs between two runs or hosts: the state of the clock, which of a run's phases were seen and how often, and
 	// identifiers, digests, numbers and the width of columns.
-	varyingLine = regexp.MustCompile(`(?m)^((ok|warn) +clock|[0-9:]{8}  (plan|arm|power|bind|action|disarm|reboot)) .*\n`)
+	varyingLine = regexp.MustCompile(`(?m)^((ok|warn) +clock|[0-9:]{8}  (plan|arm|power|dhcp|loader|agent|bind|action|disarm|reboot|ready)) .*\n`)
 	varyingText = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}|[0-9a-f-]{36}|[0-9a-f]{12,}|version \S+|[0-9][0-9A-Za-z.:+~-]*| {2,}`)
 )
 
-// TestFirstMachine runs each command of docs/first-machine.md with simulated machines, and compares the output with the
+// TestFirstMachine runs each command of docs/first-machine.md in the lab, and compares the output with the
 // page. With -write it writes the outputs into the page.
 func TestFirstMachine(t *testing.T) {
-	beside(t, 40, 4)
+	beside(t, 80, 6)
 	ctx := needLab(t)
 	text, err := os.ReadFile(firstMachinePage)
 	require.NoError(t, err)
 	own, foreign, found := strings.Cut(string(text), foreignDHCP)
 	require.True(t, found, "the page has no section %q", foreignDHCP)
 
-	host := newFirstHost(ctx, t, lab.Spec{Name: "node-1"}, lab.Spec{Name: "node-2", NoBMC: true})
+	sim, err := lab.SimImage(ctx, testWriter{t})
+	require.NoError(t, err)
+	host := newFirstHost(ctx, t, sim, simulated(lab.Spec{Name: "node-1"}), simulated(lab.Spec{Name: "node-2", NoBMC: true}))
 	own = host.runBlocks(ctx, own)
-	host = newFirstHost(ctx, t, lab.Spec{Name: "node-3"})
+	host = newFirstHost(ctx, t, mini(ctx, t), lab.Spec{Name: "node-3"}) // simulated machines know no ProxyDHCP
 	require.NoError(t, host.StartDHCP(ctx, lab.Dnsmasq, ""))
 	foreign = host.runBlocks(ctx, foreign)
 
@@ -74,29 +76,35 @@ type firstHost struct {
 	console  console
 }
 
-func newFirstHost(ctx context.Context, t *testing.T, specs ...lab.Spec) *firstHost {
+func simulated(spec lab.Spec) lab.Spec {
+	spec.Firmware, spec.Agent = lab.Simulated, "../bin/worker-agent"
+	return spec
+}
+
+func newFirstHost(ctx context.Context, t *testing.T, image lab.Image, specs ...lab.Spec) *firstHost {
 	t.Helper()
-	image, err := lab.SimImage(ctx, testWriter{t})
-	require.NoError(t, err)
 	s := siteWith(ctx, t, Options{NoStart: true, LogLevel: "info"})
 	require.NoError(t, os.Remove(filepath.Join(s.dir, "etc/ingot", filepath.Base(config.DefaultFile()))))
 	h := &firstHost{Site: s, t: t, dir: t.TempDir(), machines: map[string]*lab.Machine{}}
 	copyFile(t, image.Zst, filepath.Join(h.dir, "debian-12.raw.zst"))
 	require.NoError(t, os.WriteFile(filepath.Join(h.dir, "id_ed25519.pub"), []byte("ssh-ed25519 AAAA root@server\n"), 0o600))
 	for _, spec := range specs {
-		spec.Firmware, spec.Agent = lab.Simulated, filepath.Join(s.bin, "worker-agent")
 		// A machine waits until the command that follows its run has shown the phase that ends with the stage.
 		phases := map[lab.Stage]string{lab.StageDHCP: "dhcp", lab.StageLoader: "loader", lab.StageAgent: "agent", lab.StagePhoneHome: "ready"}
 		if spec.NoBMC { // packets that could be forged move nothing
 			phases = map[lab.Stage]string{lab.StagePhoneHome: "ready"}
 		}
-		spec.Stage = func(ctx context.Context, stage lab.Stage) {
-			if phase := phases[stage]; phase != "" {
+		stage := func(ctx context.Context, next lab.Stage) {
+			if phase := phases[next]; phase != "" {
 				h.console.waitFor(ctx, "  "+phase+" ")
 			}
 		}
-		h.machines[spec.Name], err = s.Machine(ctx, spec)
+		if spec.Firmware == lab.Simulated {
+			spec.Stage = stage
+		}
+		m, err := s.Machine(ctx, spec)
 		require.NoError(t, err)
+		h.machines[spec.Name] = m
 	}
 	return h
 }
@@ -108,7 +116,7 @@ func (h *firstHost) runBlocks(ctx context.Context, page string) string {
 		var b strings.Builder
 		b.WriteString("```console\n")
 		for _, command := range promptLine.FindAllString(block, -1) {
-			b.WriteString(command + h.shell(ctx, strings.TrimPrefix(command, "# ")))
+			b.WriteString(command + h.shell(ctx, strings.TrimPrefix(command, "$ ")))
 		}
 		b.WriteString("```\n")
 		return b.String()
