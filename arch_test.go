@@ -66,7 +66,9 @@ var may = map[string]string{
 		"github.com/stmcginnis/gofish",
 	"activities": "internal/plaintext action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc": "internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc/wire": "inventory internal/clock internal/guard internal/httpserve internal/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
+		"golang.org/x/sync golang.org/x/sys",
+	"bootsvc": "bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",
@@ -98,7 +100,7 @@ var may = map[string]string{
 
 	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve internal/tracing inventory github.com/prometheus/client_golang",
 
-	"internal/server": "action activities api bmc bootsvc inventory inventory/sqlite metadatasvc workflows " +
+	"internal/server": "action activities api bmc bootsvc bootsvc/wire inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/durable internal/endpoint " +
 		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring " +
 		"internal/httpserve internal/listener internal/memlimit internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
@@ -112,7 +114,7 @@ var may = map[string]string{
 		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
 		"golang.org/x/sys",
 
-	"internal/cli": "action activities api bootsvc genesis inventory template workflows internal/archive " +
+	"internal/cli": "action activities api bootsvc bootsvc/wire genesis inventory template workflows internal/archive " +
 		"internal/catalog internal/client internal/config internal/doctor internal/durable internal/hostnet internal/human " +
 		"internal/importfile internal/keyring internal/machinefile internal/payloadcodec internal/provenance internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra golang.org/x/term",

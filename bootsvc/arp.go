@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
 // How a probe asks for an address (RFC 5227 §2.1.1). It is shorter than a host's own probe, because the
@@ -31,7 +33,7 @@ const (
 func (s *Server) probeARP(a netip.Addr, besides string) (mac string, ok bool) {
 	for _, name := range s.cfg.Interfaces {
 		iface, err := net.InterfaceByName(name)
-		if err != nil || !local(link{prefixes: interfacePrefixes(iface)}, a) {
+		if err != nil || !local(link{prefixes: wire.Prefixes(iface)}, a) {
 			continue
 		}
 		mac, err := askARP(iface, a, besides)
@@ -56,13 +58,13 @@ func askARP(iface *net.Interface, a netip.Addr, besides string) (mac string, err
 	}
 	f := os.NewFile(uintptr(fd), "ARP on "+iface.Name)
 	defer func() { err = errors.Join(err, f.Close()) }()
-	to := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_ARP), Ifindex: iface.Index, Halen: 6}
+	to := &unix.SockaddrLinklayer{Protocol: wire.Hton16(unix.ETH_P_ARP), Ifindex: iface.Index, Halen: 6}
 	if err := unix.Bind(fd, to); err != nil {
 		return "", fmt.Errorf("binding a packet socket: %w", err)
 	}
 
 	copy(to.Addr[:], []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
-	question, buf := arpQuestion(iface.HardwareAddr, a), make([]byte, maxDatagram)
+	question, buf := arpQuestion(iface.HardwareAddr, a), make([]byte, wire.MaxDatagram)
 	for range arpProbes {
 		if err := unix.Sendto(fd, question, 0, to); err != nil {
 			return "", fmt.Errorf("sending an ARP probe: %w", err)
@@ -103,5 +105,5 @@ func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
 		!bytes.Equal(b[14:18], a.AsSlice()) {
 		return "", false
 	}
-	return ParseMAC(net.HardwareAddr(b[8:14]).String())
+	return wire.ParseMAC(net.HardwareAddr(b[8:14]).String())
 }

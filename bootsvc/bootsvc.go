@@ -7,7 +7,6 @@ package bootsvc
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -25,6 +23,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/quiet"
@@ -142,23 +141,27 @@ type Server struct {
 	rivals   rivals
 	cfg      Config
 	machines Machines
-	rec      *recorder
-	unspent  chan unspent // boots whose delivery is not recorded yet
-	guard    *guard.Guard
-	log      *slog.Logger
-	now      func() time.Time
-	wire     *wire
-	guests   map[string]*guests // by interface or relay
-	leases   leases
+	// History has the last requests of each client.
+	History *wire.History
+	syslog  *wire.Syslog
+	// logServer reports whether machines can send syslog to Address.
+	logServer func() bool
+	journal   Journal
+	rec       *wire.Recorder
+	unspent   chan unspent // boots whose delivery is not recorded yet
+	guard     *guard.Guard
+	log       *slog.Logger
+	now       func() time.Time
+	guests    map[string]*guests // by interface or relay
+	leases    leases
 	// neighbour returns the MAC that the kernel knows for an address.
 	neighbour func(netip.Addr) (mac string, ok bool)
 	// probe returns the MAC of a host other than besides that answers at an address.
-	probe     func(a netip.Addr, besides string) (mac string, ok bool)
-	limits    *answerLimits
-	httpPort  atomic.Uint32
-	logServer atomic.Bool // machines can send syslog to Address
-	stats     stats
-	requests  httpserve.Requests
+	probe    func(a netip.Addr, besides string) (mac string, ok bool)
+	limits   *answerLimits
+	httpPort atomic.Uint32
+	stats    stats
+	requests httpserve.Requests
 }
 
 // stats are the counters of Stats.
@@ -198,6 +201,7 @@ type Stats struct {
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
+	dropped := s.rec.Dropped()
 	return Stats{
 		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
@@ -205,9 +209,9 @@ func (s *Server) Stats() Stats {
 		DHCPUnresolved: s.stats.dhcpUnresolved.Load(), DHCPUnsent: s.stats.dhcpUnsent.Load(),
 		TFTPRefused: s.stats.tftpRefused.Load(), TFTPAborted: s.stats.tftpAborted.Load(),
 		TFTPUnresolved: s.stats.tftp.unresolved.Load(), TFTPUnproven: s.stats.tftp.unproven.Load(),
-		TFTPUnsent: s.stats.tftp.unsent.Load(), EventsDropped: s.rec.droppedEvents.Load(),
-		SeenDropped: s.rec.droppedSeen.Load(), SyslogDropped: s.rec.lines.dropped.Load(),
-		SyslogUnknown: s.rec.lines.unknown.Load(), Panics: s.guard.Panics(), HTTP: s.requests.Counts(),
+		TFTPUnsent: s.stats.tftp.unsent.Load(), EventsDropped: dropped.Events,
+		SeenDropped: dropped.Seen, SyslogDropped: dropped.Syslog,
+		SyslogUnknown: s.syslog.UnknownSenders(), Panics: s.guard.Panics(), HTTP: s.requests.Counts(),
 	}
 }
 
@@ -266,8 +270,12 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.HTTPAddr = []string{":80", ":7080"}
 	}
 	cfg.TFTPAddr = cmp.Or(cfg.TFTPAddr, ":69")
-	s := &Server{cfg: cfg, machines: machines, guard: cfg.Guard, log: cfg.Log, now: cfg.Now, rec: newRecorder(journal,
-		cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), wire: newWire()}
+	s := &Server{
+		cfg: cfg, machines: machines, journal: journal, guard: cfg.Guard, log: cfg.Log, now: cfg.Now,
+		rec: wire.NewRecorder(journal, cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), History: wire.NewHistory(),
+	}
+	s.syslog = wire.NewSyslog(s.rec, s.machineAt)
+	s.logServer = s.syslog.IsNamed
 	var table neighbours
 	s.neighbour, s.limits = table.mac, newAnswerLimits(table.unresolved)
 	s.probe = s.probeARP
@@ -321,25 +329,10 @@ func firstAddress(iface string) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("finding interface %q: %w", iface, err)
 	}
-	for _, p := range interfacePrefixes(i) {
+	for _, p := range wire.Prefixes(i) {
 		return p.Addr(), nil
 	}
 	return netip.Addr{}, fmt.Errorf("interface %q has no IPv4 address", iface)
-}
-
-// interfacePrefixes returns the IPv4 addresses of i with their lengths.
-func interfacePrefixes(i *net.Interface) []netip.Prefix {
-	addrs, err := i.Addrs()
-	if err != nil {
-		return nil
-	}
-	var out []netip.Prefix
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // Base returns the URL of the HTTP handler for machines, without a slash at the end.
@@ -379,15 +372,17 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, tftpConn.Close())
 	}
 	var writers errgroup.Group
-	writers.Go(func() error { return s.rec.run(late) })
+	writers.Go(func() error { return s.rec.Run(late) })
 	writers.Go(func() error { return s.spendLate(late) })
 	g.Go(func() error { return s.watchRivals(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}
 	g.Go(func() error { return s.serveTFTP(ctx, tftpConn) })
-	if c := s.listenSyslog(ctx); c != nil {
-		g.Go(func() error { return s.serveSyslog(ctx, c) })
+	if s.cfg.SyslogAddr != "" {
+		if c := s.syslog.Listen(ctx, httpserve.WithHost(s.cfg.SyslogAddr, s.cfg.bind())); c != nil {
+			g.Go(func() error { return s.syslog.Serve(ctx, c) })
+		}
 	}
 	for _, c := range dhcp {
 		g.Go(func() error { return s.serveDHCP(ctx, c) })
@@ -411,7 +406,7 @@ func (s *Server) listenDHCP(ctx context.Context) (out []*dhcpConn, err error) {
 		case inventory.DHCPReservation:
 			ports = []int{dhcpv4.ServerPort}
 		case inventory.DHCPProxy:
-			ports = []int{dhcpv4.ServerPort, proxyPort}
+			ports = []int{dhcpv4.ServerPort, wire.ProxyPort}
 		}
 		for _, port := range ports {
 			c, err := listenDHCP(ctx, name, port, s.cfg.Address)
@@ -434,40 +429,6 @@ func closeAll[C closer](cs []C) {
 	for _, c := range cs {
 		_ = c.Close()
 	}
-}
-
-// ParseMAC parses an Ethernet MAC address in colon, dash, dot or bare form and
-// returns its canonical form. ok is false for anything else, and for an address that
-// no machine can have (zero, multicast, broadcast).
-func ParseMAC(s string) (mac string, ok bool) {
-	if len(s) > 17 {
-		return "", false
-	}
-	digits := s
-	switch {
-	case len(s) == 17 && (s[2] == ':' || s[2] == '-'):
-		for i := 2; i < 17; i += 3 {
-			if s[i] != s[2] {
-				return "", false
-			}
-		}
-		digits = strings.ReplaceAll(s, s[2:3], "")
-	case len(s) == 14 && s[4] == '.' && s[9] == '.':
-		digits = strings.ReplaceAll(s, ".", "")
-	}
-	b, err := hex.DecodeString(digits)
-	if err != nil {
-		return "", false
-	}
-	return hostMAC(b)
-}
-
-// hostMAC returns the canonical text of an Ethernet address, or false if it is not that of a single host.
-func hostMAC(b net.HardwareAddr) (mac string, ok bool) {
-	if len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
-		return "", false
-	}
-	return b.String(), true
 }
 
 // fileName reports whether name is valid for a file that this package serves.

@@ -19,6 +19,7 @@ import (
 	"github.com/pin/tftp/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -34,7 +35,7 @@ const checkURL = "/ipxe/script/" + CheckMAC + "/" + scriptName
 
 // answerCheck answers a DISCOVER of CheckMAC. It does not answer other packets.
 func (s *Server) answerCheck(p *dhcpv4.DHCPv4, req Request, giaddr netip.Addr) reply {
-	if p.MessageType() != dhcpv4.MessageTypeDiscover || req.Class != ClassPXE {
+	if p.MessageType() != dhcpv4.MessageTypeDiscover || req.Class != wire.ClassPXE {
 		return reply{}
 	}
 	r := s.base(p, dhcpv4.MessageTypeOffer)
@@ -257,7 +258,7 @@ func (s *Server) discover(ctx context.Context, iface string, found *answered) er
 
 // readAnswers passes packets on a client's port to the check, until conn is closed.
 func (s *Server) readAnswers(conn *net.UDPConn) {
-	buf := make([]byte, maxDatagram)
+	buf := make([]byte, wire.MaxDatagram)
 	for {
 		n, _, err := conn.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, net.ErrClosed) {

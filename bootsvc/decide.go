@@ -10,31 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/sbat"
 	"github.com/ingotmetal/ingot/inventory"
-)
-
-// Class is a kind of client.
-type Class string
-
-// Classes of clients.
-const (
-	ClassNone Class = ""     // an operating system, or the agent
-	ClassPXE  Class = "pxe"  // firmware, by TFTP (option 60 PXEClient)
-	ClassHTTP Class = "http" // firmware, by HTTP (option 60 HTTPClient)
-	ClassIPXE Class = "ipxe" // iPXE (option 77)
-)
-
-// Architectures of option 93 that have a loader.
-const (
-	ArchBIOS     = 0
-	ArchUEFIEBC  = 7 // RFC 4578 and IANA disagree on 7 and 9: both are x64
-	ArchUEFI     = 9
-	ArchHTTPx86  = 15
-	ArchHTTP     = 16
-	ArchHTTPEBC  = 17
-	ArchHTTPBIOS = 20
-	ArchUnknown  = -1 // option 93 is missing
 )
 
 // Request is what is known about a client.
@@ -43,7 +21,7 @@ type Request struct {
 	// by its source address, which must be the reservation.
 	MAC     string
 	Address netip.Addr
-	Class   Class
+	Class   wire.Class
 	Arch    int // the first of option 93 that has a loader, or else its first; ArchUnknown if missing
 	// Loader is the loader of interfaces that name none, as inventory.Interface has it; "" = by architecture.
 	Loader string
@@ -98,6 +76,13 @@ type Decision struct {
 	Reasons []string `json:"reasons"`
 
 	brief bool // has no reasons
+}
+
+// event returns an event of d's machine.
+func (d Decision) event(kind, message string) inventory.Event {
+	return inventory.Event{
+		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message,
+	}
 }
 
 // logKeys returns the keys of the log for d's machine, and its run if one owns it.
@@ -237,10 +222,10 @@ func describeHolder(g inventory.Grant) string {
 // chooseDiskMethod decides how a client is sent to its disk. Most firmware boots from
 // disk fastest if it gets no boot file. A client that is iPXE gets a script if the
 // machine's method needs one.
-func (d *Decision) chooseDiskMethod(c Class) {
+func (d *Decision) chooseDiskMethod(c wire.Class) {
 	switch d.Method {
 	case MethodExit, MethodSanboot:
-		d.Script = c == ClassIPXE
+		d.Script = c == wire.ClassIPXE
 		d.because("boot from disk by %s", d.Method)
 	case Method404:
 		d.because("boot from disk: no boot file, 404 for the script")
@@ -252,19 +237,19 @@ func (d *Decision) chooseDiskMethod(c Class) {
 // chooseBootFile decides what a client gets that does not boot from disk.
 func (d *Decision) chooseBootFile(r Request) {
 	switch r.Class {
-	case ClassNone:
+	case wire.ClassNone:
 		d.because("the client does not ask for a boot file")
-	case ClassIPXE:
+	case wire.ClassIPXE:
 		d.Script = true
 		d.because("the client is iPXE: the boot script")
-	case ClassPXE, ClassHTTP:
+	case wire.ClassPXE, wire.ClassHTTP:
 		switch file := loader(d.Interface, r.Arch); {
-		case file == "" && r.Arch != ArchUnknown && !isX86(d.Interface) && hasLoader(r.Arch):
+		case file == "" && r.Arch != wire.ArchUnknown && !isX86(d.Interface) && hasLoader(r.Arch):
 			d.because("no loader for %s, because the machine's document says arch: %s; correct the document, or set the interface's loader",
 				archName(r.Arch), d.Interface.Arch)
 		case file == "":
 			d.because("no loader for architecture %s: set the interface's loader", archName(r.Arch))
-		case file == loaderShim && r.Class == ClassHTTP:
+		case file == loaderShim && r.Class == wire.ClassHTTP:
 			d.because("no loader by HTTP: Debian's signed GRUB, which shim starts, has only TFTP; let the firmware boot by PXE (IPv4)")
 		case file == loaderShim && d.Verdict == Installer:
 			d.because("no loader: with shim only the agent is booted, and the plan boots its own installer; " +
@@ -319,11 +304,11 @@ func loader(i inventory.Interface, arch int) string {
 		return ""
 	}
 	switch arch {
-	case ArchBIOS, ArchHTTPBIOS:
+	case wire.ArchBIOS, wire.ArchHTTPBIOS:
 		return loaderBIOS
-	case ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC:
+	case wire.ArchUEFIEBC, wire.ArchUEFI, wire.ArchHTTPx86, wire.ArchHTTP, wire.ArchHTTPEBC:
 		return uefi
-	case ArchUnknown: // very old ROMs do not send option 93: use the inventory
+	case wire.ArchUnknown: // very old ROMs do not send option 93: use the inventory
 		if i.UEFI {
 			return uefi
 		}
@@ -340,10 +325,10 @@ func isX86(i inventory.Interface) bool { return i.Arch == "" || i.Arch == "x86_6
 
 func archName(arch int) string {
 	names := map[int]string{
-		ArchBIOS: "BIOS x86", 6: "UEFI IA32", ArchUEFIEBC: "UEFI x64", ArchUEFI: "UEFI x64", 10: "UEFI arm32", 11: "UEFI arm64",
+		wire.ArchBIOS: "BIOS x86", 6: "UEFI IA32", wire.ArchUEFIEBC: "UEFI x64", wire.ArchUEFI: "UEFI x64", 10: "UEFI arm32", 11: "UEFI arm64",
 		21: "U-Boot arm32", 22: "U-Boot arm64", 41: "Raspberry Pi",
-		ArchHTTPx86: "UEFI x86 by HTTP", ArchHTTP: "UEFI x64 by HTTP", ArchHTTPEBC: "UEFI EBC by HTTP", 18: "UEFI arm32 by HTTP",
-		19: "UEFI arm64 by HTTP", ArchHTTPBIOS: "BIOS by HTTP", ArchUnknown: "unknown architecture",
+		wire.ArchHTTPx86: "UEFI x86 by HTTP", wire.ArchHTTP: "UEFI x64 by HTTP", wire.ArchHTTPEBC: "UEFI EBC by HTTP", 18: "UEFI arm32 by HTTP",
+		19: "UEFI arm64 by HTTP", wire.ArchHTTPBIOS: "BIOS by HTTP", wire.ArchUnknown: "unknown architecture",
 	}
 	if n, ok := names[arch]; ok {
 		return n
@@ -374,6 +359,17 @@ func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inve
 	return m, g, s.decideAny(m, g, r), nil
 }
 
+// machineAt returns the name of the machine that sends from an address, or "".
+func (s *Server) machineAt(ctx context.Context, source netip.Addr) string {
+	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
+	defer cancel()
+	_, _, d, err := s.lookup(ctx, s.identify(Request{Address: source, Class: wire.ClassNone, Arch: wire.ArchUnknown}))
+	if err != nil {
+		return ""
+	}
+	return d.Machine
+}
+
 // decideAny is decide, also for an unknown machine that is being discovered.
 func (s *Server) decideAny(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	d := s.decide(m, g, r)
@@ -401,7 +397,7 @@ func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decis
 // bootFile returns the file name or URL that DHCP hands out for d, or "". If d has a
 // loader that cannot be served, why explains it: DHCP must not hand out a name that
 // does not resolve.
-func (s *Server) bootFile(d Decision, class Class) (file, why string) {
+func (s *Server) bootFile(d Decision, class wire.Class) (file, why string) {
 	switch {
 	case d.Interface.DisableDHCP:
 		return "", ""
@@ -415,7 +411,7 @@ func (s *Server) bootFile(d Decision, class Class) (file, why string) {
 	if why := s.unserved(d.Loader); why != "" {
 		return "", why
 	}
-	if class == ClassHTTP {
+	if class == wire.ClassHTTP {
 		return s.loaderURL(d, d.Loader), ""
 	}
 	return d.Loader, ""

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -19,8 +20,8 @@ func TestDecide(t *testing.T) {
 		}
 		return g
 	}
-	pxe := func(arch int) Request { return Request{MAC: testMAC, Class: ClassPXE, Arch: arch} }
-	ipxe := Request{MAC: testMAC, Class: ClassIPXE, Arch: 0}
+	pxe := func(arch int) Request { return Request{MAC: testMAC, Class: wire.ClassPXE, Arch: arch} }
+	ipxe := Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: 0}
 	for _, c := range []struct {
 		name    string
 		machine inventory.Machine
@@ -37,15 +38,15 @@ func TestDecide(t *testing.T) {
 		{"armed, BIOS", machine(nil), armedBy(nil), pxe(0), Agent, true, "undionly.kpxe", false, "allows boot 1"},
 		{"armed, UEFI 7", machine(nil), armedBy(nil), pxe(7), Agent, true, "snponly.efi", false, "snponly.efi"},
 		{"armed, UEFI 9", machine(nil), armedBy(nil), pxe(9), Agent, true, "snponly.efi", false, ""},
-		{"armed, HTTP 16", machine(nil), armedBy(nil), Request{MAC: testMAC, Class: ClassHTTP, Arch: 16}, Agent, true, "snponly.efi", false, ""},
-		{"armed, HTTP 15", machine(nil), armedBy(nil), Request{MAC: testMAC, Class: ClassHTTP, Arch: 15}, Agent, true, "snponly.efi", false, ""},
+		{"armed, HTTP 16", machine(nil), armedBy(nil), Request{MAC: testMAC, Class: wire.ClassHTTP, Arch: 16}, Agent, true, "snponly.efi", false, ""},
+		{"armed, HTTP 15", machine(nil), armedBy(nil), Request{MAC: testMAC, Class: wire.ClassHTTP, Arch: 15}, Agent, true, "snponly.efi", false, ""},
 		{"armed, IA32", machine(nil), armedBy(nil), pxe(6), Agent, true, "", false, "no loader for architecture UEFI IA32"},
 		{"armed, arm64", machine(nil), armedBy(nil), pxe(11), Agent, true, "", false, "no loader"},
 		{"armed, own loader", machine(func(m *inventory.Machine) { m.Interfaces[0].Loader = "ipxe.efi" }), armedBy(nil), pxe(7), Agent, true, "ipxe.efi", false, ""},
 		{"armed, loader is a path", machine(func(m *inventory.Machine) { m.Interfaces[0].Loader = "../key" }), armedBy(nil), pxe(7), Agent, true, "", false, "no loader"},
 		{"armed, arch not said", machine(func(m *inventory.Machine) { m.Interfaces[0].UEFI = true }), armedBy(nil), pxe(-1), Agent, true, "snponly.efi", false, ""},
 		{"armed, iPXE", machine(nil), armedBy(nil), ipxe, Agent, true, "", true, "iPXE"},
-		{"armed, operating system", machine(nil), armedBy(nil), Request{MAC: testMAC, Class: ClassNone, Arch: -1}, Agent, true, "", false, "does not ask"},
+		{"armed, operating system", machine(nil), armedBy(nil), Request{MAC: testMAC, Class: wire.ClassNone, Arch: -1}, Agent, true, "", false, "does not ask"},
 		{"spent", machine(nil), armedBy(func(g *inventory.Grant) { g.Spent = true }), pxe(0), Disk, true, "", false, "spent"},
 		{"installer, BIOS", machine(nil), armedBy(func(g *inventory.Grant) { g.Installer = true }), pxe(0), Installer, true, "undionly.kpxe", false, "loader undionly.kpxe"},
 		{"installer, iPXE", machine(nil), armedBy(func(g *inventory.Grant) { g.Installer = true }), ipxe, Installer, true, "", true, "iPXE"},
@@ -61,8 +62,8 @@ func TestDecide(t *testing.T) {
 		{"disk by exit", machine(func(m *inventory.Machine) { m.BootFromDisk = MethodExit }), inventory.Grant{}, ipxe, Disk, true, "", true, "ipxe-exit"},
 		{"disk by default", machine(nil), inventory.Grant{}, ipxe, Disk, true, "", false, "no boot file"},
 		{"disk by 404", machine(func(m *inventory.Machine) { m.BootFromDisk = Method404 }), inventory.Grant{}, ipxe, Disk, true, "", false, "404"},
-		{"by address", machine(nil), armedBy(nil), Request{Address: netip.MustParseAddr(testAddr), Class: ClassIPXE}, Agent, true, "", true, ""},
-		{"by a wrong address", machine(nil), armedBy(nil), Request{Address: netip.MustParseAddr("10.10.20.99"), Class: ClassIPXE}, Unknown, false, "", false, "no interface"},
+		{"by address", machine(nil), armedBy(nil), Request{Address: netip.MustParseAddr(testAddr), Class: wire.ClassIPXE}, Agent, true, "", true, ""},
+		{"by a wrong address", machine(nil), armedBy(nil), Request{Address: netip.MustParseAddr("10.10.20.99"), Class: wire.ClassIPXE}, Unknown, false, "", false, "no interface"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := Decide(c.machine, c.grant, c.request, testNow)
@@ -88,7 +89,7 @@ func TestDecide(t *testing.T) {
 
 // A machine without an open window never gets an answer that leads to a write.
 func TestNothingWithoutAWindow(t *testing.T) {
-	for _, class := range []Class{ClassNone, ClassPXE, ClassHTTP, ClassIPXE} {
+	for _, class := range []wire.Class{wire.ClassNone, wire.ClassPXE, wire.ClassHTTP, wire.ClassIPXE} {
 		for arch := -1; arch < 45; arch++ {
 			for _, method := range []string{MethodDefault, MethodExit, Method404, MethodSanboot} {
 				for n, g := range []inventory.Grant{{}, {Owner: inventory.Owner{Machine: "node1", Epoch: 9}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)}, armed("node2")} {
@@ -99,19 +100,6 @@ func TestNothingWithoutAWindow(t *testing.T) {
 					}
 				}
 			}
-		}
-	}
-}
-
-func TestParseMAC(t *testing.T) {
-	for _, s := range []string{"52:54:00:20:01:01", "52-54-00-20-01-01", "5254.0020.0101", "525400200101", "52:54:00:20:01:01"} {
-		if mac, ok := ParseMAC(strings.ToUpper(s)); !ok || mac != testMAC {
-			t.Errorf("%q: %q, %v", s, mac, ok)
-		}
-	}
-	for _, s := range []string{"", "52:54:00:20:01", "52:54-00:20:01:01", "01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "52:54:00:20:01:0g", "52.54.00.20.01.01", "5254002001010"} {
-		if mac, ok := ParseMAC(s); ok {
-			t.Errorf("%q was read as %q", s, mac)
 		}
 	}
 }

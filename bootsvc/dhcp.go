@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -28,7 +28,7 @@ const (
 	routeUnicast                // UDP to an address that the client has already
 	routeBroadcast              // UDP to 255.255.255.255:68
 	routeRaw                    // Ethernet frame to a client without an address, which cannot answer ARP
-	routeSource                 // UDP to the source address and port of the request (proxyPort)
+	routeSource                 // UDP to the source address and port of the request (wire.ProxyPort)
 )
 
 func (r route) String() string {
@@ -54,40 +54,23 @@ type reply struct {
 	own    bool // to is reserved for an armed machine, or is a listed relay
 }
 
-// addr4 returns ip as an address, or an invalid address if ip is zero or missing.
-func addr4(ip net.IP) netip.Addr {
-	a, ok := netip.AddrFromSlice(ip.To4())
-	if !ok || a.IsUnspecified() {
-		return netip.Addr{}
-	}
-	return a
-}
-
 // requestOf returns the Request for a packet.
 func requestOf(p *dhcpv4.DHCPv4, mac string) Request {
-	r := Request{MAC: mac, Arch: ArchUnknown, Brief: true}
-	archs := architecturesOf(p.Options.Get(dhcpv4.OptionClientSystemArchitectureType))
+	r := Request{MAC: mac, Arch: wire.ArchUnknown, Brief: true}
+	archs := wire.Architectures(p.Options.Get(dhcpv4.OptionClientSystemArchitectureType))
 	if len(archs) > 0 {
 		r.Arch = archs[max(0, slices.IndexFunc(archs, hasLoader))]
 	}
 	class := string(p.Options.Get(dhcpv4.OptionClassIdentifier))
 	switch {
 	case isIPXEUserClass(p.Options.Get(dhcpv4.OptionUserClassInformation)):
-		r.Class = ClassIPXE
+		r.Class = wire.ClassIPXE
 	case strings.HasPrefix(class, "HTTPClient"):
-		r.Class = ClassHTTP
+		r.Class = wire.ClassHTTP
 	case strings.HasPrefix(class, "PXEClient"):
-		r.Class = ClassPXE
+		r.Class = wire.ClassPXE
 	}
 	return r
-}
-
-// architecturesOf returns the architectures that option 93 lists (RFC 4578 §2.1), in the client's order.
-func architecturesOf(b []byte) (out []int) {
-	for ; len(b) >= 2; b = b[2:] {
-		out = append(out, int(binary.BigEndian.Uint16(b)))
-	}
-	return out
 }
 
 // isIPXEUserClass reports whether option 77 contains iPXE. iPXE sends the bare string,
@@ -215,13 +198,13 @@ func (s *Server) newExchange(p *dhcpv4.DHCPv4, in link) (exchange, bool) {
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || p.HopCount > maxHops {
 		return exchange{}, false
 	}
-	mac, ok := hostMAC(p.ClientHWAddr)
+	mac, ok := wire.HostMAC(p.ClientHWAddr)
 	kind := p.MessageType()
 	if !ok || kind == dhcpv4.MessageTypeNone {
 		return exchange{}, false
 	}
 	e := exchange{
-		packet: p, request: requestOf(p, mac), in: in, relay: addr4(p.GatewayIPAddr),
+		packet: p, request: requestOf(p, mac), in: in, relay: wire.Addr4(p.GatewayIPAddr),
 		base: s.log,
 	}
 	e.network = cmp.Or(linkSelection(p), e.relay)
@@ -287,7 +270,7 @@ func (s *Server) noteUnknown(e *exchange) {
 		relay = e.relay.String()
 		port = relay
 	}
-	s.rec.unknown(mac, port, relay, string(e.packet.Options.Get(dhcpv4.OptionClassIdentifier)))
+	s.rec.Unknown(mac, port, relay, string(e.packet.Options.Get(dhcpv4.OptionClassIdentifier)))
 }
 
 // mayLease reports whether the machine has a reservation in the network that the
@@ -335,7 +318,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 	p, reserved := e.packet, e.decision.Interface.Address
 	// Send by unicast only to the reservation. With any other address, a sender could
 	// direct packets to any host.
-	to := addr4(p.ClientIPAddr)
+	to := wire.Addr4(p.ClientIPAddr)
 	if to != reserved {
 		to = netip.Addr{}
 	}
@@ -380,16 +363,16 @@ func (s *Server) answerKnown(e *exchange) reply {
 // declinesReservation reports whether a DECLINE is for this server and names the reserved address
 // (RFC 2131 table 5).
 func (s *Server) declinesReservation(e *exchange) bool {
-	return s.isFor(e.packet) && addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress)) == e.decision.Interface.Address
+	return s.isFor(e.packet) && wire.Addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress)) == e.decision.Interface.Address
 }
 
 // answerRequest answers a REQUEST to this server. to is the address for a unicast
 // answer, if any.
 func (s *Server) answerRequest(e *exchange, to netip.Addr) reply {
 	reserved := e.decision.Interface.Address
-	wanted := addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
+	wanted := wire.Addr4(e.packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
 	if !wanted.IsValid() {
-		wanted = addr4(e.packet.ClientIPAddr)
+		wanted = wire.Addr4(e.packet.ClientIPAddr)
 	}
 	switch {
 	case !wanted.IsValid():

@@ -9,6 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -39,24 +40,24 @@ func TestOldROMsReadTheFileName(t *testing.T) {
 		s, _ := newServer(t, f, beside(mode))
 		s.neighbour = func(netip.Addr) (string, bool) { return testMAC, true }
 		tftp := startTFTP(t, s)
-		for _, arch := range []byte{ArchBIOS, ArchUEFIEBC} {
+		for _, arch := range []byte{wire.ArchBIOS, wire.ArchUEFIEBC} {
 			for name, extra := range map[string][]dhcpv4.Modifier{
 				"option 97": {uuid}, "the end": nil, "option 82": {generic(82, 1, 2, 'p', '7')},
 			} {
 				in := link{name: "lo", prefixes: []netip.Prefix{here}, mode: mode, port: 67}
 				kind := dhcpv4.MessageTypeDiscover
-				if mode == inventory.DHCPProxy && arch != ArchBIOS {
-					in.port, in.from, kind = proxyPort, netip.MustParseAddrPort("10.10.20.170:4011"), dhcpv4.MessageTypeRequest
+				if mode == inventory.DHCPProxy && arch != wire.ArchBIOS {
+					in.port, in.from, kind = wire.ProxyPort, netip.MustParseAddrPort("10.10.20.170:4011"), dhcpv4.MessageTypeRequest
 				}
 				where := fmt.Sprintf("%s, architecture %d, then %s", mode, arch, name)
 				r := s.handlePacket(t.Context(), packet(t, kind, append(extra, pxeClient(arch))...).ToBytes(), in)
 				if r.route == routeNone {
 					t.Fatalf("%s: no answer", where)
 				}
-				wire := r.packet.ToBytes()
-				file := romText(wire, 67)
+				sent := r.packet.ToBytes()
+				file := romText(sent, 67)
 				if mode == inventory.DHCPReservation {
-					if server := romText(wire, 66); server != testSelf.String() {
+					if server := romText(sent, 66); server != testSelf.String() {
 						t.Errorf("%s: the ROM reads the server as %q", where, server)
 					}
 					file = testMAC + "/" + file // loopback is not the machine's address

@@ -2,7 +2,6 @@ package bootsvc
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -101,7 +101,7 @@ func TestCaptures(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s packet %d: %v", file, c.N, err)
 			}
-			if a := addr4(p.YourIPAddr); p.OpCode == dhcpv4.OpcodeBootReply && a.IsValid() {
+			if a := wire.Addr4(p.YourIPAddr); p.OpCode == dhcpv4.OpcodeBootReply && a.IsValid() {
 				reserved[p.ClientHWAddr.String()] = a
 			}
 		}
@@ -175,26 +175,27 @@ func compareGolden(t *testing.T, file, got string) {
 
 func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address netip.Addr, isArmed bool) {
 	t.Helper()
-	wire := r.packet.ToBytes()
-	back, err := dhcpv4.FromBytes(wire)
+	sent := r.packet.ToBytes()
+	back, err := dhcpv4.FromBytes(sent)
 	if err != nil {
 		t.Fatalf("%s: the reply cannot be read back: %v", where, err)
 	}
-	if back.TransactionID != p.TransactionID || !bytes.Equal(back.ClientHWAddr, p.ClientHWAddr) || addr4(back.ServerIdentifier()) != testSelf {
+	if back.TransactionID != p.TransactionID || !bytes.Equal(back.ClientHWAddr, p.ClientHWAddr) ||
+		wire.Addr4(back.ServerIdentifier()) != testSelf {
 		t.Errorf("%s: id, MAC or server id differ", where)
 	}
-	if len(wire) > 576 || len(wire) > 2*len(p.ToBytes()) {
-		t.Errorf("%s: the reply has %d bytes", where, len(wire))
+	if len(sent) > 576 || len(sent) > 2*len(p.ToBytes()) {
+		t.Errorf("%s: the reply has %d bytes", where, len(sent))
 	}
 	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClientIdentifier, dhcpv4.OptionClientMachineIdentifier, dhcpv4.OptionRelayAgentInformation} {
 		if b := p.Options.Get(code); b != nil && !bytes.Equal(b, back.Options.Get(code)) {
 			t.Errorf("%s: option %v is %x, want %x", where, code, back.Options.Get(code), b)
 		}
 	}
-	if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(wire) != 82 {
+	if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(sent) != 82 {
 		t.Errorf("%s: option 82 is not the last", where)
 	}
-	switch giaddr := addr4(p.GatewayIPAddr); {
+	switch giaddr := wire.Addr4(p.GatewayIPAddr); {
 	case giaddr.IsValid():
 		if r.route != routeRelay || r.to != giaddr {
 			t.Errorf("%s: relayed, but answered by %s to %s", where, r.route, r.to)
@@ -202,7 +203,7 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address ne
 	case p.IsBroadcast() && r.route != routeBroadcast, !p.IsBroadcast() && r.route != routeRaw && r.route != routeUnicast:
 		t.Errorf("%s: answered by %s", where, r.route)
 	}
-	if got := addr4(back.YourIPAddr); got != address {
+	if got := wire.Addr4(back.YourIPAddr); got != address {
 		t.Errorf("%s: yiaddr %s, want %s", where, got, address)
 	}
 	if back.IPAddressLeaseTime(0) != defaultLease {
@@ -239,7 +240,7 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address ne
 	}
 	if back.ClassIdentifier() != "PXEClient" || !bytes.Equal(back.Options.Get(dhcpv4.OptionVendorSpecificInformation), []byte{6, 1, 8, 255}) ||
 		back.ServerHostName != "10.10.20.2" ||
-		addr4(back.ServerIPAddr) != testSelf {
+		wire.Addr4(back.ServerIPAddr) != testSelf {
 		t.Errorf("%s: PXE options: %s", where, describe(r))
 	}
 }
@@ -407,7 +408,7 @@ func TestEventsOfDHCP(t *testing.T) {
 	for range 1000 {
 		discover()
 	}
-	s.rec.flush(t.Context())
+	s.rec.Flush(t.Context())
 	if len(j.events) != 1 || j.events[0].Kind != inventory.EventDHCP || j.events[0].Count != 1000 || j.events[0].Run != g.Run ||
 		j.events[0].Epoch != 7 ||
 		j.events[0].Boot != 1 {
@@ -438,8 +439,8 @@ func TestUnknownMACs(t *testing.T) {
 			t.Fatal("an unknown MAC was answered")
 		}
 	}
-	s.rec.flush(t.Context())
-	if len(j.seen) != maxSeenPerPort || s.Stats().SeenDropped != 5000-maxSeenPerPort || s.Stats().DHCPUnknown != 5000 {
+	s.rec.Flush(t.Context())
+	if len(j.seen) != 64 || s.Stats().SeenDropped != 5000-64 || s.Stats().DHCPUnknown != 5000 {
 		t.Errorf("%d stored, %+v", len(j.seen), s.Stats())
 	}
 	if j.seen[0].Class != "PXEClient[2J<script>" {
@@ -448,77 +449,6 @@ func TestUnknownMACs(t *testing.T) {
 	f.err = errors.New("database is gone")
 	if r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), link{}); r.route != routeNone {
 		t.Error("answered without an inventory")
-	}
-}
-
-func TestRecorderKeepsWhatCannotBeWritten(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	s, j := newServer(t, f, nil)
-	j.err = errors.New("disk full")
-	d := Decide(machine(nil), armed("node1"), Request{MAC: testMAC}, testNow)
-	s.rec.event(d, inventory.EventDHCP, "")
-	s.rec.unknown("02:00:00:00:00:01", "eth0", "", "")
-	s.rec.flush(t.Context())
-	s.rec.event(d, inventory.EventDHCP, "")
-	s.rec.unknown("02:00:00:00:00:01", "eth0", "", "")
-	j.err = nil
-	s.rec.flush(t.Context())
-	if len(j.events) != 1 || j.events[0].Count != 2 || len(j.seen) != 1 || j.seen[0].Count != 2 {
-		t.Errorf("%+v %+v", j.events, j.seen)
-	}
-	for n := range 2 * maxPendingEvents {
-		d.Boot = n
-		s.rec.event(d, inventory.EventDHCP, "")
-	}
-	if s.Stats().EventsDropped != maxPendingEvents {
-		t.Errorf("%d dropped", s.Stats().EventsDropped)
-	}
-}
-
-// Events of one instant are written in the order in which they were recorded, also after a write that
-// failed.
-func TestRecorderKeepsTheOrder(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	s, j := newServer(t, f, nil)
-	d := Decide(machine(nil), armed("node1"), Request{MAC: testMAC}, testNow)
-	j.err = errors.New("disk full")
-	for n := range 100 {
-		if n == 50 {
-			s.rec.flush(t.Context())
-			j.err = nil
-		}
-		d.Boot = n
-		s.rec.event(d, inventory.EventDHCP, "")
-	}
-	s.rec.flush(t.Context())
-	if len(j.events) != 100 {
-		t.Fatalf("%d events", len(j.events))
-	}
-	for n, e := range j.events {
-		if e.Boot != n {
-			t.Fatalf("event %d is of boot %d", n, e.Boot)
-		}
-	}
-}
-
-// The packet of a raw reply is valid for a client's IP stack.
-func TestIPPacket(t *testing.T) {
-	for _, size := range []int{300, 301} {
-		b := ipPacket(testSelf, netip.MustParseAddr(testAddr), bytes.Repeat([]byte{0xab}, size))
-		if checksum(b[:20], 0) != 0 {
-			t.Error("IP checksum")
-		}
-		pseudo := uint32(17) + uint32(len(b)-20)
-		for i := 12; i < 20; i += 2 {
-			pseudo += uint32(binary.BigEndian.Uint16(b[i:]))
-		}
-		if checksum(b[20:], pseudo) != 0 {
-			t.Error("UDP checksum")
-		}
-		if int(binary.BigEndian.Uint16(b[2:])) != len(b) || int(binary.BigEndian.Uint16(b[24:])) != size+8 ||
-			binary.BigEndian.Uint16(b[22:]) != 68 {
-			t.Errorf("header % x", b[:28])
-		}
 	}
 }
 
@@ -554,17 +484,17 @@ func FuzzDHCP(f *testing.F) {
 		if r.route == routeNone {
 			return
 		}
-		wire := r.packet.ToBytes()
-		if len(wire) > len(b)+400 {
-			t.Fatalf("%d bytes were answered by %d", len(b), len(wire))
+		sent := r.packet.ToBytes()
+		if len(sent) > len(b)+400 {
+			t.Fatalf("%d bytes were answered by %d", len(b), len(sent))
 		}
 		p, err := dhcpv4.FromBytes(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := allOptions(t, wire)
-		if most := 240 + optionRoom(p) + 1 + optionSize(len(o[82])) + optionSize(len(o[61])); len(wire) > most {
-			t.Fatalf("a reply of %d bytes, of which the client accepts %d", len(wire), most)
+		o := allOptions(t, sent)
+		if most := 240 + optionRoom(p) + 1 + optionSize(len(o[82])) + optionSize(len(o[61])); len(sent) > most {
+			t.Fatalf("a reply of %d bytes, of which the client accepts %d", len(sent), most)
 		}
 		checkConfined(t, b, r, allowed)
 	})

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
@@ -28,13 +29,12 @@ const (
 	dhcpBuffer  = 4 << 20              // bytes; the kernel permits net.core.rmem_max
 	dhcpSlow    = 5 * time.Millisecond // when a batch takes longer, another worker reads the next one
 	dhcpLookup  = 2 * time.Second      // a client asks again after 1 to 4 s
-	maxDatagram = 4096
 )
 
 // dhcpConn is a UDP port on one interface, or port 67 on the address that relays send to.
 type dhcpConn struct {
 	name  string // of the interface, or the address
-	port  int    // 67, or proxyPort
+	port  int    // 67, or wire.ProxyPort
 	mode  inventory.DHCPMode
 	iface *net.Interface // nil = only relays
 	self  netip.Addr
@@ -82,7 +82,7 @@ func (c *dhcpConn) link() link {
 	}
 	known := c.known.Load()
 	if known == nil || time.Since(known.read) > prefixesFor {
-		known = &knownPrefixes{time.Now(), interfacePrefixes(c.iface)}
+		known = &knownPrefixes{time.Now(), wire.Prefixes(c.iface)}
 		c.known.Store(known)
 	}
 	return link{name: c.name, prefixes: known.prefixes, mode: c.mode, port: c.port}
@@ -108,7 +108,7 @@ func listenDHCP(ctx context.Context, name string, port int, self netip.Addr) (*d
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
-	_ = setBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, sendBuffer) // the kernel's default size serves as well
+	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // the kernel's default size serves as well
 	return &dhcpConn{
 		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
 		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
@@ -123,8 +123,8 @@ func dhcpSocket(device string) func(_, _ string, c syscall.RawConn) error {
 		err := c.Control(func(own uintptr) {
 			fd := int(own)
 			set = errors.Join(
-				setBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, dhcpBuffer),
-				setBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, sendBuffer),
+				wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, dhcpBuffer),
+				wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
 				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // tells what was dropped
 			)
 			if device != "" {
@@ -148,7 +148,7 @@ func newPacketBatch() *packetBatch {
 	b := &packetBatch{in: make([]ipv4.Message, dhcpBatch), out: make([]ipv4.Message, dhcpBatch)}
 	for n := range dhcpBatch {
 		b.in[n] = ipv4.Message{
-			Buffers: [][]byte{make([]byte, maxDatagram)},
+			Buffers: [][]byte{make([]byte, wire.MaxDatagram)},
 			OOB:     make([]byte, 32), // one message of 4 bytes, once a packet was dropped
 		}
 		b.out[n] = ipv4.Message{Buffers: make([][]byte, 1), Addr: &net.UDPAddr{}}
@@ -236,9 +236,9 @@ func (c *dhcpConn) write(out []ipv4.Message, replies []reply, failed func(reply,
 
 // writeRaw sends a reply in an Ethernet frame.
 func (c *dhcpConn) writeRaw(r reply) error {
-	ll := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
+	ll := &unix.SockaddrLinklayer{Protocol: wire.Hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
 	copy(ll.Addr[:], r.mac)
-	return unix.Sendto(c.raw, ipPacket(c.self, r.to, r.packet.ToBytes()), 0, ll)
+	return unix.Sendto(c.raw, wire.IPPacket(c.self, r.to, r.packet.ToBytes()), 0, ll)
 }
 
 // compose makes m the message of a reply. The source is the server's configured address: relays and firewalls drop replies
@@ -372,8 +372,18 @@ func (s *Server) handlePacket(ctx context.Context, b []byte, in link) (r reply) 
 		return reply{}
 	}
 	r = s.answer(ctx, p, in)
-	if mac, ok := hostMAC(p.ClientHWAddr); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
-		s.wire.add(mac, heard{at: s.now(), where: in.name, relay: addr4(p.GatewayIPAddr), packet: b, answer: answerOf(r)})
+	if mac, ok := wire.HostMAC(p.ClientHWAddr); ok && p.OpCode == dhcpv4.OpcodeBootRequest {
+		s.History.Add(mac, wire.Entry{At: s.now(), Where: in.name, Relay: wire.Addr4(p.GatewayIPAddr), Packet: b, Answer: answerOf(r)})
 	}
 	return r
+}
+
+// answerOf returns what is remembered of r.
+func answerOf(r reply) wire.Reply {
+	if r.route == routeNone {
+		return wire.Reply{}
+	}
+	return wire.Reply{
+		Route: r.route.String(), Kind: r.packet.MessageType(), Address: wire.Addr4(r.packet.YourIPAddr), File: r.packet.BootFileNameOption(),
+	}
 }

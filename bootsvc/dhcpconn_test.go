@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/net/ipv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -187,7 +188,7 @@ func TestRepliesOfABatch(t *testing.T) {
 	if !slices.Equal(refused, []byte{1}) {
 		t.Errorf("the replies %v were refused", refused)
 	}
-	b := make([]byte, maxDatagram)
+	b := make([]byte, wire.MaxDatagram)
 	for _, want := range []byte{0, 2} {
 		n, err := client.Read(b)
 		if err != nil {

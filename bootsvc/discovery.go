@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -288,8 +289,8 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *gu
 	case e.request.MAC == CheckMAC:
 		return false
 	case kind == dhcpv4.MessageTypeRequest:
-		return g.readmit(e.request.MAC, addr4(e.packet.ClientIPAddr), s.now(), taken)
-	case kind != dhcpv4.MessageTypeDiscover, e.request.Class == ClassNone && e.packet.ClassIdentifier() != action.VendorClass:
+		return g.readmit(e.request.MAC, wire.Addr4(e.packet.ClientIPAddr), s.now(), taken)
+	case kind != dhcpv4.MessageTypeDiscover, e.request.Class == wire.ClassNone && e.packet.ClassIdentifier() != action.VendorClass:
 		return false
 	}
 	ok := g.admit(e.request.MAC, s.now(), taken)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -82,7 +83,7 @@ func TestS7S8S32DiscoveryThroughARelay(t *testing.T) {
 	if w := get(t, s.Handler(), http.MethodGet, kernel, "10.10.30.201"); w.Code != http.StatusOK {
 		t.Errorf("the kernel: %d", w.Code)
 	}
-	s.rec.flush(t.Context())
+	s.rec.Flush(t.Context())
 	if len(j.seen) == 0 || j.seen[0].Giaddr == "" || len(j.events) != 0 {
 		t.Errorf("seen %+v, events %+v", j.seen, j.events)
 	}
@@ -115,12 +116,12 @@ func TestS7S8S32DiscoveryByProxy(t *testing.T) {
 		t.Errorf("a telephone: %s", r.packet.Summary())
 	}
 	r := ask(1, in, dhcpv4.MessageTypeDiscover, pxeClient(0))
-	if r.route != routeBroadcast || addr4(r.packet.YourIPAddr).IsValid() || r.packet.BootFileName != "02-00-00-00-00-01/undionly.kpxe" {
+	if r.route != routeBroadcast || wire.Addr4(r.packet.YourIPAddr).IsValid() || r.packet.BootFileName != "02-00-00-00-00-01/undionly.kpxe" {
 		t.Fatalf("BIOS by %s: %v", r.route, r.packet)
 	}
 	ask(2, in, dhcpv4.MessageTypeDiscover, pxeClient(7))
 	asked := in
-	asked.port, asked.from = proxyPort, netip.MustParseAddrPort("127.0.0.77:4011")
+	asked.port, asked.from = wire.ProxyPort, netip.MustParseAddrPort("127.0.0.77:4011")
 	r = ask(2, asked, dhcpv4.MessageTypeRequest, pxeClient(7))
 	if r.route != routeSource || r.packet.BootFileName != "02-00-00-00-00-02/snponly.efi" {
 		t.Fatalf("UEFI on port 4011 by %s: %v", r.route, r.packet)

@@ -146,7 +146,7 @@ func (f *fakeJournal) PutRelay(ctx context.Context, giaddr netip.Addr, _ time.Ti
 // sorted.
 func (f *fakeJournal) kinds(t *testing.T, s *Server) string {
 	t.Helper()
-	s.rec.flush(t.Context())
+	s.rec.Flush(t.Context())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []string

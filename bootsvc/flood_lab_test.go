@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -160,7 +161,7 @@ func (c *floodClient) round(r *floodResult) {
 	began := time.Now()
 	c.ask(dhcpv4.MessageTypeDiscover, netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 67))
 	if c.mode == inventory.DHCPProxy {
-		c.ask(dhcpv4.MessageTypeRequest, netip.AddrPortFrom(testSelf, proxyPort))
+		c.ask(dhcpv4.MessageTypeRequest, netip.AddrPortFrom(testSelf, wire.ProxyPort))
 	} else {
 		c.ask(dhcpv4.MessageTypeInform, netip.AddrPortFrom(testSelf, 67)) // answered by unicast
 	}
@@ -222,7 +223,7 @@ func (c *floodClient) send(
 	answers func([]byte, net.Addr) bool,
 ) {
 	c.t.Helper()
-	buf := make([]byte, maxDatagram)
+	buf := make([]byte, wire.MaxDatagram)
 	for n, wait := range waits {
 		if n > 0 {
 			c.repeated++
@@ -267,7 +268,7 @@ func startFlood(t *testing.T, cli *net.Interface, mode inventory.DHCPMode) *floo
 		_ = unix.Close(fd)
 	})
 	t.Cleanup(out.stop)
-	ll := &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_IP), Ifindex: cli.Index, Halen: 6}
+	ll := &unix.SockaddrLinklayer{Protocol: wire.Hton16(unix.ETH_P_IP), Ifindex: cli.Index, Halen: 6}
 	copy(ll.Addr[:], server)
 	running.Go(func() {
 		tick := time.NewTicker(10 * time.Millisecond)
@@ -310,7 +311,7 @@ func forgedPacket(t *testing.T, n int, armed net.HardwareAddr, mode inventory.DH
 		return udpPacket(netip.AddrPortFrom(absent, 67), netip.AddrPortFrom(testSelf, 67), p.ToBytes())
 	case mode == inventory.DHCPProxy:
 		p := floodPacket(t, dhcpv4.MessageTypeRequest, armed, uint32(n)|1<<31)
-		return udpPacket(netip.AddrPortFrom(absent, 68), netip.AddrPortFrom(testSelf, proxyPort), p.ToBytes())
+		return udpPacket(netip.AddrPortFrom(absent, 68), netip.AddrPortFrom(testSelf, wire.ProxyPort), p.ToBytes())
 	}
 	p := floodPacket(t, dhcpv4.MessageTypeInform, offMAC(n/4%floodOff), uint32(n)|1<<31)
 	p.ClientIPAddr = offAddress(n / 4 % floodOff).AsSlice()
@@ -328,7 +329,7 @@ func offAddress(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 10, 30, b
 
 // udpPacket returns an IPv4 packet. Its UDP checksum is left out.
 func udpPacket(from, to netip.AddrPort, payload []byte) []byte {
-	b := ipPacket(from.Addr(), to.Addr(), payload)
+	b := wire.IPPacket(from.Addr(), to.Addr(), payload)
 	binary.BigEndian.PutUint16(b[20:], from.Port())
 	binary.BigEndian.PutUint16(b[22:], to.Port())
 	binary.BigEndian.PutUint16(b[26:], 0)

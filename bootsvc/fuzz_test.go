@@ -11,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -35,18 +36,18 @@ func FuzzProxy(f *testing.F) {
 			from: netip.AddrPortFrom(from, 68),
 		}
 		if bootServer {
-			in.port = proxyPort
+			in.port = wire.ProxyPort
 		}
 		r := s.handlePacket(t.Context(), b, in)
 		if r.route == routeNone {
 			return
 		}
 
-		wire := r.packet.ToBytes()
-		if len(wire) > len(b)+400 {
-			t.Fatalf("%d bytes were answered by %d", len(b), len(wire))
+		sent := r.packet.ToBytes()
+		if len(sent) > len(b)+400 {
+			t.Fatalf("%d bytes were answered by %d", len(b), len(sent))
 		}
-		if p, err := dhcpv4.FromBytes(wire); err != nil || !p.YourIPAddr.IsUnspecified() {
+		if p, err := dhcpv4.FromBytes(sent); err != nil || !p.YourIPAddr.IsUnspecified() {
 			t.Fatalf("the reply gives an address or cannot be read: %v, %v", p, err)
 		}
 		relay := netip.MustParsePrefix("10.10.30.0/24")

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -52,20 +53,20 @@ var optionalOfShim = regexp.MustCompile(`^(revocations(_sku|_sbat)?|shim_certifi
 // readGrub answers a read request for a path under grub or boot: what GRUB asks for once
 // shim has started it. All other files that it looks for are optional.
 func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error {
-	req := Request{Address: ask.from, Class: ClassIPXE, Arch: ArchUnknown}
+	req := Request{Address: ask.from, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	common := len(seg) == 2 && seg[1] == "grub.cfg"
 	own := len(seg) == 3 && seg[0] == "grub" && seg[1] == "m"
 	boot := len(seg) == 4 && seg[0] == "boot"
 	switch {
 	case own, boot:
-		mac, ok := ParseMAC(seg[len(seg)-1])
+		mac, ok := wire.ParseMAC(seg[len(seg)-1])
 		if boot {
-			mac, ok = ParseMAC(seg[1])
+			mac, ok = wire.ParseMAC(seg[1])
 		}
 		if !ok {
 			return errNoFile
 		}
-		req = Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
+		req = Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	case seg[0] != "grub" || !common:
 		return errOptional
 	}
@@ -103,7 +104,7 @@ func (s *Server) grubMachine(m inventory.Machine, d Decision, ask askTFTP) error
 	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
 		return err
 	}
-	s.rec.event(d, scriptEvent(d), "GRUB's configuration by TFTP")
+	s.rec.Event(d.event(scriptEvent(d), "GRUB's configuration by TFTP"))
 	return nil
 }
 
@@ -157,10 +158,10 @@ func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string
 		return errNoFile
 	}
 	defer f.Close()
-	defer s.wire.beginTransfer(d)()
+	defer s.beginTransfer(d)()
 	if err := ask.send(ask.rank(m, d), info.Size(), f); err != nil {
 		return err
 	}
-	s.rec.event(d, kind, fmt.Sprintf("%d bytes by TFTP", info.Size()))
+	s.rec.Event(d.event(kind, fmt.Sprintf("%d bytes by TFTP", info.Size())))
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -23,18 +24,18 @@ func TestShimIsForUEFIByTFTP(t *testing.T) {
 	installer := g
 	installer.Installer = true
 	for _, c := range []struct {
-		class Class
+		class wire.Class
 		arch  int
 		grant inventory.Grant
 		want  string
 	}{
-		{ClassPXE, ArchUEFI, g, "shimx64.efi"},
-		{ClassPXE, ArchUEFIEBC, g, "shimx64.efi"},
-		{ClassPXE, ArchBIOS, g, "undionly.kpxe"},
-		{ClassHTTP, ArchHTTP, g, ""},
-		{ClassPXE, ArchUEFI, installer, ""},
-		{ClassPXE, ArchBIOS, installer, "undionly.kpxe"},
-		{ClassPXE, 11, g, ""},
+		{wire.ClassPXE, wire.ArchUEFI, g, "shimx64.efi"},
+		{wire.ClassPXE, wire.ArchUEFIEBC, g, "shimx64.efi"},
+		{wire.ClassPXE, wire.ArchBIOS, g, "undionly.kpxe"},
+		{wire.ClassHTTP, wire.ArchHTTP, g, ""},
+		{wire.ClassPXE, wire.ArchUEFI, installer, ""},
+		{wire.ClassPXE, wire.ArchBIOS, installer, "undionly.kpxe"},
+		{wire.ClassPXE, 11, g, ""},
 	} {
 		d := Decide(m, c.grant, Request{MAC: testMAC, Class: c.class, Arch: c.arch}, testNow)
 		if d.Loader != c.want {
@@ -56,8 +57,8 @@ func TestLoaderOfTheSite(t *testing.T) {
 		for _, c := range []struct {
 			mac, want string
 			arch      int
-		}{{testMAC, want, ArchUEFI}, {testMAC, "undionly.kpxe", ArchBIOS}, {"52:54:00:20:01:02", "ipxe.efi", ArchUEFI}} {
-			if d := s.decide(m, armed("node1"), Request{MAC: c.mac, Class: ClassPXE, Arch: c.arch}); d.Loader != c.want {
+		}{{testMAC, want, wire.ArchUEFI}, {testMAC, "undionly.kpxe", wire.ArchBIOS}, {"52:54:00:20:01:02", "ipxe.efi", wire.ArchUEFI}} {
+			if d := s.decide(m, armed("node1"), Request{MAC: c.mac, Class: wire.ClassPXE, Arch: c.arch}); d.Loader != c.want {
 				t.Errorf("%q: %s, architecture %d: loader %q instead of %q", site, c.mac, c.arch, d.Loader, c.want)
 			}
 		}
@@ -187,7 +188,7 @@ func TestGrubBootsTheAgent(t *testing.T) {
 		}
 	}
 	var asked strings.Builder
-	for _, h := range s.wire.of(testMAC) {
+	for _, h := range s.History.Of(testMAC) {
 		asked.WriteString(h.Where + " " + h.Request + " " + h.Answer + "\n")
 	}
 	for _, want := range []string{
@@ -328,7 +329,7 @@ func FuzzS14GrubConfig(f *testing.F) {
 		m := machine(func(m *inventory.Machine) { m.Name, m.KernelArgs = name, args })
 		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{m}}, nil)
 		g := armed(name)
-		script, err := s.grubScript(m, Decide(m, g, Request{MAC: testMAC, Class: ClassIPXE, Arch: ArchUnknown}, testNow))
+		script, err := s.grubScript(m, Decide(m, g, Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, testNow))
 		if err != nil {
 			return ""
 		}

@@ -6,12 +6,14 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
 // noteHardware records a DHCP client that is not answered because it does not ask over Ethernet. Over InfiniBand, the
 // header of its requests may contain no address (RFC 4390 §2.1), and then only the log has it.
 func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in link) {
-	relay := addr4(p.GatewayIPAddr)
+	relay := wire.Addr4(p.GatewayIPAddr)
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType == iana.HWTypeEthernet || p.MessageType() == dhcpv4.MessageTypeNone ||
 		!relay.IsValid() && s.cfg.RelayOnly || relay.IsValid() && !s.mayRelay(relay) {
 		return
@@ -28,7 +30,7 @@ func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in link) {
 	s.log.Warn("DHCP not answered: the client does not ask over Ethernet; boot the machine from an Ethernet interface",
 		"hardware", class, "address", p.ClientHWAddr.String(), "interface", in.name, "relay", giaddr,
 		"clientID", fmt.Sprintf("%x", p.Options.Get(dhcpv4.OptionClientIdentifier)))
-	if mac, ok := hostMAC(p.ClientHWAddr); ok {
-		s.rec.unknown(mac, port, giaddr, class)
+	if mac, ok := wire.HostMAC(p.ClientHWAddr); ok {
+		s.rec.Unknown(mac, port, giaddr, class)
 	}
 }

@@ -54,7 +54,7 @@ func TestOtherHardwareIsNamed(t *testing.T) {
 		if !strings.Contains(log.String(), c.log) || (c.log == "") != !strings.Contains(log.String(), "not answered") {
 			t.Errorf("%s: the log says %q, want %q", name, log.String(), c.log)
 		}
-		s.rec.flush(t.Context())
+		s.rec.Flush(t.Context())
 		seen := ""
 		if len(j.seen) > 0 {
 			seen = j.seen[0].Class

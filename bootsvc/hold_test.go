@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -31,17 +32,17 @@ func TestDecideHoldsAMachineInItsActions(t *testing.T) {
 		loader  string
 		script  bool
 	}{
-		{"spent, BIOS", acting(nil), Request{MAC: testMAC, Class: ClassPXE, Arch: ArchBIOS}, Hold, "undionly.kpxe", false},
-		{"spent, UEFI", acting(nil), Request{MAC: testMAC, Class: ClassPXE, Arch: ArchUEFI}, Hold, "snponly.efi", false},
-		{"spent, HTTP", acting(nil), Request{MAC: testMAC, Class: ClassHTTP, Arch: ArchHTTP}, Hold, "snponly.efi", false},
-		{"spent, iPXE", acting(nil), Request{MAC: testMAC, Class: ClassIPXE, Arch: ArchUnknown}, Hold, "", true},
-		{"spent, operating system", acting(nil), Request{MAC: testMAC, Arch: ArchUnknown}, Hold, "", false},
-		{"spent, window closed for a person", acting(func(g *inventory.Grant) { g.NetbootUntil = time.Time{} }), Request{MAC: testMAC, Class: ClassIPXE}, Hold, "", true},
-		{"next boot, window closed", acting(func(g *inventory.Grant) { g.Spent, g.Boot, g.NetbootUntil = false, 2, testNow }), Request{MAC: testMAC, Class: ClassIPXE}, Hold, "", true},
-		{"next boot, open", acting(func(g *inventory.Grant) { g.Spent, g.Boot = false, 2 }), Request{MAC: testMAC, Class: ClassIPXE}, Agent, "", true},
-		{"last action, spent", acting(func(g *inventory.Grant) { g.Acting = false }), Request{MAC: testMAC, Class: ClassIPXE}, Disk, "", false},
-		{"run over", acting(func(g *inventory.Grant) { g.Run = "" }), Request{MAC: testMAC, Class: ClassIPXE}, Disk, "", false},
-		{"another machine's", func() inventory.Grant { g := acting(nil); g.Machine = "node2"; return g }(), Request{MAC: testMAC, Class: ClassIPXE}, Disk, "", false},
+		{"spent, BIOS", acting(nil), Request{MAC: testMAC, Class: wire.ClassPXE, Arch: wire.ArchBIOS}, Hold, "undionly.kpxe", false},
+		{"spent, UEFI", acting(nil), Request{MAC: testMAC, Class: wire.ClassPXE, Arch: wire.ArchUEFI}, Hold, "snponly.efi", false},
+		{"spent, HTTP", acting(nil), Request{MAC: testMAC, Class: wire.ClassHTTP, Arch: wire.ArchHTTP}, Hold, "snponly.efi", false},
+		{"spent, iPXE", acting(nil), Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, Hold, "", true},
+		{"spent, operating system", acting(nil), Request{MAC: testMAC, Arch: wire.ArchUnknown}, Hold, "", false},
+		{"spent, window closed for a person", acting(func(g *inventory.Grant) { g.NetbootUntil = time.Time{} }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Hold, "", true},
+		{"next boot, window closed", acting(func(g *inventory.Grant) { g.Spent, g.Boot, g.NetbootUntil = false, 2, testNow }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Hold, "", true},
+		{"next boot, open", acting(func(g *inventory.Grant) { g.Spent, g.Boot = false, 2 }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Agent, "", true},
+		{"last action, spent", acting(func(g *inventory.Grant) { g.Acting = false }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Disk, "", false},
+		{"run over", acting(func(g *inventory.Grant) { g.Run = "" }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Disk, "", false},
+		{"another machine's", func() inventory.Grant { g := acting(nil); g.Machine = "node2"; return g }(), Request{MAC: testMAC, Class: wire.ClassIPXE}, Disk, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := Decide(machine(nil), c.grant, c.request, testNow)

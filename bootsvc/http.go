@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/keptsocket"
 	"github.com/ingotmetal/ingot/internal/plaintext"
@@ -106,12 +107,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 	case len(seg) == 2 && seg[1] == scriptName:
 		s.route(w, r, []string{"ipxe", "script", seg[0], scriptName})
 	case len(seg) == 4 && seg[0] == "ipxe" && (seg[1] == "binary" || seg[1] == "script"):
-		mac, ok := ParseMAC(seg[2])
+		mac, ok := wire.ParseMAC(seg[2])
 		if !ok {
 			notFound(w)
 			return
 		}
-		req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown, Brief: true}
+		req := Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown, Brief: true}
 		if seg[1] == "script" {
 			s.serveScript(w, r, req, seg[3])
 			return
@@ -131,9 +132,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
 func bySource(r *http.Request) Request {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
-		return Request{Class: ClassIPXE, Arch: ArchUnknown}
+		return Request{Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	}
-	return Request{Address: unmap(a.Addr()), Class: ClassIPXE, Arch: ArchUnknown}
+	return Request{Address: wire.Unmap(a.Addr()), Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 }
 
 // decided looks the machine up. It returns nil if the answer must be 404.
@@ -168,10 +169,10 @@ func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, 
 
 // rememberHTTP remembers a request of a client that boots.
 func (s *Server) rememberHTTP(r *http.Request, mac, path string, d Decision) {
-	s.wire.add(mac, heard{
-		at: s.now(), where: "HTTP from " + r.RemoteAddr,
-		request: plaintext.ASCII(r.Method+" "+path[:min(len(path), maxWireText)], maxWireText), // keeps no long path in memory
-		reply:   "verdict " + string(d.Verdict),
+	s.History.Add(mac, wire.Entry{
+		At: s.now(), Where: "HTTP from " + r.RemoteAddr,
+		Request: plaintext.ASCII(r.Method+" "+path[:min(len(path), wire.MaxText)], wire.MaxText), // keeps no long path in memory
+		Reply:   "verdict " + string(d.Verdict),
 	})
 }
 
@@ -209,7 +210,7 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	if r.Method == http.MethodGet {
-		s.rec.event(d, scriptEvent(d), "by HTTP")
+		s.rec.Event(d.event(scriptEvent(d), "by HTTP"))
 	}
 	if !ok {
 		notFound(w)
@@ -234,7 +235,7 @@ func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request
 	}
 	m, d := s.decidedHTTP(r, req)
 	if m != nil && !d.ServesLoader() && req.Address.IsValid() && r.Method == http.MethodGet {
-		s.rec.event(d, diskEvent(d), name+" by HTTP") // another DHCP server named the loader: the first request of this boot
+		s.rec.Event(d.event(diskEvent(d), name+" by HTTP")) // another DHCP server named the loader: the first request of this boot
 	}
 	if m == nil && !s.anonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
@@ -264,12 +265,12 @@ func (s *Server) serveMedia(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, token, name string) {
-	mac, ok := ParseMAC(macText)
+	mac, ok := wire.ParseMAC(macText)
 	if !ok {
 		notFound(w)
 		return
 	}
-	m, d := s.decided(r.Context(), Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown})
+	m, d := s.decided(r.Context(), Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
 	s.rememberHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
 	if m == nil || !s.bootOpen(d, token) {
 		notFound(w)
@@ -288,6 +289,14 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		return
 	}
 	s.serveAsset(w, r, d, f, info, kind)
+}
+
+// beginTransfer notes that a file is being sent to the machine of d, until end is called.
+func (s *Server) beginTransfer(d Decision) (end func()) {
+	if d.Interface.MAC == "" || !d.Armed() {
+		return func() {}
+	}
+	return s.History.BeginTransfer(d.Interface.MAC)
 }
 
 // bootOpen reports whether token opens the files of the boot that d decides.
@@ -319,12 +328,12 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, 
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	defer s.wire.beginTransfer(d)()
+	defer s.beginTransfer(d)()
 	sw, began := newStreamWriter(w), s.now()
 	serveFile(sw, r, info.Name(), f)
 	if kind != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
-		s.rec.transfer(d, kind, fmt.Sprintf("%d bytes by HTTP", info.Size()), began)
+		s.rec.Transfer(d.event(kind, fmt.Sprintf("%d bytes by HTTP", info.Size())), began)
 	}
 }
 
@@ -374,6 +383,6 @@ func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
 	defer s.guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
 	defer cancel()
-	_, g, d, err := s.lookup(ctx, Request{Address: source, Class: ClassIPXE, Arch: ArchUnknown})
+	_, g, d, err := s.lookup(ctx, Request{Address: source, Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
 	return err == nil && (d.Armed() || d.Owner.Run != "" && s.now().Before(g.SecretsUntil))
 }

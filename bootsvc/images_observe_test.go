@@ -70,18 +70,6 @@ func TestDeliveriesAreObserved(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, seen[2].Status)
 }
 
-// TestTransfers: the event of a file that was sent says how long that took.
-func TestTransfers(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
-	s, j := newServer(t, f, nil)
-	_, _, d, err := s.lookup(t.Context(), Request{MAC: testMAC, Class: ClassIPXE, Arch: ArchUnknown})
-	require.NoError(t, err)
-	s.rec.transfer(d, inventory.EventKernel, "10 bytes by HTTP", testNow.Add(-1500*1e6))
-	s.rec.flush(t.Context())
-	require.Len(t, j.events, 1)
-	require.JSONEq(t, `{"seconds":1.5}`, string(j.events[0].Detail))
-}
-
 // A client that reads quickly gets pieces of up to 4 MiB, so that they cost little, and a minute for each MiB: it may become slow
 // within a piece, because others boot. A slow one gets pieces of 1 MiB, so that it is soon noticed when it stops reading.
 func TestPiecesFitTheClient(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -131,7 +132,7 @@ func TestS1NoLookupReopensAWindow(t *testing.T) {
 // answers must be those of the phase.
 func (s *subject) look(v *view) error {
 	i := s.machine.Interfaces[0]
-	r := Request{Class: ClassIPXE, Arch: ArchUnknown}
+	r := Request{Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	before := s.phase.Load()
 	var m inventory.Machine
 	var g inventory.Grant

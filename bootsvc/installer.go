@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
@@ -82,7 +83,7 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 			return "", fmt.Errorf("image %q cannot stand in a boot script: %w", name, inventory.ErrInvalid)
 		}
 	}
-	if _, ok := ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
+	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
 		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
 	}
 	var args []string
@@ -181,7 +182,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	if sha256Form.MatchString(f.SHA256) {
 		w.Header().Set("ETag", `"`+f.SHA256+`"`)
 	}
-	defer s.wire.beginTransfer(d)()
+	defer s.beginTransfer(d)()
 	sw, began := newStreamWriter(w), s.now()
 	serveFile(sw, r, name, f)
 	if r.Method != http.MethodGet || !sentToEnd(sw, size) {
@@ -191,7 +192,7 @@ func (s *Server) serveInstaller(w http.ResponseWriter, r *http.Request, d Decisi
 	if name == i.Kernel {
 		kind = inventory.EventKernel
 	}
-	s.rec.transfer(d, kind, fmt.Sprintf("%s, %d bytes by HTTP", name, size), began)
+	s.rec.Transfer(d.event(kind, fmt.Sprintf("%s, %d bytes by HTTP", name, size)), began)
 	if name == i.Payload {
 		s.spend(context.WithoutCancel(r.Context()), d, name)
 	}

@@ -3,10 +3,10 @@ package bootsvc
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"strings"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -32,7 +32,7 @@ const autoexecLines = "isset ${net0/ip} || dhcp ||\nifopen net0 ||\n"
 
 // commandLine returns the agent OS's kernel command line.
 func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
-	if _, ok := ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
+	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
 		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
 	}
 	args := []string{
@@ -184,6 +184,3 @@ func diskEvent(d Decision) string {
 	}
 	return inventory.EventDisk
 }
-
-// unmap returns a without a zone, and as IPv4 if it is IPv4-mapped IPv6.
-func unmap(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

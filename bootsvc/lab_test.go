@@ -20,6 +20,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -131,7 +132,7 @@ func TestLabDHCP(t *testing.T) {
 		if err != nil {
 			t.Fatalf("broadcast %v: %v", broadcast, err)
 		}
-		if got := addr4(lease.ACK.YourIPAddr); got != netip.MustParseAddr(testAddr) || lease.ACK.BootFileName != "snponly.efi" {
+		if got := wire.Addr4(lease.ACK.YourIPAddr); got != netip.MustParseAddr(testAddr) || lease.ACK.BootFileName != "snponly.efi" {
 			t.Errorf("broadcast %v: %s", broadcast, lease.ACK.Summary())
 		}
 		if err := client.Close(); err != nil {
@@ -148,7 +149,7 @@ func TestLabDHCP(t *testing.T) {
 		}
 		return err
 	})
-	s.rec.flush(t.Context())
+	s.rec.Flush(t.Context())
 	if len(j.seen) != 1 {
 		t.Errorf("the probe's MAC was not seen: %+v", j.seen)
 	}
@@ -185,7 +186,7 @@ func relayed(t *testing.T, cli *net.Interface) {
 	if err := relay.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	b := make([]byte, maxDatagram)
+	b := make([]byte, wire.MaxDatagram)
 	n, from, err := relay.ReadFrom(b)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +206,7 @@ func offering(t *testing.T) *net.UDPConn {
 		if err == nil {
 			foreign = c.conn
 			go func() {
-				b := make([]byte, maxDatagram)
+				b := make([]byte, wire.MaxDatagram)
 				for {
 					n, _, err := foreign.ReadFrom(b)
 					if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -32,7 +33,7 @@ func (s *Server) send(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) reply {
 	case p.IsBroadcast():
 		r.route = routeBroadcast
 	default:
-		r.route, r.to = routeRaw, addr4(p.YourIPAddr)
+		r.route, r.to = routeRaw, wire.Addr4(p.YourIPAddr)
 	}
 	return r
 }
@@ -164,9 +165,9 @@ func (s *Server) routes(r *dhcpv4.DHCPv4, e *exchange) {
 
 // boot adds what a client needs to boot from the network, and records it as an event.
 func (s *Server) boot(r *dhcpv4.DHCPv4, e *exchange) {
-	if e.request.Class == ClassIPXE {
+	if e.request.Class == wire.ClassIPXE {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
-		if s.logServer.Load() { // iPXE built with CONSOLE_SYSLOG sends its console there
+		if s.logServer() { // iPXE built with CONSOLE_SYSLOG sends its console there
 			r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionLogServer, s.cfg.Address.AsSlice()))
 		}
 	}
@@ -174,7 +175,7 @@ func (s *Server) boot(r *dhcpv4.DHCPv4, e *exchange) {
 	if file == "" {
 		return
 	}
-	if e.request.Class == ClassPXE {
+	if e.request.Class == wire.ClassPXE {
 		r.ServerHostName = s.cfg.Address.String()
 		r.UpdateOption(dhcpv4.OptTFTPServerName(s.cfg.Address.String() + "\x00")) // as putBootFile
 	}
@@ -189,23 +190,23 @@ func (s *Server) offeredFile(e *exchange) string {
 		s.log.With(d.logKeys()...).Error("no boot file for an armed machine", "reason", why)
 	}
 	switch {
-	case req.Class == ClassNone:
-		s.rec.event(d, inventory.EventOS, "")
+	case req.Class == wire.ClassNone:
+		s.rec.Event(d.event(inventory.EventOS, ""))
 	case d.Armed() && file != "":
-		s.rec.event(d, inventory.EventDHCP, string(req.Class)+", "+archName(req.Arch)+": "+file)
+		s.rec.Event(d.event(inventory.EventDHCP, string(req.Class)+", "+archName(req.Arch)+": "+file))
 	case d.Armed():
 		s.log.With(d.logKeys()...).Warn("an armed machine asks for a boot file and gets none", "reasons", s.reasons(e))
 	default:
-		s.rec.event(d, diskEvent(d), string(req.Class))
+		s.rec.Event(d.event(diskEvent(d), string(req.Class)))
 	}
 	return file
 }
 
 // putBootFile adds a boot file to a reply, with what a client of that class needs to accept it.
-func (s *Server) putBootFile(r *dhcpv4.DHCPv4, class Class, file string) {
+func (s *Server) putBootFile(r *dhcpv4.DHCPv4, class wire.Class, file string) {
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	option := file
-	if class == ClassPXE { // PXE ROMs of about 2010 read the option until a zero byte, and so parts of the next option
+	if class == wire.ClassPXE { // PXE ROMs of about 2010 read the option until a zero byte, and so parts of the next option
 		option += "\x00"
 	}
 	r.UpdateOption(dhcpv4.OptBootFileName(option))
@@ -213,9 +214,9 @@ func (s *Server) putBootFile(r *dhcpv4.DHCPv4, class Class, file string) {
 		r.BootFileName = file // U-Boot and some ROMs read only the header
 	}
 	switch class {
-	case ClassHTTP: // UEFI HTTP boot ignores an offer without this echo
+	case wire.ClassHTTP: // UEFI HTTP boot ignores an offer without this echo
 		r.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
-	case ClassPXE:
+	case wire.ClassPXE:
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 		// PXE discovery control 8: use the boot file of this packet. Without it, EDK2
 		// treats the offer as BINL, asks port 4011 and fails with PXE-E16.

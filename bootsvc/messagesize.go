@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
 // Sizes in bytes. Those of messages are of their IP packets.
@@ -72,7 +74,7 @@ func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
 	if asked := e.packet.Options.Get(dhcpv4.OptionParameterRequestList); len(asked) > 0 {
 		leaveOut(spareable, room, asked)
 	}
-	if e.request.Class == ClassNone {
+	if e.request.Class == wire.ClassNone {
 		overload(r, room)
 	}
 	leaveOut(spareable, room, nil)

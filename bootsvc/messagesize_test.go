@@ -14,6 +14,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -95,24 +96,24 @@ func TestRepliesAreNotTooLong(t *testing.T) {
 		{name: "ROM, relayed", mods: []dhcpv4.Modifier{rom, relay, agent, identifier}, most: 548, leftOut: []int{28, 42, 66, 15, 12}},
 		{name: "iPXE", mods: []dhcpv4.Modifier{ipxe}, most: 548, leftOut: []int{28, 42, 15}},
 		{name: "iPXE, 1472", mods: []dhcpv4.Modifier{ipxe, generic(57, 0x05, 0xc0)}, most: 1444},
-		{name: "ROM at port 4011", mods: []dhcpv4.Modifier{rom, identifier}, most: 548, port: proxyPort, leftOut: []int{1, 3, 6, 12, 15, 28, 42, 51, 66}},
+		{name: "ROM at port 4011", mods: []dhcpv4.Modifier{rom, identifier}, most: 548, port: wire.ProxyPort, leftOut: []int{1, 3, 6, 12, 15, 28, 42, 51, 66}},
 	} {
 		f := &fakeMachines{machines: []inventory.Machine{machine(withLongNames)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 		var log strings.Builder
 		s, _ := newServer(t, f, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		in := link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
-		if c.port == proxyPort {
-			in.mode, in.port, in.from = inventory.DHCPProxy, proxyPort, netip.MustParseAddrPort("10.10.20.170:4011")
+		if c.port == wire.ProxyPort {
+			in.mode, in.port, in.from = inventory.DHCPProxy, wire.ProxyPort, netip.MustParseAddrPort("10.10.20.170:4011")
 		}
 		p := packet(t, dhcpv4.MessageTypeDiscover, c.mods...)
 		r := s.handlePacket(t.Context(), p.ToBytes(), in)
 		if r.route == routeNone {
 			t.Fatalf("%s: no answer", c.name)
 		}
-		wire := r.packet.ToBytes()
-		got := allOptions(t, wire)
-		if len(wire) > c.most {
-			t.Errorf("%s: %d bytes, want at most %d", c.name, len(wire), c.most)
+		sent := r.packet.ToBytes()
+		got := allOptions(t, sent)
+		if len(sent) > c.most {
+			t.Errorf("%s: %d bytes, want at most %d", c.name, len(sent), c.most)
 		}
 		for _, code := range []int{1, 3, 6, 12, 15, 28, 42, 51, 66} {
 			want := !slices.Contains(c.leftOut, code) && (code != 66 || strings.HasPrefix(c.name, "ROM"))
@@ -132,7 +133,7 @@ func TestRepliesAreNotTooLong(t *testing.T) {
 			(!got.Has(dhcpv4.OptionBootfileName) || r.packet.BootFileName == "" || got.Has(dhcpv4.OptionOptionOverload)) {
 			t.Errorf("%s: the boot file is missing: %s", c.name, describe(r))
 		}
-		if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(wire) != 82 {
+		if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(sent) != 82 {
 			t.Errorf("%s: option 82 is not the last", c.name)
 		}
 	}

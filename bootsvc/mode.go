@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -104,7 +105,7 @@ func (s *Server) prefixes(iface string) []netip.Prefix {
 	if err != nil {
 		return nil
 	}
-	return interfacePrefixes(i)
+	return wire.Prefixes(i)
 }
 
 // chainScript returns the script for a client whose machine is not known from its address. iPXE

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
 // networksFor is how long the networks of this host are not read again.
@@ -46,7 +48,7 @@ func (n *neighbours) networks() []hostNetwork {
 		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || len(i.HardwareAddr) != 6 {
 			continue
 		}
-		for _, p := range interfacePrefixes(&i) {
+		for _, p := range wire.Prefixes(&i) {
 			next.all = append(next.all, hostNetwork{i.Name, p})
 		}
 	}
@@ -61,7 +63,7 @@ func (n *neighbours) mac(a netip.Addr) (mac string, ok bool) {
 			continue
 		}
 		if mac, ok, err := kernelNeighbour(x.device, a); err == nil && ok {
-			return hostMAC(mac)
+			return wire.HostMAC(mac)
 		}
 	}
 	return "", false

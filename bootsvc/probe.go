@@ -13,6 +13,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
 // ForeignServer is a DHCP server that answered a probe.
@@ -116,7 +118,7 @@ func (f *ForeignServer) indexIn(servers []ForeignServer) int {
 // answered, if there are any.
 func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, known []ForeignServer) (found []ForeignServer, err error) {
 	isMissing := func(x ForeignServer) bool { return x.indexIn(found) < 0 }
-	buf := make([]byte, maxDatagram)
+	buf := make([]byte, wire.MaxDatagram)
 	for range 2 {
 		if _, err := conn.WriteTo(p.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ServerPort}); err != nil {
 			return found, err
@@ -154,15 +156,15 @@ func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 		return ForeignServer{}, false
 	}
 	f := ForeignServer{
-		Server: addr4(p.Options.Get(dhcpv4.OptionServerIdentifier)), Offered: addr4(p.YourIPAddr),
-		BootOffer: BootOffer{clean(p.BootFileName), addr4(p.ServerIPAddr), clean(p.ClassIdentifier())},
+		Server: wire.Addr4(p.Options.Get(dhcpv4.OptionServerIdentifier)), Offered: wire.Addr4(p.YourIPAddr),
+		BootOffer: BootOffer{wire.ShortText(p.BootFileName), wire.Addr4(p.ServerIPAddr), wire.ShortText(p.ClassIdentifier())},
 	}
 	if !f.Server.IsValid() {
-		f.Server = addr4(p.ServerIPAddr)
+		f.Server = wire.Addr4(p.ServerIPAddr)
 	}
 	overload := p.Options.Get(dhcpv4.OptionOptionOverload)
 	if f.BootFile == "" || len(overload) == 1 && overload[0]&1 != 0 { // the field file has options (RFC 2132 §9.3)
-		f.BootFile = clean(p.BootFileNameOption())
+		f.BootFile = wire.ShortText(p.BootFileNameOption())
 	}
 	f.Proxy = !f.Offered.IsValid()
 	return f, f.Server.IsValid()

@@ -8,11 +8,9 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// proxyPort is where a PXE client asks the server that it chose for its boot file (PXE 2.1 §2.2.3).
-const proxyPort = 4011
 
 // answerProxy answers a known machine beside the DHCP server that gives it an address. It is
 // silent unless there is a boot file: the machine then boots from disk by the other server's offer.
@@ -24,10 +22,10 @@ const proxyPort = 4011
 //   - Everything else belongs to the other server.
 func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
 	kind := e.packet.MessageType()
-	asked := e.in.port == proxyPort
-	if e.request.Class == ClassNone {
+	asked := e.in.port == wire.ProxyPort
+	if e.request.Class == wire.ClassNone {
 		if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
-			s.rec.event(e.decision, inventory.EventOS, "")
+			s.rec.Event(e.decision.event(inventory.EventOS, ""))
 		}
 		return reply{}
 	}
@@ -38,7 +36,7 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
 	if file == "" {
 		return reply{}
 	}
-	if e.request.Class == ClassPXE {
+	if e.request.Class == wire.ClassPXE {
 		// The client's address is the other server's choice, so the name says which machine it is.
 		file = strings.ReplaceAll(e.request.MAC, ":", "-") + "/" + file
 	}
@@ -48,10 +46,10 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
 		r.ClientIPAddr = e.packet.ClientIPAddr
 		s.putProxyFile(r, e.request, file)
 		from := e.in.from
-		return reply{packet: r, route: routeSource, to: unmap(from.Addr()), port: from.Port(), mac: r.ClientHWAddr}
+		return reply{packet: r, route: routeSource, to: wire.Unmap(from.Addr()), port: from.Port(), mac: r.ClientHWAddr}
 	}
 	r := s.base(e.packet, dhcpv4.MessageTypeOffer)
-	if e.request.Class == ClassPXE && isUEFI(e.request.Arch) {
+	if e.request.Class == wire.ClassPXE && isUEFI(e.request.Arch) {
 		r.ServerIPAddr = s.cfg.Address.AsSlice()
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 	} else {
@@ -66,8 +64,8 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
 // by option 60, and skips port 4011 with option 43.
 func (s *Server) putProxyFile(r *dhcpv4.DHCPv4, req Request, file string) {
 	class := req.Class
-	if class == ClassIPXE {
-		class = ClassPXE
+	if class == wire.ClassIPXE {
+		class = wire.ClassPXE
 	}
 	s.putBootFile(r, class, file)
 }
@@ -83,7 +81,7 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	}
 	to := e.network
 	if asked {
-		to = unmap(e.in.from.Addr())
+		to = wire.Unmap(e.in.from.Addr())
 	}
 	switch {
 	case !to.IsValid(), asked && local(e.in, to):
@@ -114,4 +112,4 @@ func (s *Server) nearRelay(a netip.Addr) bool {
 }
 
 // isUEFI reports whether an architecture of option 93 is UEFI PXE.
-func isUEFI(arch int) bool { return arch != ArchBIOS && arch != ArchUnknown }
+func isUEFI(arch int) bool { return arch != wire.ArchBIOS && arch != wire.ArchUnknown }

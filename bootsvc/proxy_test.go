@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -70,7 +71,7 @@ func TestS30ProxyAnswers(t *testing.T) {
 			port: dhcpv4.ServerPort,
 		}
 		if r.from != "" {
-			in.port, in.from = proxyPort, netip.MustParseAddrPort(r.from)
+			in.port, in.from = wire.ProxyPort, netip.MustParseAddrPort(r.from)
 		}
 		got := s.handlePacket(t.Context(), r.p.ToBytes(), in)
 		text := describe(got)
@@ -204,7 +205,7 @@ func TestReservedAddressesBesideAnotherServer(t *testing.T) {
 			c.Interfaces, c.Modes = []string{"lo", "eth9"}, map[string]inventory.DHCPMode{"eth9": inventory.DHCPOff}
 		})
 		s.neighbour = func(netip.Addr) (string, bool) { return "52:54:00:99:99:99", true }
-		r := s.identify(Request{Address: netip.MustParseAddr(address), Class: ClassIPXE, Arch: ArchUnknown})
+		r := s.identify(Request{Address: netip.MustParseAddr(address), Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
 		if m, _ := s.decided(t.Context(), r); (m != nil) != found {
 			t.Errorf("%s: %+v", address, m)
 		}
@@ -227,7 +228,7 @@ func TestProxyNamesTheLengthOfARelaysNetwork(t *testing.T) {
 			beside(inventory.DHCPProxy)(c)
 			c.Relays, c.Log = []netip.Prefix{netip.MustParsePrefix(relay)}, slog.New(slog.NewTextHandler(&log, nil))
 		})
-		in := link{name: "lo", mode: inventory.DHCPProxy, port: proxyPort, from: netip.MustParseAddrPort("10.10.31.77:4011")}
+		in := link{name: "lo", mode: inventory.DHCPProxy, port: wire.ProxyPort, from: netip.MustParseAddrPort("10.10.31.77:4011")}
 		r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, pxeClient(7)).ToBytes(), in)
 		if (r.route == routeSource) != answered || strings.Contains(log.String(), "for example 10.10.30.0/23") == answered {
 			t.Errorf("relays: [%s]: by %s; %s", relay, r.route, log.String())

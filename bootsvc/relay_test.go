@@ -21,6 +21,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/net/ipv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -97,11 +98,11 @@ func TestS31RelayOnly(t *testing.T) {
 		if r.route == routeNone {
 			continue
 		}
-		wire := r.packet.ToBytes()
-		if !bytes.Contains(wire, append([]byte{82, 10}, c.p.Options.Get(dhcpv4.OptionRelayAgentInformation)...)) || lastOption(wire) != 82 {
-			t.Errorf("%s: option 82 is not echoed as it came: % x", c.name, wire[240:])
+		sent := r.packet.ToBytes()
+		if !bytes.Contains(sent, append([]byte{82, 10}, c.p.Options.Get(dhcpv4.OptionRelayAgentInformation)...)) || lastOption(sent) != 82 {
+			t.Errorf("%s: option 82 is not echoed as it came: % x", c.name, sent[240:])
 		}
-		if id := addr4(r.packet.Options.Get(dhcpv4.OptionServerIdentifier)); id != relaySelf {
+		if id := wire.Addr4(r.packet.Options.Get(dhcpv4.OptionServerIdentifier)); id != relaySelf {
 			t.Errorf("%s: server %s", c.name, id)
 		}
 	}
@@ -299,7 +300,7 @@ func TestLabS31RealRelay(t *testing.T) {
 		t.Fatalf("%v\n%s", err, said.String())
 	}
 	ack := lease.ACK
-	if addr4(ack.YourIPAddr).String() != testAddr || ack.BootFileName != "snponly.efi" || ack.ServerIPAddr.String() != "192.168.1.10" ||
+	if wire.Addr4(ack.YourIPAddr).String() != testAddr || ack.BootFileName != "snponly.efi" || ack.ServerIPAddr.String() != "192.168.1.10" ||
 		ack.ServerIdentifier().String() != "192.168.1.10" {
 		t.Errorf("lease: %s", ack.Summary())
 	}
@@ -374,7 +375,7 @@ func TestLabS31RealRelay(t *testing.T) {
 	if err := liar.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if n, _, err := liar.ReadFrom(make([]byte, maxDatagram)); err == nil {
+	if n, _, err := liar.ReadFrom(make([]byte, wire.MaxDatagram)); err == nil {
 		t.Errorf("the sender of a packet was answered with %d bytes, not the relay", n)
 	}
 	if err := stop.Close(); err != nil {

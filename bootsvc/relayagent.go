@@ -5,13 +5,15 @@ import (
 	"net/netip"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
 // relaySubOption returns a sub-option of option 82 (RFC 3046), or nil. It is nil for a packet without giaddr too, because
 // any client can send option 82 itself, and if one of the sub-options is cut off. Whatever option 82 contains, it is
 // returned to the relay as it was received.
 func relaySubOption(p *dhcpv4.DHCPv4, code dhcpv4.OptionCode) net.IP {
-	if !addr4(p.GatewayIPAddr).IsValid() {
+	if !wire.Addr4(p.GatewayIPAddr).IsValid() {
 		return nil
 	}
 	if o := p.RelayAgentInfo(); o != nil {
@@ -22,13 +24,13 @@ func relaySubOption(p *dhcpv4.DHCPv4, code dhcpv4.OptionCode) net.IP {
 
 // linkSelection returns the subnet that a relay selects (RFC 3527), or an invalid address.
 func linkSelection(p *dhcpv4.DHCPv4) netip.Addr {
-	return addr4(relaySubOption(p, dhcpv4.LinkSelectionSubOption))
+	return wire.Addr4(relaySubOption(p, dhcpv4.LinkSelectionSubOption))
 }
 
 // identifierFor returns the server identifier (option 54) in a lease for the client of p: this server's address, or that
 // of a relay which asks for the client's later messages (RFC 5107).
 func (s *Server) identifierFor(p *dhcpv4.DHCPv4) netip.Addr {
-	if a := addr4(relaySubOption(p, dhcpv4.ServerIdentifierOverrideSubOption)); a.IsValid() {
+	if a := wire.Addr4(relaySubOption(p, dhcpv4.ServerIdentifierOverrideSubOption)); a.IsValid() {
 		return a
 	}
 	return s.cfg.Address
@@ -37,5 +39,5 @@ func (s *Server) identifierFor(p *dhcpv4.DHCPv4) netip.Addr {
 // isFor reports whether a packet names this server, the relay that stands in for it (RFC 5107), or none (option 54).
 func (s *Server) isFor(p *dhcpv4.DHCPv4) bool {
 	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
-	return id == nil || addr4(id) == s.cfg.Address || addr4(id) == s.identifierFor(p)
+	return id == nil || wire.Addr4(id) == s.cfg.Address || wire.Addr4(id) == s.identifierFor(p)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -60,7 +61,7 @@ func TestOptionsOfRelaysAndClientsComeBack(t *testing.T) {
 			if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(r.packet.ToBytes()) != 82 {
 				t.Errorf("%s, %s: option 82 is not the last", name, back.MessageType())
 			}
-			if got := addr4(back.ServerIdentifier()); got != testSelf {
+			if got := wire.Addr4(back.ServerIdentifier()); got != testSelf {
 				t.Errorf("%s, %s: server identifier %s", name, back.MessageType(), got)
 			}
 		}

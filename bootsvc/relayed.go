@@ -108,7 +108,7 @@ func (s *Server) recordRelay(ctx context.Context, giaddr netip.Addr, log func() 
 	}
 	again := relayRetry
 	defer func() { end(s.now().Add(again)) }() // also if the journal panics, because other packets wait
-	if err := s.rec.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
+	if err := s.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
 		log().Warn("recording that a relay was heard", "error", err)
 		return
 	}

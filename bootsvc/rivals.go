@@ -11,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -61,7 +62,7 @@ func (s *Server) Rivals() []inventory.Rival {
 // sightRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It may also have
 // chosen this one, through a relay which stands in for it (RFC 5107); that relay's copy of the message is answered.
 func (s *Server) sightRival(e *exchange) {
-	server := addr4(e.packet.Options.Get(dhcpv4.OptionServerIdentifier))
+	server := wire.Addr4(e.packet.Options.Get(dhcpv4.OptionServerIdentifier))
 	if !server.IsValid() || s.relayed.has(server) {
 		return
 	}
@@ -122,7 +123,7 @@ func (s *Server) raiseRival(ctx context.Context, x inventory.Rival) {
 	}
 	text := x.String() + ": machines may get its address and no boot file; stop it, exclude the machines there, or set netboot.dhcp"
 	s.log.Error("a second DHCP server", "server", x.Server.String(), "where", x.Where, "machine", x.Machine, "ingot", x.Ingot)
-	err := s.rec.journal.AppendEvents(ctx, []inventory.Event{{
+	err := s.journal.AppendEvents(ctx, []inventory.Event{{
 		Machine: x.Machine, Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", At: x.First, Message: text,
 	}})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -21,7 +22,7 @@ func TestS33AMachineChoosesAnotherServer(t *testing.T) {
 	request := func(server ...byte) {
 		t.Helper()
 		p := packet(t, dhcpv4.MessageTypeRequest, generic(54, server...), generic(50, 10, 10, 20, 11))
-		if r := s.handlePacket(t.Context(), p.ToBytes(), in); addr4(server) != testSelf && r.route != routeNone {
+		if r := s.handlePacket(t.Context(), p.ToBytes(), in); wire.Addr4(server) != testSelf && r.route != routeNone {
 			t.Errorf("answered by %s", r.route)
 		}
 		for len(s.rivals.sighted) > 0 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -57,7 +58,7 @@ const (
 // snippetLoaders returns the files that Snippet names to UEFI. Debian's GRUB has only TFTP, so with shim a machine that
 // boots by HTTP still gets iPXE.
 func snippetLoaders(name string) (pxe, http string) {
-	pxe = loader(inventory.Interface{Loader: name}, ArchUEFI)
+	pxe = loader(inventory.Interface{Loader: name}, wire.ArchUEFI)
 	if pxe == loaderShim {
 		return pxe, loaderUEFI
 	}

@@ -11,24 +11,25 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // A probeClient is a kind of client as which servers are asked, and to which Snippet names a boot file.
 type probeClient struct {
 	name  string
-	kind  Class
+	kind  wire.Class
 	class string // option 60
 	arch  int
 }
 
 // probeClients has UEFI PXE first: a proxy answers no client without a PXE class, and every snippet serves it.
 var probeClients = []probeClient{
-	{"UEFI PXE", ClassPXE, "PXEClient:Arch:00007:UNDI:003016", ArchUEFIEBC},
-	{"UEFI PXE as architecture 9", ClassPXE, "PXEClient:Arch:00009:UNDI:003016", ArchUEFI},
-	{"BIOS PXE", ClassPXE, "PXEClient:Arch:00000:UNDI:002001", ArchBIOS},
-	{"UEFI HTTP", ClassHTTP, "HTTPClient:Arch:00016:UNDI:003001", ArchHTTP},
-	{"iPXE", ClassIPXE, "PXEClient:Arch:00007:UNDI:003010", ArchUEFIEBC},
+	{"UEFI PXE", wire.ClassPXE, "PXEClient:Arch:00007:UNDI:003016", wire.ArchUEFIEBC},
+	{"UEFI PXE as architecture 9", wire.ClassPXE, "PXEClient:Arch:00009:UNDI:003016", wire.ArchUEFI},
+	{"BIOS PXE", wire.ClassPXE, "PXEClient:Arch:00000:UNDI:002001", wire.ArchBIOS},
+	{"UEFI HTTP", wire.ClassHTTP, "HTTPClient:Arch:00016:UNDI:003001", wire.ArchHTTP},
+	{"iPXE", wire.ClassIPXE, "PXEClient:Arch:00007:UNDI:003010", wire.ArchUEFIEBC},
 }
 
 // newDiscover returns a DISCOVER of the client.
@@ -38,7 +39,7 @@ func (c probeClient) newDiscover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.Arch(c.arch))),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionClassIdentifier,
 			dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
-	if err == nil && c.kind == ClassIPXE {
+	if err == nil && c.kind == wire.ClassIPXE {
 		p.UpdateOption(dhcpv4.OptUserClass("iPXE"))
 		p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
 	}
@@ -77,11 +78,11 @@ func (c probeClient) wanted(address netip.Addr, ports []int, loaders []string) (
 	for _, loader := range loaders {
 		pxe, http := snippetLoaders(loader)
 		switch {
-		case c.kind == ClassIPXE:
+		case c.kind == wire.ClassIPXE:
 			out = append(out, c.wantedURLs(address, ports, scriptPath)...)
-		case c.kind == ClassHTTP:
+		case c.kind == wire.ClassHTTP:
 			out = append(out, c.wantedURLs(address, ports, loaderPath+http)...)
-		case c.arch == ArchBIOS:
+		case c.arch == wire.ArchBIOS:
 			out = append(out, BootOffer{BootFile: loaderBIOS, Next: address}.bootSource(c))
 		default:
 			out = append(out, BootOffer{BootFile: pxe, Next: address}.bootSource(c))
@@ -109,11 +110,11 @@ func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (o
 func (o BootOffer) bootSource(c probeClient) string {
 	text := strconv.Quote(o.BootFile)
 	switch {
-	case c.kind == ClassPXE && !o.Next.IsValid():
+	case c.kind == wire.ClassPXE && !o.Next.IsValid():
 		text += " without a next server"
-	case c.kind == ClassPXE:
+	case c.kind == wire.ClassPXE:
 		text += " of " + o.Next.String()
-	case c.kind == ClassHTTP && !strings.HasPrefix(o.Class, "HTTPClient"):
+	case c.kind == wire.ClassHTTP && !strings.HasPrefix(o.Class, "HTTPClient"):
 		text += " without option 60, HTTPClient"
 	}
 	return text

@@ -4,36 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"strings"
 	"sync"
-	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
-)
-
-const (
-	tftpBlock   = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
-	tftpTimeout = 2 * time.Second
-	tftpRetries = 5
-
-	// Windows in blocks (RFC 7440). ACKs are as easily forged as requests, and a window is
-	// many times longer than its ACK: only an armed machine's own address gets long ones.
-	tftpOwnWindow    = 64
-	tftpOthersWindow = 8
-)
-
-// Operation codes (RFC 1350, 2347).
-const (
-	opRRQ   = 1
-	opWRQ   = 2
-	opData  = 3
-	opACK   = 4
-	opError = 5
-	opOACK  = 6
 )
 
 // serveTFTP serves until ctx ends. It uses a single port: with a new port for each
@@ -109,19 +87,6 @@ func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
 	return rankArmed
 }
 
-var (
-	// errBusy means that transfers of a higher rank need the room. The client gets no
-	// answer and retries.
-	errBusy     = errors.New("too many transfers")
-	errBrokeOff = errors.New("the transfer broke off")
-)
-
-// errNoFile is the error that a client gets, for any reason.
-var errNoFile = errors.New("file not found")
-
-// errOptional is errNoFile for a file that shim or GRUB can do without. It is not counted.
-var errOptional = fmt.Errorf("optional: %w", errNoFile)
-
 // tftpPath splits a file name as firmware writes it into an optional MAC and a plain
 // name.
 func tftpPath(name string) (mac, file string, ok bool) {
@@ -130,7 +95,7 @@ func tftpPath(name string) (mac, file string, ok bool) {
 	case 1:
 		file = seg[0]
 	case 2:
-		if mac, ok = ParseMAC(seg[0]); !ok {
+		if mac, ok = wire.ParseMAC(seg[0]); !ok {
 			return "", "", false
 		}
 		file = seg[1]
@@ -151,7 +116,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	if !ok {
 		return errNoFile
 	}
-	req := Request{MAC: mac, Class: ClassIPXE, Arch: ArchUnknown}
+	req := Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	if mac == "" {
 		req.MAC, req.Address = ask.mac, ask.from
 	}
@@ -174,7 +139,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	case m != nil && !d.ServesLoader():
 		s.log.With(d.logKeys()...).Info("TFTP refused: the machine is not armed", "file", file, "reasons", d.Reasons)
 		if mac == "" { // another DHCP server named the loader, so this is the first packet of this boot
-			s.rec.event(d, diskEvent(d), file+" by TFTP")
+			s.rec.Event(d.event(diskEvent(d), file+" by TFTP"))
 		}
 		return errNoFile
 	}
@@ -191,7 +156,7 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 	if m != nil {
 		rank = ask.rank(*m, d)
 	}
-	defer s.wire.beginTransfer(d)()
+	defer s.beginTransfer(d)()
 	began := s.now()
 	if err := ask.send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.
@@ -199,16 +164,16 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		return err
 	}
 	if m != nil {
-		s.rec.transfer(d, inventory.EventLoader, file+" by TFTP", began)
+		s.rec.Transfer(d.event(inventory.EventLoader, file+" by TFTP"), began)
 	}
 	return nil
 }
 
 // rememberTFTP remembers a read request of a client that boots.
 func (s *Server) rememberTFTP(from netip.Addr, mac, name string, d Decision) {
-	s.wire.add(mac, heard{
-		at: s.now(), where: "TFTP from " + from.String(),
-		request: plaintext.ASCII("RRQ "+name, maxWireText), reply: "verdict " + string(d.Verdict),
+	s.History.Add(mac, wire.Entry{
+		At: s.now(), Where: "TFTP from " + from.String(),
+		Request: plaintext.ASCII("RRQ "+name, wire.MaxText), Reply: "verdict " + string(d.Verdict),
 	})
 }
 
@@ -228,6 +193,6 @@ func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision
 	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
 		return err
 	}
-	s.rec.event(d, scriptEvent(d), autoexecName+" by TFTP")
+	s.rec.Event(d.event(scriptEvent(d), autoexecName+" by TFTP"))
 	return nil
 }

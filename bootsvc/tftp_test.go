@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -289,7 +290,7 @@ func FuzzTFTPPath(f *testing.F) {
 			t.Fatalf("%q became file %q", p, file)
 		}
 		if mac != "" {
-			if again, ok := ParseMAC(mac); !ok || again != mac {
+			if again, ok := wire.ParseMAC(mac); !ok || again != mac {
 				t.Fatalf("%q became MAC %q", p, mac)
 			}
 		}

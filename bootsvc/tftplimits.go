@@ -1,6 +1,8 @@
 package bootsvc
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -24,6 +26,19 @@ const (
 	rankArmed                     // a file of a machine with an open netboot window
 	rankOwn                       // like rankArmed, requested from the machine's own address
 )
+
+var (
+	// errBusy means that transfers of a higher rank need the room. The client gets no
+	// answer and retries.
+	errBusy     = errors.New("too many transfers")
+	errBrokeOff = errors.New("the transfer broke off")
+)
+
+// errNoFile is the error that a client gets, for any reason.
+var errNoFile = errors.New("file not found")
+
+// errOptional is errNoFile for a file that shim or GRUB can do without. It is not counted.
+var errOptional = fmt.Errorf("optional: %w", errNoFile)
 
 // admit reports whether to handle a request, and registers it. A repeated request is
 // counted, and is answered like the first one. A request that follows a transfer which its client has

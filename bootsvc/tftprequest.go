@@ -8,6 +8,27 @@ import (
 )
 
 const (
+	tftpBlock   = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
+	tftpTimeout = 2 * time.Second
+	tftpRetries = 5
+
+	// Windows in blocks (RFC 7440). ACKs are as easily forged as requests, and a window is
+	// many times longer than its ACK: only an armed machine's own address gets long ones.
+	tftpOwnWindow    = 64
+	tftpOthersWindow = 8
+)
+
+// Operation codes (RFC 1350, 2347).
+const (
+	opRRQ   = 1
+	opWRQ   = 2
+	opData  = 3
+	opACK   = 4
+	opError = 5
+	opOACK  = 6
+)
+
+const (
 	maxTFTPRequest = 512 // bytes (RFC 2347)
 	maxTFTPName    = 255
 )

@@ -12,22 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
 const tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
-
-// sendBuffer is how many bytes of packets the kernel keeps for a socket that are not sent yet. It counts them twice or more.
-const sendBuffer = 8 << 20
-
-// setBuffer sets the size of a socket's buffer: option is SO_SNDBUF or SO_RCVBUF, force the one of the same name with FORCE. Without
-// CAP_NET_ADMIN, the kernel permits net.core.wmem_max and rmem_max.
-func setBuffer(fd, option, force, size int) error {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
-		return nil
-	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size)
-}
 
 // datagram is a UDP packet that was received, or is to be sent.
 type datagram struct {
@@ -92,8 +81,8 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	}
 	// A large buffer keeps requests during a burst of forged ones, and windows of many transfers.
 	if err := errors.Join(
-		setBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, tftpBuffer),
-		setBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, sendBuffer),
+		wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, tftpBuffer),
+		wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
 	); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -117,8 +106,8 @@ func (s *tftpSocket) Receive(limit int) ([]datagram, error) {
 	}
 	for n := range s.received[:count] {
 		d, from, info := &s.received[n], &s.in.peers[n], &s.in.locals[n]
-		d.peer = netip.AddrPortFrom(netip.AddrFrom4(from.Addr), hton16(from.Port))
-		if d.local = addr4(info.Spec_dst[:]); info.Addr != info.Spec_dst {
+		d.peer = netip.AddrPortFrom(netip.AddrFrom4(from.Addr), wire.Hton16(from.Port))
+		if d.local = wire.Addr4(info.Spec_dst[:]); info.Addr != info.Spec_dst {
 			d.local = netip.Addr{}
 		}
 		d.content = d.content[:s.in.headers[n].length]
@@ -131,7 +120,7 @@ func (s *tftpSocket) Send(packets []datagram) (int, error) {
 	for n := range packets {
 		d := &packets[n]
 		s.out.set(n, d.head[:], d.content)
-		s.out.peers[n] = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: d.peer.Addr().As4(), Port: hton16(d.peer.Port())}
+		s.out.peers[n] = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: d.peer.Addr().As4(), Port: wire.Hton16(d.peer.Port())}
 		s.out.locals[n].Spec_dst = d.local.As4()
 	}
 	count, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.out.headers)), uintptr(len(packets)),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -28,7 +29,7 @@ type Explanation struct {
 	Answers []Answer `json:"answers,omitempty"`
 	Reasons []string `json:"reasons"`
 	// Heard are the client's last requests to this server since its start, oldest first.
-	Heard []Heard              `json:"heard,omitempty"`
+	Heard []wire.Heard         `json:"heard,omitempty"`
 	Lease *inventory.DHCPLease `json:"lease,omitempty"`
 }
 
@@ -42,16 +43,16 @@ type Answer struct {
 // Why explains what a machine would be answered now. It accepts the forms of ParseMAC
 // and otherwise returns inventory.ErrInvalid. An unknown MAC is not an error.
 func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
-	canonical, ok := ParseMAC(mac)
+	canonical, ok := wire.ParseMAC(mac)
 	if !ok {
 		return Explanation{}, fmt.Errorf("reading MAC %q: %w", mac, inventory.ErrInvalid)
 	}
-	m, g, d, err := s.lookup(ctx, Request{MAC: canonical, Class: ClassNone, Arch: ArchUnknown})
+	m, g, d, err := s.lookup(ctx, Request{MAC: canonical, Class: wire.ClassNone, Arch: wire.ArchUnknown})
 	if err != nil {
 		return Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
 	}
 	e := Explanation{MAC: canonical, Machine: d.Machine, Verdict: d.Verdict, Reasons: d.Reasons}
-	e.Heard = s.wire.of(canonical)
+	e.Heard = s.History.Of(canonical)
 	leases := s.Leases()
 	if n := slices.IndexFunc(leases, func(x inventory.DHCPLease) bool { return x.MAC == canonical }); n >= 0 {
 		e.Lease = &leases[n]
@@ -96,13 +97,13 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 	}
 	for _, c := range []struct {
 		name  string
-		class Class
+		class wire.Class
 		arch  int
 	}{
-		{"BIOS PXE", ClassPXE, ArchBIOS},
-		{"UEFI PXE", ClassPXE, ArchUEFIEBC},
-		{"UEFI HTTP", ClassHTTP, ArchHTTP},
-		{"iPXE", ClassIPXE, ArchUnknown},
+		{"BIOS PXE", wire.ClassPXE, wire.ArchBIOS},
+		{"UEFI PXE", wire.ClassPXE, wire.ArchUEFIEBC},
+		{"UEFI HTTP", wire.ClassHTTP, wire.ArchHTTP},
+		{"iPXE", wire.ClassIPXE, wire.ArchUnknown},
 	} {
 		d := s.decideAny(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
 		file, why := s.bootFile(d, c.class)
@@ -156,7 +157,7 @@ func Subnets(interfaces []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, name := range interfaces {
 		if i, err := net.InterfaceByName(name); err == nil {
-			out = append(out, interfacePrefixes(i)...)
+			out = append(out, wire.Prefixes(i)...)
 		}
 	}
 	return out

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -48,74 +47,24 @@ func TestS48HeardIsBounded(t *testing.T) {
 		t.Errorf("the boot's token is among %s", text)
 	}
 
+	mac := func(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)} }
 	for n := range 3000 {
-		mac := net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}
 		for range 20 {
-			s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac)).ToBytes(), in)
+			s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac(n))).ToBytes(), in)
 		}
 	}
-	if n := len(s.wire.byMAC); n != maxWireMACs {
-		t.Errorf("%d clients", n)
+	clients := 0
+	for n := range 3000 {
+		if s.History.HeardSince(mac(n).String(), time.Time{}) {
+			clients++
+		}
 	}
-	if n := len(s.wire.of("02:00:00:00:0b:b7")); n != maxWireEach {
+	if clients != 1024 {
+		t.Errorf("%d clients", clients)
+	}
+	if n := len(s.History.Of("02:00:00:00:0b:b7")); n != 16 {
 		t.Errorf("%d requests of the last client", n)
 	}
-}
-
-// The last requests of a client are listed oldest first, also after older ones were replaced.
-func TestHeardIsInOrder(t *testing.T) {
-	for _, sent := range []int{1, maxWireEach, maxWireEach + 1, 3*maxWireEach - 1} {
-		w := newWire()
-		for n := range sent {
-			w.add(testMAC, heard{request: strconv.Itoa(n)})
-		}
-		kept := w.of(testMAC)
-		if len(kept) != min(sent, maxWireEach) {
-			t.Fatalf("%d of %d kept", len(kept), sent)
-		}
-		for n, h := range kept {
-			if h.Request != strconv.Itoa(sent-len(kept)+n) {
-				t.Errorf("request %s of %d is number %d", h.Request, sent, n)
-			}
-		}
-	}
-}
-
-// What is remembered of a client that was forgotten is not shown for the one that takes its place, and a packet is copied.
-func TestHeardReusesMemory(t *testing.T) {
-	w := newWire()
-	mac := func(n int) string { return net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}.String() }
-	b := packet(t, dhcpv4.MessageTypeDiscover).ToBytes()
-	for n := range 2 * maxWireMACs {
-		for k := range maxWireEach {
-			w.add(mac(n), heard{packet: b, answer: dhcpAnswer{file: strconv.Itoa(n*maxWireEach + k)}})
-		}
-	}
-	clear(b)
-	const last = 2*maxWireMACs - 1
-	if got := w.of(mac(last)); len(got) != maxWireEach || !strings.HasPrefix(got[0].Request, "DISCOVER") {
-		t.Errorf("%+v", got)
-	}
-	w.add(mac(0), heard{request: "GET /"})
-	if got := w.of(mac(0)); len(got) != 1 || got[0].Request != "GET /" {
-		t.Errorf("a new client has %+v", got)
-	}
-}
-
-func FuzzDecodeDHCP(f *testing.F) {
-	for _, c := range dhcpPackets(f, captures) {
-		f.Add(c.Payload)
-	}
-	f.Add(packet(f, dhcpv4.MessageTypeDiscover, pxeClient(7), generic(82, 5, 4, 10, 10, 20, 1)).ToBytes())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		text := decodeDHCP(b)
-		if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-			t.Fatalf("control characters in %q", text)
-		}
-		if len(text) > 200+len(b)*8 {
-			t.Fatalf("%d characters for %d bytes", len(text), len(b))
-		}
-	})
 }
 
 // S48: a lease follows what was agreed. An address at which another host answers is not offered for
@@ -306,7 +255,7 @@ func TestHeardDuringATransfer(t *testing.T) {
 	} {
 		during := 0
 		check := func() {
-			if during++; !c.s.Heard(testMAC, late) || c.s.Heard(unknownMAC, late) {
+			if during++; !c.s.History.HeardSince(testMAC, late) || c.s.History.HeardSince(unknownMAC, late) {
 				t.Errorf("%s by %s: the machine that gets it must count as heard, and no other", c.path, c.protocol)
 			}
 		}
@@ -319,7 +268,7 @@ func TestHeardDuringATransfer(t *testing.T) {
 		}); err != nil {
 			t.Errorf("%s by TFTP: %v", c.path, err)
 		}
-		if during == 0 || c.s.Heard(testMAC, late) || len(c.s.wire.sending) > 0 {
+		if during == 0 || c.s.History.HeardSince(testMAC, late) {
 			t.Errorf("%s by %s: %d writes; after the transfer, the request alone counts", c.path, c.protocol, during)
 		}
 	}

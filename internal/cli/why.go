@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -67,7 +68,7 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 }
 
 // printHeard prints the last requests of a client.
-func printHeard(w io.Writer, all []bootsvc.Heard) error {
+func printHeard(w io.Writer, all []wire.Heard) error {
 	if len(all) == 0 {
 		return nil
 	}

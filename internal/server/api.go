@@ -11,7 +11,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -48,7 +48,7 @@ func (s *server) heardBooting(ctx context.Context, machine string, since time.Ti
 	if err != nil {
 		return true, fmt.Errorf("looking up machine %q: %w", machine, err)
 	}
-	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return s.netboot.boot.Heard(i.MAC, since) }), nil
+	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return s.netboot.boot.History.HeardSince(i.MAC, since) }), nil
 }
 
 // newAgentAPI makes the handler of the agents' requests.
@@ -130,7 +130,7 @@ func (s *server) capture() func(ctx context.Context, w io.Writer, m inventory.Ma
 		return nil
 	}
 	return func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
-		return s.netboot.boot.Capture(ctx, w, bootsvc.CaptureOf(m, all))
+		return s.netboot.boot.Capture(ctx, w, wire.CaptureOf(m, all))
 	}
 }
 

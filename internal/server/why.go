@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -21,7 +22,7 @@ func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, 
 		return e, fmt.Errorf("looking up %q: %w", mac, err)
 	}
 
-	d := bootsvc.Decide(m, g, bootsvc.Request{MAC: mac, Arch: bootsvc.ArchUnknown}, time.Now())
+	d := bootsvc.Decide(m, g, bootsvc.Request{MAC: mac, Arch: wire.ArchUnknown}, time.Now())
 	e.Machine, e.Verdict, e.Reasons = d.Machine, d.Verdict, append(e.Reasons, d.Reasons...)
 	if g.Run != "" {
 		e.Run, e.Epoch, e.Boot, e.Spent, e.Until = g.Run, g.Epoch, g.Boot, g.Spent, g.NetbootUntil

@@ -1,4 +1,4 @@
-package bootsvc
+package wire
 
 import (
 	"context"
@@ -24,8 +24,6 @@ const (
 	maxSyslogPacket  = 2048 // bytes that are read of a packet
 	maxSyslogText    = 512  // characters of a line
 	maxSyslogProgram = 48
-	maxPendingSyslog = 4096 // lines between two writes
-	maxSyslogEach    = 200  // of one machine
 )
 
 // syslogPort is the only port that clients know: DHCP option 7 (RFC 2132 §3.9) has none.
@@ -113,70 +111,43 @@ func skipStructuredData(s string) string {
 	return ""
 }
 
-// syslogQueue are lines that are not written yet. recorder.mu protects it.
-type syslogQueue struct {
-	lines []inventory.SyslogLine
-	of    map[string]int // lines of each machine
-
-	dropped, unknown atomic.Int64
+// Syslog receives what machines send by syslog.
+type Syslog struct {
+	rec *Recorder
+	// machineAt returns the name of the machine with a source address, or "".
+	machineAt func(context.Context, netip.Addr) string
+	named     atomic.Bool // clients can send to this server
+	unknown   atomic.Int64
 }
 
-// syslog queues a line of a machine. If there are too many, it is dropped and counted.
-func (r *recorder) syslog(x inventory.SyslogLine) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	q := &r.lines
-	if len(q.lines) >= maxPendingSyslog || q.of[x.Machine] >= maxSyslogEach {
-		q.dropped.Add(1)
-		return
-	}
-	if q.of == nil {
-		q.of = map[string]int{}
-	}
-	q.of[x.Machine]++
-	q.lines = append(q.lines, x)
-	signal(r.wakeSyslog)
+// NewSyslog returns a server that records lines with r. machineAt returns the name of the machine with a source address, or "".
+func NewSyslog(r *Recorder, machineAt func(context.Context, netip.Addr) string) *Syslog {
+	return &Syslog{rec: r, machineAt: machineAt}
 }
 
-// flushSyslog writes the lines. If that fails, they are lost: what matters is an event, and a disk
-// that is full is not filled by this.
-func (r *recorder) flushSyslog(ctx context.Context) {
-	defer r.guard.Recover("lines of syslog")
-	r.mu.Lock()
-	lines := r.lines.lines
-	r.lines.lines, r.lines.of = nil, nil
-	r.mu.Unlock()
-	if len(lines) == 0 {
-		return
-	}
-	if err := r.journal.PutSyslog(ctx, lines); err != nil {
-		r.lines.dropped.Add(int64(len(lines)))
-		r.log.Warn("writing what machines sent by syslog; it is lost", "error", err, "lines", len(lines))
-	}
-}
+// IsNamed reports whether clients of DHCP can be given this server: the option has no port.
+func (s *Syslog) IsNamed() bool { return s.named.Load() }
 
-// listenSyslog binds the syslog port. Many hosts have a syslog daemon, so a port that cannot be bound
-// is a warning, and the result is nil.
-func (s *Server) listenSyslog(ctx context.Context) *net.UDPConn {
-	if s.cfg.SyslogAddr == "" {
-		return nil
-	}
-	full := httpserve.WithHost(s.cfg.SyslogAddr, s.cfg.bind())
+// UnknownSenders returns how many messages came from hosts that are not in the inventory.
+func (s *Syslog) UnknownSenders() int64 { return s.unknown.Load() }
+
+// Listen binds a UDP address. Many hosts have a syslog daemon, so a port that cannot be bound is a warning, and the
+// result is nil.
+func (s *Syslog) Listen(ctx context.Context, addr string) *net.UDPConn {
 	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, "udp4", full)
+	pc, err := lc.ListenPacket(ctx, "udp4", addr)
 	if err != nil {
-		err = fmt.Errorf("binding UDP %s for syslog: %w (%s)", full, err, httpserve.BindRemedy(err, "netboot.syslog"))
-		s.log.Warn("the syslog port cannot be bound: what machines send there is not kept", "address", full, "error", err)
+		err = fmt.Errorf("binding UDP %s for syslog: %w (%s)", addr, err, httpserve.BindRemedy(err, "netboot.syslog"))
+		s.rec.log.Warn("the syslog port cannot be bound: what machines send there is not kept", "address", addr, "error", err)
 		return nil
 	}
 	conn := pc.(*net.UDPConn)
-	s.logServer.Store(conn.LocalAddr().(*net.UDPAddr).Port == syslogPort) // clients know no other port
+	s.named.Store(conn.LocalAddr().(*net.UDPAddr).Port == syslogPort) // clients know no other port
 	return conn
 }
 
-// serveSyslog reads messages until ctx ends. One goroutine reads them: the kernel drops what comes
-// faster.
-func (s *Server) serveSyslog(ctx context.Context, conn *net.UDPConn) error {
+// Serve reads messages until ctx ends. One goroutine reads them: the kernel drops what comes faster.
+func (s *Syslog) Serve(ctx context.Context, conn *net.UDPConn) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -189,27 +160,24 @@ func (s *Server) serveSyslog(ctx context.Context, conn *net.UDPConn) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("reading syslog: %w", err)
 		case err != nil:
-			s.log.Warn("reading syslog", "error", err)
+			s.rec.log.Warn("reading syslog", "error", err)
 			_ = clock.Sleep(ctx, time.Second)
 			continue
 		}
-		s.handleSyslog(ctx, buf[:n], unmap(from.Addr()))
+		s.handle(ctx, buf[:n], Unmap(from.Addr()))
 	}
 }
 
-// handleSyslog queues a message of a machine of the inventory, which is known by its source address.
-// Other senders are counted.
-func (s *Server) handleSyslog(ctx context.Context, b []byte, from netip.Addr) {
-	defer s.guard.Recover("a message by syslog")
-	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
-	defer cancel()
-	_, _, d, err := s.lookup(ctx, s.identify(Request{Address: from, Class: ClassNone, Arch: ArchUnknown}))
-	if err != nil || d.Machine == "" {
-		s.rec.lines.unknown.Add(1)
+// handle queues a message of a machine of the inventory, which is known by its source address. Other senders are counted.
+func (s *Syslog) handle(ctx context.Context, b []byte, from netip.Addr) {
+	defer s.rec.guard.Recover("a message by syslog")
+	machine := s.machineAt(ctx, from)
+	if machine == "" {
+		s.unknown.Add(1)
 		return
 	}
 	if x, ok := parseSyslog(b); ok {
-		x.Machine, x.At = d.Machine, s.now()
+		x.Machine, x.At = machine, s.rec.now()
 		s.rec.syslog(x)
 	}
 }

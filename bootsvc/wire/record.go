@@ -1,4 +1,4 @@
-package bootsvc
+package wire
 
 import (
 	"container/list"
@@ -13,12 +13,13 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Limits of what unauthenticated packets can make the server store (security S46, S48).
 const (
+	maxPendingSyslog = 4096                   // lines of syslog between two writes
+	maxSyslogEach    = 200                    // of one machine
 	maxPendingEvents = 4096                   // distinct events between two flushes
 	maxSeenPerPort   = 64                     // distinct unknown MACs of a relay or an interface between two writes
 	maxSeenRelayed   = 256                    // of all relays together, because relay addresses can be forged
@@ -27,9 +28,16 @@ const (
 	flushSoon        = 20 * time.Millisecond  // after the first event
 )
 
-// recorder takes events from packet handlers without blocking them, merges equal ones
+// Journal takes what was seen on the network, in batches. No packet waits for it.
+type Journal interface {
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+	PutSeen(ctx context.Context, seen []inventory.Seen) error
+	PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error
+}
+
+// Recorder takes events from packet handlers without blocking them, merges equal ones
 // and writes them in batches.
-type recorder struct {
+type Recorder struct {
 	journal Journal
 	guard   *guard.Guard
 	log     *slog.Logger
@@ -42,7 +50,7 @@ type recorder struct {
 	seen   *pendingSeen
 	lines  syslogQueue
 
-	droppedEvents, droppedSeen atomic.Int64
+	droppedEvents, droppedSeen, droppedSyslog atomic.Int64
 }
 
 type eventKey struct {
@@ -139,34 +147,30 @@ func (p *pendingSeen) remove(e *list.Element) seenMAC {
 	return m
 }
 
-func newRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Time) *recorder {
-	return &recorder{
+// NewRecorder returns a Recorder that writes to j while Run runs.
+func NewRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Time) *Recorder {
+	return &Recorder{
 		journal: j, guard: g, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
 		wakeSyslog: make(chan struct{}, 1),
 		seen:       newPendingSeen(),
 	}
 }
 
-// event records an event of d's machine. Equal events are merged and counted.
-func (r *recorder) event(d Decision, kind, message string) { r.add(d, kind, message, nil) }
-
-// transfer records that a file was sent to d's machine.
-func (r *recorder) transfer(d Decision, kind, message string, began time.Time) {
+// Transfer records that a file was sent to the machine of an event.
+func (r *Recorder) Transfer(e inventory.Event, began time.Time) {
 	detail, err := json.Marshal(inventory.Transfer{Seconds: r.now().Sub(began).Seconds()})
-	if err != nil {
-		detail = nil // a struct of numbers always encodes
+	if err == nil { // a struct of numbers always encodes
+		e.Detail = detail
 	}
-	r.add(d, kind, message, detail)
+	r.Event(e)
 }
 
-func (r *recorder) add(d Decision, kind, message string, detail json.RawMessage) {
-	if d.Machine == "" {
+// Event records an event that happens now. Equal events are merged and counted.
+func (r *Recorder) Event(e inventory.Event) {
+	if e.Machine == "" {
 		return // a machine that is being discovered has no events
 	}
-	e := inventory.Event{
-		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message, Detail: detail,
-		At: r.now(), Count: 1,
-	}
+	e.At, e.Count = r.now(), 1
 	r.mu.Lock()
 	ok := r.events.add(e)
 	r.mu.Unlock()
@@ -177,17 +181,27 @@ func (r *recorder) add(d Decision, kind, message string, detail json.RawMessage)
 	signal(r.wakeEvents)
 }
 
-// unknown records a MAC that belongs to no machine, seen at port (the relay's address,
+// Unknown records a MAC that belongs to no machine, seen at port (the relay's address,
 // or the interface). If there are too many, the newest are kept.
-func (r *recorder) unknown(mac, port, giaddr, class string) {
+func (r *Recorder) Unknown(mac, port, giaddr, class string) {
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.droppedSeen.Add(r.seen.add(seenMAC{inventory.Seen{
 		MAC: mac, First: now, Last: now, Count: 1, Giaddr: giaddr,
-		Class: clean(class),
+		Class: ShortText(class),
 	}, port}))
 	signal(r.wakeSeen)
+}
+
+// Dropped counts records for which there was no room.
+type Dropped struct {
+	Events, Seen, Syslog int64
+}
+
+// Dropped returns how many records were dropped.
+func (r *Recorder) Dropped() Dropped {
+	return Dropped{r.droppedEvents.Load(), r.droppedSeen.Load(), r.droppedSyslog.Load()}
 }
 
 func signal(wake chan<- struct{}) {
@@ -197,8 +211,8 @@ func signal(wake chan<- struct{}) {
 	}
 }
 
-// run writes the records until ctx ends, and then the remaining ones.
-func (r *recorder) run(ctx context.Context) error {
+// Run writes the records until ctx ends, and then the remaining ones.
+func (r *Recorder) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { r.every(ctx, flushEvery, r.wakeEvents, r.flushEvents); return nil })
 	g.Go(func() error { r.every(ctx, seenEvery, r.wakeSeen, r.flushSeen); return nil })
@@ -208,7 +222,7 @@ func (r *recorder) run(ctx context.Context) error {
 
 // every calls flush soon after a signal, but at most once in d. When ctx ends, it
 // flushes once more and returns.
-func (r *recorder) every(ctx context.Context, d time.Duration, wake <-chan struct{}, flush func(context.Context)) {
+func (r *Recorder) every(ctx context.Context, d time.Duration, wake <-chan struct{}, flush func(context.Context)) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -226,8 +240,8 @@ func (r *recorder) every(ctx context.Context, d time.Duration, wake <-chan struc
 	}
 }
 
-// flush writes all pending records.
-func (r *recorder) flush(ctx context.Context) {
+// Flush writes all pending records.
+func (r *Recorder) Flush(ctx context.Context) {
 	r.flushEvents(ctx)
 	r.flushSeen(ctx)
 	r.flushSyslog(ctx)
@@ -235,7 +249,7 @@ func (r *recorder) flush(ctx context.Context) {
 
 // flushEvents writes the events in one batch. If that fails, it keeps them before newer ones, within the
 // same limits.
-func (r *recorder) flushEvents(ctx context.Context) {
+func (r *Recorder) flushEvents(ctx context.Context) {
 	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
 	batch := r.events
@@ -262,7 +276,7 @@ func (r *recorder) flushEvents(ctx context.Context) {
 }
 
 // flushSeen writes unknown MACs, and keeps them if that fails.
-func (r *recorder) flushSeen(ctx context.Context) {
+func (r *Recorder) flushSeen(ctx context.Context) {
 	defer r.guard.Recover("unknown MACs")
 	r.mu.Lock()
 	seen := r.seen
@@ -291,5 +305,42 @@ func (r *recorder) flushSeen(ctx context.Context) {
 	signal(r.wakeSeen)
 }
 
-// clean returns the printable ASCII of a packet's text, at most 64 characters.
-func clean(s string) string { return plaintext.ASCII(s, 64) }
+// syslogQueue are lines that are not written yet. recorder.mu protects it.
+type syslogQueue struct {
+	lines []inventory.SyslogLine
+	of    map[string]int // lines of each machine
+}
+
+// syslog queues a line of a machine. If there are too many, it is dropped and counted.
+func (r *Recorder) syslog(x inventory.SyslogLine) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := &r.lines
+	if len(q.lines) >= maxPendingSyslog || q.of[x.Machine] >= maxSyslogEach {
+		r.droppedSyslog.Add(1)
+		return
+	}
+	if q.of == nil {
+		q.of = map[string]int{}
+	}
+	q.of[x.Machine]++
+	q.lines = append(q.lines, x)
+	signal(r.wakeSyslog)
+}
+
+// flushSyslog writes the lines. If that fails, they are lost: what matters is an event, and a disk
+// that is full is not filled by this.
+func (r *Recorder) flushSyslog(ctx context.Context) {
+	defer r.guard.Recover("lines of syslog")
+	r.mu.Lock()
+	lines := r.lines.lines
+	r.lines.lines, r.lines.of = nil, nil
+	r.mu.Unlock()
+	if len(lines) == 0 {
+		return
+	}
+	if err := r.journal.PutSyslog(ctx, lines); err != nil {
+		r.droppedSyslog.Add(int64(len(lines)))
+		r.log.Warn("writing what machines sent by syslog; it is lost", "error", err, "lines", len(lines))
+	}
+}

@@ -1,17 +1,18 @@
-package bootsvc
+package wire
 
 import (
 	"encoding/binary"
 	"net/netip"
 )
 
-func hton16(v uint16) uint16 {
+// Hton16 returns v in the byte order of the network (byteorder(3)).
+func Hton16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// ipPacket returns payload with headers for IPv4 and UDP from port 67 to 68. The UDP
+// IPPacket returns payload with headers for IPv4 and UDP from port 67 to 68. The UDP
 // checksum is optional in IPv4, but some firmware needs it.
-func ipPacket(src, dst netip.Addr, payload []byte) []byte {
+func IPPacket(src, dst netip.Addr, payload []byte) []byte {
 	b := make([]byte, 28, 28+len(payload))
 	b = append(b, payload...)
 	ip, udp := b[:20], b[20:]

@@ -1,4 +1,4 @@
-package bootsvc
+package wire
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -49,16 +49,11 @@ func CaptureOf(m inventory.Machine, all bool) Capture {
 	return c
 }
 
-// Capture writes the packets of a machine on this server's interfaces to w until ctx ends, as a pcap
-// file (draft-ietf-opsawg-pcap) of Ethernet frames. It ends early with a nil error when the file has
-// MaxCapture bytes. Each packet is one Write. Without CAP_NET_RAW, the error is
+// Run writes the packets on interfaces to w until ctx ends, as a pcap file (draft-ietf-opsawg-pcap) of Ethernet frames. It
+// ends early with a nil error when the file has MaxCapture bytes. Each packet is one Write. Without CAP_NET_RAW, the error is
 // inventory.ErrUnavailable, and nothing is written.
-func (s *Server) Capture(ctx context.Context, w io.Writer, c Capture) (err error) {
-	names, err := s.captureInterfaces()
-	if err != nil {
-		return err
-	}
-	filter, err := bpf.Assemble(c.filter(s.bootPorts()))
+func (c Capture) Run(ctx context.Context, w io.Writer, interfaces []string, ports []uint16, g *guard.Guard) (err error) {
+	filter, err := bpf.Assemble(c.filter(ports))
 	if err != nil {
 		return fmt.Errorf("building the filter of a capture: %w", err)
 	}
@@ -68,7 +63,7 @@ func (s *Server) Capture(ctx context.Context, w io.Writer, c Capture) (err error
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	for _, name := range names {
+	for _, name := range interfaces {
 		f, err := packetSocket(name, filter)
 		if err != nil {
 			return captureError(name, err)
@@ -80,11 +75,11 @@ func (s *Server) Capture(ctx context.Context, w io.Writer, c Capture) (err error
 	if err := p.begin(); err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	readers, ctx := errgroup.WithContext(ctx)
 	for _, f := range sockets {
-		g.Go(func() error { return s.captureFrom(ctx, f, p, c) })
+		readers.Go(func() error { return c.readFrames(ctx, f, p, g) })
 	}
-	if err := g.Wait(); !errors.Is(err, errCaptureFull) {
+	if err := readers.Wait(); !errors.Is(err, errCaptureFull) {
 		return err
 	}
 	return nil
@@ -96,37 +91,6 @@ func captureError(name string, err error) error {
 			"and a container do not have by default: %w", name, err, inventory.ErrUnavailable)
 	}
 	return fmt.Errorf("capturing on %q: %w", name, err)
-}
-
-// captureInterfaces returns the interfaces on which machines are answered. A server that only answers
-// relays has all Ethernet interfaces.
-func (s *Server) captureInterfaces() ([]string, error) {
-	if !s.cfg.RelayOnly {
-		return s.cfg.Interfaces, nil
-	}
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil, fmt.Errorf("listing the interfaces of this host: %w", err)
-	}
-	var out []string
-	for _, i := range all {
-		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && len(i.HardwareAddr) == 6 {
-			out = append(out, i.Name)
-		}
-	}
-	return out, nil
-}
-
-// bootPorts returns the UDP ports of the boot protocols.
-func (s *Server) bootPorts() []uint16 {
-	out := []uint16{67, 68, proxyPort}
-	for _, addr := range []string{s.cfg.TFTPAddr, s.cfg.SyslogAddr} {
-		_, port, err := net.SplitHostPort(addr)
-		if n, numberErr := strconv.ParseUint(port, 10, 16); err == nil && numberErr == nil {
-			out = append(out, uint16(n))
-		}
-	}
-	return out
 }
 
 // Offsets in an Ethernet frame with ARP or IPv4.
@@ -211,7 +175,7 @@ func (c Capture) takes(frame []byte) bool {
 			return false
 		}
 		from, to := binary.BigEndian.Uint16(body[header:]), binary.BigEndian.Uint16(body[header+2:])
-		dhcp := func(p uint16) bool { return p == 67 || p == 68 || p == proxyPort }
+		dhcp := func(p uint16) bool { return p == 67 || p == 68 || p == ProxyPort }
 		payload := body[header+8:]
 		return (dhcp(from) || dhcp(to)) && c.hasMAC(payload[bootpClient:bootpMinimum])
 	}
@@ -243,7 +207,7 @@ func packetSocket(name string, filter []bpf.RawInstruction) (*os.File, error) {
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: hton16(unix.ETH_P_ALL), Ifindex: iface.Index})
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: Hton16(unix.ETH_P_ALL), Ifindex: iface.Index})
 	}
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
@@ -251,8 +215,8 @@ func packetSocket(name string, filter []bpf.RawInstruction) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "packets of "+name), nil
 }
 
-// captureFrom writes the machine's frames of one socket until ctx ends.
-func (s *Server) captureFrom(ctx context.Context, f *os.File, p *pcapWriter, c Capture) error {
+// readFrames writes the machine's frames of one socket until ctx ends.
+func (c Capture) readFrames(ctx context.Context, f *os.File, p *pcapWriter, g *guard.Guard) error {
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buf := make([]byte, maxFrame)
@@ -267,14 +231,14 @@ func (s *Server) captureFrom(ctx context.Context, f *os.File, p *pcapWriter, c C
 		case err != nil:
 			return fmt.Errorf("reading %s: %w", f.Name(), err)
 		}
-		if err := s.captureFrame(p, c, buf[:n]); err != nil {
+		if err := c.addFrame(p, buf[:n], g); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *Server) captureFrame(p *pcapWriter, c Capture, frame []byte) error {
-	defer s.guard.Recover("a captured packet")
+func (c Capture) addFrame(p *pcapWriter, frame []byte, g *guard.Guard) error {
+	defer g.Recover("a captured packet")
 	if !c.takes(frame) {
 		return nil
 	}
