@@ -81,7 +81,15 @@ var may = map[string]string{
 	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
 		"internal/httpserve internal/imagefile internal/plaintext internal/provenance internal/quiet internal/reserve internal/seed inventory template web workflows " +
 		"github.com/gin-gonic/gin",
-	"worker-agent": "internal/clock action internal/diskimage internal/plaintext github.com/diskfs/go-diskfs github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent/disk/blockdev":   "internal/plaintext",
+	"worker-agent/disk/parttable":  "worker-agent/disk/blockdev",
+	"worker-agent/disk/fat":        "worker-agent/disk/blockdev github.com/diskfs/go-diskfs",
+	"worker-agent/disk/probe":      "action worker-agent/disk/blockdev worker-agent/disk/fat worker-agent/disk/parttable",
+	"worker-agent/disk/filesys":    "internal/diskimage worker-agent/disk/blockdev worker-agent/disk/probe golang.org/x/sys",
+	"worker-agent/disk/efi":        "internal/plaintext worker-agent/disk/parttable golang.org/x/sys",
+	"worker-agent/disk/bootconfig": "",
+	"worker-agent/disk":            "action internal/plaintext worker-agent/disk/blockdev worker-agent/disk/parttable worker-agent/disk/probe golang.org/x/sys",
+	"worker-agent":                 "action internal/clock internal/diskimage internal/plaintext worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 
 	"internal/temporalchild": "internal/durable go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
@@ -120,12 +128,12 @@ var may = map[string]string{
 		"github.com/spf13/cobra golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
-	"cmd/worker-agent": "action worker-agent github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
+	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
 
-// free may import everything: virtual machines, the tests that run in them, and
+// free may import everything: virtual machines, the tests that run in them, what tests share, and
 // the programs that build what is deployed.
-var free = []string{"lab", "e2e", "deploy/", "internal/keptsocket/manager"}
+var free = []string{"lab", "e2e", "deploy/", "internal/keptsocket/manager", "worker-agent/disk/disktest"}
 
 const module = "github.com/ingotmetal/ingot/"
 

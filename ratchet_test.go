@@ -30,7 +30,7 @@ var manyMethods = map[string]int{
 	"internal/site.Host":         50,
 	"inventory/sqlite.Store":     239,
 	"template.checker":           37,
-	"worker-agent.attempt":       72,
+	"worker-agent.attempt":       68,
 	"workflows.machineRun":       42,
 	"workflows.provisioning":     34,
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	agent "github.com/ingotmetal/ingot/worker-agent"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
 )
 
 // signs is a signed assignment of o's run, wiping the only disk.
@@ -86,7 +87,7 @@ func TestTheAgentItself(t *testing.T) {
 	a, err := agent.New(agent.Config{
 		Server: web.URL, Pin: fmt.Sprintf("sha256:%x", sha256.Sum256(web.Certificate().RawSubjectPublicKeyInfo)), Machine: "m1",
 		Claim: inventory.Claim(s.cfg.ClaimKey, o, 1), MAC: mac, PlanKey: action.FormatPlanKey(public),
-		Disks: agent.FileDisks{{Disk: action.Disk{Path: "/dev/sda", Serial: "S1"}, File: file}}, Backoff: 20 * time.Millisecond,
+		Disks: disk.FileDisks{{Disk: action.Disk{Path: "/dev/sda", Serial: "S1"}, File: file}}, Backoff: 20 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	ended := make(chan error, 1)

@@ -21,27 +21,14 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // Finder reads the machine's facts.
 type Finder interface {
 	Facts(ctx context.Context) (action.Facts, error)
-}
-
-// Disks lists and opens the machine's disks.
-type Disks interface {
-	Disks(ctx context.Context) ([]action.Disk, error)
-	// Open opens one of Disks by its path, for reading and writing and exclusively.
-	Open(path string) (Device, error)
-}
-
-// Filesystems gives access to the file systems on a disk's partitions.
-type Filesystems interface {
-	// Partitions lists the partitions of the disk at path.
-	Partitions(ctx context.Context, path string) ([]Partition, error)
-	// Mount mounts the file system of type fstype at device and returns the directory. unmount
-	// writes out everything; an error of unmount is a failed write.
-	Mount(ctx context.Context, device, fstype string, readOnly bool) (dir string, unmount func() error, err error)
 }
 
 // Host controls the machine as a whole.
@@ -74,12 +61,12 @@ type Config struct {
 	// hardware and does nothing else.
 	Discover bool
 
-	Finder Finder       // nil: no facts are reported
-	Disks  Disks        // nil: no disks; every action that writes fails
-	Files  Filesystems  // nil: writefile and inject fail
-	EFI    EFIVariables // nil: the machine was booted by BIOS
-	Host   Host         // nil: Run returns instead of rebooting
-	Logger *slog.Logger // nil: silent
+	Finder Finder              // nil: no facts are reported
+	Disks  disk.Disks          // nil: no disks; every action that writes fails
+	Files  filesys.Filesystems // nil: writefile and inject fail
+	EFI    efi.Variables       // nil: the machine was booted by BIOS
+	Host   Host                // nil: Run returns instead of rebooting
+	Logger *slog.Logger        // nil: silent
 
 	// Backoff is the longest pause between two tries; 0 means 5 s.
 	Backoff time.Duration
@@ -124,7 +111,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.Host = process{}
 	}
 	if cfg.Disks == nil {
-		cfg.Disks = FileDisks{}
+		cfg.Disks = disk.FileDisks{}
 	}
 	if !cfg.Discover && (cfg.Machine == "" || cfg.Claim == "") {
 		return nil, errors.New("reading the configuration: machine and claim are needed")

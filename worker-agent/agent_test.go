@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 )
 
 func TestWrongServerKeyIsRefused(t *testing.T) {
@@ -321,7 +323,7 @@ func TestGone(t *testing.T) {
 	t.Run("after a write", func(t *testing.T) {
 		s := newFakeServer(t)
 		cfg := s.config()
-		disks, disk, _ := testDisk(t, 32*mib)
+		disks, disk, _ := disktest.OldDisk(t, 32*blockdev.MiB)
 		cfg.Disks = disks
 		r := s.start(cfg)
 		if res := s.result(s.give(0, action.Wipe, disk, map[string]string{"BLOCK_DEVICE": "/dev/alias"})); res.State != action.Success {

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-	"oras.land/oras-go/v2/registry/remote"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/stretchr/testify/require"
+	"oras.land/oras-go/v2/registry/remote"
 )
 
 // A case of the table is an action on a device, carried out by the agent and planned by the server.
@@ -182,9 +184,9 @@ func templateOf(t *testing.T, native string, env map[string]string, disk string)
 
 // carryOut lets the agent carry out an action on a machine with two disks and no means to mount a file system.
 func carryOut(t *testing.T, native, alias string, env map[string]string) error {
-	files, bound, image := sparse(t, 64*mib)
-	newGPT(t, image, span{start: mib, size: 8 * mib, name: "root"})
-	second, _, _ := sparse(t, 64*mib)
+	files, bound, image := disktest.Sparse(t, 64*blockdev.MiB)
+	disktest.NewGPT(t, image, parttable.Span{Start: blockdev.MiB, Size: 8 * blockdev.MiB, Name: "root"})
+	second, _, _ := disktest.Sparse(t, 64*blockdev.MiB)
 	second[0].Path, second[0].Serial, second[0].WWN = "/dev/second", "S2", ""
 	cfg := Config{
 		Disks:  append(files, second...),

@@ -1,19 +1,16 @@
 package agent
 
 import (
-	"archive/tar"
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
-	"path"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // archive2disk extracts an archive into a file system of the bound disk.
@@ -46,11 +43,11 @@ func (t *attempt) archive2disk(ctx context.Context) (err error) {
 	}
 	defer archive.close()
 
-	x := extraction{ctx: ctx, in: tar.NewReader(archive)}
+	x := filesys.NewExtraction(ctx, archive)
 	t.agent.markWrote()
 	t.track(max(archive.src.total, 0), "extracting", archive.src.read.Load)
-	err = t.mounted(ctx, part.Partition, part.fstype, false, func(root tree) error {
-		return x.extractInto(root, cmp.Or(t.env[action.ArchivePathVariable], "/"))
+	err = filesys.UseMounted(ctx, t.agent.cfg.Files, part.Partition, part.fstype, false, func(root filesys.Tree) error {
+		return x.ExtractInto(root, cmp.Or(t.env[action.ArchivePathVariable], "/"))
 	})
 	if err == nil {
 		_, err = io.Copy(io.Discard, archive) // padding counts for the digest
@@ -68,8 +65,8 @@ func (t *attempt) archive2disk(ctx context.Context) (err error) {
 	}
 
 	t.output["device"], t.output["sha256"] = part.Path, served
-	t.output["entries"], t.output["bytes"] = fmt.Sprint(x.entries), fmt.Sprint(x.bytes)
-	t.logf("%d entries, %d bytes of contents, on %s (%s)", x.entries, x.bytes, part.Path, part.fstype)
+	t.output["entries"], t.output["bytes"] = fmt.Sprint(x.Entries), fmt.Sprint(x.Bytes)
+	t.logf("%d entries, %d bytes of contents, on %s (%s)", x.Entries, x.Bytes, part.Path, part.fstype)
 	return nil
 }
 
@@ -83,132 +80,11 @@ func (t *attempt) openArchive(ctx context.Context) (*imageStream, error) {
 	}
 
 	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
-	i.served = startReadAhead(src, i.sum, 3, mib)
+	i.served = blockdev.StartReadAhead(src, i.sum, 3, blockdev.MiB)
 	if i.content, err = diskimage.Open(i.served); err != nil {
 		i.close()
 		return nil, fmt.Errorf("reading archive %s: %w", src.shown, err)
 	}
 	i.Reader = i.content
 	return i, nil
-}
-
-// An extraction puts the entries of an archive below a folder. Links, whether the
-// archive brought them or not, are resolved as if the folder were /, so that no entry
-// is written outside of it.
-type extraction struct {
-	ctx     context.Context
-	in      *tar.Reader
-	root    tree
-	folders []*tar.Header // names and times, in their order
-	entries int
-	bytes   int64 // of contents
-}
-
-// extractInto extracts everything into the folder at dir in root.
-func (x *extraction) extractInto(root tree, dir string) error {
-	inside := fileSpec{path: path.Join("/", dir, "entry"), dirMode: 0o755}
-	fd, err := inside.parent(root, true)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }() // synced with the file system
-	x.root = tree{fd}
-
-	for {
-		if err := context.Cause(x.ctx); err != nil {
-			return err
-		}
-		h, err := x.in.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("reading the archive behind %d entries: %w", x.entries, err)
-		}
-		if err := x.extract(h); err != nil {
-			return fmt.Errorf("entry %d, %q: %w", x.entries+1, h.Name, err)
-		}
-		x.entries++
-	}
-	if x.entries == 0 {
-		return errors.New("the archive is empty, or not a tar archive")
-	}
-
-	// What came into a folder later has changed its time.
-	for _, h := range x.folders {
-		if err := x.at(h, setTime); err != nil {
-			return fmt.Errorf("setting the time of %q: %w", h.Name, err)
-		}
-	}
-	return nil
-}
-
-// extract makes one entry with all that its header says.
-func (x *extraction) extract(h *tar.Header) error {
-	if h.Typeflag == tar.TypeXGlobalHeader {
-		return nil
-	}
-	return x.at(h, func(parent int, base string, h *tar.Header) error {
-		if h.Typeflag == tar.TypeDir {
-			x.folders = append(x.folders, &tar.Header{Name: h.Name, ModTime: h.ModTime})
-			if err := makeFolder(parent, base); err != nil {
-				return err
-			}
-			return setAttributes(parent, base, h)
-		}
-
-		if base == "." {
-			return errors.New("the folder itself is an entry that is not a folder")
-		}
-		if err := unix.Unlinkat(parent, base, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("removing what is there: %w", err)
-		}
-		if h.Typeflag == tar.TypeLink {
-			return x.link(parent, base, h.Linkname)
-		}
-		if err := x.make(parent, base, h); err != nil {
-			return err
-		}
-		if err := setAttributes(parent, base, h); err != nil {
-			return err
-		}
-		return setTime(parent, base, h)
-	})
-}
-
-// at calls do with the folder that h goes into and its name there; "." for the
-// root itself. Folders that are missing are made.
-func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.Header) error) error {
-	name, err := diskimage.EntryPath(h.Name)
-	if err != nil {
-		return err
-	}
-	parent, err := fileSpec{path: name, dirMode: 0o755}.parent(x.root, true)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(parent) }() // synced with the file system
-
-	base := path.Base(name)
-	if name == "/" {
-		base = "."
-	}
-	return do(parent, base, h)
-}
-
-// link makes a hard link to an entry that was extracted before.
-func (x *extraction) link(parent int, base, target string) error {
-	name, err := diskimage.EntryPath(target)
-	if err != nil {
-		return fmt.Errorf("its target: %w", err)
-	}
-	from, err := fileSpec{path: name}.parent(x.root, false)
-	if err != nil {
-		return fmt.Errorf("its target %q: %w", target, err)
-	}
-	defer func() { _ = unix.Close(from) }() // nothing is written through it
-	if err := unix.Linkat(from, path.Base(name), parent, base, 0); err != nil {
-		return fmt.Errorf("linking it to %q: %w", target, err)
-	}
-	return nil
 }

@@ -11,24 +11,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/stretchr/testify/require"
 )
 
 // An archive of GNU tar, extracted into an empty file system of the real kernel, is there with
 // everything after the file system was mounted again.
 func TestArchive2DiskOnARealFileSystem(t *testing.T) {
-	const length = 64 * mib
-	files, disk, image := sparse(t, length+4*mib)
-	newGPT(t, image, span{start: mib, size: length, name: "root"})
+	const length = 64 * blockdev.MiB
+	files, disk, image := disktest.Sparse(t, length+4*blockdev.MiB)
+	disktest.NewGPT(t, image, parttable.Span{Start: blockdev.MiB, Size: length, Name: "root"})
 	loops := newLoopFiles(t, image, "ext4")
 	part := filepath.Join(t.TempDir(), "fs")
-	newFile(t, part, length)
-	sh(t, "mkfs.ext4", "-q", part)
-	put(t, part, image, mib)
+	disktest.NewFile(t, part, length)
+	disktest.Run(t, "mkfs.ext4", "-q", part)
+	disktest.Put(t, part, image, blockdev.MiB)
 
-	source := systemTree(t)
+	source := disktest.SystemTree(t)
 	archive, err := exec.Command("tar", "-C", source, "--format=posix", "--xattrs", "--xattrs-include=*", "--sparse", "-czf", "-", ".").
 		Output()
 	require.NoError(t, err)
@@ -42,15 +44,15 @@ func TestArchive2DiskOnARealFileSystem(t *testing.T) {
 		"PARTITION": "PARTLABEL=root", "DEST_PATH": "/system",
 	})
 	require.NoError(t, err, log)
-	want := describeTree(t, source)
+	want := disktest.DescribeTree(t, source)
 	require.Equal(t, fmt.Sprint(len(want)), out["entries"])
 
 	parts, err := loops.Partitions(t.Context(), "")
 	require.NoError(t, err)
 	dir, unmount, err := loops.Mount(t.Context(), parts[0].Path, "ext4", true)
 	require.NoError(t, err)
-	got := describeTree(t, filepath.Join(dir, "system"))
+	got := disktest.DescribeTree(t, filepath.Join(dir, "system"))
 	require.NoError(t, unmount())
 	require.Equal(t, want, got)
-	sh(t, "e2fsck", "-fn", parts[0].Path)
+	disktest.Run(t, "e2fsck", "-fn", parts[0].Path)
 }

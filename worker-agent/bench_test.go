@@ -19,16 +19,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/stretchr/testify/require"
 )
 
 var bench = flag.Bool("bench", false, "compare image2disk with pipes of curl, a decompressor and dd (make bench-image)")
 
 const (
-	benchSize = 256 * mib
+	benchSize = 256 * blockdev.MiB
 	benchRuns = 3
 	slowDisk  = 300e6 // bytes a second
 )
@@ -45,7 +47,7 @@ func TestBenchImage(t *testing.T) {
 	web := httptest.NewServer(http.FileServer(http.Dir(dir)))
 	defer web.Close()
 
-	fmt.Printf("image of %d MiB, median of %d, MB/s; %d processors\n", benchSize/mib, benchRuns, runtime.GOMAXPROCS(0))
+	fmt.Printf("image of %d MiB, median of %d, MB/s; %d processors\n", benchSize/blockdev.MiB, benchRuns, runtime.GOMAXPROCS(0))
 	fmt.Printf("%-22s %8s %8s %8s\n", "", "ingot", "pipe", "ratio")
 	for _, c := range []struct {
 		file, decompress string
@@ -87,14 +89,22 @@ func TestBenchImage(t *testing.T) {
 // benchFiles makes the image, of this system's programs and libraries, in each format.
 func benchFiles(t *testing.T, dir string) {
 	t.Helper()
-	sh(t, "sh", "-c", `tar -C /usr -cf - lib bin 2>/dev/null | tail -c +10000000 | head -c "$1" >"$2/raw"`, "sh", fmt.Sprint(benchSize), dir)
+	disktest.Run(
+		t,
+		"sh",
+		"-c",
+		`tar -C /usr -cf - lib bin 2>/dev/null | tail -c +10000000 | head -c "$1" >"$2/raw"`,
+		"sh",
+		fmt.Sprint(benchSize),
+		dir,
+	)
 	st, err := os.Stat(filepath.Join(dir, "raw"))
 	require.NoError(t, err)
 	require.EqualValues(t, benchSize, st.Size(), "this system has too few files")
 	for file, command := range map[string]string{
 		"gz": "gzip -c", "zst": "zstd -qc", "xz": "xz -cT1", "xz-blocks": "xz -cT2 --block-size=24MiB",
 	} {
-		sh(t, "sh", "-c", command+` "$1/raw" >"$1/$2"`, "sh", dir, file)
+		disktest.Run(t, "sh", "-c", command+` "$1/raw" >"$1/$2"`, "sh", dir, file)
 	}
 
 	in, err := os.Open(filepath.Join(dir, "raw"))
@@ -112,12 +122,12 @@ var writingSpeed = regexp.MustCompile(`bytes written in [0-9.]+ s \(([0-9.]+) MB
 // benchAction returns the speed of image2disk in MB/s: of writing, or with proof of the whole action.
 func benchAction(t *testing.T, dir, url string, rate float64, proof bool) float64 {
 	t.Helper()
-	disk := action.Disk{Path: "/dev/sda", Serial: "S1", Size: benchSize + 4*mib}
+	target := action.Disk{Path: "/dev/sda", Serial: "S1", Size: benchSize + 4*blockdev.MiB}
 	file := filepath.Join(dir, "disk")
-	newFile(t, file, disk.Size)
-	disks := throttledDisks{FileDisks{{Disk: disk, File: file}}, rate}
+	disktest.NewFile(t, file, target.Size)
+	disks := throttledDisks{disk.FileDisks{{Disk: target, File: file}}, rate}
 	begun := time.Now()
-	out, log, err := try(t, Config{Disks: disks}, action.Image2Disk, &disk, map[string]string{"IMG_URL": url})
+	out, log, err := try(t, Config{Disks: disks}, action.Image2Disk, &target, map[string]string{"IMG_URL": url})
 	speed := benchSize / 1e6 / time.Since(begun).Seconds()
 	require.NoError(t, err, log)
 	require.Equal(t, "ok", out["readback"])
@@ -135,10 +145,10 @@ func benchAction(t *testing.T, dir, url string, rate float64, proof bool) float6
 func benchPipe(t *testing.T, dir, url, decompress string, rate float64, proof bool) float64 {
 	t.Helper()
 	file := filepath.Join(dir, "disk")
-	newFile(t, file, benchSize+4*mib)
+	disktest.NewFile(t, file, benchSize+4*blockdev.MiB)
 	begun := time.Now()
 	if rate == 0 {
-		sh(
+		disktest.Run(
 			t,
 			"bash",
 			"-c",
@@ -148,13 +158,18 @@ func benchPipe(t *testing.T, dir, url, decompress string, rate float64, proof bo
 			file,
 		)
 	} else {
-		disk, err := throttledDisks{FileDisks{{Disk: action.Disk{Path: "/dev/sda", Size: benchSize + 4*mib}, File: file}}, rate}.Open("/dev/sda")
+		disk, err := throttledDisks{
+			disk.FileDisks{{Disk: action.Disk{Path: "/dev/sda", Size: benchSize + 4*blockdev.MiB}, File: file}},
+			rate,
+		}.Open(
+			"/dev/sda",
+		)
 		require.NoError(t, err)
 		c := exec.Command("bash", "-c", `set -o pipefail; curl -sf "$1" | `+decompress, "bash", url)
 		out, err := c.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, c.Start())
-		blocks := bufio.NewWriterSize(io.NewOffsetWriter(disk, 0), mib) // as dd bs=1M iflag=fullblock
+		blocks := bufio.NewWriterSize(io.NewOffsetWriter(disk, 0), blockdev.MiB) // as dd bs=1M iflag=fullblock
 		n, err := io.Copy(blocks, struct{ io.Reader }{out})
 		require.NoError(t, err)
 		require.EqualValues(t, benchSize, n)
@@ -162,7 +177,7 @@ func benchPipe(t *testing.T, dir, url, decompress string, rate float64, proof bo
 		if proof {
 			c := exec.Command("sha256sum")
 			// Without WriteTo of the two readers, which would read in small pieces.
-			c.Stdin = struct{ io.Reader }{bufio.NewReaderSize(struct{ io.Reader }{io.NewSectionReader(disk, 0, benchSize)}, mib)}
+			c.Stdin = struct{ io.Reader }{bufio.NewReaderSize(struct{ io.Reader }{io.NewSectionReader(disk, 0, benchSize)}, blockdev.MiB)}
 			require.NoError(t, c.Run())
 		}
 		require.NoError(t, disk.Close())
@@ -174,7 +189,7 @@ func benchPipe(t *testing.T, dir, url, decompress string, rate float64, proof bo
 
 // throttledDisks are disks that take rate bytes a second; 0 = as fast as they are.
 type throttledDisks struct {
-	FileDisks
+	disk.FileDisks
 	rate float64
 }
 
@@ -182,7 +197,7 @@ func (s throttledDisks) Disks(ctx context.Context) ([]action.Disk, error) {
 	return s.FileDisks.Disks(ctx)
 }
 
-func (s throttledDisks) Open(path string) (Device, error) {
+func (s throttledDisks) Open(path string) (blockdev.Device, error) {
 	d, err := s.FileDisks.Open(path)
 	if err != nil || s.rate == 0 {
 		return d, err
@@ -192,7 +207,7 @@ func (s throttledDisks) Open(path string) (Device, error) {
 
 // A throttledDevice is busy for the time that each read and write takes, also while nobody waits for it.
 type throttledDevice struct {
-	Device
+	blockdev.Device
 	rate float64
 	free time.Time
 }

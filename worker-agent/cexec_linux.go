@@ -6,24 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"path"
 	"slices"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
-
-// Commander is an optional part of a Filesystems: it can run programs of an installed system.
-type Commander interface {
-	// RunInside runs a program with its arguments below root, a folder that is / for it. What the
-	// program has started ends with it. log gets its output, line by line. exit is its exit code; an
-	// error without one has exit 0.
-	RunInside(ctx context.Context, root string, words, env []string, log func(line string)) (exit int, err error)
-}
 
 // cexec runs commands in the installed system.
 //
@@ -44,7 +32,7 @@ func (t *attempt) cexec(ctx context.Context) (err error) {
 	}
 	defer part.release(ctx, &err)
 
-	return t.inSystem(ctx, part, func(root tree, run func(words ...string) error) error {
+	return t.inSystem(ctx, part, func(root filesys.Tree, run func(words ...string) error) error {
 		if err := t.updateResolver(root); err != nil {
 			return err
 		}
@@ -60,15 +48,15 @@ func (t *attempt) cexec(ctx context.Context) (err error) {
 
 // inSystem calls do with the installed system on part. run runs a program of the system with its
 // arguments, and returns an exit code other than 0 as an error.
-func (t *attempt) inSystem(ctx context.Context, part place, do func(root tree, run func(words ...string) error) error) error {
-	commander, ok := t.agent.cfg.Files.(Commander)
+func (t *attempt) inSystem(ctx context.Context, part place, do func(root filesys.Tree, run func(words ...string) error) error) error {
+	commander, ok := t.agent.cfg.Files.(filesys.Commander)
 	if !ok {
 		return errors.New("running commands: this agent cannot run programs")
 	}
 
 	t.agent.markWrote()
-	return t.mounted(ctx, part.Partition, part.fstype, false, func(root tree) (err error) {
-		dir, leave, err := enter(root)
+	return filesys.UseMounted(ctx, t.agent.cfg.Files, part.Partition, part.fstype, false, func(root filesys.Tree) (err error) {
+		dir, leave, err := filesys.Enter(root)
 		if err != nil {
 			return fmt.Errorf("preparing the system on %s: %w", part.Path, err)
 		}
@@ -109,7 +97,7 @@ func (t *attempt) commandEnvironment() []string {
 }
 
 // updateResolver puts the agent's resolv.conf into the system, if that is asked for.
-func (t *attempt) updateResolver(root tree) error {
+func (t *attempt) updateResolver(root filesys.Tree) error {
 	wanted, err := action.Bool(t.env, action.ResolverVariable, false)
 	if err != nil || !wanted {
 		return err
@@ -118,108 +106,9 @@ func (t *attempt) updateResolver(root tree) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", action.ResolverVariable, err)
 	}
-	f := fileSpec{path: "/etc/resolv.conf", contents: string(text), mode: 0o644, dirMode: 0o755}
-	if err := f.write(root); err != nil {
+	f := filesys.File{Path: "/etc/resolv.conf", Contents: string(text), Mode: 0o644, DirMode: 0o755}
+	if err := f.Write(root); err != nil {
 		return fmt.Errorf("%s: %w", action.ResolverVariable, err)
 	}
 	return nil
-}
-
-// enter lets programs run in root, and mounts the agent's /dev, /proc and /sys there. It returns
-// the path of root. leave undoes it; no program may run there any more.
-func enter(root tree) (dir string, leave func() error, err error) {
-	if dir, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", root.fd)); err != nil {
-		return "", nil, err
-	}
-	var mounts []string
-	leave = func() error {
-		var errs []error
-		for _, m := range slices.Backward(mounts) {
-			// Recursively, and whatever the commands have mounted there: it is the agent's, and holds no data of the disk.
-			if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-				errs = append(errs, fmt.Errorf("unmounting %s: %w", m, err))
-			}
-		}
-		return errors.Join(errs...)
-	}
-
-	// A file system of an image is mounted without programs and devices otherwise.
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
-		return "", nil, fmt.Errorf("allowing programs: %w", err)
-	}
-	for _, name := range []string{"/dev", "/proc", "/sys"} {
-		target, err := folderIn(root, name)
-		if err == nil {
-			err = unix.Mount(name, target, "", unix.MS_BIND|unix.MS_REC, "")
-		}
-		if err == nil {
-			mounts = append(mounts, target)
-			// What is unmounted below it later must not be unmounted in the agent's own tree.
-			err = unix.Mount("", target, "", unix.MS_REC|unix.MS_PRIVATE, "")
-		}
-		if err != nil {
-			return "", nil, errors.Join(fmt.Errorf("mounting %s: %w", name, err), leave())
-		}
-	}
-	return dir, leave, nil
-}
-
-// folderIn returns the path at which a folder of root is, seen from the agent. It is made if it is
-// missing. A link in root does not lead out of it.
-func folderIn(root tree, name string) (string, error) {
-	parent, err := fileSpec{path: path.Join(name, "entry"), dirMode: 0o755}.parent(root, true)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = unix.Close(parent) }() // nothing is written through it
-	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", parent))
-}
-
-// RunInside implements Commander. Processes have a namespace of their own, in which the program is
-// the first: its end ends all others.
-func (h HostFilesystems) RunInside(ctx context.Context, root string, words, env []string, log func(string)) (int, error) {
-	file, err := lookInside(root, words[0], env)
-	if err != nil {
-		return 0, err
-	}
-	cmd := exec.CommandContext(ctx, file)
-	cmd.Args, cmd.Env, cmd.Dir = words, env, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Chroot: root, Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC,
-	}
-	return h.run(cmd, log)
-}
-
-// lookInside returns the path of a program of the system in root.
-func lookInside(root, program string, env []string) (string, error) {
-	system, err := openTree(root)
-	if err != nil {
-		return "", err
-	}
-	defer system.close()
-
-	candidates := []string{path.Join("/", program)}
-	if !strings.Contains(program, "/") {
-		candidates = nil
-		for _, v := range env {
-			if dirs, ok := strings.CutPrefix(v, "PATH="); ok {
-				for _, dir := range strings.Split(dirs, ":") {
-					candidates = append(candidates, path.Join("/", dir, program))
-				}
-			}
-		}
-	}
-	for _, file := range candidates {
-		fd, err := system.open(file, unix.O_PATH)
-		if err != nil {
-			continue
-		}
-		var st unix.Stat_t
-		err = unix.Fstat(fd, &st)
-		_ = unix.Close(fd) // nothing was written through it
-		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 {
-			return file, nil
-		}
-	}
-	return "", fmt.Errorf("the installed system has no program %q", program)
 }

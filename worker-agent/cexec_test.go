@@ -9,22 +9,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/stretchr/testify/require"
 )
 
 // RunInside implements Commander.
 func (l *loopFiles) RunInside(ctx context.Context, root string, words, env []string, log func(string)) (int, error) {
-	return HostFilesystems{}.RunInside(ctx, root, words, env, log)
+	return filesys.HostFilesystems{}.RunInside(ctx, root, words, env, log)
 }
 
 // newSystem returns a disk whose first partition has a system with a shell and a few programs of this host.
-func newSystem(t *testing.T) (*loopFiles, FileDisks, *action.Disk) {
+func newSystem(t *testing.T) (*loopFiles, disk.FileDisks, *action.Disk) {
 	t.Helper()
-	const length = 64 * mib
-	files, disk, image := sparse(t, length+4*mib)
-	newGPT(t, image, span{start: mib, size: length, name: "root"})
+	const length = 64 * blockdev.MiB
+	files, disk, image := disktest.Sparse(t, length+4*blockdev.MiB)
+	disktest.NewGPT(t, image, parttable.Span{Start: blockdev.MiB, Size: length, Name: "root"})
 	loops := newLoopFiles(t, image, "ext4")
 
 	root := t.TempDir()
@@ -49,9 +53,9 @@ func newSystem(t *testing.T) (*loopFiles, FileDisks, *action.Disk) {
 	require.NoError(t, os.Symlink("/run/devices", filepath.Join(root, "dev"))) // stays inside the system
 
 	part := filepath.Join(t.TempDir(), "fs")
-	newFile(t, part, length)
-	sh(t, "mkfs.ext4", "-q", "-d", root, part)
-	put(t, part, image, mib)
+	disktest.NewFile(t, part, length)
+	disktest.Run(t, "mkfs.ext4", "-q", "-d", root, part)
+	disktest.Put(t, part, image, blockdev.MiB)
 	return loops, files, disk
 }
 

@@ -2,97 +2,19 @@ package agent
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
-
-// gptImage returns a disk image of 12 MiB with one partition from 1 MiB to 9 MiB, as image2disk
-// writes it to a larger disk.
-func gptImage(t *testing.T, sector int64) []byte {
-	t.Helper()
-	const size = 12 * mib
-	file := filepath.Join(t.TempDir(), "image")
-	if err := os.WriteFile(file, make([]byte, size), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gpt{sector: sector, header: make([]byte, 92), entries: make([]byte, 128*128)}
-	copy(g.header, "EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00")
-	copy(g.header[gptDiskGUID:], "0123456789abcdef")
-	g.put64(gptMyLBA, 1)
-	g.put64(gptEntriesLBA, 2)
-	g.put64(gptFirstUsable, 2+g.entrySectors())
-	binary.LittleEndian.PutUint32(g.header[gptCount:], 128)
-	binary.LittleEndian.PutUint32(g.header[gptEntrySize:], 128)
-	g.entry(0).set(basicData, uint64(mib/sector), uint64(9*mib/sector-1), "root")
-	g.resize(size)
-	mbr := make([]byte, sector)
-	mbr[446+4], mbr[446+8] = 0xee, 1
-	mbr[510], mbr[511] = 0x55, 0xaa
-	if _, err := f.WriteAt(mbr, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.write(&sectorDevice{fileDevice{File: f, size: size}, int(sector)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// sectorDevice is a file with another sector size.
-type sectorDevice struct {
-	fileDevice
-	sector int
-}
-
-func (d *sectorDevice) SectorSize() int { return d.sector }
-
-type sectorDisks struct {
-	FileDisks
-	sector int
-}
-
-func (d sectorDisks) Open(path string) (Device, error) {
-	dev, err := d.FileDisks.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	return &sectorDevice{*dev.(*fileDevice), d.sector}, nil
-}
-
-// judge checks a file with a program of the system. If the program is not installed, it only logs
-// that: this package's own reader has checked the file already.
-func judge(t *testing.T, good string, name string, args ...string) {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/" + name)
-	}
-	if err != nil {
-		t.Logf("%s is not installed: its judgement is missing", name)
-		return
-	}
-	out, err := exec.Command(path, args...).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), good) {
-		t.Errorf("%s %v: %v, want %q\n%s", name, args, err, good, out)
-	}
-}
 
 var seedEnv = map[string]string{
 	"META_DATA": "instance-id: i-1\n", "USER_DATA": "#cloud-config\n" + strings.Repeat("# a long one\n", 1000),
@@ -103,13 +25,14 @@ func TestConfigDrive(t *testing.T) {
 	t.Parallel()
 	for _, sector := range []int{512, 4096} {
 		t.Run(fmt.Sprint(sector), func(t *testing.T) {
-			const size = 64 * mib
+			const size = 64 * blockdev.MiB
 			s := newFakeServer(t)
-			files, disk, file := testDisk(t, size)
-			image := gptImage(t, int64(sector))
-			write(t, file, 0, image)
+			files, disk, file := disktest.OldDisk(t, size)
+			image := disktest.GptImage(t, int64(sector))
+			disktest.WriteAt(t, file, 0, image)
 			cfg := s.config()
-			cfg.Disks = sectorDisks{files, sector}
+			files[0].SectorSize = sector
+			cfg.Disks = files
 			s.start(cfg)
 			res := s.result(s.give(0, action.ConfigDrive, disk, seedEnv))
 			if res.State != action.Success || res.Output["partition"] != "2" {
@@ -128,35 +51,35 @@ func TestConfigDrive(t *testing.T) {
 			if res.State != action.Success || res.Output["partition"] != "2" {
 				t.Fatalf("the third time: %+v", res)
 			}
-			after := mapFile(t, file)
-			if !bytes.Equal(after[mib:9*mib], image[mib:9*mib]) {
+			after := disktest.MapFile(t, file)
+			if !bytes.Equal(after[blockdev.MiB:9*blockdev.MiB], image[blockdev.MiB:9*blockdev.MiB]) {
 				t.Fatal("the root partition changed")
 			}
-			table, err := readTable(bytes.NewReader(after), size, sector)
-			if err != nil || len(table.parts) != 2 || table.parts[0].name != "root" || table.parts[1].name != seedLabel {
+			table, err := parttable.Read(bytes.NewReader(after), size, sector)
+			if err != nil || len(table.Parts) != 2 || table.Parts[0].Name != "root" || table.Parts[1].Name != parttable.SeedLabel {
 				t.Fatalf("%+v, %v", table, err)
 			}
-			seed := table.parts[1]
-			if seed.size != seedBytes(sector) || seed.start%mib != 0 || seed.start+seed.size < size-2*mib {
-				t.Fatalf("the seed lies at %d, %d bytes", seed.start, seed.size)
+			seed := table.Parts[1]
+			if seed.Size != parttable.SeedBytes(sector) || seed.Start%blockdev.MiB != 0 || seed.Start+seed.Size < size-2*blockdev.MiB {
+				t.Fatalf("the seed lies at %d, %d bytes", seed.Start, seed.Size)
 			}
-			names, _ := Signatures(bytes.NewReader(after), size, sector)
+			names, _ := probe.Signatures(bytes.NewReader(after), size, sector)
 			if want := []string{"gpt", "1:data", "2:vfat"}; fmt.Sprint(names) != fmt.Sprint(want) {
 				t.Fatalf("signatures %v, want %v", names, want)
 			}
 			volume := filepath.Join(t.TempDir(), "seed")
-			if err := os.WriteFile(volume, after[seed.start:seed.start+seed.size], 0o600); err != nil {
+			if err := os.WriteFile(volume, after[seed.Start:seed.Start+seed.Size], 0o600); err != nil {
 				t.Fatal(err)
 			}
-			judge(t, ": 5 files", "fsck.vfat", "-n", volume)
+			disktest.Judge(t, ": 5 files", "fsck.vfat", "-n", volume)
 			if sector == 512 {
-				judge(t, "No problems found", "sgdisk", "-v", file)
-				judge(t, "No errors detected", "sfdisk", "-V", file)
-				judge(t, "instance-id: i-1", "mtype", "-i", volume, "::meta-data")
-				judge(t, "# a long one", "mtype", "-i", volume, "::user-data")
-				judge(t, seedEnv["VENDOR_DATA"], "mtype", "-i", volume, "::vendor-data")
-				judge(t, "version: 2", "mtype", "-i", volume, "::network-config")
-				judge(t, "is CIDATA", "mdir", "-i", volume, "::")
+				disktest.Judge(t, "No problems found", "sgdisk", "-v", file)
+				disktest.Judge(t, "No errors detected", "sfdisk", "-V", file)
+				disktest.Judge(t, "instance-id: i-1", "mtype", "-i", volume, "::meta-data")
+				disktest.Judge(t, "# a long one", "mtype", "-i", volume, "::user-data")
+				disktest.Judge(t, seedEnv["VENDOR_DATA"], "mtype", "-i", volume, "::vendor-data")
+				disktest.Judge(t, "version: 2", "mtype", "-i", volume, "::network-config")
+				disktest.Judge(t, "is CIDATA", "mdir", "-i", volume, "::")
 			}
 		})
 	}
@@ -167,8 +90,8 @@ func TestConfigDrive(t *testing.T) {
 func TestConfigDriveOfAnySize(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
-	files, disk, file := testDisk(t, 64*mib)
-	write(t, file, 0, gptImage(t, 512))
+	files, disk, file := disktest.OldDisk(t, 64*blockdev.MiB)
+	disktest.WriteAt(t, file, 0, disktest.GptImage(t, 512))
 	cfg := s.config()
 	cfg.Disks = files
 	s.start(cfg)
@@ -182,19 +105,19 @@ func TestConfigDriveOfAnySize(t *testing.T) {
 
 func TestConfigDriveRefuses(t *testing.T) {
 	t.Parallel()
-	full := gptImage(t, 512)
+	full := disktest.GptImage(t, 512)
 	damaged := bytes.Clone(full)
 	damaged[512+60] ^= 1
 	for name, c := range map[string]struct {
 		content []byte
 		text    string
 	}{
-		"no table":      {oldData(12 * mib), "no GPT"},
+		"no table":      {disktest.OldData(12 * blockdev.MiB), "no GPT"},
 		"no room":       {full, "too small"},
 		"damaged table": {damaged, "checksum"},
 	} {
 		s := newFakeServer(t)
-		files, disk, file := testDisk(t, int64(len(c.content)))
+		files, disk, file := disktest.OldDisk(t, int64(len(c.content)))
 		if err := os.WriteFile(file, c.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +125,7 @@ func TestConfigDriveRefuses(t *testing.T) {
 		cfg.Disks = files
 		s.start(cfg)
 		res := s.result(s.give(0, action.ConfigDrive, disk, seedEnv))
-		after := mapFile(t, file)
+		after := disktest.MapFile(t, file)
 		if res.State != action.Failed || !strings.Contains(res.Message, c.text) || !bytes.Equal(after, c.content) {
 			t.Errorf("%s: %s %q", name, res.State, res.Message)
 		}
@@ -211,11 +134,11 @@ func TestConfigDriveRefuses(t *testing.T) {
 
 func TestWipe(t *testing.T) {
 	t.Parallel()
-	const size = 90 * mib
+	const size = 90 * blockdev.MiB
 	for _, mode := range []string{"", "quick"} {
 		s := newFakeServer(t)
-		files, disk, file := testDisk(t, size)
-		write(t, file, 0, gptImage(t, 512)[:9*mib])
+		files, disk, file := disktest.OldDisk(t, size)
+		disktest.WriteAt(t, file, 0, disktest.GptImage(t, 512)[:9*blockdev.MiB])
 		cfg := s.config()
 		cfg.Disks = files
 		s.start(cfg)
@@ -223,19 +146,19 @@ func TestWipe(t *testing.T) {
 		if res.State != action.Success {
 			t.Fatalf("%+v", res)
 		}
-		after := mapFile(t, file)
-		zero := [][2]int{{0, 10 * mib}, {64 * mib, 65 * mib}, {size - 10*mib, size}}
+		after := disktest.MapFile(t, file)
+		zero := [][2]int{{0, 10 * blockdev.MiB}, {64 * blockdev.MiB, 65 * blockdev.MiB}, {size - 10*blockdev.MiB, size}}
 		if mode == "quick" {
 			zero = [][2]int{{0, size}}
-		} else if !bytes.Equal(after[20*mib:60*mib], oldData(size)[20*mib:60*mib]) {
+		} else if !bytes.Equal(after[20*blockdev.MiB:60*blockdev.MiB], disktest.OldData(size)[20*blockdev.MiB:60*blockdev.MiB]) {
 			t.Error("a metadata wipe wiped data")
 		}
 		for _, z := range zero {
-			if !allZero(after[z[0]:z[1]]) {
+			if !blockdev.AllZero(after[z[0]:z[1]]) {
 				t.Errorf("%q: not all is zero between %d and %d", mode, z[0], z[1])
 			}
 		}
-		if names, blank := Signatures(bytes.NewReader(after), size, 512); !blank {
+		if names, blank := probe.Signatures(bytes.NewReader(after), size, 512); !blank {
 			t.Errorf("%q: the disk still holds %v", mode, names)
 		}
 		if res := s.result(s.give(1, "wipe", disk, map[string]string{"WIPE_MODE": "secure"})); res.State != action.Failed {
@@ -247,7 +170,7 @@ func TestWipe(t *testing.T) {
 func TestWipeWithoutEffectIsDetected(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
-	files, disk, _ := testDisk(t, 32*mib)
+	files, disk, _ := disktest.OldDisk(t, 32*blockdev.MiB)
 	cfg := s.config()
 	cfg.Disks = keepingDisks{files}
 	s.start(cfg)
@@ -260,13 +183,13 @@ func TestWipeWithoutEffectIsDetected(t *testing.T) {
 }
 
 // keepingDisks report success for zeroing and keep the old data.
-type keepingDisks struct{ FileDisks }
+type keepingDisks struct{ disk.FileDisks }
 
-func (k keepingDisks) Open(path string) (Device, error) {
+func (k keepingDisks) Open(path string) (blockdev.Device, error) {
 	d, err := k.FileDisks.Open(path)
 	return keeping{d}, err
 }
 
-type keeping struct{ Device }
+type keeping struct{ blockdev.Device }
 
 func (keeping) Zero(int64, int64) error { return nil }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // hegelTimeout is how long one metadata service may take.
@@ -100,9 +101,9 @@ func (t *attempt) fetchUserData(ctx context.Context, address string) (_ string, 
 		return "", fmt.Errorf("getting %s: %w", shown, &statusError{code: resp.StatusCode})
 	}
 
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxSmall+1))
-	if err == nil && len(b) > maxSmall {
-		err = fmt.Errorf("it is longer than %d bytes", maxSmall)
+	b, err := io.ReadAll(io.LimitReader(resp.Body, filesys.MaxText+1))
+	if err == nil && len(b) > filesys.MaxText {
+		err = fmt.Errorf("it is longer than %d bytes", filesys.MaxText)
 	}
 	if err != nil {
 		return "", fmt.Errorf("getting %s: %w", shown, err)

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/stretchr/testify/require"
 )
 
 // The bytes are those of the tool that comes with the kernel: text, zeros, size, sum, magic.
@@ -29,7 +31,7 @@ func TestWriteFileOfEKSAnywhere(t *testing.T) {
 		case "/good/2009-04-04/user-data":
 			_, _ = w.Write([]byte("geheim = 1"))
 		case "/long/2009-04-04/user-data":
-			_, _ = w.Write(make([]byte, maxSmall+1))
+			_, _ = w.Write(make([]byte, filesys.MaxText+1))
 		default:
 			w.WriteHeader(http.StatusMultipleChoices)
 		}
@@ -39,9 +41,9 @@ func TestWriteFileOfEKSAnywhere(t *testing.T) {
 	root := t.TempDir()
 	part := extPartition(t, 12, 8192)
 	s := newFakeServer(t)
-	disks, disk, _ := testDisk(t, 8*mib)
+	disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
 	cfg := s.config()
-	cfg.Disks, cfg.Files = disks, &fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}
+	cfg.Disks, cfg.Files = disks, &fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}}
 	s.start(cfg)
 
 	env := map[string]string{"DEST_DISK": "/dev/alias12", "DEST_PATH": "/user-data.toml", "FS_TYPE": "ext4"}

@@ -13,9 +13,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/stretchr/testify/require"
 )
 
 // requests records the headers that a server was sent.
@@ -63,9 +64,9 @@ func TestS22CredentialsGoToTheirServerOnly(t *testing.T) {
 	part := extPartition(t, 12, 8192)
 	s := newFakeServer(t)
 	s.files = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/x", http.StatusFound) }
-	disks, disk, file := testDisk(t, diskSize)
+	disks, disk, file := disktest.OldDisk(t, diskSize)
 	cfg := s.config()
-	cfg.Disks, cfg.Files = disks, &fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}
+	cfg.Disks, cfg.Files = disks, &fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}}
 	s.start(cfg)
 
 	guarded := strings.Replace(mirror.URL, "http://", "http://user:geheim@", 1)
@@ -119,7 +120,7 @@ func TestS22CredentialsGoToTheirServerOnly(t *testing.T) {
 		require.NoError(t, err)
 		for _, secret := range []string{"geheim", "s3cret", "Bearer"} {
 			require.NotContains(t, string(said), secret)
-			require.False(t, bytes.Contains(mapFile(t, file), []byte(secret)), "%s is on the disk", secret)
+			require.False(t, bytes.Contains(disktest.MapFile(t, file), []byte(secret)), "%s is on the disk", secret)
 		}
 	})
 }

@@ -2,158 +2,42 @@ package agent
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf16"
 
 	"github.com/ingotmetal/ingot/action"
-	"golang.org/x/sys/unix"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
-
-// option encodes an EFI_LOAD_OPTION.
-func option(label string, nodes ...[]byte) []byte {
-	path := slices.Concat(nodes...)
-	b := binary.LittleEndian.AppendUint32(nil, loadActive)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(path)))
-	for _, c := range append(utf16.Encode([]rune(label)), 0) {
-		b = binary.LittleEndian.AppendUint16(b, c)
-	}
-	return append(append(b, path...), "optional data"...)
-}
-
-func node(kind, sub byte, data []byte) []byte {
-	b := []byte{kind, sub, 0, 0}
-	binary.LittleEndian.PutUint16(b[2:], uint16(4+len(data)))
-	return append(b, data...)
-}
-
-// hardDrive returns the node of a partition, with the 16 bytes of its signature.
-func hardDrive(number uint32, signature []byte, format, kind byte) []byte {
-	d := make([]byte, 38)
-	binary.LittleEndian.PutUint32(d, number)
-	copy(d[20:], signature)
-	d[36], d[37] = format, kind
-	return node(pathMedia, pathHardDrive, d)
-}
-
-func fileNode(name string) []byte {
-	var d []byte
-	for _, c := range append(utf16.Encode([]rune(name)), 0) {
-		d = binary.LittleEndian.AppendUint16(d, c)
-	}
-	return node(pathMedia, pathFile, d)
-}
-
-var pathEnds = node(pathEnd, pathEndWhole, nil)
-
-func TestParseLoadOption(t *testing.T) {
-	t.Parallel()
-	id := []byte{0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}
-	pci := node(1, 1, []byte{0, 2})
-	for name, c := range map[string]struct {
-		b    []byte
-		want loadOption
-	}{
-		"a disk": {
-			option("debian", hardDrive(1, id, 2, signatureGUID), fileNode(`\EFI\debian\shimx64.efi`), pathEnds),
-			loadOption{true, "debian", "00112233-4455-6677-8899-aabbccddeeff", `\EFI\debian\shimx64.efi`},
-		},
-		"an MBR": {
-			option("old", hardDrive(2, []byte{0x78, 0x56, 0x34, 0x12}, 1, signatureMBR), pathEnds),
-			loadOption{true, "old", "12345678-02", ""},
-		},
-		"no signature": {option("none", hardDrive(2, id, 2, 0), pathEnds), loadOption{true, "none", "", ""}},
-		"a card":       {option("UEFI: PXE IPv4 ☃", pci, pathEnds), loadOption{true, "UEFI: PXE IPv4 ☃", "", ""}},
-		"several paths": {
-			option("x", pci, node(pathEnd, pathEndOne, nil), hardDrive(1, id, 2, signatureGUID), pathEnds),
-			loadOption{true, "x", "", ""},
-		},
-		"no path":        {option("x"), loadOption{true, "x", "", ""}},
-		"no description": {option("", pci, pathEnds), loadOption{true, "", "", ""}},
-	} {
-		got, err := parseLoadOption(c.b)
-		if err != nil || got != c.want {
-			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
-		}
-	}
-	cut := option("debian", hardDrive(1, id, 2, signatureGUID), pathEnds)
-	long := bytes.Clone(cut)
-	binary.LittleEndian.PutUint16(long[4:], 0xffff)
-	for name, b := range map[string][]byte{
-		"nothing": nil, "cut": cut[:30], "a path that is longer than all": long, "a description without end": cut[:12],
-		"a node of 3 bytes":       option("x", []byte{1, 1, 3, 0}, pathEnds),
-		"a node that is too long": option("x", []byte{1, 1, 99, 0}),
-		"a short hard drive":      option("x", node(pathMedia, pathHardDrive, make([]byte, 30)), pathEnds),
-		"an odd file":             option("x", node(pathMedia, pathFile, []byte{1}), pathEnds),
-		"no end":                  option("x", pci), "an odd end": option("x", node(pathEnd, 7, nil)),
-		"half a node": option("x", []byte{1, 1}),
-	} {
-		if got, err := parseLoadOption(b); err == nil {
-			t.Errorf("%s was accepted: %+v", name, got)
-		}
-	}
-}
-
-func FuzzParseLoadOption(f *testing.F) {
-	f.Add(option("debian", hardDrive(1, make([]byte, 16), 2, signatureGUID), fileNode(`\EFI\BOOT`), pathEnds))
-	f.Add(option("", pathEnds))
-	f.Add([]byte{1, 0, 0, 0, 4, 0, 'x', 0, 0, 0, 0x7f, 0xff, 4, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		o, err := parseLoadOption(b)
-		if err == nil && len(o.description) > 2*len(b) {
-			t.Errorf("%d bytes became a description of %d", len(b), len(o.description))
-		}
-	})
-}
-
-// firmware returns a set of variables in the form of efivarfs.
-func firmware(t *testing.T, vars map[string][]byte) EFIVarFS {
-	t.Helper()
-	dir := EFIVarFS(t.TempDir())
-	for name, b := range vars {
-		if err := dir.Set(name, b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(string(dir), "Boot0001-00000000-0000-0000-0000-000000000000"), []byte("another vendor's"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-func numbers(n ...uint16) []byte {
-	var b []byte
-	for _, v := range n {
-		b = binary.LittleEndian.AppendUint16(b, v)
-	}
-	return b
-}
 
 func TestEFIBoot(t *testing.T) {
 	t.Parallel()
 	gone := []byte("gone gone gone g")
-	files, disk, file := sparse(t, 24*mib)
-	newGPT(t, file, span{start: mib, size: 8 * mib})
+	files, disk, file := disktest.Sparse(t, 24*blockdev.MiB)
+	disktest.NewGPT(t, file, parttable.Span{Start: blockdev.MiB, Size: 8 * blockdev.MiB})
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	here := b[1024+16:][:16]
-	pxe := option("PXE", node(1, 1, []byte{0, 2}), pathEnds)
+	pxe := disktest.LoadOption("PXE", disktest.PathNode(1, 1, []byte{0, 2}), disktest.PathEnd)
 	start := map[string][]byte{
-		"Boot0000": option("ubuntu", hardDrive(1, here, 2, signatureGUID), pathEnds),
-		"Boot0001": option("VyOS", hardDrive(1, gone, 2, signatureGUID), pathEnds),
-		"Boot0002": option("VyOS", hardDrive(1, here, 2, signatureGUID), pathEnds),
-		"Boot000A": pxe, "Boot00FF": []byte("\x01"), "BootOrder": numbers(1, 0xa, 0, 2), "BootNext": numbers(1), "BootCurrent": numbers(0xa),
-		"Timeout": numbers(3),
+		"Boot0000":    disktest.LoadOption("ubuntu", disktest.HardDrive(1, here, 2, 2), disktest.PathEnd),
+		"Boot0001":    disktest.LoadOption("VyOS", disktest.HardDrive(1, gone, 2, 2), disktest.PathEnd),
+		"Boot0002":    disktest.LoadOption("VyOS", disktest.HardDrive(1, here, 2, 2), disktest.PathEnd),
+		"Boot000A":    pxe,
+		"Boot00FF":    []byte("\x01"),
+		"BootOrder":   disktest.BootNumbers(1, 0xa, 0, 2),
+		"BootNext":    disktest.BootNumbers(1),
+		"BootCurrent": disktest.BootNumbers(0xa),
+		"Timeout":     disktest.BootNumbers(3),
 	}
 	for name, c := range map[string]struct {
 		env           map[string]string
@@ -187,7 +71,7 @@ func TestEFIBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			vars := firmware(t, start)
+			vars := efi.VarFS(disktest.Firmware(t, start))
 			cfg := Config{Disks: files, EFI: vars}
 			out, log, err := try(t, cfg, action.EFIBoot, disk, c.env)
 			if c.fail != "" {
@@ -211,7 +95,7 @@ func TestEFIBoot(t *testing.T) {
 					t.Errorf("%s: gone should be %v", n, slices.Contains(c.gone, n))
 				}
 			}
-			if b, err := vars.Get("Timeout"); err != nil || !bytes.Equal(b, numbers(3)) {
+			if b, err := vars.Get("Timeout"); err != nil || !bytes.Equal(b, disktest.BootNumbers(3)) {
 				t.Errorf("another variable changed: %v %v", b, err)
 			}
 			if c.env["BOOT_NEXT"] == "" && c.env["BOOT_ORDER"] == "" { // these may name an entry that the first call deleted
@@ -225,7 +109,7 @@ func TestEFIBoot(t *testing.T) {
 
 func TestEFIBootWithoutUEFI(t *testing.T) {
 	t.Parallel()
-	for _, vars := range []EFIVariables{nil, EFIVarFS(filepath.Join(t.TempDir(), "none"))} {
+	for _, vars := range []efi.Variables{nil, efi.VarFS(filepath.Join(t.TempDir(), "none"))} {
 		out, log, err := try(t, Config{EFI: vars}, action.EFIBoot, nil, map[string]string{"BOOT_NEXT": "x"})
 		if err != nil || out["firmware"] != "bios" || !strings.Contains(log, "nothing is done") {
 			t.Errorf("%v %v %s", out, err, log)
@@ -234,7 +118,7 @@ func TestEFIBootWithoutUEFI(t *testing.T) {
 			t.Error("REQUIRED, and it is a success")
 		}
 	}
-	if _, _, err := try(t, Config{EFI: EFIVarFS(t.TempDir())}, action.EFIBoot, nil, nil); err == nil ||
+	if _, _, err := try(t, Config{EFI: efi.VarFS(t.TempDir())}, action.EFIBoot, nil, nil); err == nil ||
 		!strings.Contains(err.Error(), "not mounted") {
 		t.Errorf("an empty directory: %v", err)
 	}
@@ -243,12 +127,17 @@ func TestEFIBootWithoutUEFI(t *testing.T) {
 // An entry is stale only if its partition is known to be gone.
 func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 	t.Parallel()
-	files, _, file := sparse(t, 24*mib)
-	newGPT(t, file, span{start: mib, size: 8 * mib})
-	write(t, file, 1024, []byte("damaged"))
-	vars := firmware(t, map[string][]byte{"Boot0001": option("x", hardDrive(1, make([]byte, 16), 2, signatureGUID), pathEnds)})
-	for name, disks := range map[string]Disks{
-		"damaged": files, "not there": FileDisks{{Disk: action.Disk{Path: "/dev/x"}, File: "/nowhere"}},
+	files, _, file := disktest.Sparse(t, 24*blockdev.MiB)
+	disktest.NewGPT(t, file, parttable.Span{Start: blockdev.MiB, Size: 8 * blockdev.MiB})
+	disktest.WriteAt(t, file, 1024, []byte("damaged"))
+	vars := efi.VarFS(
+		disktest.Firmware(
+			t,
+			map[string][]byte{"Boot0001": disktest.LoadOption("x", disktest.HardDrive(1, make([]byte, 16), 2, 2), disktest.PathEnd)},
+		),
+	)
+	for name, disks := range map[string]disk.Disks{
+		"damaged": files, "not there": disk.FileDisks{{Disk: action.Disk{Path: "/dev/x"}, File: "/nowhere"}},
 		"unreadable": faultyDisks{files, 1, true}, "unreadable from the beginning": faultyDisks{files, 0, true},
 	} {
 		if _, _, err := try(t, Config{Disks: disks, EFI: vars}, action.EFIBoot, nil, map[string]string{"DELETE_STALE": "true"}); err == nil {
@@ -259,7 +148,7 @@ func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 		}
 	}
 	// A blank disk is known to have no partitions.
-	blank, _, _ := sparse(t, 24*mib)
+	blank, _, _ := disktest.Sparse(t, 24*blockdev.MiB)
 	if out, log, err := try(t, Config{Disks: blank, EFI: vars}, action.EFIBoot, nil, map[string]string{"DELETE_STALE": "true"}); err != nil ||
 		out["deleted"] != "Boot0001" {
 		t.Errorf("%v %v\n%s", out, err, log)
@@ -267,48 +156,26 @@ func TestEFIBootDeletesNothingWhenADiskCannotBeRead(t *testing.T) {
 }
 
 // stubborn firmware reports success and ignores the write.
-type stubborn struct{ EFIVarFS }
+type stubborn struct{ efi.VarFS }
 
 func (stubborn) Set(string, []byte) error { return nil }
 func (stubborn) Delete(string) error      { return nil }
 
 func TestEFIBootReadsBack(t *testing.T) {
 	t.Parallel()
-	vars := stubborn{firmware(t, map[string][]byte{"Boot0001": option("x", pathEnds), "BootOrder": numbers(1, 2)})}
+	vars := stubborn{
+		efi.VarFS(
+			disktest.Firmware(t, map[string][]byte{"Boot0001": disktest.LoadOption("x", disktest.PathEnd), "BootOrder": disktest.BootNumbers(1, 2)}),
+		),
+	}
 	for _, env := range []map[string]string{{"DELETE_LABEL": "x"}, {"BOOT_NEXT": "x"}, {"BOOT_ORDER": "x"}} {
 		if env["BOOT_ORDER"] != "" {
-			if err := vars.EFIVarFS.Set("BootOrder", numbers(2, 1)); err != nil {
+			if err := vars.VarFS.Set("BootOrder", disktest.BootNumbers(2, 1)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if _, _, err := try(t, Config{EFI: vars}, action.EFIBoot, nil, env); err == nil {
 			t.Errorf("%v: a success", env)
 		}
-	}
-}
-
-// The kernel protects variables with the immutable flag: Set and Delete remove it.
-func TestEFIVarFSClearsImmutableFlag(t *testing.T) {
-	t.Parallel()
-	vars := firmware(t, map[string][]byte{"BootNext": numbers(1)})
-	f, err := os.Open(vars.file("BootNext"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, immutable); err != nil {
-		t.Skipf("files cannot be made immutable here: %v", err)
-	}
-	if err := os.Remove(f.Name()); !errors.Is(err, fs.ErrPermission) {
-		t.Skipf("an immutable file is not protected here: %v", err)
-	}
-	if err := vars.Set("BootNext", numbers(2)); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, immutable); err != nil {
-		t.Fatal(err)
-	}
-	if err := vars.Delete("BootNext"); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/stretchr/testify/require"
 )
 
 // The agent implements every native action and no others.
@@ -29,7 +29,7 @@ func TestEveryNativeActionIsImplemented(t *testing.T) {
 // S23: the agent refuses what is not a native action, even if the server has signed it, and before it opens a disk.
 func TestS23OtherActionsAreRefused(t *testing.T) {
 	for _, name := range []string{"nginx", "docker.io/library/image2disk", "docker.io/acme/tinkerbell-actions/image2disk", "", "sh", "image2disk "} {
-		files, disk, image := testDisk(t, diskSize)
+		files, disk, image := disktest.OldDisk(t, diskSize)
 		s := newFakeServer(t)
 		cfg := s.config()
 		cfg.Disks = files
@@ -37,6 +37,6 @@ func TestS23OtherActionsAreRefused(t *testing.T) {
 
 		res := s.result(s.give(0, name, disk, map[string]string{"IMG_URL": "https://192.0.2.1/x", "DEST_DISK": "/dev/alias"}))
 		require.Equal(t, action.Failed, res.State, name)
-		require.True(t, bytes.Equal(oldData(diskSize), mapFile(t, image)), "%q: the disk was written", name)
+		require.True(t, bytes.Equal(disktest.OldData(diskSize), disktest.MapFile(t, image)), "%q: the disk was written", name)
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
 // sysfs creates a tree of one-line files.
@@ -59,7 +59,7 @@ func TestFacts(t *testing.T) {
 	}
 	f.NICs[0].Neighbour = nil
 	if f.Manufacturer != "ACME [31mInc." || f.Product != "Box" || f.Serial != "SN1" || f.UUID != "abcd-ef" || f.Firmware != "uefi" ||
-		f.CPUs < 1 || f.Memory < mib {
+		f.CPUs < 1 || f.Memory < blockdev.MiB {
 		t.Errorf("%+v", f)
 	}
 	if got := fmt.Sprint(f.NICs); got != "[{eth0 52:54:00:00:00:01 10000 true 14.2 <nil>} {eth1 52:54:00:00:00:02 0 false  <nil>}]" {
@@ -94,63 +94,4 @@ func TestFacts(t *testing.T) {
 	if len(f.Disks) != len(want) {
 		t.Errorf("%d disks: %+v", len(f.Disks), f.Disks)
 	}
-}
-
-func TestSignatures(t *testing.T) {
-	const size = 4 * mib
-	at := func(off int, s string) []byte {
-		b := make([]byte, size)
-		copy(b[off:], s)
-		return b
-	}
-	made := func(name string) []byte {
-		b := make([]byte, size)
-		handMade[name](b)
-		return b
-	}
-	cephOnLVM := made("LVM")
-	handMade["Ceph"](cephOnLVM[mib:]) // the first extent
-	mbr := at(510, "\x55\xaa")
-	copy(mbr[446:], "\x80\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x10\x00\x00")
-	copy(mbr[mib:], "XFSB")
-	badGPT := gptImage(t, 512)
-	badGPT[600] ^= 1
-	for name, c := range map[string]struct {
-		disk  []byte
-		want  string
-		blank bool
-	}{
-		"zeros":             {make([]byte, size), "[]", true},
-		"old data":          {oldData(size), "[data]", false},
-		"data at the end":   {at(size-1, "x"), "[data]", false},
-		"data in the midst": {at(2*mib, "x"), "[]", true},
-		"ext":               {at(0x438, "\x53\xef"), "[ext4]", false}, "xfs": {at(0, "XFSB"), "[xfs]", false},
-		"btrfs": {at(0x10040, "_BHRfS_M"), "[btrfs]", false},
-		"LUKS1": {at(0, "LUKS\xba\xbe\x00\x01"), "[LUKS]", false}, "LUKS2": {at(0, "LUKS\xba\xbe\x00\x02"), "[LUKS]", false},
-		"swap": {at(0xff6, "SWAPSPACE2"), "[swap]", false}, "vfat": {at(0x36, "FAT16   "), "[vfat]", false},
-		"md 0.90": {made("md 0.90"), "[md]", false}, "md 1.0": {made("md 1.0"), "[md]", false},
-		"md 1.1": {made("md 1.1"), "[md]", false}, "md 1.2": {made("md 1.2"), "[md]", false},
-		"LVM in sector 0": {at(0x018, "LVM2 001"), "[LVM]", false}, "LVM in sector 1": {made("LVM"), "[LVM]", false},
-		"LVM in sector 2": {at(0x418, "LVM2 001"), "[LVM]", false}, "LVM in sector 3": {at(0x618, "LVM2 001"), "[LVM]", false},
-		"zfs": {made("zfs"), "[zfs]", false}, "Ceph": {made("Ceph"), "[Ceph]", false}, "Ceph on LVM": {cephOnLVM, "[LVM]", false},
-		"gpt": {gptImage(t, 512), "[gpt 1:data]", false}, "mbr": {mbr, "[mbr 1:xfs]", false},
-		"a damaged gpt": {badGPT, "[damaged gpt]", false},
-	} {
-		names, blank := Signatures(bytes.NewReader(c.disk), int64(len(c.disk)), 512)
-		if fmt.Sprint(names) != c.want || blank != c.blank {
-			t.Errorf("%s: %v blank=%v, want %s", name, names, blank, c.want)
-		}
-	}
-}
-
-func FuzzSignatures(f *testing.F) {
-	f.Add([]byte("EFI PART"), 512)
-	f.Add(make([]byte, 70000), 0)
-	f.Fuzz(func(t *testing.T, b []byte, at int) {
-		disk := make([]byte, 256<<10)
-		if at >= 0 && at < len(disk) {
-			copy(disk[at:], b)
-		}
-		Signatures(bytes.NewReader(disk), int64(len(disk)), 512)
-	})
 }

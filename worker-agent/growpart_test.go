@@ -2,7 +2,6 @@ package agent
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,14 +10,23 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
 // grownDisk returns a disk of size bytes with the table of an image of 24 MiB: an ESP at 1 MiB and
 // a root at 4 MiB, as image2disk writes it.
-func grownDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
+func grownDisk(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
 	t.Helper()
-	files, disk, file := sparse(t, 24*mib)
-	newGPT(t, file, span{start: mib, size: 3 * mib, name: "esp"}, span{start: 4 * mib, size: 16 * mib, name: "root"})
+	files, disk, file := disktest.Sparse(t, 24*blockdev.MiB)
+	disktest.NewGPT(
+		t,
+		file,
+		parttable.Span{Start: blockdev.MiB, Size: 3 * blockdev.MiB, Name: "esp"},
+		parttable.Span{Start: 4 * blockdev.MiB, Size: 16 * blockdev.MiB, Name: "root"},
+	)
 	if err := os.Truncate(file, size); err != nil {
 		t.Fatal(err)
 	}
@@ -43,33 +51,33 @@ func TestGrowPart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const size = 128 * mib
+			const size = 128 * blockdev.MiB
 			files, disk, file := grownDisk(t, size)
 			if c.seed {
 				if _, log, err := try(t, Config{Disks: files}, action.ConfigDrive, disk, nil); err != nil {
 					t.Fatalf("%v\n%s", err, log)
 				}
 			}
-			before := readSpans(t, file)
+			before := disktest.ReadSpans(t, file)
 			for range 2 { // the second time changes nothing
 				out, log, err := try(t, Config{Disks: files}, action.GrowPart, disk, c.env)
 				if err != nil {
 					t.Fatalf("%v\n%s", err, log)
 				}
-				if out["partition"] != "2" || out["to"] != fmt.Sprint((c.want-4)*mib) || out["filesystem"] != "left" {
+				if out["partition"] != "2" || out["to"] != fmt.Sprint((c.want-4)*blockdev.MiB) || out["filesystem"] != "left" {
 					t.Errorf("%v", out)
 				}
 			}
-			parts := readSpans(t, file)
-			if root := parts[1]; root.start != 4*mib || root.start+root.size != c.want*mib || root.uuid != before[1].uuid ||
-				root.kind != before[1].kind {
+			parts := disktest.ReadSpans(t, file)
+			if root := parts[1]; root.Start != 4*blockdev.MiB || root.Start+root.Size != c.want*blockdev.MiB || root.UUID != before[1].UUID ||
+				root.Kind != before[1].Kind {
 				t.Errorf("%+v, before %+v", root, before[1])
 			}
 			if parts[0] != before[0] || c.seed && parts[2] != before[2] {
 				t.Errorf("another partition changed: %+v", parts)
 			}
-			judge(t, "No problems found", "sgdisk", "-v", file)
-			judge(t, "No errors detected", "sfdisk", "-V", file)
+			disktest.Judge(t, "No problems found", "sgdisk", "-v", file)
+			disktest.Judge(t, "No errors detected", "sfdisk", "-V", file)
 		})
 	}
 }
@@ -77,7 +85,7 @@ func TestGrowPart(t *testing.T) {
 // A configdrive fits into the space that growpart leaves free.
 func TestGrowPartThenConfigDrive(t *testing.T) {
 	t.Parallel()
-	files, disk, file := grownDisk(t, 128*mib)
+	files, disk, file := grownDisk(t, 128*blockdev.MiB)
 	for _, c := range []struct{ native, key, value string }{
 		{action.GrowPart, "RESERVE_MIB", "17"},
 		{action.ConfigDrive, "USER_DATA", "x"},
@@ -87,7 +95,7 @@ func TestGrowPartThenConfigDrive(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", c.native, err, log)
 		}
 	}
-	if p := readSpans(t, file); len(p) != 3 || p[1].start+p[1].size != p[2].start || p[2].name != seedLabel {
+	if p := disktest.ReadSpans(t, file); len(p) != 3 || p[1].Start+p[1].Size != p[2].Start || p[2].Name != parttable.SeedLabel {
 		t.Errorf("%+v", p)
 	}
 }
@@ -107,18 +115,18 @@ func TestGrowPartRefuses(t *testing.T) {
 		"no number":           {env: map[string]string{"RESERVE_MIB": "-1"}, text: "want a number of MiB"},
 		"no truth":            {env: map[string]string{"FILESYSTEM": "x"}, text: "want true or false"},
 		"another disk":        {env: map[string]string{"DEST_DISK": "/dev/sdb"}, text: "not the disk bound"},
-		"no table":            {disk: func(t *testing.T, file string) { write(t, file, 0, make([]byte, mib)) }, text: "no partition table"},
-		"a damaged table":     {disk: func(t *testing.T, file string) { write(t, file, 1024, []byte("x")) }, text: "checksum"},
+		"no table":            {disk: func(t *testing.T, file string) { disktest.WriteAt(t, file, 0, make([]byte, blockdev.MiB)) }, text: "no partition table"},
+		"a damaged table":     {disk: func(t *testing.T, file string) { disktest.WriteAt(t, file, 1024, []byte("x")) }, text: "checksum"},
 		"an extended one": {disk: func(t *testing.T, file string) {
-			write(t, file, 0, make([]byte, mib))
-			writeMBR(t, file, 0, 0x0f, 2048, 2048)
+			disktest.WriteAt(t, file, 0, make([]byte, blockdev.MiB))
+			disktest.WriteMBR(t, file, 0, 0x0f, 2048, 2048)
 		}, text: "extended"},
 	} {
-		files, disk, file := grownDisk(t, 64*mib)
+		files, disk, file := grownDisk(t, 64*blockdev.MiB)
 		if c.disk != nil {
 			c.disk(t, file)
 		}
-		content := mapFile(t, file)
+		content := disktest.MapFile(t, file)
 		before := sha256.Sum256(content)
 		_, _, err := try(t, Config{Disks: files}, action.GrowPart, disk, c.env)
 		if err == nil || !strings.Contains(err.Error(), c.text) || sha256.Sum256(content) != before {
@@ -127,28 +135,15 @@ func TestGrowPartRefuses(t *testing.T) {
 	}
 }
 
-// write writes b to a file at off.
-func write(t *testing.T, file string, off int64, b []byte) {
-	t.Helper()
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt(b, off)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A foreign table at the end of the disk is not used as the backup of a damaged one.
 func TestGrowPartIgnoresForeignBackup(t *testing.T) {
 	t.Parallel()
-	files, disk, file := grownDisk(t, 64*mib)
+	files, disk, file := grownDisk(t, 64*blockdev.MiB)
 	older := filepath.Join(t.TempDir(), "older")
-	newFile(t, older, 64*mib)
-	sh(t, "sgdisk", "-o", "-n", "1:2048:4095", older)
-	copyData(t, older, 63*mib, mib, file, 63*mib)
-	write(t, file, 1024, []byte("x"))
+	disktest.NewFile(t, older, 64*blockdev.MiB)
+	disktest.Run(t, "sgdisk", "-o", "-n", "1:2048:4095", older)
+	disktest.CopyData(t, older, 63*blockdev.MiB, blockdev.MiB, file, 63*blockdev.MiB)
+	disktest.WriteAt(t, file, 1024, []byte("x"))
 	if _, _, err := try(t, Config{Disks: files}, action.GrowPart, disk, nil); err == nil || !strings.Contains(err.Error(), "checksum") {
 		t.Errorf("%v", err)
 	}
@@ -158,17 +153,17 @@ func TestGrowPartIgnoresForeignBackup(t *testing.T) {
 // same result as without the failure.
 func TestGrowPartAfterInterruption(t *testing.T) {
 	t.Parallel()
-	untilItLives(t, func(die func(FileDisks) Disks) error {
-		files, disk, file := grownDisk(t, 64*mib)
+	untilItLives(t, func(die func(disk.FileDisks) disk.Disks) error {
+		files, disk, file := grownDisk(t, 64*blockdev.MiB)
 		_, _, first := try(t, Config{Disks: die(files)}, action.GrowPart, disk, nil)
 		if _, log, err := try(t, Config{Disks: files}, action.GrowPart, disk, nil); err != nil {
 			t.Fatalf("after %v: %v\n%s", first, err, log)
 		}
-		if p := readSpans(t, file); len(p) != 2 || p[0].name != "esp" || p[1].start+p[1].size != 63*mib {
+		if p := disktest.ReadSpans(t, file); len(p) != 2 || p[0].Name != "esp" || p[1].Start+p[1].Size != 63*blockdev.MiB {
 			t.Errorf("after %v: %+v", first, p)
 		}
 		if first == nil {
-			judge(t, "No problems found", "sgdisk", "-v", file)
+			disktest.Judge(t, "No problems found", "sgdisk", "-v", file)
 		}
 		return first
 	})
@@ -176,22 +171,26 @@ func TestGrowPartAfterInterruption(t *testing.T) {
 
 func TestGrowPartMBR(t *testing.T) {
 	t.Parallel()
-	files, disk, file := sparse(t, 64*mib)
-	writeMBR(t, file, 0, 0x83, 2048, 8192)
-	write(t, file, 440, []byte("\x78\x56\x34\x12"))
+	files, disk, file := disktest.Sparse(t, 64*blockdev.MiB)
+	disktest.WriteMBR(t, file, 0, 0x83, 2048, 8192)
+	disktest.WriteAt(t, file, 440, []byte("\x78\x56\x34\x12"))
 	if _, _, err := try(t, Config{Disks: faultyDisks{files, 0, false}}, action.GrowPart, disk, nil); err == nil {
 		t.Error("a disk that refuses the write was a success")
 	}
 	for range 2 {
 		out, log, err := try(t, Config{Disks: files}, action.GrowPart, disk, map[string]string{"PARTITION": "PARTUUID=12345678-01"})
-		if err != nil || out["to"] != fmt.Sprint(63*mib) {
+		if err != nil || out["to"] != fmt.Sprint(63*blockdev.MiB) {
 			t.Fatalf("%v %v\n%s", out, err, log)
 		}
 	}
-	if p := readSpans(t, file); len(p) != 1 || p[0].start != mib || p[0].size != 63*mib || p[0].uuid != "12345678-01" {
+	if p := disktest.ReadSpans(
+		t,
+		file,
+	); len(p) != 1 || p[0].Start != blockdev.MiB || p[0].Size != 63*blockdev.MiB ||
+		p[0].UUID != "12345678-01" {
 		t.Errorf("%+v", p)
 	}
-	judge(t, "No errors detected", "sfdisk", "-V", file)
+	disktest.Judge(t, "No errors detected", "sfdisk", "-V", file)
 }
 
 // The kernel grows the file system in the partition.
@@ -201,19 +200,19 @@ func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 		"btrfs": {"mkfs.btrfs", "-q", "-L", "labroot"},
 	} {
 		t.Run(fstype, func(t *testing.T) {
-			if program(mkfs[0]) == "" {
+			if disktest.Program(mkfs[0]) == "" {
 				t.Skipf("%s is not installed", mkfs[0])
 			}
-			from, to := int64(64*mib), int64(600*mib)
+			from, to := int64(64*blockdev.MiB), int64(600*blockdev.MiB)
 			if fstype != "ext4" {
-				from = 320 * mib
+				from = 320 * blockdev.MiB
 			}
-			files, disk, file := sparse(t, to)
-			newGPT(t, file, span{start: mib, size: from, name: "root"})
+			files, disk, file := disktest.Sparse(t, to)
+			disktest.NewGPT(t, file, parttable.Span{Start: blockdev.MiB, Size: from, Name: "root"})
 			part := filepath.Join(t.TempDir(), "fs")
-			newFile(t, part, from)
-			sh(t, mkfs[0], append(mkfs[1:], part)...)
-			put(t, part, file, mib)
+			disktest.NewFile(t, part, from)
+			disktest.Run(t, mkfs[0], append(mkfs[1:], part)...)
+			disktest.Put(t, part, file, blockdev.MiB)
 			loops := newLoopFiles(t, file, fstype)
 			for range 2 {
 				out, log, err := try(t, Config{Disks: files, Files: loops}, action.GrowPart, disk, map[string]string{"PARTITION": "LABEL=labroot"})
@@ -235,7 +234,7 @@ func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 				t.Errorf("it has %d bytes, the disk %d", n, to)
 			}
 			if fstype == "ext4" {
-				judge(t, "labroot", "e2fsck", "-fn", cut(t, file, mib, parts[0].Size))
+				disktest.Judge(t, "labroot", "e2fsck", "-fn", disktest.Cut(t, file, blockdev.MiB, parts[0].Size))
 			}
 			out, _, err := try(t, Config{Disks: files, Files: loops}, action.GrowPart, disk, map[string]string{"FILESYSTEM": "false"})
 			if err != nil || out["filesystem"] != "left" {

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
 // grub2disk installs the installed system's own GRUB for BIOS, by the system's own programs.
@@ -34,11 +36,11 @@ func (t *attempt) grub2disk(ctx context.Context) (err error) {
 	}
 	defer remove()
 
-	return t.inSystem(ctx, part, func(root tree, run func(words ...string) error) error {
+	return t.inSystem(ctx, part, func(root filesys.Tree, run func(words ...string) error) error {
 		name := "grub" // as Debian names it; grub2 on Red Hat's systems and SUSE's
 		if slices.ContainsFunc(
 			[]string{"/usr/sbin", "/sbin"},
-			func(dir string) bool { return slices.Contains(root.list(dir), "grub2-install") },
+			func(dir string) bool { return slices.Contains(root.List(dir), "grub2-install") },
 		) {
 			name = "grub2"
 		}
@@ -64,7 +66,7 @@ func linkByUUID(part place) (remove func(), err error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // opened only for reading
-	_, uuid := fsNames(f, part.fstype)
+	_, uuid := probe.Names(f, part.fstype)
 	link := filepath.Join("/dev/disk/by-uuid", uuid)
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		return nil, err

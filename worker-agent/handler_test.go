@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 )
 
 // offerNoop gives the agent a noop with the time-out, environment and handlers of a.
@@ -24,7 +26,7 @@ func (s *fakeServer) offerNoop(disk *action.Disk, a action.Action) action.Key {
 // The handler of a failure writes to the disk, its log is streamed, and the first error stays.
 func TestOnFailure(t *testing.T) {
 	t.Parallel()
-	files, disk, file := sparse(t, 32*mib)
+	files, disk, file := disktest.Sparse(t, 32*blockdev.MiB)
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +61,7 @@ func TestOnFailure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !allZero(b[:mib]) {
+	if !blockdev.AllZero(b[:blockdev.MiB]) {
 		t.Error("the disk was not wiped")
 	}
 }
@@ -119,8 +121,8 @@ func TestHandlerFails(t *testing.T) {
 // A handler writes to no protected disk.
 func TestHandlerSparesProtectedDisks(t *testing.T) {
 	t.Parallel()
-	files, disk, file := sparse(t, 32*mib)
-	if err := os.WriteFile(file, append([]byte("keep"), make([]byte, 32*mib-4)...), 0o600); err != nil {
+	files, disk, file := disktest.Sparse(t, 32*blockdev.MiB)
+	if err := os.WriteFile(file, append([]byte("keep"), make([]byte, 32*blockdev.MiB-4)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := newFakeServer(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
 // image2disk writes an image to the bound disk.
@@ -131,7 +132,7 @@ func (t *attempt) writeImage(ctx context.Context, want string, open openSource) 
 
 // fits refuses a disk that is too small for any image, and one that the image cannot boot from: too small for it, or
 // with sectors of another size than its partition table counts in.
-func (i *imageStream) fits(path string, dev Device) error {
+func (i *imageStream) fits(path string, dev blockdev.Device) error {
 	size := dev.Size()
 	if size < 4*held {
 		return fmt.Errorf("writing %s: a disk of %d bytes is too small", path, size)
@@ -206,7 +207,7 @@ type imageStream struct {
 
 	src     *source
 	sum     hash.Hash // of the file as served; complete after the content was read to its end
-	served  *readAhead
+	served  *blockdev.ReadAhead
 	content *diskimage.Content
 	layout  diskimage.Layout
 	cancel  func()
@@ -223,7 +224,7 @@ func openImage(ctx context.Context, open openSource) (_ *imageStream, err error)
 	}
 
 	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
-	i.served = startReadAhead(src, i.sum, 3, mib)
+	i.served = blockdev.StartReadAhead(src, i.sum, 3, blockdev.MiB)
 	if err := i.open(); err != nil {
 		i.close()
 		return nil, fmt.Errorf("reading image %s: %w", src.shown, err)
@@ -238,7 +239,7 @@ func (i *imageStream) open() (err error) {
 	}
 
 	head := make([]byte, diskimage.HeadSize)
-	n, err := fill(i.content, head)
+	n, err := blockdev.Fill(i.content, head)
 	if errors.Is(err, io.EOF) {
 		err = nil // a short image; the next read reports the end again
 	}
@@ -259,6 +260,6 @@ func (i *imageStream) close() {
 	if i.content != nil {
 		_ = i.content.Close() // its data was read or is not needed
 	}
-	i.served.close()
+	i.served.Close()
 	i.src.Close()
 }

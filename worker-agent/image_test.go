@@ -21,6 +21,9 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
@@ -29,11 +32,11 @@ import (
 // tests share it and none may change it.
 var testImage = sync.OnceValue(func() []byte {
 	rnd := rand.New(rand.NewChaCha8([32]byte{1}))
-	b := make([]byte, 5*mib+12345)
-	for i := range b[:2*mib] {
+	b := make([]byte, 5*blockdev.MiB+12345)
+	for i := range b[:2*blockdev.MiB] {
 		b[i] = byte(rnd.Uint32())
 	}
-	copy(b[2*mib:], bytes.Repeat([]byte("an operating system "), 50000))
+	copy(b[2*blockdev.MiB:], bytes.Repeat([]byte("an operating system "), 50000))
 	b[len(b)-1] = 0xee
 	return b
 })
@@ -178,8 +181,9 @@ func runInstallOn(t *testing.T, native string, m *mirror, d testSectors, env map
 	s := newFakeServer(t)
 	web := httptest.NewServer(m)
 	t.Cleanup(web.Close)
-	files, disk, file := testDisk(t, d.size)
-	w := &watchedDisks{inner: sectorDisks{files, d.sector}}
+	files, disk, file := disktest.OldDisk(t, d.size)
+	files[0].SectorSize = d.sector
+	w := &watchedDisks{inner: files}
 	cfg := s.config()
 	cfg.Disks = w
 	s.start(cfg)
@@ -188,7 +192,7 @@ func runInstallOn(t *testing.T, native string, m *mirror, d testSectors, env map
 		full[k] = v
 	}
 	res := s.result(s.give(0, native, disk, full))
-	content := mapFile(t, file)
+	content := disktest.MapFile(t, file)
 	if open, _ := w.counts(); open != 0 {
 		t.Error("the disk is still open")
 	}
@@ -206,8 +210,8 @@ func (i install) mustHold(t *testing.T, image []byte) {
 	if !bytes.Equal(i.disk[:len(image)], image) {
 		t.Fatal("the disk holds something else than the image")
 	}
-	end := len(i.disk) - mib
-	if len(image) <= end && !allZero(i.disk[end:]) {
+	end := len(i.disk) - blockdev.MiB
+	if len(image) <= end && !blockdev.AllZero(i.disk[end:]) {
 		t.Fatal("the disk's end still holds old data")
 	}
 	if i.res.Output["contentSHA256"] != sha(image) || i.res.Output["sha256"] != sha(i.mirror.data) ||
@@ -222,7 +226,7 @@ func (i install) mustFail(t *testing.T, text string) {
 	if i.res.State != action.Failed || !strings.Contains(i.res.Message, text) {
 		t.Fatalf("%s: %q, want a failure with %q\n%s", i.res.State, i.res.Message, text, i.res.Log)
 	}
-	if !allZero(i.disk[:mib]) || !allZero(i.disk[len(i.disk)-mib:]) {
+	if !blockdev.AllZero(i.disk[:blockdev.MiB]) || !blockdev.AllZero(i.disk[len(i.disk)-blockdev.MiB:]) {
 		t.Fatal("an end of the disk is not zero")
 	}
 }
@@ -230,7 +234,7 @@ func (i install) mustFail(t *testing.T, text string) {
 // mustFailEarlyOrLate checks a failure that may come before or after the first write.
 func (i install) mustFailEarlyOrLate(t *testing.T) {
 	t.Helper()
-	if bytes.Equal(i.disk, oldData(len(i.disk))) {
+	if bytes.Equal(i.disk, disktest.OldData(len(i.disk))) {
 		i.mustNotTouch(t, "")
 		return
 	}
@@ -243,17 +247,17 @@ func (i install) mustNotTouch(t *testing.T, text string) {
 	if i.res.State != action.Failed || !strings.Contains(i.res.Message, text) {
 		t.Fatalf("%s: %q, want a failure with %q", i.res.State, i.res.Message, text)
 	}
-	if !bytes.Equal(i.disk, oldData(len(i.disk))) {
+	if !bytes.Equal(i.disk, disktest.OldData(len(i.disk))) {
 		t.Fatal("the disk was written")
 	}
 }
 
-const diskSize = 8 * mib
+const diskSize = 8 * blockdev.MiB
 
 // An image whose partition table would not be found on the disk is refused before the first write, whatever packs it.
 func TestImageThatDoesNotFitTheDiskIsRefused(t *testing.T) {
 	t.Parallel()
-	mbr := make([]byte, 4*mib)
+	mbr := make([]byte, 4*blockdev.MiB)
 	copy(mbr[446:], "\x80\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x08\x00\x00") // from 1 to 2 MiB
 	mbr[510], mbr[511] = 0x55, 0xaa
 	for name, c := range map[string]struct {
@@ -261,14 +265,14 @@ func TestImageThatDoesNotFitTheDiskIsRefused(t *testing.T) {
 		disk  testSectors
 		want  string // "" = it is written
 	}{
-		"512 on 512":       {gptImage(t, 512), testSectors{16 * mib, 512}, ""},
-		"4096 on 4096":     {gptImage(t, 4096), testSectors{16 * mib, 4096}, ""},
-		"512 on 4096":      {gptImage(t, 512), testSectors{16 * mib, 4096}, "for disks with 512-byte sectors, and this disk has 4096-byte sectors"},
-		"4096 on 512":      {gptImage(t, 4096), testSectors{16 * mib, 512}, "for disks with 4096-byte sectors, and this disk has 512-byte sectors"},
-		"MBR on 512":       {mbr, testSectors{16 * mib, 512}, ""},
-		"MBR on 4096":      {mbr, testSectors{16 * mib, 4096}, "for disks with 512-byte sectors"},
-		"no table on 4096": {testImage(), testSectors{16 * mib, 4096}, ""},
-		"a smaller disk":   {gptImage(t, 512), testSectors{8 * mib, 512}, "use a smaller image or a larger disk"},
+		"512 on 512":       {disktest.GptImage(t, 512), testSectors{16 * blockdev.MiB, 512}, ""},
+		"4096 on 4096":     {disktest.GptImage(t, 4096), testSectors{16 * blockdev.MiB, 4096}, ""},
+		"512 on 4096":      {disktest.GptImage(t, 512), testSectors{16 * blockdev.MiB, 4096}, "for disks with 512-byte sectors, and this disk has 4096-byte sectors"},
+		"4096 on 512":      {disktest.GptImage(t, 4096), testSectors{16 * blockdev.MiB, 512}, "for disks with 4096-byte sectors, and this disk has 512-byte sectors"},
+		"MBR on 512":       {mbr, testSectors{16 * blockdev.MiB, 512}, ""},
+		"MBR on 4096":      {mbr, testSectors{16 * blockdev.MiB, 4096}, "for disks with 512-byte sectors"},
+		"no table on 4096": {testImage(), testSectors{16 * blockdev.MiB, 4096}, ""},
+		"a smaller disk":   {disktest.GptImage(t, 512), testSectors{8 * blockdev.MiB, 512}, "use a smaller image or a larger disk"},
 	} {
 		for _, format := range []string{"raw", "gz", "zst", "frames"} {
 			for _, native := range []string{action.Image2Disk, action.QemuImg2Disk} {
@@ -339,7 +343,7 @@ func TestS18FaultyImagesAtTheDisk(t *testing.T) {
 	for _, format := range []string{"raw", "gz", "zst", "frames", "xz", "xz blocks", "bzip2"} {
 		image, data := testImage(), packedImage(t, format)
 		if format == "bzip2" { // slow
-			image = image[:mib+12345]
+			image = image[:blockdev.MiB+12345]
 			data = pack(t, image, format)
 		}
 		half := len(data) / 2
@@ -421,7 +425,7 @@ func TestS18FaultyImagesAtTheDisk(t *testing.T) {
 				return // its image is smaller than any disk
 			}
 			t.Run("larger than the disk", func(t *testing.T) {
-				i := runInstall(t, &mirror{data: data}, 5*mib, digest)
+				i := runInstall(t, &mirror{data: data}, 5*blockdev.MiB, digest)
 				if format == "raw" {
 					i.mustNotTouch(t, "the image has")
 				} else {
@@ -470,7 +474,7 @@ func TestInvalidImageResponses(t *testing.T) {
 				return true
 			}
 			_, _ = rw.WriteString("HTTP/1.0 200 OK\r\n\r\n")
-			_, _ = rw.Write(image[:5*mib])
+			_, _ = rw.Write(image[:5*blockdev.MiB])
 			_ = rw.Flush() // like a server that crashes in the middle
 			_ = c.Close()
 			return true
@@ -544,14 +548,14 @@ func TestImageFromIngotServer(t *testing.T) {
 	m := &mirror{data: packedImage(t, "zst")}
 	s := newFakeServer(t)
 	s.files = m.ServeHTTP
-	files, disk, file := testDisk(t, diskSize)
+	files, disk, file := disktest.OldDisk(t, diskSize)
 	cfg := s.config()
 	cfg.Disks = files
 	s.start(cfg)
 	// The server is verified by its pinned key and gets the token: it has no certificate of a CA.
 	res := s.result(s.give(0, action.Image2Disk, disk,
 		map[string]string{"IMG_URL": s.http.URL + "/agent/v1/images/debian.zst", "DEST_DISK": "/dev/alias"}))
-	content := mapFile(t, file)
+	content := disktest.MapFile(t, file)
 	install{res: res, disk: content, mirror: m}.mustHold(t, image)
 	// Another server with https has to have a valid certificate.
 	other := httptest.NewTLSServer(m)
@@ -576,7 +580,7 @@ func TestStopDuringWrite(t *testing.T) {
 	t.Cleanup(func() { close(block) })
 	m.serve = func(w http.ResponseWriter, r *http.Request, _ int) bool {
 		w.Header().Set("Content-Length", strconv.Itoa(len(image)))
-		_, _ = w.Write(image[:5*mib])
+		_, _ = w.Write(image[:5*blockdev.MiB])
 		w.(http.Flusher).Flush()
 		select {
 		case <-block:
@@ -587,12 +591,12 @@ func TestStopDuringWrite(t *testing.T) {
 	web := httptest.NewServer(m)
 	t.Cleanup(web.Close)
 	s := newFakeServer(t)
-	files, disk, file := testDisk(t, diskSize)
+	files, disk, file := disktest.OldDisk(t, diskSize)
 	disks := &watchedDisks{inner: files}
 	written := make(chan struct{})
 	var once sync.Once
 	disks.onWrite = func(off int64) {
-		if off >= mib && off < diskSize-mib {
+		if off >= blockdev.MiB && off < diskSize-blockdev.MiB {
 			once.Do(func() { close(written) })
 		}
 	}
@@ -611,18 +615,18 @@ func TestStopDuringWrite(t *testing.T) {
 	if res := s.result(key); res.State != action.Stopped {
 		t.Fatalf("%+v", res)
 	}
-	content := mapFile(t, file)
-	if !allZero(content[:mib]) || !allZero(content[diskSize-mib:]) {
+	content := disktest.MapFile(t, file)
+	if !blockdev.AllZero(content[:blockdev.MiB]) || !blockdev.AllZero(content[diskSize-blockdev.MiB:]) {
 		t.Fatal("an end of the disk is not zero")
 	}
-	if !bytes.Equal(content[mib:4*mib], image[mib:4*mib]) {
+	if !bytes.Equal(content[blockdev.MiB:4*blockdev.MiB], image[blockdev.MiB:4*blockdev.MiB]) {
 		t.Fatal("nothing was written: the test is meaningless")
 	}
 }
 
 // forgetful is a disk that corrupts one write and reports success.
 type forgetful struct {
-	Device
+	blockdev.Device
 	at int64
 }
 
@@ -637,13 +641,13 @@ func (f forgetful) WriteAt(p []byte, off int64) (int, error) {
 }
 
 type forgetfulDisks struct {
-	inner FileDisks
+	inner disk.FileDisks
 	at    int64
 }
 
 func (f forgetfulDisks) Disks(ctx context.Context) ([]action.Disk, error) { return f.inner.Disks(ctx) }
 
-func (f forgetfulDisks) Open(path string) (Device, error) {
+func (f forgetfulDisks) Open(path string) (blockdev.Device, error) {
 	d, err := f.inner.Open(path)
 	return forgetful{d, f.at}, err
 }
@@ -655,19 +659,19 @@ func TestCorruptedWriteIsDetected(t *testing.T) {
 	m := &mirror{data: image}
 	web := httptest.NewServer(m)
 	t.Cleanup(web.Close)
-	for _, at := range []int64{5, mib + 1, 5 * mib} {
+	for _, at := range []int64{5, blockdev.MiB + 1, 5 * blockdev.MiB} {
 		s := newFakeServer(t)
-		files, disk, file := testDisk(t, diskSize)
+		files, disk, file := disktest.OldDisk(t, diskSize)
 		cfg := s.config()
 		cfg.Disks = forgetfulDisks{files, at}
 		s.start(cfg)
 		res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
-		content := mapFile(t, file)
+		content := disktest.MapFile(t, file)
 		if res.State != action.Failed {
 			t.Fatalf("a bit lost at %d: %+v", at, res)
 		}
 		// The disk keeps zeros: even a corrupted boot sector is removed.
-		if at > mib && !allZero(content[:mib]) {
+		if at > blockdev.MiB && !blockdev.AllZero(content[:blockdev.MiB]) {
 			t.Fatalf("a bit lost at %d: there is a boot sector", at)
 		}
 	}
@@ -675,7 +679,7 @@ func TestCorruptedWriteIsDetected(t *testing.T) {
 
 // swappedDisks exchange their names between the look-up and opening one.
 type swappedDisks struct {
-	FileDisks
+	disk.FileDisks
 	swapped atomic.Bool
 }
 
@@ -687,7 +691,7 @@ func (s *swappedDisks) Disks(ctx context.Context) ([]action.Disk, error) {
 	return disks, err
 }
 
-func (s *swappedDisks) Open(path string) (Device, error) {
+func (s *swappedDisks) Open(path string) (blockdev.Device, error) {
 	s.swapped.Store(true)
 	for i, d := range s.FileDisks {
 		if d.Path != path {
@@ -701,8 +705,8 @@ func TestDiskWithSwappedNameIsNotWritten(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(&mirror{data: testImage()})
 	t.Cleanup(web.Close)
-	bound, disk, _ := testDisk(t, diskSize)
-	other, _, file := testDisk(t, diskSize)
+	bound, disk, _ := disktest.OldDisk(t, diskSize)
+	other, _, file := disktest.OldDisk(t, diskSize)
 	other[0].Path, other[0].Serial = "/dev/sdb", "S2"
 	for _, native := range []string{action.Image2Disk, action.Wipe} {
 		s := newFakeServer(t)
@@ -710,8 +714,8 @@ func TestDiskWithSwappedNameIsNotWritten(t *testing.T) {
 		cfg.Disks = &swappedDisks{FileDisks: append(bound, other...)}
 		s.start(cfg)
 		res := s.result(s.give(0, native, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
-		content := mapFile(t, file)
-		if res.State != action.Failed || !bytes.Equal(content, oldData(diskSize)) {
+		content := disktest.MapFile(t, file)
+		if res.State != action.Failed || !bytes.Equal(content, disktest.OldData(diskSize)) {
 			t.Fatalf("%s: %+v", native, res)
 		}
 	}
@@ -719,19 +723,19 @@ func TestDiskWithSwappedNameIsNotWritten(t *testing.T) {
 
 // brokenDisks fail every write from some byte on.
 type brokenDisks struct {
-	inner FileDisks
+	inner disk.FileDisks
 	from  int64
 }
 
 func (b brokenDisks) Disks(ctx context.Context) ([]action.Disk, error) { return b.inner.Disks(ctx) }
 
-func (b brokenDisks) Open(path string) (Device, error) {
+func (b brokenDisks) Open(path string) (blockdev.Device, error) {
 	d, err := b.inner.Open(path)
 	return broken{d, b.from}, err
 }
 
 type broken struct {
-	Device
+	blockdev.Device
 	from int64
 }
 
@@ -749,48 +753,14 @@ func TestBrokenDiskIsNamed(t *testing.T) {
 		web := httptest.NewServer(&mirror{data: bytes.Repeat(packedImage(t, format), 8)})
 		t.Cleanup(web.Close)
 		s := newFakeServer(t)
-		files, disk, _ := testDisk(t, 64*mib)
+		files, disk, _ := disktest.OldDisk(t, 64*blockdev.MiB)
 		cfg := s.config()
-		cfg.Disks = brokenDisks{files, 3 * mib}
+		cfg.Disks = brokenDisks{files, 3 * blockdev.MiB}
 		s.start(cfg)
 		res := s.result(s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "DEST_DISK": "/dev/alias"}))
 		if res.State != action.Failed || !strings.Contains(res.Message, "critical medium error") {
 			t.Errorf("%s: %s %q", format, res.State, res.Message)
 		}
-	}
-}
-
-func TestOnlyTheBoundDiskIsWritten(t *testing.T) {
-	t.Parallel()
-	bound := action.Disk{Path: "/dev/sda", Serial: "S1", WWN: "0x5000", Size: diskSize}
-	with := func(f func(*action.Disk)) action.Disk { d := bound; f(&d); return d }
-	for name, c := range map[string]struct {
-		disks []action.Disk
-		path  string
-		text  string
-	}{
-		"it has another name now": {disks: []action.Disk{
-			with(func(d *action.Disk) { d.Serial = "S2" }),
-			with(func(d *action.Disk) { d.Path = "/dev/sdb" }),
-		}, path: "/dev/sdb"},
-		"other serial": {disks: []action.Disk{with(func(d *action.Disk) { d.Serial = "S2" })}, text: "it is not there"},
-		"other WWN":    {disks: []action.Disk{with(func(d *action.Disk) { d.WWN = "0x5001" })}, text: "it is not there"},
-		"other size":   {disks: []action.Disk{with(func(d *action.Disk) { d.Size++ })}, text: "bytes, not"},
-		"gone":         {text: "it is not there"},
-		"two of them":  {disks: []action.Disk{bound, with(func(d *action.Disk) { d.Path = "/dev/sdb" })}, text: "both match"},
-		"read-only":    {disks: []action.Disk{with(func(d *action.Disk) { d.ReadOnly = true })}, text: "read-only"},
-	} {
-		got, err := identify(bound, c.disks)
-		if c.text == "" && (err != nil || got.Path != c.path) || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {
-			t.Errorf("%s: %v, %v", name, got.Path, err)
-		}
-	}
-	nameless := action.Disk{Path: "/dev/vda", Size: 5}
-	if _, err := identify(nameless, []action.Disk{{Path: "/dev/vdb", Size: 5}}); err == nil {
-		t.Error("a disk without serial number was found at another path")
-	}
-	if _, err := identify(nameless, []action.Disk{{Path: "/dev/vda", Size: 5, Serial: "new"}}); err == nil {
-		t.Error("a disk without serial number matched one that has it")
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // inject writes files into a file system of the bound disk.
@@ -25,7 +27,7 @@ func (t *attempt) inject(ctx context.Context) error {
 		return err
 	}
 
-	files := make([]fileSpec, 0, len(listed))
+	files := make([]filesys.File, 0, len(listed))
 	for _, f := range listed {
 		otherwise := uint32(0o644)
 		if f.Directory {
@@ -37,9 +39,9 @@ func (t *attempt) inject(ctx context.Context) error {
 			return err
 		}
 
-		files = append(files, fileSpec{
-			path: f.Path, contents: f.Contents, directory: f.Directory, owner: f.Owner, group: f.Group, mode: mode,
-			dirMode: dirMode,
+		files = append(files, filesys.File{
+			Path: f.Path, Contents: f.Contents, Directory: f.Directory, Owner: f.Owner, Group: f.Group, Mode: mode,
+			DirMode: dirMode,
 		})
 	}
 
@@ -59,14 +61,14 @@ func (t *attempt) writeFile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.contents, err = t.contents(ctx); err != nil {
+	if f.Contents, err = t.contents(ctx); err != nil {
 		return err
 	}
-	return t.writeFiles(ctx, []fileSpec{f})
+	return t.writeFiles(ctx, []filesys.File{f})
 }
 
 // writeFiles writes files into the file system that the environment selects, and reads them back.
-func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) (err error) {
+func (t *attempt) writeFiles(ctx context.Context, files []filesys.File) (err error) {
 	part, err := t.place(ctx, "DEST_DISK")
 	if err != nil {
 		return err
@@ -75,24 +77,24 @@ func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) (err error) 
 
 	var total, done int64
 	for _, f := range files {
-		total += int64(len(f.contents))
+		total += int64(len(f.Contents))
 	}
 	t.agent.markWrote()
-	err = t.mounted(ctx, part.Partition, part.fstype, false, func(root tree) error {
+	err = filesys.UseMounted(ctx, t.agent.cfg.Files, part.Partition, part.fstype, false, func(root filesys.Tree) error {
 		for i := range files {
 			f := &files[i]
 			if err := context.Cause(ctx); err != nil {
 				return err
 			}
-			if err := f.resolve(root); err != nil {
-				return fmt.Errorf("writing %s on %s: %w", f.path, part.Path, err)
+			if err := f.Resolve(root); err != nil {
+				return fmt.Errorf("writing %s on %s: %w", f.Path, part.Path, err)
 			}
-			if err := f.write(root); err != nil {
-				return fmt.Errorf("writing %s on %s: %w", f.path, part.Path, err)
+			if err := f.Write(root); err != nil {
+				return fmt.Errorf("writing %s on %s: %w", f.Path, part.Path, err)
 			}
-			done += int64(len(f.contents))
-			t.progress(done, total, "writing "+f.path)
-			t.logf("%s: %d bytes, %d:%d %04o, on %s (%s)", f.path, len(f.contents), f.uid, f.gid, f.mode, part.Path, part.fstype)
+			done += int64(len(f.Contents))
+			t.progress(done, total, "writing "+f.Path)
+			t.logf("%s: %d bytes, %d:%d %04o, on %s (%s)", f.Path, len(f.Contents), f.UID, f.GID, f.Mode, part.Path, part.fstype)
 		}
 		return nil
 	})
@@ -108,10 +110,10 @@ func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) (err error) 
 		return err
 	}
 
-	err = t.mounted(ctx, part.Partition, part.fstype, true, func(root tree) error {
+	err = filesys.UseMounted(ctx, t.agent.cfg.Files, part.Partition, part.fstype, true, func(root filesys.Tree) error {
 		for _, f := range files {
-			if err := f.compare(root, part.fstype != "vfat"); err != nil {
-				return fmt.Errorf("reading %s on %s back: %w", f.path, part.Path, err)
+			if err := f.Compare(root, part.fstype != "vfat"); err != nil {
+				return fmt.Errorf("reading %s on %s back: %w", f.Path, part.Path, err)
 			}
 		}
 		return nil
@@ -123,4 +125,15 @@ func (t *attempt) writeFiles(ctx context.Context, files []fileSpec) (err error) 
 	t.output["device"], t.output["files"], t.output["bytes"] = part.Path, fmt.Sprint(len(files)), fmt.Sprint(total)
 	t.logf("%d files read back", len(files))
 	return nil
+}
+
+// readFileSpec reads writefile's environment except for the contents; action.Check has already checked it.
+func readFileSpec(env map[string]string) (filesys.File, error) {
+	s := filesys.File{Path: path.Clean(env["DEST_PATH"])}
+	var errs [4]error
+	s.UID, errs[0] = action.Number(env, "UID")
+	s.GID, errs[1] = action.Number(env, "GID")
+	s.Mode, errs[2] = action.Octal(env["MODE"], 0o644)
+	s.DirMode, errs[3] = action.Octal(env["DIRMODE"], 0o755)
+	return s, errors.Join(errs[:]...)
 }

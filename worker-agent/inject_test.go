@@ -11,18 +11,22 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
 // fakeFiles are directories that replace mounted partitions.
 type fakeFiles struct {
-	parts  []Partition
+	parts  []filesys.Partition
 	dirs   map[string]string // by Partition.Path
 	misses int               // Partitions returns none so many times
 	mounts []string
 	stuck  bool
 }
 
-func (f *fakeFiles) Partitions(context.Context, string) ([]Partition, error) {
+func (f *fakeFiles) Partitions(context.Context, string) ([]filesys.Partition, error) {
 	if f.misses > 0 {
 		f.misses--
 		return nil, nil
@@ -41,7 +45,7 @@ func (f *fakeFiles) Mount(_ context.Context, device, fstype string, readOnly boo
 }
 
 // extPartition returns a file with the signature of an ext file system.
-func extPartition(t *testing.T, n int, size int64) Partition {
+func extPartition(t *testing.T, n int, size int64) filesys.Partition {
 	t.Helper()
 	b := make([]byte, 4096)
 	b[0x438], b[0x439] = 0x53, 0xef
@@ -49,7 +53,7 @@ func extPartition(t *testing.T, n int, size int64) Partition {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Partition{Number: n, Path: file, Size: size}
+	return filesys.Partition{Number: n, Path: file, Size: size}
 }
 
 func TestWriteFile(t *testing.T) {
@@ -67,9 +71,9 @@ func TestWriteFile(t *testing.T) {
 		}
 	}
 	small, large := extPartition(t, 2, 4096), extPartition(t, 1, 8192)
-	files := &fakeFiles{parts: []Partition{small, large}, dirs: map[string]string{large.Path: root, small.Path: boot}, misses: 2}
+	files := &fakeFiles{parts: []filesys.Partition{small, large}, dirs: map[string]string{large.Path: root, small.Path: boot}, misses: 2}
 	s := newFakeServer(t)
-	disks, disk, _ := testDisk(t, 8*mib)
+	disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
 	cfg := s.config()
 	cfg.Disks, cfg.Files = disks, files
 	s.start(cfg)
@@ -163,15 +167,15 @@ func TestInject(t *testing.T) {
 		os.WriteFile(filepath.Join(root, "etc/group"), []byte("vyattacfg:x:"+group+":\n"), 0o644),
 		os.Symlink(outside, filepath.Join(root, "escape")), os.Symlink("../../../../../.."+outside, filepath.Join(root, "dots")),
 		os.Mkdir(filepath.Join(root, "there"), 0o700), os.Symlink(outside, filepath.Join(root, "link")),
-		os.Mkdir(filepath.Join(root, "etc", temporaryName("/etc/left")), 0o700),
+		os.Mkdir(filepath.Join(root, "etc", ".ingot-"+sha([]byte("/etc/left"))[:16]), 0o700),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	part := extPartition(t, 3, 8192)
-	files := &fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}
-	disks, disk, _ := testDisk(t, 8*mib)
+	files := &fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}}
+	disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
 	cfg := Config{Disks: disks, Files: files}
 	list := `[
 		{"path": "/opt/config", "directory": true, "owner": "vyos", "group": "vyattacfg", "mode": "2775", "dirMode": "0711"},
@@ -262,8 +266,8 @@ func TestInjectIsReadBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		files := &forgettingFiles{fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: t.TempDir()}}, empty}
-		disks, disk, _ := testDisk(t, 8*mib)
+		files := &forgettingFiles{fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: t.TempDir()}}, empty}
+		disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
 		env := map[string]string{"DEST_DISK": "/dev/alias1", "FILES": `[{"path": "/x", "contents": "x", ` + me + `}]`}
 		if _, _, err := try(t, Config{Disks: disks, Files: files}, action.Inject, disk, env); err == nil ||
 			!strings.Contains(err.Error(), "back") {
@@ -282,22 +286,27 @@ func TestInjectIntoRealFileSystems(t *testing.T) {
 		"vfat":  {"mkfs.vfat", "-n", "PERSISTENCE", "-i", "11112222"},
 	} {
 		t.Run(fstype, func(t *testing.T) {
-			if program(mkfs[0]) == "" {
+			if disktest.Program(mkfs[0]) == "" {
 				t.Skipf("%s is not installed", mkfs[0])
 			}
-			n := int64(320 * mib)
-			files, disk, file := sparse(t, n+4*mib)
-			newGPT(t, file, span{start: mib, size: mib, name: "first"}, span{start: 2 * mib, size: n, name: "vyos"})
+			n := int64(320 * blockdev.MiB)
+			files, disk, file := disktest.Sparse(t, n+4*blockdev.MiB)
+			disktest.NewGPT(
+				t,
+				file,
+				parttable.Span{Start: blockdev.MiB, Size: blockdev.MiB, Name: "first"},
+				parttable.Span{Start: 2 * blockdev.MiB, Size: n, Name: "vyos"},
+			)
 			part := filepath.Join(t.TempDir(), "fs")
-			newFile(t, part, n)
-			sh(t, mkfs[0], append(mkfs[1:], part)...)
-			put(t, part, file, 2*mib)
+			disktest.NewFile(t, part, n)
+			disktest.Run(t, mkfs[0], append(mkfs[1:], part)...)
+			disktest.Put(t, part, file, 2*blockdev.MiB)
 			loops := newLoopFiles(t, file, fstype)
 			owner, label, uuid := `, "owner": "1000", "group": "102", "mode": "0640"`, "persistence", "11111111-2222-3333-4444-555555555555"
 			if fstype == "vfat" {
 				owner, label, uuid = "", "PERSISTENCE", "1111-2222"
 			}
-			guid := readSpans(t, file)[1].uuid
+			guid := disktest.ReadSpans(t, file)[1].UUID
 			for i, sel := range []string{"2", "LABEL=" + label, "UUID=" + uuid, "PARTLABEL=vyos", "PARTUUID=" + strings.ToUpper(guid)} {
 				out, log, err := try(t, Config{Disks: files, Files: loops}, action.Inject, disk, map[string]string{
 					"PARTITION": sel, "FILES": fmt.Sprintf(`[{"path": "/boot/1.4/rw/%d/config.boot", "contents": "%s"%s}]`, i, sel, owner),
@@ -327,12 +336,17 @@ func TestInjectIntoRealFileSystems(t *testing.T) {
 
 func TestPartitionSelectors(t *testing.T) {
 	t.Parallel()
-	files, disk, file := sparse(t, 24*mib)
-	newGPT(t, file, span{start: mib, size: 8 * mib, name: "twin"}, span{start: 9 * mib, size: 8 * mib, name: "twin"},
-		span{start: 17 * mib, size: mib, name: "other"})
+	files, disk, file := disktest.Sparse(t, 24*blockdev.MiB)
+	disktest.NewGPT(
+		t,
+		file,
+		parttable.Span{Start: blockdev.MiB, Size: 8 * blockdev.MiB, Name: "twin"},
+		parttable.Span{Start: 9 * blockdev.MiB, Size: 8 * blockdev.MiB, Name: "twin"},
+		parttable.Span{Start: 17 * blockdev.MiB, Size: blockdev.MiB, Name: "other"},
+	)
 	small := filepath.Join(t.TempDir(), "fs")
-	sh(t, "mkfs.vfat", "-C", "-n", "SEED", small, "8192")
-	put(t, small, file, 9*mib)
+	disktest.Run(t, "mkfs.vfat", "-C", "-n", "SEED", small, "8192")
+	disktest.Put(t, small, file, 9*blockdev.MiB)
 	parts := &fakeFiles{}
 	for sel, want := range map[string]string{
 		"PARTLABEL=twin": "partitions 1 and 2 both match",

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/bootconfig"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,9 +37,9 @@ func (t *attempt) kexec(ctx context.Context) (err error) {
 
 	var k kernelFiles
 	defer k.close()
-	err = t.mounted(ctx, part.Partition, part.fstype, true, func(root tree) error {
+	err = filesys.UseMounted(ctx, t.agent.cfg.Files, part.Partition, part.fstype, true, func(root filesys.Tree) error {
 		err := k.load(ctx, t.env, root)
-		if !errors.Is(err, errNoConfig) && !errors.Is(err, os.ErrNotExist) || part.named {
+		if !errors.Is(err, bootconfig.ErrNoConfig) && !errors.Is(err, os.ErrNotExist) || part.named {
 			return err
 		}
 		return t.separateBoot(ctx, part.disk, part.Partition, &k, err)
@@ -46,14 +48,14 @@ func (t *attempt) kexec(ctx context.Context) (err error) {
 		return fmt.Errorf("finding a kernel on %s: %w", part.Path, err)
 	}
 
-	t.output["kernel"] = k.entry.kernel
+	t.output["kernel"] = k.entry.Kernel
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 
 	kexecer, ok := t.agent.cfg.Host.(Kexecer)
 	if ok {
-		err = kexecer.LoadKernel(k.kernel, k.initrd, k.entry.options)
+		err = kexecer.LoadKernel(k.kernel, k.initrd, k.entry.Options)
 	} else {
 		err = fmt.Errorf("this agent cannot start a kernel: %w", errors.ErrUnsupported)
 	}
@@ -61,12 +63,12 @@ func (t *attempt) kexec(ctx context.Context) (err error) {
 	t.output["leaving"] = action.Kexec
 	switch {
 	case err == nil:
-		t.logf("%s is loaded: leaving by kexec", k.entry.kernel)
+		t.logf("%s is loaded: leaving by kexec", k.entry.Kernel)
 	case refusedToLoad(err):
 		t.output["leaving"] = action.Reboot
-		t.logf("warning: %s is not loaded: %v: leaving by reboot", k.entry.kernel, err)
+		t.logf("warning: %s is not loaded: %v: leaving by reboot", k.entry.Kernel, err)
 	default:
-		return fmt.Errorf("loading %s: %w", k.entry.kernel, err)
+		return fmt.Errorf("loading %s: %w", k.entry.Kernel, err)
 	}
 
 	t.agent.mu.Lock()
@@ -87,23 +89,23 @@ func refusedToLoad(err error) bool {
 
 // separateBoot looks for the configuration and the kernel on the other partitions of the disk, such
 // as /boot or an ESP. why is the error of the root file system.
-func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Partition, k *kernelFiles, why error) error {
+func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root filesys.Partition, k *kernelFiles, why error) error {
 	parts, err := t.agent.cfg.Files.Partitions(ctx, disk.Path)
 	if err != nil {
 		return fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
 	}
 
 	for _, p := range parts {
-		kind := deviceFS(p)
+		kind := filesys.TypeOf(p)
 		if p.Number == root.Number || !slices.Contains(action.FileSystems, kind) {
 			continue
 		}
-		err := t.mounted(ctx, p, kind, true, func(fs tree) error { return k.load(ctx, t.env, fs) })
+		err := filesys.UseMounted(ctx, t.agent.cfg.Files, p, kind, true, func(fs filesys.Tree) error { return k.load(ctx, t.env, fs) })
 		if err == nil {
 			t.logf("the kernel is on partition %d (%s)", p.Number, kind)
 			return nil
 		}
-		if !errors.Is(err, errNoConfig) && !errors.Is(err, os.ErrNotExist) {
+		if !errors.Is(err, bootconfig.ErrNoConfig) && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("looking at %s: %w", p.Path, err)
 		}
 	}
@@ -113,7 +115,7 @@ func (t *attempt) separateBoot(ctx context.Context, disk action.Disk, root Parti
 
 // kernelFiles is the kernel to start. Its files are in memory and stay readable after unmounting.
 type kernelFiles struct {
-	entry          bootEntry
+	entry          bootconfig.Entry
 	kernel, initrd *os.File
 }
 
@@ -129,40 +131,40 @@ func (k *kernelFiles) close() {
 const maxKernel = 1 << 30
 
 // load finds the kernel that root starts, and copies it into memory.
-func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree) error {
-	e := bootEntry{kernel: env["KERNEL_PATH"], initrds: strings.Fields(env["INITRD_PATH"]), options: env["CMD_LINE"]}
-	if e.kernel == "" || e.options == "" {
-		found, where, err := readBootConfig(root.read, root.list, env["GRUBCFG_PATH"])
-		if err != nil && (e.kernel == "" || !errors.Is(err, errNoConfig)) {
+func (k *kernelFiles) load(ctx context.Context, env map[string]string, root filesys.Tree) error {
+	e := bootconfig.Entry{Kernel: env["KERNEL_PATH"], Initrds: strings.Fields(env["INITRD_PATH"]), Options: env["CMD_LINE"]}
+	if e.Kernel == "" || e.Options == "" {
+		found, where, err := bootconfig.Read(root.ReadFile, root.List, env["GRUBCFG_PATH"])
+		if err != nil && (e.Kernel == "" || !errors.Is(err, bootconfig.ErrNoConfig)) {
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("finding a command line for %s, because CMD_LINE is not given: %w", e.kernel, err)
+			return fmt.Errorf("finding a command line for %s, because CMD_LINE is not given: %w", e.Kernel, err)
 		}
 
-		if e.kernel == "" {
-			e.kernel = found.kernel
-			if len(e.initrds) == 0 {
-				e.initrds = found.initrds
+		if e.Kernel == "" {
+			e.Kernel = found.Kernel
+			if len(e.Initrds) == 0 {
+				e.Initrds = found.Initrds
 			}
 		}
-		if e.options == "" {
-			e.options = found.options
+		if e.Options == "" {
+			e.Options = found.Options
 		}
 
-		e.title = where
+		e.Title = where
 	}
-	if strings.ContainsAny(e.options, "\x00\n") {
+	if strings.ContainsAny(e.Options, "\x00\n") {
 		return errors.New("reading CMD_LINE: it has more than one line")
 	}
 
 	k.entry = e
 	var err error
-	if k.kernel, err = copyFiles(ctx, root, "kernel", e.kernel); err != nil || len(e.initrds) == 0 {
+	if k.kernel, err = copyFiles(ctx, root, "kernel", e.Kernel); err != nil || len(e.Initrds) == 0 {
 		return err
 	}
 
-	if k.initrd, err = copyFiles(ctx, root, "initrd", e.initrds...); err != nil {
+	if k.initrd, err = copyFiles(ctx, root, "initrd", e.Initrds...); err != nil {
 		_ = k.kernel.Close() // a file in memory
 		k.kernel = nil
 	}
@@ -171,7 +173,7 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root tree
 
 // copyFiles returns a file in memory with the contents of names joined: each initrd begins at a
 // multiple of 4 bytes.
-func copyFiles(ctx context.Context, root tree, what string, names ...string) (*os.File, error) {
+func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("making room for the %s: %w", what, err)
@@ -199,12 +201,12 @@ func copyFiles(ctx context.Context, root tree, what string, names ...string) (*o
 	return in, err
 }
 
-func copyFile(ctx context.Context, out io.Writer, root tree, name string, limit int64) (int64, error) {
+func copyFile(ctx context.Context, out io.Writer, root filesys.Tree, name string, limit int64) (int64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
 
-	f, err := root.file(path.Join("/", name))
+	f, err := root.OpenFile(path.Join("/", name))
 	if err != nil {
 		return 0, err
 	}
@@ -219,20 +221,4 @@ func copyFile(ctx context.Context, out io.Writer, root tree, name string, limit 
 		return n, fmt.Errorf("reading %s: it is longer than %d bytes", name, limit)
 	}
 	return n, nil
-}
-
-// list returns the names in the directory dir, or nothing if it cannot be read.
-func (r tree) list(dir string) []string {
-	fd, err := r.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil
-	}
-	d := os.NewFile(uintptr(fd), dir)
-	defer func() { _ = d.Close() }() // opened only for reading
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	slices.Sort(names)
-	return names
 }

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,53 +52,6 @@ func (h *kexecHost) Kexec() error {
 	return h.leave("kexec")
 }
 
-const debianGrub = `# DO NOT EDIT
-if [ -s $prefix/grubenv ]; then
-  set have_grubenv=true
-  load_env
-fi
-if [ "${next_entry}" ] ; then
-   set default="${next_entry}"
-   set next_entry=
-else
-   set default="0"
-fi
-if [ x"${feature_menuentry_id}" = xy ]; then
-  menuentry_id_option="--id"
-else
-  menuentry_id_option=""
-fi
-export menuentry_id_option
-function load_video {
-  if [ x$feature_all_video_module = xy ]; then
-    insmod all_video
-  fi
-}
-set linux_gfx_mode=auto
-menuentry 'Debian GNU/Linux' --class debian --class os $menuentry_id_option 'gnulinux-simple-1' {
-	load_video
-	insmod gzio
-	if [ x$grub_platform = xxen ]; then insmod xzio; insmod lzopio; fi
-	search --no-floppy --fs-uuid --set=root 1
-	echo	'Loading Linux 6.1.0 ...'
-	linux	/boot/vmlinuz-6.1.0 root=UUID=1 ro  quiet "dyndbg=file a.c +p" ${unset}
-	echo	'Loading initial ramdisk ...'
-	initrd	/boot/intel-ucode.img /boot/initrd.img-6.1.0
-}
-submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-advanced-1' {
-	menuentry 'Debian GNU/Linux, with Linux 6.1.0' --class debian $menuentry_id_option 'gnulinux-6.1.0-advanced-1' {
-		linux	/boot/vmlinuz-6.1.0 root=UUID=1 ro advanced
-		initrd	/boot/initrd.img-6.1.0
-	}
-	menuentry 'Debian GNU/Linux, with Linux 5.10.0' $menuentry_id_option 'gnulinux-5.10.0-advanced-1' {
-		linux	/boot/vmlinuz-5.10.0 root=UUID=1 ro
-	}
-}
-menuentry 'Windows' {
-	chainloader +1
-}
-`
-
 // kexecRoot creates a root file system with two kernels.
 func kexecRoot(t *testing.T, files map[string]string) (Config, *action.Disk) {
 	t.Helper()
@@ -120,8 +76,8 @@ func kexecRoot(t *testing.T, files map[string]string) (Config, *action.Disk) {
 		t.Fatal(err)
 	}
 	part := extPartition(t, 1, 8192)
-	disks, disk, _ := testDisk(t, 8*mib)
-	return Config{Disks: disks, Files: &fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}}}, disk
+	disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
+	return Config{Disks: disks, Files: &fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}}}, disk
 }
 
 func TestKexec(t *testing.T) {
@@ -136,7 +92,7 @@ func TestKexec(t *testing.T) {
 		out[name] = text
 		return out
 	}
-	grub := map[string]string{"boot/grub/grub.cfg": debianGrub}
+	grub := map[string]string{"boot/grub/grub.cfg": disktest.DebianGrub}
 	const joined = "ucode\x00\x00\x00initrd six\x00\x00"
 	for name, c := range map[string]struct {
 		files                   map[string]string
@@ -267,7 +223,7 @@ func TestKexecLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
-			cfg, disk := kexecRoot(t, map[string]string{"boot/grub/grub.cfg": debianGrub})
+			cfg, disk := kexecRoot(t, map[string]string{"boot/grub/grub.cfg": disktest.DebianGrub})
 			cfg.Server, cfg.Pin, cfg.Machine, cfg.Claim, cfg.PlanKey, cfg.Backoff = s.config().Server, s.pin, "m1", "c0ffee", s.config().PlanKey,
 				s.config().Backoff
 			host := &kexecHost{refuse: c.refuse, refuseToStart: c.refuseToStart}
@@ -284,38 +240,4 @@ func TestKexecLeaves(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestCompareVersions(t *testing.T) {
-	t.Parallel()
-	ordered := []string{"", "5.10", "6.1.0-9", "6.1.0-13", "6.9.1", "6.10.1", "6.10.1-rc"}
-	for i, a := range ordered {
-		for j, b := range ordered {
-			if got := compareVersions(a, b); (got < 0) != (i < j) || (got > 0) != (i > j) {
-				t.Errorf("%q, %q: %d", a, b, got)
-			}
-		}
-	}
-}
-
-func FuzzReadBootConfig(f *testing.F) {
-	f.Add(debianGrub, "saved_entry=x")
-	f.Add("submenu a {\nmenuentry b {\nlinux /x ${y\n", "")
-	f.Add("}\n}\nlinux /x\nset default='\nblscfg", "default=3")
-	f.Fuzz(func(t *testing.T, cfg, env string) {
-		read := func(name string) ([]byte, error) {
-			switch {
-			case strings.HasSuffix(name, "grub.cfg"):
-				return []byte(cfg), nil
-			case strings.HasSuffix(name, "grubenv"):
-				return []byte(env), nil
-			}
-			return []byte(cfg), nil
-		}
-		list := func(string) []string { return []string{"a.conf", "b.conf"} }
-		e, _, err := readBootConfig(read, list, "")
-		if err == nil && (e.kernel == "" || e.kernel[0] != '/') {
-			t.Errorf("%q was found", e.kernel)
-		}
-	})
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
 )
 
 // Types of TLVs and subtypes of identifiers (IEEE 802.1AB-2016, 8.5).
@@ -79,4 +80,4 @@ func lldpID(b []byte, mac, network byte) string {
 	return lldpText(value)
 }
 
-func lldpText(b []byte) string { return clean(string(b[:min(len(b), maxLLDPText)])) }
+func lldpText(b []byte) string { return plaintext.Words(string(b[:min(len(b), maxLLDPText)])) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // nodeWait is how long the device node of a partition may take to appear after the table is
@@ -20,7 +21,7 @@ const nodeWait = 15 * time.Second
 
 // locate waits until the partition of disk exists and returns it with the type of its file system;
 // number 0 selects the root file system.
-func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (part Partition, fstype string, err error) {
+func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (part filesys.Partition, fstype string, err error) {
 	files := t.agent.cfg.Files
 	if files == nil {
 		return part, "", errors.New("mounting: this agent cannot mount file systems")
@@ -46,28 +47,8 @@ func (t *attempt) locate(ctx context.Context, disk action.Disk, number int) (par
 	}
 }
 
-// mounted calls do with the file system on part. When it returns, the file system is unmounted and
-// everything that do wrote is on the disk.
-func (t *attempt) mounted(ctx context.Context, part Partition, fstype string, readOnly bool,
-	do func(root tree) error,
-) error {
-	dir, unmount, err := t.agent.cfg.Files.Mount(ctx, part.Path, fstype, readOnly)
-	if err != nil {
-		return err
-	}
-	root, err := openTree(dir)
-	if err == nil {
-		err = do(root)
-		root.close()
-	}
-	if e := unmount(); e != nil {
-		err = errors.Join(err, fmt.Errorf("unmounting %s: %w", part.Path, e))
-	}
-	return err
-}
-
 // pick returns partition number n and the type of its file system.
-func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
+func (t *attempt) pick(parts []filesys.Partition, n int) (filesys.Partition, string, error) {
 	for _, p := range parts {
 		if p.Number != n {
 			continue
@@ -75,12 +56,12 @@ func (t *attempt) pick(parts []Partition, n int) (Partition, string, error) {
 		fstype, err := t.holds(p)
 		return p, fstype, err
 	}
-	return Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
+	return filesys.Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
 }
 
 // holds returns the type of the file system on p, or the one that FS_TYPE gives.
-func (t *attempt) holds(p Partition) (string, error) {
-	fstype := cmp.Or(t.env["FS_TYPE"], deviceFS(p))
+func (t *attempt) holds(p filesys.Partition) (string, error) {
+	fstype := cmp.Or(t.env["FS_TYPE"], filesys.TypeOf(p))
 	if fstype == "" {
 		return "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
 	}
@@ -90,23 +71,12 @@ func (t *attempt) holds(p Partition) (string, error) {
 	return fstype, nil
 }
 
-// deviceFS returns the type of the file system on p.
-func deviceFS(p Partition) string {
-	f, err := os.Open(p.Path)
-	if err != nil {
-		return ""
-	}
-	// Opened only for reading.
-	defer func() { _ = f.Close() }()
-	return probeFS(f, p.Size)
-}
-
 // findRoot returns the largest partition whose file system has an os-release file.
-func (t *attempt) findRoot(ctx context.Context, disk string, parts []Partition) (Partition, string, error) {
-	slices.SortFunc(parts, func(a, b Partition) int { return int(min(1, max(-1, b.Size-a.Size))) })
+func (t *attempt) findRoot(ctx context.Context, disk string, parts []filesys.Partition) (filesys.Partition, string, error) {
+	slices.SortFunc(parts, func(a, b filesys.Partition) int { return int(min(1, max(-1, b.Size-a.Size))) })
 	var seen []string
 	for _, p := range parts {
-		fstype := deviceFS(p)
+		fstype := filesys.TypeOf(p)
 		seen = append(seen, p.Path+" "+fstype)
 		if fstype != "ext4" && fstype != "xfs" && fstype != "btrfs" {
 			continue
@@ -126,6 +96,10 @@ func (t *attempt) findRoot(ctx context.Context, disk string, parts []Partition) 
 		}
 	}
 
-	return Partition{}, "", fmt.Errorf("finding the root file system of %s (one with /etc/os-release) on [%s]: %w", disk,
+	return filesys.Partition{}, "", fmt.Errorf("finding the root file system of %s (one with /etc/os-release) on [%s]: %w", disk,
 		strings.Join(seen, ", "), errNotYet)
 }
+
+// errNotYet means that a partition is missing but may still appear: after a table is written, the
+// device nodes appear one by one.
+var errNotYet = errors.New("it is not there")

@@ -9,11 +9,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 	"github.com/opencontainers/go-digest"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/stretchr/testify/require"
 )
 
 // ociRegistry is a registry with one repository, lab/disk, whose blobs lie on another server. It wants
@@ -113,7 +114,7 @@ func (r *ociRegistry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 func (r *ociRegistry) install(t *testing.T, reference string, env map[string]string) install {
 	t.Helper()
 	s := newFakeServer(t)
-	files, disk, file := testDisk(t, diskSize)
+	files, disk, file := disktest.OldDisk(t, diskSize)
 	w := &watchedDisks{inner: files}
 	cfg := s.config()
 	cfg.Disks = w
@@ -127,7 +128,7 @@ func (r *ociRegistry) install(t *testing.T, reference string, env map[string]str
 	}
 	res := s.result(s.give(0, action.OCI2Disk, disk, full))
 	require.NotContains(t, fmt.Sprint(res), registryPassword, "S22: nothing that the agent says has the registry's password")
-	return install{res, mapFile(t, file), r.mirror, w}
+	return install{res, disktest.MapFile(t, file), r.mirror, w}
 }
 
 // TestS22OCI2Disk: an image in a registry is written like any other, with a token for the registry alone. S18: only the layer of the

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 )
 
 // writing returns an assignment for every native action that writes.
@@ -141,7 +142,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
 			s.sign = func(as action.Assignment) action.Assignment { return c.send(s, as) }
-			files, disk, file := testDisk(t, diskSize)
+			files, disk, file := disktest.OldDisk(t, diskSize)
 			disks := &watchedDisks{inner: files}
 			cfg := s.config()
 			cfg.Disks = disks
@@ -156,8 +157,8 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 					t.Errorf("%s: %s %q, want %q", as.Action.Name, res.State, res.Message, c.text)
 				}
 			}
-			content := mapFile(t, file)
-			if _, opened := disks.counts(); opened != 0 || !bytes.Equal(content, oldData(diskSize)) {
+			content := disktest.MapFile(t, file)
+			if _, opened := disks.counts(); opened != 0 || !bytes.Equal(content, disktest.OldData(diskSize)) {
 				t.Errorf("the disk was opened %d times", opened)
 			}
 			s.update(func() { s.gone = "over" })

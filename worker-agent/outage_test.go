@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 )
 
 // wire is a TCP proxy in front of a server that can be cut and restored.
@@ -106,7 +107,7 @@ func TestServerOutageDuringImage(t *testing.T) {
 				return true
 			}
 			s.files = m.ServeHTTP
-			files, disk, file := testDisk(t, diskSize)
+			files, disk, file := disktest.OldDisk(t, diskSize)
 			cfg := s.config()
 			cfg.Server, cfg.Disks = "https://"+line.addr, files
 			s.start(cfg)
@@ -125,7 +126,7 @@ func TestServerOutageDuringImage(t *testing.T) {
 			line.cut()
 			line.mend()
 			res := s.result(key)
-			content := mapFile(t, file)
+			content := disktest.MapFile(t, file)
 			install{res: res, disk: content, mirror: m}.mustHold(t, image)
 			if len(m.requests) != 2 || m.requests[1] == "" {
 				t.Fatalf("it asked for %q", m.requests)

@@ -6,15 +6,16 @@ import (
 	"fmt"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // A place is the file system that an action uses.
 type place struct {
-	Partition        // the block device
-	fstype    string // what it holds
-	disk      action.Disk
-	named     bool    // the environment names it, so that no other is looked at
-	storage   *rootIO // what holds the device active; nil for a partition of the run's disk
+	filesys.Partition        // the block device
+	fstype            string // what it holds
+	disk              action.Disk
+	named             bool    // the environment names it, so that no other is looked at
+	storage           *rootIO // what holds the device active; nil for a partition of the run's disk
 }
 
 // place finds the file system that variable's path, PARTITION and FS_TYPE select; the root file

@@ -8,6 +8,10 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
 // rootIO partitions and formats the disks of the machine's storage. See action.RootIOCommands.
@@ -116,13 +120,13 @@ func (r *rootIO) findDisk(ctx context.Context, d action.StorageDisk, there []act
 	if run {
 		found, err := r.lookUp(ctx, *r.bound)
 		if err == nil && (d.Serial != "" && d.Serial != found.Serial || d.WWN != "" && !strings.EqualFold(d.WWN, found.WWN)) {
-			err = fmt.Errorf("finding %s of the storage: the disk bound to this run is another one (%s)", d.Device, describe(found))
+			err = fmt.Errorf("finding %s of the storage: the disk bound to this run is another one (%s)", d.Device, disk.Describe(found))
 		}
 		return found, err
 	}
 	if d.Serial == "" && d.WWN == "" {
 		return action.Disk{}, fmt.Errorf("finding %s of the storage: it is not the disk bound to this run (%s), and the storage has "+
-			"neither its serial nor its wwn", d.Device, describe(*r.bound))
+			"neither its serial nor its wwn", d.Device, disk.Describe(*r.bound))
 	}
 
 	for _, x := range there {
@@ -130,7 +134,7 @@ func (r *rootIO) findDisk(ctx context.Context, d action.StorageDisk, there []act
 			return r.lookUp(ctx, x) // refuses a second one that matches, and a protected one
 		}
 	}
-	_, err := identify(action.Disk{Path: d.Device, Serial: d.Serial, WWN: d.WWN}, there)
+	_, err := disk.Identify(action.Disk{Path: d.Device, Serial: d.Serial, WWN: d.WWN}, there)
 	return action.Disk{}, fmt.Errorf("%w: nothing was written", err)
 }
 
@@ -182,7 +186,7 @@ func (r *rootIO) partition(ctx context.Context) error {
 // examine refuses a disk that may not be overwritten. keep means that its partition table is the
 // wanted one already.
 func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.Disk) (keep bool, err error) {
-	disk, dev, err := r.openDisk(ctx, want)
+	found, dev, err := r.openDisk(ctx, want)
 	if err != nil {
 		return false, err
 	}
@@ -194,35 +198,35 @@ func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.
 
 	same, whole := sameTable(dev, d)
 	if same {
-		r.logf("%s has these partitions already", disk.Path)
+		r.logf("%s has these partitions already", found.Path)
 		return whole, nil
 	}
-	if names, blank := Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
+	if names, blank := probe.Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
 		return false, fmt.Errorf("partitioning %s (%s): it is not empty (%s): set wipe_table: true for it in the storage, "+
-			"or wipe it first", disk.Path, describe(disk), strings.Join(names, ", "))
+			"or wipe it first", found.Path, disk.Describe(found), strings.Join(names, ", "))
 	}
 	return false, nil
 }
 
 // sameTable reports whether dev has the partitions of d in one of the two tables, and whether both
 // tables and the protective MBR are complete.
-func sameTable(dev Device, d action.StorageDisk) (same, whole bool) {
+func sameTable(dev blockdev.Device, d action.StorageDisk) (same, whole bool) {
 	parts, _ := d.Layout(dev.Size(), int64(dev.SectorSize()))
 	for _, lba := range []int64{1, dev.Size()/int64(dev.SectorSize()) - 1} {
-		g, err := readGPTAt(dev, dev.Size(), dev.SectorSize(), lba)
+		g, err := parttable.ReadGPTAt(dev, dev.Size(), dev.SectorSize(), lba)
 		if err != nil {
 			continue
 		}
-		spans := g.spans()
+		spans := g.Spans()
 		same = len(spans) == len(parts)
 		for _, p := range parts {
-			same = same && slices.ContainsFunc(spans, func(s span) bool {
-				return s.number == p.Number && s.start == p.Start && s.size == p.Size && s.name == p.Label && strings.EqualFold(s.kind, p.Type)
+			same = same && slices.ContainsFunc(spans, func(s parttable.Span) bool {
+				return s.Number == p.Number && s.Start == p.Start && s.Size == p.Size && s.Name == p.Label && strings.EqualFold(s.Kind, p.Type)
 			})
 		}
 		if same {
-			mbr := readAt(dev, 0, 512)
-			return true, lba == 1 && tablesAgree(dev, g) == nil && len(mbr) == 512 && mbr[510] == 0x55 && mbr[446+4] == 0xee
+			mbr := blockdev.ReadAt(dev, 0, 512)
+			return true, lba == 1 && parttable.CheckTables(dev, g) == nil && len(mbr) == 512 && mbr[510] == 0x55 && mbr[446+4] == 0xee
 		}
 	}
 	return false, false
@@ -238,29 +242,29 @@ func (r *rootIO) writeTable(ctx context.Context, i int) (err error) {
 	defer closeDisk(dev, disk.Path, &err)
 
 	r.agent.markWrote()
-	g := newTable(dev.Size(), dev.SectorSize())
+	g := parttable.NewGPT(dev.Size(), dev.SectorSize())
 	parts := r.placed[i]
 	for k, p := range parts {
 		r.progress(int64(k), int64(len(parts)), fmt.Sprintf("clearing partition %d of %s", p.Number, disk.Path))
-		for _, at := range []int64{p.Start, p.Start + max(0, p.Size-mib)} {
-			if err := dev.Zero(at, min(mib, p.Size)); err != nil {
+		for _, at := range []int64{p.Start, p.Start + max(0, p.Size-blockdev.MiB)} {
+			if err := dev.Zero(at, min(blockdev.MiB, p.Size)); err != nil {
 				return fmt.Errorf("clearing partition %d of %s: %w", p.Number, disk.Path, err)
 			}
 		}
-		kind, err := parseGUID(p.Type)
+		kind, err := parttable.ParseGUID(p.Type)
 		if err != nil {
 			return err
 		}
-		g.entry(p.Number-1).set(kind, uint64(p.Start/g.sector), uint64((p.Start+p.Size)/g.sector-1), p.Label)
+		g.Entry(p.Number-1).Set(kind, uint64(p.Start/g.Sector), uint64((p.Start+p.Size)/g.Sector-1), p.Label)
 	}
 	if err := dev.Sync(); err != nil {
 		return fmt.Errorf("syncing %s: %w", disk.Path, err)
 	}
 
-	if err := g.write(dev); err != nil {
+	if err := g.Write(dev); err != nil {
 		return fmt.Errorf("partitioning %s: %w", disk.Path, err)
 	}
-	if err := writeVerified(dev, protectiveMBR(dev), 0); err != nil {
+	if err := blockdev.WriteVerified(dev, parttable.ProtectiveMBR(dev), 0); err != nil {
 		return fmt.Errorf("writing the protective MBR of %s: %w", disk.Path, err)
 	}
 	if err := dev.Reread(); err != nil {

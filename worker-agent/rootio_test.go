@@ -13,26 +13,30 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // fakePrograms record what would be run. Partitions are files with what the programs leave there.
 type fakePrograms struct {
 	fakeFiles
-	disks   FileDisks
+	disks   disk.FileDisks
 	dir     string
 	missing []string
 	fails   string // the command that fails with exit code 5
 	ran     []string
-	volumes map[string]Volume
+	volumes map[string]filesys.Volume
 }
 
 // Partitions returns the partitions of the table on the disk: each is an empty file of its size.
-func (f *fakePrograms) Partitions(_ context.Context, path string) ([]Partition, error) {
+func (f *fakePrograms) Partitions(_ context.Context, path string) ([]filesys.Partition, error) {
 	all, err := f.disks.Partitions(path)
 	if err != nil {
 		return nil, err
 	}
-	var parts []Partition
+	var parts []filesys.Partition
 	for _, p := range all {
 		file := filepath.Join(f.dir, fmt.Sprintf("%s%d", filepath.Base(path), p.Number))
 		if _, err := os.Stat(file); err != nil {
@@ -40,7 +44,7 @@ func (f *fakePrograms) Partitions(_ context.Context, path string) ([]Partition, 
 				return nil, err
 			}
 		}
-		parts = append(parts, Partition{Number: p.Number, Path: file, Size: p.Size})
+		parts = append(parts, filesys.Partition{Number: p.Number, Path: file, Size: p.Size})
 	}
 	return parts, nil
 }
@@ -52,7 +56,7 @@ func (f *fakePrograms) Has(program string) error {
 	return nil
 }
 
-func (f *fakePrograms) Volume(name string) (Volume, bool) {
+func (f *fakePrograms) Volume(name string) (filesys.Volume, bool) {
 	v, ok := f.volumes[name]
 	return v, ok
 }
@@ -68,7 +72,7 @@ func (f *fakePrograms) Run(_ context.Context, program string, args []string, log
 
 	file := func(name string) string {
 		p := filepath.Join(f.dir, name)
-		if err := errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, 8*mib)); err != nil {
+		if err := errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, 8*blockdev.MiB)); err != nil {
 			panic(err)
 		}
 		return p
@@ -77,9 +81,9 @@ func (f *fakePrograms) Run(_ context.Context, program string, args []string, log
 	case program == "mdadm" && args[0] == "--stop":
 		delete(f.volumes, "md0")
 	case program == "mdadm":
-		f.volumes["md0"] = Volume{Partition: Partition{Path: file("md0"), Size: 8 * mib}, Level: "raid1", Members: 2}
+		f.volumes["md0"] = filesys.Volume{Partition: filesys.Partition{Path: file("md0"), Size: 8 * blockdev.MiB}, Level: "raid1", Members: 2}
 	case args[0] == "lvcreate" || args[0] == "vgchange" && slices.Contains(args, "y"):
-		f.volumes["vg-root"] = Volume{Partition: Partition{Path: file("root"), Size: 4 * mib}}
+		f.volumes["vg-root"] = filesys.Volume{Partition: filesys.Partition{Path: file("root"), Size: 4 * blockdev.MiB}}
 	case args[0] == "vgchange":
 		delete(f.volumes, "vg-root")
 	case program == "mke2fs":
@@ -110,7 +114,7 @@ func newStorageSite(t *testing.T) *storageSite {
 	t.Helper()
 	parts := []action.StoragePartition{{Label: "SWAP", Size: 16384}, {Label: "ROOT", Size: 32768}}
 	s := &storageSite{
-		fakePrograms: &fakePrograms{dir: t.TempDir(), volumes: map[string]Volume{}},
+		fakePrograms: &fakePrograms{dir: t.TempDir(), volumes: map[string]filesys.Volume{}},
 		storage: action.Storage{
 			Disks: []action.StorageDisk{
 				{Device: "/dev/alias", WipeTable: true, Partitions: parts},
@@ -122,7 +126,7 @@ func newStorageSite(t *testing.T) *storageSite {
 					Name:            "vg",
 					PhysicalVolumes: []string{"/dev/md0"},
 					Tags:            []string{"x"},
-					LogicalVolumes:  []action.StorageVolume{{Name: "root", Size: 4 * mib}},
+					LogicalVolumes:  []action.StorageVolume{{Name: "root", Size: 4 * blockdev.MiB}},
 				},
 			},
 			Filesystems: []action.StorageFilesystem{
@@ -139,10 +143,10 @@ func newStorageSite(t *testing.T) *storageSite {
 		},
 	}
 	for i, path := range []string{"/dev/sdb", "/dev/sda"} {
-		d := action.Disk{Path: path, Serial: fmt.Sprintf("S%d", i+1), Size: 64 * mib}
+		d := action.Disk{Path: path, Serial: fmt.Sprintf("S%d", i+1), Size: 64 * blockdev.MiB}
 		file := filepath.Join(t.TempDir(), "disk")
-		newFile(t, file, d.Size)
-		s.disks = append(s.disks, FileDisk{Disk: d, File: file})
+		disktest.NewFile(t, file, d.Size)
+		s.disks = append(s.disks, disk.FileDisk{Disk: d, File: file})
 	}
 	s.bound = s.disks[0].Disk
 	return s
@@ -203,20 +207,21 @@ func TestRootIO(t *testing.T) {
 		}
 	}
 	for _, d := range s.disks {
-		judge(t, "No problems found", "sgdisk", "-v", d.File)
-		spans := readSpans(t, d.File)
-		if len(spans) != 2 || spans[0].name != "SWAP" || spans[0].start != mib || spans[0].size != 8*mib || spans[1].start != 9*mib ||
-			spans[0].kind != "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f" {
+		disktest.Judge(t, "No problems found", "sgdisk", "-v", d.File)
+		spans := disktest.ReadSpans(t, d.File)
+		if len(spans) != 2 || spans[0].Name != "SWAP" || spans[0].Start != blockdev.MiB || spans[0].Size != 8*blockdev.MiB ||
+			spans[1].Start != 9*blockdev.MiB ||
+			spans[0].Kind != "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f" {
 			t.Errorf("%+v", spans)
 		}
 	}
 
 	// What an aborted attempt left active is deactivated before a disk is opened.
-	s.volumes["md0"], s.ran = Volume{}, nil
+	s.volumes["md0"], s.ran = filesys.Volume{}, nil
 	if _, log, err := s.run(t, "wipe"); err != nil || !slices.Equal(s.ran, []string{"mdadm --stop /dev/md0"}) {
 		t.Errorf("%v: %q\n%s", err, s.ran, log)
 	}
-	if b := mapFile(t, s.disks[1].File); !allZero(b[:2*mib]) || !allZero(b[63*mib:]) {
+	if b := disktest.MapFile(t, s.disks[1].File); !blockdev.AllZero(b[:2*blockdev.MiB]) || !blockdev.AllZero(b[63*blockdev.MiB:]) {
 		t.Error("the wipe leaves a partition table")
 	}
 }
@@ -258,14 +263,14 @@ func TestRootIORefuses(t *testing.T) {
 			c.change(s)
 			var before [2][32]byte
 			for i, f := range files {
-				before[i] = sha256.Sum256(mapFile(t, f))
+				before[i] = sha256.Sum256(disktest.MapFile(t, f))
 			}
 			_, log, err := s.run(t, c.command)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v\n%s", err, log)
 			}
 			for i, f := range files {
-				if sha256.Sum256(mapFile(t, f)) != before[i] {
+				if sha256.Sum256(disktest.MapFile(t, f)) != before[i] {
 					t.Errorf("disk %d was written to", i)
 				}
 			}
@@ -296,7 +301,7 @@ func TestRootIOSparesProtectedDisks(t *testing.T) {
 		output: map[string]string{}, spared: []action.DiskID{{Serial: "S2"}},
 	}
 	err = x.perform(t.Context(), action.Assignment{Action: action.Action{Image: "rootio", Command: []string{"partition"}}})
-	if err == nil || !strings.Contains(err.Error(), "the inventory protects it") || !allZero(mapFile(t, s.disks[0].File)) {
+	if err == nil || !strings.Contains(err.Error(), "the inventory protects it") || !blockdev.AllZero(disktest.MapFile(t, s.disks[0].File)) {
 		t.Error(err)
 	}
 }
@@ -320,65 +325,5 @@ func TestRootIOReportsExitCodes(t *testing.T) {
 	s.storage.RAID[0].Level = "0"
 	if _, _, err := s.run(t, "partition"); err == nil || !strings.Contains(err.Error(), "it is raid1 of 2 devices, not raid0 of 2") {
 		t.Error(err)
-	}
-}
-
-// The agent runs the programs of a list only, and each word reaches a program as it is.
-func TestS42OnlyProgramsOfTheListAreRun(t *testing.T) {
-	t.Parallel()
-	h := HostFilesystems{}
-	for _, program := range []string{"sh", "/bin/sh", "../bin/sh", "busybox", ""} {
-		if _, err := h.Run(t.Context(), program, []string{"-c", "true"}, func(string) {}); err == nil || h.Has(program) == nil {
-			t.Errorf("%q was run", program)
-		}
-	}
-	formats := action.StorageFormats()
-	for _, format := range formats {
-		program, _, err := action.Mkfs(format, nil)
-		if _, ok := programs[program]; err != nil || !ok {
-			t.Errorf("%s: %q is not in the list", format, program)
-		}
-	}
-
-	need(t, "mkswap")
-	file := filepath.Join(t.TempDir(), "a $(reboot); `b`")
-	newFile(t, file, mib)
-	var log []string
-	exit, err := h.Run(t.Context(), "mkswap", []string{"-L", "$HOME", file}, func(line string) { log = append(log, line) })
-	if exit != 0 || err != nil || !strings.Contains(strings.Join(log, "\n"), "LABEL=$HOME") ||
-		string(mapFile(t, file)[4086:4096]) != "SWAPSPACE2" {
-		t.Errorf("%d %v %q", exit, err, log)
-	}
-	exit, err = h.Run(t.Context(), "mkswap", []string{file + "x"}, func(line string) { log = append(log, line) })
-	if exit != 1 || err == nil {
-		t.Errorf("exit %d, %v", exit, err)
-	}
-}
-
-// The kernel's view of arrays and logical volumes.
-func TestVolume(t *testing.T) {
-	t.Parallel()
-	h := HostFilesystems{Sys: t.TempDir()}
-	for file, text := range map[string]string{
-		"block/md0/size": "2048", "block/md0/md/level": "raid1", "block/md0/md/raid_disks": "2",
-		"block/md1/size": "0", "block/dm-3/size": "8", "block/dm-3/dm/name": "vg--0-root",
-	} {
-		p := filepath.Join(h.Sys, file)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text+"\n"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, want := range map[string]Volume{
-		"md0":        {Partition: Partition{Path: "/dev/md0", Size: 1 << 20}, Level: "raid1", Members: 2},
-		"vg--0-root": {Partition: Partition{Path: "/dev/dm-3", Size: 4096}},
-	} {
-		if v, ok := h.Volume(name); !ok || v != want {
-			t.Errorf("%s: %+v", name, v)
-		}
-	}
-	for _, name := range []string{"md1", "md2", "vg-0-root"} { // md1 is stopped
-		if v, ok := h.Volume(name); ok {
-			t.Errorf("%s: %+v", name, v)
-		}
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"golang.org/x/sys/unix"
 )
 
 // format makes all file systems. A file system is made again if it is there already.
@@ -68,14 +68,14 @@ func (r *rootIO) partitioned(ctx context.Context, i int) error {
 
 // node returns the block device at a path of the storage. For a partition, it looks the disk up again
 // and waits for the node.
-func (r *rootIO) node(ctx context.Context, device string) (Partition, error) {
+func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, error) {
 	i, number := r.storage.Disk(device)
 	if i < 0 {
 		return r.volume(device)
 	}
 	disk, err := r.lookUp(ctx, r.disks[i])
 	if err != nil {
-		return Partition{}, err
+		return filesys.Partition{}, err
 	}
 
 	size := int64(0) // not known
@@ -86,30 +86,30 @@ func (r *rootIO) node(ctx context.Context, device string) (Partition, error) {
 	for end := time.Now().Add(nodeWait); ; {
 		parts, err := r.agent.cfg.Files.Partitions(ctx, disk.Path)
 		if err != nil {
-			return Partition{}, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
+			return filesys.Partition{}, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
 		}
-		n := slices.IndexFunc(parts, func(q Partition) bool { return q.Number == number && (size == 0 || q.Size == size) })
+		n := slices.IndexFunc(parts, func(q filesys.Partition) bool { return q.Number == number && (size == 0 || q.Size == size) })
 		if n >= 0 {
 			if _, err := os.Stat(parts[n].Path); err == nil {
 				return parts[n], nil
 			}
 		}
 		if time.Now().After(end) {
-			return Partition{}, fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
+			return filesys.Partition{}, fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
 		}
 		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return Partition{}, err
+			return filesys.Partition{}, err
 		}
 	}
 }
 
 // proveFormat reads the new file system back.
-func proveFormat(part Partition, format string) error {
+func proveFormat(part filesys.Partition, format string) error {
 	want := format
 	if strings.HasPrefix(format, "ext") {
 		want = "ext4" // what deviceFS returns for all of them
 	}
-	if got := deviceFS(part); got != want {
+	if got := filesys.TypeOf(part); got != want {
 		return fmt.Errorf("reading %s back: it holds %q, not %s", part.Path, got, format)
 	}
 
@@ -141,7 +141,14 @@ func (r *rootIO) mount(ctx context.Context) error {
 			return err
 		}
 		r.agent.markWrote()
-		err = r.mounted(ctx, part, deviceFS(part), false, func(root tree) error { return r.makePoints(root, all, m.Point) })
+		err = filesys.UseMounted(
+			ctx,
+			r.agent.cfg.Files,
+			part,
+			filesys.TypeOf(part),
+			false,
+			func(root filesys.Tree) error { return r.makePoints(root, all, m.Point) },
+		)
 		if err != nil {
 			return fmt.Errorf("mounting %s for %s: %w", part.Path, m.Point, err)
 		}
@@ -151,7 +158,7 @@ func (r *rootIO) mount(ctx context.Context) error {
 }
 
 // makePoints makes in root, which is mounted at point, the mount points of the others of all.
-func (r *rootIO) makePoints(root tree, all []action.StorageMount, point string) error {
+func (r *rootIO) makePoints(root filesys.Tree, all []action.StorageMount, point string) error {
 	for _, m := range all {
 		parent := ""
 		for _, p := range all {
@@ -163,7 +170,7 @@ func (r *rootIO) makePoints(root tree, all []action.StorageMount, point string) 
 			continue
 		}
 		folder := path.Join("/", strings.TrimPrefix(m.Point, point))
-		if err := (fileSpec{path: folder, directory: true, mode: 0o755, dirMode: 0o755}).write(root); err != nil {
+		if err := (filesys.File{Path: folder, Directory: true, Mode: 0o755, DirMode: 0o755}).Write(root); err != nil {
 			return fmt.Errorf("making the folder %s: %w", folder, err)
 		}
 		r.logf("%s: folder %s for %s", point, folder, m.Device)

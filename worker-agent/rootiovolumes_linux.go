@@ -9,29 +9,8 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
-
-// Programs is an optional part of a Filesystems: it can run the programs of the agent's system that
-// make file systems, arrays and logical volumes.
-type Programs interface {
-	// Has returns an error with a remedy if the system does not have program.
-	Has(program string) error
-	// Run runs program. log gets its output, line by line. exit is its exit code; an error without
-	// one has exit 0.
-	Run(ctx context.Context, program string, args []string, log func(line string)) (exit int, err error)
-	// Volume returns the active array or logical volume with this name in the kernel.
-	Volume(name string) (Volume, bool)
-	// BootCode returns the code of SYSLINUX for the boot sector of a disk with a table of this kind,
-	// gpt or mbr.
-	BootCode(table string) ([]byte, error)
-}
-
-// A Volume is an active array or logical volume.
-type Volume struct {
-	Partition
-	Level   string // of an array, such as raid1
-	Members int    // of an array, without spares
-}
 
 // lvmConfig lets LVM work without udev, without daemons, and without files that outlive a command.
 const lvmConfig = `global{event_activation=0 use_lvmpolld=0 use_lvmlockd=0} activation{udev_sync=0 udev_rules=0 monitoring=0} ` +
@@ -56,7 +35,7 @@ func (r *rootIO) findPrograms(command string) error {
 		}
 	}
 
-	programs, ok := r.agent.cfg.Files.(Programs)
+	programs, ok := r.agent.cfg.Files.(filesys.Programs)
 	if !ok && len(needed) > 0 {
 		return fmt.Errorf("finding the programs %s: this agent cannot run programs", strings.Join(needed, ", "))
 	}
@@ -72,7 +51,7 @@ func (r *rootIO) findPrograms(command string) error {
 func (r *rootIO) exec(ctx context.Context, program string, args ...string) error {
 	r.agent.markWrote()
 	r.logf("%s %s", program, strings.Join(args, " "))
-	exit, err := r.agent.cfg.Files.(Programs).Run(ctx, program, args, func(line string) { r.logf("%s: %s", program, line) })
+	exit, err := r.agent.cfg.Files.(filesys.Programs).Run(ctx, program, args, func(line string) { r.logf("%s: %s", program, line) })
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -166,7 +145,7 @@ func (r *rootIO) nodes(ctx context.Context, devices []string) ([]string, error) 
 
 // proveArray compares an active array with the storage.
 func (r *rootIO) proveArray(a action.StorageRAID) error {
-	v, ok := r.agent.cfg.Files.(Programs).Volume(path.Base(a.Device()))
+	v, ok := r.agent.cfg.Files.(filesys.Programs).Volume(path.Base(a.Device()))
 	switch want := len(a.Devices) - a.Spare; {
 	case !ok:
 		return fmt.Errorf("reading the array %s back: the kernel does not have it", a.Device())
@@ -178,7 +157,7 @@ func (r *rootIO) proveArray(a action.StorageRAID) error {
 }
 
 // volume returns the active array or logical volume at a path of the storage.
-func (r *rootIO) volume(device string) (Partition, error) {
+func (r *rootIO) volume(device string) (filesys.Partition, error) {
 	name := path.Base(device)
 	for _, g := range r.storage.VolumeGroups {
 		for _, v := range g.LogicalVolumes {
@@ -187,9 +166,9 @@ func (r *rootIO) volume(device string) (Partition, error) {
 			}
 		}
 	}
-	v, ok := r.agent.cfg.Files.(Programs).Volume(name)
+	v, ok := r.agent.cfg.Files.(filesys.Programs).Volume(name)
 	if !ok {
-		return Partition{}, fmt.Errorf("finding %s: the kernel does not have it", device)
+		return filesys.Partition{}, fmt.Errorf("finding %s: the kernel does not have it", device)
 	}
 	return v.Partition, nil
 }
@@ -219,7 +198,7 @@ func (r *rootIO) assemble(ctx context.Context) error {
 // release deactivates the volume groups and arrays of the storage that are active: then the next
 // action may write to their disks, and a restart finds arrays that were stopped cleanly.
 func (r *rootIO) release(ctx context.Context) error {
-	programs, ok := r.agent.cfg.Files.(Programs)
+	programs, ok := r.agent.cfg.Files.(filesys.Programs)
 	if !ok {
 		return nil // then nothing can be active
 	}

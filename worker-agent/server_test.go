@@ -10,13 +10,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
 // deadline ends a test that hangs.
@@ -362,20 +362,9 @@ func (r *started) ended() []string {
 	return r.host.went
 }
 
-// testDisk creates a disk of size bytes in a file, filled with old data.
-func testDisk(t *testing.T, size int64) (FileDisks, *action.Disk, string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(file, oldData(int(size)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d := action.Disk{Path: "/dev/sda", Serial: "S1", Size: size}
-	return FileDisks{{Disk: d, File: file}}, &d, file
-}
-
 // watchedDisks counts the open disks.
 type watchedDisks struct {
-	inner        Disks
+	inner        disk.Disks
 	mu           sync.Mutex
 	open, opened int
 	onWrite      func(off int64)
@@ -383,7 +372,7 @@ type watchedDisks struct {
 
 func (w *watchedDisks) Disks(ctx context.Context) ([]action.Disk, error) { return w.inner.Disks(ctx) }
 
-func (w *watchedDisks) Open(path string) (Device, error) {
+func (w *watchedDisks) Open(path string) (blockdev.Device, error) {
 	d, err := w.inner.Open(path)
 	if err != nil {
 		return nil, err
@@ -402,7 +391,7 @@ func (w *watchedDisks) counts() (open, opened int) {
 }
 
 type watchedDevice struct {
-	Device
+	blockdev.Device
 	disks *watchedDisks
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
 // uploadAnswer is how long a server may take to answer after it has received everything.
@@ -55,7 +56,7 @@ func (t *attempt) slurp(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer form.content.close()
+	defer form.content.Close()
 	form.watch = time.AfterFunc(stall, func() { cancel(errStalled) })
 	defer form.watch.Stop()
 
@@ -81,7 +82,7 @@ func (t *attempt) slurp(ctx context.Context) (err error) {
 type diskForm struct {
 	kind    string // Content-Type
 	length  int64  // -1 = unknown
-	content *readAhead
+	content *blockdev.ReadAhead
 	sum     func() []byte // of the disk's content; valid when end is empty
 	read    atomic.Int64  // bytes of the disk
 	watch   *time.Timer
@@ -94,7 +95,7 @@ type diskForm struct {
 }
 
 // newDiskForm begins to read dev. The caller closes content, after the form.
-func newDiskForm(dev Device, name string, packed bool) (*diskForm, error) {
+func newDiskForm(dev blockdev.Device, name string, packed bool) (*diskForm, error) {
 	var around bytes.Buffer
 	w := multipart.NewWriter(&around)
 	if _, err := w.CreateFormFile(action.UploadField, name); err != nil {
@@ -107,12 +108,12 @@ func newDiskForm(dev Device, name string, packed bool) (*diskForm, error) {
 	sum := sha256.New()
 	f := &diskForm{kind: w.FormDataContentType(), length: int64(around.Len()) + dev.Size()}
 	f.sum = func() []byte { return sum.Sum(nil) }
-	f.content = startReadAhead(&deviceReader{dev: dev, end: dev.Size()}, sum, 3, mib)
+	f.content = blockdev.StartReadAhead(blockdev.NewReader(dev, 0, dev.Size()), sum, 3, blockdev.MiB)
 
 	var content io.Reader = countingReader{f.content, &f.read}
 	if packed {
 		f.length = -1
-		p := &packer{in: content, piece: make([]byte, mib)}
+		p := &packer{in: content, piece: make([]byte, blockdev.MiB)}
 		p.gz = gzip.NewWriter(&p.packed)
 		content = p
 	}

@@ -11,10 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 	"github.com/klauspost/compress/gzip"
 	"github.com/stretchr/testify/require"
-
-	"github.com/ingotmetal/ingot/action"
 )
 
 // uploads is a server that takes forms.
@@ -64,7 +65,7 @@ func (u *uploads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func slurpTo(t *testing.T, address string, env map[string]string) (s *fakeServer, key action.Key, file string) {
 	t.Helper()
 	s = newFakeServer(t)
-	files, disk, file := testDisk(t, diskSize+512)
+	files, disk, file := disktest.OldDisk(t, diskSize+512)
 	disks := &watchedDisks{inner: files}
 	closedWhenReported(t, s, disks)
 	disks.onWrite = func(int64) { t.Error("slurp writes to the disk") }
@@ -83,7 +84,7 @@ func slurpTo(t *testing.T, address string, env map[string]string) (s *fakeServer
 
 func TestSlurp(t *testing.T) {
 	t.Parallel()
-	disk := string(oldData(diskSize + 512))
+	disk := string(disktest.OldData(diskSize + 512))
 	for _, packed := range []string{"", "false", "true"} {
 		t.Run("COMPRESSED="+packed, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +106,7 @@ func TestSlurp(t *testing.T) {
 			require.True(t, u.file == disk, "the server has the disk")
 			require.Equal(t, sha([]byte(disk)), res.Output["sha256"])
 			require.Equal(t, fmt.Sprint(len(disk)), res.Output["bytes"])
-			require.True(t, string(mapFile(t, file)) == disk, "the disk is as it was")
+			require.True(t, string(disktest.MapFile(t, file)) == disk, "the disk is as it was")
 			require.NotContains(t, res.Log, "geheim")
 		})
 	}
@@ -147,7 +148,7 @@ func TestS59SlurpFails(t *testing.T) {
 		},
 		"a cut": {
 			func(w http.ResponseWriter, r *http.Request) bool {
-				_, _ = io.CopyN(io.Discard, r.Body, mib)
+				_, _ = io.CopyN(io.Discard, r.Body, blockdev.MiB)
 				hangUp(w)
 				return true
 			}, nil, "sending /dev/sda to http://127.0.0.1:",

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // shelf is a machine with that many disks.
@@ -56,7 +59,7 @@ func TestStopDuringSlowDownload(t *testing.T) {
 				}))
 				t.Cleanup(web.Close)
 				s := newFakeServer(t)
-				files, disk, _ := testDisk(t, diskSize)
+				files, disk, _ := disktest.OldDisk(t, diskSize)
 				disks := &watchedDisks{inner: files}
 				closedWhenReported(t, s, disks)
 				cfg := s.config()
@@ -91,13 +94,13 @@ type slowDisks struct {
 	release chan struct{}
 }
 
-func (d *slowDisks) Open(path string) (Device, error) {
+func (d *slowDisks) Open(path string) (blockdev.Device, error) {
 	dev, err := d.watchedDisks.Open(path)
 	return &slowDevice{dev, d}, err
 }
 
 type slowDevice struct {
-	Device
+	blockdev.Device
 	disks *slowDisks
 }
 
@@ -113,7 +116,7 @@ func (d *slowDevice) hang(in string) {
 }
 
 func (d *slowDevice) WriteAt(p []byte, off int64) (int, error) {
-	if off > mib {
+	if off > blockdev.MiB {
 		d.hang("write")
 	}
 	return d.Device.WriteAt(p, off)
@@ -133,7 +136,7 @@ func TestStopDuringSlowWrite(t *testing.T) {
 		t.Run(in, func(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
-			files, disk, _ := testDisk(t, diskSize)
+			files, disk, _ := disktest.OldDisk(t, diskSize)
 			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: in, hanging: make(chan struct{}), release: make(chan struct{})}
 			closedWhenReported(t, s, &disks.watchedDisks)
 			cfg := s.config()
@@ -174,7 +177,7 @@ func TestGoneDuringWrite(t *testing.T) {
 	}))
 	t.Cleanup(web.Close)
 	s := newFakeServer(t)
-	files, disk, _ := testDisk(t, diskSize)
+	files, disk, _ := disktest.OldDisk(t, diskSize)
 	disks := &watchedDisks{inner: files}
 	cfg := s.config()
 	cfg.Disks = disks
@@ -248,7 +251,7 @@ func TestStopEachWritingAction(t *testing.T) {
 		t.Run(c.native+" "+c.in, func(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
-			files, disk, _ := grownDisk(t, 64*mib)
+			files, disk, _ := grownDisk(t, 64*blockdev.MiB)
 			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: c.in, hanging: make(chan struct{}), release: make(chan struct{})}
 			closedWhenReported(t, s, &disks.watchedDisks)
 			cfg := s.config()
@@ -287,11 +290,11 @@ func (f *stoppingFiles) Mount(ctx context.Context, device, fstype string, readOn
 func TestStopDuringInject(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
-	disks, disk, _ := testDisk(t, 8*mib)
+	disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
 	part, root := extPartition(t, 1, 8192), t.TempDir()
 	hanging, release := make(chan struct{}), make(chan struct{})
 	files := &stoppingFiles{
-		fakeFiles: fakeFiles{parts: []Partition{part}, dirs: map[string]string{part.Path: root}},
+		fakeFiles: fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}},
 		during:    func() { close(hanging); <-release },
 	}
 	cfg := s.config()

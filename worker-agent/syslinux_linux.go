@@ -4,17 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
 // Sizes in an MBR (UEFI specification 2.10, §5.2).
 const (
-	bootCodeSize   = 440
-	activeFlag     = 0x80
-	attributesAt   = 48     // in an entry of a GPT
-	legacyBootable = 1 << 2 // of the attributes of a GPT's entry
+	bootCodeSize = 440
+	activeFlag   = 0x80
 )
 
 // syslinux installs SYSLINUX on a partition of the bound disk, makes that the partition from which
@@ -32,7 +32,7 @@ func (t *attempt) syslinux(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	programs, ok := t.agent.cfg.Files.(Programs)
+	programs, ok := t.agent.cfg.Files.(filesys.Programs)
 	if !ok {
 		return errors.New("installing SYSLINUX: this agent cannot run programs")
 	}
@@ -41,8 +41,8 @@ func (t *attempt) syslinux(ctx context.Context) error {
 	}
 
 	t.agent.markWrote()
-	err = t.mounted(ctx, part, fstype, false, func(root tree) error {
-		dir, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", root.fd))
+	err = filesys.UseMounted(ctx, t.agent.cfg.Files, part, fstype, false, func(root filesys.Tree) error {
+		dir, err := root.Path()
 		if err != nil {
 			return err
 		}
@@ -69,61 +69,56 @@ func (t *attempt) syslinux(ctx context.Context) error {
 
 // bootFrom makes partition number the only one that the boot code looks for, and writes the boot code.
 // It returns the kind of the partition table.
-func (t *attempt) bootFrom(ctx context.Context, number int, programs Programs) (kind string, err error) {
+func (t *attempt) bootFrom(ctx context.Context, number int, programs filesys.Programs) (kind string, err error) {
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
 		return "", err
 	}
 	defer closeDisk(dev, disk.Path, &err)
 
-	table, err := readTable(dev, dev.Size(), dev.SectorSize())
+	table, err := parttable.Read(dev, dev.Size(), dev.SectorSize())
 	if err != nil {
 		return "", fmt.Errorf("reading %s: %w", disk.Path, err)
 	}
-	code, err := programs.BootCode(table.kind)
+	code, err := programs.BootCode(table.Kind)
 	if err != nil {
 		return "", err
 	}
 	if len(code) > bootCodeSize {
-		return "", fmt.Errorf("reading the boot code for a %s: it has %d bytes, not %d at most", table.kind, len(code), bootCodeSize)
+		return "", fmt.Errorf("reading the boot code for a %s: it has %d bytes, not %d at most", table.Kind, len(code), bootCodeSize)
 	}
 
-	if table.kind == "mbr" && number > 4 {
+	if table.Kind == "mbr" && number > 4 {
 		return "", fmt.Errorf("booting from partition %d: it is in an extended partition: the boot code finds the first four only", number)
 	}
 
-	if table.kind == "gpt" {
-		g, _, err := readAnyGPT(dev, dev.Size(), dev.SectorSize())
+	if table.Kind == "gpt" {
+		g, _, err := parttable.ReadAnyGPT(dev, dev.Size(), dev.SectorSize())
 		if err != nil {
 			return "", fmt.Errorf("reading %s: %w", disk.Path, err)
 		}
-		g.resize(dev.Size()) // an image has the table of a smaller disk
-		for i := range g.count() {
-			if e := g.entry(i); !e.unused() {
-				e[attributesAt] &^= legacyBootable
-			}
-		}
-		g.entry(number - 1)[attributesAt] |= legacyBootable
-		if err := g.write(dev); err != nil {
+		g.Resize(dev.Size()) // an image has the table of a smaller disk
+		g.SetBootable(number)
+		if err := g.Write(dev); err != nil {
 			return "", fmt.Errorf("writing the partition table: %w", err)
 		}
 	}
 
-	mbr := aligned(dev.SectorSize())
+	mbr := blockdev.Aligned(dev.SectorSize())
 	if _, err := dev.ReadAt(mbr, 0); err != nil {
 		return "", err
 	}
 	clear(mbr[:bootCodeSize])
 	copy(mbr, code)
-	if table.kind == "mbr" {
+	if table.Kind == "mbr" {
 		for i := range 4 {
 			mbr[446+16*i] &^= activeFlag
 		}
 		mbr[446+16*(number-1)] |= activeFlag
 	}
-	if err := writeVerified(dev, mbr, 0); err != nil {
+	if err := blockdev.WriteVerified(dev, mbr, 0); err != nil {
 		return "", fmt.Errorf("writing the boot code: %w", err)
 	}
 	t.logf("%s boots from partition %d", disk.Path, number)
-	return table.kind, nil
+	return table.Kind, nil
 }

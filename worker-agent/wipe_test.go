@@ -2,9 +2,7 @@ package agent
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,52 +11,18 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
-
-// handMade writes signatures that could otherwise be made only with a kernel or special programs,
-// in the form that blkid(8) recognizes.
-var handMade = map[string]func(b []byte){
-	"md 0.90": func(b []byte) {
-		s := b[len(b)&^0xffff-0x10000:]
-		for i, v := range []uint32{0xa92b4efc, 0, 90, 0, 0, 0x11111111, 1700000000, 1, uint32(len(b)/1024 - 128), 2, 2} {
-			binary.LittleEndian.PutUint32(s[4*i:], v)
-		}
-		copy(s[52:], "0123456789ab") // the rest of the UUID
-	},
-	"md 1.0": func(b []byte) { mdSuperblock(b, len(b)&^0xfff-0x2000) },
-	"md 1.1": func(b []byte) { mdSuperblock(b, 0) },
-	"md 1.2": func(b []byte) { mdSuperblock(b, 4096) },
-	"LVM": func(b []byte) {
-		s := b[512:1024]
-		copy(s, "LABELONE\x01")
-		binary.LittleEndian.PutUint32(s[20:], 32)
-		copy(s[24:], "LVM2 001"+"0123456789abcdefghijklmnopqrstuv")
-		binary.LittleEndian.PutUint32(s[16:], ^crc32.Update(^uint32(0xf597a6cf), crc32.IEEETable, s[20:]))
-	},
-	"Ceph": func(b []byte) { copy(b, "bluestore block device\n01234567-89ab-cdef-0123-456789abcdef\n\x02\x01") },
-	"zfs": func(b []byte) {
-		end := len(b) &^ (256<<10 - 1)
-		for _, label := range []int{0, 256 << 10, end - 512<<10, end - 256<<10} {
-			for at := label + 128<<10; at < label+256<<10; at += 1024 {
-				binary.LittleEndian.PutUint64(b[at:], 0x00bab10c)
-			}
-		}
-	},
-}
-
-func mdSuperblock(b []byte, at int) {
-	s := b[at:]
-	binary.LittleEndian.PutUint32(s, 0xa92b4efc)
-	binary.LittleEndian.PutUint32(s[4:], 1)
-	copy(s[16:], "0123456789abcdefname")
-	binary.LittleEndian.PutUint64(s[144:], uint64(at/512))
-}
 
 // marks returns the output of wipefs and blkid for file.
 func marks(t *testing.T, file string) string {
 	t.Helper()
-	out := sh(t, "wipefs", "--no-act", "--noheadings", file)
-	blkid, err := exec.Command(need(t, "blkid"), "-p", file).CombinedOutput()
+	out := disktest.Run(t, "wipefs", "--no-act", "--noheadings", file)
+	blkid, err := exec.Command(disktest.Need(t, "blkid"), "-p", file).CombinedOutput()
 	if err == nil {
 		out += string(blkid)
 	}
@@ -68,12 +32,12 @@ func marks(t *testing.T, file string) string {
 // After a wipe, wipefs and blkid recognize nothing on the disk or in the places of its partitions.
 func TestWipeRemovesAllSignatures(t *testing.T) {
 	t.Parallel()
-	const start = 16 * mib // beyond the ends of the disk that are zeroed
+	const start = 16 * blockdev.MiB // beyond the ends of the disk that are zeroed
 	makers := map[string][]string{
 		"ext4": {"mke2fs", "-q", "-t", "ext4"}, "vfat": {"mkfs.vfat"}, "swap": {"mkswap"},
 		"xfs": {"mkfs.xfs", "-q"}, "btrfs": {"mkfs.btrfs", "-q"},
 	}
-	sizes := map[string]int64{"xfs": 320 * mib, "btrfs": 160 * mib}
+	sizes := map[string]int64{"xfs": 320 * blockdev.MiB, "btrfs": 160 * blockdev.MiB}
 	type disk struct {
 		name string
 		size int64
@@ -81,16 +45,16 @@ func TestWipeRemovesAllSignatures(t *testing.T) {
 	}
 	var all []disk
 	for name, cmd := range makers {
-		all = append(all, disk{name, max(sizes[name], 48*mib), func(t *testing.T, file string) {
-			if program(cmd[0]) == "" {
+		all = append(all, disk{name, max(sizes[name], 48*blockdev.MiB), func(t *testing.T, file string) {
+			if disktest.Program(cmd[0]) == "" {
 				t.Skipf("%s is not installed: %s is not tried", cmd[0], name)
 			}
-			sh(t, cmd[0], append(cmd[1:], file)...)
+			disktest.Run(t, cmd[0], append(cmd[1:], file)...)
 		}})
 	}
-	for name, mark := range handMade {
-		all = append(all, disk{name, 80 * mib, func(t *testing.T, file string) {
-			mark(mapFile(t, file))
+	for name, mark := range disktest.HandMade {
+		all = append(all, disk{name, 80 * blockdev.MiB, func(t *testing.T, file string) {
+			mark(disktest.MapFile(t, file))
 		}})
 	}
 	for _, c := range all {
@@ -98,26 +62,26 @@ func TestWipeRemovesAllSignatures(t *testing.T) {
 			t.Run(c.name+" "+where, func(t *testing.T) {
 				t.Parallel()
 				part := filepath.Join(t.TempDir(), "part")
-				newFile(t, part, c.size)
+				disktest.NewFile(t, part, c.size)
 				c.make(t, part)
 				if marks(t, part) == "" {
 					t.Fatal("wipefs and blkid do not recognize the original: the test is meaningless")
 				}
-				at, size := int64(start), c.size+start+32*mib
+				at, size := int64(start), c.size+start+32*blockdev.MiB
 				if where == "disk" {
 					at, size = 0, c.size
 				}
-				files, bound, file := sparse(t, size)
+				files, bound, file := disktest.Sparse(t, size)
 				switch where {
 				case "gpt":
-					newGPT(t, file, span{start: start, size: c.size}, span{start: start + c.size, size: 2 * mib})
+					disktest.NewGPT(t, file, parttable.Span{Start: start, Size: c.size}, parttable.Span{Start: start + c.size, Size: 2 * blockdev.MiB})
 				case "mbr":
-					writeMBR(t, file, 0, 0x83, start/512, c.size/512)
+					disktest.WriteMBR(t, file, 0, 0x83, start/512, c.size/512)
 				case "logical":
-					writeMBR(t, file, 0, 0x0f, 8*mib/512, (size-10*mib)/512)
-					writeMBR(t, file, 8*mib, 0x83, 8*mib/512, c.size/512)
+					disktest.WriteMBR(t, file, 0, 0x0f, 8*blockdev.MiB/512, (size-10*blockdev.MiB)/512)
+					disktest.WriteMBR(t, file, 8*blockdev.MiB, 0x83, 8*blockdev.MiB/512, c.size/512)
 				}
-				put(t, part, file, at)
+				disktest.Put(t, part, file, at)
 				res, log, err := try(t, Config{Disks: files}, action.Wipe, bound, nil)
 				if err != nil {
 					t.Fatalf("%v\n%s", err, log)
@@ -125,7 +89,7 @@ func TestWipeRemovesAllSignatures(t *testing.T) {
 				if res["verified"] != res["bytes"] || res["bytes"] == "0" {
 					t.Errorf("%v", res)
 				}
-				for what, f := range map[string]string{"the disk": file, "the partition": cut(t, file, at, c.size)} {
+				for what, f := range map[string]string{"the disk": file, "the partition": disktest.Cut(t, file, at, c.size)} {
 					if left := marks(t, f); left != "" {
 						t.Errorf("%s still has: %s", what, left)
 					}
@@ -135,40 +99,20 @@ func TestWipeRemovesAllSignatures(t *testing.T) {
 	}
 }
 
-// writeMBR writes a table with one entry at off.
-func writeMBR(t *testing.T, file string, off int64, kind byte, start, n int64) {
-	t.Helper()
-	b := make([]byte, 512)
-	b[510], b[511] = 0x55, 0xaa
-	b[446+4] = kind
-	binary.LittleEndian.PutUint32(b[446+8:], uint32(start))
-	binary.LittleEndian.PutUint32(b[446+12:], uint32(n))
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteAt(b, off); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // faultyDisks have one sector that cannot be written or read.
 type faultyDisks struct {
-	FileDisks
+	disk.FileDisks
 	sector int64
 	read   bool
 }
 
-func (d faultyDisks) Open(path string) (Device, error) {
+func (d faultyDisks) Open(path string) (blockdev.Device, error) {
 	dev, err := d.FileDisks.Open(path)
 	return &faultyDevice{Device: dev, of: d}, err
 }
 
 type faultyDevice struct {
-	Device
+	blockdev.Device
 	of    faultyDisks
 	dirty bool // the page cache holds the sector
 }
@@ -179,7 +123,7 @@ func (d *faultyDevice) hit(p []byte, off int64) bool {
 
 func (d *faultyDevice) WriteAt(p []byte, off int64) (int, error) {
 	if !d.of.read && d.hit(p, off) {
-		if len(p)%pageSize == 0 { // direct I/O
+		if len(p)%blockdev.PageSize == 0 { // direct I/O
 			return 0, syscall.EIO
 		}
 		d.dirty = true
@@ -203,14 +147,14 @@ func (d *faultyDevice) ReadAt(p []byte, off int64) (int, error) {
 	return d.Device.ReadAt(p, off)
 }
 
-func (d *faultyDevice) Zero(off, n int64) error { return zeroByWriting(d, off, n) }
+func (d *faultyDevice) Zero(off, n int64) error { return blockdev.WriteZeros(d, off, n) }
 
 func TestWipeNamesBadSector(t *testing.T) {
 	t.Parallel()
 	for _, sector := range []int64{0, 1, 5000, 20480 + 7, 64*2048 - 1} {
 		for _, read := range []bool{false, true} {
-			files, bound, file := sparse(t, 64*mib)
-			newGPT(t, file, span{start: 10 * mib, size: 10 * mib})
+			files, bound, file := disktest.Sparse(t, 64*blockdev.MiB)
+			disktest.NewGPT(t, file, parttable.Span{Start: 10 * blockdev.MiB, Size: 10 * blockdev.MiB})
 			_, log, err := try(t, Config{Disks: faultyDisks{files, sector, read}}, action.Wipe, bound, nil)
 			want := "sector " + fmt.Sprint(sector) + " cannot be " + map[bool]string{false: "written", true: "read"}[read]
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -224,17 +168,22 @@ func TestWipeNamesBadSector(t *testing.T) {
 func TestWipeAfterInterruption(t *testing.T) {
 	t.Parallel()
 	fs := filepath.Join(t.TempDir(), "fs")
-	sh(t, "mke2fs", "-q", "-t", "ext4", fs, "12M")
-	untilItLives(t, func(die func(FileDisks) Disks) error {
-		files, bound, file := sparse(t, 64*mib)
-		newGPT(t, file, span{start: 16 * mib, size: 12 * mib}, span{start: 28 * mib, size: 2 * mib})
-		put(t, fs, file, 16*mib)
+	disktest.Run(t, "mke2fs", "-q", "-t", "ext4", fs, "12M")
+	untilItLives(t, func(die func(disk.FileDisks) disk.Disks) error {
+		files, bound, file := disktest.Sparse(t, 64*blockdev.MiB)
+		disktest.NewGPT(
+			t,
+			file,
+			parttable.Span{Start: 16 * blockdev.MiB, Size: 12 * blockdev.MiB},
+			parttable.Span{Start: 28 * blockdev.MiB, Size: 2 * blockdev.MiB},
+		)
+		disktest.Put(t, fs, file, 16*blockdev.MiB)
 		_, _, first := try(t, Config{Disks: die(files)}, action.Wipe, bound, nil)
 		if _, log, err := try(t, Config{Disks: files}, action.Wipe, bound, nil); err != nil {
 			t.Fatalf("after %v: %v\n%s", first, err, log)
 		}
-		b := mapFile(t, file)
-		if what := probeFS(bytes.NewReader(b[16*mib:28*mib]), 12*mib); what != "" {
+		b := disktest.MapFile(t, file)
+		if what := probe.FileSystem(bytes.NewReader(b[16*blockdev.MiB:28*blockdev.MiB]), 12*blockdev.MiB); what != "" {
 			t.Errorf("after %v a %s is left", first, what)
 		}
 		return first
@@ -243,21 +192,21 @@ func TestWipeAfterInterruption(t *testing.T) {
 
 func TestWipeAllDisks(t *testing.T) {
 	t.Parallel()
-	files, bound, _ := testDisk(t, 32*mib)
+	files, bound, _ := disktest.OldDisk(t, 32*blockdev.MiB)
 	for _, d := range []action.Disk{
-		{Path: "/dev/sdb", WWN: "W2", Size: 24 * mib},
-		{Path: "/dev/sdc", Serial: "S3", Size: 24 * mib, Removable: true},
+		{Path: "/dev/sdb", WWN: "W2", Size: 24 * blockdev.MiB},
+		{Path: "/dev/sdc", Serial: "S3", Size: 24 * blockdev.MiB, Removable: true},
 	} {
 		file := filepath.Join(t.TempDir(), "disk")
-		if err := os.WriteFile(file, oldData(24*mib), 0o600); err != nil {
+		if err := os.WriteFile(file, disktest.OldData(24*blockdev.MiB), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, FileDisk{Disk: d, File: file})
+		files = append(files, disk.FileDisk{Disk: d, File: file})
 	}
 	blank := func(n int) bool {
 		t.Helper()
-		b := mapFile(t, files[n].File)
-		_, blank := Signatures(bytes.NewReader(b), int64(len(b)), 512)
+		b := disktest.MapFile(t, files[n].File)
+		_, blank := probe.Signatures(bytes.NewReader(b), int64(len(b)), 512)
 		return blank
 	}
 	if _, _, err := try(t, Config{Disks: files}, action.Wipe, bound, map[string]string{"ALL_DISKS": "false"}); err != nil || !blank(0) ||
@@ -292,8 +241,8 @@ func TestWipeAllDisks(t *testing.T) {
 		}, action.Wipe)
 		return out["disks"], err
 	}
-	for n, size := range []int{32 * mib, 24 * mib} {
-		if err := os.WriteFile(files[n].File, oldData(size), 0o600); err != nil {
+	for n, size := range []int{32 * blockdev.MiB, 24 * blockdev.MiB} {
+		if err := os.WriteFile(files[n].File, disktest.OldData(size), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,7 +254,7 @@ func TestWipeAllDisks(t *testing.T) {
 	}
 	// A read-only disk cannot be wiped; the other one is.
 	files[0].ReadOnly = true
-	if err := os.WriteFile(files[1].File, oldData(24*mib), 0o600); err != nil {
+	if err := os.WriteFile(files[1].File, disktest.OldData(24*blockdev.MiB), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := try(t, Config{Disks: files}, action.Wipe, nil, map[string]string{"ALL_DISKS": "true"}); err == nil ||

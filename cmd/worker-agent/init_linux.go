@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 	"golang.org/x/sys/unix"
 
 	agent "github.com/ingotmetal/ingot/worker-agent"
@@ -67,10 +70,10 @@ func bootMachine() {
 		}
 	}
 	cfg.Finder = finder
-	cfg.Disks = agent.BlockDisks{}
-	cfg.Files = agent.HostFilesystems{Load: mods.load, Children: &children}
+	cfg.Disks = disk.BlockDisks{}
+	cfg.Files = filesys.HostFilesystems{Load: mods.load, Children: &children}
 	cfg.Host = realHost{}
-	cfg.EFI = agent.HostEFI()
+	cfg.EFI = efi.HostVariables()
 	cfg.Linger = 10 * time.Second
 	if cfg.Rescue {
 		go rescueShell(log)

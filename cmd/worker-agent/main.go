@@ -24,6 +24,8 @@ import (
 	"syscall"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+
 	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
@@ -77,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 // simulated is a machine described by command-line flags.
 type simulated struct {
 	serial string
-	disks  agent.FileDisks
+	disks  disk.FileDisks
 }
 
 func (s *simulated) addDisk(v string) error {
@@ -87,7 +89,7 @@ func (s *simulated) addDisk(v string) error {
 		return errors.New("want PATH=FILE")
 	}
 
-	d := agent.FileDisk{Disk: action.Disk{Path: path}, File: words[0]}
+	d := disk.FileDisk{Disk: action.Disk{Path: path}, File: words[0]}
 	for _, w := range words[1:] {
 		switch name, value, _ := strings.Cut(w, "="); name {
 		case "serial":

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,14 +17,17 @@ import (
 // says. So nothing from the network, a time server's name or a host name for example, can pass through a shell.
 // simulated.go is for machines of the lab.
 func TestS42NothingPassesThroughAShell(t *testing.T) {
-	files, err := filepath.Glob("../../worker-agent/*.go")
+	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	own, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	require.NoError(t, filepath.WalkDir("../../worker-agent", func(file string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(file, ".go") && !strings.Contains(file, "/disktest/") {
+			files = append(files, file)
+		}
+		return err
+	}))
 
 	shells, programs := 0, map[string]int{}
-	for _, file := range append(files, own...) {
+	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") || file == "simulated.go" {
 			continue
 		}
@@ -49,7 +53,7 @@ func TestS42NothingPassesThroughAShell(t *testing.T) {
 	require.Equal(t, 1, shells, "the shell of a rescue")
 	require.Equal(t, map[string]int{
 		"programs_linux.go": 1, // of the agent's own system, found by name in its folders
-		"cexec_linux.go":    1, // of the installed system, from a signed plan
+		"inside_linux.go":   1, // of the installed system, from a signed plan
 	}, programs, "no other program is started")
 }
 

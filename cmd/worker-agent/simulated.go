@@ -10,24 +10,25 @@ import (
 	"path/filepath"
 	"strings"
 
-	agent "github.com/ingotmetal/ingot/worker-agent"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
 // Partitions implements agent.Filesystems without loop devices: each partition is copied to a file
 // beside the disk's file.
-func (s simulated) Partitions(_ context.Context, path string) ([]agent.Partition, error) {
+func (s simulated) Partitions(_ context.Context, path string) ([]filesys.Partition, error) {
 	found, err := s.disks.Partitions(path)
 	if err != nil {
 		return nil, err
 	}
 
-	var parts []agent.Partition
+	var parts []filesys.Partition
 	for _, f := range found {
 		p := simulatedPartition{f}
 		if err := p.load(); err != nil {
 			return nil, err
 		}
-		parts = append(parts, agent.Partition{Number: p.Number, Path: p.path(), Size: p.Size})
+		parts = append(parts, filesys.Partition{Number: p.Number, Path: p.path(), Size: p.Size})
 	}
 	return parts, nil
 }
@@ -96,7 +97,7 @@ func (s simulated) find(device string) (simulatedPartition, error) {
 }
 
 // simulatedPartition is a partition that is copied to a file beside the disk's file.
-type simulatedPartition struct{ agent.FilePartition }
+type simulatedPartition struct{ disk.FilePartition }
 
 // path returns the path of the copy.
 func (p simulatedPartition) path() string { return fmt.Sprintf("%s.p%d", p.File, p.Number) }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
-	agent "github.com/ingotmetal/ingot/worker-agent"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
 )
 
 // The root file system of a simulated machine is read, written and read again without loop devices.
@@ -21,7 +21,7 @@ func TestSimulatedFilesystem(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	disk := filepath.Join(dir, "disk")
+	image := filepath.Join(dir, "disk")
 	run := func(name string, args ...string) {
 		t.Helper()
 		if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
@@ -37,12 +37,12 @@ func TestSimulatedFilesystem(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "etc", "os-release"), []byte("ID=sim\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run("truncate", "-s", "8M", disk)
-	run("sgdisk", "-o", "-n", "1:2048:+1M", "-n", "2:0:+2M", disk)
+	run("truncate", "-s", "8M", image)
+	run("sgdisk", "-o", "-n", "1:2048:+1M", "-n", "2:0:+2M", image)
 	run("mke2fs", "-q", "-t", "ext4", "-b", "1024", "-O", "^has_journal", "-L", "labroot", "-d", root, filepath.Join(dir, "fs"), "2M")
-	run("dd", "if="+filepath.Join(dir, "fs"), "of="+disk, "bs=1M", "seek=2", "conv=notrunc", "status=none")
+	run("dd", "if="+filepath.Join(dir, "fs"), "of="+image, "bs=1M", "seek=2", "conv=notrunc", "status=none")
 
-	s := simulated{disks: agent.FileDisks{{Disk: action.Disk{Path: "/dev/vda"}, File: disk}}}
+	s := simulated{disks: disk.FileDisks{{Disk: action.Disk{Path: "/dev/vda"}, File: image}}}
 	parts, err := s.Partitions(t.Context(), "/dev/vda")
 	if err != nil || len(parts) != 2 || parts[1].Number != 2 || parts[1].Size != 2<<20 {
 		t.Fatalf("%+v, %v", parts, err)
@@ -68,7 +68,7 @@ func TestSimulatedFilesystem(t *testing.T) {
 	}
 	there := func() (found bool) {
 		t.Helper()
-		if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil { // a new boot reads the disk again
+		if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil { // a new boot reads the image again
 			t.Fatal(err)
 		}
 		in(true, func(dir string) {
@@ -83,18 +83,18 @@ func TestSimulatedFilesystem(t *testing.T) {
 	}
 	in(true, write)
 	if there() {
-		t.Error("a read-only mount changed the disk")
+		t.Error("a read-only mount changed the image")
 	}
 	in(false, write)
 	if !there() {
-		t.Error("the file is not on the disk")
+		t.Error("the file is not on the image")
 	}
-	b, err := os.ReadFile(disk)
+	b, err := os.ReadFile(image)
 	if err != nil || string(b[2<<20+1024+120:][:9]) != "labroot\x00\x00" {
 		t.Errorf("the label is lost: %v", err)
 	}
 	// The partition grows, then its file system.
-	run("sgdisk", "-d", "2", "-n", "2:4096:+4M", disk)
+	run("sgdisk", "-d", "2", "-n", "2:4096:+4M", image)
 	if parts, err = s.Partitions(t.Context(), "/dev/vda"); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestSimulatedFilesystem(t *testing.T) {
 	if !there() {
 		t.Error("the file is lost")
 	}
-	if b, err = os.ReadFile(disk); err != nil || binary.LittleEndian.Uint32(b[2<<20+1024+4:]) != 4096 {
+	if b, err = os.ReadFile(image); err != nil || binary.LittleEndian.Uint32(b[2<<20+1024+4:]) != 4096 {
 		t.Errorf("the file system has not grown: %v", err)
 	}
 	if err := s.Grow(t.Context(), parts[1].Path, "xfs", parts[1].Size); !errors.Is(err, errors.ErrUnsupported) {

@@ -20,6 +20,10 @@ func Line(s string, n int) string {
 	return Head(s, n)
 }
 
+// Words returns the words of s with one space between them. Characters that cannot be printed, with which firmware may fill a
+// field, separate words.
+func Words(s string) string { return strings.Join(strings.Fields(Line(s, len(s))), " ") }
+
 // Head returns the first n bytes of text, cut at the boundary of a rune.
 func Head(text string, n int) string {
 	if len(text) <= n {

@@ -1,0 +1,71 @@
+// Package disk finds and opens the machine's disks.
+package disk
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+)
+
+// Identify returns the disk that matches bound. Serial number, WWN and size must agree. A disk
+// without serial number and WWN is identified by path and size.
+func Identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
+	var found []action.Disk
+	for _, d := range disks {
+		switch {
+		case bound.Serial == "" && bound.WWN == "":
+			if d.Path != bound.Path || d.Serial != "" || d.WWN != "" {
+				continue
+			}
+		case bound.Serial != "" && d.Serial != bound.Serial, bound.WWN != "" && d.WWN != bound.WWN:
+			continue
+		}
+		if d.Size != bound.Size {
+			return d, fmt.Errorf("finding the disk %s: %s has %d bytes, not %d", Describe(bound), d.Path, d.Size, bound.Size)
+		}
+		found = append(found, d)
+	}
+
+	switch {
+	case len(found) == 0:
+		there := make([]string, 0, len(disks))
+		for _, d := range disks {
+			there = append(there, d.Path+" "+Describe(d))
+		}
+		return action.Disk{}, fmt.Errorf("finding the disk %s: it is not there; there are: %s", Describe(bound),
+			strings.Join(there, "; "))
+
+	case len(found) > 1:
+		return action.Disk{}, fmt.Errorf("finding the disk %s: %s and %s both match", Describe(bound), found[0].Path,
+			found[1].Path)
+	case found[0].ReadOnly:
+		return action.Disk{}, fmt.Errorf("finding the disk %s: %s is read-only", Describe(bound), found[0].Path)
+	}
+
+	return found[0], nil
+}
+
+// Describe names a disk in a message by its identity.
+func Describe(d action.Disk) string {
+	var s []string
+	if d.Serial != "" {
+		s = append(s, "serial "+d.Serial)
+	}
+	if d.WWN != "" {
+		s = append(s, "WWN "+d.WWN)
+	}
+	if len(s) == 0 {
+		s = append(s, d.Path)
+	}
+	return strings.Join(append(s, fmt.Sprintf("%d bytes", d.Size)), ", ")
+}
+
+// Disks lists and opens the machine's disks.
+type Disks interface {
+	Disks(ctx context.Context) ([]action.Disk, error)
+	// Open opens one of Disks by its path, for reading and writing and exclusively.
+	Open(path string) (blockdev.Device, error)
+}

@@ -1,0 +1,152 @@
+// Package disktest makes disks in files and what is on them, for tests.
+package disktest
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"golang.org/x/sys/unix"
+)
+
+// Sparse creates a disk of size bytes that reads as zero.
+func Sparse(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "disk")
+	NewFile(t, file, size)
+	d := action.Disk{Path: "/dev/sda", Serial: "S1", Size: size}
+	return disk.FileDisks{{Disk: d, File: file}}, &d, file
+}
+
+// Put copies a file into another one at off, without its holes.
+func Put(t *testing.T, from, to string, off int64) {
+	t.Helper()
+	st, err := os.Stat(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	CopyData(t, from, 0, st.Size(), to, off)
+}
+
+// Cut copies n bytes at off of a file into a new file.
+func Cut(t *testing.T, from string, off, n int64) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "part")
+	NewFile(t, to, n)
+	CopyData(t, from, off, n, to, 0)
+	return to
+}
+
+// MapFile maps the contents of a file; later changes of the file are visible in the slice. Writes
+// to the slice change the file.
+func MapFile(t *testing.T, file string) []byte {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(b); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// NewFile creates a file of size zero bytes without allocating them.
+func NewFile(t *testing.T, file string, size int64) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// CopyData copies n bytes from offset off of the file from to offset at of the file to, without
+// holes.
+func CopyData(t *testing.T, from string, off, n int64, to string, at int64) {
+	t.Helper()
+	src, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst, err := os.OpenFile(to, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for next, end := off, off+n; next < end; {
+		data, err := src.Seek(next, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next, err = src.Seek(data, unix.SEEK_HOLE); err != nil {
+			t.Fatal(err)
+		}
+		next = min(next, end)
+		_, e1 := src.Seek(data, io.SeekStart)
+		_, e2 := dst.Seek(at+data-off, io.SeekStart)
+		_, e3 := io.CopyN(dst, src, next-data) // copy_file_range(2)
+		if err := errors.Join(e1, e2, e3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(src.Close(), dst.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OldData returns n bytes of old disk contents. The bytes cannot be written to.
+func OldData(n int) []byte { return everOldData()[:n:n] }
+
+var everOldData = sync.OnceValue(func() []byte {
+	b, err := unix.Mmap(-1, 0, 96*blockdev.MiB, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	for n := copy(b, "old data "); n < len(b); n += copy(b[n:], b[:n]) {
+	}
+	if err := unix.Mprotect(b, unix.PROT_READ); err != nil {
+		panic(err)
+	}
+	return b
+})
+
+// WriteAt writes b to a file at off.
+func WriteAt(t *testing.T, file string, off int64, b []byte) {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(b, off)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OldDisk creates a disk of size bytes in a file, filled with old data.
+func OldDisk(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(file, OldData(int(size)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := action.Disk{Path: "/dev/sda", Serial: "S1", Size: size}
+	return disk.FileDisks{{Disk: d, File: file}}, &d, file
+}

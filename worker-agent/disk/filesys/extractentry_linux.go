@@ -1,0 +1,169 @@
+package filesys
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"golang.org/x/sys/unix"
+)
+
+// xattrPrefix begins the PAX records that GNU tar and others keep extended
+// attributes in.
+const xattrPrefix = "SCHILY.xattr."
+
+// makeFolder makes base in parent, or takes the folder that is there.
+func makeFolder(parent int, base string) error {
+	err := unix.Mkdirat(parent, base, 0o700)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+
+	var st unix.Stat_t
+	if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return nil
+	}
+	if err := unix.Unlinkat(parent, base, 0); err != nil {
+		return fmt.Errorf("removing what is there: %w", err)
+	}
+	return unix.Mkdirat(parent, base, 0o700)
+}
+
+// make makes an entry that is neither a folder nor a hard link, with the contents
+// that follow its header.
+func (x *extraction) make(parent int, base string, h *tar.Header) error {
+	device := int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
+		return x.makeFile(parent, base, h)
+	case tar.TypeSymlink:
+		return unix.Symlinkat(h.Linkname, parent, base)
+	case tar.TypeFifo:
+		return unix.Mknodat(parent, base, unix.S_IFIFO|0o600, 0)
+	case tar.TypeChar:
+		return unix.Mknodat(parent, base, unix.S_IFCHR|0o600, device)
+	case tar.TypeBlock:
+		return unix.Mknodat(parent, base, unix.S_IFBLK|0o600, device)
+	}
+	return fmt.Errorf("unknown type %q of an entry", h.Typeflag)
+}
+
+func (x *extraction) makeFile(parent int, base string, h *tar.Header) (err error) {
+	fd, err := unix.Openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+
+	f := os.NewFile(uintptr(fd), base)
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+
+	if isSparse(h) {
+		// First: it says whether the file system can hold the file at all.
+		if err := f.Truncate(h.Size); err != nil {
+			return fmt.Errorf("making it %d bytes long: %w", h.Size, err)
+		}
+	}
+	return x.copyTo(f, isSparse(h))
+}
+
+// isSparse reports whether the archive keeps h without its holes. Other files get
+// no holes: a swap file must not have any.
+func isSparse(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for record := range h.PAXRecords {
+		if strings.HasPrefix(record, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// copyTo writes the contents of the entry to f; with sparse, no block of zeros.
+func (x *extraction) copyTo(f *os.File, sparse bool) error {
+	const block = 64 << 10
+	buf, zeros := make([]byte, block), make([]byte, block)
+
+	for off := int64(0); ; {
+		if err := context.Cause(x.ctx); err != nil {
+			return err
+		}
+
+		n, err := blockdev.Fill(x.in, buf)
+		if n > 0 && (!sparse || !bytes.Equal(buf[:n], zeros[:n])) {
+			if _, err := f.WriteAt(buf[:n], off); err != nil {
+				return fmt.Errorf("writing at byte %d: %w", off, err)
+			}
+		}
+		off += int64(n)
+		x.Bytes += int64(n)
+
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// setAttributes sets owner, extended attributes and mode, in this order: a change of
+// the owner takes setuid and capabilities away.
+func setAttributes(parent int, base string, h *tar.Header) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+
+	// FAT has no owners: asking for the present one is not an error.
+	if st.Uid != uint32(h.Uid) || st.Gid != uint32(h.Gid) {
+		if err := unix.Fchownat(parent, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("giving it to %d:%d: %w", h.Uid, h.Gid, err)
+		}
+	}
+
+	for record, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(record, xattrPrefix)
+		if !ok {
+			continue
+		}
+		// By the descriptor of its folder: the path does not lead elsewhere.
+		file := fmt.Sprintf("/proc/self/fd/%d/%s", parent, base)
+		if err := unix.Lsetxattr(file, name, []byte(value), 0); err != nil {
+			return fmt.Errorf("setting the extended attribute %s: %w", name, err)
+		}
+	}
+
+	if h.Typeflag == tar.TypeSymlink {
+		return nil // its mode means nothing
+	}
+	mode := uint32(h.Mode) & 0o7777
+	if err := unix.Fchmodat(parent, base, mode, 0); err != nil {
+		return fmt.Errorf("setting mode %04o: %w", mode, err)
+	}
+	return nil
+}
+
+// setTime sets the time of the last change.
+func setTime(parent int, base string, h *tar.Header) error {
+	changed, err := unix.TimeToTimespec(h.ModTime)
+	if err != nil {
+		return err
+	}
+	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, changed}
+	return unix.UtimesNanoAt(parent, base, times, unix.AT_SYMLINK_NOFOLLOW)
+}

@@ -1,0 +1,114 @@
+package filesys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Enter lets programs run in root, and mounts the agent's /dev, /proc and /sys there. It returns
+// the path of root. leave undoes it; no program may run there any more.
+func Enter(root Tree) (dir string, leave func() error, err error) {
+	if dir, err = root.Path(); err != nil {
+		return "", nil, err
+	}
+	var mounts []string
+	leave = func() error {
+		var errs []error
+		for _, m := range slices.Backward(mounts) {
+			// Recursively, and whatever the commands have mounted there: it is the agent's, and holds no data of the disk.
+			if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				errs = append(errs, fmt.Errorf("unmounting %s: %w", m, err))
+			}
+		}
+		return errors.Join(errs...)
+	}
+
+	// A file system of an image is mounted without programs and devices otherwise.
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
+		return "", nil, fmt.Errorf("allowing programs: %w", err)
+	}
+	for _, name := range []string{"/dev", "/proc", "/sys"} {
+		target, err := folderIn(root, name)
+		if err == nil {
+			err = unix.Mount(name, target, "", unix.MS_BIND|unix.MS_REC, "")
+		}
+		if err == nil {
+			mounts = append(mounts, target)
+			// What is unmounted below it later must not be unmounted in the agent's own tree.
+			err = unix.Mount("", target, "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err != nil {
+			return "", nil, errors.Join(fmt.Errorf("mounting %s: %w", name, err), leave())
+		}
+	}
+	return dir, leave, nil
+}
+
+// folderIn returns the path at which a folder of root is, seen from the agent. It is made if it is
+// missing. A link in root does not lead out of it.
+func folderIn(root Tree, name string) (string, error) {
+	parent, err := File{Path: path.Join(name, "entry"), DirMode: 0o755}.parent(root, true)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = unix.Close(parent) }() // nothing is written through it
+	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", parent))
+}
+
+// RunInside implements Commander. Processes have a namespace of their own, in which the program is
+// the first: its end ends all others.
+func (h HostFilesystems) RunInside(ctx context.Context, root string, words, env []string, log func(string)) (int, error) {
+	file, err := lookInside(root, words[0], env)
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, file)
+	cmd.Args, cmd.Env, cmd.Dir = words, env, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Chroot: root, Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC,
+	}
+	return h.run(cmd, log)
+}
+
+// lookInside returns the path of a program of the system in root.
+func lookInside(root, program string, env []string) (string, error) {
+	system, err := openTree(root)
+	if err != nil {
+		return "", err
+	}
+	defer system.close()
+
+	candidates := []string{path.Join("/", program)}
+	if !strings.Contains(program, "/") {
+		candidates = nil
+		for _, v := range env {
+			if dirs, ok := strings.CutPrefix(v, "PATH="); ok {
+				for _, dir := range strings.Split(dirs, ":") {
+					candidates = append(candidates, path.Join("/", dir, program))
+				}
+			}
+		}
+	}
+	for _, file := range candidates {
+		fd, err := system.open(file, unix.O_PATH)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		_ = unix.Close(fd) // nothing was written through it
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("the installed system has no program %q", program)
+}

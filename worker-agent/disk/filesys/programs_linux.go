@@ -1,0 +1,147 @@
+package filesys
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+)
+
+// programDirs are the folders of the programs that the agent's system contains.
+var programDirs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"}
+
+// bootCodeDir is the folder of the boot code of SYSLINUX in the agent's system.
+const bootCodeDir = "/usr/lib/syslinux/mbr"
+
+// programs are the programs that the agent may run, with the kernel modules without which they do
+// not work.
+var programs = map[string][]string{
+	"mdadm": {"md_mod", "raid0", "raid1", "raid10"}, "lvm": {"dm_mod"},
+	"mke2fs": nil, "mkfs.xfs": nil, "mkfs.fat": nil, "mkswap": nil,
+	"extlinux": nil,
+}
+
+// findProgram returns the path of a program of the agent's system.
+func findProgram(program string) (string, error) {
+	if _, ok := programs[program]; !ok {
+		return "", fmt.Errorf("finding the program %q: it is not one that the agent runs", program)
+	}
+	for _, dir := range programDirs {
+		p := filepath.Join(dir, program)
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("finding the program %s: the agent's system does not have it: build it again with deploy/agentos/build.sh", program)
+}
+
+// Has implements Programs.
+func (h HostFilesystems) Has(program string) error {
+	_, err := findProgram(program)
+	return err
+}
+
+// BootCode implements Programs.
+func (h HostFilesystems) BootCode(table string) ([]byte, error) {
+	name, ok := map[string]string{"gpt": "gptmbr.bin", "mbr": "mbr.bin"}[table]
+	if !ok {
+		return nil, fmt.Errorf("finding boot code: there is none for a partition table %q", table)
+	}
+	return os.ReadFile(filepath.Join(bootCodeDir, name))
+}
+
+// Run implements Programs. No shell reads the arguments.
+func (h HostFilesystems) Run(ctx context.Context, program string, args []string, log func(string)) (int, error) {
+	file, err := findProgram(program)
+	if err != nil {
+		return 0, err
+	}
+	for _, module := range programs[program] {
+		if h.Load == nil {
+			break
+		}
+		if err := h.Load(module); err != nil {
+			return 0, fmt.Errorf("loading %s for %s: %w", module, program, err)
+		}
+	}
+
+	cmd := exec.CommandContext(ctx, file, args...)
+	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C", "HOME=/", "LVM_SYSTEM_DIR="}
+	cmd.Dir = "/"
+	return h.run(cmd, log)
+}
+
+// run runs a program and gives its output to log, line by line. exit is its exit code; an error
+// without one has exit 0.
+func (h HostFilesystems) run(cmd *exec.Cmd, log func(string)) (exit int, err error) {
+	if h.Children != nil {
+		h.Children.Lock()
+		defer h.Children.Unlock()
+	}
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("starting %s: %w", cmd.Path, err)
+	}
+	eachLine(out, log)
+
+	var failed *exec.ExitError
+	if err = cmd.Wait(); errors.As(err, &failed) && failed.ExitCode() > 0 {
+		return failed.ExitCode(), err
+	}
+	if err != nil {
+		return 0, fmt.Errorf("running %s: %w", cmd.Path, err)
+	}
+	return 0, nil
+}
+
+// eachLine reads r to its end. A line that is too long is given in parts.
+func eachLine(r io.Reader, log func(string)) {
+	lines := bufio.NewReaderSize(r, 4096)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if text := strings.TrimRight(string(line), "\r\n"); text != "" {
+			log(text)
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
+
+// Volume implements Programs.
+func (h HostFilesystems) Volume(name string) (Volume, bool) {
+	dirs := []string{filepath.Join(cmp.Or(h.Sys, "/sys"), "block", name)}
+	if names, err := filepath.Glob(filepath.Join(cmp.Or(h.Sys, "/sys"), "block/dm-*/dm/name")); err == nil {
+		for _, file := range names {
+			if blockdev.Attribute(file) == name {
+				dirs = append(dirs, filepath.Dir(filepath.Dir(file)))
+			}
+		}
+	}
+
+	for _, dir := range dirs {
+		sectors, err := strconv.ParseInt(blockdev.Attribute(dir, "size"), 10, 64)
+		if err != nil || sectors == 0 {
+			continue // an array that is stopped has no size
+		}
+		v := Volume{Partition: Partition{Path: "/dev/" + filepath.Base(dir), Size: sectors * 512}, Level: blockdev.Attribute(dir, "md/level")}
+		v.Members, _ = strconv.Atoi(blockdev.Attribute(dir, "md/raid_disks")) // 0 for a logical volume
+		return v, true
+	}
+	return Volume{}, false
+}

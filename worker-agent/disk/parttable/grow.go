@@ -1,0 +1,125 @@
+package parttable
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+)
+
+// Growth selects the partition that grows.
+type Growth struct {
+	Number  int   // 0: the last partition
+	Reserve int64 // bytes that stay free at the end of the disk
+}
+
+// lastOf returns the partition with that number or, for 0, the last one on the disk that is not the
+// seed.
+func lastOf(parts []Span, number int) (Span, error) {
+	var last Span
+	for _, p := range parts {
+		if number != 0 && p.Number != number || number == 0 && p.Name == SeedLabel {
+			continue
+		}
+		if p.Start >= last.Start {
+			last = p
+		}
+	}
+
+	if last.Number == 0 {
+		if number != 0 {
+			return last, fmt.Errorf("there is no partition %d", number)
+		}
+		return last, errors.New("the disk has no partitions")
+	}
+	return last, nil
+}
+
+// room returns the largest possible end of p, one of parts.
+func room(parts []Span, p Span, limit int64) (int64, error) {
+	seed := limit
+	for _, q := range parts {
+		if q.Number == p.Number || q.Start < p.Start {
+			continue
+		}
+		if q.Name != SeedLabel {
+			return 0, fmt.Errorf("partition %d %q lies behind partition %d: it cannot grow", q.Number, q.Name, p.Number)
+		}
+		seed = min(seed, q.Start)
+	}
+	return seed, nil
+}
+
+// GrowPartition enlarges a partition in memory, and returns it and its old size. changed means that the table on dev differs and
+// has to be written.
+func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span, changed bool, err error) {
+	p, err = lastOf(g.Spans(), want.Number)
+	if err != nil {
+		return 0, p, false, err
+	}
+
+	before := slices.Concat(g.header, g.entries)
+	g.Resize(dev.Size())
+	limit, err := room(g.Spans(), p, int64(g64(g.header, gptLastUsable)+1)*g.Sector-want.Reserve)
+	if err != nil {
+		return 0, p, false, err
+	}
+
+	e := g.Entry(p.Number - 1)
+	old = p.Size
+	if end := uint64(limit &^ (blockdev.MiB - 1) / g.Sector); end > e.last()+1 {
+		binary.LittleEndian.PutUint64(e[40:], end-1)
+		p.Size = int64(end-e.first()) * g.Sector
+	}
+	changed = !slices.Equal(before, slices.Concat(g.header, g.entries)) || CheckTables(dev, g) != nil
+	return old, p, changed, nil
+}
+
+// GrowMBR returns a partition of an MBR as it is after it has grown, its old size, and the first sector to write; nil if that
+// stays as it is. It does not change partitions inside an extended one.
+func GrowMBR(dev blockdev.Device, want Growth) (old int64, p Span, mbr []byte, err error) {
+	table, err := Read(dev, dev.Size(), dev.SectorSize())
+	if err != nil {
+		return 0, Span{}, nil, err
+	}
+	if table.Kind != "mbr" {
+		return 0, Span{}, nil, fmt.Errorf("unsupported partition table %s", table.Kind)
+	}
+
+	p, err = lastOf(table.Parts, want.Number)
+	if err != nil {
+		return 0, p, nil, err
+	}
+	if slices.Contains([]string{"0x05", "0x0f", "0x85"}, p.Kind) {
+		return 0, p, nil, fmt.Errorf("partition %d is an extended partition: the partitions in it cannot grow", p.Number)
+	}
+
+	sector := int64(dev.SectorSize())
+
+	// The number of sectors has 32 bits: the rest of a larger disk stays unused.
+	limit, err := room(table.Parts, p, min(dev.Size()-want.Reserve, p.Start+0xffffffff*sector))
+	if err != nil {
+		return 0, p, nil, err
+	}
+
+	old = p.Size
+	end := limit &^ (blockdev.MiB - 1)
+	if end <= p.Start+p.Size {
+		return old, p, nil, nil
+	}
+
+	p.Size = end - p.Start
+	mbr = blockdev.Aligned(int(sector))
+	if _, err := dev.ReadAt(mbr, 0); err != nil {
+		return 0, p, nil, err
+	}
+
+	e := mbr[446+16*(p.Number-1):]
+	binary.LittleEndian.PutUint32(e[12:], uint32(p.Size/sector))
+
+	// Heads and cylinders are not used any more: set them to their maximum.
+	copy(e[5:8], "\xfe\xff\xff")
+	return old, p, mbr, nil
+}
