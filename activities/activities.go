@@ -45,19 +45,27 @@ type Activities struct {
 	confirmed atomic.Int64
 }
 
-// Store is the part of the inventory that activities use, by purpose.
+// Store is the part of the inventory that activities use, by noun.
 type Store struct {
-	Machines    Machines
-	Catalogue   Catalogue
-	Grants      Grants
-	Windows     Windows
 	Agents      Agents
 	Assignments Assignments
-	Records     Records
+	BMCJobs     BMCJobs
+	Disks       Disks
+	Events      Events
+	Genesis     Genesis
+	Grants      Grants
+	HandOvers   HandOvers
+	Images      Images
+	Keys        Keys
+	Machines    Machines
+	Media       Media
 	Operations  Operations
-	Moving      Moving
-	Labs        Labs
+	Passwords   Passwords
+	Plans       Plans
 	Relays      Relays
+	Templates   Templates
+	Windows     Windows
+	Workflows   Workflows
 }
 
 // Systems reaches installed systems over the network.
@@ -163,27 +171,43 @@ func (s Site) URLOf(img inventory.Image) string {
 	return s.ImageURL() + "/" + img.Name
 }
 
-// Machines is what activities read about machines.
+// Machines is what activities use of machines.
 type Machines interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
+	Machines(ctx context.Context) ([]inventory.Machine, error)
 	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
-	BMCPassword(ctx context.Context, name string) (inventory.Secret, error)
-	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
-	DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error
 	Retire(ctx context.Context, o inventory.Owner, s inventory.Standing, keepAddress bool) error
 }
 
-// Catalogue is where templates and images come from.
-type Catalogue interface {
+// Passwords returns the password of a machine's BMC.
+type Passwords interface {
+	BMCPassword(ctx context.Context, name string) (inventory.Secret, error)
+}
+
+// Disks records which run wrote which disk.
+type Disks interface {
+	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
+	DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error
+}
+
+// Templates is where templates come from.
+type Templates interface {
 	Template(ctx context.Context, name string) (inventory.Template, error)
+}
+
+// Images is where images come from.
+type Images interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 	Images(ctx context.Context) ([]inventory.Image, error)
 }
 
+// Keys checks the keys of the inventory.
+type Keys interface {
+	KeyCheck(ctx context.Context) error
+}
+
 // Grants changes who owns a machine.
 type Grants interface {
-	KeyCheck(ctx context.Context) error
-	NewestEvent(ctx context.Context) (time.Time, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error)
 	EndGrant(ctx context.Context, o inventory.Owner) error
@@ -206,26 +230,45 @@ type Agents interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 }
 
-// Assignments holds what the agent's long poll returns.
-type Assignments interface {
+// Plans holds the plans of runs.
+type Plans interface {
 	PutPlan(ctx context.Context, p inventory.Plan) error
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	Resumable(ctx context.Context, run string) error
+}
+
+// Assignments holds what the agent's long poll returns.
+type Assignments interface {
 	Assign(ctx context.Context, a inventory.Assignment) error
 	StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error
 	Result(ctx context.Context, run string, k action.Key) (action.Result, error)
+}
+
+// Workflows holds the records of runs.
+type Workflows interface {
+	PutWorkflow(ctx context.Context, w inventory.Workflow) error
+	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
+	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	Successor(ctx context.Context, run string) (string, error)
+	Resumable(ctx context.Context, run string) error
+}
+
+// Events holds what has happened.
+type Events interface {
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
+	NewestEvent(ctx context.Context) (time.Time, error)
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
 }
 
-// Records is where a run records what happened.
-type Records interface {
-	PutWorkflow(ctx context.Context, w inventory.Workflow) error
-	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
-	Successor(ctx context.Context, run string) (string, error)
-	AppendEvents(ctx context.Context, events []inventory.Event) error
-	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
+// BMCJobs holds the tasks that BMCs carry out.
+type BMCJobs interface {
 	PutBMCJob(ctx context.Context, j inventory.BMCJob) error
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
+}
+
+// Media holds which virtual CD drives have an image.
+type Media interface {
 	PutMedia(ctx context.Context, m inventory.Media) error
 }
 
@@ -301,7 +344,7 @@ func fail(err error) error {
 // event appends an event with the current time.
 func (a *Activities) event(ctx context.Context, e inventory.Event) error {
 	e.At = a.Now()
-	return a.Records.AppendEvents(ctx, []inventory.Event{e})
+	return a.Events.AppendEvents(ctx, []inventory.Event{e})
 }
 
 // Record writes the record of a run with its input. It is a local activity and runs whenever
@@ -314,5 +357,5 @@ func (a *Activities) Record(ctx context.Context, w inventory.Workflow, input any
 	if a.TraceOf != nil {
 		w.Trace = a.TraceOf(ctx)
 	}
-	return a.Records.PutWorkflow(ctx, w)
+	return a.Workflows.PutWorkflow(ctx, w)
 }

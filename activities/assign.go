@@ -29,7 +29,7 @@ type AssignRequest struct {
 // Assign writes the assignment that the agent's long poll reads. Writing the same key again
 // keeps the first assignment. Secret references are resolved only here.
 func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
-	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if errors.Is(err, inventory.ErrNotFound) {
 		// After a reset the run has a new id and no plan under it. The relevant error is
 		// that it does not own the machine.
@@ -74,7 +74,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 	native, _ := action.Native(x.Image)
 	if q.Disk != nil && action.WritesWhole(native) {
 		// From the first assignment on, the disk may hold data of this run.
-		if err := a.Machines.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
+		if err := a.Disks.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err
 		}
 	}
@@ -272,7 +272,7 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 		}
 	}
 
-	pending, err := a.Assignments.PendingSignals(ctx, q.Owner)
+	pending, err := a.Events.PendingSignals(ctx, q.Owner)
 	if err != nil {
 		return found, false, err
 	}

@@ -17,8 +17,7 @@ import (
 
 // planned is a store that holds one machine and the plan of one run.
 type planned struct {
-	Machines
-	Assignments
+	unused
 	plan     inventory.Plan
 	lost     error // why there is no plan
 	assigned []inventory.Assignment
@@ -56,7 +55,7 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
 	a := &Activities{
-		Store:  Store{Machines: s, Assignments: s},
+		Store:  storeOf(s),
 		Site:   Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"},
 		Clocks: Clocks{Now: time.Now},
 	}
@@ -101,7 +100,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 	s.spared = []action.DiskID{{WWN: "0xAB"}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{Store: Store{Machines: s, Assignments: s}, Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
+	a := &Activities{Store: storeOf(s), Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
 	q := AssignRequest{
 		Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4},
 		Boot:  1,
@@ -121,7 +120,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 // not own the machine, and it asks an operator.
 func TestAssignOfAResetRunIsFenced(t *testing.T) {
 	c := &crowded{planned: planned{lost: inventory.ErrNotFound}}
-	a := &Activities{Store: Store{Machines: c, Assignments: c, Grants: c}, Clocks: Clocks{Now: time.Now}}
+	a := &Activities{Store: storeOf(c), Clocks: Clocks{Now: time.Now}}
 	for run, want := range map[string]string{"r2": TypeFenced, "r1": TypeNotFound} {
 		owner := inventory.Owner{Machine: "m1", Run: run, Epoch: 1}
 		var app *temporal.ApplicationError

@@ -48,7 +48,7 @@ func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		return Bound{}, fmt.Errorf("agent of %q: %w", q.Owner.Machine, err)
 	}
 
-	written, err := a.Machines.DisksWritten(ctx, m.Name)
+	written, err := a.Disks.DisksWritten(ctx, m.Name)
 	if err != nil {
 		return Bound{}, err
 	}

@@ -71,7 +71,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 		job.Tasks[i].State = inventory.StateSuccess
 	}
 
-	earlier, err := a.Records.BMCJob(ctx, m.Name, job.Name)
+	earlier, err := a.BMCJobs.BMCJob(ctx, m.Name, job.Name)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
 	}
@@ -87,7 +87,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 	for i := from; i < len(job.Tasks); i++ {
 		t := &job.Tasks[i]
 		t.State = inventory.StateRunning
-		if err := a.Records.PutBMCJob(ctx, job); err != nil {
+		if err := a.BMCJobs.PutBMCJob(ctx, job); err != nil {
 			return err
 		}
 		begun := a.Now()
@@ -102,7 +102,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 			t.State, t.Message = inventory.StateFailed, err.Error()
 			job.State, job.Message, job.Ended = inventory.StateFailed, err.Error(), a.Now()
 			// The cause is more important than the failure to record it.
-			if e := a.Records.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
+			if e := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
 				a.Log.With(o.LogKeys(0)...).Error("recording a BMC job", "job", job.Name, "error", e)
 			}
 			return failedTask{fmt.Errorf("bmc of %q: %w", m.Name, err)}
@@ -126,7 +126,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 // moved on.
 func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
-		err := a.Records.PutBMCJob(context.WithoutCancel(ctx), job)
+		err := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job)
 		if a.Troubles != nil { // no record can report this until it succeeds
 			a.Troubles.note(job.Run, "record of BMC job "+job.Name, fail(err))
 		}
@@ -180,7 +180,7 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, l taskList, 
 	if t.RotatePassword {
 		return "", a.Rotation.Rotate(ctx, m, l.owner, l.fence)
 	}
-	password, err := a.Machines.BMCPassword(ctx, m.Name)
+	password, err := a.Passwords.BMCPassword(ctx, m.Name)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", describe(t), err)
 	}
@@ -202,7 +202,7 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, l taskList, 
 }
 
 func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, error) {
-	password, err := a.Machines.BMCPassword(ctx, m.Name)
+	password, err := a.Passwords.BMCPassword(ctx, m.Name)
 	if err != nil {
 		return "", err
 	}

@@ -78,7 +78,7 @@ func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest
 			Leaving: action.Leaves(x.Image),
 		})
 	}
-	return out, a.Assignments.PutPlan(ctx, plan)
+	return out, a.Plans.PutPlan(ctx, plan)
 }
 
 // wipeAction returns a wipe action as workflows add it to a plan.
@@ -153,7 +153,7 @@ func (a *Activities) missing(ctx context.Context, o inventory.Owner) ([]string, 
 		return nil, err
 	}
 
-	written, err := a.Machines.DisksWritten(ctx, o.Machine)
+	written, err := a.Disks.DisksWritten(ctx, o.Machine)
 	if err != nil {
 		return nil, err
 	}

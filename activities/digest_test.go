@@ -13,9 +13,7 @@ import (
 
 // shelf is a store with two images, of which one was declared.
 type shelf struct {
-	Machines
-	Catalogue
-	Assignments
+	unused
 	template string
 	image    string // the machine's
 	images   []inventory.Image
@@ -66,7 +64,7 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: write\n    image: image2disk\n    timeout: 60\n    environment:\n      DEST_DISK: /dev/sda\n"
 	plan := func(template, image string, require bool) (Planned, *inventory.Plan, error) {
 		s := &shelf{template: template, image: image}
-		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			RequireDigest: require, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
 		}}
 		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
@@ -127,7 +125,7 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 			{Name: "kernel", File: "kernel", SHA256: seenDigest, Use: "installer"},
 			{Name: "a.qcow2", File: "a.zst", SHA256: madeDigest, Format: "zst"},
 		}}
-		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
 		}}
 		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
@@ -162,7 +160,7 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 func TestTaskOfAnotherWorkerIsRefused(t *testing.T) {
 	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- {name: one, worker: '{{.device_1}}', actions: [{name: a, image: noop}]}\n" +
 		"- {name: two, worker: '{{.other}}', actions: [{name: a, image: noop}]}\n"}
-	a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+	a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 		ImageURL: func() string { return "http://192.0.2.1/images" },
 	}}
 	_, err := a.Plan(t.Context(), PlanRequest{

@@ -15,9 +15,7 @@ import (
 
 // quietSite is a site with one run and without undelivered events.
 type quietSite struct {
-	Grants
-	Agents
-	Assignments
+	unused
 	owner inventory.Owner
 }
 
@@ -46,7 +44,7 @@ func TestSilenceNeedsAListener(t *testing.T) {
 				go func() { done <- c.Run(ctx, func(context.Context, clock.Step) {}) }()
 				q := &quietSite{owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}}
 				a := &Activities{
-					Store: Store{Grants: q, Agents: q, Assignments: q},
+					Store: storeOf(q),
 					Clocks: Clocks{
 						Clock: c,
 						Heard: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true },

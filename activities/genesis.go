@@ -10,12 +10,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Labs stores lab files and the facts that operations have found.
-type Labs interface {
+// Genesis stores lab files and the facts that operations have found.
+type Genesis interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
 	MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error)
 	PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error
-	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	PutFact(ctx context.Context, operation, name string, value inventory.Secret) error
 	Fact(ctx context.Context, operation, name string) (inventory.Secret, error)
 }
@@ -68,7 +67,7 @@ type LabTable struct {
 }
 
 func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, inventory.GenesisBundle, error) {
-	b, err := a.Labs.Genesis(ctx, name)
+	b, err := a.Genesis.Genesis(ctx, name)
 	if err != nil {
 		return genesis.Lab{}, b, err
 	}

@@ -22,7 +22,7 @@ import (
 
 // labShelf holds the example lab, and facts.
 type labShelf struct {
-	Labs
+	unused
 	bundle inventory.GenesisBundle
 	facts  map[string]string
 }
@@ -90,7 +90,7 @@ func typeOf(t *testing.T, err error) string {
 func TestRelay(t *testing.T) {
 	r := &relayRouter{servers: []string{"192.168.1.10"}}
 	a := &Activities{
-		Store:   Store{Labs: newLabShelf(t)},
+		Store:   Store{Genesis: newLabShelf(t)},
 		Systems: Systems{Routers: r},
 		Log:     slog.New(slog.DiscardHandler),
 		Clocks:  Clocks{ProbeEvery: time.Microsecond},
@@ -161,7 +161,7 @@ func TestS25PreflightRepeatsNoSignature(t *testing.T) {
 	lab.Images = []genesis.Image{{Name: "vyos", URL: "https://canary:canary@example.org/vyos.zst?X-Signature=canary#canary", SHA256: "aa"}}
 	var asked string
 	a := &Activities{
-		Store: Store{Catalogue: noImages{}},
+		Store: Store{Images: noImages{}},
 		Site:  Site{ProbeImage: func(_ context.Context, address string) error { asked = address; return inventory.ErrUnreachable }},
 	}
 	var ps inventory.Problems
@@ -172,7 +172,7 @@ func TestS25PreflightRepeatsNoSignature(t *testing.T) {
 	require.NotContains(t, lab.Locate(ps).Err().Error(), "canary")
 }
 
-type noImages struct{ Catalogue }
+type noImages struct{ unused }
 
 func (noImages) Images(context.Context) ([]inventory.Image, error) { return nil, nil }
 
@@ -210,7 +210,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Activities{
-				Store:   Store{Machines: anyDisks(c.written), Records: given{kind: c.given}},
+				Store:   Store{Disks: anyDisks(c.written), Events: given{kind: c.given}},
 				Systems: Systems{Presence: taken{c.taken, c.mac}},
 			}
 			var ps inventory.Problems
@@ -227,7 +227,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 
 // given has seen one event of each machine.
 type given struct {
-	Records
+	unused
 	kind string
 }
 
@@ -245,11 +245,11 @@ func (x taken) Answers(_ context.Context, a netip.Addr) (bool, string, error) {
 }
 
 type someDisks struct {
-	Machines
+	unused
 	written bool
 }
 
-func anyDisks(written bool) Machines { return someDisks{written: written} }
+func anyDisks(written bool) Disks { return someDisks{written: written} }
 
 func (d someDisks) DisksWritten(context.Context, string) (map[string]string, error) {
 	if d.written {
@@ -284,7 +284,8 @@ func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 	run := func(machine, state string, input []byte) inventory.Workflow {
 		return inventory.Workflow{Run: "r-" + machine, Type: inventory.TypeProvision, Machine: machine, State: state, Input: input}
 	}
-	a := &Activities{Store: Store{Labs: newLabShelf(t), Operations: logbook{&records{
+	a := &Activities{Store: storeOf(logbook{&records{
+		genesisOf: newLabShelf(t),
 		operations: []inventory.Operation{{Run: "first", Steps: []inventory.OperationStep{
 			{
 				Name:  "router",
@@ -298,12 +299,13 @@ func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 			run("ms-02-a", inventory.StateSuccess, other), // an operator has done it
 			run("ms-02-b", inventory.StateFailed, other),
 		},
-	}}}}
+	}})}
 	table, err := a.ReadLab(t.Context(), LabRequest{Name: "home", Run: "second", Resume: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{"vp6630"}, table.Installed)
 	require.Equal(t, []string{"um760", "ms-02-a"}, table.Ours)
-	a.Operations = logbook{&records{}}
+	a.Operations = &records{}
+	a.Workflows = &records{}
 	table, err = a.ReadLab(t.Context(), LabRequest{Name: "home", Run: "first"})
 	require.NoError(t, err)
 	require.Empty(t, table.Ours)

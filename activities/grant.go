@@ -36,7 +36,7 @@ type ArmRequest struct {
 // Arm takes the machine's grant for the run and fences every earlier owner. It opens no
 // window; see Power.
 func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
-	if err := a.Grants.KeyCheck(ctx); err != nil {
+	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
 	}
 
@@ -52,7 +52,7 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
 	}
 
-	newest, err := a.Grants.NewestEvent(ctx)
+	newest, err := a.Events.NewestEvent(ctx)
 	if err != nil {
 		return inventory.Owner{}, err
 	}
@@ -81,7 +81,7 @@ func (a *Activities) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 		return nil
 	}
 	const remedy = "give a new order for the machine"
-	later, err := a.Records.Successor(ctx, q.ResetOf)
+	later, err := a.Workflows.Successor(ctx, q.ResetOf)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
 		return fmt.Errorf("run %q was reset from outside, and its record is deleted: %s: %w", q.ResetOf, remedy, inventory.ErrConflict)
@@ -100,7 +100,7 @@ func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
 		return nil
 	}
 
-	plan, err := a.Assignments.Plan(ctx, q.Run)
+	plan, err := a.Plans.Plan(ctx, q.Run)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
 		return fmt.Errorf("the plan of run %q is not stored: the run was reset from outside, or another run has written "+

@@ -60,7 +60,7 @@ func TestSessionsWithAClusterAreEnded(t *testing.T) {
 		s := &sessions{}
 		log := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		return &Activities{
-			Store:   Store{Labs: newLabShelf(t)},
+			Store:   Store{Genesis: newLabShelf(t)},
 			Systems: Systems{Clusters: s},
 			Log:     log,
 			Clocks:  Clocks{ProbeEvery: time.Microsecond},

@@ -29,7 +29,7 @@ func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 		return OwnRun{}, err
 	}
 
-	gone, err := a.Labs.Fact(ctx, q.Parent, factTakenBack+q.Machine)
+	gone, err := a.Genesis.Fact(ctx, q.Parent, factTakenBack+q.Machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return OwnRun{}, err
 	}
@@ -60,7 +60,7 @@ func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 
 // installations returns the machine's runs that install, newest first.
 func (a *Activities) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
-	list, err := a.Operations.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
+	list, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 		}
 	}
 
-	w, err := a.Operations.LatestWorkflow(ctx, q.Machine)
+	w, err := a.Workflows.LatestWorkflow(ctx, q.Machine)
 	if errors.Is(err, inventory.ErrNotFound) || err == nil && inventory.Final(w.State) {
 		return OwnRun{}, nil
 	}
@@ -131,7 +131,7 @@ func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
 	if mine, err := startedBy(last, q.Parent); err != nil || !mine {
 		return err
 	}
-	return a.Labs.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
+	return a.Genesis.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
 }
 
 // startedBy reports whether the operation with this workflow id started the run.

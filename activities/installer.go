@@ -107,7 +107,7 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 
 // served returns the digest of an image, or an error if this server has no copy of it.
 func (a *Activities) served(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
-	img, err := a.Catalogue.Image(ctx, name)
+	img, err := a.Images.Image(ctx, name)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
 		problems.Add("installer", fmt.Sprintf("add it with: ingot image add %s FILE (or URL)", name),
@@ -232,7 +232,7 @@ func (a *Activities) TalosInstalled(ctx context.Context, o inventory.Owner) (str
 }
 
 func (a *Activities) waitForProof(ctx context.Context, o inventory.Owner) (string, error) {
-	plan, err := a.Assignments.Plan(ctx, o.Run)
+	plan, err := a.Plans.Plan(ctx, o.Run)
 	if err != nil {
 		return "", fmt.Errorf("plan of run %q: %w", o.Run, err)
 	}

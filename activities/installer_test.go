@@ -16,10 +16,7 @@ import (
 
 // yard is a machine that an installer installs.
 type yard struct {
-	Machines
-	Catalogue
-	Assignments
-	Grants
+	unused
 	machine  inventory.Machine
 	user     string
 	template string
@@ -90,7 +87,7 @@ func newYard() (*Activities, *yard) {
 		images: []inventory.Image{{Name: "vmlinuz", File: "vmlinuz", SHA256: "aa"}, {Name: "initrd", File: "initrd", SHA256: "bb"}},
 	}
 	a := &Activities{
-		Store:  Store{Machines: y, Catalogue: y, Assignments: y, Grants: y},
+		Store:  storeOf(y),
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),
 		Site: Site{
@@ -211,7 +208,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	y.grant.Boot = 0
 	require.Error(t, a.asPlanned(t.Context(), boot), "an earlier boot's was")
 
-	a.Records = ended{}
+	a.Workflows = ended{a.Workflows}
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"})
 	require.Equal(t, TypeConflict, typeOf(t, err))
 
@@ -224,7 +221,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 }
 
 // ended reports every run as failed.
-type ended struct{ Records }
+type ended struct{ workflows }
 
 func (ended) Workflow(_ context.Context, run string) (inventory.Workflow, error) {
 	return inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateFailed}, nil

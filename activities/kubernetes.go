@@ -20,7 +20,7 @@ type Kubernetes interface {
 
 // kubeconfig returns the kubeconfig that TalosBootstrap stored.
 func (a *Activities) kubeconfig(ctx context.Context, q LabRequest) (inventory.Secret, error) {
-	k, err := a.Labs.Fact(ctx, q.operation(), factKubeconfig)
+	k, err := a.Genesis.Fact(ctx, q.operation(), factKubeconfig)
 	if err != nil {
 		return k, fmt.Errorf("the platform's kubeconfig: %w", err)
 	}

@@ -27,12 +27,11 @@ type Mover interface {
 	WithdrawHandOver(ctx context.Context, id string) error
 }
 
-// Moving is what the store keeps about a migration.
-type Moving interface {
+// HandOvers is what the store keeps about a migration.
+type HandOvers interface {
 	CloseIntake(ctx context.Context, why string) error
 	OpenIntake(ctx context.Context) error
 	RequestHandOver(ctx context.Context, h inventory.HandOver) error
-	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
 }
 
 // typeNoPeers is the error of a server that cannot move.
@@ -137,11 +136,11 @@ func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, err
 
 // CloseIntake makes the server refuse new runs.
 func (a *Activities) CloseIntake(ctx context.Context, q MigrateRequest) error {
-	return a.Moving.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target))
+	return a.HandOvers.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target))
 }
 
 // OpenIntake makes the server accept new runs again.
-func (a *Activities) OpenIntake(ctx context.Context) error { return a.Moving.OpenIntake(ctx) }
+func (a *Activities) OpenIntake(ctx context.Context) error { return a.HandOvers.OpenIntake(ctx) }
 
 // maxNamed is how many runs an error names.
 const maxNamed = 10
@@ -172,7 +171,7 @@ func (a *Activities) OpenRuns(ctx context.Context) ([]string, error) {
 }
 
 func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
-	ws, err := a.Moving.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: 1000})
+	ws, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: 1000})
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +191,7 @@ func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
 
 // RequestHandOver stores the request to move this site; the server process carries it out.
 func (a *Activities) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
-	return a.Moving.RequestHandOver(ctx, h)
+	return a.HandOvers.RequestHandOver(ctx, h)
 }
 
 // WithdrawHandOver withdraws the request if the hand-over has not begun.
@@ -242,7 +241,7 @@ func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, 
 // booted, and which BMCs answer. It returns what the operator should check.
 func (a *Activities) VerifyMoved(ctx context.Context) ([]string, error) {
 	defer heartbeat(ctx)()
-	if err := a.Grants.KeyCheck(ctx); err != nil {
+	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.Site.bootable(); err != nil && !errors.Is(err, errOff) {

@@ -75,7 +75,7 @@ func TestDeployTarget(t *testing.T) {
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: c.answers}
 			a := &Activities{
-				Store:   Store{Labs: shelf, Operations: &records{}},
+				Store:   storeOf(&records{genesisOf: shelf}),
 				Systems: Systems{Kubernetes: p},
 				Move:    Move{Mover: p, Peers: p},
 				Log:     slog.New(slog.DiscardHandler),
@@ -94,7 +94,7 @@ func TestDeployTarget(t *testing.T) {
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: func(int) error { return unreachable }}
 			a := &Activities{
-				Store:   Store{Labs: shelf, Operations: &records{}},
+				Store:   storeOf(&records{genesisOf: shelf}),
 				Systems: Systems{Kubernetes: p},
 				Move:    Move{Mover: p, Peers: p},
 				Log:     slog.New(slog.DiscardHandler),
@@ -134,7 +134,7 @@ func TestRemoveTarget(t *testing.T) {
 				last = []inventory.Operation{{ID: "migrate/platform", Run: "r1", State: c.state}}
 			}
 			a := &Activities{
-				Store:   Store{Labs: shelf, Operations: &records{operations: last}},
+				Store:   storeOf(&records{operations: last, genesisOf: shelf}),
 				Systems: Systems{Kubernetes: p},
 				Move:    Move{Mover: p, Peers: p},
 				Log:     slog.New(slog.DiscardHandler),

@@ -19,14 +19,14 @@ import (
 func (a *Activities) findMisfit(
 	ctx context.Context, q BindRequest, d action.Disk, f action.Facts,
 ) (reason string, canConfirm bool, err error) {
-	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if err != nil {
 		return "", false, fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
 	}
 	if !slices.ContainsFunc(plan.Actions, writesImage) {
 		return "", false, nil
 	}
-	images, err := a.Catalogue.Images(ctx)
+	images, err := a.Images.Images(ctx)
 	if err != nil {
 		return "", false, err
 	}

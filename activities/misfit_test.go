@@ -14,7 +14,7 @@ import (
 
 // oneImage is a catalogue of one image.
 type oneImage struct {
-	Catalogue
+	unused
 	image inventory.Image
 }
 
@@ -70,8 +70,10 @@ func TestBindComparesTheImage(t *testing.T) {
 			if c.then != "" {
 				m.plan.Actions[1].Image = c.then
 			}
+			store := storeOf(m)
+			store.Images = oneImage{image: c.image}
 			a := &Activities{
-				Store:  Store{Machines: m, Agents: m, Grants: m, Records: m, Assignments: m, Catalogue: oneImage{image: c.image}},
+				Store:  store,
 				Clocks: Clocks{Now: time.Now},
 			}
 			q := BindRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}, From: c.from}

@@ -16,9 +16,7 @@ import (
 type Operations interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
-	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
-	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
-	Machines(ctx context.Context) ([]inventory.Machine, error)
+	Operation(ctx context.Context, run string) (inventory.Operation, error)
 }
 
 // RecordOperation writes the record of an operation with its input. Like Record, it is a
@@ -57,7 +55,7 @@ type Outcome struct {
 }
 
 func (a *Activities) runOutcome(ctx context.Context, run string) (Outcome, error) {
-	w, err := a.Records.Workflow(ctx, run)
+	w, err := a.Workflows.Workflow(ctx, run)
 	return Outcome{
 		Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message,
 		Asks: !inventory.Final(w.State) && w.AwaitsPerson(),
@@ -65,7 +63,7 @@ func (a *Activities) runOutcome(ctx context.Context, run string) (Outcome, error
 }
 
 func (a *Activities) operationOutcome(ctx context.Context, run string) (Outcome, error) {
-	o, err := a.Labs.Operation(ctx, run)
+	o, err := a.Operations.Operation(ctx, run)
 	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}, err
 }
 

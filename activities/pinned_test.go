@@ -79,7 +79,7 @@ func TestPlanCountsHandlers(t *testing.T) {
 		"    on-failure: [writefile, DEST_PATH=/url, \"CONTENTS={{ .images_url }}/declared {{ .nonce }}\"]\n    on-timeout: [echo, late]\n"}
 	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
 	a := &Activities{
-		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
+		Store:  storeOf(s),
 		Clocks: Clocks{Now: time.Now},
 		Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
 	}
@@ -112,7 +112,7 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
 	gone := false
 	a := &Activities{
-		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
+		Store:  storeOf(s),
 		Clocks: Clocks{Now: time.Now},
 		Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, ImageStored: func(
 			_ context.Context, i inventory.PlannedImage,
@@ -143,7 +143,7 @@ func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 		{Name: "cd", File: sumA, SHA256: sumA, Format: "raw", Use: inventory.UseInstaller, Contents: "an ISO 9660 image"},
 	}
 	a := &Activities{
-		Store:  Store{Machines: s, Catalogue: s, Assignments: s},
+		Store:  storeOf(s),
 		Clocks: Clocks{Now: time.Now},
 		Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
 	}

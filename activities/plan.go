@@ -141,7 +141,7 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if err := a.warnOfWaiting(ctx, m, plan, &out); err != nil {
 		return Planned{}, err
 	}
-	if err := a.Assignments.PutPlan(ctx, plan); err != nil {
+	if err := a.Plans.PutPlan(ctx, plan); err != nil {
 		return out, err
 	}
 
@@ -180,7 +180,7 @@ type ImagesRequest struct {
 // ChangedImage returns why a file in place (inventory.InPlace) that an action needs cannot be served as it was
 // planned, or "". Such a file belongs to another program, which can put it back.
 func (a *Activities) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
-	plan, err := a.Assignments.Plan(ctx, q.Run)
+	plan, err := a.Plans.Plan(ctx, q.Run)
 	if err != nil {
 		return "", fmt.Errorf("plan of run %q: %w", q.Run, err)
 	}
@@ -222,7 +222,7 @@ func addressed(m inventory.Machine) error {
 
 // template returns the named template: the stored one, or a built-in one.
 func (a *Activities) template(ctx context.Context, name string) (inventory.Template, error) {
-	t, err := a.Catalogue.Template(ctx, name)
+	t, err := a.Templates.Template(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
 		builtins := template.Builtins()
 		if n := slices.IndexFunc(builtins, func(b inventory.Template) bool { return b.Name == name }); n >= 0 {
@@ -248,14 +248,14 @@ func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Mach
 	}
 
 	if out.Image != "" {
-		img, err := a.Catalogue.Image(ctx, out.Image)
+		img, err := a.Images.Image(ctx, out.Image)
 		if err != nil {
 			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows those that exist)", out.Image, err)
 		}
 		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
 	}
 
-	images, err := a.Catalogue.Images(ctx)
+	images, err := a.Images.Images(ctx)
 	if err != nil {
 		return inventory.Plan{}, err
 	}
@@ -362,7 +362,7 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 
 // resume takes over the plan of an earlier run of the same machine.
 func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (inventory.Plan, error) {
-	w, err := a.Records.Workflow(ctx, q.Resume)
+	w, err := a.Workflows.Workflow(ctx, q.Resume)
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("run %q: %w", q.Resume, err)
 	}
@@ -375,11 +375,11 @@ func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (i
 		return inventory.Plan{}, fmt.Errorf("run %q has not ended: %w", q.Resume, inventory.ErrConflict)
 	}
 
-	if err := a.Assignments.Resumable(ctx, q.Resume); err != nil {
+	if err := a.Workflows.Resumable(ctx, q.Resume); err != nil {
 		return inventory.Plan{}, err
 	}
 
-	plan, err := a.Assignments.Plan(ctx, q.Resume)
+	plan, err := a.Plans.Plan(ctx, q.Resume)
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("plan of run %q: %w", q.Resume, err)
 	}

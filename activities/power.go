@@ -89,7 +89,7 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
 		return err
 	}
-	plan, err := a.Assignments.Plan(ctx, q.Owner.Run)
+	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if err != nil || plan.Installer == nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q Power
 			return nil, fmt.Errorf("booting %q by virtual media: %w", m.Name, err)
 		}
 		medium := inventory.Media{Machine: m.Name, Run: q.Owner.Run, URL: url, BMC: m.BMC.KeyAddress()}
-		if err := a.Records.PutMedia(ctx, medium); err != nil {
+		if err := a.Media.PutMedia(ctx, medium); err != nil {
 			return nil, err
 		}
 		boot.BootDevice.Device = "cdrom"
@@ -263,7 +263,7 @@ func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q Powe
 func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
 ) (how []string, err error) {
 	if q.ResetBMC {
-		password, err := a.Machines.BMCPassword(ctx, m.Name)
+		password, err := a.Passwords.BMCPassword(ctx, m.Name)
 		if err != nil {
 			return nil, err
 		}

@@ -73,7 +73,7 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 			locked: locked,
 		}
 		return l, &Activities{
-			Store:  Store{Machines: l, Grants: l, Windows: l, Records: l},
+			Store:  storeOf(l),
 			BMC:    l,
 			Clocks: Clocks{Now: time.Now},
 			Log:    slog.New(slog.DiscardHandler),
@@ -153,7 +153,7 @@ func TestErrorOfATaskNamesItOnce(t *testing.T) {
 		},
 	}
 	a := &Activities{
-		Store:  Store{Machines: l, Grants: l, Windows: l, Records: l},
+		Store:  storeOf(l),
 		BMC:    deadBMC{l},
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),

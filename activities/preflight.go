@@ -34,7 +34,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 		return err
 	}
 
-	if err := a.Grants.KeyCheck(ctx); err != nil {
+	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return err
 	}
 
@@ -49,7 +49,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 
 	given := lab.Inventory(b.Replace)
 	given.Run, given.SHA256, given.Resume = q.Run, b.SHA256, q.Resume
-	merged, err := a.Labs.MergeLabMachines(ctx, given)
+	merged, err := a.Genesis.MergeLabMachines(ctx, given)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 
 	if len(ps) == 0 {
 		// Names, MACs, addresses and BMCs of other machines: the store compares them.
-		err := a.Labs.PutLabMachines(ctx, given, "genesis "+q.Name)
+		err := a.Genesis.PutLabMachines(ctx, given, "genesis "+q.Name)
 		if !errors.As(err, &ps) {
 			return err
 		}
@@ -79,7 +79,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 }
 
 func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
-	images, err := a.Catalogue.Images(ctx)
+	images, err := a.Images.Images(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 	var all []wanted
 	begun := false // a cluster's address is in use once a node was installed for it
 	for n, m := range lab.Machines {
-		written, err := a.Machines.DisksWritten(ctx, m.Name)
+		written, err := a.Disks.DisksWritten(ctx, m.Name)
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 			return err
 		}
@@ -201,7 +201,7 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 // host at that address then passes for the machine: this check finds mistakes, not
 // attackers.
 func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, error) {
-	list, err := a.Records.Events(ctx, inventory.EventFilter{Machine: machine})
+	list, err := a.Events.Events(ctx, inventory.EventFilter{Machine: machine})
 	return slices.ContainsFunc(list, func(e inventory.Event) bool {
 		return slices.Contains([]string{
 			inventory.EventDHCP, inventory.EventRebooted, inventory.EventDisk,
@@ -239,7 +239,7 @@ func (a *Activities) checkBMC(ctx context.Context, m inventory.Machine) error {
 	password := m.BMC.Password
 	if password.IsZero() && m.BMC.HasPassword {
 		var err error
-		if password, err = a.Machines.BMCPassword(ctx, m.Name); err != nil {
+		if password, err = a.Passwords.BMCPassword(ctx, m.Name); err != nil {
 			return err
 		}
 	}

@@ -52,8 +52,8 @@ func TestPreflightKeepsWhatTheFileDoesNotName(t *testing.T) {
 			SystemLink: inventory.SystemLink{Name: "e", DHCP4: true}, MAC: "02:00:00:00:00:01",
 		}}},
 	}
-	require.NoError(t, store.PutMachines(t.Context(), []inventory.Machine{stored}, false, "test"))
-	_, err = store.PutGenesis(t.Context(), inventory.GenesisBundle{Name: "small", File: "lab.yaml", Files: map[string]inventory.Secret{
+	require.NoError(t, store.Machines.PutMachines(t.Context(), []inventory.Machine{stored}, false, "test"))
+	_, err = store.Genesis.PutGenesis(t.Context(), inventory.GenesisBundle{Name: "small", File: "lab.yaml", Files: map[string]inventory.Secret{
 		"lab.yaml": inventory.NewSecret(smallLab), "password": inventory.NewSecret("secret\n"),
 		"user-data": inventory.NewSecret("#!/bin/sh\n"),
 	}}, "test")
@@ -62,16 +62,18 @@ func TestPreflightKeepsWhatTheFileDoesNotName(t *testing.T) {
 	bmc := &askedBMC{}
 	a := &Activities{
 		Store: Store{
-			Labs: store, Machines: store, Grants: store, Records: store, Catalogue: store, Operations: store,
+			Disks: store.Disks, Events: store.Events, Genesis: store.Genesis, Images: store.Images, Keys: store.Keys,
+			Machines: store.Machines, Operations: store.Operations, Passwords: store.BMCPasswords, Templates: store.Templates,
+			Workflows: store.Workflows,
 		},
 		Systems: Systems{Presence: taken{"10.0.0.99", ""}}, BMC: bmc, Clocks: Clocks{Now: time.Now},
 		Site: Site{ImageURL: func() string { return "" }},
 	}
-	before, err := store.Machine(t.Context(), "n1")
+	before, err := store.Machines.Machine(t.Context(), "n1")
 	require.NoError(t, err)
 	same := func() {
 		t.Helper()
-		now, err := store.Machine(t.Context(), "n1")
+		now, err := store.Machines.Machine(t.Context(), "n1")
 		require.NoError(t, err)
 		now.Updated = before.Updated
 		require.Equal(t, before, now)
@@ -83,8 +85,8 @@ func TestPreflightKeepsWhatTheFileDoesNotName(t *testing.T) {
 	b := *before.BMC
 	b.Host, b.Password = "10.0.9.2", inventory.NewSecret("other")
 	changed.BMC, changed.Labels = &b, map[string]string{"rack": "a1"}
-	require.NoError(t, store.PutMachines(t.Context(), []inventory.Machine{changed}, true, "operator"))
-	before, err = store.Machine(t.Context(), "n1")
+	require.NoError(t, store.Machines.PutMachines(t.Context(), []inventory.Machine{changed}, true, "operator"))
+	before, err = store.Machines.Machine(t.Context(), "n1")
 	require.NoError(t, err)
 	require.NoError(t, a.Preflight(t.Context(), LabRequest{Name: "small", Run: "r1"}), "the activity runs twice")
 	same()

@@ -53,7 +53,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 		return err
 	}
 
-	done, err := a.Labs.Fact(ctx, q.operation(), factBootstrapped)
+	done, err := a.Genesis.Fact(ctx, q.operation(), factBootstrapped)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
 	}
@@ -68,7 +68,7 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		if err := a.Labs.PutFact(ctx, q.operation(), factBootstrapped, inventory.NewSecret(run.Run)); err != nil {
+		if err := a.Genesis.PutFact(ctx, q.operation(), factBootstrapped, inventory.NewSecret(run.Run)); err != nil {
 			return err
 		}
 	}
@@ -81,5 +81,5 @@ func (a *Activities) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.Labs.PutFact(ctx, q.operation(), factKubeconfig, kubeconfig)
+	return a.Genesis.PutFact(ctx, q.operation(), factKubeconfig, kubeconfig)
 }

@@ -20,7 +20,7 @@ func TestS59DisksAreSentToListedHostsOnly(t *testing.T) {
 	hosts := []string{"store.example", "192.0.2.7"}
 	plan := func(source string, hosts []string) (Planned, *inventory.Plan, error) {
 		s := &shelf{template: source}
-		a := &Activities{Store: Store{Machines: s, Catalogue: s, Assignments: s}, Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			UploadHosts: hosts, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
 		}}
 		p, err := a.Plan(t.Context(), PlanRequest{
@@ -73,7 +73,7 @@ func TestS59OrdersNameListedHosts(t *testing.T) {
 		s.plan.Digest, err = digestOf(s.plan)
 		require.NoError(t, err)
 		a := &Activities{
-			Store:  Store{Machines: s, Assignments: s},
+			Store:  storeOf(s),
 			Site:   Site{PlanKey: private, ClaimKey: make([]byte, 32), UploadHosts: []string{"store.example"}},
 			Clocks: Clocks{Now: time.Now},
 		}

@@ -14,10 +14,7 @@ import (
 
 // sleeper is a site with one machine, which wakes by LAN.
 type sleeper struct {
-	Machines
-	Grants
-	Windows
-	Records
+	unused
 	BMC
 	machine inventory.Machine
 	grant   inventory.Grant
@@ -69,7 +66,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 		Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:07"}},
 	}}
 	a := &Activities{
-		Store:  Store{Machines: s, Grants: s, Windows: s, Records: s},
+		Store:  storeOf(s),
 		BMC:    s,
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),

@@ -35,18 +35,18 @@ func (s *site) signs(key ed25519.PrivateKey, o inventory.Owner, n int, change fu
 	var err error
 	as.Signed, err = action.Sign(key, order)
 	require.NoError(s.T, err)
-	require.NoError(s.T, s.Store.Assign(s.T.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
+	require.NoError(s.T, s.Store.Assignments.Assign(s.T.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
 	return k
 }
 
 // result waits for the result of an attempt.
 func (s *site) result(run string, k action.Key) action.Result {
 	s.T.Helper()
-	changed, cancel := s.Store.Subscribe()
+	changed, cancel := s.Store.Changes.Subscribe()
 	defer cancel()
 	hung := time.After(time.Minute)
 	for {
-		r, err := s.Store.Result(s.T.Context(), run, k)
+		r, err := s.Store.Assignments.Result(s.T.Context(), run, k)
 		if err == nil {
 			return r
 		}
@@ -96,11 +96,11 @@ func TestTheAgentItself(t *testing.T) {
 	go func() { ended <- a.Run(ctx) }()
 
 	claimed := func() bool {
-		g, err := s.Store.Grant(t.Context(), "m1")
+		g, err := s.Store.Grants.Grant(t.Context(), "m1")
 		require.NoError(t, err)
 		return g.Spent
 	}
-	changed, unsubscribe := s.Store.Subscribe()
+	changed, unsubscribe := s.Store.Changes.Subscribe()
 	defer unsubscribe()
 	for hung := time.After(time.Minute); !claimed(); {
 		select {
@@ -140,9 +140,9 @@ func TestTheAgentItself(t *testing.T) {
 			t.Fatalf("the agent ended: %v", err)
 		}
 	}
-	_, err = s.Store.Result(t.Context(), "r1", action.Key{Epoch: o.Epoch, Action: 4, Attempt: 1})
+	_, err = s.Store.Assignments.Result(t.Context(), "r1", action.Key{Epoch: o.Epoch, Action: 4, Attempt: 1})
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	select {
 	case err := <-ended:
 		require.NoError(t, err)

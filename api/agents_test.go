@@ -72,7 +72,7 @@ func (s *site) holds(o inventory.Owner, w action.Welcome) {
 	report := action.Result{Key: s.Assign(o), ID: "r", State: action.Success}
 	for _, code := range []int{http.StatusForbidden, http.StatusGone} {
 		if code == http.StatusGone {
-			require.NoError(s.T, s.Store.EndGrant(s.T.Context(), o))
+			require.NoError(s.T, s.Store.Grants.EndGrant(s.T.Context(), o))
 		}
 		for _, r := range []struct {
 			method, path string
@@ -86,7 +86,7 @@ func (s *site) holds(o inventory.Owner, w action.Welcome) {
 			require.Equal(s.T, code, send(s.T, s.agent, r.method, r.path, r.in, bearer(w.Token)).Code, r.path)
 		}
 	}
-	_, err := s.Store.Result(s.T.Context(), o.Run, report.Key)
+	_, err := s.Store.Assignments.Result(s.T.Context(), o.Run, report.Key)
 	require.ErrorIs(s.T, err, inventory.ErrNotFound)
 }
 
@@ -104,7 +104,7 @@ func TestS36FirmwareIsRecorded(t *testing.T) {
 		h.Facts.BIOS = version
 		require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodPost, "/agent/v1/claim", h).Code)
 		require.Equal(t, version, firmware())
-		require.NoError(t, s.Store.EndGrant(t.Context(), o))
+		require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	}
 }
 
@@ -170,12 +170,12 @@ func TestAgentOfADeletedRunIsToldToGo(t *testing.T) {
 	s.AddMachine("m1", mac)
 	o := s.Arm("m1", "r1")
 	w := s.welcome(o, nonceA)
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
-	rec, err := s.Store.Workflow(t.Context(), "r1")
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
+	rec, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.State = inventory.StateSuccess
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
-	require.NoError(t, s.Store.DeleteWorkflow(t.Context(), "r1", "ann"))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.Workflows.DeleteWorkflow(t.Context(), "r1", "ann"))
 	require.Equal(t, http.StatusGone, send(t, s.agent, http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}, bearer(w.Token)).Code)
 }
 
@@ -204,7 +204,7 @@ func TestProtocols(t *testing.T) {
 		require.NoError(t, err)
 		as.Signed, err = action.Sign(signer, action.Order{Machine: "m1", Boot: 1, Plan: "p", Assignment: as})
 		require.NoError(t, err)
-		require.NoError(t, s.Store.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
+		require.NoError(t, s.Store.Assignments.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: 1, Key: k, Payload: as}))
 		got := decode[action.Assignment](t, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(w.Token)), http.StatusOK)
 		require.Equal(t, as, got)
 		order, err := got.Signed.Verify(signer.Public().(ed25519.PublicKey))
@@ -254,7 +254,7 @@ func TestTokensOfOthersAreRefused(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(token)).Code)
 	}
 	require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, bearer(w.Token)).Code)
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
 		bye := decode[action.Farewell](t, send(t, s.agent, r[0], r[1], "{}", bearer(w.Token)), http.StatusGone)
 		require.NotEmpty(t, bye.Reason)
@@ -354,7 +354,7 @@ func TestReportSentThreeTimesIsOneEventAndOneSignal(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
 	}
 	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventActionDone])
-	text, err := s.Store.Log(t.Context(), "r1", 0, 0)
+	text, err := s.Store.Workflows.Log(t.Context(), "r1", 0, 0)
 	require.NoError(t, err)
 	require.Equal(t, r.Log, text)
 
@@ -381,23 +381,23 @@ func TestHeartbeatTellsProgressAndOrders(t *testing.T) {
 			http.StatusOK,
 		)
 	}
-	seq, err := s.Store.LastSeq(t.Context())
+	seq, err := s.Store.Events.LastSeq(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, beat(&action.Progress{Key: k, Done: 5, Total: 10, Message: "writing", Log: "one\n"}))
 	require.Empty(t, beat(&action.Progress{Key: k, Done: 7, Total: 10, Log: "two\n"}))
 	got := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r1", nil), http.StatusOK)
 	require.Equal(t, int64(7), got.Actions[0].Done)
 	require.Equal(t, int64(10), got.Actions[0].Total)
-	after, err := s.Store.LastSeq(t.Context())
+	after, err := s.Store.Events.LastSeq(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, seq, after, "a heartbeat is no write")
 
 	require.Equal(t, "one\ntwo\n", s.do(http.MethodGet, "/v1/workflows/r1/logs?action=0", nil).Body.String())
-	a, err := s.Store.Agent(t.Context(), o)
+	a, err := s.Store.Agents.Agent(t.Context(), o)
 	require.NoError(t, err)
 	require.True(t, a.Wrote)
 
-	require.NoError(t, s.Store.StopAssignment(t.Context(), o, k, s.Clock.Now()))
+	require.NoError(t, s.Store.Assignments.StopAssignment(t.Context(), o, k, s.Clock.Now()))
 	require.Equal(t, []action.Key{k}, beat(&action.Progress{Key: k, Done: 8, Total: 10}).Stop)
 	require.Equal(
 		t,
@@ -436,7 +436,7 @@ func TestLogOfHeartbeatsAndReportIsOneText(t *testing.T) {
 	r := action.Result{Key: k, ID: "a", State: action.Failed, Log: "three\nfour\n"}
 	require.Equal(t, http.StatusNoContent, send(t, s.agent, http.MethodPost, "/agent/v1/report", r, bearer(w.Token)).Code)
 	require.NoError(t, s.engine.Agents.Flush(t.Context()))
-	text, err := s.Store.Log(t.Context(), "r1", 0, 1)
+	text, err := s.Store.Workflows.Log(t.Context(), "r1", 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, "one\ntwo\nthree\nfour\n", text)
 }

@@ -26,21 +26,24 @@ var openapi []byte
 
 // Stores is what operators read and write; inventory/sqlite implements it all.
 type Stores struct {
-	Machines   MachineStore
-	Windows    WindowStore
-	Views      ViewStore
-	Templates  TemplateStore
-	Images     ImageStore
-	ImageUsers ImageUserStore
-	Workflows  WorkflowStore
-	Events     EventStore
-	Operations OperationStore
-	Genesis    GenesisStore
+	Agents     AgentStore
 	BMCJobs    BMCJobStore
-	Sessions   SessionStore
-	Status     StatusStore
 	Changes    ChangeStore
+	Disks      DiskStore
+	Events     EventStore
+	Genesis    GenesisStore
+	Images     ImageStore
 	Keyed      KeyedRequestStore
+	Keys       KeyStore
+	Machines   MachineStore
+	Operations OperationStore
+	Seen       SeenStore
+	Sessions   SessionStore
+	Syslog     SyslogStore
+	Templates  TemplateStore
+	Views      ViewStore
+	Windows    WindowStore
+	Workflows  WorkflowStore
 }
 
 // Config is what the API needs. Stores, Engine, Access.TokenSHA256,
@@ -162,10 +165,10 @@ func newNouns(c Config) nouns {
 	events := &events{store: s.Events, log: c.Log, now: c.Now}
 
 	images := &images{
-		ImageConfig: c.Images, store: s.Images, users: s.ImageUsers, space: space, log: c.Log, now: c.Now,
+		ImageConfig: c.Images, store: s.Images, stores: s, space: space, log: c.Log, now: c.Now,
 	}
 	machines := &machines{
-		store: s.Machines, windows: s.Windows, views: views, events: events, netboot: c.Netboot, bmc: c.BMC, now: c.Now,
+		stores: s, views: views, events: events, netboot: c.Netboot, bmc: c.BMC, now: c.Now,
 		captures: make(chan struct{}, maxCaptures), stopping: e.Stopping,
 	}
 	templates := &templates{store: s.Templates, machines: machines, images: images}
@@ -177,7 +180,7 @@ func newNouns(c Config) nouns {
 		windows: s.Windows, operations: operations, admission: admission,
 	}
 	status := &statusRoutes{
-		store: s.Status, engine: e, views: views, space: space, process: c.Process, site: c.Site,
+		stores: s, engine: e, views: views, space: space, process: c.Process, site: c.Site,
 		guard: c.Guard, now: c.Now, started: c.Now(),
 	}
 
@@ -187,7 +190,7 @@ func newNouns(c Config) nouns {
 			store: s.Workflows, runs: e.Runs, agents: e.Agents, machines: machines, views: views, events: events, starter: starter,
 		},
 		genesis: &genesisRoutes{
-			store: s.Genesis, windows: s.Windows, machines: machines, templates: templates,
+			store: s.Genesis, keys: s.Keys, machines: machines, templates: templates,
 			images: images, operations: operations, log: c.Log,
 		},
 		bmc:    &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, bmc: c.BMC},

@@ -43,11 +43,11 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 				require.Contains(t, a.Error, "other tasks", what)
 			}
 			again("no record, running")
-			require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+			require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 				Run: "run-1", Type: inventory.TypeBMCJob, Machine: "m1", State: inventory.StateRunning, Phase: "x",
 			}))
 			again("its run is recorded, running")
-			require.NoError(t, s.Store.PutBMCJob(t.Context(), inventory.BMCJob{
+			require.NoError(t, s.Store.BMCJobs.PutBMCJob(t.Context(), inventory.BMCJob{
 				Name: "night", Machine: "m1", Run: "run-1", State: inventory.StateSuccess,
 				Tasks: []inventory.BMCTask{{Power: "cycle", State: inventory.StateSuccess, Message: "on", Seconds: 3}},
 			}))
@@ -70,7 +70,7 @@ func TestBMCJobThatNeverBeganBlocksItsName(t *testing.T) {
 	order := `{"machine":"m1","job":"night","tasks":[{"powerAction":"cycle"}]}`
 	decode[Started](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusAccepted)
 	s.Temporal.End("run-1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 		Run: "run-1", Type: inventory.TypeBMCJob, Machine: "m1", State: inventory.StateFailed, Phase: "x", Message: "run r1 holds it",
 	}))
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusConflict)

@@ -47,14 +47,17 @@ type Store interface {
 	ViewStore
 	TemplateStore
 	ImageStore
-	ImageUserStore
 	WorkflowStore
 	EventStore
 	OperationStore
 	GenesisStore
 	BMCJobStore
 	SessionStore
-	StatusStore
+	KeyStore
+	AgentStore
+	DiskStore
+	SeenStore
+	SyslogStore
 	ChangeStore
 	KeyedRequestStore
 	engine.KeyedRequestStore
@@ -62,9 +65,10 @@ type Store interface {
 	engine.GrantStore
 	engine.WorkflowStore
 	engine.OperationStore
+	engine.IntakeStore
 	engine.AgentStore
-	agentapi.ClaimStore
-	agentapi.TokenStore
+	agentapi.AgentStore
+	agentapi.ChangeStore
 	agentapi.WorkStore
 	PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error)
 }
@@ -112,8 +116,16 @@ func newSite(t *testing.T, change ...func(*siteConfig)) *site {
 	t.Helper()
 	s := &site{Site: fakesite.New(t)}
 	s.cfg = siteConfig{
-		Store: s.Store, Temporal: s.Temporal.Connect, ClaimKey: bytes.Repeat([]byte{7}, 32), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Now: s.Clock.Now, ImageDir: t.TempDir(), MinFree: 1, Process: Process{Version: "v0-test"},
+		Store: fakesite.InventoryOf(
+			s.Store,
+		),
+		Temporal: s.Temporal.Connect,
+		ClaimKey: bytes.Repeat([]byte{7}, 32),
+		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Now:      s.Clock.Now,
+		ImageDir: t.TempDir(),
+		MinFree:  1,
+		Process:  Process{Version: "v0-test"},
 	}
 	s.restart(change...)
 
@@ -131,12 +143,14 @@ func (s *site) restart(change ...func(*siteConfig)) {
 	s.stored = imagefile.New(c.ImageDir, c.Shares)
 	s.engine = engine.New(engine.Config{
 		Stores: engine.Stores{
-			Events:      c.Store,
-			Grants:      c.Store,
-			Workflows:   c.Store,
-			Operations:  c.Store,
 			Agents:      c.Store,
 			Assignments: c.Store,
+			Changes:     c.Store,
+			Events:      c.Store,
+			Grants:      c.Store,
+			Intake:      c.Store,
+			Operations:  c.Store,
+			Workflows:   c.Store,
 			Keyed:       c.Store,
 		},
 		Temporal: c.Temporal,
@@ -155,7 +169,9 @@ func (s *site) restart(change ...func(*siteConfig)) {
 	require.NoError(s.T, err)
 	s.operator = s.api.Handler()
 	s.agent = agentapi.New(agentapi.Config{
-		Stores: agentapi.Stores{Claims: c.Store, Tokens: c.Store, Work: c.Store, Images: c.Store},
+		Stores: agentapi.Stores{
+			Agents: c.Store, Changes: c.Store, Grants: c.Store, Images: c.Store, Machines: c.Store, Work: c.Store,
+		},
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, OpenImage: s.stored.Open, Guard: s.guard, Log: c.Log,
 		Now: c.Now, Heartbeat: c.Heartbeat,
 		Discovery: agentapi.Discovery{
@@ -176,9 +192,9 @@ func (s *site) apiConfig() Config {
 	c := s.cfg
 	return Config{
 		Stores: Stores{
-			Machines: c.Store, Windows: c.Store, Views: c.Store, Templates: c.Store, Images: c.Store, ImageUsers: c.Store,
-			Workflows: c.Store, Events: c.Store, Operations: c.Store, Genesis: c.Store, BMCJobs: c.Store, Sessions: c.Store,
-			Status: c.Store, Changes: c.Store, Keyed: c.Store,
+			Agents: c.Store, BMCJobs: c.Store, Changes: c.Store, Disks: c.Store, Events: c.Store, Genesis: c.Store,
+			Images: c.Store, Keyed: c.Store, Keys: c.Store, Machines: c.Store, Operations: c.Store, Seen: c.Store,
+			Sessions: c.Store, Syslog: c.Store, Templates: c.Store, Views: c.Store, Windows: c.Store, Workflows: c.Store,
 		},
 		Engine: s.engine,
 		Access: Access{

@@ -41,7 +41,7 @@ type GenesisPlan struct {
 
 type genesisRoutes struct {
 	store      GenesisStore
-	windows    WindowStore
+	keys       KeyStore
 	machines   *machines
 	templates  *templates
 	images     *images
@@ -212,7 +212,7 @@ func (g *genesisRoutes) start(ctx context.Context, q startGenesis) (Started, err
 func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (Started, error) {
 	b, p, err := g.find(ctx, in.Name)
 	if err == nil {
-		err = g.windows.KeyCheck(ctx)
+		err = g.keys.KeyCheck(ctx)
 	}
 	if err == nil && !in.Resume {
 		// A resumed run checks again what it has started.

@@ -47,7 +47,7 @@ func (s *site) stock() {
 	} {
 		require.NoError(
 			s.T,
-			s.Store.PutImage(
+			s.Store.Images.PutImage(
 				s.T.Context(),
 				inventory.Image{Name: name, File: name, SHA256: strings.Repeat(string(rune('1'+n)), 64), Format: "raw"},
 				"test",
@@ -55,7 +55,7 @@ func (s *site) stock() {
 		)
 	}
 	for _, name := range []string{"vyos", "talos", "harvester-create", "harvester-join"} {
-		require.NoError(s.T, s.Store.PutTemplate(s.T.Context(), inventory.Template{Name: name, Source: oneAction}, "test"))
+		require.NoError(s.T, s.Store.Templates.PutTemplate(s.T.Context(), inventory.Template{Name: name, Source: oneAction}, "test"))
 	}
 }
 
@@ -76,7 +76,7 @@ func TestGenesis(t *testing.T) {
 	require.Len(t, p.Steps, 11)
 	require.Len(t, p.Destroys, 5)
 	require.Len(t, p.Problems, 7+lacking(s, "vyos", "talos", "harvester-create", "harvester-join", "harvester-join"), "%v", p.Problems)
-	ms, err := s.Store.Machines(t.Context())
+	ms, err := s.Store.Machines.Machines(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, ms, "storing the file changes nothing else")
 
@@ -95,7 +95,7 @@ func TestGenesis(t *testing.T) {
 
 	// A machine of the inventory that differs is overwritten only on request.
 	other := inventory.Machine{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}}
-	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
+	require.NoError(t, s.Store.Machines.PutMachines(t.Context(), []inventory.Machine{other}, false, "test"))
 	rec = c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
 	require.Contains(t, rec.Body.String(), "differs in bmc, diskSelector, interfaces, labels, template, userData")
 	lab.Replace = true
@@ -156,7 +156,11 @@ func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	require.Empty(t, of())
 	require.NoError(
 		t,
-		s.Store.PutImage(t.Context(), inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"}, "test"),
+		s.Store.Images.PutImage(
+			t.Context(),
+			inventory.Image{Name: "talos-kernel", File: "x", SHA256: strings.Repeat("2", 64), Format: "raw"},
+			"test",
+		),
 	)
 	here = http.NotFound
 	require.Empty(t, of(), "the server has it")
@@ -194,12 +198,12 @@ func TestGenesisTellsMistakesAndWhatIsLackingTogether(t *testing.T) {
 	s := newSite(t)
 	c := checking(s)
 	s.stock()
-	require.NoError(t, s.Store.DeleteImage(t.Context(), "talos-kernel", "test"))
+	require.NoError(t, s.Store.Images.DeleteImage(t.Context(), "talos-kernel", "test"))
 	for _, m := range []inventory.Machine{
 		{Name: "um760", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:07:61"}}},
 		{Name: "ms-02-b", Interfaces: []inventory.Interface{{MAC: "02:00:00:02:0b:03"}}},
 	} {
-		require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, s.Store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 	}
 	for name, x := range map[string]struct {
 		swaps []string
@@ -248,7 +252,7 @@ func TestGenesisResumes(t *testing.T) {
 	// A Genesis that waits for the operator is told to try again.
 	s.operation("genesis/home", workflows.GenesisType)
 	s.Temporal.Open("genesis/home", "r1")
-	o, err := s.Store.Operation(t.Context(), "r1")
+	o, err := s.Store.Operations.Operation(t.Context(), "r1")
 	require.NoError(t, err)
 	o.Question, o.Seq = &inventory.Question{
 		ID:      "router.1",
@@ -256,14 +260,14 @@ func TestGenesisResumes(t *testing.T) {
 		Choices: []string{workflows.Retry, workflows.Abort},
 		Since:   time.Unix(2, 0),
 	}, 2
-	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), o))
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil)
 	d := s.Temporal.Updates[0].Args[0].(workflows.Decision)
 	require.Equal(t, workflows.Decision{Question: "router.1", Choice: workflows.Retry, By: "admin"}, d)
 
 	// A failed Genesis starts again where it stopped.
 	o.Question, o.State, o.Seq = nil, inventory.StateFailed, 3
-	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), o))
 	s.Temporal.Mu.Lock()
 	delete(s.Temporal.Runs, "r1")
 	s.Temporal.Mu.Unlock()
@@ -271,11 +275,11 @@ func TestGenesisResumes(t *testing.T) {
 	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.Temporal.Inputs[0])
 
 	// A finished Genesis is not started again.
-	o, err = s.Store.Operation(t.Context(), run.Run)
+	o, err = s.Store.Operations.Operation(t.Context(), run.Run)
 	require.NoError(t, err)
 	o.State = inventory.StateSuccess
 	o.Seq = 9
-	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), o))
 	s.Temporal.End(run.Run, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/home/resume", nil)
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", map[string]bool{"again": true})

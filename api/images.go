@@ -30,6 +30,7 @@ type ImageStore interface {
 	ExpectImageFile(ctx context.Context, digest string) error
 	PutImage(ctx context.Context, i inventory.Image, by string) error
 	DeleteImage(ctx context.Context, name, by string) error
+	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
 	UnusedImageFiles(ctx context.Context, remove func(digest string) error) error
 }
 
@@ -60,10 +61,11 @@ type ImageConfig struct {
 type images struct {
 	ImageConfig
 	store ImageStore
-	users ImageUserStore
-	space *space
-	log   *slog.Logger
-	now   func() time.Time
+	// stores has everything that may need an image.
+	stores Stores
+	space  *space
+	log    *slog.Logger
+	now    func() time.Time
 
 	uploads sync.Map // image name → *atomic.Int64: how much was checked, while it is written
 	// publishing is held while the file of an image is put in place or removed.

@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/diskimage"
 	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
 // qcow2 is a qcow2 image of a disk whose size is a multiple of 64 KiB: header, refcount table, refcount block, L1 table,
@@ -214,7 +215,7 @@ func TestAKilledImportKeepsAWholeImage(t *testing.T) {
 			whole := s.cfg
 			calls := 0
 			s.restart(func(cfg *siteConfig) {
-				c.store.Store = s.Store
+				c.store.Store = fakesite.InventoryOf(s.Store)
 				cfg.Store, cfg.DataDir = c.store, filepath.Dir(cfg.ImageDir)
 				cfg.Reserve = func() reserve.State {
 					if calls++; calls == c.calls {

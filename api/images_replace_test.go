@@ -27,9 +27,9 @@ func TestNamedImageIsReplacedOnRequestOnly(t *testing.T) {
 
 	for n, name := range []string{"m1", "m2", "m3", "m4"} {
 		m := inventory.Machine{Name: name, Image: "debian", Interfaces: []inventory.Interface{{MAC: mac[:len(mac)-1] + string(rune('1'+n))}}}
-		require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, s.Store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 	}
-	require.NoError(t, s.Store.PutTemplate(t.Context(), inventory.Template{Name: "t1", Source: "IMG_URL: x/debian"}, "test"))
+	require.NoError(t, s.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "t1", Source: "IMG_URL: x/debian"}, "test"))
 	before := s.files()
 	for _, got := range []answer{
 		decode[answer](t, s.do(http.MethodPut, "/v1/images/debian", "new"), http.StatusConflict),

@@ -91,7 +91,7 @@ func (s *site) plan(run, machine string, i inventory.Image) {
 	ctx, base := s.T.Context(), "http://10.0.0.1:7080/images"
 	require.NoError(
 		s.T,
-		s.Store.PutWorkflow(
+		s.Store.Workflows.PutWorkflow(
 			ctx,
 			inventory.Workflow{
 				Run:     run,
@@ -105,7 +105,7 @@ func (s *site) plan(run, machine string, i inventory.Image) {
 			},
 		),
 	)
-	require.NoError(s.T, s.Store.PutPlan(ctx, inventory.Plan{Run: run, Digest: "d", ImagesURL: base, Actions: []action.Action{{
+	require.NoError(s.T, s.Store.Plans.PutPlan(ctx, inventory.Plan{Run: run, Digest: "d", ImagesURL: base, Actions: []action.Action{{
 		Name: "write", Image: action.Image2Disk, Environment: map[string]string{"IMG_URL": base + "/" + i.Name, "IMG_SHA256": i.SHA256},
 	}}}))
 }
@@ -114,7 +114,7 @@ func (s *site) endRun(run, machine string) {
 	s.T.Helper()
 	require.NoError(
 		s.T,
-		s.Store.PutWorkflow(
+		s.Store.Workflows.PutWorkflow(
 			s.T.Context(),
 			inventory.Workflow{
 				Run:     run,
@@ -174,7 +174,7 @@ func TestADisconnectAfterTheRenameKeepsTheImage(t *testing.T) {
 	r.Host = "127.0.0.1:8080"
 	r.Header.Set("Authorization", "Bearer "+adminToken)
 	s.operator.ServeHTTP(httptest.NewRecorder(), r)
-	i, err := s.Store.Image(t.Context(), "prod")
+	i, err := s.Store.Images.Image(t.Context(), "prod")
 	require.NoError(t, err)
 	require.Equal(t, []string{i.SHA256}, s.files())
 }
@@ -213,7 +213,7 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 	for _, name := range []string{"planned", "written", "kernel-x", "debian-12", "free"} {
 		decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/"+name, "image "+name), http.StatusCreated)
 	}
-	i, err := s.Store.Image(t.Context(), "planned")
+	i, err := s.Store.Images.Image(t.Context(), "planned")
 	require.NoError(t, err)
 	s.plan("r1", "m2", i) // its record names no image
 	for name, source := range map[string]string{
@@ -222,7 +222,11 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 	} {
 		require.NoError(
 			t,
-			s.Store.PutTemplate(t.Context(), inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source}, "test"),
+			s.Store.Templates.PutTemplate(
+				t.Context(),
+				inventory.Template{Name: name, Source: "version: \"0.1\"\nname: " + name + "\n" + source},
+				"test",
+			),
 		)
 	}
 	for name, by := range map[string]string{"planned": "run r1", "written": "named by template writes", "kernel-x": "named by template installs"} {
@@ -261,7 +265,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	m := machine("m1", mac)
 	m.Labels = map[string]string{"kernel": "linux-1"}
 	m.UserData = inventory.NewSecret("install:\n  iso_url: http://10.0.0.1:7080/images/iso-1\n")
-	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	require.NoError(t, s.Store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 	for name, query := range map[string]string{"linux-1": "?use=installer", "iso-1": "?use=installer", "install": ""} {
 		decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/"+name+query, "image "+name), http.StatusCreated)
 	}

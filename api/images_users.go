@@ -11,17 +11,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ImageUserStore reads everything that may need an image.
-type ImageUserStore interface {
-	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
-	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
-	Templates(ctx context.Context) ([]inventory.Template, error)
-	Machines(ctx context.Context) ([]inventory.Machine, error)
-	UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error)
-	GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error)
-	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
-}
-
 // imageUsers is everything that may need an image.
 type imageUsers struct {
 	planned   []inventory.PlannedImage
@@ -34,26 +23,26 @@ type imageUsers struct {
 // readUsers reads open runs and, unless runsOnly, everything that names images for a later
 // installation.
 func (s *images) readUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
-	if u.planned, err = s.users.PlannedImages(ctx); err != nil {
+	if u.planned, err = s.stores.Images.PlannedImages(ctx); err != nil {
 		return u, err
 	}
-	if u.runs, err = s.users.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: engine.MaxOpen}); err != nil {
+	if u.runs, err = s.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: engine.MaxOpen}); err != nil {
 		return u, err
 	}
 	if runsOnly {
 		return u, nil
 	}
-	if u.templates, err = s.users.Templates(ctx); err != nil {
+	if u.templates, err = s.stores.Templates.Templates(ctx); err != nil {
 		return u, err
 	}
-	if u.machines, err = s.users.Machines(ctx); err != nil {
+	if u.machines, err = s.stores.Machines.Machines(ctx); err != nil {
 		return u, err
 	}
 	for n, m := range u.machines {
 		if !m.HasUserData {
 			continue
 		}
-		if u.machines[n].UserData, _, err = s.users.UserData(ctx, m.Name); err != nil {
+		if u.machines[n].UserData, _, err = s.stores.Machines.UserData(ctx, m.Name); err != nil {
 			return u, err
 		}
 	}
@@ -64,12 +53,12 @@ func (s *images) readUsers(ctx context.Context, runsOnly bool) (u imageUsers, er
 
 // readLabs reads the stored lab files.
 func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
-	bundles, err := s.users.GenesisList(ctx)
+	bundles, err := s.stores.Genesis.GenesisList(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, b := range bundles {
-		b, err := s.users.Genesis(ctx, b.Name)
+		b, err := s.stores.Genesis.Genesis(ctx, b.Name)
 		if errors.Is(err, inventory.ErrNotFound) {
 			continue // its key was lost, or it was deleted
 		}

@@ -12,6 +12,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -81,7 +82,7 @@ func (s *site) effects() (n int) {
 	for _, u := range s.Temporal.Updates {
 		ids[u.UpdateID] = true // Temporal takes each once
 	}
-	events, err := s.Store.Events(s.T.Context(), inventory.EventFilter{})
+	events, err := s.Store.Events.Events(s.T.Context(), inventory.EventFilter{})
 	require.NoError(s.T, err)
 	for _, e := range events {
 		if e.Kind == inventory.EventOperator && e.Message != "powered on" && e.Message != "cancel" || e.Kind == inventory.EventArmed {
@@ -102,12 +103,12 @@ func (s *site) prepare() {
 	s.AddMachine("m2", "52:54:00:00:00:0b")
 	s.AddMachine("m3", "52:54:00:00:00:0c")
 	s.image("debian-12")
-	require.NoError(s.T, s.Store.PutTemplate(ctx, inventory.Template{Name: "empty", Source: oneAction}, "test"))
+	require.NoError(s.T, s.Store.Templates.PutTemplate(ctx, inventory.Template{Name: "empty", Source: oneAction}, "test"))
 	s.Arm("m2", "r2")
-	g, err := s.Store.TakeGrant(ctx, "m3", "r3", "machine/m3", false)
+	g, err := s.Store.Grants.TakeGrant(ctx, "m3", "r3", "machine/m3", false)
 	require.NoError(s.T, err)
 	quarantined := inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: s.Clock.Now()}
-	require.NoError(s.T, s.Store.Retire(ctx, g.Owner, quarantined, true))
+	require.NoError(s.T, s.Store.Machines.Retire(ctx, g.Owner, quarantined, true))
 }
 
 // labFile stores a lab file, and what it needs.
@@ -123,10 +124,10 @@ func (s *site) genesis(state string) {
 	s.operation("genesis/home", workflows.GenesisType)
 	s.Temporal.Open("genesis/home", "r1")
 	if inventory.Final(state) {
-		o, err := s.Store.Operation(s.T.Context(), "r1")
+		o, err := s.Store.Operations.Operation(s.T.Context(), "r1")
 		require.NoError(s.T, err)
 		o.State, o.Seq = state, o.Seq+1
-		require.NoError(s.T, s.Store.PutOperation(s.T.Context(), o))
+		require.NoError(s.T, s.Store.Operations.PutOperation(s.T.Context(), o))
 		s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	}
 }
@@ -184,13 +185,13 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 					x.prepare(s)
 				}
 				before := s.effects()
-				k := &killed{Store: s.Store, at: at}
+				k := &killed{Store: fakesite.InventoryOf(s.Store), at: at}
 				s.Temporal.Called = func() { k.call() }
 				s.restart(func(c *siteConfig) { c.Store, c.Log = k, slog.New(slog.DiscardHandler) })
 				survived := s.post(x.path, x.body, "key").Code == x.status
 
 				s.Temporal.Called = nil
-				s.restart(func(c *siteConfig) { c.Store = s.Store })
+				s.restart(func(c *siteConfig) { c.Store = fakesite.InventoryOf(s.Store) })
 				again := s.post(x.path, x.body, "key")
 				require.Equal(t, x.status, again.Code, "killed at call %d: %s", at, again.Body)
 				require.Equal(t, again.Body.String(), s.post(x.path, x.body, "key").Body.String())

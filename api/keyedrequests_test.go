@@ -297,7 +297,7 @@ func ginPath(path string) string {
 func TestAnInterruptedHandlerHasNoAnswer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	k := newKeyedRequests(s.Store, s.engine.Runs, []byte("claim"), slog.New(slog.DiscardHandler))
+	k := newKeyedRequests(s.Store.KeyedRequests, s.engine.Runs, []byte("claim"), slog.New(slog.DiscardHandler))
 	r := gin.New()
 	r.Use(k.handle)
 	interrupt, carriedOut := func() {}, 0

@@ -111,7 +111,7 @@ func TestBoardOutlivesTheStatus(t *testing.T) {
 	s, store := forgetfulSite(t)
 	b := s.api.board
 	var cancel func()
-	b.take, cancel = s.Store.Follow()
+	b.take, cancel = s.Store.Changes.Follow()
 	defer cancel()
 	require.NoError(t, s.api.board.refresh(t.Context(), true))
 	status := b.cells[cellKey{"status", ""}]

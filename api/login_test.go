@@ -137,7 +137,7 @@ func TestSession(t *testing.T) {
 	)
 
 	c = s.session()
-	require.NoError(t, s.Store.EndSession(t.Context(), inventory.AllSessions, s.Clock.Now().Add(sessionLife)))
+	require.NoError(t, s.Store.Sessions.EndSession(t.Context(), inventory.AllSessions, s.Clock.Now().Add(sessionLife)))
 	again, err = New(s.apiConfig())
 	require.NoError(t, err)
 	ended := send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, header{"Cookie", c.Name + "=" + c.Value})

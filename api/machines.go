@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// MachineStore holds machines and what is known of their disks.
+// MachineStore holds machines.
 type MachineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
@@ -24,12 +24,23 @@ type MachineStore interface {
 	CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
+	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
+}
+
+// AgentStore holds the agents of machines.
+type AgentStore interface {
 	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
+}
+
+// DiskStore holds which run wrote which disk.
+type DiskStore interface {
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
+}
+
+// SeenStore holds the machines on the network that are not in the inventory.
+type SeenStore interface {
 	SeenUnknown(ctx context.Context) ([]inventory.Seen, error)
 	SeenMAC(ctx context.Context, mac string) (inventory.Seen, error)
-	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
-	Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error)
 }
 
 // BMC holds the functions of the BMC drivers. Each may be nil.
@@ -46,8 +57,7 @@ type BMC struct {
 }
 
 type machines struct {
-	store   MachineStore
-	windows WindowStore
+	stores  Stores
 	views   *views
 	events  *events
 	netboot Netboot
@@ -87,7 +97,7 @@ func (m *machines) routes() []httpapi.Route {
 }
 
 func (m *machines) find(ctx context.Context, name string) (inventory.Machine, error) {
-	found, err := m.store.Machine(ctx, name)
+	found, err := m.stores.Machines.Machine(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return found, hint(fmt.Errorf("machine %q: %w", name, inventory.ErrNotFound), "ingot machine list")
 	}
@@ -125,7 +135,7 @@ func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, er
 
 // check returns the warnings and the error of put, and stores nothing.
 func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bool) ([]string, error) {
-	before, err := m.store.Machines(ctx)
+	before, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -133,13 +143,13 @@ func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bo
 	if err := m.validate(ms, before, network); err != nil {
 		return nil, err
 	}
-	return append(network.Warnings(ms), m.phoneHomeWarnings(ctx, ms)...), m.store.CheckMachines(ctx, ms, replace)
+	return append(network.Warnings(ms), m.phoneHomeWarnings(ctx, ms)...), m.stores.Machines.CheckMachines(ctx, ms, replace)
 }
 
 // put validates and stores machines, all or none. It returns them with warnings about
 // probable mistakes.
 func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]MachineView, []string, error) {
-	before, err := m.store.Machines(ctx)
+	before, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -147,11 +157,11 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	if err := m.validate(ms, before, network); err != nil {
 		return nil, nil, err
 	}
-	if err := m.store.PutMachines(ctx, ms, replace, httpapi.Actor(ctx)); err != nil {
+	if err := m.stores.Machines.PutMachines(ctx, ms, replace, httpapi.Actor(ctx)); err != nil {
 		return nil, nil, err
 	}
 
-	after, err := m.store.Machines(ctx)
+	after, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -175,7 +185,7 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 func (m *machines) phoneHomeWarnings(ctx context.Context, ms []inventory.Machine) (out []string) {
 	for _, x := range ms {
 		if x.UserDataByAddress && x.UserData.IsZero() && x.HasUserData {
-			x.UserData, _, _ = m.store.UserData(ctx, x.Name)
+			x.UserData, _, _ = m.stores.Machines.UserData(ctx, x.Name)
 		}
 		if w := seed.PhoneHomeWarning(x); w != "" {
 			out = append(out, x.Name+": "+w)
@@ -261,7 +271,7 @@ func (m *machines) get(ctx context.Context, q byName) (MachineView, error) {
 	if err != nil {
 		return view, err
 	}
-	newest, err := m.store.MachineAgent(ctx, found.Name)
+	newest, err := m.stores.Agents.MachineAgent(ctx, found.Name)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return view, err
 	}
@@ -270,14 +280,14 @@ func (m *machines) get(ctx context.Context, q byName) (MachineView, error) {
 }
 
 func (m *machines) delete(ctx context.Context, q byName) error {
-	return m.store.DeleteMachine(ctx, q.Name, httpapi.Actor(ctx))
+	return m.stores.Machines.DeleteMachine(ctx, q.Name, httpapi.Actor(ctx))
 }
 
 // release ends the quarantine of a machine at the operator's request.
 func (m *machines) release(ctx context.Context, q byName) (MachineView, error) {
 	found, err := m.find(ctx, q.Name)
 	if err == nil {
-		err = m.store.Release(ctx, found.Name, httpapi.Actor(ctx))
+		err = m.stores.Machines.Release(ctx, found.Name, httpapi.Actor(ctx))
 	}
 	if err != nil {
 		return MachineView{}, err
@@ -296,7 +306,7 @@ func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error
 	if err != nil {
 		return machineDisks{}, err
 	}
-	newest, err := m.store.MachineAgent(ctx, found.Name)
+	newest, err := m.stores.Agents.MachineAgent(ctx, found.Name)
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = hint(fmt.Errorf("disks of machine %q: no agent has looked at it yet: %w", found.Name, inventory.ErrNotFound),
 			"ingot machine inspect "+found.Name)
@@ -304,7 +314,7 @@ func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error
 	if err != nil {
 		return machineDisks{}, err
 	}
-	written, err := m.store.DisksWritten(ctx, found.Name)
+	written, err := m.stores.Disks.DisksWritten(ctx, found.Name)
 	if err != nil {
 		return machineDisks{}, err
 	}
@@ -340,7 +350,7 @@ type seenMachines struct {
 }
 
 func (m *machines) listSeen(ctx context.Context, _ httpapi.Empty) (seenMachines, error) {
-	seen, err := m.store.SeenUnknown(ctx)
+	seen, err := m.stores.Seen.SeenUnknown(ctx)
 	out := seenMachines{List: httpapi.NewList(seen)}
 	if m.netboot.UnknownDropped != nil {
 		out.Dropped = m.netboot.UnknownDropped()
@@ -366,7 +376,7 @@ func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, e
 	}
 	q.MAC = mac
 	added := inventory.Machine{Name: q.Name, Interfaces: []inventory.Interface{q.Interface}}
-	seen, err := m.store.SeenMAC(ctx, mac)
+	seen, err := m.stores.Seen.SeenMAC(ctx, mac)
 	switch {
 	case err == nil && seen.Facts != nil:
 		added = inventory.FromFacts(q.Name, q.Interface, *seen.Facts)

@@ -15,7 +15,6 @@ type WindowStore interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
 	DisarmByHand(ctx context.Context, machine, by string, force bool) error
-	KeyCheck(ctx context.Context) error
 }
 
 // Netboot answers questions about the provisioning network. Every function may be nil.
@@ -111,17 +110,17 @@ func (m *machines) setWindow(
 	if open {
 		// Without its key the server must not boot machines into an installation whose
 		// secrets it cannot open.
-		if err := m.windows.KeyCheck(ctx); err != nil {
+		if err := m.stores.Keys.KeyCheck(ctx); err != nil {
 			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
 		}
-		_, err = m.windows.ArmByHand(ctx, machine, by, m.now().Add(d))
+		_, err = m.stores.Windows.ArmByHand(ctx, machine, by, m.now().Add(d))
 	} else {
-		err = m.windows.DisarmByHand(ctx, machine, by, force)
+		err = m.stores.Windows.DisarmByHand(ctx, machine, by, force)
 	}
 	if err != nil {
 		return inventory.Netboot{}, err
 	}
-	g, err := m.windows.Grant(ctx, machine)
+	g, err := m.stores.Windows.Grant(ctx, machine)
 
 	return g.View(m.now()), err
 }

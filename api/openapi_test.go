@@ -158,7 +158,7 @@ func TestAnswersFitDocument(t *testing.T) {
 
 	require.NoError(
 		t,
-		c.Store.PutSeen(
+		c.Store.Seen.PutSeen(
 			t.Context(),
 			[]inventory.Seen{{MAC: "52:54:00:00:00:0b", First: c.Clock.Now(), Last: c.Clock.Now(), Count: 3, Class: "PXEClient"}},
 		),
@@ -223,10 +223,10 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(202, "POST", "/v1/machines/m1/power", `{"action":"off","force":true}`)
 	c.op(202, "POST", "/v1/machines/m1/boot-device", `{"device":"pxe","efiBoot":true,"force":true}`)
 	c.check(c.agent, 204, "POST", "/agent/v1/report", action.Result{Key: k, ID: "r1", State: action.Success}, bearer(w.Token))
-	require.NoError(t, c.Store.EndGrant(t.Context(), o))
+	require.NoError(t, c.Store.Grants.EndGrant(t.Context(), o))
 	c.check(c.agent, 410, "GET", "/agent/v1/next", nil, bearer(w.Token))
 
-	require.NoError(t, c.Store.PutBMCJob(t.Context(), inventory.BMCJob{
+	require.NoError(t, c.Store.BMCJobs.PutBMCJob(t.Context(), inventory.BMCJob{
 		Name: "j1", Machine: "m1", Run: "r", State: inventory.StateSuccess,
 		Tasks: []inventory.BMCTask{{Power: "status", State: inventory.StateSuccess, Message: "on"}}, Started: c.Clock.Now(),
 	}))

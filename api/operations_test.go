@@ -29,7 +29,7 @@ func (s *site) operation(id, kind string, steps ...inventory.OperationStep) {
 		Started: time.Unix(1, 0),
 		Seq:     1,
 	}
-	require.NoError(s.T, s.Store.PutOperation(s.T.Context(), o))
+	require.NoError(s.T, s.Store.Operations.PutOperation(s.T.Context(), o))
 }
 
 func TestOperations(t *testing.T) {
@@ -79,7 +79,7 @@ func TestCancelOfAnOperationThatHasEnded(t *testing.T) {
 	for state, want := range map[string]int{
 		inventory.StateCancelled: http.StatusAccepted, inventory.StateSuccess: http.StatusConflict, inventory.StateFailed: http.StatusConflict,
 	} {
-		require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{
+		require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
 			Run: state, ID: "recover/" + state, Type: workflows.RecoverType, State: state, Started: s.Clock.Now(), Ended: s.Clock.Now(),
 		}))
 		require.Equal(t, want, s.do(http.MethodPost, "/v1/operations/"+state+"/cancel", nil).Code, state)
@@ -91,7 +91,7 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 	in := workflows.GenesisInput{Name: "lab"}
 	st, err := s.api.operations.start(t.Context(), engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID("lab"), Input: in}, "lab")
 	require.NoError(t, err)
-	o, err := s.Store.Operation(t.Context(), st.Run)
+	o, err := s.Store.Operations.Operation(t.Context(), st.Run)
 	require.NoError(t, err)
 	require.Equal(t, inventory.StatePreparing, o.State)
 	require.JSONEq(t, `{"name":"lab"}`, string(o.Input))
@@ -125,7 +125,7 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 			s.Temporal.Open("recover/rack", "r1")
 			s.Temporal.End("r1", status, nil)
 			require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
-			o, err := s.Store.Operation(t.Context(), "r1")
+			o, err := s.Store.Operations.Operation(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, want, o.State)
 			b, err := json.Marshal(o)
@@ -143,7 +143,7 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	judged := func() inventory.Operation {
 		t.Helper()
 		require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
-		o, err := s.Store.Operation(t.Context(), "r1")
+		o, err := s.Store.Operations.Operation(t.Context(), "r1")
 		require.NoError(t, err)
 		return o
 	}
@@ -157,7 +157,7 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 
 	o.Execution = "r2"
 	o.Seq++
-	require.NoError(t, s.Store.PutOperation(t.Context(), o))
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), o))
 	delete(s.Temporal.Runs, "r1") // Temporal forgets the first execution
 	for range 2 {
 		require.Equal(t, inventory.StateRunning, judged().State)
@@ -185,7 +185,7 @@ func TestOperationWhoseContinuationEndedIsOver(t *testing.T) {
 	s.Temporal.Open("recover/rack", "r2")
 	s.Temporal.End("r2", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
-	o, err := s.Store.Operation(t.Context(), "r1")
+	o, err := s.Store.Operations.Operation(t.Context(), "r1")
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateFailed, o.State)
 }
@@ -196,13 +196,13 @@ func TestReconcileTakesNewRunsAgain(t *testing.T) {
 	intake := func() string {
 		t.Helper()
 		require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
-		why, err := s.Store.Intake(t.Context())
+		why, err := s.Store.HandOvers.Intake(t.Context())
 		require.NoError(t, err)
 		return why
 	}
 	s.operation("migrate/um760", workflows.MigrateType)
 	s.Temporal.Open("migrate/um760", "r1")
-	require.NoError(t, s.Store.CloseIntake(t.Context(), "migrate/um760 moves this site"))
+	require.NoError(t, s.Store.HandOvers.CloseIntake(t.Context(), "migrate/um760 moves this site"))
 	require.NotEmpty(t, intake(), "as long as it is open")
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	require.NotEmpty(t, intake(), "its record ends in this pass")
@@ -217,7 +217,7 @@ func TestWaitingIsShown(t *testing.T) {
 		if n <= 3 {
 			s.AddMachine(name, fmt.Sprintf("52:54:00:00:01:%02x", n))
 		}
-		require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+		require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 			Run: "r" + name, ID: "machine/" + name, Type: workflows.ProvisionType, Machine: name, State: inventory.StatePending, Phase: phase,
 			Message: "power it on now", Next: next, Question: q, Started: s.Clock.Now().Add(time.Duration(n) * time.Second), Updated: s.Clock.Now(),
 		}))
@@ -227,7 +227,7 @@ func TestWaitingIsShown(t *testing.T) {
 	asked := s.Clock.Now().Add(-time.Hour).UTC()
 	question := &inventory.Question{ID: "3.bind.1", Text: "the machine has 2 fixed disks", Choices: []string{"retry", "abort"}, Since: asked}
 	put(3, inventory.PhaseWaiting, "ingot workflow decide m3", question)
-	require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
 		Run: "o1", ID: "genesis/lab", Type: workflows.GenesisType, Name: "lab", State: inventory.StateRunning,
 		Question: &inventory.Question{ID: "relay.1", Text: "the relay is silent", Since: asked}, Next: "ingot operation decide genesis/lab",
 	}))

@@ -45,13 +45,13 @@ func TestListsPageSortAndFilter(t *testing.T) {
 	for n := range 5 {
 		m := machine(fmt.Sprintf("m%d", n), fmt.Sprintf("52:54:00:00:01:%02x", n))
 		m.Labels = map[string]string{"rack": fmt.Sprint(n % 2), "site": "x"}
-		require.NoError(t, c.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, c.Store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 		state := inventory.StateSuccess
 		if n > 2 {
 			state = inventory.StateFailed
 		}
 		for i, started := range []time.Duration{0, time.Duration(n) * time.Minute} { // the first of all begin together
-			require.NoError(t, c.Store.PutWorkflow(t.Context(), inventory.Workflow{
+			require.NoError(t, c.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 				Run: fmt.Sprintf("r%d%d", n, i), ID: workflows.MachineID(m.Name), Type: workflows.ProvisionType, Machine: m.Name,
 				State: state, Phase: inventory.PhaseDone, Started: c.Clock.Now().Add(started + time.Duration(i)*time.Hour),
 			}))
@@ -85,7 +85,7 @@ func TestListsPageSortAndFilter(t *testing.T) {
 	}
 
 	for n := range 4 {
-		require.NoError(t, c.Store.PutOperation(t.Context(), inventory.Operation{
+		require.NoError(t, c.Store.Operations.PutOperation(t.Context(), inventory.Operation{
 			Run: fmt.Sprintf("o%d", n), ID: fmt.Sprintf("recover/o%d", n), Type: workflows.RecoverType, State: inventory.StateSuccess,
 			Steps: []inventory.OperationStep{}, Started: c.Clock.Now().Add(time.Duration(n/2) * time.Hour), // two and two begin together
 		}))
@@ -101,7 +101,7 @@ func TestListsPageSortAndFilter(t *testing.T) {
 
 	// The run at which a page ends is deleted before the next one is read.
 	first := decode[struct{ Next string }](t, c.op(200, "GET", "/v1/workflows?limit=7", nil), 200)
-	require.NoError(t, c.Store.DeleteWorkflow(t.Context(), "r30", "test"))
+	require.NoError(t, c.Store.Workflows.DeleteWorkflow(t.Context(), "r30", "test"))
 	require.NotEmpty(t, first.Next)
 	c.op(200, "GET", "/v1/workflows?limit=7&after="+url.QueryEscape(first.Next), nil)
 

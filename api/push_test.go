@@ -25,7 +25,7 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 	}
 	rec := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": ms})
 	require.Equal(t, http.StatusCreated, rec.Code, rec.Body.String()[:min(rec.Body.Len(), 200)])
-	stored, err := s.Store.Machines(t.Context())
+	stored, err := s.Store.Machines.Machines(t.Context())
 	require.NoError(t, err)
 	require.Len(t, stored, len(ms))
 
@@ -174,7 +174,7 @@ func TestPushKeepsBytes(t *testing.T) {
 	rec := push("m1", map[string]any{"userData": map[string]any{"base64": bytes}, "vendorData": map[string]any{"base64": []byte("text")}})
 	require.Equal(t, http.StatusCreated, rec.Code, rec.Body.String())
 	require.NotContains(t, rec.Body.String(), "H4sA/w", "it is secret in each form")
-	user, vendor, err := s.Store.UserData(t.Context(), "m1")
+	user, vendor, err := s.Store.Machines.UserData(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Equal(t, string(bytes), user.Reveal())
 	require.Equal(t, "text", vendor.Reveal())

@@ -26,7 +26,7 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 		if n == 0 {
 			c.image("debian-12")
 		}
-		require.NoError(t, c.Store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, c.Store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 		require.Contains(
 			t,
 			c.op(http.StatusOK, http.MethodGet, "/v1/machines/"+x.machine, nil).Body.String(),
@@ -47,18 +47,18 @@ func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 	c.AddMachine("m1", mac)
 	c.image("sim")
 	ctx := t.Context()
-	g, err := c.Store.TakeGrant(ctx, "m1", "r1", "machine/m1", false)
+	g, err := c.Store.Grants.TakeGrant(ctx, "m1", "r1", "machine/m1", false)
 	require.NoError(t, err)
 	require.NoError(
 		t,
-		c.Store.Retire(
+		c.Store.Machines.Retire(
 			ctx,
 			g.Owner,
 			inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: c.Clock.Now()},
 			true,
 		),
 	)
-	require.NoError(t, c.Store.EndGrant(ctx, g.Owner))
+	require.NoError(t, c.Store.Grants.EndGrant(ctx, g.Owner))
 	require.Contains(
 		t,
 		c.op(http.StatusOK, http.MethodGet, "/v1/machines/m1", nil).Body.String(),
@@ -78,7 +78,7 @@ func TestQuarantinedMachinesAreNotInstalled(t *testing.T) {
 func TestRecoverStartsAnOperation(t *testing.T) {
 	c := checking(newSite(t))
 	c.AddMachine("m1", mac)
-	require.NoError(t, c.Store.PutTemplate(t.Context(), inventory.Template{Name: "empty", Source: oneAction}, "test"))
+	require.NoError(t, c.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "empty", Source: oneAction}, "test"))
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","machines":["m1"],"abortAfter":1,"template":"empty"}`)
 	require.Equal(t, "Recover", c.Temporal.Types[0])
 	require.Equal(t, "recover/flood", c.Temporal.Options[0].ID)

@@ -30,6 +30,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
 func (s *site) claim(h action.Hello) *httptest.ResponseRecorder {
@@ -43,12 +44,12 @@ func TestS1OneClaimPerBoot(t *testing.T) {
 	s.AddMachine("m1", mac)
 	free := inventory.Owner{Machine: "m1", Run: "r0", Epoch: 1}
 	require.Equal(t, http.StatusNotFound, s.claim(s.hello(free, 1, nonceA)).Code, "nobody holds the machine")
-	g, err := s.Store.TakeGrant(t.Context(), "m1", "r0", "machine/m1", false)
+	g, err := s.Store.Grants.TakeGrant(t.Context(), "m1", "r0", "machine/m1", false)
 	require.NoError(t, err)
 	for boot := range 3 {
 		require.Equal(t, http.StatusNotFound, s.claim(s.hello(g.Owner, boot, nonceA)).Code, "no boot was allowed")
 	}
-	require.NoError(t, s.Store.EndGrant(t.Context(), g.Owner))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), g.Owner))
 
 	o := s.Arm("m1", "r1")
 	var wait sync.WaitGroup
@@ -112,7 +113,7 @@ func TestS2TokensAreBoundAndHashed(t *testing.T) {
 	require.Zero(t, s.Events(inventory.EventFilter{Run: "r2"})[inventory.EventActionDone], "another machine's result")
 	require.Equal(t, http.StatusOK, send(t, s.agent, http.MethodGet, "/agent/v1/next?wait=0", nil, bearer(w2.Token)).Code)
 
-	require.NoError(t, s.Store.EndGrant(t.Context(), o1))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o1))
 	s.Arm("m1", "r3")
 	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
 		require.Equal(t, http.StatusGone, send(t, s.agent, r[0], r[1], "{}", bearer(w1.Token)).Code, "replay in the next run: %s", r[1])
@@ -163,11 +164,11 @@ func TestS3AgentRoutesTellNobodyWhatIsArmed(t *testing.T) {
 	for n, name := range []string{"never", "held", "armed", "closed", "spent"} {
 		s.AddMachine(name, fmt.Sprintf("52:54:00:00:00:%02x", 10+n))
 	}
-	_, err := s.Store.TakeGrant(t.Context(), "held", "r1", "machine/held", false)
+	_, err := s.Store.Grants.TakeGrant(t.Context(), "held", "r1", "machine/held", false)
 	require.NoError(t, err)
 	s.Arm("armed", "r2")
 	closed := s.Arm("closed", "r3")
-	require.NoError(t, s.Store.CloseNetboot(t.Context(), closed))
+	require.NoError(t, s.Store.Grants.CloseNetboot(t.Context(), closed))
 	spent := s.Arm("spent", "r4")
 	h := s.hello(spent, 1, nonceA)
 	h.MAC = "52:54:00:00:00:0e"
@@ -401,7 +402,7 @@ func TestS17BMCHostsAreJudgedWhenTheyAreEntered(t *testing.T) {
 	require.Len(t, a.Problems, 1)
 	require.Equal(t, "bmc.host", a.Problems[0].Field)
 	require.Contains(t, a.Problems[0].Remedy, "bmc.networks")
-	m, err := s.Store.Machine(t.Context(), "m1")
+	m, err := s.Store.Machines.Machine(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Equal(t, "10.0.0.9", m.BMC.Host, "nothing was changed")
 }
@@ -470,7 +471,7 @@ func TestS44AClaimIsUselessAfterItsUse(t *testing.T) {
 		require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/next", nil, bearer(text)).Code)
 		require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, bearer(text)).Code)
 	}
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	require.Equal(t, http.StatusNotFound, s.claim(s.hello(o, 1, nonceB)).Code)
 	next := s.Arm("m1", "r2")
 	require.Equal(t, http.StatusNotFound, s.claim(s.hello(o, 1, nonceB)).Code, "in the next run")
@@ -501,7 +502,7 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), path, keyring.New())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	s := newSite(t, func(c *siteConfig) { c.Store = store })
+	s := newSite(t, func(c *siteConfig) { c.Store = fakesite.InventoryOf(store) })
 	stored := inventory.BMC{
 		Driver:      inventory.DriverIPMI,
 		Host:        "10.0.9.1",
@@ -527,7 +528,7 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	}
 	password := func(name string) string {
 		t.Helper()
-		p, err := store.BMCPassword(t.Context(), name)
+		p, err := store.BMCPasswords.BMCPassword(t.Context(), name)
 		require.NoError(t, err)
 		return p.Reveal()
 	}
@@ -562,7 +563,7 @@ func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 		require.NoError(t, err, what)
 	}
 	for _, name := range []string{"m1", "m2"} {
-		_, err := store.BMCPassword(t.Context(), name)
+		_, err := store.BMCPasswords.BMCPassword(t.Context(), name)
 		require.ErrorIs(t, err, inventory.ErrSealed, name)
 	}
 }

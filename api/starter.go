@@ -195,7 +195,7 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	if in.Continued != nil {
 		problems.Add("continued", "leave it out", "a recovery sets it itself")
 	}
-	all, err := s.machines.store.Machines(ctx)
+	all, err := s.machines.stores.Machines.Machines(ctx)
 	if err != nil {
 		return Started{}, err
 	}

@@ -16,14 +16,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// StatusStore counts what the status shows.
-type StatusStore interface {
-	MachineCount(ctx context.Context) (int, error)
-	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
+// KeyStore checks the keys that seal secrets.
+type KeyStore interface {
 	KeyCheck(ctx context.Context) error
 	SecretsUnreadable(ctx context.Context) ([]string, error)
-	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
-	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 }
 
 // Process is what only the process knows, not the inventory.
@@ -137,7 +133,7 @@ type TemporalStatus struct {
 }
 
 type statusRoutes struct {
-	store   StatusStore
+	stores  Stores
 	engine  *engine.Engine
 	views   *views
 	space   *space
@@ -162,10 +158,10 @@ func (s *statusRoutes) routes() []httpapi.Route {
 func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 	st := s.readProcess(ctx)
 	var err error
-	if st.Machines, err = s.store.MachineCount(ctx); err != nil {
+	if st.Machines, err = s.stores.Views.MachineCount(ctx); err != nil {
 		return st, err
 	}
-	open, err := s.store.OpenRuns(ctx)
+	open, err := s.stores.Views.OpenRuns(ctx)
 	if err != nil {
 		return st, err
 	}
@@ -270,13 +266,13 @@ const maxWaiting = 10
 // readWaiting adds to st who waits for an operator.
 func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
 	oldest := inventory.RunPage{Oldest: true}
-	runs, err := s.store.Workflows(ctx, inventory.WorkflowFilter{
+	runs, err := s.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{
 		State: inventory.FilterWaiting, RunPage: oldest, Limit: maxWaiting + 1,
 	})
 	if err != nil {
 		return err
 	}
-	operations, err := s.store.Operations(ctx, inventory.OperationFilter{
+	operations, err := s.stores.Operations.Operations(ctx, inventory.OperationFilter{
 		State: inventory.FilterWaiting, RunPage: oldest, Limit: maxWaiting + 1,
 	})
 	if err != nil {
@@ -308,7 +304,7 @@ func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	if s.process.NoSecretKey {
 		return "missing", nil
 	}
-	err := s.store.KeyCheck(ctx)
+	err := s.stores.Keys.KeyCheck(ctx)
 	switch {
 	case errors.Is(err, inventory.ErrSealed):
 		return "wrong", nil
@@ -330,7 +326,7 @@ func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (Secrets
 	if err != nil || state == "ok" {
 		return SecretsStatus{state, []string{}}, err
 	}
-	names, err := s.store.SecretsUnreadable(ctx)
+	names, err := s.stores.Keys.SecretsUnreadable(ctx)
 
 	return SecretsStatus{state, append([]string{}, names...)}, err
 }

@@ -8,6 +8,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// SyslogStore holds what machines have sent by syslog.
+type SyslogStore interface {
+	Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error)
+}
+
 type syslogOfMachine struct {
 	byName
 	httpapi.Page
@@ -27,7 +32,7 @@ func (m *machines) listSyslog(ctx context.Context, q syslogOfMachine) (httpapi.L
 	}
 	limit := pageLimit(q.Page)
 	f.Limit = limit + 1 // one more shows whether the list continues
-	lines, err := m.store.Syslog(ctx, f)
+	lines, err := m.stores.Syslog.Syslog(ctx, f)
 	if err != nil {
 		return none, err
 	}

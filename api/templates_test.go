@@ -43,11 +43,15 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 	s.AddMachine("m1", mac)
 	require.NoError(
 		t,
-		s.Store.PutImage(t.Context(), inventory.Image{Name: "seen", URL: "http://192.0.2.1/seen", SHA256: sumOf("x"), FirstSeen: true}, "test"),
+		s.Store.Images.PutImage(
+			t.Context(),
+			inventory.Image{Name: "seen", URL: "http://192.0.2.1/seen", SHA256: sumOf("x"), FirstSeen: true},
+			"test",
+		),
 	)
 	require.NoError(
 		t,
-		s.Store.PutImage(
+		s.Store.Images.PutImage(
 			t.Context(),
 			inventory.Image{Name: "k", URL: "http://192.0.2.1/k", SHA256: sumOf("k"), Use: inventory.UseInstaller},
 			"test",

@@ -58,10 +58,10 @@ func TestHeldRunsAreTold(t *testing.T) {
 		Epoch:   4,
 		Started: s.Clock.Now(),
 	}
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), open))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), open))
 	require.NoError(
 		t,
-		s.Store.PutWorkflow(
+		s.Store.Workflows.PutWorkflow(
 			t.Context(),
 			inventory.Workflow{
 				Run:     "r2",
@@ -75,8 +75,8 @@ func TestHeldRunsAreTold(t *testing.T) {
 		),
 	)
 	later := inventory.Workflow{Run: "r5", ID: "machine/m5", Machine: "m5", State: inventory.StateRunning, Started: s.Clock.Now()}
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), later))
-	require.NoError(t, s.Store.PutOperation(t.Context(),
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), later))
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(),
 		inventory.Operation{Run: "its first execution", ID: "recover/all", State: inventory.StateRunning, Started: s.Clock.Now()}))
 	for i, h := range held {
 		if i != 2 { // Temporal does not know r3
@@ -98,7 +98,7 @@ func TestHeldRunsAreTold(t *testing.T) {
 		s.Temporal.End(run, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)
 	}
 	open.State, open.Phase = inventory.StateFailed, inventory.PhaseFailed
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), open))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), open))
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
 	require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))

@@ -18,6 +18,8 @@ type ViewStore interface {
 	MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error)
 	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
 	Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error)
+	MachineCount(ctx context.Context) (int, error)
+	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 }
 
 // A MachineView is a machine with its netboot window, shown run and agent.

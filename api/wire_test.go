@@ -26,7 +26,7 @@ func TestSyslogOfAMachine(t *testing.T) {
 			Machine: "n7", At: s.Clock.Now(), Severity: "info", Program: "kernel", Text: fmt.Sprint("line ", n),
 		})
 	}
-	require.NoError(t, s.Store.PutSyslog(t.Context(), lines))
+	require.NoError(t, s.Store.Syslog.PutSyslog(t.Context(), lines))
 
 	list := func(query string) httpapi.List[inventory.SyslogLine] {
 		t.Helper()

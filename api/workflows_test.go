@@ -79,7 +79,7 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 func TestBadInputStartsNothing(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
-	require.NoError(t, s.Store.PutMachines(t.Context(), []inventory.Machine{machine("manual", "52:54:00:00:00:0c")}, false, "test"))
+	require.NoError(t, s.Store.Machines.PutMachines(t.Context(), []inventory.Machine{machine("manual", "52:54:00:00:00:0c")}, false, "test"))
 	for in, want := range map[string]string{
 		`{"type":"Provision","input":{"machine":"m1","template":"nothing","image":"nothing","retries":{"count":-1,"from":"middle"}}}`: "template image retries.count retries.from",
 		`{"type":"Provision","input":{"machine":"m1","colour":"red"}}`:                                                                "input",
@@ -124,7 +124,7 @@ func (s *site) failed(run string, in workflows.ProvisionInput) {
 	s.T.Helper()
 	raw, err := json.Marshal(in)
 	require.NoError(s.T, err)
-	require.NoError(s.T, s.Store.PutWorkflow(s.T.Context(), inventory.Workflow{
+	require.NoError(s.T, s.Store.Workflows.PutWorkflow(s.T.Context(), inventory.Workflow{
 		Run:     run,
 		ID:      "machine/m1",
 		Type:    workflows.ProvisionType,
@@ -145,7 +145,7 @@ func TestRetryIsANewRun(t *testing.T) {
 	s.image("debian-12")
 	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
 	s.failed("r1", in)
-	require.NoError(t, s.Store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
+	require.NoError(t, s.Store.Plans.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
 	st := decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
 	require.NotEqual(t, "r1", st.Run)
 	in.Resume = "r1"
@@ -183,10 +183,10 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	}
 	suggest := func(run string) {
 		t.Helper()
-		w, err := s.Store.Workflow(t.Context(), run)
+		w, err := s.Store.Workflows.Workflow(t.Context(), run)
 		require.NoError(t, err)
 		w.Next = "ingot workflow logs m1; ingot workflow retry m1 --from failed-step"
-		require.NoError(t, s.Store.PutWorkflow(t.Context(), w))
+		require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), w))
 	}
 	s.failed("r1", in)
 	suggest("r1")
@@ -194,12 +194,12 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 
 	s.failed("r2", in)
 	suggest("r2")
-	require.NoError(t, s.Store.PutPlan(t.Context(), inventory.Plan{Run: "r2", Digest: "d"}))
+	require.NoError(t, s.Store.Plans.PutPlan(t.Context(), inventory.Plan{Run: "r2", Digest: "d"}))
 	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/workflows/r2", nil), http.StatusOK)
 	require.Contains(t, w.Next, "--from failed-step")
 	o := s.Arm("m1", "r3")
-	require.NoError(t, s.Store.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Disks.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	refused("r2", `run "r3" of machine "m1" began after it, and only the newest is retried`, "ingot workflow get r3")
 }
 
@@ -221,7 +221,7 @@ func TestOnlyTheNewestOrderIsRetried(t *testing.T) {
 				{Run: "old", Type: old, State: inventory.StateCancelled}, {Run: "later", Type: later, State: inventory.StateSuccess},
 			} {
 				r.Machine, r.Image, r.Epoch, r.Started, r.Ended, r.Updated = "m1", "debian-12", 1, s.Clock.Now(), s.Clock.Now(), s.Clock.Now()
-				require.NoError(t, s.Store.PutWorkflow(t.Context(), r))
+				require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), r))
 			}
 			writes := func(kind string) bool { return kind != workflows.InspectType && kind != workflows.BMCJobType }
 			want := http.StatusAccepted
@@ -246,7 +246,7 @@ func TestCancelOfARunThatHasEnded(t *testing.T) {
 	for state, want := range map[string]int{
 		inventory.StateCancelled: http.StatusAccepted, inventory.StateSuccess: http.StatusConflict, inventory.StateFailed: http.StatusConflict,
 	} {
-		require.NoError(t, s.Store.PutWorkflow(t.Context(), inventory.Workflow{
+		require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 			Run:     state,
 			Type:    workflows.ProvisionType,
 			Machine: "m1",
@@ -257,7 +257,7 @@ func TestCancelOfARunThatHasEnded(t *testing.T) {
 		}))
 		require.Equal(t, want, s.do(http.MethodPost, "/v1/workflows/"+state+"/cancel", nil).Code, state)
 	}
-	es, err := s.Store.Events(t.Context(), inventory.EventFilter{Machine: "m1"})
+	es, err := s.Store.Events.Events(t.Context(), inventory.EventFilter{Machine: "m1"})
 	require.NoError(t, err)
 	for _, e := range es {
 		require.False(t, e.Kind == inventory.EventOperator && e.Run != "", "%+v", e)
@@ -279,11 +279,11 @@ func TestNextAfterATerminatedRun(t *testing.T) {
 			s.AddMachine("m1", mac)
 			s.Arm("m1", "r1")
 			if c.planned {
-				require.NoError(t, s.Store.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
+				require.NoError(t, s.Store.Plans.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
 			}
 			s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 			require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
-			w, err := s.Store.Workflow(t.Context(), "r1")
+			w, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, c.next, w.Next)
 		})
@@ -467,14 +467,14 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 	f = until(t, second, func(f frame) bool { return f.event == "machines" })
 	require.Contains(t, f.data, `"m2"`)
 	require.Contains(t, f.data, `"done":3`)
-	require.NoError(t, s.Store.DeleteMachine(t.Context(), "m2", "test"))
+	require.NoError(t, s.Store.Machines.DeleteMachine(t.Context(), "m2", "test"))
 	for _, viewer := range []<-chan frame{frames, second} {
 		f = until(t, viewer, func(f frame) bool { return strings.Contains(f.data, `"deleted":true`) })
 		require.JSONEq(t, `{"name":"m2","deleted":true}`, f.data)
 	}
 	require.NoError(
 		t,
-		s.Store.PutOperation(
+		s.Store.Operations.PutOperation(
 			t.Context(),
 			inventory.Operation{Run: "op", ID: "recover/x", Type: "Recover", Name: "x", State: inventory.StateRunning},
 		),
@@ -512,7 +512,7 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 	}
 	b := s.api.board
 	var cancel func()
-	b.take, cancel = s.Store.Follow()
+	b.take, cancel = s.Store.Changes.Follow()
 	defer cancel()
 	refresh := func(all bool) string {
 		t.Helper()
@@ -531,11 +531,11 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 	s.Arm("m7", "r7")
 	require.Equal(t, 1, strings.Count(refresh(false), "event: machine\n"))
 	seen := inventory.Event{Machine: "m7", Kind: inventory.EventOS}
-	require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{seen}))
+	require.NoError(t, s.Store.Events.AppendEvents(t.Context(), []inventory.Event{seen}))
 	require.Empty(t, refresh(false), "a packet of the machine changes nothing that is shown")
-	require.NoError(t, s.Store.DeleteMachine(t.Context(), "m3", "test"))
+	require.NoError(t, s.Store.Machines.DeleteMachine(t.Context(), "m3", "test"))
 	require.Equal(t, 1, strings.Count(refresh(false), `"deleted":true`))
-	require.NoError(t, s.Store.DeleteMachine(t.Context(), "m4", "test"))
+	require.NoError(t, s.Store.Machines.DeleteMachine(t.Context(), "m4", "test"))
 	b.take() // a deletion that was not told
 	require.Equal(t, 1, strings.Count(refresh(true), `"deleted":true`))
 
@@ -576,10 +576,10 @@ func TestWhatIsTriedAgainIsShown(t *testing.T) {
 	s.Arm("m1", "r1")
 	require.Contains(t, s.do(http.MethodGet, "/v1/workflows/r1", nil).Body.String(), "Record of r1 failed 7 times")
 	require.Contains(t, s.do(http.MethodGet, "/v1/status", nil).Body.String(), "m1: Record of r1 failed 7 times")
-	rec, err := s.Store.Workflow(t.Context(), "r1")
+	rec, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.State, rec.Phase = inventory.StateSuccess, inventory.PhaseDone
 	rec.Seq++
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
 	require.NotContains(t, s.do(http.MethodGet, "/v1/workflows/r1", nil).Body.String(), "disk full", "it is over")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
@@ -26,8 +27,8 @@ func BenchmarkHandlers(b *testing.B) {
 	}
 	defer store.Close()
 	meta, s := benchServers(b, store, dir)
-	go func() { _ = store.KeepIndex(b.Context()) }()
-	for !store.InReservedNetwork(benchAddress(benchNet, 0)) {
+	go func() { _ = store.Machines.KeepIndex(b.Context()) }()
+	for !store.Machines.InReservedNetwork(benchAddress(benchNet, 0)) {
 		if b.Context().Err() != nil {
 			return
 		}
@@ -104,9 +105,10 @@ func (a *answer) Write(b []byte) (int, error) {
 // benchServers returns servers with an inventory, as ingot serve has them.
 func benchServers(t testing.TB, store *sqlite.Store, dir string) (*metadatasvc.Server, *Server) {
 	t.Helper()
+	all := fakesite.InventoryOf(store)
 	meta, err := metadatasvc.New(metadatasvc.Config{
 		Address: benchSelf, Addrs: []string{":7172"}, Key: testKey, Proxies: []netip.Prefix{benchNet},
-	}, store, store)
+	}, all, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func benchServers(t testing.TB, store *sqlite.Store, dir string) (*metadatasvc.S
 		AgentPin: "sha256:" + strings.Repeat("ab", 32), PlanKey: "ed25519:" + strings.Repeat("k", 43), LoaderDir: dir,
 		KernelPath: filepath.Join(dir, "vmlinuz"), InitramfsPath: filepath.Join(dir, "initrd.img"), ClaimKey: testKey,
 		Images: fakeImages{filepath.Join(dir, benchImage), inventory.Image{Name: benchImage}}, Fallback: meta.Handler(),
-	}, store, store)
+	}, all, all)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,11 +75,11 @@ func benchInventory(t testing.TB, dir string, machines, armed int) string {
 			}},
 		})
 	}
-	err = store.PutMachines(t.Context(), ms, false, "bench")
+	err = store.Machines.PutMachines(t.Context(), ms, false, "bench")
 	for n := range armed {
-		g, e := store.TakeGrant(t.Context(), ms[n].Name, fmt.Sprintf("run-%d", n), "", false)
+		g, e := store.Grants.TakeGrant(t.Context(), ms[n].Name, fmt.Sprintf("run-%d", n), "", false)
 		if err = errors.Join(err, e); err == nil {
-			_, err = store.AllowBoot(t.Context(), g.Owner, 1, time.Now().Add(time.Hour))
+			_, err = store.Grants.AllowBoot(t.Context(), g.Owner, 1, time.Now().Add(time.Hour))
 		}
 	}
 	if err = errors.Join(err, store.Close()); err != nil {
@@ -105,7 +105,7 @@ func serveInventory(t *testing.T, db, dir string) {
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return meta.Run(ctx) })
 	g.Go(func() error { return serveFloor(ctx) })
-	g.Go(func() error { return store.KeepIndex(ctx) })
+	g.Go(func() error { return store.Machines.KeepIndex(ctx) })
 	if err := errors.Join(g.Wait(), store.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
@@ -59,7 +60,11 @@ func newView(t *testing.T, path string, writes bool) *view {
 			t.Error(err)
 		}
 	})
-	m, err := metadatasvc.New(metadatasvc.Config{Address: testSelf, Key: testKey, Log: slog.New(slog.DiscardHandler)}, store, &fakeJournal{})
+	m, err := metadatasvc.New(
+		metadatasvc.Config{Address: testSelf, Key: testKey, Log: slog.New(slog.DiscardHandler)},
+		fakesite.InventoryOf(store),
+		&fakeJournal{},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,18 +87,18 @@ func TestS1NoLookupReopensAWindow(t *testing.T) {
 			MAC: benchMAC(n).String(), Address: benchAddress(benchNet, n), Netmask: "255.252.0.0",
 		}}
 		subjects[n] = &subject{machine: m}
-		if err := store.PutMachines(t.Context(), []inventory.Machine{subjects[n].machine}, false, "test"); err != nil {
+		if err := store.Machines.PutMachines(t.Context(), []inventory.Machine{subjects[n].machine}, false, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var keep, read, write errgroup.Group
-	keep.Go(func() error { return store.KeepIndex(ctx) })
+	keep.Go(func() error { return store.Machines.KeepIndex(ctx) })
 	keep.Go(func() error {
 		for ctx.Err() == nil { // each start looks for writes of others, for which KeepIndex waits a second
 			soon, stop := context.WithTimeout(ctx, 10*time.Millisecond)
-			err := views[1].KeepIndex(soon)
+			err := views[1].Machines.KeepIndex(soon)
 			stop()
 			if err != nil {
 				return err
@@ -139,10 +144,10 @@ func (s *subject) look(v *view) error {
 	var err error
 	if rand.IntN(2) == 0 {
 		r.MAC = i.MAC
-		m, g, err = v.MachineByMAC(context.Background(), i.MAC)
+		m, g, err = v.Machines.MachineByMAC(context.Background(), i.MAC)
 	} else {
 		r.Address = i.Address
-		m, g, err = v.MachineByAddress(context.Background(), i.Address)
+		m, g, err = v.Machines.MachineByAddress(context.Background(), i.Address)
 	}
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
@@ -194,27 +199,27 @@ func (s *subject) armAndClose(ctx context.Context, views []*view, run string) er
 	way := rand.IntN(6)
 	s.phase.Add(1)
 	if way == 5 {
-		_, err := store.ArmByHand(ctx, name, "admin", until)
+		_, err := store.Grants.ArmByHand(ctx, name, "admin", until)
 		s.phase.Add(2)
 		if err == nil {
-			err = store.DisarmByHand(ctx, name, "admin", false)
+			err = store.Grants.DisarmByHand(ctx, name, "admin", false)
 		}
 		s.phase.Add(1)
 		return err
 	}
-	g, err := store.TakeGrant(ctx, name, run, "", true)
+	g, err := store.Grants.TakeGrant(ctx, name, run, "", true)
 	if err != nil {
 		return err
 	}
 	if way == 2 {
-		_, err = store.AllowInstaller(ctx, g.Owner, 1, until)
+		_, err = store.Grants.AllowInstaller(ctx, g.Owner, 1, until)
 	} else {
-		_, err = store.AllowBoot(ctx, g.Owner, 1, until)
+		_, err = store.Grants.AllowBoot(ctx, g.Owner, 1, until)
 	}
 	if err != nil {
 		return err
 	}
-	if err := store.OpenSecrets(ctx, g.Owner, until); err != nil {
+	if err := store.Grants.OpenSecrets(ctx, g.Owner, until); err != nil {
 		return err
 	}
 	owner := g.Owner // readers keep it while g changes
@@ -229,25 +234,25 @@ func (s *subject) armAndClose(ctx context.Context, views []*view, run string) er
 	s.phase.Add(1)
 	switch way {
 	case 0:
-		err = errors.Join(store.CloseNetboot(ctx, g.Owner), store.CloseSecrets(ctx, g.Owner))
+		err = errors.Join(store.Grants.CloseNetboot(ctx, g.Owner), store.Grants.CloseSecrets(ctx, g.Owner))
 	case 1:
-		err = store.EndGrant(ctx, g.Owner)
+		err = store.Grants.EndGrant(ctx, g.Owner)
 	case 2:
-		err = errors.Join(store.SpendBoot(ctx, g.Owner, 1, "kernel"), store.CloseSecrets(ctx, g.Owner))
+		err = errors.Join(store.Plans.SpendBoot(ctx, g.Owner, 1, "kernel"), store.Grants.CloseSecrets(ctx, g.Owner))
 	case 3: // fenced
-		g, err = store.TakeGrant(ctx, name, run+"-again", "", true)
+		g, err = store.Grants.TakeGrant(ctx, name, run+"-again", "", true)
 	case 4:
-		if err = store.EndGrant(ctx, g.Owner); err == nil {
-			err = store.DeleteMachine(ctx, name, "test")
+		if err = store.Grants.EndGrant(ctx, g.Owner); err == nil {
+			err = store.Machines.DeleteMachine(ctx, name, "test")
 		}
 	}
 	s.phase.Add(1)
-	return errors.Join(err, s.lookAll(views), store.EndGrant(ctx, g.Owner), s.replace(ctx, store))
+	return errors.Join(err, s.lookAll(views), store.Grants.EndGrant(ctx, g.Owner), s.replace(ctx, store))
 }
 
 // replace stores the machine again, with other facts.
 func (s *subject) replace(ctx context.Context, store *view) error {
 	m := s.machine
 	m.Labels = map[string]string{"round": fmt.Sprint(rand.Int())}
-	return store.PutMachines(ctx, []inventory.Machine{m}, true, "test")
+	return store.Machines.PutMachines(ctx, []inventory.Machine{m}, true, "test")
 }

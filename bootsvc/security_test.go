@@ -23,6 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
@@ -491,12 +492,12 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 		}
 	}()
 	ctx := t.Context()
-	if err := store.PutMachines(ctx, []inventory.Machine{machine(nil)}, false, "test"); err != nil {
+	if err := store.Machines.PutMachines(ctx, []inventory.Machine{machine(nil)}, false, "test"); err != nil {
 		t.Fatal(err)
 	}
-	g, err := store.TakeGrant(ctx, "node1", "run-1", "machine/node1", false)
+	g, err := store.Grants.TakeGrant(ctx, "node1", "run-1", "machine/node1", false)
 	if err == nil {
-		_, err = store.AllowBoot(ctx, g.Owner, 1, testNow.Add(time.Hour))
+		_, err = store.Grants.AllowBoot(ctx, g.Owner, 1, testNow.Add(time.Hour))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -519,11 +520,11 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		cfg = *c
 	})
-	s, err := New(cfg, store, store)
+	s, err := New(cfg, store.Machines, fakesite.InventoryOf(store))
 	if err != nil {
 		t.Fatal(err)
 	}
-	grantBefore, err := store.Grant(ctx, "node1")
+	grantBefore, err := store.Grants.Grant(ctx, "node1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +553,7 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 		}
 	}
 	s.rec.Flush(ctx)
-	events, err := store.Events(ctx, inventory.EventFilter{Run: "run-1", Limit: 100_000})
+	events, err := store.Events.Events(ctx, inventory.EventFilter{Run: "run-1", Limit: 100_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -569,11 +570,11 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 	if kinds[inventory.EventDHCP] < forged/8 {
 		t.Errorf("the flood was not heard: %v", kinds)
 	}
-	signals, err := store.Unsignalled(ctx, 0, 100_000)
+	signals, err := store.Events.Unsignalled(ctx, 0, 100_000)
 	if err != nil || len(signals) > len(kinds) {
 		t.Errorf("%d signals for %v: %v", len(signals), kinds, err)
 	}
-	seen, err := store.SeenUnknown(ctx)
+	seen, err := store.Seen.SeenUnknown(ctx)
 	if err != nil || len(seen) == 0 || len(seen) > 1000 {
 		t.Errorf("%d unknown MACs are stored: %v", len(seen), err)
 	}
@@ -582,12 +583,12 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 			t.Errorf("class %q", x.Class)
 		}
 	}
-	all, err := store.LastSeq(ctx)
+	all, err := store.Events.LastSeq(ctx)
 	if err != nil || all > 100_000 {
 		t.Errorf("%d %v", all, err)
 	}
 	// No packet extends a window, opens a secret or spends a boot.
-	if after, err := store.Grant(ctx, "node1"); err != nil || after != grantBefore {
+	if after, err := store.Grants.Grant(ctx, "node1"); err != nil || after != grantBefore {
 		t.Errorf("the grant was %+v and is %+v: %v", grantBefore, after, err)
 	}
 	if grown := stored(".after") - before; grown > 256<<10 {

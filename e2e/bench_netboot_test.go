@@ -36,6 +36,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -131,15 +132,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	defer c.Close()
 	instant := &instantBMC{on: map[string]bool{}, pxe: map[string]bool{}}
 	do := &activities.Activities{
-		Store: activities.Store{
-			Machines:    store,
-			Catalogue:   store,
-			Grants:      store,
-			Windows:     store,
-			Agents:      store,
-			Assignments: store,
-			Records:     store,
-		},
+		Store:  fakesite.ActivityStore(fakesite.InventoryOf(store)),
 		BMC:    instant,
 		Site:   activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://192.0.2.1/images" }},
 		Log:    log,
@@ -216,7 +209,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	}
 	require.NoError(t, post("/v1/machines", map[string]any{"machines": docs}))
 
-	changed, cancel := store.Subscribe()
+	changed, cancel := store.Changes.Subscribe()
 	defer cancel()
 	spent := s.cpu(t)
 	began := time.Now()
@@ -232,7 +225,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	for left := names; len(left) > 0; {
 		var not []string
 		for _, name := range left {
-			j, err := store.BMCJob(ctx, name, "netboot-1-1")
+			j, err := store.BMCJobs.BMCJob(ctx, name, "netboot-1-1")
 			if err != nil || j.State != inventory.StateSuccess {
 				not = append(not, name)
 			}
@@ -250,10 +243,10 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	used := fleet{cpu: map[string]float64{}}
 	used.since(s.cpu(t), spent)
 	for i, name := range names {
-		g, err := store.Grant(ctx, name)
+		g, err := store.Grants.Grant(ctx, name)
 		require.NoError(t, err)
 		require.True(t, g.NetbootOpen(time.Now()), name)
-		j, err := store.BMCJob(ctx, name, "netboot-1-1")
+		j, err := store.BMCJobs.BMCJob(ctx, name, "netboot-1-1")
 		require.NoError(t, err)
 		require.Len(t, j.Tasks, 3)
 		if host := fmt.Sprintf("10.13.0.%d", 1+i); !sims {

@@ -302,9 +302,9 @@ func fillInventory(t *testing.T, database string, machines int) {
 			Image: "debian-12",
 		}
 	}
-	require.NoError(t, store.PutMachines(t.Context(), ms, false, "bench"))
+	require.NoError(t, store.Machines.PutMachines(t.Context(), ms, false, "bench"))
 	for n, m := range ms {
-		require.NoError(t, store.PutWorkflow(t.Context(), sampleRun(n, m.Name, now)))
+		require.NoError(t, store.Workflows.PutWorkflow(t.Context(), sampleRun(n, m.Name, now)))
 	}
 }
 

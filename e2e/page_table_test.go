@@ -125,15 +125,19 @@ func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namesp
 	t.Helper()
 	cfg := api.Config{
 		Stores: api.Stores{
-			Machines: s, Windows: s, Views: s, Templates: s, Images: s, ImageUsers: s, Workflows: s, Events: s, Operations: s,
-			Genesis: s, BMCJobs: s, Sessions: s, Status: s, Changes: s,
+			Agents: s.Agents, BMCJobs: s.BMCJobs, Changes: s.Changes, Disks: s.Disks, Events: s.Events, Genesis: s.Genesis,
+			Images: s.Images, Keys: s.Keys, Machines: s.Machines, Operations: s.Operations, Seen: s.Seen, Sessions: s.Sessions,
+			Syslog: s.Syslog, Templates: s.Templates, Views: s.Views, Windows: s.Grants, Workflows: s.Workflows,
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}
 	change(&cfg)
 	cfg.Guard = guard.New(cfg.Log)
 	cfg.Engine = engine.New(engine.Config{
-		Stores:   engine.Stores{Events: s, Grants: s, Workflows: s, Operations: s, Agents: s, Assignments: s},
+		Stores: engine.Stores{
+			Agents: s.Agents, Assignments: s.Assignments, Changes: s.Changes, Events: s.Events, Grants: s.Grants, Intake: s.HandOvers,
+			Operations: s.Operations, Workflows: s.Workflows,
+		},
 		Temporal: temporal, Namespace: namespace, Guard: cfg.Guard, Log: cfg.Log,
 	})
 	a, err := api.New(cfg)
@@ -153,9 +157,9 @@ func (s *pageSite) addSpecial(t *testing.T) {
 			Image:      "debian-12",
 			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("02:00:00:01:00:%02x", n), UEFI: true}},
 		}
-		require.NoError(t, s.store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+		require.NoError(t, s.store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
 		if phase != "" {
-			require.NoError(t, s.store.PutWorkflow(t.Context(), inventory.Workflow{
+			require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 				Run:      "run-" + name,
 				ID:       workflows.MachineID(name),
 				Type:     workflows.ProvisionType,
@@ -176,11 +180,14 @@ func (s *pageSite) addSpecial(t *testing.T) {
 	add(5, "new", "", &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.30.9.10", User: "admin"})
 	require.NoError(
 		t,
-		s.store.PutImage(t.Context(),
+		s.store.Images.PutImage(t.Context(),
 			inventory.Image{Name: "debian-12", File: "debian-12", SHA256: fmt.Sprintf("%064d", 0), Format: "raw", Size: 1, Created: now},
 			"test"),
 	)
-	require.NoError(t, s.store.PutTemplate(t.Context(), inventory.Template{Name: "image", Source: "name: image", Builtin: true}, "test"))
+	require.NoError(
+		t,
+		s.store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "image", Source: "name: image", Builtin: true}, "test"),
+	)
 }
 
 // TestPageWithManyMachines uses the table like an operator: it logs in with the token, finds

@@ -32,7 +32,7 @@ func TestRestartAfterConflictIgnoresEarlierReports(t *testing.T) {
 			}
 			w.answer = func(q inventory.Question) *workflows.Decision {
 				require.Contains(t, q.Text, "another client presented the claim")
-				g, err := w.Grant(t.Context(), machine)
+				g, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				require.Equal(t, int64(1), g.Epoch)
 				require.False(t, g.SecretsOpen(w.env.Now()), "the client that knows the path may be the impostor")

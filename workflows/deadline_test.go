@@ -14,7 +14,7 @@ import (
 // short has an action that ends within minutes, and a global timeout if wanted.
 func (w *world) short(global string) {
 	w.t.Helper()
-	require.NoError(w.t, w.PutTemplate(w.t.Context(), inventory.Template{Name: "short", Source: `version: "0.1"
+	require.NoError(w.t, w.Store.Templates.PutTemplate(w.t.Context(), inventory.Template{Name: "short", Source: `version: "0.1"
 name: short
 ` + global + `
 tasks:
@@ -44,7 +44,7 @@ func (w *world) beats(a inventory.Assignment, stopped func()) {
 			return
 		}
 		w.hear(a.Boot)
-		if stops, err := w.Stops(w.t.Context(), a.Owner); err == nil && len(stops) > 0 {
+		if stops, err := w.Store.Assignments.Stops(w.t.Context(), a.Owner); err == nil && len(stops) > 0 {
 			stopped()
 			return
 		}
@@ -263,7 +263,7 @@ func TestClockSetForwardUnderADeadMachine(t *testing.T) {
 // event is in the future, and only an operator knows which is right.
 func TestClockBehindItsEventsAsks(t *testing.T) {
 	w := newWorld(t, nil)
-	require.NoError(t, w.AppendEvents(t.Context(), []inventory.Event{{
+	require.NoError(t, w.Store.Events.AppendEvents(t.Context(), []inventory.Event{{
 		Machine: machine, Kind: inventory.EventOS, At: w.env.Now().Add(24 * time.Hour),
 	}}))
 	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Continue} }
@@ -276,7 +276,10 @@ func TestClockBehindItsEventsAsks(t *testing.T) {
 	again := newWorld(t, nil)
 	require.NoError(
 		t,
-		again.AppendEvents(t.Context(), []inventory.Event{{Machine: machine, Kind: inventory.EventOS, At: again.env.Now().Add(24 * time.Hour)}}),
+		again.Store.Events.AppendEvents(
+			t.Context(),
+			[]inventory.Event{{Machine: machine, Kind: inventory.EventOS, At: again.env.Now().Add(24 * time.Hour)}},
+		),
 	)
 	require.ErrorContains(t, again.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Zero(t, again.cycles)

@@ -23,7 +23,7 @@ func (w *world) runAs(workflow, in any) error {
 
 func (w *world) machine() inventory.Machine {
 	w.t.Helper()
-	m, err := w.Machine(w.t.Context(), machine)
+	m, err := w.Store.Machines.Machine(w.t.Context(), machine)
 	require.NoError(w.t, err)
 	return m
 }
@@ -110,7 +110,7 @@ func TestDecommissionQuarantinesUnwipedDisk(t *testing.T) {
 	plan := activities.PlanRequest{Run: "r2", Machine: machine}
 	_, err = w.do.Plan(t.Context(), plan)
 	require.ErrorContains(t, err, "it is quarantined")
-	require.NoError(t, w.Release(t.Context(), machine, "ann"))
+	require.NoError(t, w.Store.Machines.Release(t.Context(), machine, "ann"))
 	_, err = w.do.Plan(t.Context(), plan)
 	require.NoError(t, err)
 }
@@ -175,7 +175,7 @@ func TestDecommissionBrokenAnywhere(t *testing.T) {
 			require.False(t, w.on || m.HasUserData, "call %d: not all was done", n)
 			require.Len(t, w.assigned, 2, "call %d", n)
 		}
-		g, e := w.Grant(t.Context(), machine)
+		g, e := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, e)
 		require.False(t, g.NetbootOpen(w.env.Now()), "call %d", n)
 	}

@@ -35,10 +35,10 @@ func TestHelloInTheSameTaskAsTheDeadlineCounts(t *testing.T) {
 	w.noAgent = func(boot int) bool { return boot == 1 }
 	w.waiting = func() {
 		w.waiting = nil
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		h := action.Hello{Machine: machine, Nonce: "late", MAC: mac, Facts: action.Facts{Disks: w.disks}}
-		_, err = w.Redeem(
+		_, err = w.Store.Agents.Redeem(
 			t.Context(),
 			inventory.Redemption{
 				Owner:        g.Owner,
@@ -175,7 +175,7 @@ func TestResumeWritesTheSeedAgain(t *testing.T) {
 	first, err := w.do.Plan(ctx, activities.PlanRequest{Run: "r1", Machine: machine})
 	require.NoError(t, err)
 	require.Len(t, first.Actions, 3)
-	require.NoError(t, w.Store.PutWorkflow(ctx, inventory.Workflow{
+	require.NoError(t, w.Store.Workflows.PutWorkflow(ctx, inventory.Workflow{
 		Run: "r1", Machine: machine, State: inventory.StateFailed,
 		Actions: []inventory.ActionRecord{{State: action.Success}, {State: action.Success}, {State: action.Failed}},
 	}))
@@ -189,13 +189,13 @@ func TestResumeWritesTheSeedAgain(t *testing.T) {
 func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.DiskSelector = &inventory.DiskSelector{Serial: "D2"} })
 	ctx := t.Context()
-	g, err := w.Store.TakeGrant(ctx, machine, "r2", workflows.MachineID(machine), false)
+	g, err := w.Store.Grants.TakeGrant(ctx, machine, "r2", workflows.MachineID(machine), false)
 	require.NoError(t, err)
-	_, err = w.Store.AllowBoot(ctx, g.Owner, 1, time.Now().Add(time.Hour))
+	_, err = w.Store.Grants.AllowBoot(ctx, g.Owner, 1, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	d1, d2 := action.Disk{Serial: "D1", Size: 1}, action.Disk{Serial: "D2", Size: 1}
 	h := action.Hello{Machine: machine, Nonce: "n", Facts: action.Facts{Disks: []action.Disk{d1, d2}}}
-	_, err = w.Redeem(
+	_, err = w.Store.Agents.Redeem(
 		ctx,
 		inventory.Redemption{
 			Owner:        g.Owner,
@@ -206,7 +206,7 @@ func TestResumeAsksWhenTheSelectorNamesAnotherDisk(t *testing.T) {
 		},
 	)
 	require.NoError(t, err)
-	require.NoError(t, w.Store.PutPlan(ctx, inventory.Plan{Run: "r2"}))
+	require.NoError(t, w.Store.Plans.PutPlan(ctx, inventory.Plan{Run: "r2"}))
 	b, err := w.do.Bind(ctx, activities.BindRequest{Owner: g.Owner, Disk: &d1})
 	require.NoError(t, err)
 	require.Nil(t, b.Disk)

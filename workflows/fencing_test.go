@@ -189,7 +189,7 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 		`policy: invalid value "hope"; must be one of [fail pause]`,
 	)
 	require.Zero(t, w.cycles)
-	es, err := w.Events(t.Context(), inventory.EventFilter{Machine: machine})
+	es, err := w.Store.Events.Events(t.Context(), inventory.EventFilter{Machine: machine})
 	require.NoError(t, err)
 	var phases []string
 	for _, e := range es {
@@ -250,19 +250,19 @@ func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 func TestRunTakesMachineArmedByHand(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
-	g, err := w.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))
+	g, err := w.Store.Grants.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	w.on = true
 	w.claims() // the agent of the rescue
 	rescue := tokenOf("1-1")
-	_, err = w.AgentByToken(ctx, rescue)
+	_, err = w.Store.Agents.AgentByToken(ctx, rescue)
 	require.NoError(t, err)
 
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		if a.Key.Action == 0 {
-			_, err := w.AgentByToken(ctx, rescue)
+			_, err := w.Store.Agents.AgentByToken(ctx, rescue)
 			require.ErrorIs(t, err, inventory.ErrFenced, "it is told 410")
-			_, err = w.ArmByHand(ctx, machine, "bob", time.Now().Add(time.Hour))
+			_, err = w.Store.Grants.ArmByHand(ctx, machine, "bob", time.Now().Add(time.Hour))
 			require.ErrorIs(t, err, inventory.ErrConflict)
 			require.ErrorContains(t, err, "machine/um760")
 		}
@@ -272,7 +272,7 @@ func TestRunTakesMachineArmedByHand(t *testing.T) {
 	require.Equal(t, g.Epoch+1, w.record().Epoch)
 	require.Equal(t, 1, w.offs, "it was switched off before it was started")
 	w.closed()
-	_, err = w.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))
+	_, err = w.Store.Grants.ArmByHand(ctx, machine, "ann", time.Now().Add(time.Hour))
 	require.NoError(t, err, "afterwards it is free")
 }
 
@@ -281,9 +281,9 @@ func TestRunTakesMachineArmedByHand(t *testing.T) {
 func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
-	old, err := w.Store.TakeGrant(ctx, machine, "old", workflows.MachineID(machine), false)
+	old, err := w.Store.Grants.TakeGrant(ctx, machine, "old", workflows.MachineID(machine), false)
 	require.NoError(t, err)
-	_, err = w.Store.AllowBoot(ctx, old.Owner, 1, time.Now().Add(time.Hour))
+	_, err = w.Store.Grants.AllowBoot(ctx, old.Owner, 1, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	w.claims()
 	_, err = w.do.Plan(ctx, activities.PlanRequest{Run: "old", Machine: machine})
@@ -292,7 +292,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 	require.NoError(t, w.do.Assign(ctx, activities.AssignRequest{Owner: old.Owner, Boot: 1, Key: first}))
 	require.NoError(
 		t,
-		w.Store.PutWorkflow(
+		w.Store.Workflows.PutWorkflow(
 			ctx,
 			inventory.Workflow{Run: "old", Machine: machine, State: inventory.StateFailed, Phase: inventory.PhaseFailed, Seq: 9},
 		),
@@ -310,7 +310,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 	late := 0
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		late++
-		before, err := w.Grant(ctx, machine)
+		before, err := w.Store.Grants.Grant(ctx, machine)
 		require.NoError(t, err)
 		offs, cycles, resets, set := w.offs, w.cycles, w.resets, len(w.boot)
 		fenced(w.act(w.do.PowerOff, old.Owner))
@@ -331,14 +331,14 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		fenced(w.act(w.do.MoreBoots, old.Owner))
 		require.NoError(t, w.do.End(ctx, old.Owner), "ending twice is not an error, and ends nothing")
 		require.NoError(t, w.do.Record(ctx, record, nil))
-		rec, err := w.Workflow(ctx, "old")
+		rec, err := w.Store.Workflows.Workflow(ctx, "old")
 		require.NoError(t, err)
 		require.Equal(t, inventory.StateFailed, rec.State, "the record that is final stays")
-		_, err = w.AgentByToken(ctx, token)
+		_, err = w.Store.Agents.AgentByToken(ctx, token)
 		require.ErrorIs(t, err, inventory.ErrFenced)
-		_, err = w.Report(ctx, old.Owner, 1, action.Result{Key: first, ID: "late", State: action.Success})
+		_, err = w.Store.Assignments.Report(ctx, old.Owner, 1, action.Result{Key: first, ID: "late", State: action.Success})
 		require.ErrorIs(t, err, inventory.ErrFenced)
-		_, err = w.Redeem(
+		_, err = w.Store.Agents.Redeem(
 			ctx,
 			inventory.Redemption{
 				Owner:        old.Owner,
@@ -350,7 +350,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		)
 		require.ErrorIs(t, err, inventory.ErrNotFound)
 
-		after, err := w.Grant(ctx, machine)
+		after, err := w.Store.Grants.Grant(ctx, machine)
 		require.NoError(t, err)
 		require.Equal(t, before, after)
 		require.Equal(t, []int{offs, cycles, resets, set}, []int{w.offs, w.cycles, w.resets, len(w.boot)}, "the BMC was written to")
@@ -368,7 +368,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	w := newWorld(t, nil)
 	ctx := t.Context()
-	before, err := w.Store.TakeGrant(ctx, machine, "before-the-reset", workflows.MachineID(machine), false)
+	before, err := w.Store.Grants.TakeGrant(ctx, machine, "before-the-reset", workflows.MachineID(machine), false)
 	require.NoError(t, err)
 	w.replayed = &before // what the history says of Arm
 	w.on = true
@@ -377,13 +377,13 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
 	require.Zero(t, w.offs)
 	require.Zero(t, w.cycles)
-	g, err := w.Grant(ctx, machine)
+	g, err := w.Store.Grants.Grant(ctx, machine)
 	require.NoError(t, err)
 	require.Equal(t, before.Owner, g.Owner, "what it does not own it does not end")
 
 	next := w.another("next")
 	require.NoError(t, next.run(workflows.ProvisionInput{Machine: machine}))
-	g, err = next.Grant(ctx, machine)
+	g, err = next.Store.Grants.Grant(ctx, machine)
 	require.NoError(t, err)
 	require.Equal(t, before.Epoch+1, g.Epoch)
 	next.untouched()

@@ -28,6 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -35,12 +36,13 @@ import (
 // Kubernetes, Harvester, BMCs and the runs of machines. The inventory is real, and the lab file is
 // the example in the repository.
 type house struct {
-	*sqlite.Store
-	t     *testing.T
-	do    *activities.Activities
-	lab   genesis.Lab
-	suite testsuite.WorkflowTestSuite
-	env   *workflows.Environment
+	fakesite.Inventory               // with what this test replaces
+	Store              *sqlite.Store // without
+	t                  *testing.T
+	do                 *activities.Activities
+	lab                genesis.Lab
+	suite              testsuite.WorkflowTestSuite
+	env                *workflows.Environment
 
 	mu        sync.Mutex
 	begun     time.Time
@@ -68,6 +70,7 @@ func newHouse(t *testing.T) *house {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	h := &house{
+		Inventory: fakesite.InventoryOf(store),
 		Store:     store,
 		t:         t,
 		installed: map[string]bool{},
@@ -83,27 +86,16 @@ func newHouse(t *testing.T) *house {
 	require.NoError(t, err)
 	h.lab = lab
 	b.Name = "home"
-	_, err = store.PutGenesis(t.Context(), b, "test")
+	_, err = store.Genesis.PutGenesis(t.Context(), b, "test")
 	require.NoError(t, err)
 	for _, i := range lab.Images {
 		require.NoError(
 			t,
-			store.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"),
+			store.Images.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"),
 		)
 	}
 	h.do = &activities.Activities{
-		Store: activities.Store{
-			Machines:    h,
-			Catalogue:   store,
-			Grants:      store,
-			Windows:     store,
-			Agents:      store,
-			Assignments: store,
-			Records:     h,
-			Operations:  h,
-			Labs:        h,
-			Relays:      h,
-		},
+		Store:   fakesite.ActivityStore(h),
 		BMC:     bmcs{h},
 		Systems: activities.Systems{Presence: h, Routers: routers{h}, Talos: nodes{h}, Kubernetes: kube{h}, Clusters: clusters{h}},
 		Move:    activities.Move{Peers: peers{h}},
@@ -157,7 +149,7 @@ func (h *house) run(in workflows.GenesisInput) (inventory.Operation, error) {
 	h.runs++
 	h.env.ExecuteWorkflow(workflows.Genesis, in)
 	require.True(h.t, h.env.IsWorkflowCompleted())
-	list, err := h.Operations(context.Background(), inventory.OperationFilter{ID: workflows.GenesisID(in.Name), Limit: 1})
+	list, err := h.Store.Operations.Operations(context.Background(), inventory.OperationFilter{ID: workflows.GenesisID(in.Name), Limit: 1})
 	require.NoError(h.t, err)
 	require.NotEmpty(h.t, list)
 	return list[0], h.env.GetWorkflowError()
@@ -210,7 +202,7 @@ func (h *house) happens(what string) {
 // PutOperation answers questions when they are recorded.
 func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 	o.Run = h.unique(o.Run)
-	if err := h.Store.PutOperation(ctx, o); err != nil {
+	if err := h.Store.Operations.PutOperation(ctx, o); err != nil {
 		return err
 	}
 	if q := o.Question; q != nil && (len(h.asked) == 0 || h.asked[len(h.asked)-1].ID != q.ID) {
@@ -309,7 +301,7 @@ func (h *house) play(ctx context.Context, w inventory.Workflow, in workflows.Pro
 		h.mu.Unlock()
 	}
 	w.Run = h.unique(w.Run)
-	return h.PutWorkflow(ctx, w)
+	return h.Store.Workflows.PutWorkflow(ctx, w)
 }
 
 // unique makes a run id unique, because each test environment counts from the start.
@@ -321,11 +313,11 @@ func (h *house) unique(run string) string {
 }
 
 func (h *house) Workflow(ctx context.Context, run string) (inventory.Workflow, error) {
-	return h.Store.Workflow(ctx, h.unique(run))
+	return h.Store.Workflows.Workflow(ctx, h.unique(run))
 }
 
 func (h *house) Operation(ctx context.Context, run string) (inventory.Operation, error) {
-	return h.Store.Operation(ctx, h.unique(run))
+	return h.Store.Operations.Operation(ctx, h.unique(run))
 }
 
 func (h *house) migrate(ctx workflow.Context, in workflows.MigrateInput) error {
@@ -356,7 +348,7 @@ func (h *house) move(ctx context.Context, o inventory.Operation) error {
 		h.relay = []string{"10.10.20.11"}
 		h.mu.Unlock()
 	}
-	return h.Store.PutOperation(ctx, o)
+	return h.Store.Operations.PutOperation(ctx, o)
 }
 
 func (h *house) power(_ workflow.Context, in workflows.BMCJobInput) error {
@@ -576,7 +568,7 @@ func TestGenesis(t *testing.T) {
 		require.NotEmpty(t, s.Undo)
 		require.Positive(t, s.Budget)
 	}
-	m, err := h.Machine(t.Context(), "ms-02-b")
+	m, err := h.Store.Machines.Machine(t.Context(), "ms-02-b")
 	require.NoError(t, err)
 	require.True(t, m.HasUserData)
 	require.True(t, m.BMC.HasPassword)
@@ -863,7 +855,7 @@ func TestGenesisCancelled(t *testing.T) {
 		}
 		require.NoError(t, err)
 		w.State, w.Phase, w.Message, w.Seq = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled", w.Seq+1
-		require.NoError(t, h.PutWorkflow(ctx, w))
+		require.NoError(t, h.Store.Workflows.PutWorkflow(ctx, w))
 		return h.do.AwaitRun(ctx, q)
 	}
 	h.events["installing ms-02-a"] = func() {
@@ -878,7 +870,7 @@ func TestGenesisCancelled(t *testing.T) {
 	require.Equal(t, "create "+inventory.StepUndone, states(o)[6])
 	require.Equal(t, "vip "+inventory.StepPending, states(o)[7])
 	require.Equal(t, "ms-02-a off", h.did[len(h.did)-1])
-	w, err := h.LatestWorkflow(t.Context(), "ms-02-a")
+	w, err := h.Store.Workflows.LatestWorkflow(t.Context(), "ms-02-a")
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateCancelled, w.State)
 }
@@ -886,7 +878,7 @@ func TestGenesisCancelled(t *testing.T) {
 // Only one Genesis runs at a time, whatever its name and however it was started.
 func TestGenesisRefusesASecond(t *testing.T) {
 	h := newHouse(t)
-	require.NoError(t, h.Store.PutOperation(t.Context(), inventory.Operation{
+	require.NoError(t, h.Store.Operations.PutOperation(t.Context(), inventory.Operation{
 		Run: "other", ID: "genesis/other", Type: workflows.GenesisType, Name: "other", State: inventory.StateRunning, Started: time.Now(),
 	}))
 	_, err := h.run(workflows.GenesisInput{Name: "home"})

@@ -29,7 +29,7 @@ func TestRecordClaimsWhatTheRunReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil)
 			source := "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions: [" + c.actions + "]\n"
-			require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "t", Source: source}, "test"))
+			require.NoError(t, w.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "t", Source: source}, "test"))
 			w.agentFor = func(a inventory.Assignment) *action.Result {
 				require.Empty(t, w.record().Evidence, "the run is open")
 				return &action.Result{Key: a.Key, State: action.Success}

@@ -26,7 +26,7 @@ tasks:
 `
 
 func (w *world) seeded() {
-	require.NoError(w.t, w.PutTemplate(w.t.Context(), inventory.Template{Name: "seeded", Source: seeded}, "test"))
+	require.NoError(w.t, w.Store.Templates.PutTemplate(w.t.Context(), inventory.Template{Name: "seeded", Source: seeded}, "test"))
 }
 
 // instance returns the instance id that an assignment of configdrive writes.
@@ -100,13 +100,13 @@ func TestGrantSaysThatTheRunIsInItsActions(t *testing.T) {
 	w.seeded()
 	acting := map[string]bool{}
 	look := func(when string) {
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		acting[when] = g.Acting
 	}
 	w.onWire = func(kind string) {
 		if kind == inventory.EventDHCP {
-			g, err := w.Grant(t.Context(), machine)
+			g, err := w.Store.Grants.Grant(t.Context(), machine)
 			require.NoError(t, err)
 			look(map[int]string{1: "boot 1", 2: "boot 2"}[g.Boot])
 		}
@@ -139,11 +139,11 @@ func TestInstallationStaysThatOfItsRun(t *testing.T) {
 	require.Equal(t, w.record().Run, of.Run)
 	require.Equal(t, 1, of.Boot)
 
-	g, err := w.Store.TakeGrant(t.Context(), machine, "job", "bmc/um760/job", false)
+	g, err := w.Store.Grants.TakeGrant(t.Context(), machine, "job", "bmc/um760/job", false)
 	require.NoError(t, err)
-	require.NoError(t, w.Store.EndGrant(t.Context(), g.Owner))
+	require.NoError(t, w.Store.Grants.EndGrant(t.Context(), g.Owner))
 	require.Equal(t, of, w.machine().Installation)
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{w.machine()}, true, "test"))
+	require.NoError(t, w.Store.Machines.PutMachines(t.Context(), []inventory.Machine{w.machine()}, true, "test"))
 	require.Equal(t, of, w.machine().Installation)
 }
 

@@ -40,11 +40,15 @@ func newForeign(t *testing.T, source string, edit func(m *inventory.Machine)) *w
 			edit(m)
 		}
 	})
-	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "foreign", Source: source}, "test"))
+	require.NoError(t, w.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "foreign", Source: source}, "test"))
 	for name, digit := range map[string]string{"vmlinuz-x": "c", "initrd-x": "a"} {
 		require.NoError(
 			t,
-			w.PutImage(t.Context(), inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"}, "test"),
+			w.Store.Images.PutImage(
+				t.Context(),
+				inventory.Image{Name: name, File: name, Size: 1, SHA256: strings.Repeat(digit, 64), Format: "raw"},
+				"test",
+			),
 		)
 	}
 	w.installs = func(g inventory.Grant) {
@@ -59,19 +63,19 @@ func (w *world) loads(g inventory.Grant) {
 	for _, k := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventKernel} {
 		w.signal(k, g.Epoch, g.Boot, nil)
 	}
-	require.NoError(w.t, w.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
+	require.NoError(w.t, w.Store.Plans.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
 	w.signal(inventory.EventPayload, g.Epoch, g.Boot, nil)
 	w.signal(inventory.EventDocument, g.Epoch, g.Boot, nil)
 }
 
 // webhook is the installer's webhook.
 func (w *world) webhook(g inventory.Grant, failed bool, message string) {
-	now, err := w.Grant(w.t.Context(), machine)
+	now, err := w.Store.Grants.Grant(w.t.Context(), machine)
 	require.NoError(w.t, err)
 	if now.Owner != g.Owner {
 		return // the run is over
 	}
-	_, err = w.InstallerReported(w.t.Context(), g.Owner, failed, message)
+	_, err = w.Store.Plans.InstallerReported(w.t.Context(), g.Owner, failed, message)
 	require.NoError(w.t, err)
 	kind := inventory.EventInstalled
 	if failed {
@@ -111,7 +115,7 @@ func TestAnotherInstaller(t *testing.T) {
 	w.installs = func(g inventory.Grant) {
 		installs(g)
 		w.after(5*time.Minute, func() {
-			g, err := w.Grant(t.Context(), machine)
+			g, err := w.Store.Grants.Grant(t.Context(), machine)
 			require.NoError(t, err)
 			open, spent = g.SecretsOpen(w.env.Now()), g.Spent
 		})
@@ -383,7 +387,7 @@ func TestAPhoneHomeOfABootThatWasGivenUp(t *testing.T) {
 		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
 		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
 		w.atFence = func() {
-			require.NoError(t, w.SpendBoot(t.Context(), g.Owner, g.Boot, "initrd-x"))
+			require.NoError(t, w.Store.Plans.SpendBoot(t.Context(), g.Owner, g.Boot, "initrd-x"))
 			w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil)
 			w.atFence = nil
 		}
@@ -405,7 +409,7 @@ func TestAPowerQuestionIsWithdrawn(t *testing.T) {
 	}
 	w.answer = func(q inventory.Question) *workflows.Decision {
 		require.Contains(t, q.ID, ".power.")
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		w.after(59*time.Minute, func() { w.webhook(g, false, "") })
 		return nil
@@ -429,7 +433,7 @@ func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
 		}
 		w.after(5*time.Minute, func() {
 			var err error
-			at, err = w.Grant(t.Context(), machine)
+			at, err = w.Store.Grants.Grant(t.Context(), machine)
 			require.NoError(t, err)
 			netboot, secrets = at.NetbootOpen(w.env.Now()), at.SecretsOpen(w.env.Now())
 		})
@@ -450,7 +454,7 @@ func TestLateDocumentDoesNotCloseNextBoot(t *testing.T) {
 	w.installs = func(g inventory.Grant) {
 		w.signal(inventory.EventDocument, g.Epoch, g.Boot, nil)
 		w.after(5*time.Minute, func() {
-			now, err := w.Grant(t.Context(), machine)
+			now, err := w.Store.Grants.Grant(t.Context(), machine)
 			require.NoError(t, err)
 			open = now.NetbootOpen(w.env.Now())
 		})
@@ -522,7 +526,7 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 			return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D1"}}
 		}
 		contested = true
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.Equal(t, 2, g.Boot, "the agent has allowed it")
 		open = g.NetbootOpen(w.env.Now())
@@ -552,7 +556,7 @@ func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 			w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
 			require.NoError(
 				t,
-				w.PutImage(
+				w.Store.Images.PutImage(
 					t.Context(),
 					inventory.Image{Name: "initrd-x", File: "initrd-x", Size: 1, SHA256: strings.Repeat("b", 64), Format: "raw"},
 					"test",
@@ -599,7 +603,7 @@ func TestAnInstallerThatWasLoadedAfterAllIsLeftAlone(t *testing.T) {
 		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
 		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
 		w.atFence = func() {
-			require.NoError(w.t, w.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
+			require.NoError(w.t, w.Store.Plans.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
 			w.after(time.Minute, func() { w.webhook(g, false, "") })
 			w.atFence = nil
 		}
@@ -616,7 +620,7 @@ func TestAnInstallerThatIsLoadedBeforeItsBootIsAllowedIsLeftAlone(t *testing.T) 
 	w.installs = func(g inventory.Grant) {
 		w.signal(inventory.EventDHCP, g.Epoch, g.Boot, nil)
 		w.fast = func() {
-			require.NoError(w.t, w.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
+			require.NoError(w.t, w.Store.Plans.SpendBoot(w.t.Context(), g.Owner, g.Boot, "initrd-x"))
 			w.after(time.Minute, func() { w.webhook(g, false, "") })
 		}
 	}
@@ -645,7 +649,7 @@ func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
 		w.installs = func(g inventory.Grant) {
 			installs(g)
 			w.after(30*time.Minute, func() {
-				g, err := w.Grant(t.Context(), machine)
+				g, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				armed = !g.NetbootUntil.IsZero()
 				w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil)
@@ -762,7 +766,7 @@ func TestS44NoCapabilityInTheHistory(t *testing.T) {
 	for _, m := range w.messages {
 		require.NotContains(t, m, capability)
 	}
-	plan, err := w.Plan(t.Context(), rec.Run)
+	plan, err := w.Store.Plans.Plan(t.Context(), rec.Run)
 	require.NoError(t, err)
 	require.NotContains(t, plan.Documents[0].Contents, capability)
 }

@@ -28,7 +28,7 @@ func TestMediaIsMissing(t *testing.T) {
 // starts are the events that say how the machine was started.
 func (w *world) starts() (out []string) {
 	w.t.Helper()
-	es, err := w.Events(w.t.Context(), inventory.EventFilter{Machine: machine, Limit: 10000})
+	es, err := w.Store.Events.Events(w.t.Context(), inventory.EventFilter{Machine: machine, Limit: 10000})
 	require.NoError(w.t, err)
 	for _, e := range es {
 		if e.Kind == inventory.EventPower && e.Key == "start" {
@@ -177,10 +177,10 @@ func TestLadderOfBootPaths(t *testing.T) {
 	require.Zero(t, w.warm)
 	require.Equal(t, []string{"pxe", "http", "cdrom"}, devices[:3])
 	require.Equal(t, []string{"http://10.0.0.1/media/ipxe.iso"}, w.media)
-	m, err := w.Machine(t.Context(), machine)
+	m, err := w.Store.Machines.Machine(t.Context(), machine)
 	require.NoError(t, err)
 	address := m.BMC.KeyAddress()
-	all, err := w.Media(t.Context())
+	all, err := w.Store.Media.Media(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []inventory.Media{{Machine: machine, Run: w.record().Run, URL: "http://10.0.0.1/media/ipxe.iso", BMC: address}}, all)
 	w.closed()

@@ -21,7 +21,6 @@ import (
 // removal is a site that may move: it plays the server's state machine and the store in a
 // migration.
 type removal struct {
-	activities.Grants // only KeyCheck is used
 	*book
 
 	mu        sync.Mutex
@@ -143,7 +142,7 @@ func (r *removal) migrate(
 	env.SetStartWorkflowOptions(as("migrate/um760"))
 	env.RegisterActivity(
 		&activities.Activities{
-			Store: activities.Store{Operations: r.book, Records: r.book, Moving: r, Grants: r},
+			Store: activities.Store{Operations: r.book, Machines: r.book, Workflows: r, HandOvers: r, Keys: r},
 			Move:  activities.Move{Mover: r},
 		},
 	)

@@ -23,9 +23,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Parts of a store, under names that none of their methods has, so that a struct can embed them.
+type (
+	someMachines   = activities.Machines
+	someOperations = activities.Operations
+	someWorkflows  = activities.Workflows
+)
+
 // book is the part of the inventory that an operation uses.
 type book struct {
-	activities.Records // only Workflow is used
+	someMachines
+	someOperations
+	someWorkflows
 
 	mu         sync.Mutex
 	operations []inventory.Operation
@@ -124,7 +133,7 @@ func newPlay(t *testing.T) *play {
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
 	p.env.RegisterActivity(
 		&activities.Activities{
-			Store:  activities.Store{Operations: p.book, Records: p.book},
+			Store:  activities.Store{Machines: p.book, Operations: p.book, Workflows: p.book},
 			Clocks: activities.Clocks{ProbeEvery: time.Millisecond},
 		},
 	)

@@ -20,7 +20,7 @@ func TestS46PacketsExtendNoDeadline(t *testing.T) {
 	var asked time.Duration
 	w.answer = func(q inventory.Question) *workflows.Decision {
 		asked = w.env.Now().Sub(began)
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.True(t, g.SecretsUntil.IsZero())
 		require.False(t, g.Spent)
@@ -79,7 +79,7 @@ func TestS46PacketsUseUpNoBoot(t *testing.T) {
 		require.Equal(t, inventory.PhasePower, r.Phase)
 		require.Contains(t, r.Message, "boot 1); seen so far: the boot script was fetched")
 		require.NotEmpty(t, r.Next)
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.True(t, g.NetbootOpen(w.env.Now()))
 		require.Equal(t, 1, g.Boot)
@@ -100,7 +100,7 @@ func TestFileUnderTheSecretPathUsesABoot(t *testing.T) {
 		boots := 0
 		var fetch func()
 		fetch = func() {
-			if g, err := w.Grant(t.Context(), machine); err == nil && g.Boot > boots {
+			if g, err := w.Store.Grants.Grant(t.Context(), machine); err == nil && g.Boot > boots {
 				boots = g.Boot
 				w.signal(kind, g.Epoch, g.Boot, nil)
 			}
@@ -135,7 +135,7 @@ func TestS46PacketsCutNoSelfTestShort(t *testing.T) {
 		var boots []int
 		begin := func() {
 			w.after(11*time.Minute, func() {
-				g, err := w.Grant(t.Context(), machine)
+				g, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				boots, up = append(boots, g.Boot), true
 				w.boots()

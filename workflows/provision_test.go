@@ -37,7 +37,7 @@ func TestAnotherWorkflowIDTouchesNothing(t *testing.T) {
 	require.ErrorContains(t, w.env.GetWorkflowError(), `must run under the id "machine/um760"`)
 	require.Zero(t, w.calls)
 	require.Zero(t, w.cycles)
-	g, err := w.Grant(t.Context(), machine)
+	g, err := w.Store.Grants.Grant(t.Context(), machine)
 	require.NoError(t, err)
 	require.Zero(t, g.Epoch)
 }
@@ -140,7 +140,7 @@ func TestActionTimeoutWithALivingAgentStopsIt(t *testing.T) {
 					return
 				}
 				w.hear(a.Boot)
-				if stops, err := w.Stops(context.Background(), a.Owner); err == nil && len(stops) > 0 {
+				if stops, err := w.Store.Assignments.Stops(context.Background(), a.Owner); err == nil && len(stops) > 0 {
 					w.reports(a, action.Result{Key: a.Key, State: action.Stopped})
 					return
 				}
@@ -176,7 +176,7 @@ func TestTwoDisksAskOperator(t *testing.T) {
 	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
 	w.answer = func(q inventory.Question) *workflows.Decision {
 		require.Len(t, q.Disks, 2)
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.False(t, g.NetbootOpen(w.env.Now()), "the window is closed while a person is awaited")
 		return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
@@ -201,7 +201,7 @@ func TestRefusingBMCAsksOperator(t *testing.T) {
 func TestManualPowerContinuesOnSignal(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.BMC = nil })
 	w.after(3*time.Hour, func() {
-		g, err := w.Grant(t.Context(), machine)
+		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.True(t, g.NetbootOpen(w.env.Now()), "with manual power the window stays open")
 		w.env.SignalWorkflow(workflows.SignalPoweredOn, nil)
@@ -237,7 +237,7 @@ func TestUnwind(t *testing.T) {
 			require.Greater(t, n, 20, "a run makes more calls than that")
 			return
 		}
-		g, e := w.Grant(t.Context(), machine)
+		g, e := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, e)
 		require.False(t, g.NetbootOpen(w.env.Now()), "call %d fails: network boot is still allowed", n)
 		require.Empty(t, g.Run, "call %d fails: the grant is still held", n)
@@ -248,7 +248,7 @@ func TestUnwind(t *testing.T) {
 // database and its signal has not arrived.
 func TestGlobalTimeoutCountsStoredReport(t *testing.T) {
 	w := newWorld(t, nil)
-	require.NoError(t, w.PutTemplate(t.Context(), inventory.Template{Name: "short", Source: `version: "0.1"
+	require.NoError(t, w.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "short", Source: `version: "0.1"
 name: short
 global_timeout: 300
 tasks:
@@ -262,7 +262,7 @@ tasks:
 		r := action.Result{Key: a.Key, ID: "r", State: action.Success}
 		if a.Key.Action == 0 {
 			w.after(time.Second, func() {
-				_, err := w.Report(t.Context(), a.Owner, a.Boot, r)
+				_, err := w.Store.Assignments.Report(t.Context(), a.Owner, a.Boot, r)
 				require.NoError(t, err)
 			})
 			return nil
@@ -282,7 +282,7 @@ func TestBMCJobContinuesAfterWorkerLoss(t *testing.T) {
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.BMCJobID(machine, "j1"), TaskQueue: workflows.TaskQueue})
 	w.on, w.cycles = true, 1
 	done := []inventory.BMCTask{{Power: "cycle", State: inventory.StateSuccess}, {Power: "off", State: inventory.StateRunning}}
-	require.NoError(t, w.PutBMCJob(t.Context(), inventory.BMCJob{
+	require.NoError(t, w.Store.BMCJobs.PutBMCJob(t.Context(), inventory.BMCJob{
 		Machine: machine, Name: "j1", Run: "default-test-run-id", State: inventory.StateRunning, Tasks: done, Started: w.env.Now(),
 	}))
 	w.env.ExecuteWorkflow(workflows.BMCJob, workflows.BMCJobInput{Machine: machine, Job: "j1", Tasks: tasks})
@@ -300,7 +300,7 @@ func TestFencedRunAsksAtOnce(t *testing.T) {
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		w.after(time.Minute, func() {
 			var err error
-			taken, err = w.Store.TakeGrant(t.Context(), machine, "job", workflows.BMCJobID(machine, "j"), true)
+			taken, err = w.Store.Grants.TakeGrant(t.Context(), machine, "job", workflows.BMCJobID(machine, "j"), true)
 			require.NoError(t, err)
 			w.signal(inventory.EventFenced, a.Epoch, a.Boot, nil)
 		})
@@ -311,7 +311,7 @@ func TestFencedRunAsksAtOnce(t *testing.T) {
 	require.Len(t, w.asked, 1)
 	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
 	require.Less(t, w.asked[0].Since.Sub(begun), 30*time.Minute, "it asked before the action's deadline")
-	g, err := w.Grant(t.Context(), machine)
+	g, err := w.Store.Grants.Grant(t.Context(), machine)
 	require.NoError(t, err)
 	require.Equal(t, taken.Owner, g.Owner, "the new owner keeps the machine")
 }

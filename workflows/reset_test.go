@@ -22,7 +22,7 @@ func (w *world) runID(run string) {
 func (w *world) another(run string) *world {
 	w.t.Helper()
 	n := newWorld(w.t, nil)
-	n.Store, n.on = w.Store, w.on
+	n.Inventory, n.Store, n.on = w.Inventory, w.Store, w.on
 	n.env.SetStartTime(w.env.Now())
 	n.runID(run)
 	return n
@@ -79,12 +79,12 @@ func TestResetTouchesNothing(t *testing.T) {
 				run := fmt.Sprint("after-", to)
 				w := first.another(run)
 				w.tape.ResetTo(first.tape, to)
-				before, err := w.Grant(t.Context(), machine)
+				before, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				touched := w.touched()
 				start(w)
 				require.Equal(t, touched, w.touched(), at)
-				after, err := w.Grant(t.Context(), machine)
+				after, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				require.Equal(t, before, after, at)
 				require.NotContains(t, w.last.Next, "failed-step", at)

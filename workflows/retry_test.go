@@ -44,11 +44,11 @@ func TestRetryRefusesNewerInstallation(t *testing.T) {
 	refused := func(run, resume string) {
 		t.Helper()
 		w = w.another(run)
-		before, err := w.Grant(t.Context(), machine)
+		before, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: resume}), "it can only be retried from the start")
 		require.Zero(t, w.cycles+w.offs+len(w.boot)+len(w.assigned), "the machine was touched")
-		after, err := w.Grant(t.Context(), machine)
+		after, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.Equal(t, before, after)
 	}
@@ -79,7 +79,7 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 		t.Helper()
 		require.NoError(
 			t,
-			w.Store.PutWorkflow(
+			w.Store.Workflows.PutWorkflow(
 				ctx,
 				inventory.Workflow{Run: run, Machine: machine, State: state, Actions: []inventory.ActionRecord{{State: action.Failed}}},
 			),
@@ -90,9 +90,9 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 
 	// r2 was terminated from outside: its activities outlive it.
 	plan(activities.PlanRequest{Run: "r2"})
-	g, err := w.Store.TakeGrant(ctx, machine, "r2", workflows.MachineID(machine), false)
+	g, err := w.Store.Grants.TakeGrant(ctx, machine, "r2", workflows.MachineID(machine), false)
 	require.NoError(t, err)
-	_, err = w.Store.AllowBoot(ctx, g.Owner, 1, w.env.Now().Add(1e12))
+	_, err = w.Store.Grants.AllowBoot(ctx, g.Owner, 1, w.env.Now().Add(1e12))
 	require.NoError(t, err)
 	w.claims()
 	retry := plan(activities.PlanRequest{Run: "r3", Resume: "r1"})
@@ -107,7 +107,7 @@ func TestRetryIsRefusedWhereItTakesTheGrant(t *testing.T) {
 	var app *temporal.ApplicationError
 	require.ErrorAs(t, err, &app)
 	require.True(t, app.NonRetryable())
-	after, err := w.Grant(ctx, machine)
+	after, err := w.Store.Grants.Grant(ctx, machine)
 	require.NoError(t, err)
 	require.Equal(t, g.Owner, after.Owner)
 }
@@ -120,7 +120,7 @@ func TestResetOfASupersededRunTakesNoGrant(t *testing.T) {
 	}
 	record := func(run, kind string, epoch int64) {
 		t.Helper()
-		require.NoError(t, w.Store.PutWorkflow(t.Context(), inventory.Workflow{
+		require.NoError(t, w.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 			Run: run, ID: workflows.MachineID(machine), Type: kind, Machine: machine, State: inventory.StatePreparing, Phase: "x", Epoch: epoch,
 		}))
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -35,11 +36,12 @@ const (
 // world is one machine with its BMC, its agent and a real inventory. The agent acts in delayed
 // callbacks of the test environment, whose clock skips.
 type world struct {
-	*sqlite.Store
-	t     *testing.T
-	suite testsuite.WorkflowTestSuite
-	env   *workflows.Environment
-	tape  *workflows.Tape // nil unless the run has its own id; see runID
+	fakesite.Inventory               // with what this test replaces
+	Store              *sqlite.Store // without
+	t                  *testing.T
+	suite              testsuite.WorkflowTestSuite
+	env                *workflows.Environment
+	tape               *workflows.Tape // nil unless the run has its own id; see runID
 	// replayed is the grant that was taken according to the history of a run that was reset.
 	replayed *inventory.Grant
 	keys     *keyring.Ring
@@ -115,13 +117,13 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	if edit != nil {
 		edit(&m)
 	}
-	require.NoError(t, store.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
-	require.NoError(t, store.PutImage(t.Context(), inventory.Image{
+	require.NoError(t, store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	require.NoError(t, store.Images.PutImage(t.Context(), inventory.Image{
 		Name: "debian-12", File: "debian-12", Size: 1, SHA256: fmt.Sprintf("%064d", 7), Format: "raw",
 	}, "test"))
 
 	w := &world{
-		Store: store, t: t, keys: keys, noAgent: func(int) bool { return false },
+		Inventory: fakesite.InventoryOf(store), Store: store, t: t, keys: keys, noAgent: func(int) bool { return false },
 		disks:    []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}},
 		agentFor: func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} },
 		answer:   func(inventory.Question) *workflows.Decision { return nil },
@@ -132,7 +134,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	w.env.SetStartTime(time.Now())
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
 	w.do = &activities.Activities{
-		Store: activities.Store{Machines: w, Catalogue: w, Grants: w, Windows: w, Agents: w, Assignments: w, Records: w},
+		Store: fakesite.ActivityStore(w),
 		BMC:   w,
 		Site: activities.Site{
 			ClaimKey:    keys.Key(keyring.Claim),
@@ -255,7 +257,7 @@ func (w *world) send(signal func()) {
 
 // boots simulates the machine after power-on: its firmware, its loader and its agent.
 func (w *world) boots() {
-	g, err := w.Grant(w.t.Context(), machine)
+	g, err := w.Store.Grants.Grant(w.t.Context(), machine)
 	require.NoError(w.t, err)
 	if !g.NetbootOpen(w.env.Now()) || g.Boot <= w.noPXEUntil {
 		return
@@ -302,10 +304,10 @@ func (w *world) says() {
 // claims redeems the claim of the current boot.
 func (w *world) claims() inventory.Grant {
 	ctx := context.Background()
-	g, err := w.Grant(ctx, machine)
+	g, err := w.Store.Grants.Grant(ctx, machine)
 	require.NoError(w.t, err)
 	h := action.Hello{Machine: machine, Nonce: fmt.Sprintf("nonce-%d-%d", g.Epoch, g.Boot), MAC: mac, Facts: action.Facts{Disks: w.disks}}
-	_, err = w.Redeem(
+	_, err = w.Store.Agents.Redeem(
 		ctx,
 		inventory.Redemption{
 			Owner:        g.Owner,
@@ -321,7 +323,7 @@ func (w *world) claims() inventory.Grant {
 }
 
 func (w *world) Assign(ctx context.Context, a inventory.Assignment) error {
-	if err := w.Store.Assign(ctx, a); err != nil {
+	if err := w.Store.Assignments.Assign(ctx, a); err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -336,7 +338,7 @@ func (w *world) Assign(ctx context.Context, a inventory.Assignment) error {
 
 func (w *world) reports(a inventory.Assignment, r action.Result) {
 	r.ID = "r-" + a.Key.String()
-	if _, err := w.Report(w.t.Context(), a.Owner, a.Boot, r); err != nil {
+	if _, err := w.Store.Assignments.Report(w.t.Context(), a.Owner, a.Boot, r); err != nil {
 		require.ErrorIs(w.t, err, inventory.ErrFenced)
 		return
 	}
@@ -357,7 +359,7 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 	// A message that tells of packets may be written while the agent that sent them says hello.
 	asksForPower := strings.HasPrefix(rec.Message, "power it on now") && !strings.Contains(rec.Message, "seen so far")
 	if asksForPower && rec.Message != w.record().Message {
-		g, err := w.Grant(ctx, rec.Machine)
+		g, err := w.Store.Grants.Grant(ctx, rec.Machine)
 		require.NoError(w.t, err)
 		require.True(w.t, g.NetbootOpen(w.env.Now()), "a machine that is switched on at %q would boot its disk", rec.Message)
 	}
@@ -383,41 +385,41 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 			w.tell(workflows.SignalDecide, *d)
 		})
 	}
-	return w.effect(w.Store.PutWorkflow(ctx, rec))
+	return w.effect(w.Store.Workflows.PutWorkflow(ctx, rec))
 }
 
 func (w *world) TakeGrant(ctx context.Context, m, run, id string, force bool) (inventory.Grant, error) {
 	if w.replayed != nil {
 		return *w.replayed, nil
 	}
-	g, err := w.Store.TakeGrant(ctx, m, run, id, force)
+	g, err := w.Store.Grants.TakeGrant(ctx, m, run, id, force)
 	return g, w.effect(err)
 }
 
 func (w *world) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
-	g, err := w.Store.AllowBoot(ctx, o, boot, until)
+	g, err := w.Store.Grants.AllowBoot(ctx, o, boot, until)
 	return g, w.effect(err)
 }
 
 func (w *world) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
-	g, err := w.Store.AllowInstaller(ctx, o, boot, until)
+	g, err := w.Store.Grants.AllowInstaller(ctx, o, boot, until)
 	return g, w.effect(err)
 }
 
 func (w *world) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
-	return w.effect(w.Store.AllowBootAfterReset(ctx, o, boot, until, installer))
+	return w.effect(w.Store.Grants.AllowBootAfterReset(ctx, o, boot, until, installer))
 }
 
 func (w *world) CloseNetboot(ctx context.Context, o inventory.Owner) error {
-	return w.effect(w.Store.CloseNetboot(ctx, o))
+	return w.effect(w.Store.Grants.CloseNetboot(ctx, o))
 }
 
 func (w *world) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
-	return w.effect(w.Store.OpenSecrets(ctx, o, until))
+	return w.effect(w.Store.Grants.OpenSecrets(ctx, o, until))
 }
 
 func (w *world) CloseSecrets(ctx context.Context, o inventory.Owner) error {
-	return w.effect(w.Store.CloseSecrets(ctx, o))
+	return w.effect(w.Store.Grants.CloseSecrets(ctx, o))
 }
 
 func (w *world) EndGrant(ctx context.Context, o inventory.Owner) error {
@@ -426,11 +428,11 @@ func (w *world) EndGrant(ctx context.Context, o inventory.Owner) error {
 	if activity.IsActivity(ctx) && activity.GetInfo(ctx).IsLocalActivity {
 		w.t.Error("the grant is given back by a local activity")
 	}
-	return w.effect(w.Store.EndGrant(ctx, o))
+	return w.effect(w.Store.Grants.EndGrant(ctx, o))
 }
 
 func (w *world) PutPlan(ctx context.Context, p inventory.Plan) error {
-	return w.effect(w.Store.PutPlan(ctx, p))
+	return w.effect(w.Store.Plans.PutPlan(ctx, p))
 }
 
 func (w *world) State(context.Context, inventory.BMC, inventory.Secret) (string, error) {
@@ -504,7 +506,7 @@ func (w *world) SetBootDevice(
 // closed checks the state that is required after every run, however it ended.
 func (w *world) closed() {
 	w.t.Helper()
-	g, err := w.Grant(context.Background(), machine)
+	g, err := w.Store.Grants.Grant(context.Background(), machine)
 	require.NoError(w.t, err)
 	require.Empty(w.t, g.Run, "the run has ended and still owns the machine")
 	require.False(w.t, g.NetbootOpen(w.env.Now()), "network boot is still allowed")
@@ -513,7 +515,7 @@ func (w *world) closed() {
 
 func (w *world) record() inventory.Workflow {
 	w.t.Helper()
-	ws, err := w.Workflows(context.Background(), inventory.WorkflowFilter{Machine: machine})
+	ws, err := w.Store.Workflows.Workflows(context.Background(), inventory.WorkflowFilter{Machine: machine})
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, ws)
 	return ws[0]

@@ -21,18 +21,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ClaimStore redeems the claims of boots.
-type ClaimStore interface {
-	Machine(ctx context.Context, name string) (inventory.Machine, error)
-	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+// AgentStore holds agents: the redeemed claims of their boots, and their tokens.
+type AgentStore interface {
 	Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error)
 	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
-}
-
-// TokenStore finds the agent that a token belongs to.
-type TokenStore interface {
 	AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error)
 	AgentUsed(ctx context.Context, o inventory.Owner, boot int) error
+}
+
+// MachineStore holds machines.
+type MachineStore interface {
+	Machine(ctx context.Context, name string) (inventory.Machine, error)
+}
+
+// GrantStore holds which run owns a machine.
+type GrantStore interface {
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 }
 
 // WorkStore holds the work of agents and receives their results.
@@ -41,6 +45,10 @@ type WorkStore interface {
 	Delivered(ctx context.Context, o inventory.Owner, k action.Key) error
 	Stops(ctx context.Context, o inventory.Owner) ([]action.Key, error)
 	Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error)
+}
+
+// ChangeStore reports writes about a machine.
+type ChangeStore interface {
 	Watch(machine string) (ch <-chan struct{}, cancel func())
 }
 
@@ -51,10 +59,12 @@ type ImageStore interface {
 
 // Stores is what agents read and write; inventory/sqlite implements it all.
 type Stores struct {
-	Claims ClaimStore
-	Tokens TokenStore
-	Work   WorkStore
-	Images ImageStore
+	Agents   AgentStore
+	Changes  ChangeStore
+	Grants   GrantStore
+	Images   ImageStore
+	Machines MachineStore
+	Work     WorkStore
 }
 
 // Config is what the agents' interface needs. Everything except the durations is required.

@@ -35,7 +35,7 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 	if b, err := hex.DecodeString(h.Nonce); err != nil || len(b) < 16 || len(b) > 64 {
 		return action.Welcome{}, inventory.Invalid("nonce", "", "is not 128 to 512 bits in hex")
 	}
-	g, err := s.Stores.Claims.Grant(ctx, h.Machine)
+	g, err := s.Stores.Grants.Grant(ctx, h.Machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return action.Welcome{}, err
 	}
@@ -60,7 +60,7 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) (action.Welcome, error) {
 	now := s.Now()
 	tokenFor := func(nonce string) string { return deriveToken(s.ClaimKey, g.Owner, g.Boot, nonce) }
-	a, err := s.Stores.Claims.Redeem(ctx, inventory.Redemption{
+	a, err := s.Stores.Agents.Redeem(ctx, inventory.Redemption{
 		Owner: g.Owner, Boot: g.Boot, Hello: h, TokenFor: tokenFor, SecretsUntil: now.Add(s.SecretsFor),
 	})
 	switch {
@@ -107,7 +107,7 @@ func checkProtocol(protocol int) error {
 // interfaces, and the inventory has none of them. The boot's agent then loses its token, and
 // an event makes the run ask the operator.
 func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.Hello) error {
-	m, err := s.Stores.Claims.Machine(ctx, g.Machine)
+	m, err := s.Stores.Machines.Machine(ctx, g.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return httpapi.NotFound()
 	}
@@ -123,7 +123,7 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 		return fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)
 	}
 	const message = "the hardware has none of the machine's MAC addresses"
-	if err := s.Stores.Claims.ClaimConflict(ctx, g.Owner, g.Boot, message, facts); err != nil {
+	if err := s.Stores.Agents.ClaimConflict(ctx, g.Owner, g.Boot, message, facts); err != nil {
 		return err
 	}
 

@@ -45,12 +45,12 @@ func (s *server) findAgent(c *gin.Context) (inventory.Agent, error) {
 		return inventory.Agent{}, unauthorized("an agent's token is needed")
 	}
 	sum := sha256.Sum256([]byte(token))
-	a, err := s.Stores.Tokens.AgentByToken(ctx, sum[:])
+	a, err := s.Stores.Agents.AgentByToken(ctx, sum[:])
 	if errors.Is(err, inventory.ErrNotFound) {
 		return a, unauthorized("unknown token")
 	}
 	if err == nil && !a.Used {
-		err = s.Stores.Tokens.AgentUsed(ctx, a.Owner, a.Boot)
+		err = s.Stores.Agents.AgentUsed(ctx, a.Owner, a.Boot)
 	}
 	if err != nil {
 		return a, refuseAgent(err)
@@ -93,7 +93,7 @@ func (s *server) next(c *gin.Context) {
 	}
 	a := agentOf(c.Request.Context())
 	// Subscribe before the first look, so that no assignment is missed.
-	changed, cancel := s.Stores.Work.Watch(a.Machine)
+	changed, cancel := s.Stores.Changes.Watch(a.Machine)
 	defer cancel()
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()

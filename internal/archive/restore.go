@@ -281,13 +281,13 @@ func (r *Restore) holdRuns(ctx context.Context, u *Unpacked, ring *keyring.Ring,
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 
-	if out.Lost, err = s.SecretsUnreadable(ctx); err != nil {
+	if out.Lost, err = s.Keys.SecretsUnreadable(ctx); err != nil {
 		return err
 	}
 	made := inventory.Restore{Backup: u.ID, Taken: u.Created, Held: open, AwaitsCluster: u.Temporal == nil}
-	if out.Restore, err = s.Restored(ctx, made); err != nil {
+	if out.Restore, err = s.Restores.Restored(ctx, made); err != nil {
 		return err
 	}
-	out.SiteEpoch, err = s.SiteEpoch(ctx)
+	out.SiteEpoch, err = s.HandOvers.SiteEpoch(ctx)
 	return err
 }

@@ -127,7 +127,7 @@ func (u *Unpacked) OpenInventory(ctx context.Context, ring *keyring.Ring) (*sqli
 	if ring == nil {
 		return s, nil
 	}
-	if err := s.KeyCheck(ctx); err != nil {
+	if err := s.Keys.KeyCheck(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 

@@ -54,11 +54,11 @@ func TestLogOutlivesAFullDisk(t *testing.T) {
 	says("three\n")
 	disk.err = nil
 	require.NoError(t, g.Flush(t.Context()))
-	text, err := s.Store.Log(t.Context(), "r1", k.Action, k.Attempt)
+	text, err := s.Store.Workflows.Log(t.Context(), "r1", k.Action, k.Attempt)
 	require.NoError(t, err)
 	require.Equal(t, "one\ntwo\nthree\n", text)
 	require.NoError(t, g.Flush(t.Context()), "once")
-	text, err = s.Store.Log(t.Context(), "r1", k.Action, k.Attempt)
+	text, err = s.Store.Workflows.Log(t.Context(), "r1", k.Action, k.Attempt)
 	require.NoError(t, err)
 	require.Equal(t, "one\ntwo\nthree\n", text)
 

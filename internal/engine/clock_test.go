@@ -123,11 +123,11 @@ func TestWindowsAreMovedWhenTheClockIsSet(t *testing.T) {
 	o := s.Arm("m1", "r1")
 	from := s.Clock.Now()
 	s.Clock.Move(24 * time.Hour)
-	g, err := s.Store.Grant(t.Context(), "m1")
+	g, err := s.Store.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.False(t, g.NetbootOpen(s.Clock.Now()))
 	s.Reconciler.ClockSet(t.Context(), from, s.Clock.Now())
-	g, err = s.Store.Grant(t.Context(), "m1")
+	g, err = s.Store.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.True(t, g.NetbootOpen(s.Clock.Now()))
 	s.welcome(o)
@@ -152,7 +152,7 @@ func TestPumpGivesUpOnWhatIsRefusedForEver(t *testing.T) {
 		es = append(es, inventory.Event{Machine: "m1", Run: "r1", Epoch: o1.Epoch, Boot: i, Kind: inventory.EventAgentIdle, At: s.Clock.Now()})
 	}
 	es = append(es, inventory.Event{Machine: "m2", Run: "r2", Epoch: o2.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now()})
-	require.NoError(t, s.Store.AppendEvents(t.Context(), es))
+	require.NoError(t, s.Store.Events.AppendEvents(t.Context(), es))
 	p := s.Pump
 	require.NoError(t, s.pumpOnce(), "one run's trouble is none of Temporal")
 	_, kept := s.Temporal.Requests()
@@ -161,10 +161,10 @@ func TestPumpGivesUpOnWhatIsRefusedForEver(t *testing.T) {
 	require.Equal(t, 1, p.waits["r1"].tries)
 
 	p.waits["r1"] = retry{tries: maxTries} // an hour later
-	left, err := s.Store.Unsignalled(t.Context(), 0, 10000)
+	left, err := s.Store.Events.Unsignalled(t.Context(), 0, 10000)
 	require.NoError(t, err)
 	require.NoError(t, s.pumpOnce())
-	after, err := s.Store.Unsignalled(t.Context(), 0, 10000)
+	after, err := s.Store.Events.Unsignalled(t.Context(), 0, 10000)
 	require.NoError(t, err)
 	require.Len(t, after, len(left)-1, "it was given up, and those behind it have their own tries")
 	require.Equal(t, Counts{SignalsRefused: 1}, s.Reconciler.Counts())

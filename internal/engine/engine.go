@@ -22,12 +22,14 @@ type Temporal func() (client.Client, bool)
 
 // Stores is what the engine reads and writes; inventory/sqlite implements it all.
 type Stores struct {
-	Events      EventStore
-	Grants      GrantStore
-	Workflows   WorkflowStore
-	Operations  OperationStore
 	Agents      AgentStore
 	Assignments AssignmentStore
+	Changes     ChangeStore
+	Events      EventStore
+	Grants      GrantStore
+	Intake      IntakeStore
+	Operations  OperationStore
+	Workflows   WorkflowStore
 	Keyed       KeyedRequestStore // nil: no request has an Idempotency-Key
 }
 
@@ -48,13 +50,22 @@ type WorkflowStore interface {
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
 }
 
-// OperationStore holds the records of operations, and whether new runs are accepted.
+// OperationStore holds the records of operations.
 type OperationStore interface {
 	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 	PutOperation(ctx context.Context, o inventory.Operation) error
+}
+
+// IntakeStore holds whether new runs are accepted.
+type IntakeStore interface {
 	Intake(ctx context.Context) (why string, err error)
 	OpenIntake(ctx context.Context) error
+}
+
+// ChangeStore reports the writes of this process.
+type ChangeStore interface {
+	Subscribe() (ch <-chan struct{}, cancel func())
 }
 
 // AgentStore holds what agents reported.
@@ -152,7 +163,7 @@ func New(c Config) *Engine {
 		now: c.Now, changed: &e.Agents.Changed,
 	}
 	e.Pump = &Pump{
-		store: c.Stores.Events, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log,
+		stores: c.Stores, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log,
 		freed: make(chan struct{}, 1), slots: make(chan struct{}, c.Parallel),
 		queue: map[string][]inventory.Event{}, waits: map[string]retry{}, busy: map[string]bool{},
 	}

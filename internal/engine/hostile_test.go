@@ -12,7 +12,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
@@ -32,7 +31,7 @@ func TestNoEventEndsThePump(t *testing.T) {
 	for _, o := range []inventory.Owner{o1, o2} {
 		require.NoError(
 			t,
-			s.Store.AppendEvents(
+			s.Store.Events.AppendEvents(
 				t.Context(),
 				[]inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now(), Count: 1}},
 			),
@@ -47,7 +46,7 @@ func TestNoEventEndsThePump(t *testing.T) {
 
 // spoiled is a store that panics while spoil is set.
 type spoiled struct {
-	*sqlite.Store
+	fakesite.Inventory
 	spoil atomic.Bool
 }
 
@@ -61,18 +60,18 @@ func (s *spoiled) Grant(ctx context.Context, machine string) (inventory.Grant, e
 	if machine == "m1" {
 		s.panics()
 	}
-	return s.Store.Grant(ctx, machine)
+	return s.Inventory.Grant(ctx, machine)
 }
 
 func (s *spoiled) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
 	s.panics()
-	return s.Store.TouchAgents(ctx, seen)
+	return s.Inventory.TouchAgents(ctx, seen)
 }
 
 func spoiledSite(t *testing.T) (*site, *spoiled) {
 	store := &spoiled{}
 	s := newSite(t, func(c *Config) {
-		store.Store = c.Stores.Grants.(*sqlite.Store)
+		store.Inventory = c.Stores.Grants.(fakesite.Inventory)
 		c.Stores, c.Log = storesOf(store), slog.New(slog.DiscardHandler)
 		c.Guard = guard.New(c.Log)
 	})
@@ -92,7 +91,7 @@ func TestNoRunEndsTheReconciler(t *testing.T) {
 	store.spoil.Store(true)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.EqualValues(t, 1, s.guard.Panics())
-	g, err := s.Store.Grant(t.Context(), "m2")
+	g, err := s.Store.Grants.Grant(t.Context(), "m2")
 	require.NoError(t, err)
 	require.Empty(t, g.Run)
 }

@@ -47,7 +47,7 @@ func TestBootsLostByARestart(t *testing.T) {
 			o := s.Arm("m1", "r1")
 			started := s.Clock.Now().Add(2 * time.Minute)
 			for n, kind := range c.kinds {
-				require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{{
+				require.NoError(t, s.Store.Events.AppendEvents(t.Context(), []inventory.Event{{
 					Machine: "m1", Run: "r1", Epoch: o.Epoch, Boot: 1, Kind: kind, Count: 1,
 					At: started.Add(c.last - time.Duration(len(c.kinds)-1-n)*time.Second),
 				}}))
@@ -91,7 +91,7 @@ func TestBootIsReportedOnce(t *testing.T) {
 	for machine, mac := range map[string]string{"m1": fakesite.MAC, "m2": "02:00:00:00:00:02"} {
 		s.AddMachine(machine, mac)
 		o := s.Arm(machine, "run-"+machine)
-		require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{{
+		require.NoError(t, s.Store.Events.AppendEvents(t.Context(), []inventory.Event{{
 			Machine: machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, Count: 1, At: s.Clock.Now(),
 		}}))
 	}

@@ -57,7 +57,7 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 // could not undo this itself. The operations are read second, because a migration is
 // recorded before it closes the intake.
 func (r *Reconciler) reopenIntake(ctx context.Context) error {
-	why, err := r.stores.Operations.Intake(ctx)
+	why, err := r.stores.Intake.Intake(ctx)
 	if err != nil || why == "" {
 		return err
 	}
@@ -67,7 +67,7 @@ func (r *Reconciler) reopenIntake(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.stores.Operations.OpenIntake(ctx); err != nil {
+	if err := r.stores.Intake.OpenIntake(ctx); err != nil {
 		return fmt.Errorf("taking new runs again: %w", err)
 	}
 	r.log.Warn("new runs are taken again: no migration is open", "reason", why)

@@ -22,8 +22,6 @@ import (
 type EventStore interface {
 	Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error)
 	MarkSignalled(ctx context.Context, seqs []int64) error
-	Grant(ctx context.Context, machine string) (inventory.Grant, error)
-	Subscribe() (ch <-chan struct{}, cancel func())
 	AppendEvents(ctx context.Context, es []inventory.Event) error
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
@@ -37,7 +35,7 @@ type EventStore interface {
 // Temporal accepted it or refused it permanently. In the latter case the run reads it when
 // it asks for evidence.
 type Pump struct {
-	store     EventStore
+	stores    Stores
 	temporal  Temporal
 	namespace string
 	converter converter.DataConverter // as that of the clients
@@ -88,7 +86,7 @@ const (
 // Run sends events until ctx is done: at the start, whenever the store changed, and every
 // five seconds. While Temporal is unavailable, events wait in the store.
 func (p *Pump) Run(ctx context.Context) error {
-	changed, cancel := p.store.Subscribe()
+	changed, cancel := p.stores.Changes.Subscribe()
 	defer cancel()
 	defer p.sending.Wait()
 	down := false
@@ -166,7 +164,7 @@ func (p *Pump) readQueue(ctx context.Context) error {
 		if held >= pumpMax {
 			return nil
 		}
-		es, err := p.store.Unsignalled(ctx, after, pumpBatch)
+		es, err := p.stores.Events.Unsignalled(ctx, after, pumpBatch)
 		if err != nil {
 			return fmt.Errorf("reading events to signal: %w", err)
 		}
@@ -288,7 +286,7 @@ func (p *Pump) markSent(ctx context.Context, all []batch) error {
 	// Not canceled with ctx: events left unmarked would be sent again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalWait)
 	defer cancel()
-	if err := p.store.MarkSignalled(ctx, seqs); err != nil {
+	if err := p.stores.Events.MarkSignalled(ctx, seqs); err != nil {
 		return fmt.Errorf("marking events as signalled: %w", err)
 	}
 	return nil
@@ -312,7 +310,7 @@ func (p *Pump) takeProblem() error {
 // sendRun signals the events of one run in order, until one has to wait. It moves each event that need not be sent again from
 // b.left to b.sent, and returns an error if Temporal cannot be reached.
 func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
-	g, err := p.store.Grant(ctx, b.left[0].Machine)
+	g, err := p.stores.Grants.Grant(ctx, b.left[0].Machine)
 	if err != nil {
 		return fmt.Errorf("asking who owns %q: %w", b.left[0].Machine, err)
 	}

@@ -55,11 +55,11 @@ func (s *site) arrivals(n int) {
 // drained waits until nothing is left to signal.
 func (s *site) drained() {
 	s.T.Helper()
-	ch, cancel := s.Store.Subscribe()
+	ch, cancel := s.Store.Changes.Subscribe()
 	defer cancel()
 	deadline := time.After(30 * time.Second)
 	for {
-		es, err := s.Store.Unsignalled(s.T.Context(), 0, 100)
+		es, err := s.Store.Events.Unsignalled(s.T.Context(), 0, 100)
 		require.NoError(s.T, err)
 		if len(es) == 0 {
 			return
@@ -124,7 +124,7 @@ func TestPumpSendsAgainWithTheSameRequestID(t *testing.T) {
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
 	s.welcome(o)
-	es, err := s.Store.Unsignalled(t.Context(), 0, 10)
+	es, err := s.Store.Events.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, es, 1)
 	for range 3 { // it died each time before it could mark
@@ -152,7 +152,7 @@ func TestPumpLetsNoRunWaitForAnother(t *testing.T) {
 		return nil
 	}
 	happens := func(o inventory.Owner) {
-		require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{
+		require.NoError(t, s.Store.Events.AppendEvents(t.Context(), []inventory.Event{
 			{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventDHCP, At: s.Clock.Now()},
 		}))
 	}
@@ -214,7 +214,7 @@ func TestPumpOutlivesNotFound(t *testing.T) {
 	seen := func(o inventory.Owner, kind string) {
 		require.NoError(
 			t,
-			s.Store.AppendEvents(
+			s.Store.Events.AppendEvents(
 				t.Context(),
 				[]inventory.Event{{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: kind, At: s.Clock.Now(), Count: 1}},
 			),
@@ -248,10 +248,10 @@ func TestPumpDropsOnlyWhatTheGrantEnded(t *testing.T) {
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
 	s.startPump()
 	s.arrivals(1)
-	es, err := s.Store.Unsignalled(t.Context(), 0, 10)
+	es, err := s.Store.Events.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, es, 1, "NotFound does not say that a run is over")
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	s.drained()
 }
 
@@ -262,7 +262,7 @@ func TestPumpWaitsForTemporal(t *testing.T) {
 	s.Temporal.Down = true
 	s.startPump()
 	s.welcome(o)
-	n, err := s.Store.PendingSignals(t.Context(), o)
+	n, err := s.Store.Events.PendingSignals(t.Context(), o)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	fails := 1
@@ -282,7 +282,7 @@ func TestPumpDoesNotChokeOnWhatCannotBeSent(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
-	require.NoError(t, s.Store.AppendEvents(t.Context(), []inventory.Event{
+	require.NoError(t, s.Store.Events.AppendEvents(t.Context(), []inventory.Event{
 		{
 			Machine: "m1",
 			Run:     "r1",
@@ -318,21 +318,21 @@ func TestReconcileEndsWhatWasTerminated(t *testing.T) {
 			o := s.Arm("m1", "r1")
 			s.welcome(o)
 			require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-			g, err := s.Store.Grant(t.Context(), "m1")
+			g, err := s.Store.Grants.Grant(t.Context(), "m1")
 			require.NoError(t, err)
 			require.Equal(t, o, g.Owner, "a run that is running keeps its grant")
 
 			s.Temporal.End("r1", c.status, c.result)
 			require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-			g, err = s.Store.Grant(t.Context(), "m1")
+			g, err = s.Store.Grants.Grant(t.Context(), "m1")
 			require.NoError(t, err)
 			require.Empty(t, g.Run)
 			require.False(t, g.NetbootOpen(s.Clock.Now()))
 			require.False(t, g.SecretsOpen(s.Clock.Now()))
 			sum := sha256.Sum256([]byte(tokenOf(o)))
-			_, err = s.Store.AgentByToken(t.Context(), sum[:])
+			_, err = s.Store.Agents.AgentByToken(t.Context(), sum[:])
 			require.ErrorIs(t, err, inventory.ErrFenced)
-			got, err := s.Store.Workflow(t.Context(), "r1")
+			got, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, c.state, got.State)
 			require.Equal(t, c.message, got.Message)
@@ -359,7 +359,7 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, Counts{RunsFenced: 1}, s.Reconciler.Counts(), "it is running yet")
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
@@ -373,21 +373,21 @@ func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
-	rec, err := s.Store.Workflow(t.Context(), "r1")
+	rec, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.Epoch = o.Epoch
 	rec.Seq++
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.Empty(t, s.Temporal.Signals, "it owns its machine")
 
-	require.NoError(t, s.Store.DisarmByHand(t.Context(), "m1", "ann", true))
+	require.NoError(t, s.Store.Grants.DisarmByHand(t.Context(), "m1", "ann", true))
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, []string{workflows.SignalEvent}, s.Temporal.Signals)
 
 	rec.Phase = inventory.PhaseWaiting
 	rec.Seq++
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.Len(t, s.Temporal.Signals, 1, "it has noticed")
 }
@@ -403,11 +403,11 @@ func TestReconcileDoesNotFenceARunThatJustArmed(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
-	rec, err := s.Store.Workflow(t.Context(), "r1")
+	rec, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.Epoch = o.Epoch
 	rec.Seq++
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
 	r := s.Reconciler
 	r.stores.Grants = lateGrants{r.stores.Grants}
 	require.NoError(t, r.CheckRuns(t.Context()))
@@ -418,7 +418,7 @@ func TestReconcileClosesAPersonsWindowWithoutTemporal(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	s.Temporal.Down = true
-	_, err := s.Store.ArmByHand(t.Context(), "m1", "ann", s.Clock.Now().Add(10*time.Minute))
+	_, err := s.Store.Grants.ArmByHand(t.Context(), "m1", "ann", s.Clock.Now().Add(10*time.Minute))
 	require.NoError(t, err)
 	s.Clock.Move(9 * time.Minute)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
@@ -426,7 +426,7 @@ func TestReconcileClosesAPersonsWindowWithoutTemporal(t *testing.T) {
 	s.Clock.Move(2 * time.Minute)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, Counts{PersonsExpired: 1}, s.Reconciler.Counts())
-	g, err := s.Store.Grant(t.Context(), "m1")
+	g, err := s.Store.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Empty(t, g.Run)
 }
@@ -456,7 +456,7 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	s.Clock.Move(2 * time.Minute)
 	require.Equal(t, 2, lost())
 
-	es, err := s.Store.Unsignalled(t.Context(), 0, 10)
+	es, err := s.Store.Events.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
 	name, out, err := signalOf(es[len(es)-1])
 	require.NoError(t, err)
@@ -519,10 +519,10 @@ func TestIdleAgentIsToldAtGrowingIntervals(t *testing.T) {
 			idle(time.Second),
 		},
 	)
-	rec, err := s.Store.Workflow(t.Context(), "r1")
+	rec, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	rec.Phase = inventory.PhaseWaiting
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
 	require.Equal(t, 3, idle(time.Hour), "a person is awaited")
 }
 
@@ -550,7 +550,7 @@ func TestSignsOfLifeSurviveAFailedFlush(t *testing.T) {
 	require.Error(t, s.Agents.Flush(t.Context()))
 	e.touch = nil
 	require.NoError(t, s.Agents.Flush(t.Context()))
-	a, err := s.Store.Agent(t.Context(), o)
+	a, err := s.Store.Agents.Agent(t.Context(), o)
 	require.NoError(t, err)
 	require.True(t, a.Wrote)
 	require.Equal(t, s.Clock.Now(), a.LastSeen)

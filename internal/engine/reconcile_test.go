@@ -55,8 +55,8 @@ func (hungTemporal) CountWorkflow(
 // busyStore is an inventory with many runs, of which the first has an agent with work that
 // is silent.
 type busyStore struct {
-	*sqlite.Store // nil
-	runs          int
+	fakesite.Inventory // of no store
+	runs               int
 
 	mu     sync.Mutex
 	passes int
@@ -218,7 +218,7 @@ func TestAgentsAreWatchedWhileTemporalHangs(t *testing.T) {
 // earlierView answers with outdated grants and open records, like those that a long pass
 // read at its start.
 type earlierView struct {
-	*sqlite.Store
+	fakesite.Inventory
 	grants  []inventory.Grant
 	records []inventory.Workflow
 	ops     []inventory.Operation
@@ -226,13 +226,13 @@ type earlierView struct {
 
 func viewNow(t *testing.T, s *sqlite.Store) earlierView {
 	t.Helper()
-	gs, err := s.Grants(t.Context())
+	gs, err := s.Grants.Grants(t.Context())
 	require.NoError(t, err)
-	ws, err := s.Workflows(t.Context(), inventory.WorkflowFilter{Open: true, Limit: MaxOpen})
+	ws, err := s.Workflows.Workflows(t.Context(), inventory.WorkflowFilter{Open: true, Limit: MaxOpen})
 	require.NoError(t, err)
-	ops, err := s.Operations(t.Context(), inventory.OperationFilter{Open: true, Limit: MaxOpen})
+	ops, err := s.Operations.Operations(t.Context(), inventory.OperationFilter{Open: true, Limit: MaxOpen})
 	require.NoError(t, err)
-	return earlierView{s, gs, ws, ops}
+	return earlierView{fakesite.InventoryOf(s), gs, ws, ops}
 }
 
 func (v earlierView) Grants(context.Context) ([]inventory.Grant, error) { return v.grants, nil }
@@ -256,34 +256,34 @@ func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
 			s := newSite(t)
 			s.AddMachine("m1", fakesite.MAC)
 			o := s.Arm("m1", "r1")
-			require.NoError(t, s.Store.PutOperation(t.Context(), inventory.Operation{
+			require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
 				Run: "o1", ID: "recover/x", Type: workflows.RecoverType, Name: "x", State: inventory.StateRunning, Started: s.Clock.Now(),
 			}))
 			s.Temporal.Open("recover/x", "o1")
 			r := s.Reconciler
 			r.stores = storesOf(endedBefore(viewNow(t, s.Store)))
 
-			require.NoError(t, s.Store.EndGrant(t.Context(), o))
-			rec, err := s.Store.Workflow(t.Context(), "r1")
+			require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
+			rec, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
 			rec.State, rec.Phase, rec.Message, rec.Ended = inventory.StateSuccess, inventory.PhaseDone, "installed", s.Clock.Now()
 			rec.Seq++
-			require.NoError(t, s.Store.PutWorkflow(t.Context(), rec))
+			require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
 			s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, workflows.Outcome{State: inventory.StateSuccess})
-			op, err := s.Store.Operation(t.Context(), "o1")
+			op, err := s.Store.Operations.Operation(t.Context(), "o1")
 			require.NoError(t, err)
 			op.State, op.Message, op.Ended = inventory.StateSuccess, "all are installed", s.Clock.Now()
 			op.Seq++
-			require.NoError(t, s.Store.PutOperation(t.Context(), op))
+			require.NoError(t, s.Store.Operations.PutOperation(t.Context(), op))
 			s.Temporal.End("o1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 
 			require.NoError(t, r.CheckRuns(t.Context()))
 			require.Zero(t, r.Counts())
-			after, err := s.Store.Workflow(t.Context(), "r1")
+			after, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 			require.NoError(t, err)
 			require.Equal(t, "installed", after.Message)
 			require.Empty(t, after.Next)
-			again, err := s.Store.Operation(t.Context(), "o1")
+			again, err := s.Store.Operations.Operation(t.Context(), "o1")
 			require.NoError(t, err)
 			require.Equal(t, "all are installed", again.Message)
 		})
@@ -296,7 +296,7 @@ func TestReconcileLeavesARunThatIsEnding(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	o := s.Arm("m1", "r1")
-	require.NoError(t, s.Store.EndGrant(t.Context(), o))
+	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	for _, busy := range []string{"task", "activity"} {
 		s.Temporal.Mu.Lock()
 		s.Temporal.Runs["r1"].Busy = busy
@@ -340,10 +340,10 @@ func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
 // hears acts as the pump for listening runs, and counts the events.
 func (s *site) hears() (n int) {
 	s.T.Helper()
-	es, err := s.Store.Unsignalled(s.T.Context(), 0, 100)
+	es, err := s.Store.Events.Unsignalled(s.T.Context(), 0, 100)
 	require.NoError(s.T, err)
 	for _, e := range es {
-		require.NoError(s.T, s.Store.MarkSignalled(s.T.Context(), []int64{e.Seq}))
+		require.NoError(s.T, s.Store.Events.MarkSignalled(s.T.Context(), []int64{e.Seq}))
 	}
 	return len(es)
 }

@@ -41,11 +41,11 @@ func TestStartWaitsForARunThatHasRecordedItsEnd(t *testing.T) {
 	_, err := s.Runs.Start(t.Context(), start)
 	require.Equal(t, &BusyError{start.ID, "r1"}, err, "it goes on")
 
-	record, err := s.Store.Workflow(t.Context(), "r1")
+	record, err := s.Store.Workflows.Workflow(t.Context(), "r1")
 	require.NoError(t, err)
 	record.State, record.Phase, record.Ended = inventory.StateFailed, inventory.PhaseFailed, s.Clock.Now()
 	record.Seq++
-	require.NoError(t, s.Store.PutWorkflow(t.Context(), record))
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), record))
 	run, err := s.Runs.Start(t.Context(), start)
 	require.NoError(t, err)
 	require.NotEqual(t, "r1", run)

@@ -30,10 +30,14 @@ type testStore interface {
 	OperationStore
 	AgentStore
 	AssignmentStore
+	ChangeStore
+	IntakeStore
 }
 
 func storesOf(s testStore) Stores {
-	return Stores{Events: s, Grants: s, Workflows: s, Operations: s, Agents: s, Assignments: s}
+	return Stores{
+		Agents: s, Assignments: s, Changes: s, Events: s, Grants: s, Intake: s, Operations: s, Workflows: s,
+	}
 }
 
 func newSite(t *testing.T, change ...func(*Config)) *site {
@@ -41,7 +45,7 @@ func newSite(t *testing.T, change ...func(*Config)) *site {
 	s := &site{Site: fakesite.New(t)}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	s.config = Config{
-		Stores: storesOf(s.Store), Temporal: s.Temporal.Connect, Guard: guard.New(log), Log: log, Now: s.Clock.Now,
+		Stores: storesOf(fakesite.InventoryOf(s.Store)), Temporal: s.Temporal.Connect, Guard: guard.New(log), Log: log, Now: s.Clock.Now,
 	}
 	for _, f := range change {
 		f(&s.config)
@@ -58,7 +62,7 @@ func (s *site) welcome(o inventory.Owner) {
 	s.T.Helper()
 	h := fakesite.Hello(make([]byte, 32), o, 1, fakesite.NonceA)
 	token := func(string) string { return tokenOf(o) }
-	a, err := s.Store.Redeem(
+	a, err := s.Store.Agents.Redeem(
 		s.T.Context(),
 		inventory.Redemption{Owner: o, Boot: 1, Hello: h, TokenFor: token, SecretsUntil: s.Clock.Now().Add(time.Hour)},
 	)
@@ -68,7 +72,7 @@ func (s *site) welcome(o inventory.Owner) {
 
 func (s *site) agentOf(o inventory.Owner) inventory.Agent {
 	s.T.Helper()
-	a, err := s.Store.Agent(s.T.Context(), o)
+	a, err := s.Store.Agents.Agent(s.T.Context(), o)
 	require.NoError(s.T, err)
 	return a
 }
@@ -84,12 +88,12 @@ func (s *site) fetches(o inventory.Owner) {
 	s.T.Helper()
 	a := s.agentOf(o)
 	s.Agents.Saw(a, s.Clock.Now())
-	work, err := s.Store.NextAssignment(s.T.Context(), o)
+	work, err := s.Store.Assignments.NextAssignment(s.T.Context(), o)
 	if err != nil {
 		require.ErrorIs(s.T, err, inventory.ErrNotFound)
 		return
 	}
-	require.NoError(s.T, s.Store.Delivered(s.T.Context(), o, work.Key))
+	require.NoError(s.T, s.Store.Assignments.Delivered(s.T.Context(), o, work.Key))
 	s.Agents.Assigned(a)
 }
 
@@ -97,7 +101,7 @@ func (s *site) fetches(o inventory.Owner) {
 func (s *site) reports(o inventory.Owner, r action.Result) {
 	s.T.Helper()
 	r.Message = plaintext.Head(r.Message, 8<<10)
-	_, err := s.Store.Report(s.T.Context(), o, 1, r)
+	_, err := s.Store.Assignments.Report(s.T.Context(), o, 1, r)
 	require.NoError(s.T, err)
 	s.Agents.Finished(s.agentOf(o), r.Key)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/tracing"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -41,7 +42,7 @@ func newStore(t testing.TB) *sqlite.Store {
 // everything is a configuration with a value for each metric.
 func everything(s *sqlite.Store) metrics.Config {
 	return metrics.Config{
-		Version: "v1", Store: s,
+		Version: "v1", Store: fakesite.InventoryOf(s),
 		Repairs:  func() engine.Counts { return engine.Counts{GrantsEnded: 2, Stuck: 1} },
 		Agents:   func() engine.AgentCounts { return engine.AgentCounts{Working: 3, Silent: 1} },
 		Retrying: func() int { return 4 },
@@ -81,22 +82,22 @@ func putSite(t testing.TB, s *sqlite.Store) {
 			Labels: map[string]string{inventory.LabelClass: "r640"},
 		})
 	}
-	require.NoError(t, s.PutMachines(ctx, machines, false, "test"))
+	require.NoError(t, s.Machines.PutMachines(ctx, machines, false, "test"))
 	w := inventory.Workflow{
 		Run: "r1", ID: "machine/done", Machine: "done", Type: inventory.TypeProvision, State: inventory.StateRunning,
 		Phase: inventory.PhasePlan, Started: now, Updated: now, Seq: 1,
 	}
-	require.NoError(t, s.PutWorkflow(ctx, w))
+	require.NoError(t, s.Workflows.PutWorkflow(ctx, w))
 	w.State, w.Phase, w.Updated, w.Seq = inventory.StateSuccess, inventory.PhaseDone, now.Add(100*time.Second), 2
-	require.NoError(t, s.PutWorkflow(ctx, w))
-	require.NoError(t, s.PutWorkflow(ctx, inventory.Workflow{
+	require.NoError(t, s.Workflows.PutWorkflow(ctx, w))
+	require.NoError(t, s.Workflows.PutWorkflow(ctx, inventory.Workflow{
 		Run: "r2", ID: "machine/asks", Machine: "asks", Type: inventory.TypeProvision, State: inventory.StateRunning,
 		Phase: inventory.PhaseWaiting, Started: now, Updated: now,
 		Question: &inventory.Question{ID: "1.power.1.1", Since: now.Add(-time.Hour)}, Next: "ingot workflow decide asks",
 	}))
-	_, err := s.ArmByHand(ctx, "armed", "admin", now.Add(time.Hour))
+	_, err := s.Grants.ArmByHand(ctx, "armed", "admin", now.Add(time.Hour))
 	require.NoError(t, err)
-	require.NoError(t, s.PutOperation(ctx, inventory.Operation{
+	require.NoError(t, s.Operations.PutOperation(ctx, inventory.Operation{
 		Run: "o1", ID: "recover/a", Type: inventory.TypeRecover, Name: "a", State: inventory.StateRunning,
 	}))
 }
@@ -171,7 +172,7 @@ func TestFailures(t *testing.T) {
 	m := metrics.New(slog.New(slog.DiscardHandler))
 	c := everything(s)
 	c.Disks = func() ([]metrics.Disk, error) { return nil, errors.New("no disk") }
-	c.Store = failing{s}
+	c.Store = failing{c.Store}
 	m.Read(c)
 	text := scrape(t, m)
 	require.Contains(t, text, `ingot_scrape_collector_success{collector="disks"} 0`)
@@ -181,7 +182,7 @@ func TestFailures(t *testing.T) {
 	require.NotContains(t, text, "ingot_runs_open")
 }
 
-type failing struct{ *sqlite.Store }
+type failing struct{ metrics.Store }
 
 func (failing) OpenWork(context.Context) ([]inventory.OpenWork, error) {
 	return nil, io.ErrUnexpectedEOF
@@ -220,7 +221,7 @@ func BenchmarkScrape(b *testing.B) {
 			Name: name, Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("52:54:00:00:%02x:%02x", n/256, n%256)}},
 			Labels: map[string]string{inventory.LabelClass: "r640"},
 		}
-		require.NoError(b, s.PutMachines(ctx, []inventory.Machine{m}, false, "test"))
+		require.NoError(b, s.Machines.PutMachines(ctx, []inventory.Machine{m}, false, "test"))
 		w := inventory.Workflow{
 			Run: "run-" + name, ID: "machine/" + name, Machine: name, Type: inventory.TypeProvision, State: inventory.StateRunning,
 			Phase: inventory.PhaseAction, Started: now, Updated: now, Message: strings.Repeat("x", 100), Input: []byte(`{"machine":"` + name + `"}`),
@@ -231,10 +232,10 @@ func BenchmarkScrape(b *testing.B) {
 				inventory.ActionRecord{Name: fmt.Sprint("action ", a), Image: "image2disk", Message: strings.Repeat("y", 60)},
 			)
 		}
-		require.NoError(b, s.PutWorkflow(ctx, w))
-		g, err := s.TakeGrant(ctx, name, w.Run, w.ID, false)
+		require.NoError(b, s.Workflows.PutWorkflow(ctx, w))
+		g, err := s.Grants.TakeGrant(ctx, name, w.Run, w.ID, false)
 		require.NoError(b, err)
-		_, err = s.AllowBoot(ctx, g.Owner, 1, now.Add(time.Hour))
+		_, err = s.Grants.AllowBoot(ctx, g.Owner, 1, now.Add(time.Hour))
 		require.NoError(b, err)
 	}
 

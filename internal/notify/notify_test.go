@@ -132,7 +132,7 @@ func (s *site) open(events ...string) {
 	var err error
 	s.store, err = sqlite.Open(s.t.Context(), s.file, nil, sqlite.WithNotices(events...), sqlite.WithClock(s.clock.now))
 	require.NoError(s.t, err)
-	s.cfg.Outbox = s.store
+	s.cfg.Outbox = s.store.Notices
 	s.t.Cleanup(func() { _ = s.store.Close() }) // twice is harmless
 }
 
@@ -168,7 +168,7 @@ func waiting(run, question string) inventory.Workflow {
 func TestDeliversSigned(t *testing.T) {
 	r := newReceiver(t, nil)
 	s := newSite(t, r.URL)
-	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
 	stop := s.run()
 	defer stop()
 	n := r.await(t)
@@ -189,7 +189,10 @@ func TestDeliversSigned(t *testing.T) {
 func TestEvents(t *testing.T) {
 	r := newReceiver(t, nil)
 	s := newSite(t, r.URL)
-	put := func(w inventory.Workflow) { t.Helper(); require.NoError(t, s.store.PutWorkflow(t.Context(), w)) }
+	put := func(w inventory.Workflow) {
+		t.Helper()
+		require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), w))
+	}
 	w := waiting("r1", "1.bind.1")
 	w.Phase, w.Question, w.Seq = inventory.PhasePlan, nil, 1
 	w.Next = ""
@@ -224,12 +227,12 @@ func TestEvents(t *testing.T) {
 	weak.Seq++
 	put(weak)
 	o := inventory.Operation{Run: "o1", ID: "recover/all", Type: "Recover", Name: "all", State: inventory.StateRunning, Step: "x", Seq: 1}
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	require.NoError(t, s.store.Operations.PutOperation(t.Context(), o))
 	o.Seq, o.Question = 2, &inventory.Question{ID: "0.x.1", Text: "go on?"}
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	require.NoError(t, s.store.Operations.PutOperation(t.Context(), o))
+	require.NoError(t, s.store.Operations.PutOperation(t.Context(), o))
 	o.Seq, o.Question, o.State, o.Message = 3, nil, inventory.StateTimeout, "too late"
-	require.NoError(t, s.store.PutOperation(t.Context(), o))
+	require.NoError(t, s.store.Operations.PutOperation(t.Context(), o))
 
 	stop := s.run()
 	var got []string
@@ -245,7 +248,7 @@ func TestEvents(t *testing.T) {
 	}, got)
 	require.Len(t, ids, 8)
 	require.Eventually(t, func() bool {
-		counts, err := s.store.Notices(t.Context())
+		counts, err := s.store.Notices.Notices(t.Context())
 		return err == nil && counts.Waiting == 0 && !counts.Sent.IsZero()
 	}, 30*time.Second, 5*time.Millisecond)
 	stop()
@@ -256,12 +259,12 @@ func TestOnlyWhatIsAskedFor(t *testing.T) {
 	r := newReceiver(t, nil)
 	s := newSite(t, r.URL, inventory.NoticeWaiting)
 	failed := inventory.Workflow{Run: "r0", ID: "machine/a", Machine: "a", State: inventory.StateFailed, Phase: inventory.PhaseFailed}
-	require.NoError(t, s.store.PutWorkflow(t.Context(), failed))
-	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.power.1.1")))
+	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), failed))
+	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.power.1.1")))
 	defer s.run()()
 	n := r.await(t)
 	require.Equal(t, "r1 waiting-for-person", n.Run+" "+n.Event, "a BMC that was given up waits for a person, too")
-	counts, err := s.store.Notices(t.Context())
+	counts, err := s.store.Notices.Notices(t.Context())
 	require.NoError(t, err)
 	require.LessOrEqual(t, counts.Waiting, 1)
 }
@@ -271,20 +274,20 @@ func TestOnlyWhatIsAskedFor(t *testing.T) {
 func TestAtLeastOnceOverRestarts(t *testing.T) {
 	r := newReceiver(t, func(n int) int { return map[bool]int{true: 503, false: 200}[n <= 3] })
 	s := newSite(t, r.URL)
-	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
 	attempts := func() int { r.mu.Lock(); defer r.mu.Unlock(); return len(r.got) }
 	for n := 1; n <= 3; n++ {
 		stop := s.run()
 		require.Eventually(t, func() bool {
-			counts, err := s.store.Notices(t.Context())
-			_, next := s.store.NextNotice(t.Context())
+			counts, err := s.store.Notices.Notices(t.Context())
+			_, next := s.store.Notices.NextNotice(t.Context())
 			return err == nil && attempts() == n && counts.Waiting == 1 && strings.Contains(counts.Error, "503") &&
 				errors.Is(next, inventory.ErrNotFound)
 		}, 30*time.Second, 5*time.Millisecond)
 		stop()
 		require.NoError(t, s.store.Close())
 		s.open()
-		_, err := s.store.NextNotice(t.Context())
+		_, err := s.store.Notices.NextNotice(t.Context())
 		require.ErrorIs(t, err, inventory.ErrNotFound, "not before its time")
 		s.clock.add(pause(n - 1))
 	}
@@ -316,8 +319,8 @@ func (f *forgetful) NoticeSent(ctx context.Context, id string) error {
 func TestSentTwiceRatherThanNever(t *testing.T) {
 	r := newReceiver(t, nil)
 	s := newSite(t, r.URL)
-	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
-	s.cfg.Outbox = &forgetful{Outbox: s.store}
+	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	s.cfg.Outbox = &forgetful{Outbox: s.store.Notices}
 	defer s.run()()
 	require.Equal(t, r.await(t).ID, r.await(t).ID)
 }
@@ -327,13 +330,13 @@ func TestSentTwiceRatherThanNever(t *testing.T) {
 func TestQueueIsBounded(t *testing.T) {
 	s := newSite(t, "http://127.0.0.1:1/")
 	for i := range 1010 {
-		require.NoError(t, s.store.PutWorkflow(t.Context(), waiting(fmt.Sprintf("r%04d", i), "1.bind.1")))
+		require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting(fmt.Sprintf("r%04d", i), "1.bind.1")))
 	}
-	counts, err := s.store.Notices(t.Context())
+	counts, err := s.store.Notices.Notices(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1000, counts.Waiting)
 	require.Equal(t, 10, counts.Dropped)
-	n, err := s.store.NextNotice(t.Context())
+	n, err := s.store.Notices.NextNotice(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "r0010", n.Run, "the oldest went")
 }
@@ -342,8 +345,8 @@ func TestNobodyIsTold(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
-	require.NoError(t, store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
-	_, err = store.NextNotice(t.Context())
+	require.NoError(t, store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	_, err = store.Notices.NextNotice(t.Context())
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }
 
@@ -356,12 +359,12 @@ func TestPauses(t *testing.T) {
 // A notice that is never accepted is given up in the end, but not before.
 func TestGivesUp(t *testing.T) {
 	s := newSite(t, "http://127.0.0.1:1/")
-	require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
 	sender, err := New(s.cfg)
 	require.NoError(t, err)
 	n := 0
 	for ; n < 2*keepTrying; n++ {
-		counts, err := s.store.Notices(t.Context())
+		counts, err := s.store.Notices.Notices(t.Context())
 		require.NoError(t, err)
 		if counts.Waiting == 0 {
 			require.Equal(t, 1, counts.Dropped)
@@ -384,13 +387,13 @@ func TestS25NothingSecretLeaves(t *testing.T) {
 				r.Close()
 			}
 			s := newSite(t, r.URL+"/hook/"+token+"?key="+token)
-			require.NoError(t, s.store.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
+			require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.bind.1")))
 			sender, err := New(s.cfg)
 			require.NoError(t, err)
 			require.True(t, sender.next(t.Context()))
 			_, err = sender.Test(t.Context())
 			require.Error(t, err)
-			counts, countErr := s.store.Notices(t.Context())
+			counts, countErr := s.store.Notices.Notices(t.Context())
 			require.NoError(t, countErr)
 			require.NotEmpty(t, counts.Error)
 			seen := fmt.Sprint(s.log, counts, err, sender.Receiver(), r.bodies)

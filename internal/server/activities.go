@@ -41,7 +41,7 @@ func (s *server) newBMC() (*bmc.Driver, error) {
 	}
 
 	return bmc.New(bmc.Config{
-		Authorities: authorities, Keys: s.records.store, Refusals: s.records.store, DigestKey: s.secrets.ring.BMCDigestKey(),
+		Authorities: authorities, Keys: s.records.store.BMCKeys, Refusals: s.records.store.BMCRefusals, DigestKey: s.secrets.ring.BMCDigestKey(),
 		Observe: s.observeBMC, Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
 		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
 	}), nil
@@ -72,18 +72,18 @@ func (s *server) checkBMC(ctx context.Context, m inventory.Machine, retry bool) 
 
 // rotation changes passwords of BMCs, and knows which one is in force.
 func (s *server) rotation() *activities.Rotation {
-	return &activities.Rotation{Store: s.records.store, BMC: s.bmc}
+	return &activities.Rotation{Store: s.records.store.BMCPasswords, BMC: s.bmc}
 }
 
-// machinesOf is the store, with the password that a BMC accepts where a rotation is unfinished.
-type machinesOf struct {
-	*sqlite.Store
+// passwords are those that BMCs accept, where a rotation is unfinished, too.
+type passwords struct {
+	machines sqlite.Machines
 	rotation *activities.Rotation
 }
 
-// BMCPassword is as in activities.Machines.
-func (m machinesOf) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
-	machine, err := m.Machine(ctx, name)
+// BMCPassword is as in activities.Passwords.
+func (m passwords) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
+	machine, err := m.machines.Machine(ctx, name)
 	if err != nil {
 		return inventory.Secret{}, err
 	}
@@ -96,7 +96,7 @@ func (s *server) siteOf() activities.Site {
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
 		Loader: s.cfg.Netboot.Loader, UploadHosts: s.cfg.Images.UploadHosts,
 		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
-		ImageStored: images{s.records.store, s.files}.stored,
+		ImageStored: images{s.records.store.Images, s.files}.stored,
 	}
 	if s.netboot.on() {
 		out.Bootable = s.bootable
@@ -112,8 +112,11 @@ func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
 	out := &activities.Activities{
 		Store: activities.Store{
-			Machines: machinesOf{store, s.rotation()}, Catalogue: store, Grants: store, Windows: store, Agents: store, Assignments: store,
-			Records: store, Operations: store, Moving: store, Labs: store, Relays: store,
+			Agents: store.Agents, Assignments: store.Assignments, BMCJobs: store.BMCJobs, Disks: store.Disks, Events: store.Events,
+			Genesis: store.Genesis, Grants: store.Grants, HandOvers: store.HandOvers, Images: store.Images, Keys: store.Keys,
+			Machines: store.Machines, Media: store.Media, Operations: store.Operations,
+			Passwords: passwords{store.Machines, s.rotation()}, Plans: store.Plans, Relays: store.Relays,
+			Templates: store.Templates, Windows: store.Grants, Workflows: store.Workflows,
 		},
 		Systems: activities.Systems{
 			Presence: endpoint.Presence{}, Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{},

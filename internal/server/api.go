@@ -30,8 +30,9 @@ func (s *server) newEngine() *engine.Engine {
 	}
 	return engine.New(engine.Config{
 		Stores: engine.Stores{
-			Events: store, Grants: store, Workflows: store, Operations: store, Agents: store, Assignments: store,
-			Keyed: store,
+			Agents: store.Agents, Assignments: store.Assignments, Changes: store.Changes, Events: store.Events,
+			Grants: store.Grants, Intake: store.HandOvers, Operations: store.Operations, Workflows: store.Workflows,
+			Keyed: store.KeyedRequests,
 		},
 		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter, Parallel: parallel,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
@@ -44,7 +45,7 @@ func (s *server) heardBooting(ctx context.Context, machine string, since time.Ti
 	if !s.netboot.on() {
 		return true, nil
 	}
-	m, err := s.records.store.Machine(ctx, machine)
+	m, err := s.records.store.Machines.Machine(ctx, machine)
 	if err != nil {
 		return true, fmt.Errorf("looking up machine %q: %w", machine, err)
 	}
@@ -55,7 +56,10 @@ func (s *server) heardBooting(ctx context.Context, machine string, since time.Ti
 func (s *server) newAgentAPI() http.Handler {
 	store := s.records.store
 	return agentapi.New(agentapi.Config{
-		Stores: agentapi.Stores{Claims: store, Tokens: store, Work: store, Images: store},
+		Stores: agentapi.Stores{
+			Agents: store.Agents, Changes: store.Changes, Grants: store.Grants, Images: store.Images, Machines: store.Machines,
+			Work: store.Assignments,
+		},
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, OpenImage: s.files.Open,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
 		Discovery: s.discovery(),
@@ -71,9 +75,11 @@ func (s *server) newAPI() (*api.API, error) {
 	site := s.siteOf()
 	c := api.Config{
 		Stores: api.Stores{
-			Machines: store, Windows: store, Views: store, Templates: store, Images: store, ImageUsers: store,
-			Workflows: store, Events: store, Operations: store, Genesis: store, BMCJobs: store, Sessions: store,
-			Status: store, Changes: store, Keyed: store,
+			Agents: store.Agents, BMCJobs: store.BMCJobs, Changes: store.Changes, Disks: store.Disks, Events: store.Events,
+			Genesis: store.Genesis, Images: store.Images, Keyed: store.KeyedRequests, Keys: store.Keys,
+			Machines: store.Machines, Operations: store.Operations, Seen: store.Seen, Sessions: store.Sessions,
+			Syslog: store.Syslog, Templates: store.Templates, Views: store.Views, Windows: store.Grants,
+			Workflows: store.Workflows,
 		},
 		Engine: s.engine,
 		Access: api.Access{
@@ -100,7 +106,7 @@ func (s *server) newAPI() (*api.API, error) {
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
 		Metrics: s.metrics.Handler(), Codec: s.temporal.codecHandler(),
-		Site: s.host, Intake: store.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
+		Site: s.host, Intake: store.HandOvers.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 	}
 	if s.tracing != nil {
 		c.Trace = s.tracing.Request
@@ -137,7 +143,7 @@ func (s *server) capture() func(ctx context.Context, w io.Writer, m inventory.Ma
 // why explains how a machine is answered.
 func (s *server) why(ctx context.Context, mac string) (any, error) {
 	if !s.netboot.on() {
-		return whyOff(ctx, s.records.store, mac)
+		return whyOff(ctx, s.records.store.Machines, mac)
 	}
 	return s.netboot.boot.Why(ctx, mac)
 }

@@ -118,7 +118,7 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 		return incomplete(err)
 	}
 	if passphrase.IsZero() {
-		d.Lost, err = s.records.store.Sealed(ctx)
+		d.Lost, err = s.records.store.Restores.Sealed(ctx)
 		return err
 	}
 
@@ -202,7 +202,7 @@ func withoutCredential(text, address string) (string, bool) {
 }
 
 func (s *server) backUpImages(ctx context.Context, d *archive.Draft, include bool) error {
-	images, err := s.records.store.Images(ctx)
+	images, err := s.records.store.Images.Images(ctx)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ func (s *server) discovery() agentapi.Discovery {
 			return s.netboot.on() && s.netboot.boot.Guest(ctx, mac, a)
 		},
 		Report: func(ctx context.Context, mac string, facts action.Facts) (string, error) {
-			machine, err := s.records.store.PutDiscovered(ctx, mac, facts, time.Now())
+			machine, err := s.records.store.Seen.PutDiscovered(ctx, mac, facts, time.Now())
 			if err != nil || machine != "" {
 				return machine, err
 			}
@@ -55,7 +55,7 @@ func (s *server) applyRule(ctx context.Context, r inventory.AcceptRule, mac stri
 	var address netip.Addr // none where another DHCP server gives it
 	if r.Addresses != (inventory.Range{}) {
 		address, err = r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
-			_, _, err := s.records.store.MachineByAddress(ctx, a)
+			_, _, err := s.records.store.Machines.MachineByAddress(ctx, a)
 			if errors.Is(err, inventory.ErrNotFound) {
 				return network.Taken(a) != "", nil
 			}
@@ -73,5 +73,5 @@ func (s *server) applyRule(ctx context.Context, r inventory.AcceptRule, mac stri
 	if found := inventory.Validate(m); len(found) > 0 {
 		return "", found
 	}
-	return m.Name, s.records.store.PutMachines(ctx, []inventory.Machine{m}, false, "discovery")
+	return m.Name, s.records.store.Machines.PutMachines(ctx, []inventory.Machine{m}, false, "discovery")
 }

@@ -15,7 +15,7 @@ import (
 
 // images opens the files that the image server serves.
 type images struct {
-	catalogue activities.Catalogue
+	catalogue activities.Images
 	files     *imagefile.Files
 }
 

@@ -20,7 +20,10 @@ func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	put := func(name, file, sum string) {
-		require.NoError(t, store.PutImage(t.Context(), inventory.Image{Name: name, File: file, SHA256: sum, Size: 1, Format: "raw"}, "test"))
+		require.NoError(
+			t,
+			store.Images.PutImage(t.Context(), inventory.Image{Name: name, File: file, SHA256: sum, Size: 1, Format: "raw"}, "test"),
+		)
 	}
 	put("old", "old."+a[:16], a)
 	put("twin", "twin."+a[:16], a)
@@ -30,9 +33,9 @@ func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
 	}
 	for range 2 {
-		require.NoError(t, adoptImages(t.Context(), store, dir))
+		require.NoError(t, adoptImages(t.Context(), store.Images, dir))
 		for name, file := range map[string]string{"old": a, "twin": a, "crashed": b, "gone": "gone.raw"} {
-			i, err := store.Image(t.Context(), name)
+			i, err := store.Images.Image(t.Context(), name)
 			require.NoError(t, err)
 			require.Equal(t, file, i.File)
 		}
@@ -40,7 +43,7 @@ func TestImagesOfAnEarlierVersionAreAdopted(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, all, 2)
 	}
-	files := images{store, imagefile.New(dir, nil)}
+	files := images{store.Images, imagefile.New(dir, nil)}
 	for _, sum := range []string{"", a} {
 		f, i, err := files.OpenImage(t.Context(), "old", sum)
 		require.NoError(t, err)

@@ -11,7 +11,10 @@ import (
 // The server is the [site.Instance] of its host.
 
 // Store is the inventory.
-func (s *server) Store() site.Store { return s.records.store }
+func (s *server) Store() site.Store {
+	store := s.records.store
+	return movedStore{store.HandOvers, store.Images, store.Keys}
+}
 
 // Metadata answers machines; nil when no interface is configured.
 func (s *server) Metadata() http.Handler {

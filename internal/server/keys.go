@@ -60,7 +60,7 @@ func readAdminToken(cfg config.Config) (string, error) {
 func (s *server) RotateKeys(ctx context.Context) (int, error) {
 	s.secrets.rotating.Lock()
 	defer s.secrets.rotating.Unlock()
-	if err := s.records.store.KeyCheck(ctx); err != nil {
+	if err := s.records.store.Keys.KeyCheck(ctx); err != nil {
 		return 0, err
 	}
 	if err := s.secrets.ring.Rotate(s.cfg.KeyFile); err != nil {
@@ -73,7 +73,7 @@ func (s *server) RotateKeys(ctx context.Context) (int, error) {
 // finishRotation seals with the new keys what the old ones had sealed, and only then
 // drops the old ones.
 func (s *server) finishRotation(ctx context.Context) (int, error) {
-	n, err := s.records.store.Reseal(ctx)
+	n, err := s.records.store.Keys.Reseal(ctx)
 	if err != nil {
 		return n, err
 	}

@@ -79,7 +79,7 @@ func newEjector(s *server) *ejector {
 
 // start starts the attempts that are due.
 func (e *ejector) start(ctx context.Context) {
-	all, err := e.records.store.Media(ctx)
+	all, err := e.records.store.Media.Media(ctx)
 	if err != nil && ctx.Err() == nil {
 		e.log.Error("ejecting virtual media", "error", err)
 	}
@@ -131,7 +131,7 @@ func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 // forgetBMCKey forgets the key of the BMC at address. A medium that could not be ejected because of that key
 // is tried again at once.
 func (s *server) forgetBMCKey(ctx context.Context, address string) error {
-	err := s.records.store.ForgetBMCKey(ctx, address)
+	err := s.records.store.BMCKeys.ForgetBMCKey(ctx, address)
 	if err == nil {
 		s.forgotten.Store(address, time.Now())
 	}
@@ -141,11 +141,11 @@ func (s *server) forgetBMCKey(ctx context.Context, address string) error {
 // credentials returns a hash of what decides whether the BMC of m's machine accepts a log-in, and whether
 // its certificate is trusted.
 func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha256.Size]byte) {
-	machine, err := e.records.store.Machine(ctx, m.Machine)
+	machine, err := e.records.store.Machines.Machine(ctx, m.Machine)
 	if err != nil || machine.BMC == nil {
 		return sum
 	}
-	password, err := e.records.store.BMCPassword(ctx, m.Machine)
+	password, err := e.records.store.BMCPasswords.BMCPassword(ctx, m.Machine)
 	if err != nil {
 		return sum
 	}
@@ -157,7 +157,7 @@ func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha2
 
 // tell records an event of the run that inserted m, once for each key.
 func (e *ejector) tell(ctx context.Context, m inventory.Media, key, message string) {
-	err := e.records.store.AppendEvents(ctx, []inventory.Event{
+	err := e.records.store.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: m.Machine, Run: m.Run, Kind: inventory.EventPower, Key: key, Message: message},
 	})
 	if err != nil {
@@ -170,7 +170,7 @@ var errInUse = errors.New("the medium is in use")
 
 // over returns errInUse while a run holds the machine.
 func (e *ejector) over(ctx context.Context, m inventory.Media) error {
-	g, err := e.records.store.Grant(ctx, m.Machine)
+	g, err := e.records.store.Grants.Grant(ctx, m.Machine)
 	if err == nil && g.Run != "" {
 		err = errInUse
 	}
@@ -188,7 +188,7 @@ func (e *ejector) held(ctx context.Context, m inventory.Media) error {
 		if h.Machine != m.Machine {
 			continue
 		}
-		w, err := e.records.store.Workflow(ctx, h.Run)
+		w, err := e.records.store.Workflows.Workflow(ctx, h.Run)
 		if err == nil && !inventory.Final(w.State) || h.Later && errors.Is(err, inventory.ErrNotFound) {
 			err = errInUse
 		}
@@ -206,7 +206,7 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 		return err
 	}
 	store := e.records.store
-	machine, err := store.Machine(ctx, m.Machine)
+	machine, err := store.Machines.Machine(ctx, m.Machine)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 		e.log.Warn("virtual media is left in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
 		e.tell(ctx, m, "eject-left", fmt.Sprintf("virtual media %s was left in the BMC %s, which the machine no longer has: eject it there",
 			m.URL, m.BMC))
-		return store.DeleteMedia(ctx, m)
+		return store.Media.DeleteMedia(ctx, m)
 	}
 
 	password, err := e.rotation().Password(ctx, machine)
@@ -230,5 +230,5 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	if ejected {
 		e.log.With(inventory.Owner{Machine: m.Machine, Run: m.Run}.LogKeys(0)...).Info("virtual media ejected")
 	}
-	return store.DeleteMedia(ctx, m)
+	return store.Media.DeleteMedia(ctx, m)
 }

@@ -35,7 +35,7 @@ func newEjectBench(t *testing.T) *ejectBench {
 	b.ejector.now = func() time.Time { return b.clock }
 	m := b.machine(t)
 	b.medium = inventory.Media{Machine: "m1", Run: "run-1", URL: mediumURL, BMC: m.BMC.KeyAddress()}
-	require.NoError(t, b.store.PutMedia(t.Context(), b.medium))
+	require.NoError(t, b.store.Media.PutMedia(t.Context(), b.medium))
 	b.service.Insert(1, mediumURL)
 	return b
 }
@@ -45,7 +45,7 @@ func (b *ejectBench) try(t *testing.T) []inventory.Media {
 	t.Helper()
 	b.ejector.start(t.Context())
 	require.NoError(t, b.ejector.group.Wait())
-	all, err := b.store.Media(t.Context())
+	all, err := b.store.Media.Media(t.Context())
 	require.NoError(t, err)
 	return all
 }
@@ -53,7 +53,7 @@ func (b *ejectBench) try(t *testing.T) []inventory.Media {
 // events returns the messages of m1's events about power.
 func (b *ejectBench) events(t *testing.T) (out []string) {
 	t.Helper()
-	all, err := b.store.Events(t.Context(), inventory.EventFilter{Machine: "m1", Limit: 1000})
+	all, err := b.store.Events.Events(t.Context(), inventory.EventFilter{Machine: "m1", Limit: 1000})
 	require.NoError(t, err)
 	for _, e := range all {
 		if e.Kind == inventory.EventPower {
@@ -69,7 +69,7 @@ func (b *ejectBench) change(t *testing.T, change func(*inventory.BMC)) {
 	m := b.machine(t)
 	m.BMC.Password = inventory.NewSecret(firstPassword)
 	change(m.BMC)
-	require.NoError(t, b.store.PutMachines(t.Context(), []inventory.Machine{m}, true, "test"))
+	require.NoError(t, b.store.Machines.PutMachines(t.Context(), []inventory.Machine{m}, true, "test"))
 }
 
 // TestEject: a run's medium is ejected when no run holds the machine, and nothing else is.
@@ -78,12 +78,12 @@ func TestEject(t *testing.T) {
 	b := newEjectBench(t)
 	require.Len(t, b.try(t), 1, "the run holds the machine")
 	require.Equal(t, mediumURL, b.service.Media())
-	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
+	require.NoError(t, b.store.Grants.EndGrant(t.Context(), b.owner))
 	b.service.Insert(0, theirs)
 	require.Empty(t, b.try(t))
 	require.Equal(t, theirs, b.service.Media())
 
-	require.NoError(t, b.store.PutMedia(t.Context(), b.medium))
+	require.NoError(t, b.store.Media.PutMedia(t.Context(), b.medium))
 	require.Empty(t, b.try(t), "the drive no longer holds the run's medium")
 	require.Equal(t, theirs, b.service.Media())
 	require.Empty(t, b.events(t))
@@ -99,7 +99,7 @@ func TestEjectFromAnotherBMC(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newEjectBench(t)
-			require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
+			require.NoError(t, b.store.Grants.EndGrant(t.Context(), b.owner))
 			b.change(t, change)
 			require.Empty(t, b.try(t))
 			require.Empty(t, b.service.Calls(), "nothing was sent")
@@ -114,7 +114,7 @@ func TestEjectFromAnotherBMC(t *testing.T) {
 // TestEjectRefused: refused credentials are not tried again for an hour, others are, and there is one event.
 func TestEjectRefused(t *testing.T) {
 	b := newEjectBench(t)
-	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
+	require.NoError(t, b.store.Grants.EndGrant(t.Context(), b.owner))
 	refuse := func() {
 		b.service.Pretend(lab.RedfishFault{Method: http.MethodPost, Path: "/redfish/v1/SessionService/Sessions", Count: 1, Status: 401})
 	}
@@ -139,9 +139,9 @@ func TestEjectRefused(t *testing.T) {
 // TestEjectAfterForgetKey: a medium is ejected at once after an operator had the BMC's key forgotten.
 func TestEjectAfterForgetKey(t *testing.T) {
 	b := newEjectBench(t)
-	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
+	require.NoError(t, b.store.Grants.EndGrant(t.Context(), b.owner))
 	address := b.machine(t).BMC.KeyAddress()
-	_, err := b.store.KnownBMCKey(t.Context(), address, "sha256:"+strings.Repeat("0", 64))
+	_, err := b.store.BMCKeys.KnownBMCKey(t.Context(), address, "sha256:"+strings.Repeat("0", 64))
 	require.NoError(t, err)
 	require.Len(t, b.try(t), 1, "another key is known")
 	b.clock = b.clock.Add(ejectPause)
@@ -155,9 +155,9 @@ func TestEjectAfterForgetKey(t *testing.T) {
 // TestEjectHeld: the medium of a run that is held since a restore stays until its record is final.
 func TestEjectHeld(t *testing.T) {
 	b := newEjectBench(t)
-	require.NoError(t, b.store.EndGrant(t.Context(), b.owner))
+	require.NoError(t, b.store.Grants.EndGrant(t.Context(), b.owner))
 	w := inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Started: time.Now()}
-	require.NoError(t, b.store.PutWorkflow(t.Context(), w))
+	require.NoError(t, b.store.Workflows.PutWorkflow(t.Context(), w))
 	b.records.restored.now.Store(&inventory.Restore{AwaitsCluster: true})
 	require.Len(t, b.try(t), 1, "the cluster may have a run of the machine")
 	b.clock = b.clock.Add(ejectPause)
@@ -168,7 +168,7 @@ func TestEjectHeld(t *testing.T) {
 	require.Len(t, b.try(t), 1)
 	require.Equal(t, mediumURL, b.service.Media())
 	w.State, w.Ended = inventory.StateCancelled, time.Now()
-	require.NoError(t, b.store.PutWorkflow(t.Context(), w))
+	require.NoError(t, b.store.Workflows.PutWorkflow(t.Context(), w))
 	require.Empty(t, b.try(t))
 	require.Empty(t, b.service.Media())
 }
@@ -177,7 +177,7 @@ func TestEjectHeld(t *testing.T) {
 func TestEjectWhileAnotherBMCIsSilent(t *testing.T) {
 	b := newEjectBench(t)
 	ctx := t.Context()
-	require.NoError(t, b.store.EndGrant(ctx, b.owner))
+	require.NoError(t, b.store.Grants.EndGrant(ctx, b.owner))
 	silent := make(chan struct{})
 	b.service.Pretend(lab.RedfishFault{Wait: silent})
 	b.ejector.start(ctx)
@@ -198,9 +198,9 @@ func TestEjectWhileAnotherBMCIsSilent(t *testing.T) {
 	m := inventory.Machine{Name: "m2", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:02"}}, BMC: &inventory.BMC{
 		Driver: inventory.DriverRedfish, Host: u.Hostname(), Port: port, User: "ingot", Password: inventory.NewSecret(firstPassword),
 	}}
-	require.NoError(t, b.store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+	require.NoError(t, b.store.Machines.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
 	other.Insert(0, mediumURL)
-	require.NoError(t, b.store.PutMedia(ctx, inventory.Media{Machine: "m2", Run: "run-2", URL: mediumURL, BMC: m.BMC.KeyAddress()}))
+	require.NoError(t, b.store.Media.PutMedia(ctx, inventory.Media{Machine: "m2", Run: "run-2", URL: mediumURL, BMC: m.BMC.KeyAddress()}))
 	b.ejector.start(ctx)
 	<-ejected
 	close(silent)

@@ -19,13 +19,15 @@ type requests struct {
 
 // readMetrics tells the metrics where to read. Nothing is read before the first scrape.
 func (s *server) readMetrics(ctx context.Context) error {
-	last, err := s.records.store.LastEvent(ctx)
+	store := s.records.store
+	last, err := store.Events.LastSeq(ctx)
 	if err != nil {
 		return err
 	}
 
 	c := metrics.Config{
-		Version: s.Version, Store: s.records.store, LastEvent: last,
+		Version: s.Version, LastEvent: last,
+		Store:   figures{store.Overview, store.Images, store.Notices, store.Views},
 		Repairs: s.engine.Reconciler.Counts, Agents: s.engine.Agents.Counts, Retrying: s.do.Troubles.Count,
 		Panics: s.host.Guard().Panics, Temporal: s.temporal.metrics, Intact: s.records.checked.intact,
 		Requests:  map[string]func() httpserve.RequestCounts{"operator": s.requests.operator.Counts},

@@ -46,7 +46,7 @@ func (s *server) newNetboot() (out netboot, err error) {
 }
 
 func (s *server) newMetadata(address netip.Addr) (*metadatasvc.Server, error) {
-	n := s.cfg.Netboot
+	n, store := s.cfg.Netboot, s.records.store
 	proxies, err := config.Prefixes(n.Proxies)
 	if err != nil {
 		return nil, err
@@ -54,10 +54,10 @@ func (s *server) newMetadata(address netip.Addr) (*metadatasvc.Server, error) {
 
 	return metadatasvc.New(metadatasvc.Config{
 		Address: address, Addrs: joinAll(n.Bind(address), n.Metadata), Proxies: proxies,
-		Key: s.secrets.claim, Installers: s.records.store, Guard: s.host.Guard(),
+		Key: s.secrets.claim, Installers: store.Plans, Guard: s.host.Guard(),
 		ImageURL: func() string { return s.netboot.imageURL() }, // the boot server is made later
 		Log:      s.log.With("part", "metadata"), Now: time.Now,
-	}, s.records.store, s.records.store)
+	}, metadataStore{store.Machines, store.Grants}, store.Events)
 }
 
 func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
@@ -75,7 +75,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		SyslogAddr: syslogAddr(host, n.Syslog),
 		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
 		Loader: n.Loader, LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
-		MinimumSBAT: n.MinimumSBAT, Images: images{store, s.files}, Installers: store,
+		MinimumSBAT: n.MinimumSBAT, Images: images{store.Images, s.files}, Installers: store.Plans,
 		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
 	}
@@ -95,7 +95,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 	}
 
 	s.logLoaders(n.Loaders)
-	return bootsvc.New(cfg, store, store)
+	return bootsvc.New(cfg, store.Machines, journal{store.Events, store.Relays, store.Seen, store.Syslog})
 }
 
 // logLoaders records the versions of the loaders.

@@ -25,7 +25,7 @@ func (s *server) newNotifier() (*notify.Sender, error) {
 		return nil, nil
 	}
 	return notify.New(notify.Config{
-		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.Name(), Version: s.Version, Outbox: s.records.store,
+		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.Name(), Version: s.Version, Outbox: s.records.store.Notices,
 		Log: s.log.With("part", "notify"), Now: time.Now,
 	})
 }
@@ -37,7 +37,7 @@ func (s *server) closeNotices(ctx context.Context) {
 		return
 	}
 
-	n, err := s.records.store.CloseNotices(ctx, "notify.url is not set here")
+	n, err := s.records.store.Notices.CloseNotices(ctx, "notify.url is not set here")
 	switch {
 	case err != nil:
 		s.log.Warn("closing notices without a receiver", "error", err)
@@ -68,7 +68,7 @@ func (s *server) noticeStatus(ctx context.Context) *api.NotifyStatus {
 	}
 
 	n := &api.NotifyStatus{Receiver: s.notify.Receiver()}
-	c, err := s.records.store.Notices(ctx)
+	c, err := s.records.store.Notices.Notices(ctx)
 	if err != nil {
 		n.Error = err.Error()
 		return n

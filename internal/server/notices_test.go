@@ -49,7 +49,7 @@ func TestS25ServerTellsSomebody(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.Code, "%s", r.Body)
 	require.Equal(t, inventory.NoticeTest, (<-took).Event)
 
-	require.NoError(t, s.records.store.PutWorkflow(t.Context(), inventory.Workflow{
+	require.NoError(t, s.records.store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 		Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
 		Question: &inventory.Question{ID: "1.bind.1", Text: "which disk?"},
 	}))
@@ -86,11 +86,11 @@ func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
 	cfg.Notify.URL, cfg.Notify.SecretFile = "https://example.com/x", filepath.Join(t.TempDir(), "secret")
 	s, err := startWith(t, cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	require.NoError(t, s.records.store.PutWorkflow(t.Context(), inventory.Workflow{
+	require.NoError(t, s.records.store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 		Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting,
 		Question: &inventory.Question{ID: "1.bind.1", Text: "which disk?"},
 	}))
-	require.NoError(t, s.records.store.PutOperation(t.Context(), inventory.Operation{
+	require.NoError(t, s.records.store.Operations.PutOperation(t.Context(), inventory.Operation{
 		Run: "r2", ID: "migrate/x", Name: "x", State: inventory.StateRunning, Question: &inventory.Question{ID: "drain.1", Text: "wait on?"},
 	}))
 	require.Equal(t, 2, s.noticeStatus(t.Context()).Waiting)
@@ -100,13 +100,13 @@ func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
 	for range 2 {
 		s, err = startWith(t, cfg, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
-		n, err := s.records.store.Notices(t.Context())
+		n, err := s.records.store.Notices.Notices(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n.Waiting)
 		require.Equal(t, 2, n.Dropped)
 		told := 0
 		for run, text := range map[string]string{"r1": "which disk?", "r2": "wait on?"} {
-			events, err := s.records.store.Events(t.Context(), inventory.EventFilter{Run: run})
+			events, err := s.records.store.Events.Events(t.Context(), inventory.EventFilter{Run: run})
 			require.NoError(t, err)
 			for _, e := range events {
 				if e.Kind == inventory.EventOperator {

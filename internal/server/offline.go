@@ -23,10 +23,10 @@ type Unreadable struct {
 // keys cannot open; nil keys open nothing.
 func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) (u Unreadable, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
-		if u.Secrets, err = s.SecretsUnreadable(ctx); err != nil {
+		if u.Secrets, err = s.Keys.SecretsUnreadable(ctx); err != nil {
 			return err
 		}
-		u.Runs, err = s.RunsUnreadable(ctx)
+		u.Runs, err = s.Keys.RunsUnreadable(ctx)
 		return err
 	})
 	return u, err
@@ -36,7 +36,7 @@ func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) 
 // is stopped, makes keys those of the inventory, and returns what was deleted.
 func ResetSecrets(ctx context.Context, cfg config.Config, keys *keyring.Ring) (deleted []string, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
-		deleted, err = s.ResetSecrets(ctx, "admin")
+		deleted, err = s.Keys.ResetSecrets(ctx, "admin")
 		return err
 	})
 	return deleted, err

@@ -25,7 +25,7 @@ func (s *server) reportReserve(ctx context.Context, held bool) {
 		text = " is full: the reserve is in use, new runs and uploads are refused; " + reserve.Remedy
 	}
 
-	err := s.records.store.AppendEvents(ctx, []inventory.Event{{
+	err := s.records.store.Events.AppendEvents(ctx, []inventory.Event{{
 		Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", Message: "the disk of " + s.cfg.DataDir + text,
 	}})
 	if err != nil && ctx.Err() == nil {
@@ -61,19 +61,19 @@ func (s *server) keepRecords(ctx context.Context) error {
 func (s *server) deleteOldRecords(ctx context.Context) {
 	before := time.Now().Add(-s.cfg.Records.Retention)
 	runs := s.inSteps(ctx, "deleting old runs", pruneRuns, func() (int, error) {
-		return s.records.store.PruneRuns(ctx, before, s.cfg.Records.Keep, pruneRuns)
+		return s.records.store.Workflows.PruneRuns(ctx, before, s.cfg.Records.Keep, pruneRuns)
 	})
 	events := s.inSteps(ctx, "deleting old events", pruneEvents, func() (int, error) {
-		return s.records.store.PruneEvents(ctx, before, pruneEvents)
+		return s.records.store.Events.PruneEvents(ctx, before, pruneEvents)
 	})
 	s.inSteps(ctx, "deleting old BMC jobs", pruneEvents, func() (int, error) {
-		return s.records.store.PruneBMCJobs(ctx, before, pruneEvents)
+		return s.records.store.BMCJobs.PruneBMCJobs(ctx, before, pruneEvents)
 	})
 	s.inSteps(ctx, "deleting old lines of syslog", pruneEvents, func() (int, error) {
-		return s.records.store.PruneSyslog(ctx, before, pruneEvents)
+		return s.records.store.Syslog.PruneSyslog(ctx, before, pruneEvents)
 	})
 	s.inSteps(ctx, "deleting old Idempotency-Keys", pruneEvents, func() (int, error) {
-		return s.records.store.PruneKeyedRequests(ctx, pruneEvents)
+		return s.records.store.KeyedRequests.PruneKeyedRequests(ctx, pruneEvents)
 	})
 	if s.api != nil { // not in tests of the records alone
 		s.api.RemoveUnusedImages(ctx) // those of runs that are over by now

@@ -28,7 +28,7 @@ func TestForgetsOldRecords(t *testing.T) {
 		at := now.Add(-time.Duration(i) * 24 * time.Hour)
 		require.NoError(
 			t,
-			store.PutWorkflow(
+			store.Workflows.PutWorkflow(
 				ctx,
 				inventory.Workflow{Run: fmt.Sprintf("run-%d", i), Machine: "m1", State: inventory.StateSuccess, Started: at, Ended: at, Updated: at},
 			),
@@ -42,7 +42,7 @@ func TestForgetsOldRecords(t *testing.T) {
 		)
 	}
 	events = append(events, inventory.Event{Machine: "m1", Kind: inventory.EventOperator, Key: "new", At: now})
-	require.NoError(t, store.AppendEvents(ctx, events))
+	require.NoError(t, store.Events.AppendEvents(ctx, events))
 
 	var log bytes.Buffer
 	s := &server{
@@ -51,10 +51,10 @@ func TestForgetsOldRecords(t *testing.T) {
 		cfg:     config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}},
 	}
 	s.deleteOldRecords(ctx)
-	left, err := store.Workflows(ctx, inventory.WorkflowFilter{Limit: 100})
+	left, err := store.Workflows.Workflows(ctx, inventory.WorkflowFilter{Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, left, 3, "the newest of the machine")
-	es, err := store.Events(ctx, inventory.EventFilter{})
+	es, err := store.Events.Events(ctx, inventory.EventFilter{})
 	require.NoError(t, err)
 	require.Len(t, es, 1)
 	unused, err := store.Shrink(ctx, 1)

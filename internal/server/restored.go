@@ -23,7 +23,7 @@ type restored struct {
 }
 
 func newRestored(ctx context.Context, store *sqlite.Store, log *slog.Logger) (*restored, error) {
-	last, err := store.LastRestore(ctx)
+	last, err := store.Restores.LastRestore(ctx)
 	r := &restored{store: store, log: log}
 	r.now.Store(&last)
 	return r, err
@@ -72,7 +72,7 @@ func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 		return err
 	}
 
-	now, err := r.store.HoldRuns(ctx, there)
+	now, err := r.store.Restores.HoldRuns(ctx, there)
 	if err != nil {
 		return err
 	}

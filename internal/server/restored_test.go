@@ -47,7 +47,7 @@ func TestHoldOpen(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
-	_, err = store.Restored(t.Context(), inventory.Restore{Backup: "b1", Taken: time.Now(), AwaitsCluster: true})
+	_, err = store.Restores.Restored(t.Context(), inventory.Restore{Backup: "b1", Taken: time.Now(), AwaitsCluster: true})
 	require.NoError(t, err)
 
 	runs := func(r *restored) (out []string) {

@@ -40,13 +40,13 @@ func newRotationBench(t *testing.T, shape lab.RedfishShape) *rotationBench {
 	require.NoError(t, err)
 	port, err := strconv.Atoi(u.Port())
 	require.NoError(t, err)
-	require.NoError(t, b.records.store.PutMachines(t.Context(), []inventory.Machine{{
+	require.NoError(t, b.records.store.Machines.PutMachines(t.Context(), []inventory.Machine{{
 		Name: "m1", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:01"}},
 		BMC: &inventory.BMC{
 			Driver: inventory.DriverRedfish, Host: u.Hostname(), Port: port, User: "ingot", Password: inventory.NewSecret(firstPassword),
 		},
 	}}, true, "test"))
-	g, err := b.records.store.TakeGrant(t.Context(), "m1", "run-1", "bmc/m1/job", false)
+	g, err := b.records.store.Grants.TakeGrant(t.Context(), "m1", "run-1", "bmc/m1/job", false)
 	require.NoError(t, err)
 	b.owner = g.Owner
 	return b
@@ -54,7 +54,7 @@ func newRotationBench(t *testing.T, shape lab.RedfishShape) *rotationBench {
 
 func (b *rotationBench) machine(t *testing.T) inventory.Machine {
 	t.Helper()
-	m, err := b.records.store.Machine(t.Context(), "m1")
+	m, err := b.records.store.Machines.Machine(t.Context(), "m1")
 	require.NoError(t, err)
 	return m
 }
@@ -69,10 +69,10 @@ func (b *rotationBench) settled(t *testing.T, what string) string {
 	require.NoError(t, err, what)
 	_, err = b.bmc.State(ctx, b.machine(t).Controller(), password)
 	require.NoError(t, err, what)
-	stored, err := b.records.store.BMCPassword(ctx, "m1")
+	stored, err := b.records.store.BMCPasswords.BMCPassword(ctx, "m1")
 	require.NoError(t, err, what)
 	require.Equal(t, stored.Reveal(), password.Reveal(), what)
-	candidate, _, err := b.records.store.BMCCandidate(ctx, "m1")
+	candidate, _, err := b.records.store.BMCPasswords.BMCCandidate(ctx, "m1")
 	require.NoError(t, err, what)
 	require.True(t, candidate.IsZero(), "%s: no candidate is left", what)
 	return password.Reveal()
@@ -157,7 +157,7 @@ func TestS26RotationSurvivesAKill(t *testing.T) {
 					kills, changed := 0, 0
 					for n := 1; ; n++ {
 						b := newRotationBench(t, shape)
-						k := &killer{RotationStore: b.records.store, PasswordBMC: b.bmc, n: n, after: after}
+						k := &killer{RotationStore: b.records.store.BMCPasswords, PasswordBMC: b.bmc, n: n, after: after}
 						if !k.run(t, b) {
 							break
 						}
@@ -166,7 +166,7 @@ func TestS26RotationSurvivesAKill(t *testing.T) {
 						if resumes {
 							require.NoError(t, b.rotation().Rotate(t.Context(), b.machine(t), b.owner, always), what)
 						}
-						require.NoError(t, b.records.store.EndGrant(t.Context(), b.owner))
+						require.NoError(t, b.records.store.Grants.EndGrant(t.Context(), b.owner))
 						now := b.settled(t, what)
 						if now != firstPassword {
 							changed++
@@ -206,7 +206,7 @@ func TestS26RotationOfAHostileBMC(t *testing.T) {
 				require.NotContains(t, err.Error(), firstPassword)
 			}
 			b.service.Pretend()
-			require.NoError(t, b.records.store.EndGrant(t.Context(), b.owner))
+			require.NoError(t, b.records.store.Grants.EndGrant(t.Context(), b.owner))
 			require.Equal(t, x.new, b.settled(t, name) != firstPassword)
 			now, _ := b.service.Sessions()
 			require.Zero(t, now)
@@ -220,20 +220,20 @@ func TestS26AnotherOperationKeepsTheCandidate(t *testing.T) {
 	b := newRotationBench(t, lab.RedfishHPE)
 	ctx, store := t.Context(), b.records.store
 	between := func(context.Context) error {
-		password, err := b.records.store.BMCPassword(ctx, "m1")
+		password, err := b.records.store.BMCPasswords.BMCPassword(ctx, "m1")
 		require.NoError(t, err)
-		candidate, _, err := store.BMCCandidate(ctx, "m1")
+		candidate, _, err := store.BMCPasswords.BMCCandidate(ctx, "m1")
 		require.NoError(t, err)
 		require.False(t, candidate.IsZero())
 		require.Equal(t, firstPassword, password.Reveal())
-		require.ErrorIs(t, store.DropBMCCandidate(ctx, "m1", candidate, ""), inventory.ErrConflict)
+		require.ErrorIs(t, store.BMCPasswords.DropBMCCandidate(ctx, "m1", candidate, ""), inventory.ErrConflict)
 		return nil
 	}
 	require.NoError(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, between))
 	second := b.settled(t, "rotated")
 	require.NotEqual(t, firstPassword, second)
 
-	require.NoError(t, store.EndGrant(ctx, b.owner))
+	require.NoError(t, store.Grants.EndGrant(ctx, b.owner))
 	require.ErrorIs(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrFenced)
 	require.Equal(t, second, b.settled(t, "fenced"))
 }
@@ -242,19 +242,19 @@ func TestS26AnotherOperationKeepsTheCandidate(t *testing.T) {
 func TestS50RetargetingClearsBothPasswords(t *testing.T) {
 	b := newRotationBench(t, lab.RedfishHPE)
 	ctx, store := t.Context(), b.records.store
-	require.NoError(t, store.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-second-2")))
+	require.NoError(t, store.BMCPasswords.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-second-2")))
 	m := b.machine(t)
-	require.NoError(t, store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
-	candidate, run, err := store.BMCCandidate(ctx, "m1")
+	require.NoError(t, store.Machines.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+	candidate, run, err := store.BMCPasswords.BMCCandidate(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, []string{"canary-second-2", "run-1"}, []string{candidate.Reveal(), run}, "an unchanged BMC keeps it")
 
 	m.BMC.Host = "127.0.0.2"
-	require.NoError(t, store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
-	candidate, _, err = store.BMCCandidate(ctx, "m1")
+	require.NoError(t, store.Machines.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+	candidate, _, err = store.BMCPasswords.BMCCandidate(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, candidate.IsZero())
-	password, err := store.BMCPassword(ctx, "m1")
+	password, err := store.BMCPasswords.BMCPassword(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, password.IsZero())
 }
@@ -267,10 +267,10 @@ func TestS29EveryCallerSharesTheCount(t *testing.T) {
 	enter := func(password string) {
 		m := b.machine(t)
 		m.BMC.Password = inventory.NewSecret(password)
-		require.NoError(t, b.records.store.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+		require.NoError(t, b.records.store.Machines.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
 	}
 	enter("canary-wrong-1")
-	require.NoError(t, b.records.store.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong-2")))
+	require.NoError(t, b.records.store.BMCPasswords.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong-2")))
 	check := func(retry bool) error {
 		_, err := b.checkBMC(ctx, b.machine(t), retry)
 		return err
@@ -304,7 +304,7 @@ func TestS29ARestingCandidateHidesNoPassword(t *testing.T) {
 		t.Run(fmt.Sprintf("retry=%t", retry), func(t *testing.T) {
 			b := newRotationBench(t, lab.RedfishSupermicro)
 			ctx := t.Context()
-			require.NoError(t, b.records.store.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong")))
+			require.NoError(t, b.records.store.BMCPasswords.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong")))
 			refused := []inventory.Secret{inventory.NewSecret("canary-wrong")}
 			if retry { // the present password was refused, too, and then the operator has set it at the BMC
 				refused = append(refused, inventory.NewSecret(firstPassword))
@@ -322,7 +322,11 @@ func TestS29ARestingCandidateHidesNoPassword(t *testing.T) {
 				_, err := b.checkBMC(ctx, b.machine(t), retry)
 				require.NoError(t, err)
 			}
-			require.NoError(t, b.records.store.DropBMCCandidate(ctx, "m1", inventory.NewSecret("canary-wrong"), b.owner.Run), "it was kept")
+			require.NoError(
+				t,
+				b.records.store.BMCPasswords.DropBMCCandidate(ctx, "m1", inventory.NewSecret("canary-wrong"), b.owner.Run),
+				"it was kept",
+			)
 		})
 	}
 }

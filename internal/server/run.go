@@ -105,7 +105,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 	}
 	if s.netboot.on() {
 		parts = append(parts, part{"boot server", s.netboot.boot.Run}, part{"metadata server", s.netboot.metadata.Run},
-			part{"index of the inventory", s.records.store.KeepIndex})
+			part{"index of the inventory", s.records.store.Machines.KeepIndex})
 	}
 
 	return parts

@@ -78,7 +78,7 @@ func (s *server) post(t *testing.T, path, body string) *httptest.ResponseRecorde
 func secretsOf(t *testing.T, s *sqlite.Store, name string, n int) {
 	t.Helper()
 	ctx := t.Context()
-	require.NoError(t, s.PutMachines(ctx, []inventory.Machine{
+	require.NoError(t, s.Machines.PutMachines(ctx, []inventory.Machine{
 		{
 			Name:       name,
 			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("52:54:00:00:00:%02x", n)}},
@@ -94,7 +94,7 @@ func secretsOf(t *testing.T, s *sqlite.Store, name string, n int) {
 	}, true, "test"))
 	require.NoError(
 		t,
-		s.PutPlan(ctx, inventory.Plan{Run: "run-" + name, Digest: "d", Actions: []action.Action{{Name: "canary plan " + name}}}),
+		s.Plans.PutPlan(ctx, inventory.Plan{Run: "run-" + name, Digest: "d", Actions: []action.Action{{Name: "canary plan " + name}}}),
 	)
 }
 
@@ -102,11 +102,11 @@ func secretsOf(t *testing.T, s *sqlite.Store, name string, n int) {
 func readable(t *testing.T, s *sqlite.Store, name string) {
 	t.Helper()
 	ctx := t.Context()
-	user, vendor, err := s.UserData(ctx, name)
+	user, vendor, err := s.Machines.UserData(ctx, name)
 	require.NoError(t, err)
-	password, err := s.BMCPassword(ctx, name)
+	password, err := s.BMCPasswords.BMCPassword(ctx, name)
 	require.NoError(t, err)
-	plan, err := s.Plan(ctx, "run-"+name)
+	plan, err := s.Plans.Plan(ctx, "run-"+name)
 	require.NoError(t, err)
 	require.Equal(t, []string{"canary user " + name, "canary vendor " + name, "canary bmc " + name, "canary plan " + name},
 		[]string{user.Reveal(), vendor.Reveal(), password.Reveal(), plan.Actions[0].Name})
@@ -149,7 +149,7 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 		writers.Go(func() {
 			for n := 0; ctx.Err() == nil && n < 3000; n++ {
 				run := fmt.Sprintf("run-%d-%d", w, n)
-				if err := s.records.store.PutPlan(t.Context(), inventory.Plan{Run: run, Digest: "d"}); err != nil {
+				if err := s.records.store.Plans.PutPlan(t.Context(), inventory.Plan{Run: run, Digest: "d"}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -167,7 +167,7 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	close(written)
 	n := 0
 	for run := range written {
-		_, err := s.records.store.Plan(t.Context(), run)
+		_, err := s.records.store.Plans.Plan(t.Context(), run)
 		require.NoError(t, err, run)
 		n++
 	}
@@ -191,8 +191,8 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	with, err := sqlite.Open(t.Context(), db, lost)
 	require.NoError(t, err)
-	require.ErrorIs(t, with.KeyCheck(t.Context()), inventory.ErrSealed)
-	_, err = with.BMCPassword(t.Context(), "m1")
+	require.ErrorIs(t, with.Keys.KeyCheck(t.Context()), inventory.ErrSealed)
+	_, err = with.BMCPasswords.BMCPassword(t.Context(), "m1")
 	require.ErrorIs(t, err, inventory.ErrSealed)
 	require.NoError(t, with.Close())
 
@@ -230,7 +230,7 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 			path := filepath.Join(cfg.DataDir, "ingot.db")
 			secretsOf(t, s.records.store, "m1", 1)
 			secretsOf(t, s.records.store, "m2", 2)
-			g, err := s.records.store.TakeGrant(t.Context(), "m1", "run-m1", "machine/m1", false)
+			g, err := s.records.store.Grants.TakeGrant(t.Context(), "m1", "run-m1", "machine/m1", false)
 			require.NoError(t, err)
 			db, err := sqlx.Open("sqlite3", "file:"+path)
 			require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 			require.NoError(t, err)
 			if table == "nothing" { // killed between the last table and the key file
 				require.NoError(t, s.secrets.ring.Rotate(cfg.KeyFile))
-				_, err = s.records.store.Reseal(t.Context())
+				_, err = s.records.store.Keys.Reseal(t.Context())
 				require.NoError(t, err)
 			} else {
 				_, err = db.ExecContext(t.Context(), "CREATE TRIGGER crash BEFORE UPDATE ON "+table+" BEGIN SELECT RAISE(ABORT, 'crash'); END")
@@ -264,7 +264,7 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 			for _, name := range []string{"m1", "m2", "m3"} {
 				readable(t, next.records.store, name)
 			}
-			a, err := next.records.store.Assignment(t.Context(), g.Owner, action.Key{Epoch: g.Epoch, Attempt: 1})
+			a, err := next.records.store.Assignments.Assignment(t.Context(), g.Owner, action.Key{Epoch: g.Epoch, Attempt: 1})
 			require.NoError(t, err, "%v", a)
 			require.False(t, next.secrets.ring.Rotating())
 			keys, err = keyring.Load(cfg.KeyFile)

@@ -211,10 +211,10 @@ func (s *server) openInventory(ctx context.Context) error {
 // checkRecords finishes what an earlier run of the server has left.
 func (s *server) checkRecords(ctx context.Context) (err error) {
 	store := s.records.store
-	if err := adoptImages(ctx, store, s.cfg.ImageDir()); err != nil {
+	if err := adoptImages(ctx, store.Images, s.cfg.ImageDir()); err != nil {
 		return err
 	}
-	if err := store.KeyCheck(ctx); err != nil {
+	if err := store.Keys.KeyCheck(ctx); err != nil {
 		s.log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status shows more",
 			"key_file", s.cfg.KeyFile, "error", err)
 	} else {

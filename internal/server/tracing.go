@@ -15,9 +15,10 @@ func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
 	if c.Endpoint == "" {
 		return nil, nil
 	}
+	store := s.records.store
 	return tracing.New(ctx, tracing.Config{
 		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: s.host.Name(), Version: s.Version,
-		Store: s.records.store, Log: s.log.With("part", "tracing"),
+		Store: tracedStore{store.Traces, store.Changes, store.Workflows}, Log: s.log.With("part", "tracing"),
 	})
 }
 

@@ -58,7 +58,7 @@ func checkAsClient(ctx context.Context, check func(context.Context) ([]string, e
 }
 
 func (s *server) verifyBMCs(ctx context.Context) ([]string, error) {
-	ms, err := s.records.store.Machines(ctx)
+	ms, err := s.records.store.Machines.Machines(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -163,7 +163,7 @@ func claimEpoch(ctx context.Context, u *archive.Unpacked, ring *keyring.Ring, ep
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	return s.Owned(ctx, epoch)
+	return s.HandOvers.Owned(ctx, epoch)
 }
 
 // Discard removes the files of Receive.

@@ -21,6 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab/fakecollector"
+	"github.com/ingotmetal/ingot/lab/fakesite"
 )
 
 const (
@@ -53,7 +54,11 @@ func newBench(t *testing.T) *bench {
 	t.Cleanup(server.Close)
 	b.url = server.URL
 	b.config = Config{
-		Endpoint: server.URL, Server: "here", Version: "v1", Store: store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Endpoint: server.URL,
+		Server:   "here",
+		Version:  "v1",
+		Store:    fakesite.InventoryOf(store),
+		Log:      slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	return b
 }
@@ -76,8 +81,8 @@ func (b *bench) tracing() *Tracing {
 func (b *bench) begin() {
 	b.Helper()
 	m := inventory.Machine{Name: "node", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:0a"}}}
-	require.NoError(b, b.store.PutMachines(b.Context(), []inventory.Machine{m}, false, "test"))
-	g, err := b.store.TakeGrant(b.Context(), "node", "run", "machine/node", false)
+	require.NoError(b, b.store.Machines.PutMachines(b.Context(), []inventory.Machine{m}, false, "test"))
+	g, err := b.store.Grants.TakeGrant(b.Context(), "node", "run", "machine/node", false)
 	require.NoError(b, err)
 	b.owner = g.Owner
 	b.record = inventory.Workflow{
@@ -94,7 +99,7 @@ func (b *bench) phase(name, state string) {
 	b.Helper()
 	b.record.Phase, b.record.State, b.record.Updated = name, state, time.Now()
 	b.record.Seq++
-	require.NoError(b, b.store.PutWorkflow(b.Context(), b.record))
+	require.NoError(b, b.store.Workflows.PutWorkflow(b.Context(), b.record))
 }
 
 // event stores an event of the first boot.
@@ -104,7 +109,7 @@ func (b *bench) event(kind, key, message, detail string) {
 	if detail != "" {
 		e.Detail = []byte(detail)
 	}
-	require.NoError(b, b.store.AppendEvents(b.Context(), []inventory.Event{e}))
+	require.NoError(b, b.store.Events.AppendEvents(b.Context(), []inventory.Event{e}))
 }
 
 // middle and end are the halves of a run.
@@ -188,14 +193,14 @@ func TestKilled(t *testing.T) {
 	first := b.tracing()
 	b.begin()
 	b.middle()
-	b.config.Store = forgetful{b.store}
+	b.config.Store = forgetful{b.config.Store}
 	lost, err := New(t.Context(), b.config)
 	require.NoError(t, err)
 	require.ErrorIs(t, lost.pass(t.Context()), context.Canceled)
 	require.EqualValues(t, 5, lost.Counts().Exported)
 	require.Zero(t, first.Counts().Exported)
 
-	b.config.Store = b.store
+	b.config.Store = fakesite.InventoryOf(b.store)
 	b.end()
 	second := b.tracing()
 	require.NoError(t, second.pass(t.Context()))
@@ -205,7 +210,7 @@ func TestKilled(t *testing.T) {
 }
 
 // forgetful cannot remember what was sent.
-type forgetful struct{ *sqlite.Store }
+type forgetful struct{ Store }
 
 func (forgetful) SetTracesSent(context.Context, int64) error { return context.Canceled }
 

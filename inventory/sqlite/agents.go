@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Agents are the agents of boots, with their tokens.
+type Agents struct{ *db }
 
 const agentColumns = "a.machine, a.run, a.epoch, a.boot, a.nonce, a.facts, a.hello, a.last_seen, a.used, a.conflict, a.wrote, a.revoked"
 
@@ -43,7 +44,7 @@ const agentOf = "machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4"
 //
 // A boot that an operator armed by hand is never spent and opens no secrets: it belongs to the
 // newest nonce.
-func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error) {
+func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error) {
 	what := fmt.Sprintf("redeeming the claim of boot %d of machine %q", r.Boot, r.Machine)
 	facts, err := toJSON(r.Hello.Facts)
 	if err != nil {
@@ -55,7 +56,7 @@ func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 
 	var agent inventory.Agent
 	var refused error // returned after the conflict is recorded
-	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
+	err = s.write(ctx, what, func(tx *transaction) error {
 		g, err := grantOf(ctx, tx, r.Machine)
 		if err != nil {
 			return err
@@ -92,7 +93,7 @@ func (s *Store) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 
 // newAgent makes the redeemer the agent of its boot. The window of an operator's grant stays open
 // and gives no secrets: its boots are not counted.
-func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemption, facts string,
+func (s Agents) newAgent(ctx context.Context, tx *transaction, r inventory.Redemption, facts string,
 	counted bool,
 ) (agent inventory.Agent, err error) {
 	now := s.now()
@@ -119,18 +120,18 @@ func (s *Store) newAgent(ctx context.Context, tx *sqlx.Tx, r inventory.Redemptio
 	}
 	e := r.Event(r.Boot, inventory.EventHello, "", "")
 	e.At, e.Detail = now, json.RawMessage(facts)
-	return agent, s.event(ctx, tx, e)
+	return agent, addEvent(ctx, tx, e)
 }
 
 // ClaimConflict records that hardware which cannot be o's machine presented the claim of its boot.
 // It revokes the tokens of the agent that may have redeemed the claim: either of the two may be an
 // impostor. It appends one event per boot, however often it is called. If o has lost the grant, or
 // boot is not the current boot, the error is inventory.ErrNotFound.
-func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string,
+func (s Agents) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string,
 	facts json.RawMessage,
 ) error {
 	return s.write(ctx, fmt.Sprintf("recording a conflict about boot %d of machine %q", boot, o.Machine),
-		func(tx *sqlx.Tx) error {
+		func(tx *transaction) error {
 			g, err := grantOf(ctx, tx, o.Machine)
 			if err != nil {
 				return err
@@ -146,7 +147,7 @@ func (s *Store) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, 
 
 // conflict revokes every token of e's machine, closes the secrets window of its run, and appends e.
 // The key of e distinguishes kinds of conflict.
-func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error {
+func (s Agents) conflict(ctx context.Context, tx *transaction, e inventory.Event) error {
 	// A claim that was captured on the network can be sent any number of times: only the first time
 	// is anything written.
 	known, err := scalar[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3
@@ -166,7 +167,7 @@ func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, e inventory.Event) er
 		return err
 	}
 	e.Message = clip(e.Message, maxWireText)
-	return s.event(ctx, tx, e)
+	return addEvent(ctx, tx, e)
 }
 
 // AgentByToken returns the agent whose token has this SHA-256. Only the grant decides whether its
@@ -174,7 +175,7 @@ func (s *Store) conflict(ctx context.Context, tx *sqlx.Tx, e inventory.Event) er
 // that was revoked while its run holds the grant is inventory.ErrConflict. An unknown token is
 // inventory.ErrNotFound. So is a token of a grant that this site does not know: its data may be
 // older than the agent.
-func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error) {
+func (s Agents) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error) {
 	var r struct {
 		agentRow
 		Holder string // '' = free
@@ -200,9 +201,9 @@ func (s *Store) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 
 // AgentUsed records that the token of o's boot was used, which invalidates the claim of the boot. A
 // revoked token is inventory.ErrConflict.
-func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
+func (s Agents) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
 	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine),
-		func(tx *sqlx.Tx) error {
+		func(tx *transaction) error {
 			n, err := exec(ctx, tx, "UPDATE agent SET used = 1 WHERE "+agentOf+" AND revoked = 0 AND "+held, o.Machine, o.Run,
 				o.Epoch, boot)
 			if err != nil || n > 0 {
@@ -217,28 +218,28 @@ func (s *Store) AgentUsed(ctx context.Context, o inventory.Owner, boot int) erro
 }
 
 // Agent returns the agent of o's most recently redeemed boot.
-func (s *Store) Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error) {
+func (s Agents) Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error) {
 	return s.agentBy(ctx, o.Machine, "machine = ? AND run = ? AND epoch = ? ORDER BY boot DESC", o.Machine, o.Run, o.Epoch)
 }
 
 // MachineAgent returns the agent that most recently said hello on a machine, even if it is not
 // alive: it has the newest facts.
-func (s *Store) MachineAgent(ctx context.Context, machine string) (inventory.Agent, error) {
+func (s Agents) MachineAgent(ctx context.Context, machine string) (inventory.Agent, error) {
 	return s.agentBy(ctx, machine, "machine = ? ORDER BY epoch DESC, boot DESC", machine)
 }
 
-func (s *Store) agentBy(ctx context.Context, machine, where string, args ...any) (inventory.Agent, error) {
+func (s Agents) agentBy(ctx context.Context, machine, where string, args ...any) (inventory.Agent, error) {
 	a, err := read[agentRow](ctx, s.ro, "SELECT "+agentColumns+" FROM agent a WHERE "+where+" LIMIT 1", args...)
 	return a, wrap(err, "reading the agent of machine %q", machine)
 }
 
 // TouchAgents stores the times at which agents were last seen, in one transaction. Unknown agents
 // are ignored.
-func (s *Store) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
+func (s Agents) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
 	if len(seen) == 0 {
 		return nil
 	}
-	return s.write(ctx, "storing signs of life", func(tx *sqlx.Tx) error {
+	return s.write(ctx, "storing signs of life", func(tx *transaction) error {
 		for _, a := range seen {
 			err := do(ctx, tx, "UPDATE agent SET last_seen = max(last_seen, ?5), wrote = wrote OR ?6 WHERE "+agentOf,
 				a.Machine, a.Run, a.Epoch, a.Boot, nanos(a.LastSeen), a.Wrote)

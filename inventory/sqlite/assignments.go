@@ -9,11 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Assignments are the actions that agents carry out, with their results.
+type Assignments struct{ *db }
 
 // keyed selects an assignment: parameters 1 to 3 are its owner, 4 and 5 its action and attempt.
 const keyed = "machine = ?1 AND run = ?2 AND epoch = ?3 AND action = ?4 AND attempt = ?5"
@@ -28,7 +29,7 @@ type assignmentRow struct {
 
 const assignmentColumns = "machine, run, epoch, action, attempt, boot, sealed, state, stop_at, delivered"
 
-func (s *Store) assignment(r assignmentRow) (inventory.Assignment, error) {
+func (s Assignments) assignment(r assignmentRow) (inventory.Assignment, error) {
 	a := inventory.Assignment{
 		Owner: r.Owner, Boot: r.Boot, Key: action.Key{Epoch: r.Epoch, Action: r.Action, Attempt: r.Attempt},
 		State: r.State, StopAt: moment(r.StopAt), Delivered: moment(r.Delivered),
@@ -47,12 +48,12 @@ func naming(what string, o inventory.Owner, k action.Key) string {
 // is also inventory.ErrConflict if no agent has redeemed the claim of the boot: a machine that was
 // not armed and has not said hello gets no work (security S8). An operator's grant never gets work:
 // inventory.ErrInvalid.
-func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
+func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 	what := naming("assigning", a.Owner, a.Key)
 	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, personPrefix) {
 		return fmt.Errorf("%s at epoch %d: %w", what, a.Epoch, inventory.ErrInvalid)
 	}
-	return s.writeDoc(ctx, what, a.Payload, func(tx *sqlx.Tx, doc string) error {
+	return s.writeDoc(ctx, what, a.Payload, func(tx *transaction, doc string) error {
 		// Seal within the transaction: see Reseal.
 		sealed, err := s.seal(sealPlan, runBinding(a.Run), []byte(doc))
 		if err != nil {
@@ -80,14 +81,14 @@ func (s *Store) Assign(ctx context.Context, a inventory.Assignment) error {
 				return err
 			}
 		}
-		return s.event(ctx, tx, a.Event(boot, inventory.EventAssigned, a.Key.String(), x.Name))
+		return addEvent(ctx, tx, a.Event(boot, inventory.EventAssigned, a.Key.String(), x.Name))
 	})
 }
 
 // recordActing records that the agent of a boot may now carry out a. The run is acting until the
 // action that leaves the agent. If a writes to disks, the installation on them belongs to this
 // boot.
-func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot int) error {
+func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, boot int) error {
 	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
 	if err != nil || !a.Writes {
 		return err
@@ -98,7 +99,7 @@ func recordActing(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment, boot
 }
 
 // assignedBefore returns nil if the attempt is already stored as in a, or has its result.
-func assignedBefore(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment) error {
+func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment) error {
 	g, err := grantOf(ctx, tx, a.Machine)
 	if err != nil {
 		return err
@@ -127,20 +128,20 @@ func assignedBefore(ctx context.Context, tx *sqlx.Tx, a inventory.Assignment) er
 
 // NextAssignment returns the oldest attempt of o's current boot without a result and without an
 // order to stop; inventory.ErrNotFound if there is none.
-func (s *Store) NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error) {
+func (s Assignments) NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error) {
 	return s.readAssignment(ctx, "finding the next assignment", o, `SELECT `+assignmentColumns+` FROM assignment
 		WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND result IS NULL AND stop_at = 0
 		AND boot = (SELECT boot FROM grant_ WHERE `+owns+`) ORDER BY rowid LIMIT 1`, o.Machine, o.Run, o.Epoch)
 }
 
 // Assignment returns one attempt.
-func (s *Store) Assignment(ctx context.Context, o inventory.Owner, k action.Key) (inventory.Assignment, error) {
+func (s Assignments) Assignment(ctx context.Context, o inventory.Owner, k action.Key) (inventory.Assignment, error) {
 	return s.readAssignment(ctx, naming("reading", o, k), o,
 		`SELECT `+assignmentColumns+` FROM assignment WHERE `+keyed+` AND epoch = ?6 AND `+held,
 		o.Machine, o.Run, o.Epoch, k.Action, k.Attempt, k.Epoch)
 }
 
-func (s *Store) readAssignment(ctx context.Context, what string, o inventory.Owner, query string,
+func (s Assignments) readAssignment(ctx context.Context, what string, o inventory.Owner, query string,
 	args ...any,
 ) (inventory.Assignment, error) {
 	var r assignmentRow
@@ -160,7 +161,7 @@ func (s *Store) readAssignment(ctx context.Context, what string, o inventory.Own
 
 // Delivered records that the agent has fetched an attempt. The attempt is running from the first
 // time onward.
-func (s *Store) Delivered(ctx context.Context, o inventory.Owner, k action.Key) error {
+func (s Assignments) Delivered(ctx context.Context, o inventory.Owner, k action.Key) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "delivering", event: inventory.EventActionStarted,
 		set: "state = ?7, delivered = ?6", at: s.now(), args: []any{action.Running}, once: "delivered = 0",
@@ -177,8 +178,8 @@ type attemptChange struct {
 }
 
 // changeAttempt changes an attempt for o and appends the event. A repeated change is not an error.
-func (s *Store) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
-	return s.write(ctx, naming(c.what, o, k), func(tx *sqlx.Tx) error {
+func (s Assignments) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
+	return s.write(ctx, naming(c.what, o, k), func(tx *transaction) error {
 		if k.Epoch != o.Epoch {
 			return inventory.ErrFenced
 		}
@@ -192,20 +193,20 @@ func (s *Store) changeAttempt(ctx context.Context, o inventory.Owner, k action.K
 		if err != nil {
 			return err
 		}
-		return s.event(ctx, tx, o.Event(boot, c.event, k.String(), ""))
+		return addEvent(ctx, tx, o.Event(boot, c.event, k.String(), ""))
 	})
 }
 
 // StopAssignment orders an attempt to stop. Only the first order counts; an attempt that has its
 // result needs none.
-func (s *Store) StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error {
+func (s Assignments) StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "stopping", event: inventory.EventStop, set: "stop_at = ?6", at: at, once: "stop_at = 0",
 	})
 }
 
 // Stops returns the attempts with an order to stop and no result yet.
-func (s *Store) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, error) {
+func (s Assignments) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, error) {
 	keys := []action.Key{}
 	err := s.ro.SelectContext(ctx, &keys, `SELECT epoch, action, attempt FROM assignment
 		WHERE machine = ? AND run = ? AND epoch = ? AND stop_at <> 0 AND result IS NULL ORDER BY rowid`, o.Machine, o.Run, o.Epoch)
@@ -216,7 +217,7 @@ func (s *Store) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, err
 // fresh reports whether it was this one. Its log is added to the attempt's log, the rest is in the
 // event "action-completed". A state that is not final is inventory.ErrInvalid, an unknown attempt
 // inventory.ErrNotFound, and a revoked agent inventory.ErrConflict.
-func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
+func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
 	what := naming("reporting", o, r.Key)
 	switch r.State {
 	case action.Success, action.Failed, action.Timeout, action.Stopped:
@@ -234,7 +235,7 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 		return false, fmt.Errorf("%s: the result has %d bytes: %w", what, len(doc), inventory.ErrInvalid)
 	}
 
-	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
+	err = s.write(ctx, what, func(tx *transaction) error {
 		if r.Key.Epoch != o.Epoch {
 			return inventory.ErrFenced
 		}
@@ -267,7 +268,7 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 		}
 		e := o.Event(boot, inventory.EventActionDone, r.Key.String()+" "+clip(r.ID, 128), string(r.State))
 		e.Detail = json.RawMessage(doc)
-		return s.event(ctx, tx, e)
+		return addEvent(ctx, tx, e)
 	})
 
 	return fresh && err == nil, err
@@ -275,7 +276,7 @@ func (s *Store) Report(ctx context.Context, o inventory.Owner, boot int, r actio
 
 // next allows the boot that follows the success of an attempt, if any. A run without remaining
 // boots gets an error when it requests the boot itself.
-func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k action.Key) error {
+func (s Assignments) next(ctx context.Context, tx *transaction, o inventory.Owner, k action.Key) error {
 	var row struct {
 		Boot      int
 		NextUntil int64
@@ -284,7 +285,7 @@ func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k acti
 		k.Action, k.Attempt); err != nil || row.NextUntil == 0 {
 		return err
 	}
-	_, err := s.allowIn(ctx, tx, bootWindow{Owner: o, boot: row.Boot + 1, installer: true, until: moment(row.NextUntil)})
+	_, err := allowIn(ctx, tx, bootWindow{Owner: o, boot: row.Boot + 1, installer: true, until: moment(row.NextUntil)})
 	if errors.Is(err, inventory.ErrConflict) {
 		return nil
 	}
@@ -293,7 +294,7 @@ func (s *Store) next(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, k acti
 
 // Result returns the result of an attempt, without its log; inventory.ErrNotFound if there is none
 // yet.
-func (s *Store) Result(ctx context.Context, run string, k action.Key) (action.Result, error) {
+func (s Assignments) Result(ctx context.Context, run string, k action.Key) (action.Result, error) {
 	r, err := readDoc[action.Result](ctx, s.ro, `SELECT result AS doc FROM assignment
 		WHERE run = ? AND epoch = ? AND action = ? AND attempt = ? AND result IS NOT NULL`, run, k.Epoch, k.Action, k.Attempt)
 	return r, wrap(err, "reading the result of attempt %s of run %q", k, run)

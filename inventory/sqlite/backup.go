@@ -18,6 +18,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Restores records how this database became that of the site.
+type Restores struct{ *db }
+
 // Copy writes a copy of the database to a new file at path while writes continue. It compares the
 // copy with the database and writes the id of the backup into the copy.
 func (s *Store) Copy(ctx context.Context, path, id string) error {
@@ -78,7 +81,7 @@ func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 
 // Sealed returns the names of all stored secrets, in the form of SecretsUnreadable: they are lost
 // if the keys are lost.
-func (s *Store) Sealed(ctx context.Context) ([]string, error) {
+func (s Restores) Sealed(ctx context.Context) ([]string, error) {
 	names, err := s.namesOfSecrets(ctx, func(sealedField) bool { return true })
 	return names, wrap(err, "listing secrets")
 }
@@ -87,9 +90,9 @@ func (s *Store) Sealed(ctx context.Context) ([]string, error) {
 // removes all grants and plans, and puts every run on hold that is open in this database or in r,
 // which has those of Temporal's copy. What a held run records next replaces its record, whatever its
 // Seq. New grants get epochs higher than all in the backup.
-func (s *Store) Restored(ctx context.Context, r inventory.Restore) (inventory.Restore, error) {
+func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.Restore, error) {
 	r.Taken, r.At = r.Taken.UTC(), s.now().UTC()
-	err := s.write(ctx, "making a restored inventory live", func(tx *sqlx.Tx) error {
+	err := s.write(ctx, "making a restored inventory live", func(tx *transaction) error {
 		open, err := openRuns(ctx, tx)
 		if err != nil {
 			return err
@@ -125,8 +128,8 @@ func (s *Store) Restored(ctx context.Context, r inventory.Restore) (inventory.Re
 
 // HoldRuns holds the runs that are open in the Temporal cluster too, which a restore does not read, and
 // returns the new record of the restore.
-func (s *Store) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inventory.Restore, err error) {
-	err = s.write(ctx, "holding the runs of the Temporal cluster", func(tx *sqlx.Tx) error {
+func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inventory.Restore, err error) {
+	err = s.write(ctx, "holding the runs of the Temporal cluster", func(tx *transaction) error {
 		if r, err = readDoc[inventory.Restore](ctx, tx, lastRestore); err != nil {
 			return err
 		}
@@ -147,7 +150,7 @@ func (s *Store) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inve
 }
 
 // hold adds runs to those that r holds, and writes r.
-func (s *Store) hold(ctx context.Context, tx *sqlx.Tx, r *inventory.Restore, runs []inventory.HeldRun) error {
+func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restore, runs []inventory.HeldRun) error {
 	held := map[string]inventory.HeldRun{}
 	for _, h := range r.Held {
 		held[h.Run] = h
@@ -159,7 +162,7 @@ func (s *Store) hold(ctx context.Context, tx *sqlx.Tx, r *inventory.Restore, run
 			continue
 		}
 		text := fmt.Sprintf("run %s is held: the server was restored from the backup of %s", h.Run, r.Taken.Format(time.RFC3339))
-		if err := s.operator(ctx, tx, h.Machine, "restore", text); err != nil {
+		if err := addOperatorEvent(ctx, tx, h.Machine, "restore", text); err != nil {
 			return err
 		}
 	}
@@ -177,7 +180,7 @@ func (s *Store) hold(ctx context.Context, tx *sqlx.Tx, r *inventory.Restore, run
 }
 
 // openRuns returns the runs that are not over or that hold a grant.
-func openRuns(ctx context.Context, tx *sqlx.Tx) (runs []inventory.HeldRun, err error) {
+func openRuns(ctx context.Context, tx *transaction) (runs []inventory.HeldRun, err error) {
 	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
 		FROM workflow WHERE final = 0
 		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND substr(run, 1, 7) <> 'person:'
@@ -189,7 +192,7 @@ const lastRestore = "SELECT value AS doc FROM meta WHERE name = 'restore'"
 
 // LastRestore returns the record written by Restored and HoldRuns, or the zero Restore if this site was never
 // restored.
-func (s *Store) LastRestore(ctx context.Context) (inventory.Restore, error) {
+func (s Restores) LastRestore(ctx context.Context) (inventory.Restore, error) {
 	r, err := optional(readDoc[inventory.Restore](ctx, s.ro, lastRestore))
 	return r, wrap(err, "reading what was restored")
 }

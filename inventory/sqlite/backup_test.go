@@ -24,19 +24,19 @@ func TestCopyAndRestore(t *testing.T) {
 	ctx := t.Context()
 	_, err := w.TemporalCluster(ctx, "cluster-1")
 	require.NoError(t, err)
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m3", 3)}, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m3", 3)}, false, "test"))
 	o := w.armed()
 	agent, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 		Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning,
 		Phase: inventory.PhaseAction, Epoch: o.Epoch, Started: w.clock.Now(),
 	}))
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 		Run: "run-2", ID: "machine/m2", Machine: "m2", State: inventory.StateSuccess,
 		Started: w.clock.Now(),
 	}))
-	_, err = w.ArmByHand(ctx, "m3", "admin", w.in(time.Hour))
+	_, err = w.Grants.ArmByHand(ctx, "m3", "admin", w.in(time.Hour))
 	require.NoError(t, err)
 	before, err := dbcopy.Read(ctx, w.rw)
 	require.NoError(t, err)
@@ -56,10 +56,10 @@ func TestCopyAndRestore(t *testing.T) {
 
 	w.path = to
 	w.reopen(w.keys)
-	was, err := w.SiteEpoch(ctx)
+	was, err := w.HandOvers.SiteEpoch(ctx)
 	require.NoError(t, err)
 	// Temporal's copy is older: a run that has ended in the inventory is open there.
-	r, err := w.Restored(ctx, inventory.Restore{
+	r, err := w.Restores.Restored(ctx, inventory.Restore{
 		Backup: "b1", Taken: w.in(-time.Hour),
 		Held: []inventory.HeldRun{{Run: "run-2", Workflow: "machine/m2", Machine: "m2"}, {Run: "run-1", Workflow: "machine/m1", Machine: "m1"}},
 	})
@@ -68,25 +68,25 @@ func TestCopyAndRestore(t *testing.T) {
 		{Run: "run-1", Workflow: "machine/m1", Machine: "m1"},
 		{Run: "run-2", Workflow: "machine/m2", Machine: "m2"},
 	}, r.Held)
-	now, err := w.SiteEpoch(ctx)
+	now, err := w.HandOvers.SiteEpoch(ctx)
 	require.NoError(t, err)
 	require.Equal(t, was+1, now)
-	grants, err := w.Grants(ctx)
+	grants, err := w.Grants.Grants(ctx)
 	require.NoError(t, err)
 	require.Empty(t, grants)
-	again, err := w.LastRestore(ctx)
+	again, err := w.Restores.LastRestore(ctx)
 	require.NoError(t, err)
 	require.Equal(t, r, again)
 
 	sum := sha256.Sum256([]byte(token("n1")))
-	_, err = w.AgentByToken(ctx, sum[:])
+	_, err = w.Agents.AgentByToken(ctx, sum[:])
 	require.ErrorIs(t, err, inventory.ErrNotFound, "an earlier agent is told to hold: its grant is unknown")
-	_, err = w.Redeem(ctx, inventory.Redemption{Owner: o, Boot: 1, Hello: hello("n1"), TokenFor: token, SecretsUntil: w.in(time.Hour)})
+	_, err = w.Agents.Redeem(ctx, inventory.Redemption{Owner: o, Boot: 1, Hello: hello("n1"), TokenFor: token, SecretsUntil: w.in(time.Hour)})
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrFenced)
 
-	g, err := w.TakeGrant(ctx, "m1", "run-9", "machine/m1", false)
+	g, err := w.Grants.TakeGrant(ctx, "m1", "run-9", "machine/m1", false)
 	require.NoError(t, err)
 	require.Greater(t, g.Epoch, agent.Epoch, "epochs only ever grow")
 	require.Equal(t, now, g.SiteEpoch)
@@ -99,13 +99,13 @@ func TestNoRunIsResumedAfterRestore(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	for run, state := range map[string]string{"ended": inventory.StateFailed, "open": inventory.StateRunning} {
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: "m1", State: state}))
-		require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: run}))
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{Run: run, Machine: "m1", State: state}))
+		require.NoError(t, w.Plans.PutPlan(ctx, inventory.Plan{Run: run}))
 	}
-	_, err := w.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour)})
+	_, err := w.Restores.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour)})
 	require.NoError(t, err)
 	for _, run := range []string{"ended", "open"} {
-		err := w.Resumable(ctx, run)
+		err := w.Workflows.Resumable(ctx, run)
 		require.ErrorIs(t, err, inventory.ErrConflict, run)
 		require.ErrorContains(t, err, "restored from a backup")
 		require.ErrorContains(t, err, "can only be retried from the start")
@@ -118,20 +118,20 @@ func TestHeldRunIsRecordedAfterRestore(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	run := inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseAgent, Seq: 6}
-	require.NoError(t, w.PutWorkflow(ctx, run))
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, run))
 	op := inventory.Operation{Run: "run-2", ID: "genesis", State: inventory.StateRunning, Seq: 6}
-	require.NoError(t, w.PutOperation(ctx, op))
-	_, err := w.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour)})
+	require.NoError(t, w.Operations.PutOperation(ctx, op))
+	_, err := w.Restores.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour)})
 	require.NoError(t, err)
 
 	run.Phase, run.Seq = inventory.PhaseWaiting, 5
-	require.NoError(t, w.PutWorkflow(ctx, run))
-	gotRun, err := w.Workflow(ctx, run.Run)
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, run))
+	gotRun, err := w.Workflows.Workflow(ctx, run.Run)
 	require.NoError(t, err)
 	require.Equal(t, inventory.PhaseWaiting, gotRun.Phase)
 	op.Message, op.Seq = "asks", 5
-	require.NoError(t, w.PutOperation(ctx, op))
-	gotOp, err := w.Operation(ctx, op.Run)
+	require.NoError(t, w.Operations.PutOperation(ctx, op))
+	gotOp, err := w.Operations.Operation(ctx, op.Run)
 	require.NoError(t, err)
 	require.Equal(t, "asks", gotOp.Message)
 }
@@ -141,9 +141,15 @@ func TestHoldRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning}))
-	require.NoError(t, w.PutOperation(ctx, inventory.Operation{Run: "its first execution", ID: "recover/all", State: inventory.StateRunning}))
-	first, err := w.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour), AwaitsCluster: true})
+	require.NoError(
+		t,
+		w.Workflows.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning}),
+	)
+	require.NoError(
+		t,
+		w.Operations.PutOperation(ctx, inventory.Operation{Run: "its first execution", ID: "recover/all", State: inventory.StateRunning}),
+	)
+	first, err := w.Restores.Restored(ctx, inventory.Restore{Backup: "b1", Taken: w.in(-time.Hour), AwaitsCluster: true})
 	require.NoError(t, err)
 	require.True(t, first.AwaitsCluster)
 	require.Len(t, first.Held, 1)
@@ -152,7 +158,7 @@ func TestHoldRuns(t *testing.T) {
 		inventory.NewHeldRun("run-1", "machine/m1"), inventory.NewHeldRun("run-2", "recover/all"), inventory.NewHeldRun("run-3", "bmc/m1/off"),
 		inventory.NewHeldRun("run-4", "recover/more"),
 	}
-	r, err := w.HoldRuns(ctx, there)
+	r, err := w.Restores.HoldRuns(ctx, there)
 	require.NoError(t, err)
 	require.Equal(t, inventory.Restore{Backup: "b1", Taken: first.Taken, At: first.At, Held: []inventory.HeldRun{
 		{Run: "run-3", Workflow: "bmc/m1/off", Machine: "m1", Later: true},
@@ -160,7 +166,7 @@ func TestHoldRuns(t *testing.T) {
 		{Run: "run-2", Workflow: "recover/all"},
 		{Run: "run-4", Workflow: "recover/more", Later: true},
 	}}, r)
-	again, err := w.LastRestore(ctx)
+	again, err := w.Restores.LastRestore(ctx)
 	require.NoError(t, err)
 	require.Equal(t, r, again)
 	var told int
@@ -170,7 +176,7 @@ func TestHoldRuns(t *testing.T) {
 
 func TestNeverRestored(t *testing.T) {
 	t.Parallel()
-	r, err := newWorld(t).LastRestore(t.Context())
+	r, err := newWorld(t).Restores.LastRestore(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, r)
 }
@@ -180,8 +186,8 @@ func TestSealedNamesAllSecrets(t *testing.T) {
 	w := newWorld(t)
 	m := machine("m2", 2)
 	m.UserData = inventory.NewSecret("#cloud-config")
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
-	names, err := w.Sealed(t.Context())
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{m}, false, "test"))
+	names, err := w.Restores.Sealed(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"m2: userData"}, names)
 }

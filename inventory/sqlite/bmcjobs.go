@@ -3,19 +3,21 @@ package sqlite
 import (
 	"context"
 	"fmt"
-
-	"github.com/jmoiron/sqlx"
+	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// BMCJobs are the tasks that BMCs carry out.
+type BMCJobs struct{ *db }
+
 // PutBMCJob stores a job under its machine and name, replacing an earlier one.
-func (s *Store) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
+func (s BMCJobs) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	what := fmt.Sprintf("storing BMC job %q of machine %q", j.Name, j.Machine)
 	if j.Name == "" || j.Machine == "" {
 		return fmt.Errorf("%s: %w", what, inventory.ErrInvalid)
 	}
-	return s.writeDoc(ctx, what, j, func(tx *sqlx.Tx, doc string) error {
+	return s.writeDoc(ctx, what, j, func(tx *transaction, doc string) error {
 		return do(ctx, tx, `INSERT INTO bmc_job (machine, name, started, doc) VALUES (?,?,?,?)
 			ON CONFLICT (machine, name) DO UPDATE SET started = excluded.started, doc = excluded.doc`,
 			j.Machine, j.Name, nanos(j.Started), doc)
@@ -24,7 +26,7 @@ func (s *Store) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 
 // BMCJobs returns the newest 200 jobs of a machine, or of all machines if machine is "", the newest
 // first.
-func (s *Store) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
+func (s BMCJobs) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
 	q := selection{query: "SELECT doc FROM bmc_job WHERE true"}
 	q.where(machine != "", "machine = ?", machine)
 	q.page("started DESC, rowid DESC", 200)
@@ -33,7 +35,18 @@ func (s *Store) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob
 }
 
 // BMCJob returns the job of that name of a machine.
-func (s *Store) BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error) {
+func (s BMCJobs) BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error) {
 	j, err := readDoc[inventory.BMCJob](ctx, s.ro, "SELECT doc FROM bmc_job WHERE machine = ? AND name = ?", machine, name)
 	return j, wrap(err, "reading BMC job %q of machine %q", name, machine)
+}
+
+// PruneBMCJobs deletes up to limit jobs that began before a time and belong neither to a run with a
+// record nor to one that holds a grant.
+func (s BMCJobs) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
+	return s.prune(ctx, pruning{
+		what: "BMC jobs", find: `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1
+		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = json_extract(j.doc, '$.run'))
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = json_extract(j.doc, '$.run') AND g.run <> '') LIMIT ?2`,
+		remove: "DELETE FROM bmc_job WHERE rowid = ?1 AND started < ?2",
+	}, before, limit)
 }

@@ -3,14 +3,15 @@ package sqlite
 import (
 	"context"
 	"time"
-
-	"github.com/jmoiron/sqlx"
 )
+
+// BMCKeys are the public keys of BMCs.
+type BMCKeys struct{ *db }
 
 // KnownBMCKey returns the key that is known for the BMC at address (see inventory.BMC.KeyAddress). If none
 // is known, it remembers fingerprint and returns it.
-func (s *Store) KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error) {
-	err = s.write(ctx, "remembering the key of a BMC", func(tx *sqlx.Tx) error {
+func (s BMCKeys) KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error) {
+	err = s.write(ctx, "remembering the key of a BMC", func(tx *transaction) error {
 		if err := do(ctx, tx, "INSERT INTO bmc_key (address, key, first) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
 			address, fingerprint, nanos(time.Now())); err != nil {
 			return err
@@ -21,15 +22,15 @@ func (s *Store) KnownBMCKey(ctx context.Context, address, fingerprint string) (k
 }
 
 // HasBMCKey reports whether a key is known for the BMC at address.
-func (s *Store) HasBMCKey(ctx context.Context, address string) (bool, error) {
+func (s BMCKeys) HasBMCKey(ctx context.Context, address string) (bool, error) {
 	known, err := scalar[bool](ctx, s.ro, "SELECT count(*) > 0 FROM bmc_key WHERE address = ?", address)
 	return known, wrap(err, "reading whether the key of a BMC is known")
 }
 
 // ForgetBMCKey forgets the key of the BMC at address, so that the next one is accepted. It is not an error
 // if none is known.
-func (s *Store) ForgetBMCKey(ctx context.Context, address string) error {
-	return s.write(ctx, "forgetting the key of a BMC", func(tx *sqlx.Tx) error {
+func (s BMCKeys) ForgetBMCKey(ctx context.Context, address string) error {
+	return s.write(ctx, "forgetting the key of a BMC", func(tx *transaction) error {
 		return do(ctx, tx, "DELETE FROM bmc_key WHERE address = ?", address)
 	})
 }

@@ -10,26 +10,26 @@ import (
 func TestS27BMCKeys(t *testing.T) {
 	s := newWorld(t)
 	ctx := t.Context()
-	has, err := s.HasBMCKey(ctx, "bmc-1:443")
+	has, err := s.BMCKeys.HasBMCKey(ctx, "bmc-1:443")
 	require.NoError(t, err)
 	require.False(t, has)
 	for range 2 {
-		known, err := s.KnownBMCKey(ctx, "bmc-1:443", "sha256:aa")
+		known, err := s.BMCKeys.KnownBMCKey(ctx, "bmc-1:443", "sha256:aa")
 		require.NoError(t, err)
 		require.Equal(t, "sha256:aa", known)
 	}
-	known, err := s.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
+	known, err := s.BMCKeys.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
 	require.NoError(t, err)
 	require.Equal(t, "sha256:aa", known)
-	known, err = s.KnownBMCKey(ctx, "bmc-2:443", "sha256:bb")
+	known, err = s.BMCKeys.KnownBMCKey(ctx, "bmc-2:443", "sha256:bb")
 	require.NoError(t, err)
 	require.Equal(t, "sha256:bb", known)
 
-	has, err = s.HasBMCKey(ctx, "bmc-1:443")
+	has, err = s.BMCKeys.HasBMCKey(ctx, "bmc-1:443")
 	require.NoError(t, err)
 	require.True(t, has)
-	require.NoError(t, s.ForgetBMCKey(ctx, "bmc-1:443"))
-	known, err = s.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
+	require.NoError(t, s.BMCKeys.ForgetBMCKey(ctx, "bmc-1:443"))
+	known, err = s.BMCKeys.KnownBMCKey(ctx, "bmc-1:443", "sha256:bb")
 	require.NoError(t, err)
 	require.Equal(t, "sha256:bb", known)
 }

@@ -5,13 +5,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// BMCRefusals are the logins that BMCs have refused.
+type BMCRefusals struct{ *db }
+
 // BMCRefusals returns the log-ins that the BMC at address has refused since it accepted one; zero if there are none.
-func (s *Store) BMCRefusals(ctx context.Context, address string) (inventory.BMCRefusals, error) {
+func (s BMCRefusals) BMCRefusals(ctx context.Context, address string) (inventory.BMCRefusals, error) {
 	var row struct {
 		Count       int
 		Last        int64
@@ -25,8 +26,8 @@ func (s *Store) BMCRefusals(ctx context.Context, address string) (inventory.BMCR
 }
 
 // PutBMCRefusals replaces the refusals of the BMC at address. A count of 0 removes them.
-func (s *Store) PutBMCRefusals(ctx context.Context, address string, r inventory.BMCRefusals) error {
-	return s.write(ctx, "recording the refusals of a BMC", func(tx *sqlx.Tx) error {
+func (s BMCRefusals) PutBMCRefusals(ctx context.Context, address string, r inventory.BMCRefusals) error {
+	return s.write(ctx, "recording the refusals of a BMC", func(tx *transaction) error {
 		if r.Count == 0 {
 			return do(ctx, tx, "DELETE FROM bmc_refusal WHERE address = ?", address)
 		}

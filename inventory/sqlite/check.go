@@ -49,10 +49,3 @@ func asDamaged(err error) error {
 	}
 	return err
 }
-
-// NeverRan reports whether the site of the inventory has never had a run: it knows no Temporal
-// cluster.
-func (s *Store) NeverRan(ctx context.Context) (bool, error) {
-	id, err := optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'temporal_cluster'"))
-	return id == "" && err == nil, wrap(err, "reading the id of the Temporal cluster")
-}

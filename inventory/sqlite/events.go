@@ -17,6 +17,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Events are what has happened.
+type Events struct{ *db }
+
 // Size limits of an event, in bytes. The number of rows of wire events is limited, too: one per
 // machine, run, epoch, boot and kind.
 const (
@@ -53,14 +56,14 @@ func (r eventRow) value() (inventory.Event, error) {
 
 const eventColumns = "seq, machine, run, epoch, boot, kind, key, at, count, message, detail, by"
 
-// event appends e. Its time and count default to now and 1.
-func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error {
+// addEvent appends e. Its time and count default to now and 1.
+func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 	if e.At.IsZero() {
-		e.At = s.now()
+		e.At = tx.db.now()
 	}
 
 	e.Count = max(e.Count, 1)
-	s.touch(tx, e.Machine)
+	tx.touch(e.Machine)
 	conflict := "ON CONFLICT DO NOTHING"
 	e.Message = clip(e.Message, maxMessage)
 
@@ -95,9 +98,9 @@ func (s *Store) event(ctx context.Context, tx *sqlx.Tx, e inventory.Event) error
 	return err
 }
 
-// operator appends an event for an operator's command.
-func (s *Store) operator(ctx context.Context, tx *sqlx.Tx, machine, by, message string) error {
-	return s.event(ctx, tx, inventory.Event{
+// addOperatorEvent appends an event for an operator's command.
+func addOperatorEvent(ctx context.Context, tx *transaction, machine, by, message string) error {
+	return addEvent(ctx, tx, inventory.Event{
 		Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by, Message: message,
 	})
 }
@@ -110,13 +113,13 @@ func clip(text string, n int) string {
 // AppendEvents appends events in one transaction. Events that any host on the network can cause
 // share one row per machine, run, epoch, boot and kind, with the sum of their counts. Other events
 // are stored once per Key; a repeated one is ignored.
-func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) error {
+func (s Events) AppendEvents(ctx context.Context, events []inventory.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	return s.write(ctx, "appending events", func(tx *sqlx.Tx) error {
+	return s.write(ctx, "appending events", func(tx *transaction) error {
 		for _, e := range events {
-			if err := s.event(ctx, tx, e); err != nil {
+			if err := addEvent(ctx, tx, e); err != nil {
 				return err
 			}
 		}
@@ -125,7 +128,7 @@ func (s *Store) AppendEvents(ctx context.Context, events []inventory.Event) erro
 }
 
 // Events returns events in the order of their sequence numbers.
-func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
+func (s Events) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
 	q := selection{query: "SELECT " + eventColumns + " FROM event WHERE true"}
 	order, beyond, after := "seq", "seq > ?", f.After
 	if f.Descending {
@@ -140,14 +143,16 @@ func (s *Store) Events(ctx context.Context, f inventory.EventFilter) ([]inventor
 }
 
 // LastSeq returns the sequence number of the newest event, or 0 if there is none.
-func (s *Store) LastSeq(ctx context.Context) (int64, error) {
-	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(seq), 0) FROM event")
+func (s Events) LastSeq(ctx context.Context) (int64, error) { return lastSeq(ctx, s.ro) }
+
+func lastSeq(ctx context.Context, q sqlx.QueryerContext) (int64, error) {
+	n, err := scalar[int64](ctx, q, "SELECT coalesce(max(seq), 0) FROM event")
 	return n, wrap(err, "reading the newest event")
 }
 
 // NewestEvent returns the latest time of all events, or the zero time if there is none. A clock
 // that is behind this time is wrong.
-func (s *Store) NewestEvent(ctx context.Context) (time.Time, error) {
+func (s Events) NewestEvent(ctx context.Context) (time.Time, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(at), 0) FROM event")
 	return moment(n), wrap(err, "reading the newest event")
 }
@@ -157,12 +162,12 @@ const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.r
 
 // Unsignalled returns the events after one for which runs have not been signalled yet, by sequence number.
 // Events of runs that no longer hold their grant are marked and left out.
-func (s *Store) Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error) {
+func (s Events) Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error) {
 	out, err := s.unsignalled(ctx, after, limit)
 	return out, wrap(err, "listing unsent signals")
 }
 
-func (s *Store) unsignalled(ctx context.Context, after int64, limit int) (out []inventory.Event, err error) {
+func (s Events) unsignalled(ctx context.Context, after int64, limit int) (out []inventory.Event, err error) {
 	var rows []eventRow
 	look := func() error {
 		return s.ro.SelectContext(ctx, &rows, "SELECT "+eventColumns+", "+live+
@@ -194,11 +199,11 @@ func (s *Store) unsignalled(ctx context.Context, after int64, limit int) (out []
 }
 
 // MarkSignalled records that the runs have been signalled about these events.
-func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
+func (s Events) MarkSignalled(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
 	}
-	return s.write(ctx, "marking signals as sent", func(tx *sqlx.Tx) error {
+	return s.write(ctx, "marking signals as sent", func(tx *transaction) error {
 		for _, seq := range seqs {
 			if err := do(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq); err != nil {
 				return err
@@ -209,8 +214,20 @@ func (s *Store) MarkSignalled(ctx context.Context, seqs []int64) error {
 }
 
 // PendingSignals counts the events about which o's run has not been signalled yet.
-func (s *Store) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
+func (s Events) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
 	n, err := scalar[int](ctx, s.ro,
 		"SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
 	return n, wrap(err, "counting unsent signals of run %q", o.Run)
+}
+
+// PruneEvents deletes up to limit events from before a time that belong neither to a run with a
+// record nor to one that holds a grant: commands of operators, and events of machines between their
+// runs. It keeps the newest event, which is used to detect a clock that is behind.
+func (s Events) PruneEvents(ctx context.Context, before time.Time, limit int) (int, error) {
+	return s.prune(ctx, pruning{
+		what: "events", find: `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)
+		AND NOT EXISTS (SELECT 1 FROM workflow w WHERE w.run = e.run)
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = e.run AND g.run <> '') ORDER BY at LIMIT ?2`,
+		remove: "DELETE FROM event WHERE seq = ?1 AND at < ?2",
+	}, before, limit)
 }

@@ -17,7 +17,7 @@ func TestSpoofedEventsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.armed()
-	before, err := w.LastSeq(ctx)
+	before, err := w.Events.LastSeq(ctx)
 	require.NoError(t, err)
 	const n = 20000
 	batch := make([]inventory.Event, 0, 500)
@@ -28,14 +28,14 @@ func TestSpoofedEventsAreBounded(t *testing.T) {
 			Detail: json.RawMessage(`"` + strings.Repeat("d", 9000) + `"`),
 		})
 		if len(batch) == cap(batch) {
-			require.NoError(t, w.AppendEvents(ctx, batch))
+			require.NoError(t, w.Events.AppendEvents(ctx, batch))
 			batch = batch[:0]
 		}
 		if i == n/2 {
-			unsent, err := w.Unsignalled(ctx, 0, 10)
+			unsent, err := w.Events.Unsignalled(ctx, 0, 10)
 			require.NoError(t, err)
 			require.Len(t, unsent, 1)
-			require.NoError(t, w.MarkSignalled(ctx, []int64{unsent[0].Seq}))
+			require.NoError(t, w.Events.MarkSignalled(ctx, []int64{unsent[0].Seq}))
 		}
 	}
 	es := w.events(inventory.EventDHCP)
@@ -43,10 +43,10 @@ func TestSpoofedEventsAreBounded(t *testing.T) {
 	require.Equal(t, int64(n), es[0].Count)
 	require.Equal(t, w.in((n-1)*time.Millisecond), es[0].At)
 	require.LessOrEqual(t, len(es[0].Message)+len(es[0].Detail), 2*maxWireText)
-	unsent, err := w.Unsignalled(ctx, 0, 10)
+	unsent, err := w.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsent, "signalled once, and never again")
-	last, err := w.LastSeq(ctx)
+	last, err := w.Events.LastSeq(ctx)
 	require.NoError(t, err)
 	require.Equal(t, before+1, last)
 	st, err := os.Stat(w.path)
@@ -64,19 +64,19 @@ func TestEventsAreUniqueByKey(t *testing.T) {
 	}
 	again := e
 	again.Message = "second"
-	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{e, again}))
+	require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{e, again}))
 	got := w.events(inventory.EventPhoneHome)
 	require.Len(t, got, 1)
 	e.Seq = got[0].Seq
 	require.Equal(t, e, got[0])
 	again.Key = "b"
-	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{again}))
+	require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{again}))
 	require.Len(t, w.events(inventory.EventPhoneHome), 2)
 
-	es, err := w.Events(ctx, inventory.EventFilter{Run: o.Run, After: e.Seq, Limit: 5})
+	es, err := w.Events.Events(ctx, inventory.EventFilter{Run: o.Run, After: e.Seq, Limit: 5})
 	require.NoError(t, err)
 	require.Len(t, es, 1)
-	es, err = w.Events(ctx, inventory.EventFilter{Machine: "m2"})
+	es, err = w.Events.Events(ctx, inventory.EventFilter{Machine: "m2"})
 	require.NoError(t, err)
 	require.Empty(t, es)
 }
@@ -87,7 +87,7 @@ func TestUnsignalled(t *testing.T) {
 	o := w.armed()
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
-	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{
+	require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventKernel},
 		{Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventOS},         // no signal
 		{Machine: "m1", Kind: inventory.EventDHCP},                                            // no run
@@ -95,31 +95,31 @@ func TestUnsignalled(t *testing.T) {
 		{Machine: "m1", Run: o.Run, Epoch: o.Epoch - 1, Boot: 1, Kind: inventory.EventDHCP},   // an earlier epoch
 		{Machine: "m1", Run: "person:ann", Epoch: 1, Boot: 1, Kind: inventory.EventPhoneHome}, // an operator's
 	}))
-	n, err := w.PendingSignals(ctx, o)
+	n, err := w.Events.PendingSignals(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	unsent, err := w.Unsignalled(ctx, 0, 10)
+	unsent, err := w.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsent, 2)
 	require.Equal(t, inventory.EventHello, unsent[0].Kind)
 	require.Equal(t, inventory.EventKernel, unsent[1].Kind)
-	ch, cancel := w.Subscribe()
+	ch, cancel := w.Changes.Subscribe()
 	defer cancel()
-	one, err := w.Unsignalled(ctx, 0, 1)
+	one, err := w.Events.Unsignalled(ctx, 0, 1)
 	require.NoError(t, err)
 	require.Len(t, one, 1)
 	require.Empty(t, ch, "asking again writes nothing: otherwise the pump would wake itself")
-	require.NoError(t, w.MarkSignalled(ctx, []int64{unsent[0].Seq}))
-	n, err = w.PendingSignals(ctx, o)
+	require.NoError(t, w.Events.MarkSignalled(ctx, []int64{unsent[0].Seq}))
+	n, err = w.Events.PendingSignals(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 
 	// When the run ends, its remaining events need no signal.
-	require.NoError(t, w.EndGrant(ctx, o))
-	unsent, err = w.Unsignalled(ctx, 0, 10)
+	require.NoError(t, w.Grants.EndGrant(ctx, o))
+	unsent, err = w.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsent)
-	n, err = w.PendingSignals(ctx, o)
+	n, err = w.Events.PendingSignals(ctx, o)
 	require.NoError(t, err)
 	require.Zero(t, n)
 }
@@ -128,11 +128,11 @@ func TestNewestEvent(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	at := w.in(3 * time.Hour)
-	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{
+	require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: "m1", Kind: inventory.EventOS, At: at},
 		{Machine: "m1", Kind: inventory.EventDHCP, At: w.clock.Now()},
 	}))
-	got, err := w.NewestEvent(ctx)
+	got, err := w.Events.NewestEvent(ctx)
 	require.NoError(t, err)
 	require.Equal(t, at, got)
 }
@@ -142,11 +142,11 @@ func TestTouchAgents(t *testing.T) {
 	ctx := t.Context()
 	seen := inventory.AgentSeen{Owner: o, Boot: 1, LastSeen: w.in(time.Minute), Wrote: true}
 	earlier := inventory.AgentSeen{Owner: o, Boot: 1, LastSeen: w.in(time.Second)}
-	require.NoError(t, w.TouchAgents(ctx, []inventory.AgentSeen{seen, earlier, {Owner: inventory.Owner{Machine: "unknown"}}}))
-	a, err := w.MachineAgent(ctx, "m1")
+	require.NoError(t, w.Agents.TouchAgents(ctx, []inventory.AgentSeen{seen, earlier, {Owner: inventory.Owner{Machine: "unknown"}}}))
+	a, err := w.Agents.MachineAgent(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, w.in(time.Minute), a.LastSeen)
 	require.True(t, a.Wrote)
-	_, err = w.MachineAgent(ctx, "m2")
+	_, err = w.Agents.MachineAgent(ctx, "m2")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }

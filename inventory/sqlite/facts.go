@@ -11,15 +11,15 @@ import (
 
 // PutFact stores a result of the operation with this workflow id under a name, sealed. It replaces
 // an earlier fact with that name.
-func (s *Store) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
+func (s Genesis) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
 	key := factKey(operation, name)
-	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *sqlx.Tx) error {
-		return s.putFact(ctx, tx, key, value)
+	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *transaction) error {
+		return putFact(ctx, tx, key, value)
 	})
 }
 
-func (s *Store) putFact(ctx context.Context, tx *sqlx.Tx, key string, value inventory.Secret) error {
-	sealed, err := s.seal(sealPlan, runBinding(key), []byte(value.Reveal()))
+func putFact(ctx context.Context, tx *transaction, key string, value inventory.Secret) error {
+	sealed, err := tx.db.seal(sealPlan, runBinding(key), []byte(value.Reveal()))
 	if err != nil {
 		return err
 	}
@@ -27,11 +27,11 @@ func (s *Store) putFact(ctx context.Context, tx *sqlx.Tx, key string, value inve
 }
 
 // Fact returns a stored fact, or inventory.ErrNotFound.
-func (s *Store) Fact(ctx context.Context, operation, name string) (inventory.Secret, error) {
+func (s Genesis) Fact(ctx context.Context, operation, name string) (inventory.Secret, error) {
 	return s.fact(ctx, s.ro, factKey(operation, name))
 }
 
-func (s *Store) fact(ctx context.Context, q sqlx.QueryerContext, key string) (inventory.Secret, error) {
+func (s Genesis) fact(ctx context.Context, q sqlx.QueryerContext, key string) (inventory.Secret, error) {
 	sealed, err := scalar[[]byte](ctx, q, "SELECT sealed FROM fact WHERE run = ? AND length(sealed) > 0", key)
 	var plain []byte
 	if err == nil {

@@ -12,14 +12,14 @@ import (
 
 func TestFacts(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	_, err := w.Genesis.Fact(t.Context(), "genesis/lab", "kubeconfig")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("first-kubeconfig-text")))
-	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("second-kubeconfig-text")))
-	got, err := w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	require.NoError(t, w.Genesis.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("first-kubeconfig-text")))
+	require.NoError(t, w.Genesis.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("second-kubeconfig-text")))
+	got, err := w.Genesis.Fact(t.Context(), "genesis/lab", "kubeconfig")
 	require.NoError(t, err)
 	require.Equal(t, "second-kubeconfig-text", got.Reveal())
-	_, err = w.Fact(t.Context(), "genesis/other", "kubeconfig")
+	_, err = w.Genesis.Fact(t.Context(), "genesis/other", "kubeconfig")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	// The fact is not stored in plain text, and a rotation of the keys seals it again.
@@ -28,18 +28,18 @@ func TestFacts(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(b), "kubeconfig-text")
 	}
-	n, err := w.Reseal(t.Context())
+	n, err := w.Keys.Reseal(t.Context())
 	require.NoError(t, err)
 	require.Positive(t, n)
-	got, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	got, err = w.Genesis.Fact(t.Context(), "genesis/lab", "kubeconfig")
 	require.NoError(t, err)
 	require.Equal(t, "second-kubeconfig-text", got.Reveal())
 
-	require.NoError(t, w.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("third-kubeconfig-text")))
+	require.NoError(t, w.Genesis.PutFact(t.Context(), "genesis/lab", "kubeconfig", inventory.NewSecret("third-kubeconfig-text")))
 	w.reopen(keyring.New())
-	_, err = w.Fact(t.Context(), "genesis/lab", "kubeconfig")
+	_, err = w.Genesis.Fact(t.Context(), "genesis/lab", "kubeconfig")
 	require.ErrorIs(t, err, inventory.ErrSealed)
-	lost, err := w.RunsUnreadable(t.Context())
+	lost, err := w.Keys.RunsUnreadable(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"fact of run genesis/lab#kubeconfig"}, lost)
 }

@@ -5,14 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Genesis are the lab files, their machines, and what their operations have found.
+type Genesis struct{ *db }
+
 // PutGenesis stores a lab file with the files that it names, replacing one with the same name. It
 // returns the lab file with its digest and times, without the files.
-func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by string) (inventory.GenesisBundle, error) {
+func (s Genesis) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by string) (inventory.GenesisBundle, error) {
 	what := fmt.Sprintf("storing lab file %q", b.Name)
 	if err := b.Check(); err != nil {
 		return inventory.GenesisBundle{}, err
@@ -29,7 +30,7 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 
 	b.SHA256 = b.Digest()
 	b.Files = nil
-	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
+	err = s.write(ctx, what, func(tx *transaction) error {
 		before, err := optional(readDoc[inventory.GenesisBundle](ctx, tx, "SELECT doc FROM genesis WHERE name = ?", b.Name))
 		if err != nil {
 			return err
@@ -53,7 +54,7 @@ func (s *Store) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by st
 		if err != nil {
 			return err
 		}
-		return s.operator(ctx, tx, "", by, "lab file "+b.Name+" stored, sha256 "+b.SHA256)
+		return addOperatorEvent(ctx, tx, "", by, "lab file "+b.Name+" stored, sha256 "+b.SHA256)
 	})
 
 	return b, err
@@ -64,12 +65,12 @@ func genesisKey(name string) string { return "genesis/" + name }
 // Genesis returns the lab file called name with the files that it names. If the key was lost, the
 // error is inventory.ErrSealed; after ResetSecrets has removed the contents, it is
 // inventory.ErrNotFound.
-func (s *Store) Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error) {
+func (s Genesis) Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error) {
 	b, err := s.readGenesis(ctx, name)
 	return b, wrap(err, "reading lab file %q", name)
 }
 
-func (s *Store) readGenesis(ctx context.Context, name string) (b inventory.GenesisBundle, err error) {
+func (s Genesis) readGenesis(ctx context.Context, name string) (b inventory.GenesisBundle, err error) {
 	var r struct {
 		Doc    string
 		Sealed []byte
@@ -94,14 +95,14 @@ func (s *Store) readGenesis(ctx context.Context, name string) (b inventory.Genes
 }
 
 // GenesisList returns all lab files by name, without the files.
-func (s *Store) GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error) {
+func (s Genesis) GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error) {
 	out, err := listDocs[inventory.GenesisBundle](ctx, s.ro, "SELECT doc FROM genesis ORDER BY name")
 	return out, wrap(err, "listing lab files")
 }
 
 // DeleteGenesis removes the lab file called name.
-func (s *Store) DeleteGenesis(ctx context.Context, name, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting lab file %q", name), func(tx *sqlx.Tx) error {
-		return s.deleteNamed(ctx, tx, "genesis", name, by)
+func (s Genesis) DeleteGenesis(ctx context.Context, name, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting lab file %q", name), func(tx *transaction) error {
+		return deleteNamed(ctx, tx, "genesis", name, by)
 	})
 }

@@ -18,22 +18,22 @@ func bundle(password string) inventory.GenesisBundle {
 
 func TestGenesis(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.Genesis(t.Context(), "home")
+	_, err := w.Genesis.Genesis(t.Context(), "home")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.PutGenesis(t.Context(), inventory.GenesisBundle{Name: "Home", File: "lab.yaml"}, "test")
+	_, err = w.Genesis.PutGenesis(t.Context(), inventory.GenesisBundle{Name: "Home", File: "lab.yaml"}, "test")
 	var ps inventory.Problems
 	require.ErrorAs(t, err, &ps)
 	require.Len(t, ps, 2, "an invalid name, and a bundle without its lab file")
 
-	first, err := w.PutGenesis(t.Context(), bundle("canary-password-1"), "test")
+	first, err := w.Genesis.PutGenesis(t.Context(), bundle("canary-password-1"), "test")
 	require.NoError(t, err)
 	require.Equal(t, bundle("canary-password-1").Digest(), first.SHA256)
-	second, err := w.PutGenesis(t.Context(), bundle("canary-password-2"), "test")
+	second, err := w.Genesis.PutGenesis(t.Context(), bundle("canary-password-2"), "test")
 	require.NoError(t, err)
 	require.NotEqual(t, first.SHA256, second.SHA256)
 	require.Equal(t, first.Created, second.Created)
 
-	got, err := w.Genesis(t.Context(), "home")
+	got, err := w.Genesis.Genesis(t.Context(), "home")
 	require.NoError(t, err)
 	require.Equal(t, bundle("canary-password-2").Files, got.Files)
 	require.Equal(t, second.SHA256, got.SHA256)
@@ -43,7 +43,7 @@ func TestGenesis(t *testing.T) {
 	_, err = got.Read("other")
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	all, err := w.GenesisList(t.Context())
+	all, err := w.Genesis.GenesisList(t.Context())
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	require.Empty(t, all[0].Files)
@@ -54,19 +54,19 @@ func TestGenesis(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, string(b), "canary-password")
 	}
-	n, err := w.Reseal(t.Context())
+	n, err := w.Keys.Reseal(t.Context())
 	require.NoError(t, err)
 	require.Positive(t, n)
-	_, err = w.Genesis(t.Context(), "home")
+	_, err = w.Genesis.Genesis(t.Context(), "home")
 	require.NoError(t, err)
 
 	w.reopen(keyring.New())
-	_, err = w.Genesis(t.Context(), "home")
+	_, err = w.Genesis.Genesis(t.Context(), "home")
 	require.ErrorIs(t, err, inventory.ErrSealed)
-	lost, err := w.RunsUnreadable(t.Context())
+	lost, err := w.Keys.RunsUnreadable(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"genesis of run genesis/home"}, lost)
-	require.NoError(t, w.DeleteGenesis(t.Context(), "home", "test"))
-	_, err = w.Genesis(t.Context(), "home")
+	require.NoError(t, w.Genesis.DeleteGenesis(t.Context(), "home", "test"))
+	_, err = w.Genesis.Genesis(t.Context(), "home")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }

@@ -13,6 +13,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Grants say which run owns a machine, and what it may do now. Each statement that uses a grant compares machine, run
+// and epoch.
+type Grants struct{ *db }
+
 // held is the condition that fences a statement. Its parameters 1 to 3 are machine, run and epoch
 // of the owner that causes the effect. A free grant has no owner.
 const held = "EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = ?2 AND grant_.epoch = ?3 AND grant_.run <> '')"
@@ -74,13 +78,13 @@ func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, oth
 }
 
 // Grant returns the grant of a machine, or the zero Grant if it never had one.
-func (s *Store) Grant(ctx context.Context, machine string) (inventory.Grant, error) {
+func (s Grants) Grant(ctx context.Context, machine string) (inventory.Grant, error) {
 	g, err := grantOf(ctx, s.ro, machine)
 	return g, wrap(err, "reading the grant of machine %q", machine)
 }
 
 // Grants returns the grants that have an owner, by machine.
-func (s *Store) Grants(ctx context.Context) ([]inventory.Grant, error) {
+func (s Grants) Grants(ctx context.Context) ([]inventory.Grant, error) {
 	out, err := list[grantRow](ctx, s.ro, "SELECT "+grantColumns+" FROM grant_ WHERE run <> '' ORDER BY machine")
 	return out, wrap(err, "listing grants")
 }
@@ -112,14 +116,14 @@ func take(condition string) string {
 // began before the run with the grant cannot take it, even with force. Both are
 // inventory.ErrConflict. The order of the records decides which run began first, because clocks can
 // be set.
-func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
+func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("taking the grant of machine %q", machine)
 	if run == "" || strings.HasPrefix(run, personPrefix) {
 		return g, fmt.Errorf("%s: run %q: %w", what, run, inventory.ErrInvalid)
 	}
 
-	err := s.write(ctx, what, func(tx *sqlx.Tx) (err error) {
+	err := s.write(ctx, what, func(tx *transaction) (err error) {
 		g, err = read[grantRow](ctx, tx, take(`grant_.run <> ?2
 			AND NOT EXISTS (SELECT 1 FROM workflow mine, workflow held WHERE mine.run = ?2 AND held.run = grant_.run AND mine.rowid < held.rowid)
 			AND (grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:' OR ?8
@@ -137,7 +141,7 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 		if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
 			return err
 		}
-		return s.event(ctx, tx, g.Event(0, inventory.EventGrant, "", workflowID))
+		return addEvent(ctx, tx, g.Event(0, inventory.EventGrant, "", workflowID))
 	})
 	if err != nil {
 		return inventory.Grant{}, err
@@ -146,7 +150,7 @@ func (s *Store) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 }
 
 // notTaken returns the reason why run did not get the grant g of a machine.
-func notTaken(ctx context.Context, tx *sqlx.Tx, g inventory.Grant, run string) error {
+func notTaken(ctx context.Context, tx *transaction, g inventory.Grant, run string) error {
 	var mine struct {
 		State          string
 		Final, Earlier bool
@@ -176,7 +180,7 @@ func holder(g inventory.Grant) string {
 }
 
 // revokeEarlier revokes the agents of all earlier owners.
-func revokeEarlier(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
+func revokeEarlier(ctx context.Context, tx *transaction, o inventory.Owner) error {
 	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)",
 		o.Machine, o.Run, o.Epoch)
 }
@@ -185,14 +189,14 @@ func revokeEarlier(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
 // until the window closes at until, without assignments or secrets. Arming again starts a new
 // epoch. If a run holds the grant, the error is inventory.ErrConflict. For a keyed request that has armed the machine before,
 // nothing is changed, and the grant is zero.
-func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
+func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("arming machine %q by hand", machine)
 	if by == "" {
 		return g, fmt.Errorf("%s: the operator's name is missing: %w", what, inventory.ErrInvalid)
 	}
 
-	err := s.writeOnce(ctx, what, func(tx *sqlx.Tx) (err error) {
+	err := s.writeOnce(ctx, what, func(tx *transaction) (err error) {
 		g, err = read[grantRow](ctx, tx, take("grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:'"),
 			machine, personPrefix+by, "", 1, 0, nanos(s.now()), nanos(until))
 		if errors.Is(err, inventory.ErrNotFound) {
@@ -213,7 +217,7 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 		}
 		e := g.Event(g.Boot, inventory.EventArmed, "", "by hand until "+until.UTC().Format(time.RFC3339))
 		e.By = by
-		return s.event(ctx, tx, e)
+		return addEvent(ctx, tx, e)
 	})
 	if err != nil {
 		return inventory.Grant{}, err
@@ -224,8 +228,8 @@ func (s *Store) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 // DisarmByHand ends an operator's grant; without one it does nothing. If a run holds the grant, the
 // error is inventory.ErrConflict unless force is set. With force the run loses the machine and asks
 // an operator at its next step.
-func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
-	return s.writeOnce(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *sqlx.Tx) error {
+func (s Grants) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
+	return s.writeOnce(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *transaction) error {
 		g, err := grantOf(ctx, tx, machine)
 		if err != nil {
 			return err
@@ -238,20 +242,20 @@ func (s *Store) DisarmByHand(ctx context.Context, machine, by string, force bool
 			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 		}
 
-		s.touch(tx, machine)
+		tx.touch(machine)
 		if err := end(ctx, tx, g.Owner); err != nil {
 			return err
 		}
 		e := g.Event(g.Boot, inventory.EventDisarmed, rand.Text(), "by hand")
 		e.By = by
-		return s.event(ctx, tx, e)
+		return addEvent(ctx, tx, e)
 	})
 }
 
 // EndGrant closes both windows, revokes o's agents and frees the grant; its epoch stays. If o no
 // longer holds the grant, EndGrant does nothing and returns no error.
-func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
-	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+func (s Grants) EndGrant(ctx context.Context, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *transaction) error {
 		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return nil
@@ -259,18 +263,18 @@ func (s *Store) EndGrant(ctx context.Context, o inventory.Owner) error {
 		if err != nil {
 			return err
 		}
-		s.touch(tx, o.Machine)
+		tx.touch(o.Machine)
 		if err := end(ctx, tx, o); err != nil {
 			return err
 		}
 		if was.NetbootUntil.IsZero() {
 			return nil
 		}
-		return s.event(ctx, tx, o.Event(was.Boot, inventory.EventDisarmed, rand.Text(), ""))
+		return addEvent(ctx, tx, o.Event(was.Boot, inventory.EventDisarmed, rand.Text(), ""))
 	})
 }
 
-func end(ctx context.Context, tx *sqlx.Tx, o inventory.Owner) error {
+func end(ctx context.Context, tx *transaction, o inventory.Owner) error {
 	n, err := exec(ctx, tx, `UPDATE grant_ SET run = '', workflow = '', acting = 0, netboot_until = 0, secrets_until = 0 WHERE `+owns,
 		o.Machine, o.Run, o.Epoch)
 	if err != nil || n == 0 {

@@ -18,12 +18,12 @@ import (
 func TestTakeGrant(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	_, err := w.TakeGrant(ctx, "unknown", "run-1", "machine/unknown", false)
+	_, err := w.Grants.TakeGrant(ctx, "unknown", "run-1", "machine/unknown", false)
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.TakeGrant(ctx, "m1", "person:eve", "machine/m1", true)
+	_, err = w.Grants.TakeGrant(ctx, "m1", "person:eve", "machine/m1", true)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 
-	g, err := w.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
+	g, err := w.Grants.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
 	require.NoError(t, err)
 	require.Equal(t, inventory.Grant{
 		Owner: inventory.Owner{Machine: "m1", Run: "run-1", Epoch: 1}, SiteEpoch: 1, Workflow: "machine/m1",
@@ -31,50 +31,50 @@ func TestTakeGrant(t *testing.T) {
 	}, g)
 
 	// A repeated call returns the same grant, even after a boot was allowed.
-	armed, err := w.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
+	armed, err := w.Grants.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
 	require.NoError(t, err)
-	again, err := w.TakeGrant(ctx, "m1", "run-1", "machine/m1", true)
+	again, err := w.Grants.TakeGrant(ctx, "m1", "run-1", "machine/m1", true)
 	require.NoError(t, err)
 	require.Equal(t, armed, again)
 	require.Len(t, w.events(inventory.EventGrant), 1)
 
 	// Another workflow is refused, and the error names the holder.
-	_, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", false)
+	_, err = w.Grants.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", false)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
 	require.ErrorContains(t, err, "machine/m1")
 
 	// A newer run of the same workflow takes the grant, with all windows closed.
-	g, err = w.TakeGrant(ctx, "m1", "run-2", "machine/m1", false)
+	g, err = w.Grants.TakeGrant(ctx, "m1", "run-2", "machine/m1", false)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), g.Epoch)
 	require.Zero(t, g.Boot)
 	require.True(t, g.NetbootUntil.IsZero())
 	require.False(t, g.NetbootOpen(w.clock.Now()))
 	// The earlier run cannot take it back.
-	_, err = w.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
+	_, err = w.Grants.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 
 	// With force, any run can take it.
-	g, err = w.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", true)
+	g, err = w.Grants.TakeGrant(ctx, "m1", "job-1", "bmc/m1/off", true)
 	require.NoError(t, err)
 	require.Equal(t, int64(3), g.Epoch)
 
 	// EndGrant frees it. The epoch keeps growing, even after the machine was deleted.
-	require.NoError(t, w.EndGrant(ctx, g.Owner))
-	require.NoError(t, w.EndGrant(ctx, g.Owner))
-	grants, err := w.Grants(ctx)
+	require.NoError(t, w.Grants.EndGrant(ctx, g.Owner))
+	require.NoError(t, w.Grants.EndGrant(ctx, g.Owner))
+	grants, err := w.Grants.Grants(ctx)
 	require.NoError(t, err)
 	require.Empty(t, grants)
-	require.NoError(t, w.DeleteMachine(ctx, "m1", "test"))
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, false, "test"))
-	g, err = w.TakeGrant(ctx, "m1", "run-3", "machine/m1", false)
+	require.NoError(t, w.Machines.DeleteMachine(ctx, "m1", "test"))
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, false, "test"))
+	g, err = w.Grants.TakeGrant(ctx, "m1", "run-3", "machine/m1", false)
 	require.NoError(t, err)
 	require.Equal(t, int64(4), g.Epoch)
 
 	// EndGrant of an earlier owner has no effect.
-	require.NoError(t, w.EndGrant(ctx, inventory.Owner{Machine: "m1", Run: "job-1", Epoch: 3}))
-	now, err := w.Grant(ctx, "m1")
+	require.NoError(t, w.Grants.EndGrant(ctx, inventory.Owner{Machine: "m1", Run: "job-1", Epoch: 3}))
+	now, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, g, now)
 }
@@ -88,7 +88,7 @@ func TestConcurrentTakers(t *testing.T) {
 	for i := range n {
 		wg.Go(func() {
 			run := fmt.Sprintf("run-%d", i)
-			g, err := w.TakeGrant(t.Context(), "m1", run, fmt.Sprintf("bmc/m1/%d", i), false)
+			g, err := w.Grants.TakeGrant(t.Context(), "m1", run, fmt.Sprintf("bmc/m1/%d", i), false)
 			got[i], epochs[i] = code(err), g.Epoch
 			if err == nil && g.Run != run {
 				got[i] = "got the grant of " + g.Run
@@ -108,7 +108,7 @@ func TestConcurrentTakers(t *testing.T) {
 	// With force, all succeed, each with a different epoch.
 	for i := range n {
 		wg.Go(func() {
-			g, err := w.TakeGrant(t.Context(), "m1", fmt.Sprintf("forced-%d", i), "", true)
+			g, err := w.Grants.TakeGrant(t.Context(), "m1", fmt.Sprintf("forced-%d", i), "", true)
 			got[i], epochs[i] = code(err), g.Epoch
 		})
 	}
@@ -126,14 +126,17 @@ func TestConcurrentTakers(t *testing.T) {
 func TestGrantIsRefusedToDeadRun(t *testing.T) {
 	record := func(w *world, run, state string) {
 		t.Helper()
-		require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: run, Machine: "m1", State: state, Started: w.clock.Now()}))
+		require.NoError(
+			t,
+			w.Workflows.PutWorkflow(t.Context(), inventory.Workflow{Run: run, Machine: "m1", State: state, Started: w.clock.Now()}),
+		)
 	}
 	take := func(w *world, run string, force bool) error {
-		_, err := w.TakeGrant(t.Context(), "m1", run, "machine/m1", force)
+		_, err := w.Grants.TakeGrant(t.Context(), "m1", run, "machine/m1", force)
 		return err
 	}
 	owner := func(w *world) string {
-		g, err := w.Grant(t.Context(), "m1")
+		g, err := w.Grants.Grant(t.Context(), "m1")
 		require.NoError(t, err)
 		return g.Run
 	}
@@ -173,35 +176,35 @@ func effects(w *world, o inventory.Owner) map[string]func(ctx context.Context) e
 	k := action.Key{Epoch: o.Epoch, Action: 0, Attempt: 1}
 	fresh := assignment(o, 1, 1)
 	return map[string]func(ctx context.Context) error{
-		"AllowBoot":      func(ctx context.Context) error { _, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour)); return err },
-		"AllowBootAgain": func(ctx context.Context) error { _, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err },
-		"MoreBoots":      func(ctx context.Context) error { return w.MoreBoots(ctx, o, inventory.MaxBoots) },
-		"RenewNetboot":   func(ctx context.Context) error { return w.RenewNetboot(ctx, o, w.in(time.Hour)) },
-		"CloseNetboot":   func(ctx context.Context) error { return w.CloseNetboot(ctx, o) },
-		"OpenSecrets":    func(ctx context.Context) error { return w.OpenSecrets(ctx, o, w.in(time.Hour)) },
-		"CloseSecrets":   func(ctx context.Context) error { return w.CloseSecrets(ctx, o) },
+		"AllowBoot":      func(ctx context.Context) error { _, err := w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour)); return err },
+		"AllowBootAgain": func(ctx context.Context) error { _, err := w.Grants.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err },
+		"MoreBoots":      func(ctx context.Context) error { return w.Grants.MoreBoots(ctx, o, inventory.MaxBoots) },
+		"RenewNetboot":   func(ctx context.Context) error { return w.Grants.RenewNetboot(ctx, o, w.in(time.Hour)) },
+		"CloseNetboot":   func(ctx context.Context) error { return w.Grants.CloseNetboot(ctx, o) },
+		"OpenSecrets":    func(ctx context.Context) error { return w.Grants.OpenSecrets(ctx, o, w.in(time.Hour)) },
+		"CloseSecrets":   func(ctx context.Context) error { return w.Grants.CloseSecrets(ctx, o) },
 		"AgentByToken": func(ctx context.Context) error {
 			h := sha256.Sum256([]byte(token("n1")))
-			_, err := w.AgentByToken(ctx, h[:])
+			_, err := w.Agents.AgentByToken(ctx, h[:])
 			return err
 		},
-		"AgentUsed":      func(ctx context.Context) error { return w.AgentUsed(ctx, o, 1) },
-		"Assign":         func(ctx context.Context) error { return w.Assign(ctx, fresh) },
-		"AssignAgain":    func(ctx context.Context) error { return w.Assign(ctx, assignment(o, 0, 1)) },
-		"NextAssignment": func(ctx context.Context) error { _, err := w.NextAssignment(ctx, o); return err },
-		"Assignment":     func(ctx context.Context) error { _, err := w.Assignment(ctx, o, k); return err },
-		"Delivered":      func(ctx context.Context) error { return w.Delivered(ctx, o, k) },
-		"AppendLog":      func(ctx context.Context) error { return w.AppendLog(ctx, o, k, "line\n") },
-		"StopAssignment": func(ctx context.Context) error { return w.StopAssignment(ctx, o, k, w.clock.Now()) },
+		"AgentUsed":      func(ctx context.Context) error { return w.Agents.AgentUsed(ctx, o, 1) },
+		"Assign":         func(ctx context.Context) error { return w.Assignments.Assign(ctx, fresh) },
+		"AssignAgain":    func(ctx context.Context) error { return w.Assignments.Assign(ctx, assignment(o, 0, 1)) },
+		"NextAssignment": func(ctx context.Context) error { _, err := w.Assignments.NextAssignment(ctx, o); return err },
+		"Assignment":     func(ctx context.Context) error { _, err := w.Assignments.Assignment(ctx, o, k); return err },
+		"Delivered":      func(ctx context.Context) error { return w.Assignments.Delivered(ctx, o, k) },
+		"AppendLog":      func(ctx context.Context) error { return w.Agents.AppendLog(ctx, o, k, "line\n") },
+		"StopAssignment": func(ctx context.Context) error { return w.Assignments.StopAssignment(ctx, o, k, w.clock.Now()) },
 		"Report": func(ctx context.Context) error {
-			_, err := w.Report(ctx, o, 1, action.Result{Key: k, ID: "r1", State: action.Success})
+			_, err := w.Assignments.Report(ctx, o, 1, action.Result{Key: k, ID: "r1", State: action.Success})
 			return err
 		},
 		"ReportWithoutAgent": func(ctx context.Context) error {
-			_, err := w.Report(ctx, o, 9, action.Result{Key: k, ID: "r1", State: action.Success})
+			_, err := w.Assignments.Report(ctx, o, 9, action.Result{Key: k, ID: "r1", State: action.Success})
 			return err
 		},
-		"DiskWritten": func(ctx context.Context) error { return w.DiskWritten(ctx, o, action.Disk{Serial: "D1"}) },
+		"DiskWritten": func(ctx context.Context) error { return w.Disks.DiskWritten(ctx, o, action.Disk{Serial: "D1"}) },
 	}
 }
 
@@ -212,7 +215,7 @@ func prepared(t *testing.T) (*world, inventory.Owner) {
 	o := w.armed()
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
-	require.NoError(t, w.Assign(t.Context(), assignment(o, 0, 1)))
+	require.NoError(t, w.Assignments.Assign(t.Context(), assignment(o, 0, 1)))
 	return w, o
 }
 
@@ -221,14 +224,14 @@ func TestFencing(t *testing.T) {
 		"another run": func(t *testing.T, w *world, _ inventory.Owner) { t.Helper(); w.take("run-2") },
 		"the same run at a later epoch": func(t *testing.T, w *world, o inventory.Owner) {
 			t.Helper()
-			g, err := w.TakeGrant(t.Context(), "m1", "job", "bmc/m1/x", true)
+			g, err := w.Grants.TakeGrant(t.Context(), "m1", "job", "bmc/m1/x", true)
 			require.NoError(t, err)
-			require.NoError(t, w.EndGrant(t.Context(), g.Owner))
+			require.NoError(t, w.Grants.EndGrant(t.Context(), g.Owner))
 			require.Equal(t, o.Epoch+2, w.take("run-1").Epoch)
 		},
 		"the end": func(t *testing.T, w *world, o inventory.Owner) {
 			t.Helper()
-			require.NoError(t, w.EndGrant(t.Context(), o))
+			require.NoError(t, w.Grants.EndGrant(t.Context(), o))
 		},
 	}
 	w, o := prepared(t)
@@ -239,15 +242,15 @@ func TestFencing(t *testing.T) {
 			for who, take := range takeOver {
 				w, o := prepared(t)
 				take(t, w, o)
-				before, err := w.Grant(t.Context(), "m1")
+				before, err := w.Grants.Grant(t.Context(), "m1")
 				require.NoError(t, err)
-				events, err := w.LastSeq(t.Context())
+				events, err := w.Events.LastSeq(t.Context())
 				require.NoError(t, err)
 				require.ErrorIs(t, effects(w, o)[name](t.Context()), inventory.ErrFenced, who)
-				after, err := w.Grant(t.Context(), "m1")
+				after, err := w.Grants.Grant(t.Context(), "m1")
 				require.NoError(t, err)
 				require.Equal(t, before, after, who)
-				last, err := w.LastSeq(t.Context())
+				last, err := w.Events.LastSeq(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, events, last, "%s: an event was appended", who)
 			}
@@ -262,7 +265,7 @@ func TestFencing(t *testing.T) {
 
 	// The empty owner of a free grant is not an owner.
 	w, o = prepared(t)
-	require.NoError(t, w.EndGrant(t.Context(), o))
+	require.NoError(t, w.Grants.EndGrant(t.Context(), o))
 	for name, do := range effects(w, inventory.Owner{Machine: "m1", Run: "", Epoch: o.Epoch}) {
 		if name != "AgentByToken" {
 			require.ErrorIs(t, do(t.Context()), inventory.ErrFenced, name)
@@ -277,13 +280,13 @@ func TestAllowBoot(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.take("run-1")
-	require.ErrorIs(t, w.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrConflict)
-	_, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	require.ErrorIs(t, w.Grants.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrConflict)
+	_, err := w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	_, err = w.AllowBoot(ctx, o, 0, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, o, 0, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 
-	g, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	g, err := w.Grants.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 1, g.Boot)
 	require.Equal(t, 2, g.BootsLeft)
@@ -291,7 +294,7 @@ func TestAllowBoot(t *testing.T) {
 	require.NoError(t, err)
 
 	// The same boot again renews the window and stays spent.
-	g, err = w.AllowBoot(ctx, o, 1, w.in(2*time.Hour))
+	g, err = w.Grants.AllowBoot(ctx, o, 1, w.in(2*time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, 2, g.BootsLeft)
 	require.True(t, g.Spent)
@@ -299,46 +302,49 @@ func TestAllowBoot(t *testing.T) {
 	require.Len(t, w.events(inventory.EventArmed), 1)
 
 	// After a reset, a boot that is spent is not superseded.
-	require.ErrorIs(t, w.AllowBootAfterReset(ctx, o, 2, w.in(time.Hour), false), inventory.ErrClaimed)
-	require.ErrorIs(t, w.AllowBootAfterReset(ctx, inventory.Owner{Machine: "m1", Run: "run-0", Epoch: o.Epoch}, 2, w.in(time.Hour), false),
-		inventory.ErrFenced)
+	require.ErrorIs(t, w.Grants.AllowBootAfterReset(ctx, o, 2, w.in(time.Hour), false), inventory.ErrClaimed)
+	require.ErrorIs(
+		t,
+		w.Grants.AllowBootAfterReset(ctx, inventory.Owner{Machine: "m1", Run: "run-0", Epoch: o.Epoch}, 2, w.in(time.Hour), false),
+		inventory.ErrFenced,
+	)
 
-	g, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	g, err = w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	require.False(t, g.Spent)
 	require.True(t, g.NetbootOpen(w.clock.Now()))
-	require.NoError(t, w.AllowBootAfterReset(ctx, o, 3, w.in(time.Hour), false))
-	g, err = w.Grant(ctx, "m1")
+	require.NoError(t, w.Grants.AllowBootAfterReset(ctx, o, 3, w.in(time.Hour), false))
+	g, err = w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, 3, g.Boot)
 	require.Zero(t, g.BootsLeft)
-	_, err = w.AllowBoot(ctx, o, 4, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, o, 4, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "boots used up")
-	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 
-	require.NoError(t, w.MoreBoots(ctx, o, inventory.MaxBoots))
-	_, err = w.AllowBoot(ctx, o, 4, w.in(time.Hour))
+	require.NoError(t, w.Grants.MoreBoots(ctx, o, inventory.MaxBoots))
+	_, err = w.Grants.AllowBoot(ctx, o, 4, w.in(time.Hour))
 	require.NoError(t, err)
 
-	require.NoError(t, w.CloseNetboot(ctx, o))
-	require.NoError(t, w.CloseNetboot(ctx, o))
+	require.NoError(t, w.Grants.CloseNetboot(ctx, o))
+	require.NoError(t, w.Grants.CloseNetboot(ctx, o))
 	require.Len(t, w.events(inventory.EventDisarmed), 1)
-	require.NoError(t, w.RenewNetboot(ctx, o, w.in(time.Hour)))
-	require.NoError(t, w.EndGrant(ctx, o))
+	require.NoError(t, w.Grants.RenewNetboot(ctx, o, w.in(time.Hour)))
+	require.NoError(t, w.Grants.EndGrant(ctx, o))
 	require.Len(t, w.events(inventory.EventDisarmed), 2)
 }
 
 func TestArmByHand(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	_, err := w.ArmByHand(ctx, "unknown", "ann", w.in(time.Hour))
+	_, err := w.Grants.ArmByHand(ctx, "unknown", "ann", w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.ErrorIs(t, w.DisarmByHand(ctx, "unknown", "ann", false), inventory.ErrNotFound)
-	require.NoError(t, w.DisarmByHand(ctx, "m1", "ann", false), "nothing to do")
+	require.ErrorIs(t, w.Grants.DisarmByHand(ctx, "unknown", "ann", false), inventory.ErrNotFound)
+	require.NoError(t, w.Grants.DisarmByHand(ctx, "m1", "ann", false), "nothing to do")
 
-	g, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	g, err := w.Grants.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
 	require.True(t, g.Person())
 	require.True(t, g.NetbootOpen(w.clock.Now()))
@@ -349,40 +355,40 @@ func TestArmByHand(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, nonce, a.Nonce)
 		h := sha256.Sum256([]byte(token(nonce)))
-		_, err = w.AgentByToken(ctx, h[:])
+		_, err = w.Agents.AgentByToken(ctx, h[:])
 		require.NoError(t, err)
 	}
 	old := sha256.Sum256([]byte(token("n1")))
-	_, err = w.AgentByToken(ctx, old[:])
+	_, err = w.Agents.AgentByToken(ctx, old[:])
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	now, err := w.Grant(ctx, "m1")
+	now, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, now.NetbootOpen(w.clock.Now()))
 	require.False(t, now.SecretsOpen(w.clock.Now()))
-	unsent, err := w.Unsignalled(ctx, 0, 10)
+	unsent, err := w.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, unsent, "there is no run to signal")
 
-	require.NoError(t, w.DisarmByHand(ctx, "m1", "bob", false))
-	now, err = w.Grant(ctx, "m1")
+	require.NoError(t, w.Grants.DisarmByHand(ctx, "m1", "bob", false))
+	now, err = w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.Empty(t, now.Run)
 	require.False(t, now.NetbootOpen(w.clock.Now()))
 
 	// A workflow can take an operator's grant, but not the other way round.
-	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	_, err = w.Grants.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
 	o := w.armed()
-	_, err = w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	_, err = w.Grants.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
-	require.ErrorIs(t, w.DisarmByHand(ctx, "m1", "ann", false), inventory.ErrConflict)
-	require.NoError(t, w.DisarmByHand(ctx, "m1", "ann", true))
-	now, err = w.Grant(ctx, "m1")
+	require.ErrorIs(t, w.Grants.DisarmByHand(ctx, "m1", "ann", false), inventory.ErrConflict)
+	require.NoError(t, w.Grants.DisarmByHand(ctx, "m1", "ann", true))
+	now, err = w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.Empty(t, now.Run, "the run has lost the machine")
 	require.False(t, now.NetbootOpen(w.clock.Now()))
-	require.ErrorIs(t, w.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrFenced)
+	require.ErrorIs(t, w.Grants.RenewNetboot(ctx, o, w.in(time.Hour)), inventory.ErrFenced)
 }
 
 // S1, S2: what was redeemed and used is not redeemed again, and ends the agent before it.
@@ -394,7 +400,7 @@ func TestRedeem(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrNotFound, "before arming")
 	_, err = w.redeem(o, 0, "n1")
 	require.ErrorIs(t, err, inventory.ErrNotFound, "no boot yet")
-	_, err = w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.redeem(o, 2, "n1")
 	require.ErrorIs(t, err, inventory.ErrNotFound, "another boot")
@@ -402,7 +408,7 @@ func TestRedeem(t *testing.T) {
 	first, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	require.Equal(t, "Sn1", first.Facts.Serial)
-	g, err := w.Grant(ctx, "m1")
+	g, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, g.Spent)
 	require.False(t, g.NetbootOpen(w.clock.Now()))
@@ -418,30 +424,30 @@ func TestRedeem(t *testing.T) {
 	require.Len(t, w.events(inventory.EventHello), 1)
 
 	// That ends when the token is used.
-	require.NoError(t, w.AgentUsed(ctx, o, 1))
-	require.NoError(t, w.AgentUsed(ctx, o, 1))
+	require.NoError(t, w.Agents.AgentUsed(ctx, o, 1))
+	require.NoError(t, w.Agents.AgentUsed(ctx, o, 1))
 	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	h := sha256.Sum256([]byte(token("n1")))
-	a, err := w.AgentByToken(ctx, h[:])
+	a, err := w.Agents.AgentByToken(ctx, h[:])
 	require.NoError(t, err, "a replay does not harm the agent")
 	require.True(t, a.Used)
 
 	// Boot 2: the token of boot 1 is valid until boot 2 is redeemed.
-	_, err = w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
-	_, err = w.AgentByToken(ctx, h[:])
+	_, err = w.Agents.AgentByToken(ctx, h[:])
 	require.NoError(t, err)
 	_, err = w.redeem(o, 2, "n2")
 	require.NoError(t, err)
-	_, err = w.AgentByToken(ctx, h[:])
+	_, err = w.Agents.AgentByToken(ctx, h[:])
 	require.ErrorIs(t, err, inventory.ErrConflict, "its run is not over")
-	newest, err := w.Agent(ctx, o)
+	newest, err := w.Agents.Agent(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, 2, newest.Boot)
 
 	// The window has expired.
-	_, err = w.AllowBoot(ctx, o, 3, w.in(time.Minute))
+	_, err = w.Grants.AllowBoot(ctx, o, 3, w.in(time.Minute))
 	require.NoError(t, err)
 	w.clock.Add(time.Minute)
 	_, err = w.redeem(o, 3, "n3")
@@ -469,26 +475,26 @@ func TestClaimConflict(t *testing.T) {
 	}
 	require.Equal(t, written, w.pages(), "later conflicts write nothing")
 	require.Len(t, w.events(inventory.EventClaimConflict), 1)
-	a, err := w.Agent(ctx, o)
+	a, err := w.Agents.Agent(ctx, o)
 	require.NoError(t, err)
 	require.True(t, a.Conflict)
 	require.True(t, a.Revoked)
 	for _, nonce := range []string{"n1", "n2"} {
 		h := sha256.Sum256([]byte(token(nonce)))
-		_, err = w.AgentByToken(ctx, h[:])
+		_, err = w.Agents.AgentByToken(ctx, h[:])
 		require.Error(t, err, nonce)
 		require.NotErrorIs(t, err, inventory.ErrFenced, "only the grant says that a run is over")
 	}
 	// The first agent gets nothing either, and its report is refused.
 	_, err = w.redeem(o, 1, "n1")
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	require.NoError(t, w.Assign(ctx, assignment(o, 0, 1)))
-	_, err = w.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: 1, Attempt: 1}, ID: "r", State: action.Success})
+	require.NoError(t, w.Assignments.Assign(ctx, assignment(o, 0, 1)))
+	_, err = w.Assignments.Report(ctx, o, 1, action.Result{Key: action.Key{Epoch: 1, Attempt: 1}, ID: "r", State: action.Success})
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	g, err := w.Grant(ctx, "m1")
+	g, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.False(t, g.SecretsOpen(w.clock.Now()))
-	unsent, err := w.Unsignalled(ctx, 0, 10)
+	unsent, err := w.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, unsent, 2, "hello and claim-conflict")
 }
@@ -501,7 +507,7 @@ func TestParallelClaims(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			_, got[i] = w.Redeem(
+			_, got[i] = w.Agents.Redeem(
 				t.Context(),
 				inventory.Redemption{Owner: o, Boot: 1, Hello: hello(fmt.Sprint("n", i)), TokenFor: token, SecretsUntil: w.in(time.Hour)},
 			)
@@ -532,20 +538,20 @@ func TestOtherHardwareRevokesTokens(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.armed()
-	require.ErrorIs(t, w.ClaimConflict(ctx, o, 2, "x", nil), inventory.ErrNotFound)
-	require.ErrorIs(t, w.ClaimConflict(ctx, inventory.Owner{Machine: "m1"}, 0, "x", nil), inventory.ErrNotFound)
+	require.ErrorIs(t, w.Agents.ClaimConflict(ctx, o, 2, "x", nil), inventory.ErrNotFound)
+	require.ErrorIs(t, w.Agents.ClaimConflict(ctx, inventory.Owner{Machine: "m1"}, 0, "x", nil), inventory.ErrNotFound)
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	h := sha256.Sum256([]byte(token("n1")))
-	_, err = w.AgentByToken(ctx, h[:])
+	_, err = w.Agents.AgentByToken(ctx, h[:])
 	require.NoError(t, err)
 	for range 3 {
-		require.NoError(t, w.ClaimConflict(ctx, o, 1, "another machine", []byte(`{"serial":"X"}`)))
+		require.NoError(t, w.Agents.ClaimConflict(ctx, o, 1, "another machine", []byte(`{"serial":"X"}`)))
 	}
 	require.Len(t, w.events(inventory.EventClaimConflict), 1)
-	_, err = w.AgentByToken(ctx, h[:])
+	_, err = w.Agents.AgentByToken(ctx, h[:])
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	g, err := w.Grant(ctx, "m1")
+	g, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.False(t, g.SecretsOpen(w.clock.Now()))
 }
@@ -557,13 +563,13 @@ func TestTokenAfterItsRun(t *testing.T) {
 		do   func(w *world, o inventory.Owner) error
 		want error
 	}{
-		"the run ended": {func(w *world, o inventory.Owner) error { return w.EndGrant(w.t.Context(), o) }, inventory.ErrFenced},
+		"the run ended": {func(w *world, o inventory.Owner) error { return w.Grants.EndGrant(w.t.Context(), o) }, inventory.ErrFenced},
 		"its record was deleted, too": {func(w *world, o inventory.Owner) error {
-			return errors.Join(w.PutWorkflow(w.t.Context(), inventory.Workflow{Run: o.Run, Machine: o.Machine, State: inventory.StateSuccess}),
-				w.EndGrant(w.t.Context(), o), w.DeleteWorkflow(w.t.Context(), o.Run, "ann"))
+			return errors.Join(w.Workflows.PutWorkflow(w.t.Context(), inventory.Workflow{Run: o.Run, Machine: o.Machine, State: inventory.StateSuccess}),
+				w.Grants.EndGrant(w.t.Context(), o), w.Workflows.DeleteWorkflow(w.t.Context(), o.Run, "ann"))
 		}, inventory.ErrFenced},
 		"the machine was deleted": {func(w *world, o inventory.Owner) error {
-			return errors.Join(w.EndGrant(w.t.Context(), o), w.DeleteMachine(w.t.Context(), o.Machine, "ann"))
+			return errors.Join(w.Grants.EndGrant(w.t.Context(), o), w.Machines.DeleteMachine(w.t.Context(), o.Machine, "ann"))
 		}, inventory.ErrFenced},
 		"another run took the machine": {func(w *world, _ inventory.Owner) error { w.take("run-2"); return nil }, inventory.ErrFenced},
 		"the site has an older grant": {func(w *world, _ inventory.Owner) error {
@@ -577,10 +583,10 @@ func TestTokenAfterItsRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := prepared(t)
-			_, err := w.AgentByToken(t.Context(), h[:])
+			_, err := w.Agents.AgentByToken(t.Context(), h[:])
 			require.NoError(t, err)
 			require.NoError(t, c.do(w, o))
-			_, err = w.AgentByToken(t.Context(), h[:])
+			_, err = w.Agents.AgentByToken(t.Context(), h[:])
 			require.ErrorIs(t, err, c.want)
 		})
 	}
@@ -590,13 +596,13 @@ func TestTokenAfterItsRun(t *testing.T) {
 func TestDeletingRunKeepsNewestAgent(t *testing.T) {
 	w, o := prepared(t)
 	ctx := t.Context()
-	_, err := w.AllowBoot(ctx, o, 2, w.in(time.Hour))
+	_, err := w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.redeem(o, 2, "n2")
 	require.NoError(t, err)
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: o.Run, Machine: "m1", State: inventory.StateSuccess}))
-	require.NoError(t, w.EndGrant(ctx, o))
-	require.NoError(t, w.DeleteWorkflow(ctx, o.Run, "ann"))
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{Run: o.Run, Machine: "m1", State: inventory.StateSuccess}))
+	require.NoError(t, w.Grants.EndGrant(ctx, o))
+	require.NoError(t, w.Workflows.DeleteWorkflow(ctx, o.Run, "ann"))
 	var boots []int
 	require.NoError(t, w.ro.SelectContext(ctx, &boots, "SELECT boot FROM agent"))
 	require.Equal(t, []int{2}, boots)
@@ -610,25 +616,25 @@ func TestS8AssignOnlyToClaimedBoot(t *testing.T) {
 	for _, machine := range []string{"m1", "stranger"} {
 		for _, run := range []string{"", "run-1"} {
 			a := assignment(inventory.Owner{Machine: machine, Run: run, Epoch: 0}, 0, 1)
-			require.ErrorIs(t, w.Assign(ctx, a), inventory.ErrFenced, "%s %q", machine, run)
+			require.ErrorIs(t, w.Assignments.Assign(ctx, a), inventory.ErrFenced, "%s %q", machine, run)
 		}
 	}
-	g, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	g, err := w.Grants.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
-	require.ErrorIs(t, w.Assign(ctx, assignment(g.Owner, 0, 1)), inventory.ErrInvalid)
+	require.ErrorIs(t, w.Assignments.Assign(ctx, assignment(g.Owner, 0, 1)), inventory.ErrInvalid)
 	o := w.take("run-1")
-	require.ErrorIs(t, w.Assign(ctx, assignment(o, 0, 1)), inventory.ErrConflict, "no boot was allowed")
-	_, err = w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	require.ErrorIs(t, w.Assignments.Assign(ctx, assignment(o, 0, 1)), inventory.ErrConflict, "no boot was allowed")
+	_, err = w.Grants.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	for _, boot := range []int{0, 1} {
 		a := assignment(o, 0, 1)
 		a.Boot = boot
-		require.ErrorIs(t, w.Assign(ctx, a), inventory.ErrConflict, "no one has claimed it")
+		require.ErrorIs(t, w.Assignments.Assign(ctx, a), inventory.ErrConflict, "no one has claimed it")
 	}
 	var n int
 	require.NoError(t, w.ro.GetContext(ctx, &n, "SELECT count(*) FROM assignment"))
 	require.Zero(t, n)
 	_, err = w.redeem(o, 1, "n1")
 	require.NoError(t, err)
-	require.NoError(t, w.Assign(ctx, assignment(o, 0, 1)))
+	require.NoError(t, w.Assignments.Assign(ctx, assignment(o, 0, 1)))
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Images are the records of image files.
+type Images struct{ *db }
+
 type imageRow struct {
 	docRow[inventory.Image]
 	Created int64
@@ -22,20 +25,20 @@ func (r imageRow) value() (inventory.Image, error) {
 }
 
 // Image returns the image called name.
-func (s *Store) Image(ctx context.Context, name string) (inventory.Image, error) {
+func (s Images) Image(ctx context.Context, name string) (inventory.Image, error) {
 	i, err := read[imageRow](ctx, s.ro, "SELECT doc, created FROM image WHERE name = ?", name)
 	return i, wrap(err, "reading image %q", name)
 }
 
 // Images returns all images by name.
-func (s *Store) Images(ctx context.Context) ([]inventory.Image, error) {
+func (s Images) Images(ctx context.Context) ([]inventory.Image, error) {
 	out, err := list[imageRow](ctx, s.ro, "SELECT doc, created FROM image ORDER BY name")
 	return out, wrap(err, "listing images")
 }
 
 // PutImage stores an image's record, replacing one of the same name.
-func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) error {
-	return s.writeDoc(ctx, fmt.Sprintf("storing image %q", i.Name), i, func(tx *sqlx.Tx, doc string) error {
+func (s Images) PutImage(ctx context.Context, i inventory.Image, by string) error {
+	return s.writeDoc(ctx, fmt.Sprintf("storing image %q", i.Name), i, func(tx *transaction, doc string) error {
 		if err := recordUnused(ctx, tx, i.Name); err != nil {
 			return err
 		}
@@ -45,48 +48,48 @@ func (s *Store) PutImage(ctx context.Context, i inventory.Image, by string) erro
 		if err != nil {
 			return err
 		}
-		return s.operator(ctx, tx, "", by, "image "+i.Name+" stored, sha256 "+i.SHA256)
+		return addOperatorEvent(ctx, tx, "", by, "image "+i.Name+" stored, sha256 "+i.SHA256)
 	})
 }
 
 // DeleteImage removes the record of the image called name. From then on, UnusedImageFiles includes
 // its file unless something else needs it.
-func (s *Store) DeleteImage(ctx context.Context, name, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting image %q", name), func(tx *sqlx.Tx) error {
+func (s Images) DeleteImage(ctx context.Context, name, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting image %q", name), func(tx *transaction) error {
 		if err := recordUnused(ctx, tx, name); err != nil {
 			return err
 		}
-		return s.deleteNamed(ctx, tx, "image", name, by)
+		return deleteNamed(ctx, tx, "image", name, by)
 	})
 }
 
 // ExpectImageFile records the digest of a file before it is moved into place for PutImage. If
 // PutImage is never called, UnusedImageFiles includes the file.
-func (s *Store) ExpectImageFile(ctx context.Context, digest string) error {
+func (s Images) ExpectImageFile(ctx context.Context, digest string) error {
 	return s.writeOne(ctx, "announcing an image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
 }
 
 // recordUnused records the current digest of the image called name before it changes.
-func recordUnused(ctx context.Context, tx *sqlx.Tx, name string) error {
+func recordUnused(ctx context.Context, tx *transaction, name string) error {
 	return do(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
 		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
 }
 
 // SetImageFile changes the path of an image's file. It does not change anything else.
-func (s *Store) SetImageFile(ctx context.Context, name, file string) error {
+func (s Images) SetImageFile(ctx context.Context, name, file string) error {
 	return s.writeOne(ctx, fmt.Sprintf("moving the file of image %q", name),
 		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
 }
 
 // PlannedImages returns the files that the plans of open runs need.
-func (s *Store) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error) {
+func (s Images) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error) {
 	out, err := s.plannedImages(ctx, s.ro)
 	return out, wrap(err, "reading the plans of open runs")
 }
 
 // plannedImages treats a run without a record as open: a run that was reset from outside stores its
 // plan before its first record.
-func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
+func (s Images) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
 	var rows []struct {
 		Run, Machine string
 		Sealed       []byte
@@ -113,7 +116,7 @@ func (s *Store) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 // plan of an open run needs. If remove returns nil, the digest is deleted; otherwise the next call
 // tries again. No plan and no image can be stored at the same time, so a plan stored afterwards
 // sees the final state of its file.
-func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
+func (s Images) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
 	what := "removing unused image files"
 	if some, err := scalar[bool](ctx, s.ro, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil || !some {
 		return wrap(err, "%s", what)
@@ -122,7 +125,7 @@ func (s *Store) UnusedImageFiles(ctx context.Context, remove func(digest string)
 	// When a context ends, database/sql rolls back at once and lets the next writer begin, while
 	// remove would continue with data read in this transaction.
 	ctx = context.WithoutCancel(ctx)
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+	return s.write(ctx, what, func(tx *transaction) error {
 		err := do(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")
 		if err != nil {
 			return err

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -303,7 +301,7 @@ func signal(wake chan<- struct{}) {
 
 // InReservedNetwork reports whether an address is in the network of a reservation, as KeepIndex knows
 // it: a moment after the reservation was written. It reads no database.
-func (s *Store) InReservedNetwork(a netip.Addr) bool {
+func (s Machines) InReservedNetwork(a netip.Addr) bool {
 	s.index.mu.RLock()
 	defer s.index.mu.RUnlock()
 	for p := range s.index.networks {
@@ -316,7 +314,7 @@ func (s *Store) InReservedNetwork(a netip.Addr) bool {
 
 // KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read
 // them, and whenever it cannot, lookups read the database, at most missesAtOnce of them at a time.
-func (s *Store) KeepIndex(ctx context.Context) error {
+func (s Machines) KeepIndex(ctx context.Context) error {
 	tick := time.NewTicker(checkIndexEvery)
 	defer tick.Stop()
 	for check := true; ctx.Err() == nil; {
@@ -337,7 +335,7 @@ func (s *Store) KeepIndex(ctx context.Context) error {
 
 // checkIndex looks for writes of other processes. On the connection that writes, data_version does not change by the
 // writes of this Store.
-func (s *Store) checkIndex(ctx context.Context) error {
+func (s Machines) checkIndex(ctx context.Context) error {
 	begun := time.Now()
 	version, err := scalar[int64](ctx, s.rw, "PRAGMA data_version")
 	if err != nil {
@@ -348,7 +346,7 @@ func (s *Store) checkIndex(ctx context.Context) error {
 }
 
 // loadIndex reads the machines that must be read.
-func (s *Store) loadIndex(ctx context.Context) error {
+func (s Machines) loadIndex(ctx context.Context) error {
 	if s.index.listing() {
 		var names []string
 		if err := s.ro.SelectContext(ctx, &names, "SELECT name FROM machine"); err != nil {
@@ -416,7 +414,7 @@ func shared[T any](known map[string]T, text string, v T) T {
 }
 
 // readEntries reads machines with their grants.
-func (s *Store) readEntries(ctx context.Context, names []string) (map[string]*indexEntry, error) {
+func (s Machines) readEntries(ctx context.Context, names []string) (map[string]*indexEntry, error) {
 	list, err := toJSON(names)
 	if err != nil {
 		return nil, err
@@ -463,14 +461,14 @@ var watchChanges = func() string {
 }()
 
 // watch prepares a new connection that writes for the index.
-func (s *Store) watch(c driver.Conn) error {
+func (s *db) watch(c driver.Conn) error {
 	_, err := c.(driver.ExecerContext).ExecContext(context.Background(), watchChanges, nil)
 	s.index.connected()
 	return err
 }
 
 // holdChanged holds the machines that tx has changed in the index. Call release after the commit.
-func (s *Store) holdChanged(ctx context.Context, tx *sqlx.Tx) (release func(), err error) {
+func (s *db) holdChanged(ctx context.Context, tx *transaction) (release func(), err error) {
 	if s.index == nil { // the schema is being made
 		return func() {}, nil
 	}

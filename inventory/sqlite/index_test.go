@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -23,8 +22,8 @@ import (
 func (s *Store) refreshIndex(t *testing.T) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	require.NoError(t, s.checkIndex(ctx))
-	require.NoError(t, s.loadIndex(ctx))
+	require.NoError(t, s.Machines.checkIndex(ctx))
+	require.NoError(t, s.Machines.loadIndex(ctx))
 }
 
 // compareIndex compares the index with the database. It is called at the end of each test of this
@@ -34,10 +33,10 @@ func compareIndex(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	// Statements that the test has run outside of transactions of the store are noted with the next one.
-	if s.write(ctx, "test", func(*sqlx.Tx) error { return nil }) != nil {
+	if s.write(ctx, "test", func(*transaction) error { return nil }) != nil {
 		return // the test has closed or damaged the database
 	}
-	stored, err := s.Machines(ctx)
+	stored, err := s.Machines.Machines(ctx)
 	if err != nil {
 		return
 	}
@@ -45,7 +44,7 @@ func compareIndex(t *testing.T, s *Store) {
 	require.Len(t, s.index.byName, len(stored))
 	macs := 0
 	for _, m := range stored {
-		g, err := s.Grant(ctx, m.Name)
+		g, err := s.Grants.Grant(ctx, m.Name)
 		require.NoError(t, err)
 		e := s.index.byName[m.Name]
 		require.NotNil(t, e, m.Name)
@@ -103,21 +102,21 @@ func TestIndexAnswersFreeMachinesAlone(t *testing.T) {
 	o := w.take("run-1")
 	require.Nil(t, w.index.byMAC[mac], "dropped before the write has returned")
 	answers(false)
-	require.NoError(t, w.EndGrant(t.Context(), o))
+	require.NoError(t, w.Grants.EndGrant(t.Context(), o))
 	answers(true)
-	_, err := w.ArmByHand(t.Context(), "m1", "admin", w.in(time.Hour))
+	_, err := w.Grants.ArmByHand(t.Context(), "m1", "admin", w.in(time.Hour))
 	require.NoError(t, err)
 	answers(false)
-	require.NoError(t, w.DisarmByHand(t.Context(), "m1", "admin", false))
+	require.NoError(t, w.Grants.DisarmByHand(t.Context(), "m1", "admin", false))
 	answers(true)
 
 	w.index.checked = time.Now().Add(-checkedFor)
 	_, usable := w.index.findMAC(mac)
 	require.False(t, usable, "no one has looked for writes of other processes")
 	answers(true)
-	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "admin"))
+	require.NoError(t, w.Machines.DeleteMachine(t.Context(), "m1", "admin"))
 	answers(false)
-	_, _, err = w.MachineByMAC(t.Context(), mac)
+	_, _, err = w.Machines.MachineByMAC(t.Context(), mac)
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }
 
@@ -133,7 +132,7 @@ func TestIndexSavesDecoding(t *testing.T) {
 	w.refreshIndex(t)
 	shares := func(want bool) inventory.Machine {
 		t.Helper()
-		m, g, err := w.MachineByMAC(t.Context(), "52:54:00:00:00:01")
+		m, g, err := w.Machines.MachineByMAC(t.Context(), "52:54:00:00:00:01")
 		require.NoError(t, err)
 		require.Equal(t, "run-1", g.Run)
 		require.Equal(t, want, &m.Interfaces[0] == &w.index.byName["m1"].machine.Interfaces[0])
@@ -143,7 +142,7 @@ func TestIndexSavesDecoding(t *testing.T) {
 
 	changed := machine("m1", 1)
 	changed.Labels = map[string]string{"changed": "true"}
-	require.NoError(t, other.PutMachines(t.Context(), []inventory.Machine{changed}, true, "test"))
+	require.NoError(t, other.Machines.PutMachines(t.Context(), []inventory.Machine{changed}, true, "test"))
 	require.Equal(t, changed.Labels, shares(false).Labels)
 	w.refreshIndex(t)
 	require.Equal(t, changed.Labels, shares(true).Labels)
@@ -156,7 +155,7 @@ func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
 	for name, write := range map[string]func(between func()){
 		"before": func(between func()) { between(); w.take("run-1") },
 		"during": func(between func()) {
-			require.NoError(t, w.write(t.Context(), "test", func(tx *sqlx.Tx) error {
+			require.NoError(t, w.write(t.Context(), "test", func(tx *transaction) error {
 				release := w.index.hold([]string{"m1"})
 				between()
 				release()
@@ -166,7 +165,7 @@ func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
 	} {
 		w.index.mark([]string{"m1"})
 		names := w.index.take(1)
-		read, err := w.readEntries(t.Context(), names)
+		read, err := w.Machines.readEntries(t.Context(), names)
 		require.NoError(t, err)
 		write(func() {
 			if name == "during" {
@@ -178,7 +177,7 @@ func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
 	}
 	w.index.mark([]string{"m1"})
 	names := w.index.take(1)
-	read, err := w.readEntries(t.Context(), names)
+	read, err := w.Machines.readEntries(t.Context(), names)
 	require.NoError(t, err)
 	w.index.connected()
 	w.index.put(names, read)
@@ -197,30 +196,30 @@ func TestS1AnotherProcessOpensNothing(t *testing.T) {
 	ctx := t.Context()
 	open := func(s *Store) bool {
 		t.Helper()
-		_, byMAC, err := s.MachineByMAC(ctx, "52:54:00:00:00:01")
+		_, byMAC, err := s.Machines.MachineByMAC(ctx, "52:54:00:00:00:01")
 		require.NoError(t, err)
-		_, byAddress, err := s.MachineByAddress(ctx, netip.MustParseAddr("10.0.0.1"))
+		_, byAddress, err := s.Machines.MachineByAddress(ctx, netip.MustParseAddr("10.0.0.1"))
 		require.NoError(t, err)
 		require.Equal(t, byMAC, byAddress)
 		return byMAC.NetbootOpen(w.clock.Now()) || byMAC.SecretsOpen(w.clock.Now())
 	}
 	arm := func(s *Store, run string) inventory.Owner {
 		t.Helper()
-		g, err := s.TakeGrant(ctx, "m1", run, "machine/m1", true)
+		g, err := s.Grants.TakeGrant(ctx, "m1", run, "machine/m1", true)
 		require.NoError(t, err)
-		_, err = s.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
+		_, err = s.Grants.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
 		require.NoError(t, err)
-		require.NoError(t, s.OpenSecrets(ctx, g.Owner, w.in(time.Hour)))
+		require.NoError(t, s.Grants.OpenSecrets(ctx, g.Owner, w.in(time.Hour)))
 		return g.Owner
 	}
 	for run, closes := range map[string]func(o inventory.Owner) error{
 		"closed": func(o inventory.Owner) error {
-			require.NoError(t, other.CloseSecrets(ctx, o))
-			return other.CloseNetboot(ctx, o)
+			require.NoError(t, other.Grants.CloseSecrets(ctx, o))
+			return other.Grants.CloseNetboot(ctx, o)
 		},
-		"ended": func(o inventory.Owner) error { return other.EndGrant(ctx, o) },
+		"ended": func(o inventory.Owner) error { return other.Grants.EndGrant(ctx, o) },
 		"fenced": func(inventory.Owner) error {
-			_, err := other.TakeGrant(ctx, "m1", "another", "machine/m1", true)
+			_, err := other.Grants.TakeGrant(ctx, "m1", "another", "machine/m1", true)
 			return err
 		},
 	} {
@@ -233,9 +232,9 @@ func TestS1AnotherProcessOpensNothing(t *testing.T) {
 		require.False(t, open(w.Store), run)
 	}
 
-	g, err := w.Grant(ctx, "m1")
+	g, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
-	require.NoError(t, w.EndGrant(ctx, g.Owner))
+	require.NoError(t, w.Grants.EndGrant(ctx, g.Owner))
 	w.refreshIndex(t)
 	arm(other, "elsewhere")
 	require.False(t, open(w.Store), "the entry is out of date, and says less than the database")
@@ -256,7 +255,7 @@ func TestIndexDropsEntriesOfAnotherConnection(t *testing.T) {
 	_ = conn.Close() // it is closed already
 	require.NoError(t, w.rw.PingContext(t.Context()))
 	require.Empty(t, w.index.byMAC)
-	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "admin"), "the triggers are on the new connection")
+	require.NoError(t, w.Machines.DeleteMachine(t.Context(), "m1", "admin"), "the triggers are on the new connection")
 }
 
 // TestIndexKnowsNetworks: the networks of all reservations, by their netmasks.
@@ -265,26 +264,26 @@ func TestIndexKnowsNetworks(t *testing.T) {
 	w := newWorld(t)
 	wide := machine("m2", 2)
 	wide.Interfaces[0].Address, wide.Interfaces[0].Netmask = netip.MustParseAddr("10.20.0.1"), "255.255.0.0"
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{wide}, false, "test"))
 	within := func(want bool, addresses ...string) {
 		t.Helper()
 		w.refreshIndex(t)
 		for _, a := range addresses {
-			require.Equal(t, want, w.InReservedNetwork(netip.MustParseAddr(a)), a)
+			require.Equal(t, want, w.Machines.InReservedNetwork(netip.MustParseAddr(a)), a)
 		}
 	}
 	within(true, "10.0.0.254", "10.20.255.1")
 	within(false, "10.0.1.1", "10.21.0.1", "8.8.8.8")
 	wide.Interfaces[0].Netmask = ""
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
 	within(true, "10.20.0.9")
 	within(false, "10.20.255.1")
 	i := &wide.Interfaces[0]
 	i.Netmask, i.Gateway = "255.255.255.255", netip.MustParseAddr("192.0.2.65")
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{wide}, true, "test"))
 	within(true, "10.20.0.1", "192.0.2.65")
 	within(false, "10.20.0.9", "192.0.2.66")
-	require.NoError(t, w.DeleteMachine(t.Context(), "m2", "test"))
+	require.NoError(t, w.Machines.DeleteMachine(t.Context(), "m2", "test"))
 	within(false, "10.20.0.9", "192.0.2.65")
 	within(true, "10.0.0.254")
 }
@@ -300,7 +299,7 @@ func TestIndexSharesCommonValues(t *testing.T) {
 		m.Interfaces[0].Nameservers = []netip.Addr{netip.MustParseAddr("10.0.0.53")}
 		fleet = append(fleet, m)
 	}
-	require.NoError(t, w.PutMachines(t.Context(), fleet, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), fleet, false, "test"))
 	w.refreshIndex(t)
 	of := func(name string) inventory.Machine { return w.index.byName[name].machine }
 	require.Same(t, &of("m2").Interfaces[0].Nameservers[0], &of("m3").Interfaces[0].Nameservers[0])
@@ -315,8 +314,8 @@ func TestKeepIndex(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.KeepIndex(ctx) }()
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m2", 2)}, false, "test"))
+	go func() { done <- w.Machines.KeepIndex(ctx) }()
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{machine("m2", 2)}, false, "test"))
 	require.Eventually(t, func() bool {
 		_, usable := w.index.findMAC("52:54:00:00:00:02")
 		return usable
@@ -381,17 +380,17 @@ func TestFewLookupsReadTheDatabaseBesideTheIndex(t *testing.T) {
 	for n := range ms {
 		ms[n] = machine(fmt.Sprintf("flood-%d", n), 100+n)
 	}
-	require.NoError(t, w.PutMachines(t.Context(), ms, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), ms, false, "test"))
 	require.NoError(t, w.Close())
 	gate := &lookupGate{full: make(chan struct{}, 1), open: make(chan struct{})}
-	s, err := Open(t.Context(), w.path, w.keys, recorded, func(s *Store) { s.driver = gatedDriver{s.driver, gate} })
+	s, err := Open(t.Context(), w.path, w.keys, recorded, func(s *db) { s.driver = gatedDriver{s.driver, gate} })
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 
 	found := make(chan error, machines)
 	for _, m := range ms {
 		go func() {
-			got, _, err := s.MachineByMAC(t.Context(), m.Interfaces[0].MAC)
+			got, _, err := s.Machines.MachineByMAC(t.Context(), m.Interfaces[0].MAC)
 			if err == nil && got.Name != m.Name {
 				err = fmt.Errorf("found %s instead of %s", got.Name, m.Name)
 			}
@@ -410,7 +409,7 @@ func TestFewLookupsReadTheDatabaseBesideTheIndex(t *testing.T) {
 	}
 
 	// What the index does not know is looked up at once when the index is there.
-	_, _, err = s.MachineByMAC(t.Context(), "02:ff:ff:ff:ff:ff")
+	_, _, err = s.Machines.MachineByMAC(t.Context(), "02:ff:ff:ff:ff:ff")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	// Another process has written: until the machines are read again, lookups wait again, and no longer than their context.
 	s.index.connected()
@@ -421,6 +420,6 @@ func TestFewLookupsReadTheDatabaseBesideTheIndex(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, err = s.MachineByMAC(ended, ms[0].Interfaces[0].MAC)
+	_, _, err = s.Machines.MachineByMAC(ended, ms[0].Interfaces[0].MAC)
 	require.ErrorIs(t, err, context.Canceled)
 }

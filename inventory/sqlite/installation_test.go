@@ -18,43 +18,43 @@ func TestInstallationOutlivesTheGrant(t *testing.T) {
 	require.NoError(t, err)
 	a := assignment(o, 0, 1)
 	a.Writes = true
-	require.NoError(t, w.Assign(t.Context(), a))
+	require.NoError(t, w.Assignments.Assign(t.Context(), a))
 	of := func() *inventory.Installation {
 		t.Helper()
-		m, err := w.Machine(t.Context(), "m1")
+		m, err := w.Machines.Machine(t.Context(), "m1")
 		require.NoError(t, err)
 		return m.Installation
 	}
 	want := &inventory.Installation{Owner: o, Boot: 1}
 	require.Equal(t, want, of())
-	g, err := w.Grant(t.Context(), "m1")
+	g, err := w.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.True(t, g.Acting)
 
 	// The last action, followed by the next boot, which is an installer's.
-	_, err = w.AllowBoot(t.Context(), o, 2, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(t.Context(), o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	_, err = w.redeem(o, 2, "n2")
 	require.NoError(t, err)
 	last := assignment(o, 1, 1)
 	last.Boot, last.Writes, last.Payload.Leaving = 2, true, true
-	require.NoError(t, w.Assign(t.Context(), last))
+	require.NoError(t, w.Assignments.Assign(t.Context(), last))
 	want.Boot = 2
 	require.Equal(t, want, of())
-	g, err = w.Grant(t.Context(), "m1")
+	g, err = w.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.False(t, g.Acting)
 
-	require.NoError(t, w.EndGrant(t.Context(), o))
-	require.NoError(t, w.DeleteMachine(t.Context(), "m1", "test"))
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
+	require.NoError(t, w.Grants.EndGrant(t.Context(), o))
+	require.NoError(t, w.Machines.DeleteMachine(t.Context(), "m1", "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
 	require.Equal(t, want, of())
-	_, err = w.Restored(t.Context(), inventory.Restore{Backup: "b1", Taken: w.clock.Now()})
+	_, err = w.Restores.Restored(t.Context(), inventory.Restore{Backup: "b1", Taken: w.clock.Now()})
 	require.NoError(t, err)
 	require.Equal(t, want, of())
 
 	o = w.take("run-2")
-	require.NoError(t, w.Retire(t.Context(), o, inventory.Standing{State: inventory.StandingAvailable}, true))
+	require.NoError(t, w.Machines.Retire(t.Context(), o, inventory.Standing{State: inventory.StandingAvailable}, true))
 	require.Nil(t, of())
 }
 
@@ -65,8 +65,8 @@ func TestInstallerBootEndsActing(t *testing.T) {
 	o := w.armed()
 	_, err := w.redeem(o, 1, "n")
 	require.NoError(t, err)
-	require.NoError(t, w.Assign(t.Context(), assignment(o, 0, 1)))
-	g, err := w.AllowInstaller(t.Context(), o, 2, w.in(time.Hour))
+	require.NoError(t, w.Assignments.Assign(t.Context(), assignment(o, 0, 1)))
+	g, err := w.Grants.AllowInstaller(t.Context(), o, 2, w.in(time.Hour))
 	require.NoError(t, err)
 	require.False(t, g.Acting)
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -14,12 +12,12 @@ import (
 // on, PXE requests are answered with a boot from disk. It appends the event "payload". A boot that
 // is already spent is not an error. If boot is not o's current installer boot, the error is
 // inventory.ErrFenced.
-func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error {
-	return s.write(ctx, fmt.Sprintf("spending boot %d of machine %q", boot, o.Machine), func(tx *sqlx.Tx) error {
+func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error {
+	return s.write(ctx, fmt.Sprintf("spending boot %d of machine %q", boot, o.Machine), func(tx *transaction) error {
 		if _, err := spendInstallerBoot(ctx, tx, o, boot); err != nil {
 			return err
 		}
-		return s.event(ctx, tx, o.Event(boot, inventory.EventPayload, "payload", payload+" was delivered whole"))
+		return addEvent(ctx, tx, o.Event(boot, inventory.EventPayload, "payload", payload+" was delivered whole"))
 	})
 }
 
@@ -28,10 +26,10 @@ func (s *Store) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payl
 // is stored; fresh reports whether it was this one. An installer that reports has booted, so the
 // boot is marked as spent even if SpendBoot was not called. Otherwise the restart that follows
 // would boot the installer again before the run has read the report.
-func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool,
+func (s Plans) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool,
 	err error,
 ) {
-	err = s.write(ctx, fmt.Sprintf("recording what the installer of machine %q says", o.Machine), func(tx *sqlx.Tx) error {
+	err = s.write(ctx, fmt.Sprintf("recording what the installer of machine %q says", o.Machine), func(tx *transaction) error {
 		boot, err := spendInstallerBoot(ctx, tx, o, presentBoot)
 		if err != nil {
 			return err
@@ -48,7 +46,7 @@ func (s *Store) InstallerReported(ctx context.Context, o inventory.Owner, failed
 		if failed {
 			kind = inventory.EventInstallFailed
 		}
-		return s.event(ctx, tx, o.Event(boot, kind, "webhook", message))
+		return addEvent(ctx, tx, o.Event(boot, kind, "webhook", message))
 	})
 	return fresh && err == nil, err
 }
@@ -58,7 +56,7 @@ const presentBoot = -1
 
 // spendInstallerBoot marks an installer boot of o as spent and returns its number. If o has no such
 // boot, the error is inventory.ErrFenced.
-func spendInstallerBoot(ctx context.Context, tx *sqlx.Tx, o inventory.Owner, boot int) (int, error) {
+func spendInstallerBoot(ctx context.Context, tx *transaction, o inventory.Owner, boot int) (int, error) {
 	n, err := scalar[int](ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+` AND boot > 0 AND ?4 IN (boot, -1)
 		AND installer = 1 RETURNING boot`, o.Machine, o.Run, o.Epoch, boot)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// KeyedRequests are the requests with an Idempotency-Key.
+type KeyedRequests struct{ *db }
 
 const (
 	keyedFor         = 24 * time.Hour
@@ -35,8 +36,8 @@ func (r keyedRow) value() inventory.KeyedRequest {
 
 // BeginKeyedRequest returns the record of an earlier request with the same id, or stores r and returns it. Records
 // older than a day are deleted. If there are too many, the error is inventory.ErrTooManyKeys.
-func (s *Store) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error) {
-	err := s.write(ctx, "storing an Idempotency-Key", func(tx *sqlx.Tx) error {
+func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error) {
+	err := s.write(ctx, "storing an Idempotency-Key", func(tx *transaction) error {
 		now := s.now()
 		if err := do(ctx, tx, "DELETE FROM keyed_request WHERE created <= ?", nanos(now.Add(-keyedFor))); err != nil {
 			return err
@@ -62,8 +63,8 @@ func (s *Store) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest)
 
 // SetKeyedWorkflow records, before the start, which workflow the keyed request id starts, and the newest run of that
 // workflow id. If the record of the request has expired meanwhile, the error is inventory.ErrUnavailable.
-func (s *Store) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
-	return s.write(ctx, "storing what a keyed request starts", func(tx *sqlx.Tx) error {
+func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
+	return s.write(ctx, "storing what a keyed request starts", func(tx *transaction) error {
 		n, err := exec(ctx, tx, "UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
 		if err == nil && n == 0 {
 			err = fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable)
@@ -73,7 +74,7 @@ func (s *Store) SetKeyedWorkflow(ctx context.Context, id, workflow, before strin
 }
 
 // AnswerKeyedRequest records the answer of the keyed request r.ID.
-func (s *Store) AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest) error {
+func (s KeyedRequests) AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest) error {
 	var answer any
 	if r.Answer != nil {
 		answer = string(r.Answer)
@@ -83,7 +84,7 @@ func (s *Store) AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest
 }
 
 // PruneKeyedRequests deletes up to limit records older than a day.
-func (s *Store) PruneKeyedRequests(ctx context.Context, limit int) (int, error) {
+func (s KeyedRequests) PruneKeyedRequests(ctx context.Context, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "Idempotency-Keys", find: "SELECT rowid FROM keyed_request WHERE created < ?1 ORDER BY created LIMIT ?2",
 		remove: "DELETE FROM keyed_request WHERE rowid = ?1 AND created < ?2",
@@ -93,12 +94,12 @@ func (s *Store) PruneKeyedRequests(ctx context.Context, limit int) (int, error) 
 // writeOnce is write for the change that a request makes. If ctx belongs to a keyed request, the change is recorded
 // with that request in the same transaction, and a repeated request does not make it again. A request makes one such
 // change at most.
-func (s *Store) writeOnce(ctx context.Context, what string, change func(tx *sqlx.Tx) error) error {
+func (s *db) writeOnce(ctx context.Context, what string, change func(tx *transaction) error) error {
 	id := inventory.KeyedRequestOf(ctx)
 	if id == "" {
 		return s.write(ctx, what, change)
 	}
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+	return s.write(ctx, what, func(tx *transaction) error {
 		applied, err := scalar[string](ctx, tx, "SELECT applied FROM keyed_request WHERE id = ?", id)
 		switch {
 		case err != nil:

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -16,12 +14,12 @@ import (
 const maxLog = 64 << 10
 
 // AppendLog adds text to the log of an attempt and keeps its last 64 KiB.
-func (s *Store) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
+func (s Agents) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
 	if text == "" {
 		return nil
 	}
 	what := naming("appending to the log of", o, k)
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+	return s.write(ctx, what, func(tx *transaction) error {
 		if k.Epoch != o.Epoch {
 			return inventory.ErrFenced
 		}
@@ -41,12 +39,12 @@ func (s *Store) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, 
 	})
 }
 
-func logOf(ctx context.Context, tx *sqlx.Tx, run string, k action.Key) (string, error) {
+func logOf(ctx context.Context, tx *transaction, run string, k action.Key) (string, error) {
 	return optional(scalar[string](ctx, tx,
 		"SELECT text FROM log WHERE run = ? AND epoch = ? AND action = ? AND attempt = ?", run, k.Epoch, k.Action, k.Attempt))
 }
 
-func putLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, text string) error {
+func putLog(ctx context.Context, tx *transaction, run string, k action.Key, text string) error {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "")
 	if over := len(text) - maxLog; over > 0 {
 		for over < len(text) && !utf8.RuneStart(text[over]) {
@@ -61,7 +59,7 @@ func putLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, text str
 
 // mergeLog adds the tail of a log from a result, without the part that heartbeats have already
 // added.
-func mergeLog(ctx context.Context, tx *sqlx.Tx, run string, k action.Key, tail string) error {
+func mergeLog(ctx context.Context, tx *transaction, run string, k action.Key, tail string) error {
 	if tail == "" {
 		return nil
 	}
@@ -93,7 +91,7 @@ func overlap(have, tail string) int {
 
 // Log returns the log of an attempt at an action of a run. Attempt 0 means the newest. If there is
 // none, the error is inventory.ErrNotFound.
-func (s *Store) Log(ctx context.Context, run string, actionIndex, attempt int) (string, error) {
+func (s Workflows) Log(ctx context.Context, run string, actionIndex, attempt int) (string, error) {
 	text, err := scalar[string](ctx, s.ro, `SELECT text FROM log
 		WHERE run = ?1 AND action = ?2 AND (?3 = 0 OR attempt = ?3) ORDER BY epoch DESC, attempt DESC LIMIT 1`,
 		run, actionIndex, attempt)

@@ -9,10 +9,11 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Machines are the machines, with their secrets sealed.
+type Machines struct{ *db }
 
 const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.updated AS updated,
 	m.user_data IS NOT NULL AS has_user, m.vendor_data IS NOT NULL AS has_vendor, m.bmc_password IS NOT NULL AS has_password,
@@ -45,13 +46,13 @@ func (r machineRow) value() (m inventory.Machine, err error) {
 }
 
 // Machine returns the machine called name, without its secrets.
-func (s *Store) Machine(ctx context.Context, name string) (inventory.Machine, error) {
+func (s Machines) Machine(ctx context.Context, name string) (inventory.Machine, error) {
 	m, err := read[machineRow](ctx, s.ro, "SELECT "+machineColumns+" FROM machine m WHERE m.name = ?", name)
 	return m, wrap(err, "reading machine %q", name)
 }
 
 // Machines returns all machines by name, without their secrets.
-func (s *Store) Machines(ctx context.Context) ([]inventory.Machine, error) {
+func (s Machines) Machines(ctx context.Context) ([]inventory.Machine, error) {
 	out, err := list[machineRow](ctx, s.ro, "SELECT "+machineColumns+" FROM machine m ORDER BY m.name")
 	return out, wrap(err, "listing machines")
 }
@@ -60,7 +61,7 @@ func (s *Store) Machines(ctx context.Context) ([]inventory.Machine, error) {
 // the zero Grant if it was never granted. It is at most one SELECT and never waits for a writer; a
 // machine whose grant is free comes from memory (KeepIndex). Do not change what it points to: the
 // answers share it.
-func (s *Store) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
+func (s Machines) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
 	if e, usable := s.index.findMAC(mac); usable {
 		return e.machine, e.grant, nil
 	}
@@ -68,7 +69,7 @@ func (s *Store) MachineByMAC(ctx context.Context, mac string) (inventory.Machine
 }
 
 // MachineByAddress is MachineByMAC with a reserved address instead.
-func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
+func (s Machines) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
 	a = a.Unmap()
 	if e, usable := s.index.findAddress(a); usable {
 		return e.machine, e.grant, nil
@@ -78,7 +79,7 @@ func (s *Store) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.M
 
 // lookUp finds a machine in the database. One that the index does not hold waits until the index is whole, which may then
 // answer, or until few others read the database.
-func (s *Store) lookUp(ctx context.Context, column, value string, find func() (*indexEntry, bool)) (
+func (s Machines) lookUp(ctx context.Context, column, value string, find func() (*indexEntry, bool)) (
 	inventory.Machine, inventory.Grant, error,
 ) {
 	e, usable := find()
@@ -123,7 +124,7 @@ func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 
 // machineBy finds a machine by a column of table interface, mac or address. The row decides; if the
 // machine in it is the one that known was made of, known saves decoding it. known may be nil.
-func (s *Store) machineBy(ctx context.Context, column, value string, known *indexEntry) (
+func (s Machines) machineBy(ctx context.Context, column, value string, known *indexEntry) (
 	m inventory.Machine, g inventory.Grant, err error,
 ) {
 	defer func() { err = wrap(err, "finding machine by %s %q", column, value) }()
@@ -155,8 +156,8 @@ func (s *Store) machineBy(ctx context.Context, column, value string, known *inde
 // DeleteMachine removes a machine with all its secrets, including those of its runs. An open run and
 // a medium that was not ejected yet are inventory.ErrConflict; an operator's grant ends. The records and events of its runs and its epoch
 // stay.
-func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *sqlx.Tx) error {
+func (s Machines) DeleteMachine(ctx context.Context, name, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *transaction) error {
 		run, err := openRun(ctx, tx, name)
 		if err != nil {
 			return err
@@ -185,6 +186,6 @@ func (s *Store) DeleteMachine(ctx context.Context, name, by string) error {
 		if err != nil {
 			return err
 		}
-		return s.operator(ctx, tx, name, by, "machine deleted")
+		return addOperatorEvent(ctx, tx, name, by, "machine deleted")
 	})
 }

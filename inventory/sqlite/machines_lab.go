@@ -23,7 +23,7 @@ type placed struct {
 // MergeLabMachines returns the machines of a lab file as PutLabMachines would store them, in their
 // order, with the fields in which the file differs from what is stored. It compares secrets without
 // returning them.
-func (s *Store) MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
+func (s Genesis) MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
 	out, err := s.mergeLab(ctx, s.ro, l)
 	return out, wrap(err, "comparing the machines of %s", l.Operation)
 }
@@ -32,8 +32,8 @@ func (s *Store) MergeLabMachines(ctx context.Context, l inventory.LabMachines) (
 // stored them already, or an earlier one from the same file and this one resumes it, only machines
 // that are missing are added. A machine that differs without l.Replace is a problem of
 // inventory.Problems, as are those of PutMachines.
-func (s *Store) PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error {
-	return s.write(ctx, "storing the machines of "+l.Operation, func(tx *sqlx.Tx) error {
+func (s Genesis) PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error {
+	return s.write(ctx, "storing the machines of "+l.Operation, func(tx *transaction) error {
 		merged, err := s.mergeLab(ctx, tx, l)
 		if err == nil {
 			err = l.Differing(merged).Err()
@@ -48,18 +48,18 @@ func (s *Store) PutLabMachines(ctx context.Context, l inventory.LabMachines, by 
 				ms = append(ms, m.Machine)
 			}
 		}
-		if err := s.putMachines(ctx, tx, ms, true, by); err != nil {
+		if err := putMachines(ctx, tx, ms, true, by); err != nil {
 			return err
 		}
 		value, err := toJSON(placed{l.Run, l.SHA256})
 		if err != nil {
 			return err
 		}
-		return s.putFact(ctx, tx, factKey(l.Operation, factMachines), inventory.NewSecret(value))
+		return putFact(ctx, tx, factKey(l.Operation, factMachines), inventory.NewSecret(value))
 	})
 }
 
-func (s *Store) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
+func (s Genesis) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
 	keep, err := s.keepsLab(ctx, q, l)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (s *Store) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventory
 }
 
 // keepsLab reports whether stored machines of a lab file stay as they are.
-func (s *Store) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) (bool, error) {
+func (s Genesis) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) (bool, error) {
 	if l.Run == "" {
 		return false, nil
 	}
@@ -122,7 +122,7 @@ func (m storedMachine) described() inventory.Machine {
 
 // isStored reports whether a secret that is given for m is the one stored with old. One that
 // cannot be opened is not, nor is the password of another BMC.
-func (s *Store) isStored(old storedMachine, m inventory.Machine, name string, given inventory.Secret) bool {
+func (s *db) isStored(old storedMachine, m inventory.Machine, name string, given inventory.Secret) bool {
 	if name == "bmc.password" && bmcBinding(m.Name, m.BMC) != bmcBinding(m.Name, old.BMC) {
 		return false
 	}

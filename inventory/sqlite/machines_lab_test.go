@@ -26,8 +26,8 @@ func TestLabMachines(t *testing.T) {
 		Driver: inventory.DriverRedfish, Host: "10.0.9.1", User: "u", Password: inventory.NewSecret("password"),
 		BootPath: []string{inventory.PathMedia},
 	}
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{stored}, true, "test"))
-	before, err := w.Machine(ctx, "m1")
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{stored}, true, "test"))
+	before, err := w.Machines.Machine(ctx, "m1")
 	require.NoError(t, err)
 
 	file := machine("m1", 1)
@@ -46,32 +46,32 @@ func TestLabMachines(t *testing.T) {
 	}
 	differs := func(l inventory.LabMachines) []string {
 		t.Helper()
-		merged, err := w.MergeLabMachines(ctx, l)
+		merged, err := w.Genesis.MergeLabMachines(ctx, l)
 		require.NoError(t, err)
 		require.False(t, merged[0].HasSecrets() && len(merged[0].Differs) == 0, "a known secret is not stored again")
 		return merged[0].Differs
 	}
 	same := func() {
 		t.Helper()
-		now, err := w.Machine(ctx, "m1")
+		now, err := w.Machines.Machine(ctx, "m1")
 		require.NoError(t, err)
 		now.Updated = before.Updated
 		require.Equal(t, before, now)
-		user, vendor, err := w.UserData(ctx, "m1")
+		user, vendor, err := w.Machines.UserData(ctx, "m1")
 		require.NoError(t, err)
 		require.Equal(t, "user vendor", user.Reveal()+" "+vendor.Reveal())
 	}
 
 	// What the file does not name stays. A secret that equals the stored one is not reported.
 	require.Empty(t, differs(lab("", nil)))
-	require.NoError(t, w.PutLabMachines(ctx, lab("r1", nil), "genesis home"))
+	require.NoError(t, w.Genesis.PutLabMachines(ctx, lab("r1", nil), "genesis home"))
 	same()
 
 	// What it names is not changed without a word. A secret is named only.
 	file.UserData, file.BMC.Password = inventory.NewSecret("canary"), inventory.NewSecret("canary")
 	stated = "userDataByAddress"
 	require.Equal(t, []string{"bmc.password", "userData", "userDataByAddress"}, differs(lab("r2", nil)))
-	err = w.PutLabMachines(ctx, lab("r2", nil), "genesis home")
+	err = w.Genesis.PutLabMachines(ctx, lab("r2", nil), "genesis home")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 	require.ErrorContains(
 		t,
@@ -82,13 +82,13 @@ func TestLabMachines(t *testing.T) {
 	same()
 
 	// An activity that runs twice, and a Genesis that resumes, keep what is stored.
-	require.NoError(t, w.PutLabMachines(ctx, lab("r1", nil), "genesis home"))
+	require.NoError(t, w.Genesis.PutLabMachines(ctx, lab("r1", nil), "genesis home"))
 	resumed := func(l *inventory.LabMachines) { l.Resume, l.Replace = true, true }
-	require.NoError(t, w.PutLabMachines(ctx, lab("r3", resumed), "genesis home"))
+	require.NoError(t, w.Genesis.PutLabMachines(ctx, lab("r3", resumed), "genesis home"))
 	same()
-	require.NoError(t, w.DeleteMachine(ctx, "m1", "test"))
-	require.NoError(t, w.PutLabMachines(ctx, lab("r3", nil), "genesis home"), "a machine that was deleted is added again")
-	user, _, err := w.UserData(ctx, "m1")
+	require.NoError(t, w.Machines.DeleteMachine(ctx, "m1", "test"))
+	require.NoError(t, w.Genesis.PutLabMachines(ctx, lab("r3", nil), "genesis home"), "a machine that was deleted is added again")
+	user, _, err := w.Machines.UserData(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, "canary", user.Reveal())
 
@@ -96,9 +96,9 @@ func TestLabMachines(t *testing.T) {
 	file = machine("m1", 1)
 	file.Labels = map[string]string{"rack": "a1"}
 	other := func(l *inventory.LabMachines) { l.Resume, l.SHA256 = true, "def" }
-	require.ErrorContains(t, w.PutLabMachines(ctx, lab("r4", other), "genesis home"), "labels")
-	require.NoError(t, w.PutLabMachines(ctx, lab("r4", func(l *inventory.LabMachines) { l.Replace = true }), "genesis home"))
-	now, err := w.Machine(ctx, "m1")
+	require.ErrorContains(t, w.Genesis.PutLabMachines(ctx, lab("r4", other), "genesis home"), "labels")
+	require.NoError(t, w.Genesis.PutLabMachines(ctx, lab("r4", func(l *inventory.LabMachines) { l.Replace = true }), "genesis home"))
+	now, err := w.Machines.Machine(ctx, "m1")
 	require.NoError(t, err)
 	require.Nil(t, now.BMC)
 	require.False(t, now.HasUserData)
@@ -114,7 +114,7 @@ func TestKnownSecretIsNotStoredAgain(t *testing.T) {
 	m.BMC = &inventory.BMC{Driver: inventory.DriverIPMI, Host: "10.0.9.1", Password: inventory.NewSecret("password")}
 	put := func() string {
 		t.Helper()
-		require.NoError(t, w.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
+		require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{m}, true, "test"))
 		var all []string
 		rows, err := w.secrets(ctx)
 		require.NoError(t, err)
@@ -124,11 +124,11 @@ func TestKnownSecretIsNotStoredAgain(t *testing.T) {
 		return strings.Join(all, "|")
 	}
 	before := put()
-	require.NoError(t, w.PutBMCCandidate(ctx, w.take("run-1"), inventory.NewSecret("next")))
+	require.NoError(t, w.BMCPasswords.PutBMCCandidate(ctx, w.take("run-1"), inventory.NewSecret("next")))
 	with := put()
 	require.NotEqual(t, before, with, "the candidate is there")
 	require.Equal(t, with, put())
 	m.BMC.Password = inventory.NewSecret("other")
 	require.NotEqual(t, with, put())
-	require.Contains(t, fmt.Sprint(w.Events(ctx, inventory.EventFilter{Machine: "m1"})), "machine stored again, unchanged")
+	require.Contains(t, fmt.Sprint(w.Events.Events(ctx, inventory.EventFilter{Machine: "m1"})), "machine stored again, unchanged")
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -23,15 +21,15 @@ import (
 // A secret that is zero while its Has field is set keeps its stored value. But if the driver, host,
 // port or TLS mode of a BMC changes, its password is removed: otherwise it would be sent to another
 // address.
-func (s *Store) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
-	return s.writeOnce(ctx, "storing machines", func(tx *sqlx.Tx) error { return s.putMachines(ctx, tx, ms, replace, by) })
+func (s Machines) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
+	return s.writeOnce(ctx, "storing machines", func(tx *transaction) error { return putMachines(ctx, tx, ms, replace, by) })
 }
 
 // CheckMachines returns the error that PutMachines would return, and stores nothing.
-func (s *Store) CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error {
+func (s Machines) CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error {
 	undo := errors.New("undo")
-	err := s.write(ctx, "checking machines", func(tx *sqlx.Tx) error {
-		return cmp.Or(s.putMachines(ctx, tx, ms, replace, ""), undo)
+	err := s.write(ctx, "checking machines", func(tx *transaction) error {
+		return cmp.Or(putMachines(ctx, tx, ms, replace, ""), undo)
 	})
 	if errors.Is(err, undo) {
 		return nil
@@ -39,7 +37,7 @@ func (s *Store) CheckMachines(ctx context.Context, ms []inventory.Machine, repla
 	return err
 }
 
-func (s *Store) putMachines(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine, replace bool, by string) error {
+func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, replace bool, by string) error {
 	ms = slices.Clone(ms)
 	for i := range ms {
 		ms[i] = inventory.Canonical(ms[i])
@@ -56,7 +54,7 @@ func (s *Store) putMachines(ctx context.Context, tx *sqlx.Tx, ms []inventory.Mac
 	if err := clashes(ms, rows, replace); err != nil {
 		return err
 	}
-	if err := s.keepForRuns(ctx, tx, ms, stored, by); err != nil {
+	if err := keepForRuns(ctx, tx, ms, stored, by); err != nil {
 		return err
 	}
 
@@ -70,7 +68,7 @@ func (s *Store) putMachines(ctx context.Context, tx *sqlx.Tx, ms []inventory.Mac
 	}
 
 	for _, m := range ms {
-		if err := s.putMachine(ctx, tx, m, stored[m.Name], by); err != nil {
+		if err := putMachine(ctx, tx, m, stored[m.Name], by); err != nil {
 			return fmt.Errorf("machine %q: %w", m.Name, err)
 		}
 	}
@@ -78,7 +76,7 @@ func (s *Store) putMachines(ctx context.Context, tx *sqlx.Tx, ms []inventory.Mac
 }
 
 // putMachine stores a machine and replaces old, or adds it if old is nil.
-func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine, old *storedMachine, by string) error {
+func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *storedMachine, by string) error {
 	exists := old != nil
 	if !exists {
 		old = &storedMachine{}
@@ -86,7 +84,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 
 	// A secret that is stored already stays as it is sealed.
 	for _, f := range m.SecretFields() {
-		if exists && !f.Value.IsZero() && s.isStored(*old, m, f.Name, *f.Value) {
+		if exists && !f.Value.IsZero() && tx.db.isStored(*old, m, f.Name, *f.Value) {
 			*f.Value, *f.Stored = inventory.Secret{}, true
 		}
 	}
@@ -103,12 +101,12 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 		what = "machine changed"
 	}
 
-	user, err := s.sealMachine(m.UserData, m.HasUserData, sealUserData, userBinding(m.Name, "user"), old.sealed.UserData)
+	user, err := tx.db.sealMachine(m.UserData, m.HasUserData, sealUserData, userBinding(m.Name, "user"), old.sealed.UserData)
 	if err != nil {
 		return err
 	}
 
-	vendor, err := s.sealMachine(m.VendorData, m.HasVendorData, sealUserData, userBinding(m.Name, "vendor"),
+	vendor, err := tx.db.sealMachine(m.VendorData, m.HasVendorData, sealUserData, userBinding(m.Name, "vendor"),
 		old.sealed.VendorData)
 	if err != nil {
 		return err
@@ -117,7 +115,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 	var password []byte
 	if m.BMC != nil {
 		same := bmcBinding(m.Name, m.BMC) == bmcBinding(m.Name, old.BMC)
-		password, err = s.sealMachine(m.BMC.Password, m.BMC.HasPassword && same, sealBMC, bmcBinding(m.Name, m.BMC),
+		password, err = tx.db.sealMachine(m.BMC.Password, m.BMC.HasPassword && same, sealBMC, bmcBinding(m.Name, m.BMC),
 			old.sealed.BMCPassword)
 		if err != nil {
 			return err
@@ -138,7 +136,7 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 		return err
 	}
 
-	now := nanos(s.now())
+	now := nanos(tx.db.now())
 	err = do(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, bmc_candidate, created, updated)
 		VALUES (?,?,?,?,?,?,?,?,?)
 		ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, bmc = excluded.bmc,
@@ -151,11 +149,11 @@ func (s *Store) putMachine(ctx context.Context, tx *sqlx.Tx, m inventory.Machine
 	if err := putInterfaces(ctx, tx, m); err != nil {
 		return err
 	}
-	return s.operator(ctx, tx, m.Name, by, what)
+	return addOperatorEvent(ctx, tx, m.Name, by, what)
 }
 
 // sealMachine seals a secret that was entered, or returns the stored one if keep is set.
-func (s *Store) sealMachine(entered inventory.Secret, keep bool, purpose, binding string, stored []byte) ([]byte,
+func (s *db) sealMachine(entered inventory.Secret, keep bool, purpose, binding string, stored []byte) ([]byte,
 	error,
 ) {
 	switch {
@@ -167,7 +165,7 @@ func (s *Store) sealMachine(entered inventory.Secret, keep bool, purpose, bindin
 	return nil, nil
 }
 
-func putInterfaces(ctx context.Context, tx *sqlx.Tx, m inventory.Machine) error {
+func putInterfaces(ctx context.Context, tx *transaction, m inventory.Machine) error {
 	for _, i := range m.Interfaces {
 		address := ""
 		if i.Address.IsValid() {

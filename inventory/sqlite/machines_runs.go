@@ -4,15 +4,13 @@ import (
 	"context"
 	"slices"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // keepForRuns returns the changes that an open run does not allow, within the transaction that
 // would make them. It closes an operator's netboot window.
-func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Machine,
+func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 	stored map[string]*storedMachine, by string,
 ) error {
 	var ps inventory.Problems
@@ -51,7 +49,7 @@ func (s *Store) keepForRuns(ctx context.Context, tx *sqlx.Tx, ms []inventory.Mac
 		if err := end(ctx, tx, g.Owner); err != nil {
 			return err
 		}
-		if err := s.operator(ctx, tx, m.Name, by,
+		if err := addOperatorEvent(ctx, tx, m.Name, by,
 			"netboot closed: the machine gets other MACs, addresses or disks"); err != nil {
 			return err
 		}
@@ -107,7 +105,7 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 
 // openRun returns the run of a machine that is not over: it holds the grant, or its record is open.
 // "" means none.
-func openRun(ctx context.Context, tx *sqlx.Tx, machine string) (string, error) {
+func openRun(ctx context.Context, tx *transaction, machine string) (string, error) {
 	return optional(scalar[string](ctx, tx,
 		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND substr(run, 1, 7) <> 'person:'
 		UNION ALL SELECT run FROM workflow WHERE machine = ?1 AND final = 0 LIMIT 1`, machine))

@@ -48,7 +48,7 @@ func (r secretRow) sealedFields() []sealedField {
 	return slices.DeleteFunc(all, func(f sealedField) bool { return len(f.sealed) == 0 })
 }
 
-func (s *Store) secrets(ctx context.Context) ([]secretRow, error) {
+func (s *db) secrets(ctx context.Context) ([]secretRow, error) {
 	var rows []secretRow
 	err := s.ro.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine ORDER BY name")
 	return rows, err
@@ -56,7 +56,7 @@ func (s *Store) secrets(ctx context.Context) ([]secretRow, error) {
 
 // namesOfSecrets returns the names of the stored secrets for which wanted returns true, as
 // "<machine>: <field>".
-func (s *Store) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) (names []string, err error) {
+func (s *db) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) (names []string, err error) {
 	rows, err := s.secrets(ctx)
 	for _, r := range rows {
 		for _, f := range r.sealedFields() {
@@ -70,7 +70,7 @@ func (s *Store) namesOfSecrets(ctx context.Context, wanted func(sealedField) boo
 
 // reveal opens the named fields of a machine. A field that is not set is zero; on an error, all are
 // zero.
-func (s *Store) reveal(ctx context.Context, machine string, names ...string) ([]inventory.Secret, error) {
+func (s *db) reveal(ctx context.Context, machine string, names ...string) ([]inventory.Secret, error) {
 	out := make([]inventory.Secret, len(names))
 	var r secretRow
 	if err := get(ctx, s.ro, &r, "SELECT "+secretColumns+" FROM machine WHERE name = ?", machine); err != nil {
@@ -90,16 +90,9 @@ func (s *Store) reveal(ctx context.Context, machine string, names ...string) ([]
 
 // UserData returns a machine's user data and vendor data, zero if there is none. If they cannot be
 // opened, the error is inventory.ErrSealed.
-func (s *Store) UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error) {
+func (s Machines) UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error) {
 	out, err := s.reveal(ctx, name, "userData", "vendorData")
 	return out[0], out[1], wrap(err, "reading user data of machine %q", name)
-}
-
-// BMCPassword returns the password of a machine's BMC, zero if there is none. If it cannot be
-// opened, the error is inventory.ErrSealed.
-func (s *Store) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
-	out, err := s.reveal(ctx, name, "bmc.password")
-	return out[0], wrap(err, "reading BMC password of machine %q", name)
 }
 
 func userBinding(machine, which string) string { return "machine=" + machine + " " + which }

@@ -40,7 +40,7 @@ func full() inventory.Machine {
 
 func put(t *testing.T, s *Store, replace bool, ms ...inventory.Machine) error {
 	t.Helper()
-	return s.PutMachines(t.Context(), ms, replace, "ann")
+	return s.Machines.PutMachines(t.Context(), ms, replace, "ann")
 }
 
 func TestMachineRoundTrip(t *testing.T) {
@@ -48,7 +48,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	ctx := t.Context()
 	m := full()
 	require.NoError(t, put(t, w.Store, false, m))
-	got, err := w.Machine(ctx, "full")
+	got, err := w.Machines.Machine(ctx, "full")
 	require.NoError(t, err)
 	want := full()
 	want.UserData, want.VendorData, want.BMC.Password = inventory.Secret{}, inventory.Secret{}, inventory.Secret{}
@@ -57,49 +57,49 @@ func TestMachineRoundTrip(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, "canary-password", m.BMC.Password.Reveal(), "the caller's value is not changed")
 
-	user, vendor, err := w.UserData(ctx, "full")
+	user, vendor, err := w.Machines.UserData(ctx, "full")
 	require.NoError(t, err)
 	require.Equal(t, "canary-user", user.Reveal())
 	require.Equal(t, "canary-vendor", vendor.Reveal())
-	password, err := w.BMCPassword(ctx, "full")
+	password, err := w.BMCPasswords.BMCPassword(ctx, "full")
 	require.NoError(t, err)
 	require.Equal(t, "canary-password", password.Reveal())
-	password, err = w.BMCPassword(ctx, "m1")
+	password, err = w.BMCPasswords.BMCPassword(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, password.IsZero())
-	_, err = w.BMCPassword(ctx, "unknown")
+	_, err = w.BMCPasswords.BMCPassword(ctx, "unknown")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	// A machine that was read can be stored again without losing anything.
 	w.clock.Add(time.Minute)
 	got.Labels["rack"] = "b2"
 	require.NoError(t, put(t, w.Store, true, got))
-	user, vendor, err = w.UserData(ctx, "full")
+	user, vendor, err = w.Machines.UserData(ctx, "full")
 	require.NoError(t, err)
 	require.Equal(t, "canary-user canary-vendor", user.Reveal()+" "+vendor.Reveal())
-	got, err = w.Machine(ctx, "full")
+	got, err = w.Machines.Machine(ctx, "full")
 	require.NoError(t, err)
 	require.Equal(t, w.in(-time.Minute), got.Created)
 	require.Equal(t, w.clock.Now(), got.Updated)
 	// Without the Has fields, the secrets are removed.
 	got.HasUserData = false
 	require.NoError(t, put(t, w.Store, true, got))
-	user, vendor, err = w.UserData(ctx, "full")
+	user, vendor, err = w.Machines.UserData(ctx, "full")
 	require.NoError(t, err)
 	require.True(t, user.IsZero())
 	require.False(t, vendor.IsZero())
 
-	all, err := w.Machines(ctx)
+	all, err := w.Machines.Machines(ctx)
 	require.NoError(t, err)
 	require.Len(t, all, 2)
-	byMAC, g, err := w.MachineByMAC(ctx, "52:54:00:00:01:02")
+	byMAC, g, err := w.Machines.MachineByMAC(ctx, "52:54:00:00:01:02")
 	require.NoError(t, err)
 	require.Equal(t, "full", byMAC.Name)
 	require.Zero(t, g)
-	byAddress, _, err := w.MachineByAddress(ctx, netip.MustParseAddr("::ffff:10.1.0.5"))
+	byAddress, _, err := w.Machines.MachineByAddress(ctx, netip.MustParseAddr("::ffff:10.1.0.5"))
 	require.NoError(t, err)
 	require.Equal(t, byMAC, byAddress)
-	_, _, err = w.MachineByMAC(ctx, "52:54:00:00:01:99")
+	_, _, err = w.Machines.MachineByMAC(ctx, "52:54:00:00:01:99")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	ops := w.events(inventory.EventOperator)
@@ -122,14 +122,14 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			require.NoError(t, put(t, w.Store, false, full()))
-			m, err := w.Machine(t.Context(), "full")
+			m, err := w.Machines.Machine(t.Context(), "full")
 			require.NoError(t, err)
 			change(m.BMC)
 			require.NoError(t, put(t, w.Store, true, m))
-			p, err := w.BMCPassword(t.Context(), "full")
+			p, err := w.BMCPasswords.BMCPassword(t.Context(), "full")
 			require.NoError(t, err)
 			require.Equal(t, name != "user", p.IsZero())
-			m, err = w.Machine(t.Context(), "full")
+			m, err = w.Machines.Machine(t.Context(), "full")
 			require.NoError(t, err)
 			require.Equal(t, name == "user", m.BMC.HasPassword)
 		})
@@ -143,15 +143,15 @@ func TestBMCRetargetClearsPassword(t *testing.T) {
 	_, err := w.rw.ExecContext(t.Context(), `UPDATE machine SET doc = replace(doc, '"second.', '"'), (bmc_password, user_data) =
 		(SELECT bmc_password, user_data FROM machine WHERE name = 'full') WHERE name = 'other'`)
 	require.NoError(t, err)
-	_, err = w.BMCPassword(t.Context(), "other")
+	_, err = w.BMCPasswords.BMCPassword(t.Context(), "other")
 	require.ErrorIs(t, err, inventory.ErrSealed)
-	_, _, err = w.UserData(t.Context(), "other")
+	_, _, err = w.Machines.UserData(t.Context(), "other")
 	require.ErrorIs(t, err, inventory.ErrSealed)
 
 	// Nor one whose address was changed.
 	_, err = w.rw.ExecContext(t.Context(), "UPDATE machine SET doc = replace(doc, 'bmc.example.org', 'evil.example.org')")
 	require.NoError(t, err)
-	_, err = w.BMCPassword(t.Context(), "full")
+	_, err = w.BMCPasswords.BMCPassword(t.Context(), "full")
 	require.ErrorIs(t, err, inventory.ErrSealed)
 }
 
@@ -178,7 +178,7 @@ func TestClashesAreReportedTogether(t *testing.T) {
 		require.Contains(t, text, want)
 	}
 	require.Contains(t, text, "interfaces[1].mac")
-	all, err := w.Machines(t.Context())
+	all, err := w.Machines.Machines(t.Context())
 	require.NoError(t, err)
 	require.Len(t, all, 2, "nothing was stored")
 
@@ -187,7 +187,7 @@ func TestClashesAreReportedTogether(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, `"m1"`)
 	require.ErrorContains(t, err, `"full"`)
-	_, err = w.Machine(t.Context(), "c")
+	_, err = w.Machines.Machine(t.Context(), "c")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	// Two machines in a batch may swap their values.
@@ -207,27 +207,27 @@ func TestDeleteMachine(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	require.NoError(t, put(t, w.Store, false, full()))
-	g, err := w.TakeGrant(ctx, "full", "run-1", "machine/full", false)
+	g, err := w.Grants.TakeGrant(ctx, "full", "run-1", "machine/full", false)
 	require.NoError(t, err)
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "full", State: inventory.StateRunning}))
-	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1"}))
-	err = w.DeleteMachine(ctx, "full", "ann")
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "full", State: inventory.StateRunning}))
+	require.NoError(t, w.Plans.PutPlan(ctx, inventory.Plan{Run: "run-1"}))
+	err = w.Machines.DeleteMachine(ctx, "full", "ann")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
-	require.NoError(t, w.EndGrant(ctx, g.Owner))
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "full", State: inventory.StateFailed}))
-	_, err = w.ArmByHand(ctx, "full", "ann", w.in(time.Hour))
+	require.NoError(t, w.Grants.EndGrant(ctx, g.Owner))
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "full", State: inventory.StateFailed}))
+	_, err = w.Grants.ArmByHand(ctx, "full", "ann", w.in(time.Hour))
 	require.NoError(t, err)
-	require.NoError(t, w.DeleteMachine(ctx, "full", "ann"))
-	require.ErrorIs(t, w.DeleteMachine(ctx, "full", "ann"), inventory.ErrNotFound)
-	_, _, err = w.MachineByMAC(ctx, "52:54:00:00:01:01")
+	require.NoError(t, w.Machines.DeleteMachine(ctx, "full", "ann"))
+	require.ErrorIs(t, w.Machines.DeleteMachine(ctx, "full", "ann"), inventory.ErrNotFound)
+	_, _, err = w.Machines.MachineByMAC(ctx, "52:54:00:00:01:01")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.Plan(ctx, "run-1")
+	_, err = w.Plans.Plan(ctx, "run-1")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	grants, err := w.Grants(ctx)
+	grants, err := w.Grants.Grants(ctx)
 	require.NoError(t, err)
 	require.Empty(t, grants, "an operator's grant ends with the machine")
-	_, err = w.Workflow(ctx, "run-1")
+	_, err = w.Workflows.Workflow(ctx, "run-1")
 	require.NoError(t, err, "records stay")
 	require.NoError(t, put(t, w.Store, false, full()), "its MAC is free again")
 }
@@ -241,14 +241,14 @@ func TestSecretsAreEncryptedAtRest(t *testing.T) {
 	_, err := w.redeem(o, 1, "n1")
 	require.NoError(t, err)
 	secret := action.Action{Name: "write", Image: "writefile", Environment: map[string]string{"CONTENTS": "canary-environment"}, Timeout: 1}
-	require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1", Digest: "d", Actions: []action.Action{secret}}))
+	require.NoError(t, w.Plans.PutPlan(ctx, inventory.Plan{Run: "run-1", Digest: "d", Actions: []action.Action{secret}}))
 	a := assignment(o, 0, 1)
 	a.Payload.Action = secret
-	require.NoError(t, w.Assign(ctx, a))
-	got, err := w.NextAssignment(ctx, o)
+	require.NoError(t, w.Assignments.Assign(ctx, a))
+	got, err := w.Assignments.NextAssignment(ctx, o)
 	require.NoError(t, err)
 	require.Equal(t, a.Payload, got.Payload)
-	p, err := w.Plan(ctx, "run-1")
+	p, err := w.Plans.Plan(ctx, "run-1")
 	require.NoError(t, err)
 	require.Equal(t, "canary-environment", p.Actions[0].Environment["CONTENTS"])
 
@@ -305,32 +305,32 @@ func TestKeys(t *testing.T) {
 			w.reopen(w.keys)
 			ctx := t.Context()
 			require.NoError(t, put(t, w.Store, false, full(), machine("m1", 1)))
-			require.NoError(t, w.PutPlan(ctx, inventory.Plan{Run: "run-0"}))
-			require.NoError(t, w.KeyCheck(ctx))
+			require.NoError(t, w.Plans.PutPlan(ctx, inventory.Plan{Run: "run-0"}))
+			require.NoError(t, w.Keys.KeyCheck(ctx))
 			w.reopen(keys)
 
 			// Everything that is not secret works.
-			require.ErrorIs(t, w.KeyCheck(ctx), inventory.ErrSealed)
-			m, _, err := w.MachineByMAC(ctx, "52:54:00:00:01:01")
+			require.ErrorIs(t, w.Keys.KeyCheck(ctx), inventory.ErrSealed)
+			m, _, err := w.Machines.MachineByMAC(ctx, "52:54:00:00:01:01")
 			require.NoError(t, err)
 			require.True(t, m.BMC.HasPassword)
 			m.Labels = map[string]string{"rack": "c3"}
 			require.NoError(t, put(t, w.Store, true, m))
 			o := w.armed()
-			require.NoError(t, w.CloseNetboot(ctx, o))
+			require.NoError(t, w.Grants.CloseNetboot(ctx, o))
 
 			// Secrets are refused, and never written with such keys.
-			_, err = w.BMCPassword(ctx, "full")
+			_, err = w.BMCPasswords.BMCPassword(ctx, "full")
 			require.ErrorIs(t, err, inventory.ErrSealed)
-			_, err = w.Plan(ctx, "run-0")
+			_, err = w.Plans.Plan(ctx, "run-0")
 			require.ErrorIs(t, err, inventory.ErrSealed)
-			require.ErrorIs(t, w.PutPlan(ctx, inventory.Plan{Run: "run-1"}), inventory.ErrSealed)
-			require.ErrorIs(t, w.Assign(ctx, assignment(o, 0, 1)), inventory.ErrSealed)
+			require.ErrorIs(t, w.Plans.PutPlan(ctx, inventory.Plan{Run: "run-1"}), inventory.ErrSealed)
+			require.ErrorIs(t, w.Assignments.Assign(ctx, assignment(o, 0, 1)), inventory.ErrSealed)
 			m.BMC.Password = inventory.NewSecret("new")
 			require.ErrorIs(t, put(t, w.Store, true, m), inventory.ErrSealed)
-			lost, err := w.SecretsUnreadable(ctx)
+			lost, err := w.Keys.SecretsUnreadable(ctx)
 			require.NoError(t, err)
-			_, _, err = w.UserData(ctx, "full")
+			_, _, err = w.Machines.UserData(ctx, "full")
 			if name == "some" {
 				require.NoError(t, err)
 				require.Equal(t, []string{"full: bmc.password"}, lost)
@@ -341,11 +341,11 @@ func TestKeys(t *testing.T) {
 
 			// With the right keys, everything is readable.
 			w.reopen(w.keys)
-			require.NoError(t, w.KeyCheck(ctx))
-			p, err := w.BMCPassword(ctx, "full")
+			require.NoError(t, w.Keys.KeyCheck(ctx))
+			p, err := w.BMCPasswords.BMCPassword(ctx, "full")
 			require.NoError(t, err)
 			require.Equal(t, "canary-password", p.Reveal())
-			lost, err = w.SecretsUnreadable(ctx)
+			lost, err = w.Keys.SecretsUnreadable(ctx)
 			require.NoError(t, err)
 			require.Empty(t, lost)
 		})
@@ -361,25 +361,25 @@ func TestResetSecrets(t *testing.T) {
 	// Without keys, no secret is removed.
 	for _, keys := range []Sealer{nil, w.keys.Only(), w.keys.Only(keyring.BMC)} {
 		w.reopen(keys)
-		_, err := w.ResetSecrets(ctx, "ann")
+		_, err := w.Keys.ResetSecrets(ctx, "ann")
 		require.ErrorIs(t, err, inventory.ErrSealed)
 	}
 	w.reopen(w.keys)
-	lost, err := w.ResetSecrets(ctx, "ann")
+	lost, err := w.Keys.ResetSecrets(ctx, "ann")
 	require.NoError(t, err)
 	require.Empty(t, lost, "nothing is lost")
 
 	// With new keys, secrets sealed with the old keys are removed, and new ones can be entered.
 	w.reopen(keyring.New())
-	lost, err = w.ResetSecrets(ctx, "ann")
+	lost, err = w.Keys.ResetSecrets(ctx, "ann")
 	require.NoError(t, err)
 	require.Equal(t, all, lost)
-	require.NoError(t, w.KeyCheck(ctx))
-	m, err := w.Machine(ctx, "full")
+	require.NoError(t, w.Keys.KeyCheck(ctx))
+	m, err := w.Machines.Machine(ctx, "full")
 	require.NoError(t, err)
 	require.False(t, m.HasUserData || m.HasVendorData || m.BMC.HasPassword)
 	require.NoError(t, put(t, w.Store, true, full()))
-	p, err := w.BMCPassword(ctx, "full")
+	p, err := w.BMCPasswords.BMCPassword(ctx, "full")
 	require.NoError(t, err)
 	require.Equal(t, "canary-password", p.Reveal())
 }
@@ -388,11 +388,11 @@ func TestDisksWritten(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	o := w.take("run-1")
-	require.ErrorIs(t, w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda"}), inventory.ErrInvalid)
-	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "S1", WWN: "0x5"}))
+	require.ErrorIs(t, w.Disks.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda"}), inventory.ErrInvalid)
+	require.NoError(t, w.Disks.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "S1", WWN: "0x5"}))
 	o = w.take("run-2")
-	require.NoError(t, w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "S1"}))
-	got, err := w.DisksWritten(ctx, "m1")
+	require.NoError(t, w.Disks.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "S1"}))
+	got, err := w.Disks.DisksWritten(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"serial:S1": "run-2", "wwn:0x5": "run-1"}, got)
 }
@@ -410,9 +410,9 @@ func TestSeenIsBounded(t *testing.T) {
 				Class: strings.Repeat("x", 5000),
 			})
 		}
-		require.NoError(t, w.PutSeen(ctx, seen))
+		require.NoError(t, w.Seen.PutSeen(ctx, seen))
 	}
-	got, err := w.SeenUnknown(ctx)
+	got, err := w.Seen.SeenUnknown(ctx)
 	require.NoError(t, err)
 	require.Len(t, got, maxSeen)
 	require.Equal(t, w.in(2499*time.Second), got[0].Last)
@@ -421,35 +421,35 @@ func TestSeenIsBounded(t *testing.T) {
 	// Counts are added; a stored machine's MAC is not unknown, and that of a new machine is
 	// removed.
 	newest := got[0]
-	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{
+	require.NoError(t, w.Seen.PutSeen(ctx, []inventory.Seen{
 		{MAC: newest.MAC, First: w.clock.Now(), Last: newest.Last.Add(time.Hour), Count: 3},
 		{MAC: "52:54:00:00:00:01", Last: newest.Last, Count: 1},
 	}))
-	got, err = w.SeenUnknown(ctx)
+	got, err = w.Seen.SeenUnknown(ctx)
 	require.NoError(t, err)
 	require.Equal(t, int64(5), got[0].Count)
 	require.Equal(t, newest.First, got[0].First)
 
 	// What an unknown machine reports is kept with it; that of a stored machine is not.
 	facts := action.Facts{Serial: "SN1", Disks: []action.Disk{{Path: "/dev/sda", Signatures: []string{"LVM"}}}}
-	name, err := w.PutDiscovered(ctx, newest.MAC, facts, w.in(time.Minute))
+	name, err := w.Seen.PutDiscovered(ctx, newest.MAC, facts, w.in(time.Minute))
 	require.NoError(t, err)
 	require.Empty(t, name)
-	seen, err := w.SeenMAC(ctx, newest.MAC)
+	seen, err := w.Seen.SeenMAC(ctx, newest.MAC)
 	require.NoError(t, err)
 	require.Equal(t, &facts, seen.Facts)
 	require.Equal(t, w.in(time.Minute), seen.Reported)
 	require.Equal(t, int64(5), seen.Count)
-	name, err = w.PutDiscovered(ctx, "52:54:00:00:00:01", facts, w.in(time.Minute))
+	name, err = w.Seen.PutDiscovered(ctx, "52:54:00:00:00:01", facts, w.in(time.Minute))
 	require.NoError(t, err)
 	require.NotEmpty(t, name)
-	_, err = w.SeenMAC(ctx, "52:54:00:00:00:01")
+	_, err = w.Seen.SeenMAC(ctx, "52:54:00:00:00:01")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	m := machine("new", 7)
 	m.Interfaces[0].MAC = newest.MAC
 	require.NoError(t, put(t, w.Store, false, m))
-	got, err = w.SeenUnknown(ctx)
+	got, err = w.Seen.SeenUnknown(ctx)
 	require.NoError(t, err)
 	require.Len(t, got, maxSeen-1)
 }
@@ -458,34 +458,34 @@ func TestTemplatesAndImages(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	for _, src := range []string{"version: 1", "version: 2"} {
-		require.NoError(t, w.PutTemplate(ctx, inventory.Template{Name: "t", Source: src}, "ann"))
+		require.NoError(t, w.Templates.PutTemplate(ctx, inventory.Template{Name: "t", Source: src}, "ann"))
 	}
-	tpl, err := w.Template(ctx, "t")
+	tpl, err := w.Templates.Template(ctx, "t")
 	require.NoError(t, err)
 	require.Equal(t, "version: 2", tpl.Source)
-	tpls, err := w.Templates(ctx)
+	tpls, err := w.Templates.Templates(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []inventory.Template{tpl}, tpls)
-	require.NoError(t, w.DeleteTemplate(ctx, "t", "ann"))
-	require.ErrorIs(t, w.DeleteTemplate(ctx, "t", "ann"), inventory.ErrNotFound)
-	_, err = w.Template(ctx, "t")
+	require.NoError(t, w.Templates.DeleteTemplate(ctx, "t", "ann"))
+	require.ErrorIs(t, w.Templates.DeleteTemplate(ctx, "t", "ann"), inventory.ErrNotFound)
+	_, err = w.Templates.Template(ctx, "t")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
 	img := inventory.Image{Name: "i", File: "i.raw", Size: 5, SHA256: strings.Repeat("ab", 32), FirstSeen: true, Format: "raw", DiskSize: 9}
-	require.NoError(t, w.PutImage(ctx, img, "ann"))
+	require.NoError(t, w.Images.PutImage(ctx, img, "ann"))
 	created := w.clock.Now()
 	w.clock.Add(time.Hour)
 	img.Size = 6
-	require.NoError(t, w.PutImage(ctx, img, "ann"))
-	got, err := w.Image(ctx, "i")
+	require.NoError(t, w.Images.PutImage(ctx, img, "ann"))
+	got, err := w.Images.Image(ctx, "i")
 	require.NoError(t, err)
 	img.Created = created
 	require.Equal(t, img, got)
-	imgs, err := w.Images(ctx)
+	imgs, err := w.Images.Images(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []inventory.Image{img}, imgs)
-	require.NoError(t, w.DeleteImage(ctx, "i", "ann"))
-	_, err = w.Image(ctx, "i")
+	require.NoError(t, w.Images.DeleteImage(ctx, "i", "ann"))
+	_, err = w.Images.Image(ctx, "i")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	require.Len(t, w.events(inventory.EventOperator), 7)
 }
@@ -499,12 +499,12 @@ func TestUserDataKeepsBytes(t *testing.T) {
 	require.NoError(t, put(t, w.Store, false, m))
 	same := func(s *Store) {
 		t.Helper()
-		user, vendor, err := s.UserData(ctx, "bytes")
+		user, vendor, err := s.Machines.UserData(ctx, "bytes")
 		require.NoError(t, err)
 		require.Equal(t, "\x1f\x8b\x00\xff\r\n \x80", user.Reveal()+" "+vendor.Reveal())
 	}
 	same(w.Store)
-	got, err := w.Machine(ctx, "bytes")
+	got, err := w.Machines.Machine(ctx, "bytes")
 	require.NoError(t, err)
 	require.NoError(t, put(t, w.Store, true, got))
 	same(w.Store)

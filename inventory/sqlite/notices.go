@@ -6,10 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Notices are the outbox of notices.
+type Notices struct{ *db }
 
 // Notices wait in an outbox: the transaction that stores a record also stores its notice. The row
 // is removed some time after the notice was delivered.
@@ -17,7 +18,7 @@ import (
 // WithNotices makes the store write notices for these events, or for all of inventory.NoticeEvents
 // if there are none. Without this option, it writes no notices.
 func WithNotices(events ...string) Option {
-	return func(s *Store) {
+	return func(s *db) {
 		if s.notices = events; len(events) == 0 {
 			s.notices = inventory.NoticeEvents()
 		}
@@ -32,8 +33,8 @@ const (
 )
 
 // addNotice writes the first of these notices that has an enabled event.
-func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.Notice) error {
-	i := slices.IndexFunc(notices, func(n inventory.Notice) bool { return slices.Contains(s.notices, n.Event) })
+func addNotice(ctx context.Context, tx *transaction, notices []inventory.Notice) error {
+	i := slices.IndexFunc(notices, func(n inventory.Notice) bool { return slices.Contains(tx.db.notices, n.Event) })
 	if i < 0 {
 		return nil
 	}
@@ -44,7 +45,7 @@ func (s *Store) addNotice(ctx context.Context, tx *sqlx.Tx, notices []inventory.
 
 	n, err := exec(ctx, tx, `INSERT INTO notice (id, state, at, due, attempts, error, doc) VALUES (?, 'open', ?, 0, 0, '', ?)
 		ON CONFLICT (id) DO NOTHING`,
-		notices[i].ID, nanos(s.now()), doc)
+		notices[i].ID, nanos(tx.db.now()), doc)
 	if err != nil || n == 0 {
 		return err
 	}
@@ -71,7 +72,7 @@ func (r noticeRow) value() (inventory.OpenNotice, error) {
 
 // NextNotice returns the due notice that has waited longest, or inventory.ErrNotFound if there is
 // none.
-func (s *Store) NextNotice(ctx context.Context) (inventory.OpenNotice, error) {
+func (s Notices) NextNotice(ctx context.Context) (inventory.OpenNotice, error) {
 	now := s.now()
 	n, err := read[noticeRow](ctx, s.ro,
 		"SELECT doc, attempts FROM notice WHERE state = 'open' AND (due <= ? OR due > ?) ORDER BY due, seq LIMIT 1",
@@ -80,14 +81,14 @@ func (s *Store) NextNotice(ctx context.Context) (inventory.OpenNotice, error) {
 }
 
 // NoticeSent records that a notice was delivered.
-func (s *Store) NoticeSent(ctx context.Context, id string) error {
+func (s Notices) NoticeSent(ctx context.Context, id string) error {
 	return s.writeOne(ctx, "recording that a notice was sent",
 		"UPDATE notice SET state = 'sent', at = ?, attempts = attempts + 1, error = '' WHERE id = ?", nanos(s.now()), id)
 }
 
 // NoticeFailed records a failed attempt with its reason and the time of the next attempt. A zero
 // time means that the notice is dropped.
-func (s *Store) NoticeFailed(ctx context.Context, id, why string, due time.Time) error {
+func (s Notices) NoticeFailed(ctx context.Context, id, why string, due time.Time) error {
 	return s.writeOne(ctx, "recording that a notice was not sent",
 		`UPDATE notice SET state = iif(?1 = 0, 'dropped', state), due = ?1, attempts = attempts + 1, error = ?2
 			WHERE id = ?3 AND state = 'open'`, nanos(due), why, id)
@@ -95,9 +96,9 @@ func (s *Store) NoticeFailed(ctx context.Context, id, why string, due time.Time)
 
 // CloseNotices drops the waiting notices because no receiver is configured any more. It appends an
 // event for each to its machine or operation, and returns their number.
-func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
+func (s Notices) CloseNotices(ctx context.Context, why string) (int, error) {
 	closed := 0
-	err := s.write(ctx, "closing notices", func(tx *sqlx.Tx) error {
+	err := s.write(ctx, "closing notices", func(tx *transaction) error {
 		open, err := listDocs[inventory.Notice](ctx, tx, "SELECT doc FROM notice WHERE state = 'open' ORDER BY seq")
 		if err != nil {
 			return err
@@ -108,7 +109,7 @@ func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
 				Machine: n.Machine, Run: n.Run, Kind: inventory.EventOperator, Key: "notice " + n.ID, By: "ingot",
 				Message: fmt.Sprintf("no notice of %s was sent (%s): %s", n.Event, why, n.Text),
 			}
-			if err := s.event(ctx, tx, e); err != nil {
+			if err := addEvent(ctx, tx, e); err != nil {
 				return err
 			}
 		}
@@ -119,7 +120,7 @@ func (s *Store) CloseNotices(ctx context.Context, why string) (int, error) {
 }
 
 // Notices counts the notices in the outbox.
-func (s *Store) Notices(ctx context.Context) (inventory.NoticeCounts, error) {
+func (s Notices) Notices(ctx context.Context) (inventory.NoticeCounts, error) {
 	var r struct {
 		inventory.NoticeCounts
 		Oldest, Sent int64

@@ -37,7 +37,7 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 				Run: "run-1", Machine: "m1", Type: inventory.TypeProvision, State: inventory.StatePreparing,
 				Phase: inventory.PhasePlan,
 			}
-			require.NoError(t, w.PutWorkflow(ctx, planned))
+			require.NoError(t, w.Workflows.PutWorkflow(ctx, planned))
 			require.ErrorIs(t, put(t, w.Store, true, moved), inventory.ErrConflict, "planned, and not armed yet")
 			o := w.armed()
 			err := put(t, w.Store, true, machine("other", 9), moved)
@@ -46,11 +46,11 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 			var ps inventory.Problems
 			require.ErrorAs(t, err, &ps)
 			require.Contains(t, ps[0].Remedy, "ingot workflow cancel m1")
-			m, g, err := w.MachineByMAC(ctx, "52:54:00:00:00:01")
+			m, g, err := w.Machines.MachineByMAC(ctx, "52:54:00:00:00:01")
 			require.NoError(t, err)
 			require.Equal(t, "m1", m.Name)
 			require.Equal(t, o, g.Owner)
-			_, err = w.Machine(ctx, "other")
+			_, err = w.Machines.Machine(ctx, "other")
 			require.ErrorIs(t, err, inventory.ErrNotFound, "all or none")
 
 			same := machine("m1", 1)
@@ -58,10 +58,10 @@ func TestOpenRunKeepsMACsAddressesAndDisks(t *testing.T) {
 			same.Labels = map[string]string{"rack": "7"}
 			require.NoError(t, put(t, w.Store, true, same), "access to its BMC may be corrected")
 
-			require.NoError(t, w.EndGrant(ctx, o))
+			require.NoError(t, w.Grants.EndGrant(ctx, o))
 			require.ErrorIs(t, put(t, w.Store, true, moved), inventory.ErrConflict, "the record is open")
 			planned.State = inventory.StateFailed
-			require.NoError(t, w.PutWorkflow(ctx, planned))
+			require.NoError(t, w.Workflows.PutWorkflow(ctx, planned))
 			require.NoError(t, put(t, w.Store, true, moved), "after the run")
 		})
 	}
@@ -85,18 +85,18 @@ func TestProtectedDiskMayBeAddedDuringRun(t *testing.T) {
 func TestOperatorWindowDoesNotMoveToAnotherMAC(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	_, err := w.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
+	_, err := w.Grants.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
 	same := machine("m1", 1)
 	same.Labels = map[string]string{"rack": "7"}
 	require.NoError(t, put(t, w.Store, true, same))
-	g, err := w.Grant(ctx, "m1")
+	g, err := w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.True(t, g.NetbootOpen(w.clock.Now()))
 	moved := machine("m1", 1)
 	moved.Interfaces[0].MAC = "52:54:00:00:00:aa"
 	require.NoError(t, put(t, w.Store, true, moved))
-	g, err = w.Grant(ctx, "m1")
+	g, err = w.Grants.Grant(ctx, "m1")
 	require.NoError(t, err)
 	require.False(t, g.NetbootOpen(w.clock.Now()))
 	require.True(t, slices.ContainsFunc(w.events(inventory.EventOperator), func(e inventory.Event) bool {
@@ -108,8 +108,8 @@ func TestOperatorWindowDoesNotMoveToAnotherMAC(t *testing.T) {
 // its grant.
 func TestPlannedRunKeepsItsMachine(t *testing.T) {
 	w := newWorld(t)
-	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StatePreparing}))
-	err := w.DeleteMachine(t.Context(), "m1", "ann")
+	require.NoError(t, w.Workflows.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StatePreparing}))
+	err := w.Machines.DeleteMachine(t.Context(), "m1", "ann")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "run-1")
 }
@@ -159,14 +159,14 @@ func TestSeenKeepsTheNewestOfEachRelay(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	at := w.clock.Now()
-	require.NoError(t, w.PutSeen(ctx, []inventory.Seen{{MAC: "02:00:00:00:00:01", First: at, Last: at, Count: 1, Giaddr: "10.0.7.1"}}))
+	require.NoError(t, w.Seen.PutSeen(ctx, []inventory.Seen{{MAC: "02:00:00:00:00:01", First: at, Last: at, Count: 1, Giaddr: "10.0.7.1"}}))
 	var flood []inventory.Seen
 	for n := range 2 * maxSeen {
 		at = at.Add(time.Second)
 		flood = append(flood, inventory.Seen{MAC: netip.AddrFrom4([4]byte{2, 0, byte(n >> 8), byte(n)}).String(), First: at, Last: at, Count: 1})
 	}
-	require.NoError(t, w.PutSeen(ctx, flood))
-	got, err := w.SeenUnknown(ctx)
+	require.NoError(t, w.Seen.PutSeen(ctx, flood))
+	got, err := w.Seen.SeenUnknown(ctx)
 	require.NoError(t, err)
 	require.Len(t, got, maxSeen)
 	require.Equal(t, flood[len(flood)-1].MAC, got[0].MAC)

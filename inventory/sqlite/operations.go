@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Operations are the records of workflows that belong to no machine.
+type Operations struct{ *db }
+
 // PutOperation stores the record of an operation with the rules of PutWorkflow: a final record
 // stays, and an older record does not replace a newer one.
-func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
+func (s Operations) PutOperation(ctx context.Context, o inventory.Operation) error {
 	what := fmt.Sprintf("storing the record of operation %q", o.ID)
 	if o.Run == "" || o.ID == "" {
 		return fmt.Errorf("%s: %w", what, inventory.ErrInvalid)
@@ -19,7 +20,7 @@ func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
 	if o.Updated.IsZero() {
 		o.Updated = s.now()
 	}
-	return s.writeDoc(ctx, what, o, func(tx *sqlx.Tx, doc string) error {
+	return s.writeDoc(ctx, what, o, func(tx *transaction, doc string) error {
 		before, err := optional(readDoc[inventory.Operation](ctx, tx, "SELECT doc FROM operation WHERE run = ?", o.Run))
 		if err != nil {
 			return err
@@ -33,19 +34,19 @@ func (s *Store) PutOperation(ctx context.Context, o inventory.Operation) error {
 		if err != nil || n == 0 {
 			return err
 		}
-		s.show(tx, touchedOperations)
-		return s.addNotice(ctx, tx, o.NoticesOf(before))
+		tx.show(touchedOperations)
+		return addNotice(ctx, tx, o.NoticesOf(before))
 	})
 }
 
 // Operation returns the record of an operation by its run.
-func (s *Store) Operation(ctx context.Context, run string) (inventory.Operation, error) {
+func (s Operations) Operation(ctx context.Context, run string) (inventory.Operation, error) {
 	o, err := readDoc[inventory.Operation](ctx, s.ro, "SELECT doc FROM operation WHERE run = ?", run)
 	return o, wrap(err, "reading the record of operation %q", run)
 }
 
 // Operations returns records, by default the newest first.
-func (s *Store) Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
+func (s Operations) Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
 	q := selection{query: "SELECT doc FROM operation WHERE true"}
 	q.where(f.ID != "", "id = ?", f.ID)
 	q.where(f.Type != "", "kind = ?", f.Type)

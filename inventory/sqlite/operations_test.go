@@ -13,7 +13,7 @@ func TestOperations(t *testing.T) {
 	ctx := t.Context()
 	put := func(run, id, typ, state string, seq int64, message string) {
 		t.Helper()
-		require.NoError(t, w.PutOperation(ctx, inventory.Operation{
+		require.NoError(t, w.Operations.PutOperation(ctx, inventory.Operation{
 			Run: run, ID: id, Type: typ, Name: "lab", State: state, Message: message, Seq: seq, Started: w.clock.Now(),
 			Steps: []inventory.OperationStep{{Name: "preflight", State: inventory.StepRunning}},
 		}))
@@ -21,14 +21,14 @@ func TestOperations(t *testing.T) {
 	put("r1", "genesis/lab", "Genesis", inventory.StateRunning, 1, "first")
 	put("r1", "genesis/lab", "Genesis", inventory.StateRunning, 3, "third")
 	put("r1", "genesis/lab", "Genesis", inventory.StateRunning, 2, "second, late")
-	o, err := w.Operation(ctx, "r1")
+	o, err := w.Operations.Operation(ctx, "r1")
 	require.NoError(t, err)
 	require.Equal(t, "third", o.Message)
 	require.Equal(t, inventory.StepRunning, o.Steps[0].State)
 
 	put("r1", "genesis/lab", "Genesis", inventory.StateFailed, 4, "broken")
 	put("r1", "genesis/lab", "Genesis", inventory.StateRunning, 5, "risen")
-	o, err = w.Operation(ctx, "r1")
+	o, err = w.Operations.Operation(ctx, "r1")
 	require.NoError(t, err)
 	require.Equal(t, "broken", o.Message, "what is final stays")
 
@@ -43,7 +43,7 @@ func TestOperations(t *testing.T) {
 		{inventory.OperationFilter{ID: "recover/rack-1"}, []string{"r2"}},
 		{inventory.OperationFilter{Limit: 1}, []string{"r2"}},
 	} {
-		list, err := w.Operations(ctx, c.filter)
+		list, err := w.Operations.Operations(ctx, c.filter)
 		require.NoError(t, err)
 		var runs []string
 		for _, o := range list {
@@ -51,7 +51,7 @@ func TestOperations(t *testing.T) {
 		}
 		require.Equal(t, c.want, runs, "%+v", c.filter)
 	}
-	_, err = w.Operation(ctx, "unknown")
+	_, err = w.Operations.Operation(ctx, "unknown")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	require.ErrorIs(t, w.PutOperation(ctx, inventory.Operation{ID: "x"}), inventory.ErrInvalid)
+	require.ErrorIs(t, w.Operations.PutOperation(ctx, inventory.Operation{ID: "x"}), inventory.ErrInvalid)
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Overview has the figures of the whole site.
+type Overview struct{ *db }
+
 // openWorkRow has the parts of documents as one JSON array: SQLite parses each document once.
 type openWorkRow struct {
 	Count                int
@@ -43,7 +46,7 @@ func (r openWorkRow) value() (inventory.OpenWork, error) {
 
 // OpenWork returns the runs and the operations that are not over. Runs that await no operator are counted by type and
 // phase: a thousand of them make a few rows.
-func (s *Store) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
+func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
 	// A run that is not over has a next command while it awaits an operator.
 	runs, err := list[openWorkRow](ctx, s.ro, `SELECT count(*) AS count, '' AS kind, '' AS name,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', '', machine) AS machine,
@@ -61,7 +64,7 @@ func (s *Store) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
 
 // OpenWindows returns the windows that are open now. Those that an open run owns are only counted. A netboot window whose
 // boot is spent is closed.
-func (s *Store) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, error) {
+func (s Overview) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, error) {
 	var rows []struct {
 		Machine, Run               string // "" = those of open runs
 		Netboot, Secrets           int
@@ -99,7 +102,7 @@ func (s *Store) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, error)
 }
 
 // Standings returns how many machines have each standing. Those in service have none and are not counted.
-func (s *Store) Standings(ctx context.Context) (map[string]int, error) {
+func (s Overview) Standings(ctx context.Context) (map[string]int, error) {
 	var rows []struct {
 		State string
 		Count int
@@ -112,12 +115,6 @@ func (s *Store) Standings(ctx context.Context) (map[string]int, error) {
 		out[r.State] = r.Count
 	}
 	return out, nil
-}
-
-// LastEvent returns the sequence number of the newest event; 0 if there is none.
-func (s *Store) LastEvent(ctx context.Context) (seq int64, err error) {
-	err = s.ro.GetContext(ctx, &seq, "SELECT coalesce(max(seq), 0) FROM event")
-	return seq, wrap(err, "looking for the newest event")
 }
 
 // maxEventsAtOnce is how many events PhaseEnds looks at.
@@ -136,8 +133,8 @@ func (r phaseEndRow) value() (inventory.PhaseEnd, error) {
 
 // PhaseEnds returns the changes of phases among the events after that number, and the number up to which it has
 // looked: at most 20,000 events at a time, so that the call takes milliseconds.
-func (s *Store) PhaseEnds(ctx context.Context, after int64) ([]inventory.PhaseEnd, int64, error) {
-	last, err := s.LastEvent(ctx)
+func (s Overview) PhaseEnds(ctx context.Context, after int64) ([]inventory.PhaseEnd, int64, error) {
+	last, err := lastSeq(ctx, s.ro)
 	if err != nil {
 		return nil, after, err
 	}
@@ -153,7 +150,7 @@ func (s *Store) PhaseEnds(ctx context.Context, after int64) ([]inventory.PhaseEn
 }
 
 // Pools returns the state of the connections that read and of the one that writes.
-func (s *Store) Pools() (read, write sql.DBStats) { return s.ro.Stats(), s.rw.Stats() }
+func (s Overview) Pools() (read, write sql.DBStats) { return s.ro.Stats(), s.rw.Stats() }
 
 // Path returns the file of the database.
 func (s *Store) Path() string { return s.path }

@@ -40,13 +40,13 @@ func TestOpenWork(t *testing.T) {
 			Question: question("3.4.1.off"), Next: "decide",
 		},
 	} {
-		require.NoError(t, w.PutWorkflow(ctx, r))
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, r))
 	}
-	require.NoError(t, w.PutOperation(ctx, inventory.Operation{
+	require.NoError(t, w.Operations.PutOperation(ctx, inventory.Operation{
 		Run: "o1", ID: "recover/a", Type: inventory.TypeRecover, Name: "a", State: inventory.StateRunning, Question: question("1"),
 	}))
 
-	got, err := w.OpenWork(ctx)
+	got, err := w.Overview.OpenWork(ctx)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []inventory.OpenWork{
 		{Count: 2, Type: "Provision", Phase: "action"},
@@ -62,9 +62,12 @@ func TestOpenWork(t *testing.T) {
 	// The same runs are found by the filter, and no others.
 	require.NoError(
 		t,
-		w.PutOperation(ctx, inventory.Operation{Run: "o2", ID: "recover/b", Type: inventory.TypeRecover, State: inventory.StateRunning}),
+		w.Operations.PutOperation(
+			ctx,
+			inventory.Operation{Run: "o2", ID: "recover/b", Type: inventory.TypeRecover, State: inventory.StateRunning},
+		),
 	)
-	runs, err := w.Workflows(ctx, inventory.WorkflowFilter{State: inventory.FilterWaiting})
+	runs, err := w.Workflows.Workflows(ctx, inventory.WorkflowFilter{State: inventory.FilterWaiting})
 	require.NoError(t, err)
 	var waiting []string
 	for _, r := range runs {
@@ -72,15 +75,15 @@ func TestOpenWork(t *testing.T) {
 		waiting = append(waiting, r.Run)
 	}
 	require.ElementsMatch(t, []string{"r2", "r3", "r4", "r7", "r8", "r9"}, waiting)
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m6", 6)}, false, "test"))
-	names, err := w.MachineNames(ctx, inventory.MachineFilter{State: inventory.FilterWaiting})
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m6", 6)}, false, "test"))
+	names, err := w.Views.MachineNames(ctx, inventory.MachineFilter{State: inventory.FilterWaiting})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m2"}, names)
-	operations, err := w.Operations(ctx, inventory.OperationFilter{State: inventory.FilterWaiting})
+	operations, err := w.Operations.Operations(ctx, inventory.OperationFilter{State: inventory.FilterWaiting})
 	require.NoError(t, err)
 	require.Len(t, operations, 1)
 	require.Equal(t, "o1", operations[0].Run)
-	operations, err = w.Operations(ctx, inventory.OperationFilter{State: inventory.StateSuccess})
+	operations, err = w.Operations.Operations(ctx, inventory.OperationFilter{State: inventory.StateSuccess})
 	require.NoError(t, err)
 	require.Empty(t, operations)
 }
@@ -89,18 +92,18 @@ func TestOpenWindows(t *testing.T) {
 	t.Parallel()
 	w, ctx := newWorld(t), t.Context()
 	more := []inventory.Machine{machine("m2", 2), machine("m3", 3)}
-	require.NoError(t, w.PutMachines(ctx, more, false, "test"))
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
+	require.NoError(t, w.Machines.PutMachines(ctx, more, false, "test"))
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
 	o := w.armed()
-	require.NoError(t, w.OpenSecrets(ctx, o, w.in(time.Minute)))
-	_, err := w.ArmByHand(ctx, "m2", "admin", w.in(time.Hour))
+	require.NoError(t, w.Grants.OpenSecrets(ctx, o, w.in(time.Minute)))
+	_, err := w.Grants.ArmByHand(ctx, "m2", "admin", w.in(time.Hour))
 	require.NoError(t, err)
-	g, err := w.TakeGrant(ctx, "m3", "run-3", "machine/m3", false) // it has no record
+	g, err := w.Grants.TakeGrant(ctx, "m3", "run-3", "machine/m3", false) // it has no record
 	require.NoError(t, err)
-	_, err = w.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
+	_, err = w.Grants.AllowBoot(ctx, g.Owner, 1, w.in(time.Hour))
 	require.NoError(t, err)
 
-	got, err := w.OpenWindows(ctx)
+	got, err := w.Overview.OpenWindows(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []inventory.OpenWindow{
 		{Count: 1, Window: "netboot", Holder: "run", Until: w.in(time.Hour).UTC()},
@@ -109,9 +112,9 @@ func TestOpenWindows(t *testing.T) {
 		{Count: 1, Machine: "m3", Window: "netboot", Holder: "none", Until: w.in(time.Hour).UTC()},
 	}, got)
 
-	require.NoError(t, w.CloseNetboot(ctx, o))
+	require.NoError(t, w.Grants.CloseNetboot(ctx, o))
 	w.clock.Add(2 * time.Hour)
-	got, err = w.OpenWindows(ctx)
+	got, err = w.Overview.OpenWindows(ctx)
 	require.NoError(t, err)
 	require.Empty(t, got)
 }
@@ -121,8 +124,8 @@ func TestPhaseEnds(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	m := machine("m2", 2)
 	m.Labels = map[string]string{inventory.LabelClass: "r640"}
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{m}, false, "test"))
-	begun, err := w.LastEvent(ctx)
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{m}, false, "test"))
+	begun, err := w.Events.LastSeq(ctx)
 	require.NoError(t, err)
 
 	started := w.clock.Now().UTC()
@@ -131,9 +134,9 @@ func TestPhaseEnds(t *testing.T) {
 	}
 	for seq, phase := range []string{inventory.PhasePlan, inventory.PhaseArm, inventory.PhaseFailed} {
 		r.Phase, r.Seq, r.Updated = phase, int64(seq+1), started.Add(time.Duration(seq)*time.Minute)
-		require.NoError(t, w.PutWorkflow(ctx, r))
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, r))
 	}
-	got, last, err := w.PhaseEnds(ctx, begun)
+	got, last, err := w.Overview.PhaseEnds(ctx, begun)
 	require.NoError(t, err)
 	require.Len(t, got, 3)
 	require.Equal(t, inventory.PhaseEnd{
@@ -143,7 +146,7 @@ func TestPhaseEnds(t *testing.T) {
 	require.False(t, got[1].Ended())
 	require.True(t, got[2].Ended())
 
-	got, _, err = w.PhaseEnds(ctx, last)
+	got, _, err = w.Overview.PhaseEnds(ctx, last)
 	require.NoError(t, err)
 	require.Empty(t, got, "each change is read once")
 }
@@ -151,11 +154,11 @@ func TestPhaseEnds(t *testing.T) {
 func TestStandings(t *testing.T) {
 	t.Parallel()
 	w, ctx := newWorld(t), t.Context()
-	require.NoError(t, w.Retire(ctx, w.take("run-1"), inventory.Standing{State: inventory.StandingQuarantined}, true))
-	got, err := w.Standings(ctx)
+	require.NoError(t, w.Machines.Retire(ctx, w.take("run-1"), inventory.Standing{State: inventory.StandingQuarantined}, true))
+	got, err := w.Overview.Standings(ctx)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{inventory.StandingQuarantined: 1}, got)
-	read, write := w.Pools()
+	read, write := w.Overview.Pools()
 	require.Equal(t, 8, read.MaxOpenConnections)
 	require.Equal(t, 1, write.MaxOpenConnections)
 	require.Equal(t, w.path, w.Path())

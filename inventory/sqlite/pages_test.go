@@ -15,9 +15,9 @@ func TestPages(t *testing.T) {
 	ctx := t.Context()
 	labelled := machine("m2", 2)
 	labelled.Labels = map[string]string{"rack": "a1"}
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{labelled, machine("m3", 3)}, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{labelled, machine("m3", 3)}, false, "test"))
 	for run, machine := range map[string]string{"r1": "m1", "r2": "m2", "r3": "m3"} {
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 			Run: run, ID: "machine/" + machine, Machine: machine, State: inventory.StateRunning, Phase: "agent", Started: w.in(0),
 		}))
 	}
@@ -34,14 +34,14 @@ func TestPages(t *testing.T) {
 		{inventory.MachineFilter{Labels: map[string]string{"rack": "a2"}}, []string{}},
 		{inventory.MachineFilter{State: inventory.StateFailed}, []string{}},
 	} {
-		got, err := w.MachineNames(ctx, c.f)
+		got, err := w.Views.MachineNames(ctx, c.f)
 		require.NoError(t, err)
 		require.Equal(t, c.want, got, c.f)
 	}
 
 	runs := func(f inventory.WorkflowFilter) (names []string) {
 		t.Helper()
-		found, err := w.Workflows(ctx, f)
+		found, err := w.Workflows.Workflows(ctx, f)
 		require.NoError(t, err)
 		for _, x := range found {
 			names = append(names, x.Run)
@@ -60,9 +60,9 @@ func TestPages(t *testing.T) {
 	after = inventory.WorkflowFilter{RunPage: inventory.RunPage{AfterStarted: w.in(0), AfterRun: all[1] + "-deleted"}}
 	require.Equal(t, all[1:], runs(after), "the run at which the page before ended is gone")
 
-	newest, err := w.Events(ctx, inventory.EventFilter{Descending: true, Limit: 1})
+	newest, err := w.Events.Events(ctx, inventory.EventFilter{Descending: true, Limit: 1})
 	require.NoError(t, err)
-	before, err := w.Events(ctx, inventory.EventFilter{Descending: true, After: newest[0].Seq, Limit: 1})
+	before, err := w.Events.Events(ctx, inventory.EventFilter{Descending: true, After: newest[0].Seq, Limit: 1})
 	require.NoError(t, err)
 	require.Less(t, before[0].Seq, newest[0].Seq)
 }

@@ -22,12 +22,12 @@ import (
 // If the keys do not belong to this database, the error is inventory.ErrSealed and nothing is
 // changed. Values that no key opens are not changed and are named in an error, which is also
 // inventory.ErrSealed: then no key may be removed.
-func (s *Store) Reseal(ctx context.Context) (int, error) {
+func (s Keys) Reseal(ctx context.Context) (int, error) {
 	n, err := s.reseal(ctx)
 	return n, wrap(err, "sealing secrets again")
 }
 
-func (s *Store) reseal(ctx context.Context) (total int, err error) {
+func (s Keys) reseal(ctx context.Context) (total int, err error) {
 	if err := s.KeyCheck(ctx); err != nil {
 		return 0, err
 	}
@@ -40,24 +40,24 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 	}
 
 	var shut []string
-	one := func(table string, reseal func(tx *sqlx.Tx) (int, []string, error)) error {
-		return s.write(ctx, "table "+table, func(tx *sqlx.Tx) error {
+	one := func(table string, reseal func(tx *transaction) (int, []string, error)) error {
+		return s.write(ctx, "table "+table, func(tx *transaction) error {
 			n, left, err := reseal(tx)
 			total += n
 			shut = append(shut, left...)
 			return err
 		})
 	}
-	if err := one("machine", func(tx *sqlx.Tx) (int, []string, error) { return s.resealMachines(ctx, tx) }); err != nil {
+	if err := one("machine", func(tx *transaction) (int, []string, error) { return s.resealMachines(ctx, tx) }); err != nil {
 		return total, err
 	}
 
 	for _, table := range runTables {
-		if err := one(table, func(tx *sqlx.Tx) (int, []string, error) { return s.resealRuns(ctx, tx, table) }); err != nil {
+		if err := one(table, func(tx *transaction) (int, []string, error) { return s.resealRuns(ctx, tx, table) }); err != nil {
 			return total, err
 		}
 	}
-	if err := one("meta", func(tx *sqlx.Tx) (int, []string, error) {
+	if err := one("meta", func(tx *transaction) (int, []string, error) {
 		return 0, nil,
 			s.resealChecks(ctx, tx)
 	}); err != nil {
@@ -80,7 +80,7 @@ func (s *Store) reseal(ctx context.Context) (total int, err error) {
 const maxNamed = 20
 
 // sealAgain returns the value sealed with the current keys, or nil if no key opens it.
-func (s *Store) sealAgain(purpose, binding string, sealed []byte) ([]byte, error) {
+func (s Keys) sealAgain(purpose, binding string, sealed []byte) ([]byte, error) {
 	plain, err := s.open(purpose, binding, sealed)
 	if errors.Is(err, inventory.ErrSealed) {
 		return nil, nil
@@ -91,7 +91,7 @@ func (s *Store) sealAgain(purpose, binding string, sealed []byte) ([]byte, error
 	return s.seal(purpose, binding, plain)
 }
 
-func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []string, err error) {
+func (s Keys) resealMachines(ctx context.Context, tx *transaction) (n int, shut []string, err error) {
 	var rows []secretRow
 	if err := tx.SelectContext(ctx, &rows, "SELECT "+secretColumns+" FROM machine ORDER BY name"); err != nil {
 		return 0, nil, err
@@ -122,7 +122,7 @@ func (s *Store) resealMachines(ctx context.Context, tx *sqlx.Tx) (n int, shut []
 var runTables = []string{"plan", "assignment", "fact", "genesis"}
 
 // resealRuns seals the rows of one of runTables with the current keys.
-func (s *Store) resealRuns(ctx context.Context, tx *sqlx.Tx, table string) (n int, shut []string, err error) {
+func (s Keys) resealRuns(ctx context.Context, tx *transaction, table string) (n int, shut []string, err error) {
 	rows, err := sealedRuns(ctx, tx, table)
 	if err != nil {
 		return 0, nil, err
@@ -161,7 +161,7 @@ func sealedRuns(ctx context.Context, db sqlx.QueryerContext, table string) (rows
 	return rows, err
 }
 
-func (s *Store) resealChecks(ctx context.Context, tx *sqlx.Tx) error {
+func (s Keys) resealChecks(ctx context.Context, tx *transaction) error {
 	for _, p := range purposes() {
 		check, err := scalar[[]byte](ctx, tx, "SELECT value FROM meta WHERE name = ?", "key_check."+p)
 		if err != nil {

@@ -15,21 +15,21 @@ import (
 )
 
 // writeDoc is write for a transaction that stores v as JSON.
-func (s *Store) writeDoc(ctx context.Context, what string, v any, do func(tx *sqlx.Tx, doc string) error) error {
+func (s *db) writeDoc(ctx context.Context, what string, v any, do func(tx *transaction, doc string) error) error {
 	doc, err := toJSON(v)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return s.write(ctx, what, func(tx *sqlx.Tx) error { return do(tx, doc) })
+	return s.write(ctx, what, func(tx *transaction) error { return do(tx, doc) })
 }
 
 // writeOne is write for a transaction of one statement.
-func (s *Store) writeOne(ctx context.Context, what, query string, args ...any) error {
-	return s.write(ctx, what, func(tx *sqlx.Tx) error { return do(ctx, tx, query, args...) })
+func (s *db) writeOne(ctx context.Context, what, query string, args ...any) error {
+	return s.write(ctx, what, func(tx *transaction) error { return do(ctx, tx, query, args...) })
 }
 
 // exec runs one statement and returns the number of changed rows.
-func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, error) {
+func exec(ctx context.Context, tx *transaction, query string, args ...any) (int64, error) {
 	res, err := tx.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, err
@@ -38,7 +38,7 @@ func exec(ctx context.Context, tx *sqlx.Tx, query string, args ...any) (int64, e
 }
 
 // do runs one statement and ignores the number of changed rows.
-func do(ctx context.Context, tx *sqlx.Tx, query string, args ...any) error {
+func do(ctx context.Context, tx *transaction, query string, args ...any) error {
 	_, err := tx.ExecContext(ctx, query, args...)
 	return err
 }
@@ -54,7 +54,7 @@ func stmt(query string, args ...any) boundStatement {
 }
 
 // doAll runs statements in order until one fails.
-func doAll(ctx context.Context, tx *sqlx.Tx, statements ...boundStatement) error {
+func doAll(ctx context.Context, tx *transaction, statements ...boundStatement) error {
 	for _, s := range statements {
 		if err := do(ctx, tx, s.query, s.args...); err != nil {
 			return err

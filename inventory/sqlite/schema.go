@@ -126,7 +126,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 		}
 	}
 
-	return s.write(ctx, "migrating", func(tx *sqlx.Tx) error {
+	return s.write(ctx, "migrating", func(tx *transaction) error {
 		// Another process may have migrated in the meantime.
 		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
 			return err

@@ -8,35 +8,36 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Seen are the machines that were seen on the network and are not in the inventory.
+type Seen struct{ *db }
 
 // maxSeen is how many unknown MACs are kept: any host on the network can invent them.
 const maxSeen = 1000
 
 // SeenUnknown returns the unknown MACs that requested an address, the newest first.
-func (s *Store) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
+func (s Seen) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
 	out, err := list[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class, facts, reported FROM seen ORDER BY last DESC, mac")
 	return out, wrap(err, "listing unknown MACs")
 }
 
 // SeenMAC returns an unknown MAC, or inventory.ErrNotFound.
-func (s *Store) SeenMAC(ctx context.Context, mac string) (inventory.Seen, error) {
+func (s Seen) SeenMAC(ctx context.Context, mac string) (inventory.Seen, error) {
 	x, err := read[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class, facts, reported FROM seen WHERE mac = ?", mac)
 	return x, wrap(err, "reading the unknown MAC %q", mac)
 }
 
 // PutDiscovered stores what an unknown machine has reported. It returns the name of the machine if
 // the MAC belongs to one of the inventory, and then stores nothing.
-func (s *Store) PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error) {
+func (s Seen) PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error) {
 	b, err := json.Marshal(facts)
 	if err != nil {
 		return "", fmt.Errorf("encoding the facts of %q: %w", mac, err)
 	}
-	err = s.write(ctx, "recording a discovered machine", func(tx *sqlx.Tx) error {
+	err = s.write(ctx, "recording a discovered machine", func(tx *transaction) error {
 		err := tx.GetContext(ctx, &machine, "SELECT machine FROM interface WHERE mac = ?", mac)
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
@@ -67,11 +68,11 @@ func (r seenRow) value() (inventory.Seen, error) {
 
 // PutSeen adds unknown MACs and sums up their counts. It keeps 1000, the newest of each relay
 // first, and none that belongs to a machine.
-func (s *Store) PutSeen(ctx context.Context, seen []inventory.Seen) error {
+func (s Seen) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 	if len(seen) == 0 {
 		return nil
 	}
-	return s.write(ctx, "recording unknown MACs", func(tx *sqlx.Tx) error {
+	return s.write(ctx, "recording unknown MACs", func(tx *transaction) error {
 		for _, x := range seen {
 			err := do(ctx, tx, `INSERT INTO seen (mac, first, last, count, giaddr, class)
 				SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM interface WHERE interface.mac = ?1)

@@ -6,10 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Sessions are the sessions of operators that have ended.
+type Sessions struct{ *db }
 
 // endedSession is the name prefix of the rows of meta with operators' sessions that ended early.
 const endedSession = "ended_session."
@@ -21,8 +22,8 @@ const maxEndedSessions = 1000
 // other existing session expires; the row is removed after that. If there are already
 // maxEndedSessions rows, one row with inventory.AllSessions replaces them and ends all existing
 // sessions.
-func (s *Store) EndSession(ctx context.Context, id string, until time.Time) error {
-	return s.write(ctx, "ending a session", func(tx *sqlx.Tx) error {
+func (s Sessions) EndSession(ctx context.Context, id string, until time.Time) error {
+	return s.write(ctx, "ending a session", func(tx *transaction) error {
 		const ended = "substr(name, 1, length(?)) = ?"
 		err := do(ctx, tx, "DELETE FROM meta WHERE "+ended+" AND value <= ?", endedSession, endedSession, nanos(s.now()))
 		if err != nil {
@@ -44,7 +45,7 @@ func (s *Store) EndSession(ctx context.Context, id string, until time.Time) erro
 }
 
 // EndedSessions returns the sessions recorded by EndSession: until, by id.
-func (s *Store) EndedSessions(ctx context.Context) (map[string]time.Time, error) {
+func (s Sessions) EndedSessions(ctx context.Context) (map[string]time.Time, error) {
 	var rows []struct {
 		Name  string
 		Value int64

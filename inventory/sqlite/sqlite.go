@@ -7,24 +7,13 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jmoiron/sqlx"
-	"github.com/mattn/go-sqlite3"
-
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // A Sealer encrypts and decrypts with the key of a purpose. The ciphertext is bound to the object
@@ -34,38 +23,87 @@ type Sealer interface {
 	Open(purpose, binding string, sealed []byte) ([]byte, error)
 }
 
-// A Store is an inventory in a SQLite file. Its methods may be called concurrently.
+// A Store is an inventory in a SQLite file, with one field for each noun. Its methods, and those of the nouns, may be called
+// concurrently.
 type Store struct {
-	rw, ro *sqlx.DB
-	path   string
-	keys   Sealer
-	full   func()                           // called when the disk is full; may be nil
-	bad    atomic.Pointer[map[string]error] // purposes whose keys must not be used for sealing, and why
-	now    func() time.Time
-	// notices are the events for which notices are written; none means no notices.
-	notices []string
+	*db
+	Agents        Agents
+	Assignments   Assignments
+	BMCJobs       BMCJobs
+	BMCKeys       BMCKeys
+	BMCPasswords  BMCPasswords
+	BMCRefusals   BMCRefusals
+	Changes       Changes
+	Disks         Disks
+	Events        Events
+	Genesis       Genesis
+	Grants        Grants
+	HandOvers     HandOvers
+	Images        Images
+	KeyedRequests KeyedRequests
+	Keys          Keys
+	Machines      Machines
+	Media         Media
+	Notices       Notices
+	Operations    Operations
+	Overview      Overview
+	Plans         Plans
+	Relays        Relays
+	Restores      Restores
+	Seen          Seen
+	Sessions      Sessions
+	Syslog        Syslog
+	Templates     Templates
+	Traces        Traces
+	Views         Views
+	Workflows     Workflows
+}
 
-	mu        sync.Mutex
-	subs      map[string]map[chan struct{}]bool // by the watched machine; "" means everything
-	followers map[*follower]bool
-	// touched has, for each running transaction, the machines that it changes. The value is true
-	// for changes that agents wait for: grants, assignments and events. There may be two
-	// transactions: when a context ends, database/sql gives the connection to the next transaction
-	// before the code of the first one notices.
-	touched map[*sqlx.Tx]map[string]bool
-	driver  driver.Driver // of both pools
-	index   *index
+func newStore(d *db) *Store {
+	return &Store{
+		d,
+		Agents{d},
+		Assignments{d},
+		BMCJobs{d},
+		BMCKeys{d},
+		BMCPasswords{d},
+		BMCRefusals{d},
+		Changes{d},
+		Disks{d},
+		Events{d},
+		Genesis{d},
+		Grants{d},
+		HandOvers{d},
+		Images{d},
+		KeyedRequests{d},
+		Keys{d},
+		Machines{d},
+		Media{d},
+		Notices{d},
+		Operations{d},
+		Overview{d},
+		Plans{d},
+		Relays{d},
+		Restores{d},
+		Seen{d},
+		Sessions{d},
+		Syslog{d},
+		Templates{d},
+		Traces{d},
+		Views{d},
+		Workflows{d},
+	}
 }
 
 // An Option changes how a Store is opened.
-type Option func(*Store)
+type Option func(*db)
 
 // WithClock makes the store use now instead of time.Now.
-func WithClock(now func() time.Time) Option { return func(s *Store) { s.now = now } }
+func WithClock(now func() time.Time) Option { return func(s *db) { s.now = now } }
 
 // WithFull makes the store call f when a write fails because the disk is full, so that f can free
 // some space before the write is repeated.
-func WithFull(f func()) Option { return func(s *Store) { s.full = f } }
+func WithFull(f func()) Option { return func(s *db) { s.full = f } }
 
 // Open opens the database at path, and creates or migrates it if necessary. Before it migrates an
 // existing schema, it makes a verified backup beside the file and keeps the last few of them.
@@ -99,12 +137,12 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		return nil, err
 	}
 
-	s = &Store{
-		path: path, keys: keys, now: time.Now, subs: map[string]map[chan struct{}]bool{},
-		touched: map[*sqlx.Tx]map[string]bool{}, followers: map[*follower]bool{}, driver: sqliteDriver(),
-	}
+	s = newStore(&db{
+		path: path, keys: keys, now: time.Now, subs: map[string]map[chan struct{}]bool{}, followers: map[*follower]bool{},
+		driver: sqliteDriver(),
+	})
 	for _, o := range opts {
-		o(s)
+		o(s.db)
 	}
 	defer func() {
 		if err != nil {
@@ -143,64 +181,6 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	return s, s.checkKeys(ctx)
 }
 
-// Limits of the write-ahead log: the size in bytes to which it is truncated, and the number of
-// pages after which its content is written into the database. The log grows beyond that while a
-// reader uses an older state. Most readers run one statement of milliseconds, but Copy and Check
-// use one state until they have read everything.
-const (
-	maxJournal      = 8 << 20
-	checkpointEvery = 1000
-)
-
-func sqliteDriver() driver.Driver {
-	return &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
-		_, err := c.Exec(fmt.Sprintf("PRAGMA journal_size_limit = %d; PRAGMA wal_autocheckpoint = %d", maxJournal,
-			checkpointEvery), nil)
-		return err
-	}}
-}
-
-// pool returns a pool of connections with these driver parameters. prepare, if not nil, is called
-// with each new connection.
-func (s *Store) pool(params string, prepare func(driver.Conn) error) *sqlx.DB {
-	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params), prepare}), "sqlite3")
-	db.MapperFunc(columnOf)
-	return db
-}
-
-var wordEnd = regexp.MustCompile("([a-z])([A-Z])")
-
-// columnOf returns the column of a field, such as boots_left for BootsLeft.
-func columnOf(field string) string {
-	return strings.ToLower(wordEnd.ReplaceAllString(field, "${1}_${2}"))
-}
-
-// connector opens the connections of a pool.
-type connector struct {
-	driver  driver.Driver
-	dsn     string
-	prepare func(driver.Conn) error
-}
-
-// Driver returns the driver.
-func (c connector) Driver() driver.Driver { return c.driver }
-
-// Connect opens a connection.
-func (c connector) Connect(context.Context) (driver.Conn, error) {
-	conn, err := c.driver.Open(c.dsn)
-	if err != nil || c.prepare == nil {
-		return conn, err
-	}
-	if err := c.prepare(conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
-
-func dsn(path, params string) string {
-	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + params
-}
-
 // Close closes the database.
 func (s *Store) Close() error {
 	var errs []error
@@ -212,47 +192,45 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// isFull reports whether an error of the driver or of the file system means that the disk is full.
-func isFull(err error) bool {
-	var e sqlite3.Error
-	return errors.As(err, &e) && (e.Code == sqlite3.ErrFull || e.SystemErrno == syscall.ENOSPC ||
-		e.SystemErrno == syscall.EDQUOT) ||
-		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+// Backup writes a consistent copy of the database to path, which must not
+// exist, with mode 0600 and synced to the disk.
+func (s *Store) Backup(ctx context.Context, path string) error {
+	return wrap(s.backup(ctx, path), "backing up the inventory to %q", path)
 }
 
-// noRoom turns an error of a full disk into inventory.ErrFull, after calling the function of
-// WithFull.
-func (s *Store) noRoom(err error) error {
-	if !isFull(err) {
+func (s *Store) backup(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
 		return err
 	}
-	if s.full != nil {
-		s.full()
+	_, err = s.rw.ExecContext(ctx, "VACUUM INTO ?", path)
+	if err == nil {
+		err = f.Sync()
 	}
-	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
+	err = s.noRoom(errors.Join(err, f.Close()))
+	if err != nil {
+		err = errors.Join(err, os.Remove(path)) // an incomplete backup is worse than none
+	}
+	return err
 }
 
-// write runs do in one transaction and notifies the subscribers after the commit. Before it returns,
-// the index has dropped what the transaction changed. If the disk is full, the error is
-// inventory.ErrFull and nothing is written.
-func (s *Store) write(ctx context.Context, what string, do func(tx *sqlx.Tx) error) error {
-	tx, err := s.rw.BeginTxx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, s.noRoom(err))
-	}
-	defer s.forgetTouched(tx)
-	defer tx.Rollback()
-	if err := do(tx); err != nil {
-		return fmt.Errorf("%s: %w", what, s.noRoom(err))
-	}
-	release, err := s.holdChanged(ctx, tx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, s.noRoom(err))
-	}
-	defer release()
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("%s: %w", what, s.noRoom(err))
-	}
-	s.fire(tx)
-	return nil
+// TemporalCluster returns the id of the Temporal cluster that has this site's runs. It stores the
+// first id that it is given, and keeps it: another cluster that later answers under the same
+// address does not know the runs, so its answers about them must not be used.
+func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
+	err = s.write(ctx, "remembering the Temporal cluster", func(tx *transaction) error {
+		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)
+		if err != nil {
+			return err
+		}
+		return get(ctx, tx, &kept, "SELECT value FROM meta WHERE name = 'temporal_cluster'")
+	})
+	return kept, err
+}
+
+// NeverRan reports whether the site of the inventory has never had a run: it knows no Temporal
+// cluster.
+func (s *Store) NeverRan(ctx context.Context) (bool, error) {
+	id, err := optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'temporal_cluster'"))
+	return id == "" && err == nil, wrap(err, "reading the id of the Temporal cluster")
 }

@@ -53,7 +53,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, path: filepath.Join(t.TempDir(), "inventory.db"), keys: keyring.New(), clock: newClock()}
 	w.reopen(w.keys)
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{machine("m1", 1)}, false, "test"))
 	w.refreshIndex(t)
 	return w
 }
@@ -77,7 +77,7 @@ func (w *world) in(d time.Duration) time.Time { return w.clock.Now().Add(d) }
 // take makes run the owner of m1.
 func (w *world) take(run string) inventory.Owner {
 	w.t.Helper()
-	g, err := w.TakeGrant(w.t.Context(), "m1", run, "machine/m1", false)
+	g, err := w.Grants.TakeGrant(w.t.Context(), "m1", run, "machine/m1", false)
 	require.NoError(w.t, err)
 	return g.Owner
 }
@@ -86,13 +86,13 @@ func (w *world) take(run string) inventory.Owner {
 func (w *world) armed() inventory.Owner {
 	w.t.Helper()
 	o := w.take("run-1")
-	_, err := w.AllowBoot(w.t.Context(), o, 1, w.in(time.Hour))
+	_, err := w.Grants.AllowBoot(w.t.Context(), o, 1, w.in(time.Hour))
 	require.NoError(w.t, err)
 	return o
 }
 
 func (w *world) redeem(o inventory.Owner, boot int, nonce string) (inventory.Agent, error) {
-	return w.Redeem(
+	return w.Agents.Redeem(
 		w.t.Context(),
 		inventory.Redemption{Owner: o, Boot: boot, Hello: hello(nonce), TokenFor: token, SecretsUntil: w.in(time.Hour)},
 	)
@@ -101,7 +101,7 @@ func (w *world) redeem(o inventory.Owner, boot int, nonce string) (inventory.Age
 // events returns the events of a kind.
 func (w *world) events(kind string) []inventory.Event {
 	w.t.Helper()
-	all, err := w.Events(w.t.Context(), inventory.EventFilter{})
+	all, err := w.Events.Events(w.t.Context(), inventory.EventFilter{})
 	require.NoError(w.t, err)
 	var out []inventory.Event
 	for _, e := range all {
@@ -159,24 +159,24 @@ func TestReadersDoNotWaitForAWriter(t *testing.T) {
 	// would wait forever.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	_, g, err := w.MachineByMAC(ctx, "52:54:00:00:00:01")
+	_, g, err := w.Machines.MachineByMAC(ctx, "52:54:00:00:00:01")
 	require.NoError(t, err)
 	require.Equal(t, o, g.Owner)
 	require.True(t, g.NetbootOpen(w.clock.Now()), "not committed yet")
-	_, _, err = w.MachineByAddress(ctx, netip.MustParseAddr("10.0.0.1"))
+	_, _, err = w.Machines.MachineByAddress(ctx, netip.MustParseAddr("10.0.0.1"))
 	require.NoError(t, err)
-	_, err = w.NextAssignment(ctx, o)
+	_, err = w.Assignments.NextAssignment(ctx, o)
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.AgentByToken(ctx, []byte("no token"))
+	_, err = w.Agents.AgentByToken(ctx, []byte("no token"))
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.Unsignalled(ctx, 0, 10)
+	_, err = w.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 
 	_, err = w.ro.ExecContext(ctx, "DELETE FROM machine")
 	require.ErrorContains(t, err, "readonly")
 
 	require.NoError(t, tx.Commit())
-	_, g, err = w.MachineByMAC(ctx, "52:54:00:00:00:01")
+	_, g, err = w.Machines.MachineByMAC(ctx, "52:54:00:00:00:01")
 	require.NoError(t, err)
 	require.False(t, g.NetbootOpen(w.clock.Now()), "a committed disarm holds at once")
 }
@@ -198,35 +198,35 @@ func TestBackup(t *testing.T) {
 	require.ErrorIs(t, w.Backup(t.Context(), to), fs.ErrExist)
 	s, err := Open(t.Context(), to, w.keys)
 	require.NoError(t, err)
-	require.NoError(t, s.KeyCheck(t.Context()))
-	_, err = s.Machine(t.Context(), "m1")
+	require.NoError(t, s.Keys.KeyCheck(t.Context()))
+	_, err = s.Machines.Machine(t.Context(), "m1")
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 }
 
 func TestSubscribe(t *testing.T) {
 	w := newWorld(t)
-	ch, cancel := w.Subscribe()
+	ch, cancel := w.Changes.Subscribe()
 	require.Empty(t, ch)
 	o := w.take("run-1")
-	require.NoError(t, w.OpenSecrets(t.Context(), o, w.in(time.Hour)))
+	require.NoError(t, w.Grants.OpenSecrets(t.Context(), o, w.in(time.Hour)))
 	require.Len(t, ch, 1, "merged into one value, without blocking")
 	<-ch
-	require.ErrorIs(t, w.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)),
+	require.ErrorIs(t, w.Grants.OpenSecrets(t.Context(), inventory.Owner{Machine: "m1", Run: "other", Epoch: 1}, w.in(time.Hour)),
 		inventory.ErrFenced)
 	require.Empty(t, ch, "nothing was written")
 	cancel()
-	require.NoError(t, w.CloseSecrets(t.Context(), o))
+	require.NoError(t, w.Grants.CloseSecrets(t.Context(), o))
 	require.Empty(t, ch)
 }
 
 // TestWatch: a commit wakes only the polls for the machine that it concerns.
 func TestWatch(t *testing.T) {
 	w := newWorld(t)
-	require.NoError(t, w.PutMachines(t.Context(), []inventory.Machine{{Name: "m2"}}, false, "test"))
-	mine, cancel := w.Watch("m1")
+	require.NoError(t, w.Machines.PutMachines(t.Context(), []inventory.Machine{{Name: "m2"}}, false, "test"))
+	mine, cancel := w.Changes.Watch("m1")
 	defer cancel()
-	other, cancelOther := w.Watch("m2")
+	other, cancelOther := w.Changes.Watch("m2")
 	defer cancelOther()
 	told := func(what string) {
 		t.Helper()
@@ -236,39 +236,39 @@ func TestWatch(t *testing.T) {
 	}
 	o := w.take("run-1")
 	told("a grant was taken")
-	g, err := w.AllowBoot(t.Context(), o, 1, w.in(time.Hour))
+	g, err := w.Grants.AllowBoot(t.Context(), o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	told("a boot was allowed")
 	_, err = w.redeem(o, g.Boot, "n1")
 	require.NoError(t, err)
 	told("its claim was redeemed")
 	key := action.Key{Epoch: o.Epoch, Attempt: 1}
-	require.NoError(t, w.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: g.Boot, Key: key}))
+	require.NoError(t, w.Assignments.Assign(t.Context(), inventory.Assignment{Owner: o, Boot: g.Boot, Key: key}))
 	told("there is work")
-	require.NoError(t, w.StopAssignment(t.Context(), o, key, w.in(0)))
+	require.NoError(t, w.Assignments.StopAssignment(t.Context(), o, key, w.in(0)))
 	told("there is an order to stop")
-	require.NoError(t, w.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
+	require.NoError(t, w.Workflows.PutWorkflow(t.Context(), inventory.Workflow{Run: "run-1", Machine: "m1", State: inventory.StateRunning}))
 	require.Empty(t, mine, "agents do not wait for records")
-	require.NoError(t, w.CloseNetboot(t.Context(), o))
+	require.NoError(t, w.Grants.CloseNetboot(t.Context(), o))
 	told("the window was closed")
-	require.NoError(t, w.EndGrant(t.Context(), o))
+	require.NoError(t, w.Grants.EndGrant(t.Context(), o))
 	told("the run is over, although no window was open")
 	w.take("run-2")
 	told("another run has the machine")
-	require.NoError(t, w.DisarmByHand(t.Context(), "m1", "ann", true))
+	require.NoError(t, w.Grants.DisarmByHand(t.Context(), "m1", "ann", true))
 	told("an operator took it away")
 }
 
 func TestSiteEpoch(t *testing.T) {
 	w := newWorld(t)
-	n, err := w.SiteEpoch(t.Context())
+	n, err := w.HandOvers.SiteEpoch(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n)
-	g, err := w.Grant(t.Context(), "m1")
+	g, err := w.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Zero(t, g)
 	w.take("run-1")
-	g, err = w.Grant(t.Context(), "m1")
+	g, err = w.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Equal(t, int64(1), g.SiteEpoch)
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -17,7 +15,7 @@ import (
 // which run wrote which disks. It releases the reserved addresses unless keepAddress is set. The
 // BMC's password stays, because it belongs to the hardware. Calling Retire again changes only the
 // standing.
-func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
+func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
 	what := fmt.Sprintf("retiring machine %q", o.Machine)
 	if st.State != inventory.StandingAvailable && st.State != inventory.StandingQuarantined {
 		return fmt.Errorf("%s: standing %q: %w", what, st.State, inventory.ErrInvalid)
@@ -28,7 +26,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return s.write(ctx, what, func(tx *sqlx.Tx) error {
+	return s.write(ctx, what, func(tx *transaction) error {
 		doc, err := scalar[string](ctx, tx, "SELECT doc FROM machine WHERE name = ?1 AND "+held, o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, o, err)
@@ -68,7 +66,7 @@ func (s *Store) Retire(ctx context.Context, o inventory.Owner, st inventory.Stan
 		if st.Reason != "" {
 			message += ": " + st.Reason
 		}
-		return s.event(ctx, tx, o.Event(0, inventory.EventRetired, "", message))
+		return addEvent(ctx, tx, o.Event(0, inventory.EventRetired, "", message))
 	})
 }
 
@@ -88,8 +86,8 @@ func withoutAddresses(doc string) (string, error) {
 
 // Release returns a machine to service when an operator says that it is in order. A machine that is
 // in service is not changed.
-func (s *Store) Release(ctx context.Context, machine, by string) error {
-	return s.writeOnce(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *sqlx.Tx) error {
+func (s Machines) Release(ctx context.Context, machine, by string) error {
+	return s.writeOnce(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *transaction) error {
 		n, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ?", machine)
 		if err != nil {
 			return err
@@ -97,6 +95,6 @@ func (s *Store) Release(ctx context.Context, machine, by string) error {
 		if n == 0 {
 			return get(ctx, tx, &n, "SELECT 1 FROM machine WHERE name = ?", machine)
 		}
-		return s.operator(ctx, tx, machine, by, "machine released")
+		return addOperatorEvent(ctx, tx, machine, by, "machine released")
 	})
 }

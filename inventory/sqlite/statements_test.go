@@ -91,7 +91,7 @@ func (s *statements) add(query string) {
 }
 
 // recorded is an Option that records the statements of the store.
-func recorded(s *Store) { s.driver = recorder{s.driver} }
+func recorded(s *db) { s.driver = recorder{s.driver} }
 
 type recorder struct{ driver.Driver }
 

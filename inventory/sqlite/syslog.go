@@ -8,10 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Syslog has the lines that machines sent by syslog.
+type Syslog struct{ *db }
 
 // Limits of what machines, and hosts that forge their addresses, can store by syslog (security S48).
 const (
@@ -21,11 +22,11 @@ const (
 
 // PutSyslog appends lines of machines and keeps the newest 500 of each machine. It ignores lines of
 // machines that are not in the inventory.
-func (s *Store) PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error {
+func (s Syslog) PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	return s.write(ctx, "recording what machines sent by syslog", func(tx *sqlx.Tx) error {
+	return s.write(ctx, "recording what machines sent by syslog", func(tx *transaction) error {
 		machines := map[string]bool{}
 		for _, l := range lines {
 			machines[l.Machine] = true
@@ -59,7 +60,7 @@ func (r syslogRow) value() (inventory.SyslogLine, error) {
 }
 
 // Syslog returns lines of a machine.
-func (s *Store) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error) {
+func (s Syslog) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error) {
 	q := selection{query: "SELECT seq, machine, at, severity, program, text FROM syslog WHERE true"}
 	order, beyond, after := "seq", "seq > ?", f.After
 	if f.Descending {
@@ -73,7 +74,7 @@ func (s *Store) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]invento
 }
 
 // PruneSyslog deletes up to limit lines from before a time.
-func (s *Store) PruneSyslog(ctx context.Context, before time.Time, limit int) (int, error) {
+func (s Syslog) PruneSyslog(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "lines of syslog", find: "SELECT seq FROM syslog WHERE at < ?1 ORDER BY at LIMIT ?2",
 		remove: "DELETE FROM syslog WHERE seq = ?1 AND at < ?2",

@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Templates are the templates of installations.
+type Templates struct{ *db }
 
 type templateRow struct {
 	inventory.Template
@@ -22,20 +23,20 @@ func (r templateRow) value() (inventory.Template, error) {
 const templateColumns = "name, source, builtin, created, updated"
 
 // Template returns the template called name.
-func (s *Store) Template(ctx context.Context, name string) (inventory.Template, error) {
+func (s Templates) Template(ctx context.Context, name string) (inventory.Template, error) {
 	t, err := read[templateRow](ctx, s.ro, "SELECT "+templateColumns+" FROM template WHERE name = ?", name)
 	return t, wrap(err, "reading template %q", name)
 }
 
 // Templates returns all templates by name.
-func (s *Store) Templates(ctx context.Context) ([]inventory.Template, error) {
+func (s Templates) Templates(ctx context.Context) ([]inventory.Template, error) {
 	out, err := list[templateRow](ctx, s.ro, "SELECT "+templateColumns+" FROM template ORDER BY name")
 	return out, wrap(err, "listing templates")
 }
 
 // PutTemplate stores a template, replacing one of the same name.
-func (s *Store) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
-	return s.writeOnce(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *sqlx.Tx) error {
+func (s Templates) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
+	return s.writeOnce(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *transaction) error {
 		now := nanos(s.now())
 		err := do(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
 			ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,
@@ -43,19 +44,19 @@ func (s *Store) PutTemplate(ctx context.Context, t inventory.Template, by string
 		if err != nil {
 			return err
 		}
-		return s.operator(ctx, tx, "", by, "template "+t.Name+" stored")
+		return addOperatorEvent(ctx, tx, "", by, "template "+t.Name+" stored")
 	})
 }
 
 // DeleteTemplate removes the template called name.
-func (s *Store) DeleteTemplate(ctx context.Context, name, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting template %q", name), func(tx *sqlx.Tx) error {
-		return s.deleteNamed(ctx, tx, "template", name, by)
+func (s Templates) DeleteTemplate(ctx context.Context, name, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting template %q", name), func(tx *transaction) error {
+		return deleteNamed(ctx, tx, "template", name, by)
 	})
 }
 
 // deleteNamed removes the row of table called name.
-func (s *Store) deleteNamed(ctx context.Context, tx *sqlx.Tx, table, name, by string) error {
+func deleteNamed(ctx context.Context, tx *transaction, table, name, by string) error {
 	n, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE name = ?", name)
 	if err != nil {
 		return err
@@ -63,5 +64,5 @@ func (s *Store) deleteNamed(ctx context.Context, tx *sqlx.Tx, table, name, by st
 	if n == 0 {
 		return inventory.ErrNotFound
 	}
-	return s.operator(ctx, tx, "", by, table+" "+name+" deleted")
+	return addOperatorEvent(ctx, tx, "", by, table+" "+name+" deleted")
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Traces are the events of runs that have a trace, and which of them were sent.
+type Traces struct{ *db }
+
 // maxTracedAtOnce is how many events TracedEvents looks at.
 const maxTracedAtOnce = 1000
 
@@ -35,8 +38,8 @@ func (r tracedRow) value() (inventory.TracedEvent, error) {
 
 // TracedEvents returns the events of runs of inventory.TracedKinds after that number, and the number up to which
 // it has looked: at most 1,000 events at a time.
-func (s *Store) TracedEvents(ctx context.Context, after int64) ([]inventory.TracedEvent, int64, error) {
-	last, err := s.LastEvent(ctx)
+func (s Traces) TracedEvents(ctx context.Context, after int64) ([]inventory.TracedEvent, int64, error) {
+	last, err := lastSeq(ctx, s.ro)
 	if err != nil {
 		return nil, after, err
 	}
@@ -72,20 +75,20 @@ func (s *Store) TracedEvents(ctx context.Context, after int64) ([]inventory.Trac
 
 // TracesSent returns the event up to which spans were sent to the collector. The first call remembers the newest
 // event: earlier runs have no traces.
-func (s *Store) TracesSent(ctx context.Context) (int64, error) {
+func (s Traces) TracesSent(ctx context.Context) (int64, error) {
 	const what = "reading which traces were sent"
 	seq, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'traces_sent'")
 	if !errors.Is(err, inventory.ErrNotFound) {
 		return seq, wrap(err, what)
 	}
-	if seq, err = s.LastEvent(ctx); err == nil {
+	if seq, err = lastSeq(ctx, s.ro); err == nil {
 		err = s.SetTracesSent(ctx, seq)
 	}
 	return seq, wrap(err, what)
 }
 
 // SetTracesSent remembers the event up to which spans were sent.
-func (s *Store) SetTracesSent(ctx context.Context, seq int64) error {
+func (s Traces) SetTracesSent(ctx context.Context, seq int64) error {
 	return s.writeOne(ctx, "remembering which traces were sent",
 		"INSERT INTO meta (name, value) VALUES ('traces_sent', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", seq)
 }

@@ -15,18 +15,18 @@ func TestTracedEvents(t *testing.T) {
 	t.Parallel()
 	w, ctx := newWorld(t), t.Context()
 	o := w.take("run-1")
-	after, err := w.LastEvent(ctx)
+	after, err := w.Events.LastSeq(ctx)
 	require.NoError(t, err)
 	phase := func(seq int64, name string) {
 		w.clock.Add(time.Second)
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 			Run: o.Run, Machine: o.Machine, Epoch: o.Epoch, State: inventory.StateRunning, Phase: name, Seq: seq, Updated: w.clock.Now(),
 			Trace: &inventory.Trace{ID: "0af7651916cd43dd8448eb211c80319c"},
 		}))
 	}
 	event := func(kind, key string) time.Time {
 		w.clock.Add(time.Second)
-		require.NoError(t, w.AppendEvents(ctx, []inventory.Event{o.Event(1, kind, key, "")}))
+		require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{o.Event(1, kind, key, "")}))
 		return w.clock.Now().UTC()
 	}
 	key := action.Key{Epoch: o.Epoch, Action: 2, Attempt: 1}.String()
@@ -37,9 +37,9 @@ func TestTracedEvents(t *testing.T) {
 	event(inventory.EventActionStarted, "another")
 	event(inventory.EventActionDone, key+" report-1")
 	event(inventory.EventDecision, "is not traced")
-	require.NoError(t, w.AppendEvents(ctx, []inventory.Event{{Machine: "m1", Kind: inventory.EventDHCP}}), "of no run")
+	require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{{Machine: "m1", Kind: inventory.EventDHCP}}), "of no run")
 
-	got, last, err := w.TracedEvents(ctx, after)
+	got, last, err := w.Traces.TracedEvents(ctx, after)
 	require.NoError(t, err)
 	require.Len(t, got, 4)
 	require.Equal(t, inventory.EventDHCP, got[0].Kind)
@@ -52,12 +52,12 @@ func TestTracedEvents(t *testing.T) {
 	require.Equal(t, got[2].Key, got[3].Phase.Key)
 	require.JSONEq(t, string(got[2].Detail), string(got[3].Phase.Detail))
 
-	got, again, err := w.TracedEvents(ctx, last)
+	got, again, err := w.Traces.TracedEvents(ctx, last)
 	require.NoError(t, err)
 	require.Empty(t, got)
 	require.Equal(t, last, again)
 
-	r, err := w.Workflow(ctx, o.Run)
+	r, err := w.Workflows.Workflow(ctx, o.Run)
 	require.NoError(t, err)
 	require.Equal(t, "0af7651916cd43dd8448eb211c80319c", r.Trace.ID)
 }
@@ -66,16 +66,16 @@ func TestTracedEvents(t *testing.T) {
 func TestTracesSent(t *testing.T) {
 	t.Parallel()
 	w, ctx := newWorld(t), t.Context()
-	last, err := w.LastEvent(ctx)
+	last, err := w.Events.LastSeq(ctx)
 	require.NoError(t, err)
 	require.Positive(t, last)
-	sent, err := w.TracesSent(ctx)
+	sent, err := w.Traces.TracesSent(ctx)
 	require.NoError(t, err)
 	require.Equal(t, last, sent)
 
-	require.NoError(t, w.SetTracesSent(ctx, last+5))
+	require.NoError(t, w.Traces.SetTracesSent(ctx, last+5))
 	w.reopen(w.keys)
-	sent, err = w.TracesSent(ctx)
+	sent, err = w.Traces.TracesSent(ctx)
 	require.NoError(t, err)
 	require.Equal(t, last+5, sent)
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -20,13 +18,13 @@ import (
 // inventory.ErrConflict. Repeating the current boot renews its window and changes nothing else: a
 // spent boot stays spent. Any other boot is inventory.ErrConflict. Agents of earlier boots stay
 // valid until the claim of the new boot is redeemed.
-func (s *Store) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
+func (s Grants) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, until: until})
 }
 
 // AllowInstaller is AllowBoot for a boot of the plan's installer. It also opens the secrets window,
 // for the documents that the installer reads.
-func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
+func (s Grants) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
 	error,
 ) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: true, until: until})
@@ -35,7 +33,7 @@ func (s *Store) AllowInstaller(ctx context.Context, o inventory.Owner, boot int,
 // AllowBootAfterReset is AllowBoot, or AllowInstaller, for a machine that was reset because the boot
 // before did not report. If that boot is spent by now, the error is inventory.ErrClaimed and nothing
 // changes: a machine that restarts fast has used the window of that boot again, and its agent works.
-func (s *Store) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
+func (s Grants) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
 	_, err := s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: installer, until: until, unclaimed: true})
 	return err
 }
@@ -49,16 +47,16 @@ type bootWindow struct {
 	unclaimed bool // only if the boot before is not spent
 }
 
-func (s *Store) allow(ctx context.Context, w bootWindow) (g inventory.Grant, err error) {
+func (s Grants) allow(ctx context.Context, w bootWindow) (g inventory.Grant, err error) {
 	what := fmt.Sprintf("allowing boot %d of machine %q", w.boot, w.Machine)
-	err = s.write(ctx, what, func(tx *sqlx.Tx) error {
-		g, err = s.allowIn(ctx, tx, w)
+	err = s.write(ctx, what, func(tx *transaction) error {
+		g, err = allowIn(ctx, tx, w)
 		return err
 	})
 	return g, err
 }
 
-func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (inventory.Grant, error) {
+func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Grant, error) {
 	if w.boot < 1 {
 		return inventory.Grant{}, inventory.ErrInvalid
 	}
@@ -86,11 +84,11 @@ func (s *Store) allowIn(ctx context.Context, tx *sqlx.Tx, w bootWindow) (invento
 			return inventory.Grant{}, err
 		}
 	}
-	return g, s.event(ctx, tx, e)
+	return g, addEvent(ctx, tx, e)
 }
 
 // bootNotAllowed returns the reason why allowIn changed nothing.
-func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, w bootWindow) error {
+func bootNotAllowed(ctx context.Context, tx *transaction, w bootWindow) error {
 	g, err := grantOf(ctx, tx, w.Machine)
 	switch {
 	case err != nil:
@@ -104,13 +102,13 @@ func bootNotAllowed(ctx context.Context, tx *sqlx.Tx, w bootWindow) error {
 }
 
 // MoreBoots gives o's run at least n remaining boots, after an operator has decided so.
-func (s *Store) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
+func (s Grants) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
 	return s.own(ctx, grantChange{what: "allowing more boots", set: "boots_left = max(boots_left, ?4)", value: n}, o)
 }
 
 // RenewNetboot changes the end of o's netboot window, and opens a closed one again. Before the
 // first AllowBoot, the error is inventory.ErrConflict.
-func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
+func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.own(ctx, grantChange{
 		what: "renewing the netboot window", set: "netboot_until = ?4", value: nanos(until),
 		condition: " AND boot > 0", otherwise: fmt.Errorf("no boot was allowed yet: %w", inventory.ErrConflict),
@@ -118,8 +116,8 @@ func (s *Store) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 }
 
 // CloseNetboot closes o's netboot window; a closed one stays closed.
-func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
-	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *sqlx.Tx) error {
+func (s Grants) CloseNetboot(ctx context.Context, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *transaction) error {
 		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+
 			" AND netboot_until <> 0 RETURNING boot", o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
@@ -128,17 +126,17 @@ func (s *Store) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 		if err != nil {
 			return err
 		}
-		return s.event(ctx, tx, o.Event(boot, inventory.EventDisarmed, rand.Text(), ""))
+		return addEvent(ctx, tx, o.Event(boot, inventory.EventDisarmed, rand.Text(), ""))
 	})
 }
 
 // OpenSecrets opens o's secrets window until the given time.
-func (s *Store) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
+func (s Grants) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.own(ctx, grantChange{what: "opening the secrets window", set: "secrets_until = ?4", value: nanos(until)}, o)
 }
 
 // CloseSecrets closes o's secrets window; a closed one stays closed.
-func (s *Store) CloseSecrets(ctx context.Context, o inventory.Owner) error {
+func (s Grants) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return s.own(ctx, grantChange{what: "closing the secrets window", set: "secrets_until = ?4", value: 0}, o)
 }
 
@@ -151,9 +149,9 @@ type grantChange struct {
 }
 
 // own changes o's grant.
-func (s *Store) own(ctx context.Context, c grantChange, o inventory.Owner) error {
-	return s.write(ctx, fmt.Sprintf("%s of machine %q", c.what, o.Machine), func(tx *sqlx.Tx) error {
-		s.show(tx, o.Machine)
+func (s Grants) own(ctx context.Context, c grantChange, o inventory.Owner) error {
+	return s.write(ctx, fmt.Sprintf("%s of machine %q", c.what, o.Machine), func(tx *transaction) error {
+		tx.show(o.Machine)
 		n, err := exec(ctx, tx, "UPDATE grant_ SET "+c.set+" WHERE "+owns+c.condition, o.Machine, o.Run, o.Epoch, c.value)
 		if err == nil && n == 0 {
 			err = fencedOr(ctx, tx, o, cmp.Or(c.otherwise, errors.New("nothing was changed")))
@@ -168,9 +166,9 @@ func (s *Store) own(ctx context.Context, c grantChange, o inventory.Owner) error
 // After a step forward, it moves the windows that the step closed; windows that are still open were
 // opened or renewed at the new time, or soon will be. After a step backward, it moves all windows
 // that were open, and closes expired ones that would open again.
-func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
+func (s Grants) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var machines []string
-	err := s.write(ctx, "moving windows with the clock", func(tx *sqlx.Tx) error {
+	err := s.write(ctx, "moving windows with the clock", func(tx *transaction) error {
 		set := func(column string) string {
 			return fmt.Sprintf(`%[1]s = CASE WHEN %[1]s > ?1 AND (%[1]s <= ?2 OR ?2 < ?1) THEN %[1]s + ?2 - ?1
 				WHEN %[1]s > ?2 AND ?2 < ?1 THEN ?2 ELSE %[1]s END`, column)
@@ -179,7 +177,7 @@ func (s *Store) ShiftWindows(ctx context.Context, from, to time.Time) (int, erro
 			"UPDATE grant_ SET "+set("netboot_until")+", "+set("secrets_until")+` WHERE run <> '' AND max(netboot_until, secrets_until) > min(?1, ?2)
 			RETURNING machine`, nanos(from), nanos(to))
 		for _, m := range machines {
-			s.show(tx, m)
+			tx.show(m)
 		}
 		return err
 	})

@@ -22,14 +22,14 @@ func TestWindowsMoveWithTheClock(t *testing.T) {
 			o := s.take("run-1")
 			ctx := t.Context()
 			from := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-			_, err := s.AllowBoot(ctx, o, 1, from.Add(left))
+			_, err := s.Grants.AllowBoot(ctx, o, 1, from.Add(left))
 			require.NoError(t, err)
-			require.NoError(t, s.OpenSecrets(ctx, o, from.Add(left)))
+			require.NoError(t, s.Grants.OpenSecrets(ctx, o, from.Add(left)))
 			to := from.Add(step)
-			n, err := s.ShiftWindows(ctx, from, to)
+			n, err := s.Grants.ShiftWindows(ctx, from, to)
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
-			g, err := s.Grant(ctx, o.Machine)
+			g, err := s.Grants.Grant(ctx, o.Machine)
 			require.NoError(t, err)
 			require.Equal(t, left, g.NetbootUntil.Sub(to), "the window neither closes early nor stays open longer")
 			require.Equal(t, left, g.SecretsUntil.Sub(to))
@@ -40,12 +40,12 @@ func TestWindowsMoveWithTheClock(t *testing.T) {
 			s := newWorld(t)
 			o := s.take("run-1")
 			from := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-			_, err := s.AllowBoot(t.Context(), o, 1, from.Add(-time.Minute))
+			_, err := s.Grants.AllowBoot(t.Context(), o, 1, from.Add(-time.Minute))
 			require.NoError(t, err)
 			to := from.Add(step)
-			_, err = s.ShiftWindows(t.Context(), from, to)
+			_, err = s.Grants.ShiftWindows(t.Context(), from, to)
 			require.NoError(t, err)
-			g, err := s.Grant(t.Context(), o.Machine)
+			g, err := s.Grants.Grant(t.Context(), o.Machine)
 			require.NoError(t, err)
 			require.False(t, g.NetbootOpen(to))
 			require.Zero(t, g.SecretsUntil)
@@ -56,11 +56,11 @@ func TestWindowsMoveWithTheClock(t *testing.T) {
 		o := s.take("run-1")
 		from := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		to := from.Add(24 * time.Hour)
-		_, err := s.AllowBoot(t.Context(), o, 1, to.Add(left))
+		_, err := s.Grants.AllowBoot(t.Context(), o, 1, to.Add(left))
 		require.NoError(t, err)
-		_, err = s.ShiftWindows(t.Context(), from, to)
+		_, err = s.Grants.ShiftWindows(t.Context(), from, to)
 		require.NoError(t, err)
-		g, err := s.Grant(t.Context(), o.Machine)
+		g, err := s.Grants.Grant(t.Context(), o.Machine)
 		require.NoError(t, err)
 		require.Equal(t, left, g.NetbootUntil.Sub(to))
 	})
@@ -86,13 +86,13 @@ func TestEachPhaseAppendsAnEvent(t *testing.T) {
 	} {
 		w.Phase, w.Seq, w.Updated, w.Message = p.phase, int64(i+1), begun.Add(p.after), "waiting"
 		for range 2 { // the activity ran twice
-			require.NoError(t, s.PutWorkflow(ctx, w))
+			require.NoError(t, s.Workflows.PutWorkflow(ctx, w))
 		}
 	}
 	late := w
 	late.Phase, late.Seq = inventory.PhasePower, 2
-	require.NoError(t, s.PutWorkflow(ctx, late), "a late record is not an event")
-	es, err := s.Events(ctx, inventory.EventFilter{Run: o.Run})
+	require.NoError(t, s.Workflows.PutWorkflow(ctx, late), "a late record is not an event")
+	es, err := s.Events.Events(ctx, inventory.EventFilter{Run: o.Run})
 	require.NoError(t, err)
 	var got []inventory.PhaseChange
 	for _, e := range es {
@@ -110,7 +110,7 @@ func TestEachPhaseAppendsAnEvent(t *testing.T) {
 		{Phase: "agent", Began: begun.Add(2 * time.Minute), Before: "loader", Seconds: 30},
 		{Phase: "dhcp", Began: begun.Add(3 * time.Minute), Before: "agent", Seconds: 60},
 	}, got)
-	left, err := s.Unsignalled(ctx, 0, 10)
+	left, err := s.Events.Unsignalled(ctx, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, left, "a run gets no signal about its own phases")
 }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/jmoiron/sqlx"
+	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Workflows are the records of runs, with their logs.
+type Workflows struct{ *db }
 
 type workflowRow struct {
 	docRow[inventory.Workflow]
@@ -27,7 +29,7 @@ func (r workflowRow) value() (inventory.Workflow, error) {
 // another state are ignored. An open record with a lower Seq than the stored one is ignored, too.
 // The first start time is kept. A change of phase appends an event, and some changes write a
 // notice.
-func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
+func (s Workflows) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
 		return fmt.Errorf("%s: %w", what, inventory.ErrInvalid)
@@ -35,7 +37,7 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	if w.Updated.IsZero() {
 		w.Updated = s.now()
 	}
-	return s.writeDoc(ctx, what, w, func(tx *sqlx.Tx, doc string) error {
+	return s.writeDoc(ctx, what, w, func(tx *transaction, doc string) error {
 		before, err := optional(readDoc[inventory.Workflow](ctx, tx, "SELECT doc FROM workflow WHERE run = ?", w.Run))
 		if err != nil {
 			return err
@@ -51,8 +53,8 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 		if err != nil || n == 0 {
 			return err
 		}
-		s.show(tx, w.Machine)
-		if err := s.addNotice(ctx, tx, w.NoticesOf(before)); err != nil || w.Phase == before.Phase || w.Phase == "" {
+		tx.show(w.Machine)
+		if err := addNotice(ctx, tx, w.NoticesOf(before)); err != nil || w.Phase == before.Phase || w.Phase == "" {
 			return err
 		}
 		return s.phaseEvent(ctx, tx, w, before.Phase)
@@ -60,7 +62,7 @@ func (s *Store) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 }
 
 // phaseEvent appends the event of a new phase.
-func (s *Store) phaseEvent(ctx context.Context, tx *sqlx.Tx, w inventory.Workflow, before string) error {
+func (s Workflows) phaseEvent(ctx context.Context, tx *transaction, w inventory.Workflow, before string) error {
 	change := inventory.PhaseChange{Phase: w.Phase, Began: w.Updated, Before: before}
 	last, err := optional(readDoc[inventory.PhaseChange](ctx, tx,
 		"SELECT detail AS doc FROM event WHERE run = ? AND kind = ? ORDER BY seq DESC LIMIT 1", w.Run, inventory.EventPhase))
@@ -79,27 +81,27 @@ func (s *Store) phaseEvent(ctx context.Context, tx *sqlx.Tx, w inventory.Workflo
 	message := strings.TrimSuffix(w.Phase+": "+w.Message, ": ")
 	e := o.Event(0, inventory.EventPhase, fmt.Sprintf("%d.%s", w.Seq, w.Phase), message)
 	e.Detail = json.RawMessage(detail)
-	return s.event(ctx, tx, e)
+	return addEvent(ctx, tx, e)
 }
 
 // Workflow returns the record of a run.
-func (s *Store) Workflow(ctx context.Context, run string) (inventory.Workflow, error) {
+func (s Workflows) Workflow(ctx context.Context, run string) (inventory.Workflow, error) {
 	return s.workflowBy(ctx, fmt.Sprintf("reading the record of run %q", run), "run = ?", run)
 }
 
 // LatestWorkflow returns the record of the run that makes the machine's state, as in MachineStates: an open run, or the
 // latest that installed or wiped it.
-func (s *Store) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
+func (s Workflows) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
 	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine), "rowid = "+shownRun("?1"), machine)
 }
 
-func (s *Store) workflowBy(ctx context.Context, what, where string, args ...any) (inventory.Workflow, error) {
+func (s Workflows) workflowBy(ctx context.Context, what, where string, args ...any) (inventory.Workflow, error) {
 	w, err := read[workflowRow](ctx, s.ro, "SELECT doc, started FROM workflow WHERE "+where, args...)
 	return w, wrap(err, "%s", what)
 }
 
 // Workflows returns records, by default the newest first.
-func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
+func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
 	q := selection{query: "SELECT doc, started FROM workflow WHERE true"}
 	q.where(f.Machine != "", "machine = ?", f.Machine)
 	q.whereState("workflow", f.State)
@@ -114,8 +116,8 @@ func (s *Store) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]in
 
 // DeleteWorkflow removes the record of a run that is over, with its plan, assignments, logs and
 // events. A run that is not over, or that still holds a grant, is inventory.ErrConflict.
-func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *sqlx.Tx) error {
+func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
+	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *transaction) error {
 		machine, err := deleteRecord(ctx, tx, run)
 		if errors.Is(err, inventory.ErrNotFound) {
 			state, err := scalar[string](ctx, tx, "SELECT state FROM workflow WHERE run = ?", run)
@@ -127,13 +129,13 @@ func (s *Store) DeleteWorkflow(ctx context.Context, run, by string) error {
 		if err != nil {
 			return err
 		}
-		return s.operator(ctx, tx, machine, by, "record of run "+run+" deleted")
+		return addOperatorEvent(ctx, tx, machine, by, "record of run "+run+" deleted")
 	})
 }
 
 // deleteRecord deletes the record of a run that is over and holds no grant, with everything of it, and returns its
 // machine; otherwise the error is inventory.ErrNotFound. The records of earlier runs keep that it came after them.
-func deleteRecord(ctx context.Context, tx *sqlx.Tx, run string) (machine string, err error) {
+func deleteRecord(ctx context.Context, tx *transaction, run string) (machine string, err error) {
 	var gone struct {
 		Machine, Type string
 		At, Epoch     int64
@@ -157,7 +159,7 @@ func deleteRecord(ctx context.Context, tx *sqlx.Tx, run string) (machine string,
 
 // forgetRun deletes everything of a run except its record. It keeps the machine's newest agent: it
 // may still be running and must learn that its run is over, and it has the newest facts.
-func forgetRun(ctx context.Context, tx *sqlx.Tx, run string) error {
+func forgetRun(ctx context.Context, tx *transaction, run string) error {
 	return doAll(ctx, tx,
 		stmt("DELETE FROM plan WHERE run = ?", run),
 		stmt("DELETE FROM assignment WHERE run = ?", run),
@@ -166,4 +168,85 @@ func forgetRun(ctx context.Context, tx *sqlx.Tx, run string) error {
 		stmt(`DELETE FROM agent WHERE run = ? AND EXISTS (SELECT 1 FROM agent b
 			WHERE b.machine = agent.machine AND (b.epoch > agent.epoch OR b.epoch = agent.epoch AND b.boot > agent.boot))`, run),
 	)
+}
+
+// PruneRuns deletes up to limit runs that ended before a time, with their plans, assignments, logs
+// and events, except the newest keep of each machine and the one that makes its state. It keeps the facts of each machine's newest
+// agent, and runs that still hold a grant. It returns the number of deleted runs.
+func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit int) (int, error) {
+	var runs []string
+	err := s.ro.SelectContext(ctx, &runs, `SELECT w.run FROM (
+			SELECT rowid AS id, run, machine, final, max(ended, updated) AS over,
+			row_number() OVER (PARTITION BY machine ORDER BY started DESC, rowid DESC) AS nth FROM workflow) AS w
+		WHERE w.final = 1 AND w.over < ?1 AND w.nth > ?2
+		AND NOT EXISTS (SELECT 1 FROM grant_ g WHERE g.run = w.run) AND w.id IS NOT `+shownRun("w.machine")+` LIMIT ?3`,
+		nanos(before), keep, limit)
+	if err != nil {
+		return 0, fmt.Errorf("finding old runs: %w", err)
+	}
+	if len(runs) == 0 {
+		return 0, nil
+	}
+
+	gone := 0
+	err = s.write(ctx, "forgetting old runs", func(tx *transaction) error {
+		gone = 0
+		for _, run := range runs {
+			// A finished run cannot become open again, but its grant may have been given again by
+			// hand.
+			_, err := deleteRecord(ctx, tx, run)
+			if errors.Is(err, inventory.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			gone++
+		}
+		return nil
+	})
+
+	return gone, err
+}
+
+// Resumable returns nil if another run may continue the plan of a run ("retry --from failed-step").
+// It returns inventory.ErrConflict if the plan is not stored or another run has written to the
+// machine since.
+func (s Workflows) Resumable(ctx context.Context, run string) error {
+	const again = "it can only be retried from the start"
+	what := fmt.Sprintf("resuming run %q", run)
+	var found struct {
+		Machine, Writer string
+		Planned         bool
+	}
+
+	// A later run records its disk before its first write is assigned; that assignment deletes this
+	// run's plan.
+	err := get(ctx, s.ro, &found, `SELECT machine, EXISTS (SELECT 1 FROM plan WHERE plan.run = w.run) AS planned,
+		coalesce((SELECT d.run FROM disk_written d JOIN workflow later ON later.run = d.run
+			WHERE d.machine = w.machine AND later.rowid > w.rowid ORDER BY later.rowid DESC LIMIT 1), '') AS writer
+		FROM workflow w WHERE w.run = ?`, run)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	case found.Writer != "":
+		return fmt.Errorf("%s: run %q has written to machine %q since, so %s: %w", what, found.Writer, found.Machine, again,
+			inventory.ErrConflict)
+	case !found.Planned:
+		return fmt.Errorf("%s: its plan is not stored (it ended before it had one or was reset from outside, "+
+			"a later run has written to machine %q, or the server was restored from a backup), so %s: %w",
+			what, found.Machine, again, inventory.ErrConflict)
+	}
+	return nil
+}
+
+// Successor returns the newest run that has taken the machine of a run after it, to install or to wipe it; "" if there is none.
+// The order of the records decides. A successor whose record was deleted counts. A run without a record is
+// inventory.ErrNotFound.
+func (s Workflows) Successor(ctx context.Context, run string) (string, error) {
+	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT run FROM workflow
+			WHERE machine = w.machine AND rowid > w.rowid AND `+isOrder+` AND json_extract(doc, '$.epoch') > 0
+			ORDER BY rowid DESC LIMIT 1), json_extract(w.doc, '$.supersededBy'), '')
+		FROM workflow w WHERE w.run = ?`, run)
+	return later, wrap(err, "looking for a run after %q", run)
 }

@@ -85,7 +85,7 @@ func (s *Site) AddMachine(name, mac string) {
 	if strings.HasSuffix(mac, "a") {
 		m.BMC.Host = "192.0.2.10"
 	}
-	require.NoError(s.T, s.Store.PutMachines(s.T.Context(), []inventory.Machine{m}, false, "test"))
+	require.NoError(s.T, s.Store.Machines.PutMachines(s.T.Context(), []inventory.Machine{m}, false, "test"))
 }
 
 // Arm makes the machine's run, with its grant, its record and one boot allowed.
@@ -93,11 +93,11 @@ func (s *Site) Arm(name, run string) inventory.Owner {
 	s.T.Helper()
 	ctx := s.T.Context()
 	s.Temporal.Open(workflows.MachineID(name), run)
-	g, err := s.Store.TakeGrant(ctx, name, run, workflows.MachineID(name), false)
+	g, err := s.Store.Grants.TakeGrant(ctx, name, run, workflows.MachineID(name), false)
 	require.NoError(s.T, err)
-	_, err = s.Store.AllowBoot(ctx, g.Owner, 1, s.Clock.Now().Add(time.Hour))
+	_, err = s.Store.Grants.AllowBoot(ctx, g.Owner, 1, s.Clock.Now().Add(time.Hour))
 	require.NoError(s.T, err)
-	require.NoError(s.T, s.Store.PutWorkflow(ctx, inventory.Workflow{
+	require.NoError(s.T, s.Store.Workflows.PutWorkflow(ctx, inventory.Workflow{
 		Run: run, ID: workflows.MachineID(name), Type: workflows.ProvisionType, Machine: name, Epoch: g.Epoch,
 		Template: "image", Image: "debian-12", State: inventory.StateRunning, Phase: inventory.PhaseAgent,
 		Started: s.Clock.Now(), Updated: s.Clock.Now(),
@@ -119,7 +119,7 @@ func Hello(claimKey []byte, o inventory.Owner, boot int, nonce string) action.He
 func (s *Site) Assign(o inventory.Owner) action.Key {
 	s.T.Helper()
 	k := action.Key{Epoch: o.Epoch, Attempt: 1}
-	require.NoError(s.T, s.Store.Assign(s.T.Context(), inventory.Assignment{
+	require.NoError(s.T, s.Store.Assignments.Assign(s.T.Context(), inventory.Assignment{
 		Owner: o, Boot: 1, Key: k,
 		Payload: action.Assignment{Key: k, Run: o.Run, Action: action.Action{Name: "write", Image: "noop", Timeout: 600}},
 	}))
@@ -130,7 +130,7 @@ func (s *Site) Assign(o inventory.Owner) action.Key {
 // Events counts the events that f selects, by kind.
 func (s *Site) Events(f inventory.EventFilter) map[string]int {
 	s.T.Helper()
-	es, err := s.Store.Events(s.T.Context(), f)
+	es, err := s.Store.Events.Events(s.T.Context(), f)
 	require.NoError(s.T, err)
 	kinds := map[string]int{}
 	for _, e := range es {

@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Media are the images that are inserted into virtual CD drives.
+type Media struct{ *db }
+
 // PutMedia records what a run is about to insert into the virtual CD drive of its machine.
-func (s *Store) PutMedia(ctx context.Context, m inventory.Media) error {
-	return s.write(ctx, "recording virtual media", func(tx *sqlx.Tx) error {
+func (s Media) PutMedia(ctx context.Context, m inventory.Media) error {
+	return s.write(ctx, "recording virtual media", func(tx *transaction) error {
 		return do(ctx, tx, `INSERT INTO bmc_media (machine, run, url, bmc) VALUES (?, ?, ?, ?)
 			ON CONFLICT (machine) DO UPDATE SET run = excluded.run, url = excluded.url, bmc = excluded.bmc`,
 			m.Machine, m.Run, m.URL, m.BMC)
@@ -19,14 +20,14 @@ func (s *Store) PutMedia(ctx context.Context, m inventory.Media) error {
 }
 
 // Media returns what runs have inserted and is not ejected yet.
-func (s *Store) Media(ctx context.Context) (out []inventory.Media, err error) {
+func (s Media) Media(ctx context.Context) (out []inventory.Media, err error) {
 	err = s.ro.SelectContext(ctx, &out, "SELECT machine, run, url, bmc FROM bmc_media")
 	return out, wrap(err, "listing virtual media")
 }
 
 // noMedia returns inventory.ErrConflict while a machine's BMC has a medium that a run has inserted: without the
 // machine, no one could eject it.
-func noMedia(ctx context.Context, tx *sqlx.Tx, machine string) error {
+func noMedia(ctx context.Context, tx *transaction, machine string) error {
 	var urls []string
 	if err := tx.SelectContext(ctx, &urls, "SELECT url FROM bmc_media WHERE machine = ?", machine); err != nil || len(urls) == 0 {
 		return err
@@ -36,8 +37,8 @@ func noMedia(ctx context.Context, tx *sqlx.Tx, machine string) error {
 }
 
 // DeleteMedia records that a run's medium was ejected. The record of another run stays.
-func (s *Store) DeleteMedia(ctx context.Context, m inventory.Media) error {
-	return s.write(ctx, "recording ejected media", func(tx *sqlx.Tx) error {
+func (s Media) DeleteMedia(ctx context.Context, m inventory.Media) error {
+	return s.write(ctx, "recording ejected media", func(tx *transaction) error {
 		return do(ctx, tx, "DELETE FROM bmc_media WHERE machine = ? AND run = ?", m.Machine, m.Run)
 	})
 }

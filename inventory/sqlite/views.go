@@ -3,16 +3,18 @@ package sqlite
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// Views are machines with what belongs to them.
+type Views struct{ *db }
+
 // MachineStates returns machines with their grants, shown runs and agents, by name: those in
 // names, or all if names is nil. It always uses a single statement.
-func (s *Store) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
+func (s Views) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	q := selection{query: "SELECT " + machineColumns + ", " + joinedGrantColumns + `, coalesce(w.doc, '') AS run_doc,
 		coalesce(w.started, 0) AS run_started,
 		coalesce((SELECT last_seen FROM agent a WHERE a.machine = m.name ORDER BY a.epoch DESC, a.boot DESC LIMIT 1), 0) AS last_seen
@@ -75,7 +77,7 @@ var joinShownRun = "LEFT JOIN workflow w ON w.rowid = " + shownRun("m.name")
 const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
 
 // MachineNames returns the names of the machines that f selects, by name.
-func (s *Store) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
+func (s Views) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
 	q := selection{query: "SELECT m.name FROM machine m " + joinShownRun + " WHERE true"}
 	q.whereState("w", f.State)
 	for k, v := range f.Labels {
@@ -94,44 +96,58 @@ func (s *Store) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]
 }
 
 // MachineCount returns how many machines there are.
-func (s *Store) MachineCount(ctx context.Context) (n int, err error) {
+func (s Views) MachineCount(ctx context.Context) (n int, err error) {
 	err = s.ro.GetContext(ctx, &n, "SELECT count(*) FROM machine")
 	return n, wrap(err, "counting machines")
 }
 
 // OpenRuns returns the runs that are not over, by machine.
-func (s *Store) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err error) {
+func (s Views) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err error) {
 	err = s.ro.SelectContext(ctx, &runs, "SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run")
 	return runs, wrap(err, "listing open runs")
 }
 
-// touchedOperations is the entry in touched for records of operations; no machine can have this
-// name.
-const touchedOperations = "operations/"
-
-// A follower collects the touched machines until they are fetched.
-type follower struct{ touched map[string]bool }
-
-// Follow returns a function that returns the machines that this process has changed since its last
-// call, and whether it has written the record of an operation. Call cancel when done.
-func (s *Store) Follow() (take func() (machines []string, operations bool), cancel func()) {
-	f := &follower{touched: map[string]bool{}}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.followers[f] = true
-
-	take = func() ([]string, bool) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		operations := f.touched[touchedOperations]
-		delete(f.touched, touchedOperations)
-		machines := slices.Sorted(maps.Keys(f.touched))
-		clear(f.touched)
-		return machines, operations
+// Installed returns, by machine, the result of the run that last wrote to its disk. If no disk is
+// recorded because another installer wrote it, it is the last run that succeeded. machine "" means
+// all. A decommissioned machine has no entry.
+func (s Views) Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error) {
+	var rows []struct {
+		Machine, Run string
+		At           int64
+		Doc          *string
 	}
-	return take, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.followers, f)
+
+	where := ""
+	if machine != "" {
+		where = " WHERE name = ?1"
 	}
+
+	// With max(), the other columns come from the row with the maximum.
+	err := s.ro.SelectContext(ctx, &rows, `SELECT d.machine, d.run, max(d.at) AS at, w.doc
+		FROM disk_written d LEFT JOIN workflow w ON w.run = d.run
+			WHERE d.machine IN (SELECT name FROM machine`+where+`) GROUP BY d.machine
+		UNION ALL
+		SELECT w.machine, w.run, max(w.ended) AS at, w.doc FROM workflow w
+			WHERE w.machine IN (SELECT name FROM machine`+where+` EXCEPT SELECT machine FROM standing)
+			AND NOT EXISTS (SELECT 1 FROM disk_written d WHERE d.machine = w.machine)
+			AND w.state = ?2 AND `+isOrder+` AND coalesce(w.doc ->> '$.noSystem', 0) = 0 GROUP BY w.machine`,
+		machine, inventory.StateSuccess)
+	if err != nil {
+		return nil, fmt.Errorf("reading what is installed: %w", err)
+	}
+
+	out := make(map[string]inventory.Installed, len(rows))
+	for _, r := range rows {
+		x := inventory.Installed{Run: r.Run, At: moment(r.At)}
+		if r.Doc != nil {
+			// The record has these fields under the same names; its other fields are large.
+			if err := json.Unmarshal([]byte(*r.Doc), &x); err != nil {
+				return nil, fmt.Errorf("reading the record of run %q: %w", r.Run, err)
+			}
+		}
+
+		out[r.Machine] = x
+	}
+
+	return out, nil
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-
-	"github.com/jmoiron/sqlx"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// Keys are the keys that seal secrets. The database has a check value of each.
+type Keys struct{ *db }
 
 // Purposes of the keys that the store uses.
 const (
@@ -28,7 +28,7 @@ func purposes() []string { return []string{sealBMC, sealUserData, sealPlan} }
 
 // checkKeys compares the keys with the check values, writes missing check values, and stores which
 // keys must not be used for sealing.
-func (s *Store) checkKeys(ctx context.Context) error {
+func (s *db) checkKeys(ctx context.Context) error {
 	bad := map[string]error{}
 	for _, p := range purposes() {
 		err := s.checkKey(ctx, p)
@@ -49,10 +49,10 @@ func (s *Store) checkKeys(ctx context.Context) error {
 }
 
 // unfit returns why the key of purpose must not be used for sealing, or nil if it may.
-func (s *Store) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
+func (s *db) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
 
 // checkKey returns inventory.ErrNotFound if nothing was ever sealed for purpose.
-func (s *Store) checkKey(ctx context.Context, purpose string) error {
+func (s *db) checkKey(ctx context.Context, purpose string) error {
 	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose)
 	if err == nil {
 		_, err = s.open(purpose, checkBinding, sealed)
@@ -60,7 +60,7 @@ func (s *Store) checkKey(ctx context.Context, purpose string) error {
 	return err
 }
 
-func (s *Store) writeCheck(ctx context.Context, purpose string) error {
+func (s *db) writeCheck(ctx context.Context, purpose string) error {
 	sealed, err := s.keys.Seal(purpose, checkBinding, []byte(checkText))
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *Store) writeCheck(ctx context.Context, purpose string) error {
 
 // KeyCheck returns nil if each key of the store is the one that sealed its stored values. Otherwise
 // it returns inventory.ErrSealed and names the key. It is called before arming a machine.
-func (s *Store) KeyCheck(context.Context) error {
+func (s Keys) KeyCheck(context.Context) error {
 	for _, p := range purposes() {
 		if err := s.unfit(p); err != nil {
 			return err
@@ -86,14 +86,14 @@ func (s *Store) KeyCheck(context.Context) error {
 }
 
 // seal refuses keys that do not belong to this database: the right keys could not open the result.
-func (s *Store) seal(purpose, binding string, plain []byte) ([]byte, error) {
+func (s *db) seal(purpose, binding string, plain []byte) ([]byte, error) {
 	if err := s.unfit(purpose); err != nil {
 		return nil, err
 	}
 	return s.keys.Seal(purpose, binding, plain)
 }
 
-func (s *Store) open(purpose, binding string, sealed []byte) ([]byte, error) {
+func (s *db) open(purpose, binding string, sealed []byte) ([]byte, error) {
 	if s.keys == nil {
 		return nil, fmt.Errorf("key %q: %w", purpose, inventory.ErrSealed)
 	}
@@ -102,7 +102,7 @@ func (s *Store) open(purpose, binding string, sealed []byte) ([]byte, error) {
 
 // SecretsUnreadable returns the fields whose stored secret cannot be opened with the current keys
 // and has to be entered again, as "<machine>: <field>".
-func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
+func (s Keys) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	out, err := s.namesOfSecrets(ctx, func(f sealedField) bool {
 		_, err := s.open(f.purpose, f.binding, f.sealed)
 		return err != nil
@@ -112,7 +112,7 @@ func (s *Store) SecretsUnreadable(ctx context.Context) ([]string, error) {
 
 // RunsUnreadable returns the plans and assignments that cannot be opened with the current keys.
 // They cannot be entered again.
-func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
+func (s Keys) RunsUnreadable(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, table := range runTables {
 		rows, err := sealedRuns(ctx, s.ro, table)
@@ -134,7 +134,7 @@ func (s *Store) RunsUnreadable(ctx context.Context) ([]string, error) {
 // Plans and assignments of earlier runs that they cannot open are emptied and stay unreadable. If
 // keys are missing, and not just different, the error is inventory.ErrSealed and nothing is
 // deleted.
-func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
+func (s Keys) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 	lost, err := s.resetSecrets(ctx, by)
 	if err == nil {
 		err = s.checkKeys(ctx)
@@ -145,7 +145,7 @@ func (s *Store) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 	return lost, nil
 }
 
-func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err error) {
+func (s Keys) resetSecrets(ctx context.Context, by string) (lost []string, err error) {
 	checks := map[string][]byte{}
 	for _, p := range purposes() {
 		if s.unfit(p) == nil {
@@ -164,7 +164,7 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 		return nil, err
 	}
 
-	err = s.write(ctx, "forgetting what cannot be opened", func(tx *sqlx.Tx) error {
+	err = s.write(ctx, "forgetting what cannot be opened", func(tx *transaction) error {
 		for _, r := range rows {
 			for _, f := range r.sealedFields() {
 				if _, err := s.open(f.purpose, f.binding, f.sealed); err == nil {
@@ -181,7 +181,7 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 					continue
 				}
 				lost = append(lost, r.Name+": "+f.name)
-				if err := s.operator(ctx, tx, r.Name, by, f.name+" forgotten: its key is lost"); err != nil {
+				if err := addOperatorEvent(ctx, tx, r.Name, by, f.name+" forgotten: its key is lost"); err != nil {
 					return err
 				}
 			}
@@ -213,46 +213,4 @@ func (s *Store) resetSecrets(ctx context.Context, by string) (lost []string, err
 	})
 
 	return lost, err
-}
-
-// SiteEpoch returns the site epoch of the database. A restore or a migration increments it.
-func (s *Store) SiteEpoch(ctx context.Context) (int64, error) {
-	n, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'site_epoch'")
-	return n, wrap(err, "reading site epoch")
-}
-
-// Backup writes a consistent copy of the database to path, which must not
-// exist, with mode 0600 and synced to the disk.
-func (s *Store) Backup(ctx context.Context, path string) error {
-	return wrap(s.backup(ctx, path), "backing up the inventory to %q", path)
-}
-
-func (s *Store) backup(ctx context.Context, path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = s.rw.ExecContext(ctx, "VACUUM INTO ?", path)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = s.noRoom(errors.Join(err, f.Close()))
-	if err != nil {
-		err = errors.Join(err, os.Remove(path)) // an incomplete backup is worse than none
-	}
-	return err
-}
-
-// TemporalCluster returns the id of the Temporal cluster that has this site's runs. It stores the
-// first id that it is given, and keeps it: another cluster that later answers under the same
-// address does not know the runs, so its answers about them must not be used.
-func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
-	err = s.write(ctx, "remembering the Temporal cluster", func(tx *sqlx.Tx) error {
-		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)
-		if err != nil {
-			return err
-		}
-		return get(ctx, tx, &kept, "SELECT value FROM meta WHERE name = 'temporal_cluster'")
-	})
-	return kept, err
 }

@@ -16,50 +16,50 @@ import (
 func TestMachineStates(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m3", 3)}, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{machine("m2", 2), machine("m3", 3)}, false, "test"))
 	o := w.take("run-1")
-	_, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour))
+	_, err := w.Grants.AllowBoot(ctx, o, 1, w.in(time.Hour))
 	require.NoError(t, err)
 	for n, state := range []string{inventory.StateSuccess, inventory.StateRunning} {
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 			Run: fmt.Sprintf("run-%d", n), ID: "machine/m1", Type: inventory.TypeProvision, Machine: "m1", State: state,
 			Phase: "agent", Started: w.in(time.Duration(n) * time.Minute),
 		}))
 	}
-	require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+	require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 		Run: "other", ID: "machine/m2", Type: inventory.TypeProvision, Machine: "m2", State: inventory.StateFailed,
 		Phase: "failed", Started: w.in(0),
 	}))
 
-	all, err := w.MachineStates(ctx, nil)
+	all, err := w.Views.MachineStates(ctx, nil)
 	require.NoError(t, err)
 	require.Len(t, all, 3)
 	for _, got := range all {
-		m, err := w.Machine(ctx, got.Name)
+		m, err := w.Machines.Machine(ctx, got.Name)
 		require.NoError(t, err)
 		require.Equal(t, m, got.Machine)
-		g, err := w.Grant(ctx, got.Name)
+		g, err := w.Grants.Grant(ctx, got.Name)
 		require.NoError(t, err)
 		require.Equal(t, g, got.Grant)
 		if got.Name == "m3" {
 			require.Nil(t, got.Workflow)
 			continue
 		}
-		latest, err := w.LatestWorkflow(ctx, got.Name)
+		latest, err := w.Workflows.LatestWorkflow(ctx, got.Name)
 		require.NoError(t, err)
 		require.Equal(t, latest, *got.Workflow)
 	}
-	some, err := w.MachineStates(ctx, []string{"m3", "m1", "unknown"})
+	some, err := w.Views.MachineStates(ctx, []string{"m3", "m1", "unknown"})
 	require.NoError(t, err)
 	require.Equal(t, []inventory.MachineState{all[0], all[2]}, some)
-	none, err := w.MachineStates(ctx, []string{})
+	none, err := w.Views.MachineStates(ctx, []string{})
 	require.NoError(t, err)
 	require.Empty(t, none)
 
-	n, err := w.MachineCount(ctx)
+	n, err := w.Views.MachineCount(ctx)
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
-	open, err := w.OpenRuns(ctx)
+	open, err := w.Views.OpenRuns(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []inventory.OpenRun{{Run: "run-1", Machine: "m1"}}, open)
 }
@@ -91,17 +91,17 @@ func TestShownRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			ctx := t.Context()
-			require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m2", 2)}, false, "test"))
+			require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{machine("m2", 2)}, false, "test"))
 			for n, r := range append([]run{{provision, failed}}, c.runs...) { // the first one is another machine's
-				require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+				require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 					Run: fmt.Sprint(n - 1), Type: r.kind, Machine: map[bool]string{true: "m2", false: "m1"}[n == 0], State: r.state,
 					Phase: "x", Started: w.in(time.Duration(n) * time.Minute),
 				}))
 			}
 
-			states, err := w.MachineStates(ctx, []string{"m1"})
+			states, err := w.Views.MachineStates(ctx, []string{"m1"})
 			require.NoError(t, err)
-			latest, err := w.LatestWorkflow(ctx, "m1")
+			latest, err := w.Workflows.LatestWorkflow(ctx, "m1")
 			if c.want < 0 {
 				require.Nil(t, states[0].Workflow)
 				require.ErrorIs(t, err, inventory.ErrNotFound)
@@ -111,7 +111,7 @@ func TestShownRun(t *testing.T) {
 			require.Equal(t, fmt.Sprint(c.want), states[0].Workflow.Run)
 			require.Equal(t, latest, *states[0].Workflow)
 			for _, state := range []string{success, failed, running} {
-				names, err := w.MachineNames(ctx, inventory.MachineFilter{State: state})
+				names, err := w.Views.MachineNames(ctx, inventory.MachineFilter{State: state})
 				require.NoError(t, err)
 				require.Equal(t, state == c.runs[c.want].state, slices.Contains(names, "m1"), state)
 			}
@@ -126,14 +126,14 @@ func TestShownRunIsOfTheNewestOrder(t *testing.T) {
 	ctx := t.Context()
 	put := func(run, kind, state string, started time.Duration) {
 		t.Helper()
-		require.NoError(t, w.PutWorkflow(ctx, inventory.Workflow{
+		require.NoError(t, w.Workflows.PutWorkflow(ctx, inventory.Workflow{
 			Run: run, Type: kind, Machine: "m1", State: state, Phase: "x", Epoch: 1, Started: w.in(started), Ended: w.in(started),
 			Updated: w.in(started),
 		}))
 	}
 	put("old", inventory.TypeProvision, inventory.StateSuccess, 24*time.Hour)
 	put("new", inventory.TypeReprovision, inventory.StateFailed, time.Hour)
-	shown, err := w.LatestWorkflow(ctx, "m1")
+	shown, err := w.Workflows.LatestWorkflow(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, "new", shown.Run)
 
@@ -141,17 +141,17 @@ func TestShownRunIsOfTheNewestOrder(t *testing.T) {
 		put(fmt.Sprint("job", n), inventory.TypeBMCJob, inventory.StateSuccess, 2*time.Hour)
 	}
 	for range 2 {
-		_, err = w.PruneRuns(ctx, w.in(1000*time.Hour), 10, 100)
+		_, err = w.Workflows.PruneRuns(ctx, w.in(1000*time.Hour), 10, 100)
 		require.NoError(t, err)
 	}
-	shown, err = w.LatestWorkflow(ctx, "m1")
+	shown, err = w.Workflows.LatestWorkflow(ctx, "m1")
 	require.NoError(t, err)
 	require.Equal(t, "new", shown.Run)
 
 	put("older", inventory.TypeProvision, inventory.StateSuccess, 0)
 	put("newest", inventory.TypeProvision, inventory.StateFailed, 0)
-	require.NoError(t, w.DeleteWorkflow(ctx, "newest", "test"))
-	_, err = w.LatestWorkflow(ctx, "m1")
+	require.NoError(t, w.Workflows.DeleteWorkflow(ctx, "newest", "test"))
+	_, err = w.Workflows.LatestWorkflow(ctx, "m1")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 }
 
@@ -179,7 +179,7 @@ func TestIsOrder(t *testing.T) {
 func TestFollow(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	take, cancel := w.Follow()
+	take, cancel := w.Changes.Follow()
 	told := func(what string, do func() error) {
 		t.Helper()
 		require.NoError(t, do(), what)
@@ -190,29 +190,29 @@ func TestFollow(t *testing.T) {
 		require.Empty(t, machines, "%s: twice", what)
 	}
 	var o inventory.Owner
-	told("storing it", func() error { return w.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, true, "test") })
+	told("storing it", func() error { return w.Machines.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, true, "test") })
 	told("taking the grant", func() error { o = w.take("run-1"); return nil })
-	told("opening netboot", func() error { _, err := w.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err })
-	told("renewing netboot", func() error { return w.RenewNetboot(ctx, o, w.in(2*time.Hour)) })
-	told("allowing more boots", func() error { return w.MoreBoots(ctx, o, 5) })
-	told("closing netboot", func() error { return w.CloseNetboot(ctx, o) })
+	told("opening netboot", func() error { _, err := w.Grants.AllowBoot(ctx, o, 1, w.in(time.Hour)); return err })
+	told("renewing netboot", func() error { return w.Grants.RenewNetboot(ctx, o, w.in(2*time.Hour)) })
+	told("allowing more boots", func() error { return w.Grants.MoreBoots(ctx, o, 5) })
+	told("closing netboot", func() error { return w.Grants.CloseNetboot(ctx, o) })
 	record := inventory.Workflow{
 		Run: "run-1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: "agent", Seq: 1,
 		Started: w.in(0),
 	}
-	told("a phase", func() error { return w.PutWorkflow(ctx, record) })
+	told("a phase", func() error { return w.Workflows.PutWorkflow(ctx, record) })
 	record.Message, record.Seq = "a message in the same phase", 2
-	told("a record in the same phase", func() error { return w.PutWorkflow(ctx, record) })
-	told("a written disk", func() error { return w.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "X"}) })
-	told("the end of the grant", func() error { return w.EndGrant(ctx, o) })
-	told("arming it by hand", func() error { _, err := w.ArmByHand(ctx, "m1", "test", w.in(time.Hour)); return err })
-	told("disarming it by hand", func() error { return w.DisarmByHand(ctx, "m1", "test", false) })
+	told("a record in the same phase", func() error { return w.Workflows.PutWorkflow(ctx, record) })
+	told("a written disk", func() error { return w.Disks.DiskWritten(ctx, o, action.Disk{Path: "/dev/sda", Serial: "X"}) })
+	told("the end of the grant", func() error { return w.Grants.EndGrant(ctx, o) })
+	told("arming it by hand", func() error { _, err := w.Grants.ArmByHand(ctx, "m1", "test", w.in(time.Hour)); return err })
+	told("disarming it by hand", func() error { return w.Grants.DisarmByHand(ctx, "m1", "test", false) })
 	record.State, record.Ended = inventory.StateFailed, w.in(0)
-	told("the end of the run", func() error { return w.PutWorkflow(ctx, record) })
-	told("deleting the record", func() error { return w.DeleteWorkflow(ctx, "run-1", "test") })
-	told("deleting it", func() error { return w.DeleteMachine(ctx, "m1", "test") })
+	told("the end of the run", func() error { return w.Workflows.PutWorkflow(ctx, record) })
+	told("deleting the record", func() error { return w.Workflows.DeleteWorkflow(ctx, "run-1", "test") })
+	told("deleting it", func() error { return w.Machines.DeleteMachine(ctx, "m1", "test") })
 
-	require.NoError(t, w.PutOperation(ctx, inventory.Operation{
+	require.NoError(t, w.Operations.PutOperation(ctx, inventory.Operation{
 		Run: "r", ID: "recover/x", Type: "Recover", Name: "x",
 		State: inventory.StateRunning, Started: w.in(0),
 	}))
@@ -221,7 +221,7 @@ func TestFollow(t *testing.T) {
 	require.True(t, operations)
 
 	cancel()
-	require.NoError(t, w.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, false, "test"))
+	require.NoError(t, w.Machines.PutMachines(ctx, []inventory.Machine{machine("m1", 1)}, false, "test"))
 	machines, _ = take()
 	require.Empty(t, machines, "after cancel")
 }

@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// HandOvers are the requests to move this site to another server, and which server owns it.
+type HandOvers struct{ *db }
+
 // RequestHandOver stores the request to move this site. The target will own the next site epoch. A
 // stored request is not changed.
-func (s *Store) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
+func (s HandOvers) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	if h.ID == "" || h.Target == "" {
 		return fmt.Errorf("requesting a hand-over: id or target is missing: %w", inventory.ErrInvalid)
 	}
@@ -21,7 +22,7 @@ func (s *Store) RequestHandOver(ctx context.Context, h inventory.HandOver) error
 }
 
 // LastHandOver returns the newest request, or inventory.ErrNotFound if there is none.
-func (s *Store) LastHandOver(ctx context.Context) (inventory.HandOver, error) {
+func (s HandOvers) LastHandOver(ctx context.Context) (inventory.HandOver, error) {
 	h, err := read[handOverRow](ctx, s.ro, "SELECT id, target, site_epoch, force, requested FROM handover ORDER BY rowid DESC LIMIT 1")
 	return h, wrap(err, "reading the last hand-over")
 }
@@ -37,26 +38,26 @@ func (r handOverRow) value() (inventory.HandOver, error) {
 }
 
 // CloseIntake makes the server refuse new runs until OpenIntake. why is the reason.
-func (s *Store) CloseIntake(ctx context.Context, why string) error {
+func (s HandOvers) CloseIntake(ctx context.Context, why string) error {
 	return s.writeOne(ctx, "closing the intake", "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)",
 		why)
 }
 
 // OpenIntake makes the server accept new runs again.
-func (s *Store) OpenIntake(ctx context.Context) error {
+func (s HandOvers) OpenIntake(ctx context.Context) error {
 	return s.writeOne(ctx, "opening the intake", "DELETE FROM meta WHERE name = 'intake_closed'")
 }
 
 // Intake returns the reason why new runs are refused, or "" if they are accepted.
-func (s *Store) Intake(ctx context.Context) (why string, err error) {
+func (s HandOvers) Intake(ctx context.Context) (why string, err error) {
 	why, err = optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'intake_closed'"))
 	return why, wrap(err, "reading whether new runs are taken")
 }
 
 // Owned raises the site epoch of the database to epoch and sets it in every grant, so that open
 // runs continue. New runs are accepted. A lower epoch changes nothing.
-func (s *Store) Owned(ctx context.Context, epoch int64) error {
-	return s.write(ctx, fmt.Sprintf("beginning site epoch %d", epoch), func(tx *sqlx.Tx) error {
+func (s HandOvers) Owned(ctx context.Context, epoch int64) error {
+	return s.write(ctx, fmt.Sprintf("beginning site epoch %d", epoch), func(tx *transaction) error {
 		n, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = 'site_epoch' AND value < ?", epoch, epoch)
 		if err != nil || n == 0 {
 			return err
@@ -67,4 +68,10 @@ func (s *Store) Owned(ctx context.Context, epoch int64) error {
 			stmt("DELETE FROM meta WHERE name IN ('backup', 'intake_closed')"),
 		)
 	})
+}
+
+// SiteEpoch returns the site epoch of the database. A restore or a migration increments it.
+func (s HandOvers) SiteEpoch(ctx context.Context) (int64, error) {
+	n, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'site_epoch'")
+	return n, wrap(err, "reading site epoch")
 }

@@ -13,19 +13,19 @@ func TestMedia(t *testing.T) {
 	ctx := t.Context()
 	old := inventory.Media{Machine: "m1", Run: "run-1", URL: "http://10.0.0.1/a.iso", BMC: "bmc-1:443"}
 	next := inventory.Media{Machine: "m1", Run: "run-2", URL: "http://10.0.0.1/b.iso", BMC: "bmc-2:443"}
-	require.NoError(t, s.PutMedia(ctx, old))
-	require.NoError(t, s.PutMedia(ctx, next))
-	require.NoError(t, s.DeleteMedia(ctx, old), "it belongs to the next run now")
-	all, err := s.Media(ctx)
+	require.NoError(t, s.Media.PutMedia(ctx, old))
+	require.NoError(t, s.Media.PutMedia(ctx, next))
+	require.NoError(t, s.Media.DeleteMedia(ctx, old), "it belongs to the next run now")
+	all, err := s.Media.Media(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []inventory.Media{next}, all)
 
-	err = s.DeleteMachine(ctx, "m1", "test")
+	err = s.Machines.DeleteMachine(ctx, "m1", "test")
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, next.URL)
-	require.NoError(t, s.DeleteMedia(ctx, next))
-	all, err = s.Media(ctx)
+	require.NoError(t, s.Media.DeleteMedia(ctx, next))
+	all, err = s.Media.Media(ctx)
 	require.NoError(t, err)
 	require.Empty(t, all)
-	require.NoError(t, s.DeleteMachine(ctx, "m1", "test"))
+	require.NoError(t, s.Machines.DeleteMachine(ctx, "m1", "test"))
 }

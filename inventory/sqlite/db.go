@@ -1,0 +1,153 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/mattn/go-sqlite3"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// db is the database handle that the nouns share. A noun reads with ro and writes with write. What several nouns do in one
+// transaction are functions over a *transaction.
+type db struct {
+	rw, ro *sqlx.DB
+	path   string
+	driver driver.Driver // of both pools
+	now    func() time.Time
+	full   func() // called when the disk is full; may be nil
+
+	keys Sealer
+	bad  atomic.Pointer[map[string]error] // purposes whose keys must not be used for sealing, and why
+	// notices are the events for which notices are written; none means no notices.
+	notices []string
+	index   *index
+
+	mu        sync.Mutex
+	subs      map[string]map[chan struct{}]bool // by the watched machine; "" means everything
+	followers map[*follower]bool
+}
+
+// A transaction is one write to the database.
+type transaction struct {
+	*sqlx.Tx
+	db *db
+	// touched has the machines that the transaction changes. The value is true for changes that agents wait for: grants,
+	// assignments and events.
+	touched map[string]bool
+}
+
+// Limits of the write-ahead log: the size in bytes to which it is truncated, and the number of
+// pages after which its content is written into the database. The log grows beyond that while a
+// reader uses an older state. Most readers run one statement of milliseconds, but Copy and Check
+// use one state until they have read everything.
+const (
+	maxJournal      = 8 << 20
+	checkpointEvery = 1000
+)
+
+func sqliteDriver() driver.Driver {
+	return &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
+		_, err := c.Exec(fmt.Sprintf("PRAGMA journal_size_limit = %d; PRAGMA wal_autocheckpoint = %d", maxJournal,
+			checkpointEvery), nil)
+		return err
+	}}
+}
+
+// pool returns a pool of connections with these driver parameters. prepare, if not nil, is called
+// with each new connection.
+func (s *db) pool(params string, prepare func(driver.Conn) error) *sqlx.DB {
+	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params), prepare}), "sqlite3")
+	db.MapperFunc(columnOf)
+	return db
+}
+
+var wordEnd = regexp.MustCompile("([a-z])([A-Z])")
+
+// columnOf returns the column of a field, such as boots_left for BootsLeft.
+func columnOf(field string) string {
+	return strings.ToLower(wordEnd.ReplaceAllString(field, "${1}_${2}"))
+}
+
+// connector opens the connections of a pool.
+type connector struct {
+	driver  driver.Driver
+	dsn     string
+	prepare func(driver.Conn) error
+}
+
+// Driver returns the driver.
+func (c connector) Driver() driver.Driver { return c.driver }
+
+// Connect opens a connection.
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := c.driver.Open(c.dsn)
+	if err != nil || c.prepare == nil {
+		return conn, err
+	}
+	if err := c.prepare(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+func dsn(path, params string) string {
+	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + params
+}
+
+// isFull reports whether an error of the driver or of the file system means that the disk is full.
+func isFull(err error) bool {
+	var e sqlite3.Error
+	return errors.As(err, &e) && (e.Code == sqlite3.ErrFull || e.SystemErrno == syscall.ENOSPC ||
+		e.SystemErrno == syscall.EDQUOT) ||
+		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// noRoom turns an error of a full disk into inventory.ErrFull, after calling the function of
+// WithFull.
+func (s *db) noRoom(err error) error {
+	if !isFull(err) {
+		return err
+	}
+	if s.full != nil {
+		s.full()
+	}
+	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
+}
+
+// write runs do in one transaction and notifies the subscribers after the commit. Before it returns,
+// the index has dropped what the transaction changed. If the disk is full, the error is
+// inventory.ErrFull and nothing is written.
+func (s *db) write(ctx context.Context, what string, do func(tx *transaction) error) error {
+	sqlTx, err := s.rw.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
+	}
+	tx := &transaction{sqlTx, s, map[string]bool{}}
+	defer tx.Rollback()
+	if err := do(tx); err != nil {
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
+	}
+	release, err := s.holdChanged(ctx, tx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
+	}
+	defer release()
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("%s: %w", what, s.noRoom(err))
+	}
+	s.fire(tx.touched)
+	return nil
+}
