@@ -42,6 +42,7 @@ func keyTable(t *testing.T) string {
 	c := commentReader{t: t, packages: map[string]map[string]structType{}}
 	var b strings.Builder
 	b.WriteString("| key | value | what |\n|---|---|---|\n")
+	var unused []string
 	for _, path := range c.keys("template.document", "") {
 		p, required := lookUp(t, template.Schema(), path)
 		value := valueText(p)
@@ -49,8 +50,13 @@ func keyTable(t *testing.T) string {
 			value += ", **required**"
 		}
 		text, _ := p["description"].(string)
+		if text == "kept and not used" || text == "not read" {
+			unused = append(unused, path)
+			continue
+		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", code(path), value, text)
 	}
+	fmt.Fprintf(&b, "\nKept and not used: %s.\n", codes(unused))
 	return b.String()
 }
 
@@ -104,13 +110,17 @@ func limitTable() string {
 // dataTable has a row for each value that a template reads.
 func dataTable() string {
 	var b strings.Builder
-	b.WriteString("| in a template | type | example | what |\n|---|---|---|---|\n")
+	b.WriteString("| in a template | example | what |\n|---|---|---|\n")
 	for _, d := range template.DataReference() {
 		name := code(d.Go)
 		if d.JSON != "" {
 			name += "<br>" + code(d.JSON)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, d.Type, code(shorten(inJSON(d.Example))), d.Text)
+		text := d.Text
+		if d.Type != "text" {
+			text += " (" + d.Type + ")"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, code(shorten(inJSON(d.Example))), text)
 	}
 	return b.String()
 }
