@@ -68,7 +68,8 @@ var may = map[string]string{
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc/wire": "inventory internal/clock internal/guard internal/httpserve internal/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
 		"golang.org/x/sync golang.org/x/sys",
-	"bootsvc": "bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc/tftp": "bootsvc/wire internal/guard internal/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
+	"bootsvc": "bootsvc/tftp bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",

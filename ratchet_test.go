@@ -23,7 +23,7 @@ var manyMethods = map[string]int{
 	"activities.Activities":      126,
 	"api.images":                 35,
 	"bmc.redfish":                33,
-	"bootsvc.Server":             134,
+	"bootsvc.Server":             132,
 	"genesis.file":               36,
 	"internal/importfile.reader": 49,
 	"internal/server.server":     70,

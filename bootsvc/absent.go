@@ -27,8 +27,7 @@ const (
 
 // answerLimits bounds the answers to addresses that may be forged.
 type answerLimits struct {
-	// unresolved reports whether the kernel has to ask for an address by ARP before it can send. It may wait for the kernel.
-	unresolved func(netip.Addr) bool
+	askKernel func(netip.Addr) bool // the function of Unresolved
 
 	mu          sync.Mutex
 	others, own waitingAnswers
@@ -37,21 +36,24 @@ type answerLimits struct {
 
 func newAnswerLimits(unresolved func(netip.Addr) bool) *answerLimits {
 	return &answerLimits{
-		unresolved: unresolved,
-		others:     waitingAnswers{ring: make([]waitingAnswer, othersWaiting), perAddress: perOther},
-		own:        waitingAnswers{ring: make([]waitingAnswer, ownWaiting), perAddress: perOwn},
-		unproven:   tokenBucket{rate: unprovenPerSecond, size: unprovenAtOnce},
+		askKernel: unresolved,
+		others:    waitingAnswers{ring: make([]waitingAnswer, othersWaiting), perAddress: perOther},
+		own:       waitingAnswers{ring: make([]waitingAnswer, ownWaiting), perAddress: perOwn},
+		unproven:  tokenBucket{rate: unprovenPerSecond, size: unprovenAtOnce},
 	}
 }
+
+// Unresolved reports whether the kernel has to ask for an address by ARP before it can send. It may wait for the kernel.
+func (l *answerLimits) Unresolved(a netip.Addr) bool { return l.askKernel(a) }
 
 // admit reports whether an answer may be sent to an address now. own means that the address is reserved for an armed machine; it
 // can be forged as well.
 func (l *answerLimits) admit(to netip.Addr, own bool) bool {
-	return !l.unresolved(to) || l.mayWait(to, own)
+	return !l.Unresolved(to) || l.MayWait(to, own)
 }
 
-// mayWait reports whether one more answer may wait for ARP.
-func (l *answerLimits) mayWait(to netip.Addr, own bool) bool {
+// MayWait reports whether one more answer may wait for ARP.
+func (l *answerLimits) MayWait(to netip.Addr, own bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if own {
@@ -60,15 +62,15 @@ func (l *answerLimits) mayWait(to netip.Addr, own bool) bool {
 	return l.others.add(to, time.Now())
 }
 
-// takeUnproven reports whether a first answer may be sent to a client that has not proven its address.
-func (l *answerLimits) takeUnproven() bool {
+// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address.
+func (l *answerLimits) TakeUnproven() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unproven.take(time.Now())
 }
 
-// returnUnproven says that a client of takeUnproven has proven its address.
-func (l *answerLimits) returnUnproven() {
+// ReturnUnproven says that a client of TakeUnproven has proven its address.
+func (l *answerLimits) ReturnUnproven() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unproven.tokens = min(l.unproven.tokens+1, l.unproven.size)

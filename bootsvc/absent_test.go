@@ -1,17 +1,13 @@
 package bootsvc
 
 import (
-	"fmt"
 	"maps"
 	"net"
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -60,7 +56,7 @@ func TestS34ArmedMachineHasRoomOfItsOwn(t *testing.T) {
 	if others, own := count(false), count(true); others != othersWaiting || own != perOwn {
 		t.Errorf("%d answers to others and %d to the machine are sent", others, own)
 	}
-	l.unresolved = func(netip.Addr) bool { return false } // the machine has answered ARP
+	l.askKernel = func(netip.Addr) bool { return false } // the machine has answered ARP
 	if own := count(true); own != 1000 {
 		t.Errorf("%d answers to the machine are sent when its MAC is known", own)
 	}
@@ -87,7 +83,7 @@ func TestTokenBucket(t *testing.T) {
 // TestS30WaitingRepliesAreBounded: DHCP replies to forged relays and addresses, too. A reply to a MAC or to all hosts does not wait.
 func TestS30WaitingRepliesAreBounded(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
-	s.limits.unresolved = func(netip.Addr) bool { return true }
+	s.limits.askKernel = func(netip.Addr) bool { return true }
 	sent := map[route]int{}
 	for _, by := range []route{routeRelay, routeUnicast, routeSource, routeRaw, routeBroadcast} {
 		s.limits.others = newAnswerLimits(nil).others
@@ -111,66 +107,9 @@ func TestS30WaitingRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// TestS34FirstAnswersAreLimited: forged sources behind a router get a limited number of answers. A machine with an open window and
-// clients that answer are not limited.
-func TestS34FirstAnswersAreLimited(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	s, _ := newServer(t, f, nil)
-	f.setGrant(armed("node1"))
-	s.limits.unproven = tokenBucket{size: 2, tokens: 2} // none is added
-	w := serveWire(t, s)
-	forged := func(n int) netip.AddrPort {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 1069)
-	}
-	for n := range 5 {
-		if got := len(w.fetch(t, forged(n), testMAC+"/snponly.efi")); got != 4800 {
-			t.Fatalf("client %d, which answers, got %d bytes", n, got)
-		}
-	}
-	for n := range 10 {
-		w.in <- datagram{peer: forged(n), local: testSelf, content: []byte("\x00\x01" + testMAC + "/snponly.efi\x00octet\x00blksize\x001428\x00")}
-	}
-	waitFor(t, func() bool { return s.Stats().TFTPUnproven == 8 })
-	if got := len(w.fetch(t, netip.MustParseAddrPort(testAddr+":1069"), "snponly.efi")); got != 4800 {
-		t.Errorf("the armed machine got %d bytes", got)
-	}
-}
-
-// TestTFTPWaitsForRoom: blocks that the socket has no room for are sent later, and not only when the client or the server repeats
-// them (security S34). What the client has not asked for with an ACK is lost, and counted.
-func TestTFTPWaitsForRoom(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	s, _ := newServer(t, f, nil)
-	f.setGrant(armed("node1"))
-	w := serveWire(t, s)
-	peer := netip.MustParseAddrPort(testAddr + ":1069")
-	var got []datagram
-	await := func(want string) {
-		t.Helper()
-		waitFor(t, func() bool {
-			got = append(got, w.take()...)
-			return slices.ContainsFunc(got, func(d datagram) bool { return strings.HasPrefix(string(d.content), want) })
-		})
-	}
-	send := func(packet string) { w.in <- datagram{peer: peer, local: testSelf, content: []byte(packet)} }
-	send("\x00\x01snponly.efi\x00octet\x00timeout\x00255\x00windowsize\x004\x00")
-	await("\x00\x06")
-	w.full.Store(3)
-	send("\x00\x04\x00\x00")
-	for n := range 4 {
-		await(fmt.Sprintf("\x00\x03\x00%c", n+1))
-	}
-	if n := s.Stats().TFTPUnsent; n != 0 {
-		t.Errorf("%d blocks are lost", n)
-	}
-	w.full.Store(1)
-	w.in <- datagram{peer: netip.MustParseAddrPort("192.0.2.7:1069"), local: testSelf, content: []byte("\x00\x02file\x00octet\x00")}
-	waitFor(t, func() bool { return s.Stats().TFTPUnsent == 1 })
-}
-
-// TestLabS30S34SendingDoesNotWait: a socket whose buffer is full of packets that wait for ARP refuses more, and does not keep its server
+// TestLabS30SendingDoesNotWait: a socket whose buffer is full of packets that wait for ARP refuses more, and does not keep its server
 // waiting.
-func TestLabS30S34SendingDoesNotWait(t *testing.T) {
+func TestLabS30SendingDoesNotWait(t *testing.T) {
 	if !inNamespaces(t) {
 		return
 	}
@@ -191,27 +130,6 @@ func TestLabS30S34SendingDoesNotWait(t *testing.T) {
 	c.write(newPacketBatch().out, replies, func(reply, error) { refused++ })
 	if refused == 0 || refused == len(replies) {
 		t.Errorf("%d of %d DHCP replies were refused", refused, len(replies))
-	}
-
-	at, err := listenTFTP(t.Context(), ":69", testSelf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer at.Close()
-	if err := unix.SetsockoptInt(at.packets.(*tftpSocket).fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
-		t.Fatal(err)
-	}
-	var blocks []datagram
-	for n := range tftpBatch {
-		peer := netip.AddrPortFrom(absent(n), 1069)
-		blocks = append(blocks, datagram{peer: peer, local: testSelf, head: [4]byte{0, opData, 0, 1}, content: make([]byte, 512)})
-	}
-	sent, err := at.Send(blocks)
-	if err != nil || sent == 0 || sent == len(blocks) {
-		t.Errorf("%d of %d blocks were sent: %v", sent, len(blocks), err)
-	}
-	if sent, err = at.Send(blocks[sent:]); sent != 0 || err == nil {
-		t.Errorf("%d more blocks were sent: %v", sent, err)
 	}
 }
 

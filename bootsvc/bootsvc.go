@@ -23,6 +23,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpserve"
@@ -144,6 +145,7 @@ type Server struct {
 	// History has the last requests of each client.
 	History *wire.History
 	syslog  *wire.Syslog
+	tftp    *tftp.Server
 	// logServer reports whether machines can send syslog to Address.
 	logServer func() bool
 	journal   Journal
@@ -168,8 +170,6 @@ type Server struct {
 type stats struct {
 	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown, dhcpDirect atomic.Int64
 	dhcpUnresolved, dhcpUnsent                                                      atomic.Int64
-	tftpServed, tftpRefused, tftpAborted                                            atomic.Int64
-	tftp                                                                            tftpStats
 }
 
 // Stats counts since the start of the server.
@@ -201,16 +201,16 @@ type Stats struct {
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	dropped := s.rec.Dropped()
+	dropped, files := s.rec.Dropped(), s.tftp.Stats()
 	return Stats{
 		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
 		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
-		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: s.stats.tftpServed.Load(),
+		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: files.Served,
 		DHCPUnresolved: s.stats.dhcpUnresolved.Load(), DHCPUnsent: s.stats.dhcpUnsent.Load(),
-		TFTPRefused: s.stats.tftpRefused.Load(), TFTPAborted: s.stats.tftpAborted.Load(),
-		TFTPUnresolved: s.stats.tftp.unresolved.Load(), TFTPUnproven: s.stats.tftp.unproven.Load(),
-		TFTPUnsent: s.stats.tftp.unsent.Load(), EventsDropped: dropped.Events,
-		SeenDropped: dropped.Seen, SyslogDropped: dropped.Syslog,
+		TFTPRefused: files.Refused, TFTPAborted: files.Aborted,
+		TFTPUnresolved: files.Unresolved, TFTPUnproven: files.Unproven, TFTPUnsent: files.Unsent,
+		EventsDropped: dropped.Events,
+		SeenDropped:   dropped.Seen, SyslogDropped: dropped.Syslog,
 		SyslogUnknown: s.syslog.UnknownSenders(), Panics: s.guard.Panics(), HTTP: s.requests.Counts(),
 	}
 }
@@ -278,6 +278,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	s.logServer = s.syslog.IsNamed
 	var table neighbours
 	s.neighbour, s.limits = table.mac, newAnswerLimits(table.unresolved)
+	s.tftp = tftp.NewServer(s.readTFTP, s.limits, s.guard)
 	s.probe = s.probeARP
 	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
 	for name, r := range cfg.Discovery {
@@ -361,7 +362,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tftpConn, err := listenTFTP(ctx, s.cfg.TFTPAddr, s.cfg.bind())
+	tftpConn, err := tftp.Listen(ctx, httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bind()))
 	if err != nil {
 		closeAll(https)
 		return err
@@ -378,7 +379,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}
-	g.Go(func() error { return s.serveTFTP(ctx, tftpConn) })
+	g.Go(func() error { return s.tftp.Serve(ctx, tftpConn) })
 	if s.cfg.SyslogAddr != "" {
 		if c := s.syslog.Listen(ctx, httpserve.WithHost(s.cfg.SyslogAddr, s.cfg.bind())); c != nil {
 			g.Go(func() error { return s.syslog.Serve(ctx, c) })

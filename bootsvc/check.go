@@ -16,9 +16,10 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/pin/tftp/v3"
+	pin "github.com/pin/tftp/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
@@ -325,10 +326,10 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 	}
 	addr := httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bind())
 	var b bytes.Buffer
-	c, err := tftp.NewClient(addr)
+	c, err := pin.NewClient(addr)
 	if err == nil {
-		c.SetTimeout(tftpTimeout)
-		c.SetRetries(tftpRetries)
+		c.SetTimeout(tftp.Timeout)
+		c.SetRetries(tftp.Retries)
 		var from io.WriterTo
 		if from, err = c.Receive(CheckMAC+"/"+autoexecName, "octet"); err == nil {
 			_, err = from.WriteTo(&b)

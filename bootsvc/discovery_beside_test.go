@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -180,8 +181,8 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, arp := discoveringBeside(t, inventory.DHCPOff, f)
 	loader := func(from string) error {
-		return s.readTFTP(t.Context(), askTFTP{
-			name: "snponly.efi", from: netip.MustParseAddr(from), send: func(tftpRank, int64, io.Reader) error { return nil },
+		return s.readTFTP(t.Context(), tftp.Request{
+			Name: "snponly.efi", From: netip.MustParseAddr(from), Send: func(tftp.Rank, int64, io.Reader) error { return nil },
 		})
 	}
 	script := func(mac, from string) (int, string) {
@@ -192,7 +193,7 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	if err := loader("127.0.0.77"); err != nil {
 		t.Errorf("the loader of an unknown machine: %v", err)
 	}
-	if err := loader("127.0.0.78"); !errors.Is(err, errNoFile) {
+	if err := loader("127.0.0.78"); !errors.Is(err, tftp.ErrNoFile) {
 		t.Errorf("the loader of a machine that is not armed: %v", err)
 	}
 	code, text := script(unknownMAC, "127.0.0.77")
@@ -215,8 +216,8 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	}
 	reports(t, text)
 	var grub string
-	err := s.readTFTP(t.Context(), askTFTP{
-		name: "/grub/m/02:00:00:00:00:07", from: netip.MustParseAddr("10.10.30.79"), send: func(_ tftpRank, _ int64, r io.Reader) error {
+	err := s.readTFTP(t.Context(), tftp.Request{
+		Name: "/grub/m/02:00:00:00:00:07", From: netip.MustParseAddr("10.10.30.79"), Send: func(_ tftp.Rank, _ int64, r io.Reader) error {
 			b, err := io.ReadAll(r)
 			grub = string(b)
 			return err

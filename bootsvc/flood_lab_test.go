@@ -201,11 +201,11 @@ func (c *floodClient) fetch() {
 		var length int
 		c.send(conn, packet, to, tftpWaits, func(b []byte, _ net.Addr) bool {
 			length = len(b) - 4
-			return len(b) >= 4 && b[1] == opData && binary.BigEndian.Uint16(b[2:]) == block
+			return len(b) >= 4 && b[1] == 3 && binary.BigEndian.Uint16(b[2:]) == block
 		})
 		size += length
-		packet = binary.BigEndian.AppendUint16([]byte{0, opACK}, block)
-		if length < tftpPlainBlock {
+		packet = binary.BigEndian.AppendUint16([]byte{0, 4}, block)
+		if length < 512 {
 			break
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -52,8 +53,8 @@ var optionalOfShim = regexp.MustCompile(`^(revocations(_sku|_sbat)?|shim_certifi
 
 // readGrub answers a read request for a path under grub or boot: what GRUB asks for once
 // shim has started it. All other files that it looks for are optional.
-func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error {
-	req := Request{Address: ask.from, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
+func (s *Server) readGrub(ctx context.Context, seg []string, ask tftpAsk) error {
+	req := Request{Address: ask.From, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	common := len(seg) == 2 && seg[1] == "grub.cfg"
 	own := len(seg) == 3 && seg[0] == "grub" && seg[1] == "m"
 	boot := len(seg) == 4 && seg[0] == "boot"
@@ -64,30 +65,30 @@ func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error 
 			mac, ok = wire.ParseMAC(seg[1])
 		}
 		if !ok {
-			return errNoFile
+			return tftp.ErrNoFile
 		}
 		req = Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	case seg[0] != "grub" || !common:
-		return errOptional
+		return tftp.ErrOptional
 	}
 
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	req = s.identify(req)
 	m, d := s.decided(lookup, req)
-	if m == nil && own && s.admitVisitor(lookup, req.MAC, ask.from) {
+	if m == nil && own && s.admitVisitor(lookup, req.MAC, ask.From) {
 		m, d = s.decided(lookup, req)
 	}
 	cancel()
-	name := ask.name
+	name := ask.Name
 	if boot {
 		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which opens the boot's files
 	}
-	s.rememberTFTP(ask.from, cmp.Or(d.Interface.MAC, req.MAC), name, d)
+	s.rememberTFTP(ask.From, cmp.Or(d.Interface.MAC, req.MAC), name, d)
 	switch {
 	case common && (m != nil || s.anonymous(req)):
-		return sendScript(grubConfig, ask, rankKnown)
+		return sendScript(grubConfig, ask, tftp.RankKnown)
 	case m == nil:
-		return errNoFile
+		return tftp.ErrNoFile
 	case own:
 		return s.grubMachine(*m, d, ask)
 	}
@@ -95,11 +96,11 @@ func (s *Server) readGrub(ctx context.Context, seg []string, ask askTFTP) error 
 }
 
 // grubMachine sends the machine's own file to GRUB.
-func (s *Server) grubMachine(m inventory.Machine, d Decision, ask askTFTP) error {
+func (s *Server) grubMachine(m inventory.Machine, d Decision, ask tftpAsk) error {
 	script, err := s.grubScript(m, d)
 	if err != nil {
 		s.log.Error("rendering GRUB's configuration", "machine", m.Name, "error", err)
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
 		return err
@@ -149,17 +150,17 @@ func (s *Server) grubAgentOS(d Decision, what, line string) string {
 func quoteGrub(w string) string { return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'" }
 
 // tftpAgentOS sends a file of the agent OS while its boot is open.
-func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string, ask askTFTP) error {
+func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string, ask tftpAsk) error {
 	if !s.bootOpen(d, token) || d.Verdict == Installer {
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	f, info, kind, err := s.openAgentOS(name)
 	if err != nil {
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	defer f.Close()
 	defer s.beginTransfer(d)()
-	if err := ask.send(ask.rank(m, d), info.Size(), f); err != nil {
+	if err := ask.Send(ask.rank(m, d), info.Size(), f); err != nil {
 		return err
 	}
 	s.rec.Event(d.event(kind, fmt.Sprintf("%d bytes by TFTP", info.Size())))

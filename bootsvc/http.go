@@ -311,7 +311,7 @@ func (s *Server) openAgentOS(name string) (f *os.File, info os.FileInfo, kind st
 	if name == "initramfs" {
 		path, kind = s.cfg.InitramfsPath, inventory.EventInitrd
 	} else if name != "vmlinuz" {
-		return nil, nil, "", errNoFile
+		return nil, nil, "", inventory.ErrNotFound
 	}
 	if f, err = os.Open(path); err == nil {
 		f, info, err = regular(f)

@@ -197,7 +197,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, known, nil)
 	s.machines = panicking{known}
-	addr, wire := startHTTP(t, s), serveWire(t, s)
+	addr, files := startHTTP(t, s), dial(t, startTFTP(t, s))
 	for n := range 3 {
 		want := 3 * int64(n)
 		discover := packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes()
@@ -213,8 +213,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 			t.Errorf("HTTP: %s", res.Status)
 		}
 
-		peer := netip.AddrPortFrom(netip.MustParseAddr(testAddr), uint16(1000+n))
-		wire.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x01snponly.efi\x00octet\x00")}
+		send(t, files, "\x00\x01snponly.efi\x00octet\x00")
 		waitFor(t, func() bool { return s.guard.Panics() == want+3 })
 	}
 	if got := s.Stats().Panics; got != 9 {

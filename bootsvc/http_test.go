@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/pin/tftp/v3"
-	"golang.org/x/sys/unix"
+	pin "github.com/pin/tftp/v3"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -43,34 +43,33 @@ var urlForm = regexp.MustCompile(`http://[^\s]+`)
 // startTFTP serves s on a loopback port.
 func startTFTP(t *testing.T, s *Server) string {
 	t.Helper()
-	c, err := listenTFTP(t.Context(), "127.0.0.1:0", netip.Addr{})
+	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.LocalAddr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := tftp.Listen(t.Context(), addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.serveTFTP(ctx, c) }()
+	go func() { done <- s.tftp.Serve(ctx, c) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return fmt.Sprintf("127.0.0.1:%d", tftpPort(t, c))
-}
-
-func tftpPort(t *testing.T, c *tftpConn) int {
-	t.Helper()
-	self, err := unix.Getsockname(c.packets.(*tftpSocket).fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return self.(*unix.SockaddrInet4).Port
+	return addr
 }
 
 func tftpGet(t *testing.T, addr, name string) (string, error) {
 	t.Helper()
-	c, err := tftp.NewClient(addr)
+	c, err := pin.NewClient(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

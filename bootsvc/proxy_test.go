@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -179,13 +180,13 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 func TestTFTPOwnRankBesideAnotherServer(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, beside(inventory.DHCPOff))
-	for neighbour, want := range map[string]tftpRank{testMAC: rankOwn, "52:54:00:99:99:99": rankArmed, "": rankArmed} {
+	for neighbour, want := range map[string]tftp.Rank{testMAC: tftp.RankOwn, "52:54:00:99:99:99": tftp.RankArmed, "": tftp.RankArmed} {
 		s.neighbour = func(netip.Addr) (string, bool) { return neighbour, neighbour != "" }
 		for _, name := range []string{"/snponly.efi", "/" + autoexecName} {
-			got := rankUndecided
-			err := s.readTFTP(t.Context(), askTFTP{
-				name: testMAC + name, from: netip.MustParseAddr("10.10.20.170"),
-				send: func(rank tftpRank, _ int64, _ io.Reader) error { got = rank; return nil },
+			got := tftp.RankKnown
+			err := s.readTFTP(t.Context(), tftp.Request{
+				Name: testMAC + name, From: netip.MustParseAddr("10.10.20.170"),
+				Send: func(rank tftp.Rank, _ int64, _ io.Reader) error { got = rank; return nil },
 			})
 			if err != nil || got != want {
 				t.Errorf("%s to the neighbour %q: rank %d, not %d, %v", name, neighbour, got, want, err)

@@ -3,88 +3,36 @@ package bootsvc
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io"
 	"net/netip"
 	"strings"
-	"sync"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// serveTFTP serves until ctx ends. It uses a single port: with a new port for each
-// transfer, every router between relay and server would need connection tracking.
-//
-// One goroutine receives packets and answers ACKs. Each transfer has another one, which
-// looks the machine up, reads the file ahead and repeats lost blocks.
-func (s *Server) serveTFTP(ctx context.Context, c *tftpConn) error {
-	c.guard, c.limits, c.stats = s.guard, s.limits, &s.stats.tftp
-	defer c.Close() // when no transfer uses it
-	var transfers sync.WaitGroup
-	defer transfers.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer c.shut()
-	defer context.AfterFunc(ctx, c.shut)()
-	return c.receive(func(session *tftpSession) {
-		transfers.Go(func() { s.transferTFTP(ctx, c, session) })
-	})
-}
-
-// transferTFTP handles one read request.
-func (s *Server) transferTFTP(ctx context.Context, c *tftpConn, session *tftpSession) {
-	err := errBrokeOff
-	defer func() {
-		if v := recover(); v != nil {
-			s.guard.Caught("a TFTP transfer", v)
-		}
-		switch {
-		case err == nil:
-			s.stats.tftpServed.Add(1)
-		case errors.Is(err, errOptional):
-		case errors.Is(err, errNoFile), errors.Is(err, errBusy):
-			s.stats.tftpRefused.Add(1)
-		default:
-			s.stats.tftpAborted.Add(1)
-		}
-		c.finish(session, err)
-	}()
-	session.unresolved = c.limits.unresolved(session.peer.Addr())
-	err = s.readTFTP(ctx, askTFTP{
-		name: session.request.name, from: session.peer.Addr(), local: session.local,
-		send: func(rank tftpRank, size int64, content io.Reader) error {
-			return c.transfer(session, rank, size, content)
-		},
-	})
-}
-
-// askTFTP is a read request.
-type askTFTP struct {
-	name  string
-	from  netip.Addr
-	local netip.Addr
-	mac   string // of from, where another DHCP server may have given that address; "" = not known
-	// send sends the file, and returns when the client has acknowledged all of it.
-	send func(rank tftpRank, size int64, content io.Reader) error
+// A tftpAsk is a read request, and the MAC of its client where another DHCP server may have given the address; "" = not known.
+type tftpAsk struct {
+	tftp.Request
+	mac string
 }
 
 // fromThisHost reports whether this host sent the request. The source cannot be forged: the
 // kernel drops packets from the network with an address of this host as their source.
-func (a askTFTP) fromThisHost() bool {
-	return a.from.IsLoopback() || a.from == a.local
+func (a tftpAsk) fromThisHost() bool {
+	return a.From.IsLoopback() || a.From == a.Local
 }
 
 // rank returns the rank of a request for a file of m.
-func (a askTFTP) rank(m inventory.Machine, d Decision) tftpRank {
+func (a tftpAsk) rank(m inventory.Machine, d Decision) tftp.Rank {
 	switch {
 	case !d.Armed():
-		return rankKnown
-	case reserved(m, a.from), a.mac != "" && a.mac == d.Interface.MAC:
-		return rankOwn
+		return tftp.RankKnown
+	case reserved(m, a.From), a.mac != "" && a.mac == d.Interface.MAC:
+		return tftp.RankOwn
 	}
-	return rankArmed
+	return tftp.RankArmed
 }
 
 // tftpPath splits a file name as firmware writes it into an optional MAC and a plain
@@ -107,33 +55,33 @@ func tftpPath(name string) (mac, file string, ok bool) {
 }
 
 // readTFTP answers one read request.
-func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
-	ask.mac = s.neighbourOf(ask.from)
-	if seg := split(ask.name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
+func (s *Server) readTFTP(ctx context.Context, r tftp.Request) error {
+	ask := tftpAsk{r, s.neighbourOf(r.From)}
+	if seg := split(ask.Name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
 		return s.readGrub(ctx, seg, ask)
 	}
-	mac, file, ok := tftpPath(ask.name)
+	mac, file, ok := tftpPath(ask.Name)
 	if !ok {
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	req := Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	if mac == "" {
-		req.MAC, req.Address = ask.mac, ask.from
+		req.MAC, req.Address = ask.mac, ask.From
 	}
 	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
 	m, d := s.decided(lookup, req)
-	if m == nil && s.admitVisitor(lookup, req.MAC, ask.from) {
+	if m == nil && s.admitVisitor(lookup, req.MAC, ask.From) {
 		m, d = s.decided(lookup, req)
 	}
 	cancel()
-	s.rememberTFTP(ask.from, cmp.Or(d.Interface.MAC, req.MAC), ask.name, d)
+	s.rememberTFTP(ask.From, cmp.Or(d.Interface.MAC, req.MAC), ask.Name, d)
 	switch {
 	case m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost():
-		return sendScript(s.checkScript(), ask, rankOwn)
+		return sendScript(s.checkScript(), ask, tftp.RankOwn)
 	case m == nil && file == autoexecName && s.anonymous(req):
-		return sendScript(s.chainScript(), ask, rankKnown)
+		return sendScript(s.chainScript(), ask, tftp.RankKnown)
 	case m == nil && !s.anonymous(req):
-		return errNoFile
+		return tftp.ErrNoFile
 	case m != nil && file == autoexecName:
 		return s.tftpScript(ctx, *m, d, ask)
 	case m != nil && !d.ServesLoader():
@@ -141,24 +89,24 @@ func (s *Server) readTFTP(ctx context.Context, ask askTFTP) error {
 		if mac == "" { // another DHCP server named the loader, so this is the first packet of this boot
 			s.rec.Event(d.event(diskEvent(d), file+" by TFTP"))
 		}
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	f, info, err := s.openLoader(file)
 	if err != nil && optionalOfShim.MatchString(file) {
-		return errOptional
+		return tftp.ErrOptional
 	}
 	if err != nil {
 		s.log.With(d.logKeys()...).Warn("TFTP: loader not served", "file", file, "error", err)
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	defer f.Close()
-	rank := rankKnown
+	rank := tftp.RankKnown
 	if m != nil {
 		rank = ask.rank(*m, d)
 	}
 	defer s.beginTransfer(d)()
 	began := s.now()
-	if err := ask.send(rank, info.Size(), f); err != nil {
+	if err := ask.Send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.
 		s.log.With(d.logKeys()...).Debug("TFTP transfer ended early", "file", file, "error", err)
 		return err
@@ -178,17 +126,17 @@ func (s *Server) rememberTFTP(from netip.Addr, mac, name string, d Decision) {
 }
 
 // sendScript sends a script.
-func sendScript(script string, ask askTFTP, rank tftpRank) error {
-	return ask.send(rank, int64(len(script)), strings.NewReader(script))
+func sendScript(script string, ask tftpAsk, rank tftp.Rank) error {
+	return ask.Send(rank, int64(len(script)), strings.NewReader(script))
 }
 
-func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, ask askTFTP) error {
+func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, ask tftpAsk) error {
 	script, ok, err := s.script(ctx, m, d, true)
 	if err != nil {
 		s.log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
 	}
 	if err != nil || !ok {
-		return errNoFile
+		return tftp.ErrNoFile
 	}
 	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -128,7 +128,7 @@ func serveBench(t *testing.T, dir string) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, func(c *Config) { c.LoaderDir = dir })
 	f.setGrant(armed("node1"))
-	c, err := listenTFTP(t.Context(), fmt.Sprintf("%s:%d", testSelf, benchPort), netip.Addr{})
+	c, err := tftp.Listen(t.Context(), fmt.Sprintf("%s:%d", testSelf, benchPort))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func serveBench(t *testing.T, dir string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	if err := s.serveTFTP(ctx, c); err != nil {
+	if err := s.tftp.Serve(ctx, c); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -220,7 +220,7 @@ func (c *benchClient) receive() (done bool, err error) {
 		if err == nil {
 			err = unix.Connect(c.fd, from)
 		}
-		if err == nil && (n < 2 || c.b[1] != opOACK || !strings.Contains(string(c.b[:n]), "blksize\x001468")) {
+		if err == nil && (n < 2 || c.b[1] != 6 || !strings.Contains(string(c.b[:n]), "blksize\x001468")) {
 			err = fmt.Errorf("the answer is %q", c.b[:n])
 		}
 		if c.started = true; !strings.Contains(string(c.b[:n]), "windowsize") {
@@ -232,7 +232,7 @@ func (c *benchClient) receive() (done bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("reading block %d: %w", c.have+1, err)
 	}
-	if c.b[1] != opData || binary.BigEndian.Uint16(c.b[2:]) != c.have+1 {
+	if c.b[1] != 3 || binary.BigEndian.Uint16(c.b[2:]) != c.have+1 {
 		return false, c.acknowledge() // a block is lost: report the last one that came
 	}
 	c.have++
@@ -245,6 +245,6 @@ func (c *benchClient) receive() (done bool, err error) {
 
 func (c *benchClient) acknowledge() error {
 	c.left = c.window
-	_, err := unix.Write(c.fd, []byte{0, opACK, byte(c.have >> 8), byte(c.have)})
+	_, err := unix.Write(c.fd, []byte{0, 4, byte(c.have >> 8), byte(c.have)})
 	return err
 }

@@ -1,7 +1,7 @@
 package bootsvc
 
 import (
-	"fmt"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
+	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -19,41 +21,6 @@ func symlink(t testing.TB, target, name string) {
 	t.Helper()
 	if err := os.Symlink(target, name); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestTFTPSocket: an answer has the address that the request was sent to as its source. A request to many hosts is ignored.
-func TestTFTPSocket(t *testing.T) {
-	c, err := listenTFTP(t.Context(), "0.0.0.0:0", netip.Addr{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	request := "\x00\x01" + strings.Repeat("x", maxTFTPRequest)
-	for to, local := range map[string]string{"127.0.0.1": "127.0.0.1", "127.0.0.2": "127.0.0.2", "127.255.255.255": "invalid IP"} {
-		client := dial(t, fmt.Sprintf("%s:%d", to, tftpPort(t, c)))
-		send(t, client, request)
-		got, err := c.Receive(1)
-		if err != nil || len(got) != 1 {
-			t.Fatalf("%d packets, %v", len(got), err)
-		}
-		d := got[0]
-		if d.peer.String() != client.LocalAddr().String() || d.local.String() != local || string(d.content) != request[:maxTFTPRequest+1] {
-			t.Errorf("to %s: received from %s to %s: %q", to, d.peer, d.local, d.content)
-		}
-		if !d.local.IsValid() {
-			c.take(got, func(*tftpSession) { t.Error("a broadcast is answered") })
-			continue
-		}
-		if n, err := c.Send(
-			[]datagram{{peer: d.peer, local: d.local, head: [4]byte{0, opError, 0, 1}, content: []byte("no\x00")}},
-		); n != 1 ||
-			err != nil {
-			t.Fatalf("%d packets sent, %v", n, err)
-		}
-		if b := receive(t, client); b != "\x00\x05\x00\x01no\x00" { // the kernel drops what comes from another address
-			t.Errorf("to %s: answer %q", to, b)
-		}
 	}
 }
 
@@ -142,16 +109,6 @@ func waitFor(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestTFTPIsReadOnly(t *testing.T) {
-	_, f, _, addr := tftpServer(t)
-	f.setGrant(armed("node1"))
-	c := dial(t, addr)
-	send(t, c, "\x00\x02snponly.efi\x00octet\x00")
-	if got := receive(t, c); got != "\x00\x05\x00\x02read-only\x00" {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestTFTPRefusals(t *testing.T) {
 	_, f, _, addr := tftpServer(t)
 	f.setGrant(armed("node1"))
@@ -165,94 +122,6 @@ func TestTFTPRefusals(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-}
-
-// A client that never answers gets one packet for each packet it sends, and the number
-// of requests of its address is limited (security S34).
-func TestTFTPDoesNotAmplify(t *testing.T) {
-	wire := &fakeWire{}
-	c := newTFTPConn(wire)
-	ask := func(peer string) *tftpSession {
-		s := &tftpSession{peer: netip.MustParseAddrPort(peer), last: time.Now(), request: tftpRequest{name: "x", blockSize: 512, window: 64}}
-		if !c.admit(s) {
-			return nil
-		}
-		return s
-	}
-	for port := range tftpPerWindow {
-		if ask(fmt.Sprintf("192.0.2.1:%d", 1000+port)) == nil {
-			t.Fatalf("request %d is refused", port)
-		}
-	}
-	if s := ask("192.0.2.1:9"); s == nil || c.serve(s, rankArmed) {
-		t.Error("more requests than the limit are served")
-	}
-	if c.count(netip.MustParseAddr("192.0.2.1"), time.Now()) {
-		t.Error("more requests than the limit are answered")
-	}
-
-	s := ask("192.0.2.2:7")
-	if s == nil || !c.serve(s, rankOwn) {
-		t.Fatal("not admitted")
-	}
-	s.tftpSender = newTFTPSender(s.request, 1<<20, 1)
-	sent := func() int { c.flush(); return len(wire.take()) }
-	for range 5 {
-		s.repeat()
-		s.repeats = 0
-		c.push(s, time.Now())
-	}
-	if n := sent(); n != 1 {
-		t.Errorf("%d packets for one request", n)
-	}
-	if ask("192.0.2.2:7") != nil || sent() != 1 {
-		t.Error("a repeated request is not answered once")
-	}
-	c.acknowledged(s, 7, time.Now())
-	if n := sent(); n != 0 || s.proven {
-		t.Errorf("%d packets for an ACK of a block that was not sent", n)
-	}
-	c.acknowledged(s, 0, time.Now())
-	s.addChunk(s.buffer(), false)
-	c.push(s, time.Now())
-	if n := sent(); n != tftpOwnWindow || !s.proven {
-		t.Errorf("%d packets for a client that answers", n)
-	}
-}
-
-// A disk that does not answer delays only the transfer of its file.
-func TestTFTPSlowDisk(t *testing.T) {
-	wire := &fakeWire{}
-	c := newTFTPConn(wire)
-	start := func(peer string, content io.Reader) (*tftpSession, <-chan error) {
-		s := &tftpSession{peer: netip.MustParseAddrPort(peer), last: time.Now()}
-		if !c.admit(s) {
-			t.Fatalf("%s is refused", peer)
-		}
-		done := make(chan error, 1)
-		go func() { done <- c.transfer(s, rankOwn, 5, content) }()
-		return s, done
-	}
-	finish := func(s *tftpSession, done <-chan error) {
-		waitFor(t, func() bool { return len(wire.take()) > 0 })
-		c.mu.Lock()
-		c.acknowledged(s, 1, time.Now())
-		c.flush()
-		c.mu.Unlock()
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", s.peer, err)
-		}
-	}
-	disk, answer := io.Pipe()
-	slow, slowDone := start("192.0.2.1:1069", disk)
-	if _, err := answer.Write([]byte("h")); err != nil { // it is being read
-		t.Fatal(err)
-	}
-	finish(start("192.0.2.2:1069", strings.NewReader("hello")))
-	if err := answer.Close(); err != nil {
-		t.Fatal(err)
-	}
-	finish(slow, slowDone)
 }
 
 func TestTFTPInParallel(t *testing.T) {
@@ -277,8 +146,12 @@ func FuzzTFTPPath(f *testing.F) {
 	for _, p := range []string{"snponly.efi", "/52:54:00:20:01:01/autoexec.ipxe", "\\..\\x", "a//b", "52-54-00-20-01-01/..", "x\x00y"} {
 		f.Add(p)
 	}
-	for _, p := range tftpPackets(f) {
-		name, _, _ := strings.Cut(string(p[2:]), "\x00")
+	packets, err := pcap.Read(captures, pcap.UDP, 69)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, p := range packets {
+		name, _, _ := strings.Cut(string(p.Payload[2:]), "\x00")
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
@@ -297,35 +170,56 @@ func FuzzTFTPPath(f *testing.F) {
 	})
 }
 
-// Options get the answers of RFC 2348, 2349 and 7440, within the limits of this server.
-// An invalid value is as if the option were missing (security S34).
-func TestTFTPOptions(t *testing.T) {
-	for options, want := range map[string]string{
-		"":                                            "",
-		"blksize\x008\x00":                            "blksize\x008\x00",
-		"blksize\x007\x00":                            "",
-		"blksize\x0065464\x00":                        "blksize\x001468\x00",
-		"blksize\x0065465\x00":                        "",
-		"BlkSize\x00512\x00WINDOWSIZE\x004\x00":       "blksize\x00512\x00windowsize\x004\x00",
-		"windowsize\x0065535\x00":                     "windowsize\x0064\x00",
-		"windowsize\x0065536\x00":                     "",
-		"windowsize\x000\x00":                         "",
-		"timeout\x00255\x00tsize\x000\x00":            "timeout\x00255\x00tsize\x0012345\x00",
-		"timeout\x00256\x00":                          "",
-		"timeout\x000\x00multicast\x00\x00x\x00y\x00": "",
-		"tsize": "",
-	} {
-		r, ok := readRequest([]byte("\x00\x01a\x00octet\x00" + options))
-		if want != "" {
-			want = "\x00\x06" + want
-		}
-		if got := string(r.oack(12345)); !ok || got != want {
-			t.Errorf("%q: %v, %q", options, ok, got)
+// TestTFTPSelfTestIsForThisHost: the check's script, the only file without a machine, is
+// not sent to a forged source (security S34).
+func TestTFTPSelfTestIsForThisHost(t *testing.T) {
+	s, _ := newServer(t, &fakeMachines{}, nil)
+	for source, own := range map[string]bool{"192.0.2.7": false, testSelf.String(): true} {
+		sent := ""
+		err := s.readTFTP(t.Context(), tftp.Request{
+			Name: CheckMAC + "/" + autoexecName, From: netip.MustParseAddr(source), Local: testSelf,
+			Send: func(_ tftp.Rank, _ int64, r io.Reader) error {
+				b, err := io.ReadAll(r)
+				sent = string(b)
+				return err
+			},
+		})
+		if strings.HasPrefix(sent, "#!ipxe\n") != own || errors.Is(err, tftp.ErrNoFile) == own {
+			t.Errorf("%s gets %q, %v", source, sent, err)
 		}
 	}
-	for _, bad := range []string{"\x00\x01a\x00mail\x00", "\x00\x01\x00octet\x00", "\x00\x01a", "\x00\x01" + strings.Repeat("x", 256) + "\x00octet\x00"} {
-		if _, ok := readRequest([]byte(bad)); ok {
-			t.Errorf("%.20q is accepted", bad)
+}
+
+// TestS34RanksOfRequests: a file has the rank own only for the address of an armed machine. What any host can ask for in the name of
+// another machine has a lower one, or is refused.
+func TestS34RanksOfRequests(t *testing.T) {
+	f := &fakeMachines{machines: []inventory.Machine{machine(nil), machine(func(m *inventory.Machine) {
+		m.Name, m.Interfaces[0].MAC, m.Interfaces[0].Address = "node2", "52:54:00:20:01:02", netip.MustParseAddr("10.10.20.12")
+	})}}
+	s, _ := newServer(t, f, nil)
+	f.setGrant(armed("node1"))
+	const stranger = "192.0.2.7"
+	for _, c := range []struct {
+		file, from string
+		rank       tftp.Rank
+		refused    bool
+	}{
+		{file: CheckMAC + "/" + autoexecName, from: stranger, refused: true},
+		{file: "52:54:00:99:99:99/snponly.efi", from: stranger, refused: true},
+		{file: "snponly.efi", from: stranger, refused: true},
+		{file: "52:54:00:20:01:02/" + autoexecName, from: stranger, rank: tftp.RankKnown},
+		{file: testMAC + "/snponly.efi", from: stranger, rank: tftp.RankArmed},
+		{file: testMAC + "/" + autoexecName, from: stranger, rank: tftp.RankArmed},
+		{file: "snponly.efi", from: testAddr, rank: tftp.RankOwn},
+		{file: testMAC + "/snponly.efi", from: testAddr, rank: tftp.RankOwn},
+	} {
+		var rank tftp.Rank
+		err := s.readTFTP(t.Context(), tftp.Request{
+			Name: c.file, From: netip.MustParseAddr(c.from), Local: testSelf,
+			Send: func(r tftp.Rank, _ int64, _ io.Reader) error { rank = r; return nil },
+		})
+		if rank != c.rank || errors.Is(err, tftp.ErrNoFile) != c.refused {
+			t.Errorf("%s from %s: rank %d, %v", c.file, c.from, rank, err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -263,8 +264,8 @@ func TestHeardDuringATransfer(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://10.10.20.2"+c.path, nil)
 			r.RemoteAddr = testAddr + ":40000"
 			c.s.Handler().ServeHTTP(transferWriter{httptest.NewRecorder(), check}, r)
-		} else if err := c.s.readTFTP(t.Context(), askTFTP{
-			name: c.path, from: netip.MustParseAddr(testAddr), send: func(tftpRank, int64, io.Reader) error { check(); return nil },
+		} else if err := c.s.readTFTP(t.Context(), tftp.Request{
+			Name: c.path, From: netip.MustParseAddr(testAddr), Send: func(tftp.Rank, int64, io.Reader) error { check(); return nil },
 		}); err != nil {
 			t.Errorf("%s by TFTP: %v", c.path, err)
 		}

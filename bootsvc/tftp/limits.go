@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"errors"
@@ -8,23 +8,24 @@ import (
 )
 
 const (
-	tftpSessions  = 1024 // transfers at once
-	tftpUndecided = 256  // requests at once that are not decided yet (rankUndecided)
-	tftpCrowd     = 8    // of tftpUndecided, for addresses with more than tftpPerWindow requests
-	tftpPerWindow = 100  // requests of one address in tftpWindow without an ACK, so they may be forged
-	tftpWindow    = 10 * time.Second
-	tftpSources   = 4096            // addresses whose requests are counted
-	tftpStalled   = 5 * time.Second // without an expected ACK
+	maxSessions  = 1024 // transfers at once
+	maxUndecided = 256  // requests at once that are not decided yet (rankUndecided)
+	maxCrowd     = 8    // of maxUndecided, for addresses with more than maxPerWindow requests
+	maxPerWindow = 100  // requests of one address in countWindow without an ACK, so they may be forged
+	countWindow  = 10 * time.Second
+	maxSources   = 4096            // addresses whose requests are counted
+	stalled      = 5 * time.Second // without an expected ACK
 )
 
-// tftpRank is how important a request is, from the inventory.
-type tftpRank int
+// Rank is how important a request is, from the inventory.
+type Rank int
 
+// Ranks, the lowest first.
 const (
-	rankUndecided tftpRank = iota // not looked up yet
-	rankKnown                     // a file that is served to any client that names its machine
-	rankArmed                     // a file of a machine with an open netboot window
-	rankOwn                       // like rankArmed, requested from the machine's own address
+	rankUndecided Rank = iota // not looked up yet
+	RankKnown                 // a file that is served to any client that names its machine
+	RankArmed                 // a file of a machine with an open netboot window
+	RankOwn                   // like RankArmed, requested from the machine's own address
 )
 
 var (
@@ -34,16 +35,16 @@ var (
 	errBrokeOff = errors.New("the transfer broke off")
 )
 
-// errNoFile is the error that a client gets, for any reason.
-var errNoFile = errors.New("file not found")
+// ErrNoFile is the error that a client gets, for any reason.
+var ErrNoFile = errors.New("file not found")
 
-// errOptional is errNoFile for a file that shim or GRUB can do without. It is not counted.
-var errOptional = fmt.Errorf("optional: %w", errNoFile)
+// ErrOptional is ErrNoFile for a file that shim or GRUB can do without. It is not counted.
+var ErrOptional = fmt.Errorf("optional: %w", ErrNoFile)
 
 // admit reports whether to handle a request, and registers it. A repeated request is
 // counted, and is answered like the first one. A request that follows a transfer which its client has
 // given up replaces that transfer: some clients always use the same port.
-func (c *tftpConn) admit(s *tftpSession) bool {
+func (c *Conn) admit(s *session) bool {
 	crowded := !c.count(s.peer.Addr(), s.last)
 	known := c.live[s.peer]
 	if known != nil && !crowded && known.givenUp(s) {
@@ -57,7 +58,7 @@ func (c *tftpConn) admit(s *tftpSession) bool {
 		}
 		return false
 	}
-	if c.closed || c.undecided >= tftpUndecided || crowded && c.crowd >= tftpCrowd {
+	if c.closed || c.undecided >= maxUndecided || crowded && c.crowd >= maxCrowd {
 		return false
 	}
 	c.undecided++
@@ -73,33 +74,33 @@ func (c *tftpConn) admit(s *tftpSession) bool {
 // for something else, or it has received a part and has been silent for long enough to begin again. A
 // request that was only delayed by the network does not end a transfer that makes progress. A request that
 // is not decided yet is not replaced, because its look-up goes on.
-func (s *tftpSession) givenUp(next *tftpSession) bool {
-	return s.rank != rankUndecided && (next.request != s.request || s.proven && next.last.Sub(s.last) >= tftpTimeout)
+func (s *session) givenUp(next *session) bool {
+	return s.rank != rankUndecided && (next.request != s.request || s.proven && next.last.Sub(s.last) >= Timeout)
 }
 
 // count counts a request of an address and returns false if there were too many. If there
 // are too many addresses to count, it begins a new window, so that forged addresses
 // cannot lock out others.
-func (c *tftpConn) count(a netip.Addr, now time.Time) bool {
-	if now.Sub(c.since) > tftpWindow || len(c.recent) >= tftpSources {
+func (c *Conn) count(a netip.Addr, now time.Time) bool {
+	if now.Sub(c.since) > countWindow || len(c.recent) >= maxSources {
 		c.recent, c.since = map[netip.Addr]int{}, now
 	}
 	c.recent[a]++
-	return c.recent[a] <= tftpPerWindow
+	return c.recent[a] <= maxPerWindow
 }
 
 // serve reports whether to serve a request of that rank, and makes room for it. A
 // machine's own address is served even after too many requests, because others
 // may have forged them.
-func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
-	if s.over || s.crowded && rank < rankOwn {
+func (c *Conn) serve(s *session, rank Rank) bool {
+	if s.over || s.crowded && rank < RankOwn {
 		return false
 	}
 	c.uncount(s)
 	s.rank = rank
 	c.transfers++
 	c.serving[s.peer.Addr()]++
-	if c.transfers <= tftpSessions {
+	if c.transfers <= maxSessions {
 		return true
 	}
 	worst := c.leastValuable(s, time.Now())
@@ -110,7 +111,7 @@ func (c *tftpConn) serve(s *tftpSession, rank tftpRank) bool {
 // leastValuable returns the transfer to end: the one with the lowest value, then of
 // the address with the most transfers, then the one that has been idle longest. It
 // may be newest itself.
-func (c *tftpConn) leastValuable(newest *tftpSession, now time.Time) *tftpSession {
+func (c *Conn) leastValuable(newest *session, now time.Time) *session {
 	worst := newest
 	for _, s := range c.live {
 		if s.rank != rankUndecided && c.before(s, worst, now) {
@@ -121,7 +122,7 @@ func (c *tftpConn) leastValuable(newest *tftpSession, now time.Time) *tftpSessio
 }
 
 // before reports whether a should be ended before b.
-func (c *tftpConn) before(a, b *tftpSession, now time.Time) bool {
+func (c *Conn) before(a, b *session, now time.Time) bool {
 	if v, w := a.value(now), b.value(now); v != w {
 		return v < w
 	}
@@ -133,23 +134,23 @@ func (c *tftpConn) before(a, b *tftpSession, now time.Time) bool {
 
 // value orders transfers by how much would be lost if they ended. It is highest for a
 // machine with an open window, from its own address, that is making progress.
-func (s *tftpSession) value(now time.Time) int {
-	goesOn := s.proven && now.Sub(s.last) < tftpStalled
+func (s *session) value(now time.Time) int {
+	goesOn := s.proven && now.Sub(s.last) < stalled
 	switch {
-	case s.rank == rankOwn && goesOn:
+	case s.rank == RankOwn && goesOn:
 		return 4
-	case s.rank == rankOwn:
+	case s.rank == RankOwn:
 		return 3
 	case goesOn:
 		return 2
-	case s.rank == rankArmed:
+	case s.rank == RankArmed:
 		return 1
 	}
 	return 0
 }
 
 // end forgets a transfer. Nothing more is sent.
-func (c *tftpConn) end(s *tftpSession) {
+func (c *Conn) end(s *session) {
 	if s.over {
 		return
 	}
@@ -160,7 +161,7 @@ func (c *tftpConn) end(s *tftpSession) {
 }
 
 // uncount removes s from the counters.
-func (c *tftpConn) uncount(s *tftpSession) {
+func (c *Conn) uncount(s *session) {
 	if s.rank == rankUndecided {
 		c.undecided--
 		if s.crowded {

@@ -1,22 +1,18 @@
-package bootsvc
+package tftp
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/httpserve"
 )
 
-const tftpBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
+const receiveBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
 
 // datagram is a UDP packet that was received, or is to be sent.
 type datagram struct {
@@ -27,41 +23,23 @@ type datagram struct {
 	head    [4]byte // only of a packet to be sent: comes before content
 	content []byte
 	// of is the transfer whose block is to be sent again if there is no room for it; nil = the packet is then lost.
-	of    *tftpSession
+	of    *session
 	block int64
 }
 
-// tftpSocket is a UDP socket whose reader waits in the kernel. With a socket of package
+// socket is a UDP socket whose reader waits in the kernel. With a socket of package
 // net, each packet first wakes Go's network poller, and then the reader: that takes
 // longer than everything else that is done for an ACK. It makes its system calls itself,
 // because package ipv4 allocates addresses and control messages for each packet: a tenth
 // of the time of a transfer without windows.
-type tftpSocket struct {
+type socket struct {
 	fd       int
 	in, out  *packetVector
 	received []datagram // packets of the last Receive
 }
 
-// listenTFTP binds addr, or its port of self.
-func listenTFTP(ctx context.Context, addr string, self netip.Addr) (*tftpConn, error) {
-	full := httpserve.WithHost(addr, self)
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		controlErr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) })
-		return errors.Join(err, controlErr)
-	}}
-	pc, err := lc.ListenPacket(ctx, "udp4", full)
-	if err != nil {
-		return nil, fmt.Errorf("binding UDP %s for TFTP: %w (%s)", full, err, httpserve.BindRemedy(err, "TFTP address"))
-	}
-	s, err := newTFTPSocket(pc.(*net.UDPConn))
-	if err != nil {
-		return nil, fmt.Errorf("preparing the TFTP socket: %w", err)
-	}
-	return newTFTPConn(s), nil
-}
-
-// newTFTPSocket takes the socket of u, and closes u.
-func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
+// newSocket takes the socket of u, and closes u.
+func newSocket(u *net.UDPConn) (s *socket, err error) {
 	defer func() { err = errors.Join(err, u.Close()) }()
 	raw, err := u.SyscallConn()
 	if err != nil {
@@ -72,16 +50,16 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 	if err := errors.Join(controlErr, err); err != nil {
 		return nil, err
 	}
-	s = &tftpSocket{fd: fd, in: &packetVector{}, out: &packetVector{}, received: make([]datagram, tftpBatch/4)}
+	s = &socket{fd: fd, in: &packetVector{}, out: &packetVector{}, received: make([]datagram, maxBatch/4)}
 	for n := range s.received {
-		s.received[n].content = make([]byte, maxTFTPRequest+1) // a longer packet is cut off, and invalid
+		s.received[n].content = make([]byte, maxRequest+1) // a longer packet is cut off, and invalid
 	}
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	// A large buffer keeps requests during a burst of forged ones, and windows of many transfers.
 	if err := errors.Join(
-		wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, tftpBuffer),
+		wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, receiveBuffer),
 		wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
 	); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -93,10 +71,10 @@ func newTFTPSocket(u *net.UDPConn) (s *tftpSocket, err error) {
 }
 
 // Receive implements packets.
-func (s *tftpSocket) Receive(limit int) ([]datagram, error) {
+func (s *socket) Receive(limit int) ([]datagram, error) {
 	limit = min(limit, len(s.received))
 	for n := range s.received[:limit] {
-		s.in.set(n, s.received[n].content[:maxTFTPRequest+1])
+		s.in.set(n, s.received[n].content[:maxRequest+1])
 	}
 	// The first packet is waited for, others are not.
 	count, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.in.headers)), uintptr(limit),
@@ -116,7 +94,7 @@ func (s *tftpSocket) Receive(limit int) ([]datagram, error) {
 }
 
 // Send implements packets. It does not wait although the socket does: what waits for ARP or for a slow link may fill its buffer.
-func (s *tftpSocket) Send(packets []datagram) (int, error) {
+func (s *socket) Send(packets []datagram) (int, error) {
 	for n := range packets {
 		d := &packets[n]
 		s.out.set(n, d.head[:], d.content)
@@ -134,17 +112,17 @@ func (s *tftpSocket) Send(packets []datagram) (int, error) {
 
 // Stop implements packets. Linux wakes readers although an unconnected socket cannot be
 // shut down.
-func (s *tftpSocket) Stop() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
+func (s *socket) Stop() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
 // Close closes the socket, which must not be in use.
-func (s *tftpSocket) Close() error { return unix.Close(s.fd) }
+func (s *socket) Close() error { return unix.Close(s.fd) }
 
 // packetVector is an argument of recvmmsg(2) and sendmmsg(2).
 type packetVector struct {
-	headers [tftpBatch]mmsghdr
-	peers   [tftpBatch]unix.RawSockaddrInet4
-	locals  [tftpBatch]packetInfo
-	buffers [tftpBatch][2]unix.Iovec
+	headers [maxBatch]mmsghdr
+	peers   [maxBatch]unix.RawSockaddrInet4
+	locals  [maxBatch]packetInfo
+	buffers [maxBatch][2]unix.Iovec
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).

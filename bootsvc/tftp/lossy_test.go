@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"bytes"
@@ -7,16 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // lossyWire is a network between a server and its clients that loses, duplicates and
@@ -31,7 +27,7 @@ type lossyWire struct {
 	sentBlocks   int       // DATA packets of the server
 }
 
-// Send is called by one goroutine at a time: tftpConn holds its lock.
+// Send is called by one goroutine at a time: Conn holds its lock.
 func (w *lossyWire) Send(packets []datagram) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +52,7 @@ func (w *lossyWire) send(peer netip.AddrPort, b []byte) {
 	defer w.mu.Unlock()
 	w.deliver(func() {
 		select {
-		case w.in <- datagram{peer: peer, local: testSelf, content: b}:
+		case w.in <- datagram{peer: peer, local: ownHost, content: b}:
 		case <-w.closed:
 		}
 	})
@@ -140,9 +136,9 @@ func TestTFTPLossyNetwork(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 15))
 		window, block := []int{1, 2, 4, 8, 32, 64}[seed%6], []int{8, 512, 1468, 65464}[r.IntN(4)]
-		size := r.IntN(40 * min(block, tftpBlock))
+		size := r.IntN(40 * min(block, maxBlock))
 		if r.IntN(3) == 0 {
-			size -= size % min(block, tftpBlock) // the last block is empty
+			size -= size % min(block, maxBlock) // the last block is empty
 		}
 		wire := &lossyWire{rand: r, lose: []float64{0, 0.02, 0.1}[r.IntN(3)], double: []float64{0, 0.1}[r.IntN(2)]}
 		if r.IntN(2) == 0 {
@@ -163,7 +159,7 @@ func TestTFTPLossyNetwork(t *testing.T) {
 		if err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%s: %d bytes, %v", name, len(got), err)
 		}
-		blocks := size/min(block, tftpBlock) + 1
+		blocks := size/min(block, maxBlock) + 1
 		limit := blocks + client.acks*window // at most one window for each ACK
 		if wire.lose == 0 && (window == 1 || wire.jitter == 0 && wire.double == 0) {
 			limit = blocks
@@ -177,19 +173,15 @@ func TestTFTPLossyNetwork(t *testing.T) {
 // transfer serves content over w to client.
 func (w *lossyWire) transfer(t *testing.T, client *lossyClient, content []byte, options string) (got []byte, err error) {
 	t.Helper()
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file.efi"), content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, _ := newServer(t, f, func(c *Config) { c.LoaderDir = dir })
-	f.setGrant(armed("node1"))
+	s := newService(func(_ context.Context, r Request) error {
+		return r.Send(RankOwn, int64(len(content)), bytes.NewReader(content))
+	})
 	synctest.Test(t, func(t *testing.T) {
 		w.in, w.closed, w.toClient = make(chan datagram), make(chan struct{}), make(chan []byte)
-		client.peer = netip.AddrPortFrom(netip.MustParseAddr(testAddr), 1069)
+		client.peer = netip.AddrPortFrom(netip.MustParseAddr("10.10.20.11"), 1069)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- s.serveTFTP(ctx, newTFTPConn(w)) }()
+		go func() { done <- s.Serve(ctx, newConn(w)) }()
 		got, err = client.fetch("\x00\x01file.efi\x00" + options)
 		drain := time.After(time.Minute) // what is still on the way, and the last ACK
 		for over := false; !over; {

@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"net/netip"
@@ -10,21 +10,21 @@ import (
 // source, then the one that has been idle longest. An armed machine's own ends last.
 func TestS34TheLeastValuableTransferEnds(t *testing.T) {
 	now := time.Now()
-	of := func(peer string, rank tftpRank, proven bool, idle time.Duration) *tftpSession {
-		return &tftpSession{peer: netip.MustParseAddrPort(peer), rank: rank, proven: proven, last: now.Add(-idle)}
+	of := func(peer string, rank Rank, proven bool, idle time.Duration) *session {
+		return &session{peer: netip.MustParseAddrPort(peer), rank: rank, proven: proven, last: now.Add(-idle)}
 	}
-	c := newTFTPConn(&fakeWire{})
+	c := newTestConn(&fakeWire{})
 	c.serving[netip.MustParseAddr("192.0.2.1")] = 7
-	order := []*tftpSession{
-		of("192.0.2.1:1", rankKnown, false, 0), // of the busiest source
-		of("192.0.2.2:1", rankKnown, true, 2*tftpStalled),
-		of("192.0.2.2:2", rankKnown, false, 0),
-		of("192.0.2.2:3", rankArmed, false, 0),
-		of("192.0.2.1:2", rankArmed, true, 0), // of the busiest source
-		of("192.0.2.2:4", rankArmed, true, time.Second),
-		of("192.0.2.2:5", rankKnown, true, 0),
-		of(testAddr+":1", rankOwn, false, 0),
-		of(testAddr+":2", rankOwn, true, 0),
+	order := []*session{
+		of("192.0.2.1:1", RankKnown, false, 0), // of the busiest source
+		of("192.0.2.2:1", RankKnown, true, 2*stalled),
+		of("192.0.2.2:2", RankKnown, false, 0),
+		of("192.0.2.2:3", RankArmed, false, 0),
+		of("192.0.2.1:2", RankArmed, true, 0), // of the busiest source
+		of("192.0.2.2:4", RankArmed, true, time.Second),
+		of("192.0.2.2:5", RankKnown, true, 0),
+		of(client.String()+":1", RankOwn, false, 0),
+		of(client.String()+":2", RankOwn, true, 0),
 	}
 	for i, a := range order {
 		for j, b := range order {
@@ -37,20 +37,20 @@ func TestS34TheLeastValuableTransferEnds(t *testing.T) {
 
 // TestS34TransfersAreBounded: of more transfers than places, those of machines with an open window stay.
 func TestS34TransfersAreBounded(t *testing.T) {
-	c := newTFTPConn(&fakeWire{})
-	serve := func(n int, rank tftpRank) bool {
-		s := &tftpSession{peer: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 1069), last: time.Now()}
+	c := newTestConn(&fakeWire{})
+	serve := func(n int, rank Rank) bool {
+		s := &session{peer: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 1069), last: time.Now()}
 		return c.admit(s) && c.serve(s, rank)
 	}
-	for n := range tftpSessions {
-		if !serve(n, rankOwn) {
+	for n := range maxSessions {
+		if !serve(n, RankOwn) {
 			t.Fatalf("transfer %d is refused", n)
 		}
 	}
-	if serve(tftpSessions, rankKnown) {
+	if serve(maxSessions, RankKnown) {
 		t.Error("any client's transfer ends that of an armed machine")
 	}
-	if !serve(tftpSessions+1, rankOwn) || c.transfers != tftpSessions || len(c.live) != tftpSessions {
+	if !serve(maxSessions+1, RankOwn) || c.transfers != maxSessions || len(c.live) != maxSessions {
 		t.Errorf("%d transfers, %d sessions", c.transfers, len(c.live))
 	}
 }
@@ -60,7 +60,7 @@ func TestS34TransfersAreBounded(t *testing.T) {
 func TestS34AnACKRepeatsLittle(t *testing.T) {
 	const window = 8
 	now := time.Now()
-	s := newTFTPSender(tftpRequest{blockSize: 512, window: window}, 1<<20, 1)
+	s := newSender(request{blockSize: 512, window: window}, 1<<20, 1)
 	sent := func() (n int) {
 		for {
 			if _, _, ok := s.next(); !ok {
@@ -93,7 +93,7 @@ func TestS34AnACKRepeatsLittle(t *testing.T) {
 	for range 100 {
 		repeated += after(time.Second, window+2)
 	}
-	if repeated > tftpRetries*window {
+	if repeated > Retries*window {
 		t.Errorf("%d blocks for 100 ACKs", repeated)
 	}
 }

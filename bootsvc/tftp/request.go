@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"bytes"
@@ -8,14 +8,15 @@ import (
 )
 
 const (
-	tftpBlock   = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
-	tftpTimeout = 2 * time.Second
-	tftpRetries = 5
+	maxBlock = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
+	// Timeout is after which time without an answer a packet is repeated, and Retries is how often.
+	Timeout  = 2 * time.Second
+	Retries  = 5
 
 	// Windows in blocks (RFC 7440). ACKs are as easily forged as requests, and a window is
 	// many times longer than its ACK: only an armed machine's own address gets long ones.
-	tftpOwnWindow    = 64
-	tftpOthersWindow = 8
+	ownWindow    = 64
+	othersWindow = 8
 )
 
 // Operation codes (RFC 1350, 2347).
@@ -29,29 +30,29 @@ const (
 )
 
 const (
-	maxTFTPRequest = 512 // bytes (RFC 2347)
-	maxTFTPName    = 255
+	maxRequest = 512 // bytes (RFC 2347)
+	maxName    = 255
 )
 
-// tftpRequest is a read request (RFC 1350) with the options that this server knows
+// request is a read request (RFC 1350) with the options that this server knows
 // (RFC 2347). An option that the client did not ask for, or with an invalid value, is
 // zero.
-type tftpRequest struct {
+type request struct {
 	name      string
 	netascii  bool
 	tsize     bool          // RFC 2349
 	timeout   time.Duration // RFC 2349
-	blockSize int           // RFC 2348, at most tftpBlock
-	window    int           // RFC 7440, at most tftpOwnWindow blocks
+	blockSize int           // RFC 2348, at most maxBlock
+	window    int           // RFC 7440, at most ownWindow blocks
 }
 
 // readRequest parses a read request.
-func readRequest(b []byte) (r tftpRequest, ok bool) {
-	if len(b) < 4 || len(b) > maxTFTPRequest {
+func readRequest(b []byte) (r request, ok bool) {
+	if len(b) < 4 || len(b) > maxRequest {
 		return r, false
 	}
 	fields := bytes.Split(b[2:], []byte{0})
-	if len(fields) < 2 || len(fields[0]) == 0 || len(fields[0]) > maxTFTPName {
+	if len(fields) < 2 || len(fields[0]) == 0 || len(fields[0]) > maxName {
 		return r, false
 	}
 	r.name = string(fields[0])
@@ -67,9 +68,9 @@ func readRequest(b []byte) (r tftpRequest, ok bool) {
 		value := string(fields[i+1])
 		switch strings.ToLower(string(fields[i])) { // RFC 2347: names have no case
 		case "blksize":
-			r.blockSize = min(optionValue(value, 8, 65464), tftpBlock)
+			r.blockSize = min(optionValue(value, 8, 65464), maxBlock)
 		case "windowsize":
-			r.window = min(optionValue(value, 1, 65535), tftpOwnWindow)
+			r.window = min(optionValue(value, 1, 65535), ownWindow)
 		case "timeout":
 			r.timeout = time.Duration(optionValue(value, 1, 255)) * time.Second
 		case "tsize":
@@ -90,7 +91,7 @@ func optionValue(s string, least, most uint64) int {
 
 // oack returns the OACK for the options of r, or nil if r has none. size is the file's,
 // in bytes.
-func (r tftpRequest) oack(size int64) []byte {
+func (r request) oack(size int64) []byte {
 	b := []byte{0, opOACK}
 	add := func(asked bool, name string, value int64) {
 		if asked {

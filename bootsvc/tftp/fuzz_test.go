@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"net/netip"
@@ -7,13 +7,12 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/internal/pcap"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // tftpPackets returns the TFTP packets of the captures: requests of clients, and acknowledged options.
 func tftpPackets(f *testing.F) (out [][]byte) {
 	f.Helper()
-	packets, err := pcap.Read(captures, pcap.UDP)
+	packets, err := pcap.Read("../testdata/captures/*.pcap", pcap.UDP)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -25,16 +24,13 @@ func tftpPackets(f *testing.F) (out [][]byte) {
 	return out
 }
 
-// fuzzTFTP serves an armed machine. It returns the wire, and a function that returns the address of the next client.
+// fuzzTFTP serves a loader. It returns the wire, and a function that returns the address of the next client.
 func fuzzTFTP(f *testing.F) (*fakeWire, func() netip.AddrPort) {
 	f.Helper()
-	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	s, _ := newServer(f, machines, nil)
-	machines.setGrant(armed("node1"))
 	port := uint16(0)
-	return serveWire(f, s), func() netip.AddrPort {
+	return serveWire(f, newService(serveLoader)), func() netip.AddrPort {
 		port++
-		return netip.AddrPortFrom(netip.MustParseAddr(testAddr), max(port, 1))
+		return netip.AddrPortFrom(client, max(port, 1))
 	}
 }
 
@@ -44,7 +40,7 @@ func (w *fakeWire) finish(t *testing.T, peer netip.AddrPort) {
 	t.Helper()
 	// When the second packet is taken, the first has been handled.
 	for range 2 {
-		w.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x05\x00\x00enough\x00")}
+		w.in <- datagram{peer: peer, local: ownHost, content: []byte("\x00\x05\x00\x00enough\x00")}
 	}
 	for w.has(peer) {
 		runtime.Gosched()
@@ -53,7 +49,7 @@ func (w *fakeWire) finish(t *testing.T, peer netip.AddrPort) {
 		switch {
 		case d.peer != peer:
 			t.Fatalf("%s was sent %q", d.peer, d.content)
-		case len(d.content) > tftpBlock+4:
+		case len(d.content) > maxBlock+4:
 			t.Fatalf("%d bytes were sent", len(d.content))
 		case d.content[1] == opOACK:
 			options := strings.Split(strings.TrimSuffix(string(d.content[2:]), "\x00"), "\x00")
@@ -82,7 +78,7 @@ func FuzzTFTPOptions(f *testing.F) {
 	w, next := fuzzTFTP(f)
 	f.Fuzz(func(t *testing.T, options string) {
 		peer := next()
-		w.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x01snponly.efi\x00" + options)}
+		w.in <- datagram{peer: peer, local: ownHost, content: []byte("\x00\x01snponly.efi\x00" + options)}
 		w.finish(t, peer)
 	})
 }
@@ -105,10 +101,10 @@ func FuzzTFTPTransfer(f *testing.F) {
 	w, next := fuzzTFTP(f)
 	f.Fuzz(func(t *testing.T, packets string) {
 		peer := next()
-		w.in <- datagram{peer: peer, local: testSelf, content: []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
+		w.in <- datagram{peer: peer, local: ownHost, content: []byte("\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")}
 		for len(packets) > 0 {
 			n := min(6*int(packets[0]), len(packets)-1)
-			w.in <- datagram{peer: peer, local: testSelf, content: []byte(packets[1 : 1+n])}
+			w.in <- datagram{peer: peer, local: ownHost, content: []byte(packets[1 : 1+n])}
 			packets = packets[1+n:]
 		}
 		w.finish(t, peer)

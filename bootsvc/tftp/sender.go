@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"errors"
@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// tftpSender sends the content of a transfer in blocks (RFC 1350) and windows of blocks
+// sender sends the content of a transfer in blocks (RFC 1350) and windows of blocks
 // (RFC 7440). It has no socket and no clock. Blocks are counted from 1, and their count
 // does not roll over as their numbers on the wire do. The OACK is block 0.
 //
 // A duplicate ACK repeats nothing in a transfer without windows (RFC 1123 §4.2.3.1). In
 // one with windows, it is how a client reports that the first block of a window is lost;
 // some clients (EDK2) repeat it for each block that comes after the lost one.
-type tftpSender struct {
+type sender struct {
 	oack      []byte // nil = the request had no options
 	blockSize int
 	window    int
@@ -39,28 +39,28 @@ type tftpSender struct {
 }
 
 const (
-	tftpPlainBlock  = 512 // without the option blksize
-	tftpPlainWindow = 1
+	plainBlock  = 512 // without the option blksize
+	plainWindow = 1
 
-	// Bytes of a file that are read at once: tftpChunkTotal divided by the number of transfers
+	// Bytes of a file that are read at once: chunkTotal divided by the number of transfers
 	// at the start of this one, within the limits. For each chunk, another thread wakes up.
-	tftpChunkTotal = 4 << 20
-	tftpChunkMin   = 64 << 10
-	tftpChunkMax   = 1 << 20
+	chunkTotal = 4 << 20
+	chunkMin   = 64 << 10
+	chunkMax   = 1 << 20
 )
 
-// newTFTPSender returns the sender of a file of size bytes. In netascii, up to twice as
+// newSender returns the sender of a file of size bytes. In netascii, up to twice as
 // much is sent. transfers is the number of transfers including this one.
-func newTFTPSender(r tftpRequest, size int64, transfers int) *tftpSender {
-	t := &tftpSender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
+func newSender(r request, size int64, transfers int) *sender {
+	t := &sender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
 	if t.blockSize == 0 {
-		t.blockSize = tftpPlainBlock
+		t.blockSize = plainBlock
 	}
 	if t.window == 0 {
-		t.window = tftpPlainWindow
+		t.window = plainWindow
 	}
 	if t.timeout == 0 {
-		t.timeout = tftpTimeout
+		t.timeout = Timeout
 	}
 	if r.netascii {
 		size *= 2
@@ -70,9 +70,9 @@ func newTFTPSender(r tftpRequest, size int64, transfers int) *tftpSender {
 	} else {
 		t.beginWindow()
 	}
-	chunk := min(max(tftpChunkTotal/int64(transfers), tftpChunkMin), tftpChunkMax)
+	chunk := min(max(chunkTotal/int64(transfers), chunkMin), chunkMax)
 	if t.oack == nil { // two chunks are read before the client has sent an ACK
-		chunk = tftpChunkMin
+		chunk = chunkMin
 	}
 	t.perChunk = max(int64(t.window), min(chunk, size)/int64(t.blockSize)+1)
 	return t
@@ -80,7 +80,7 @@ func newTFTPSender(r tftpRequest, size int64, transfers int) *tftpSender {
 
 // wantsChunk reports whether to read a chunk of the file: not before the client has
 // acknowledged the OACK, because the address of a request may be forged.
-func (t *tftpSender) wantsChunk() bool {
+func (t *sender) wantsChunk() bool {
 	return t.acked >= 0 && t.final < 0 && len(t.chunks) < 2
 }
 
@@ -94,7 +94,7 @@ func readChunk(r io.Reader, b []byte) (chunk []byte, last bool, err error) {
 }
 
 // buffer returns the memory for the next chunk.
-func (t *tftpSender) buffer() []byte {
+func (t *sender) buffer() []byte {
 	b := t.spare
 	if t.spare = nil; b == nil {
 		b = make([]byte, t.perChunk*int64(t.blockSize))
@@ -104,7 +104,7 @@ func (t *tftpSender) buffer() []byte {
 
 // addChunk appends a chunk. The last one of a file has less than a whole number of
 // blocks: its last block is short, or empty.
-func (t *tftpSender) addChunk(b []byte, last bool) {
+func (t *sender) addChunk(b []byte, last bool) {
 	t.chunks = append(t.chunks, b)
 	if !last {
 		t.read += t.perChunk
@@ -115,7 +115,7 @@ func (t *tftpSender) addChunk(b []byte, last bool) {
 }
 
 // next returns the next block to send, if the window and what has been read allow one.
-func (t *tftpSender) next() (number uint16, content []byte, ok bool) {
+func (t *sender) next() (number uint16, content []byte, ok bool) {
 	n := t.sent + 1
 	if n > t.read || n > t.end {
 		return 0, nil, false
@@ -130,7 +130,7 @@ func (t *tftpSender) next() (number uint16, content []byte, ok bool) {
 }
 
 // unsend makes next return a block once more that was not sent. It must be called before the next ack.
-func (t *tftpSender) unsend(block int64) { t.sent = max(min(t.sent, block-1), t.acked) }
+func (t *sender) unsend(block int64) { t.sent = max(min(t.sent, block-1), t.acked) }
 
 // ack handles an ACK that came at now, and reports whether it acknowledges a block. The
 // blocks that next then returns are to be sent.
@@ -138,14 +138,14 @@ func (t *tftpSender) unsend(block int64) { t.sent = max(min(t.sent, block-1), t.
 // An ACK inside the window, or of the block before it, says that the next block is lost.
 // One that comes sooner than a quarter of a round trip after the last packet answers
 // earlier packets: then nothing is repeated, or each packet could cause two more.
-func (t *tftpSender) ack(number uint16, now time.Time) bool {
+func (t *sender) ack(number uint16, now time.Time) bool {
 	news := int64(number - uint16(t.acked))
 	soon := now.Sub(t.sentAt) <= t.trip/4
 	switch {
 	case news > t.sent-t.acked:
 		return false // of a block that was not sent, or an old one
 	case news == 0:
-		if t.window > 1 && t.acked >= 0 && t.sent > t.acked && !soon && t.repeats < tftpRetries {
+		if t.window > 1 && t.acked >= 0 && t.sent > t.acked && !soon && t.repeats < Retries {
 			t.repeat()
 		}
 		return false
@@ -170,15 +170,15 @@ func (t *tftpSender) ack(number uint16, now time.Time) bool {
 }
 
 // done reports whether the client has acknowledged the last block.
-func (t *tftpSender) done() bool { return t.final >= 0 && t.acked == t.final }
+func (t *sender) done() bool { return t.final >= 0 && t.acked == t.final }
 
 // beginWindow makes next return the blocks after the last acknowledged one.
-func (t *tftpSender) beginWindow() {
+func (t *sender) beginWindow() {
 	t.sent, t.end = t.acked, t.acked+int64(t.window)
 }
 
 // repeat makes next return the blocks that are not acknowledged once more.
-func (t *tftpSender) repeat() {
+func (t *sender) repeat() {
 	t.repeats++
 	t.repeated = true
 	if t.acked >= 0 {
@@ -189,4 +189,4 @@ func (t *tftpSender) repeat() {
 }
 
 // expired reports whether blocks were repeated as often as they may be.
-func (t *tftpSender) expired() bool { return t.repeats > tftpRetries }
+func (t *sender) expired() bool { return t.repeats > Retries }

@@ -1,4 +1,4 @@
-package bootsvc
+package tftp
 
 import (
 	"encoding/binary"
@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	tftpBatch = 64                   // packets that one system call writes
-	tftpFull  = 5 * time.Millisecond // until blocks are sent again that the socket had no room for
+	maxBatch  = 64                   // packets that one system call writes
+	fullPause = 5 * time.Millisecond // until blocks are sent again that the socket had no room for
 )
 
-// packets is the socket of a tftpConn, a *tftpSocket.
+// packets is the socket of a Conn, a *socket.
 type packets interface {
 	// Receive waits for a packet, and returns those that have come, up to limit. They are
 	// valid until the next Receive.
 	Receive(limit int) ([]datagram, error)
-	// Send sends packets, at most tftpBatch, and returns how many it has sent. It does not wait:
+	// Send sends packets, at most maxBatch, and returns how many it has sent. It does not wait:
 	// if there is no room for the first one, the error is unix.EAGAIN. The packets' local must be
 	// valid. It must not be called while it runs.
 	Send([]datagram) (int, error)
@@ -35,20 +35,40 @@ type packets interface {
 	Close() error
 }
 
-// tftpConn has the transfers of one socket. It answers from the address that the request
+// Limits bounds the answers to addresses that may be forged.
+type Limits interface {
+	// Unresolved reports whether an answer to an address has to wait for ARP. It may wait for the kernel.
+	Unresolved(netip.Addr) bool
+	// MayWait reports whether one more answer may wait for ARP. own means that the address is reserved for an armed machine.
+	MayWait(to netip.Addr, own bool) bool
+	// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address. ReturnUnproven
+	// says that such a client has proven it.
+	TakeUnproven() bool
+	ReturnUnproven()
+}
+
+type counters struct {
+	served, refused, aborted atomic.Int64
+	// Answers that were not sent.
+	unresolved atomic.Int64 // too many wait for addresses that do not answer ARP
+	unproven   atomic.Int64 // too many at once to clients that have not sent an ACK
+	unsent     atomic.Int64 // the socket had no room, or refused them
+}
+
+// Conn has the transfers of one socket. It answers from the address that the request
 // was sent to. Because the source of a request is easily forged, a source that has not
 // sent an ACK gets at most as many packets as it has sent (security S34).
 //
-// If there are more transfers than tftpSessions, the least valuable one is ended: see
+// If there are more transfers than maxSessions, the least valuable one is ended: see
 // value.
-type tftpConn struct {
+type Conn struct {
 	packets
 	guard  *guard.Guard
-	limits *answerLimits
-	stats  *tftpStats
+	limits Limits
+	stats  *counters
 
 	mu        sync.Mutex
-	live      map[netip.AddrPort]*tftpSession
+	live      map[netip.AddrPort]*session
 	serving   map[netip.Addr]int // transfers by address
 	transfers int                // total of serving
 	undecided int
@@ -56,50 +76,42 @@ type tftpConn struct {
 	recent    map[netip.Addr]int // requests since the time since
 	since     time.Time
 	closed    bool
-	out       []datagram     // to be sent by flush
-	sleeping  []*tftpSession // to be woken by flush: sending comes first
-	held      []*tftpSession // have blocks that the socket had no room for
+	out       []datagram // to be sent by flush
+	sleeping  []*session // to be woken by flush: sending comes first
+	held      []*session // have blocks that the socket had no room for
 }
 
-// tftpStats count answers that were not sent.
-type tftpStats struct {
-	unresolved atomic.Int64 // too many wait for addresses that do not answer ARP
-	unproven   atomic.Int64 // too many at once to clients that have not sent an ACK
-	unsent     atomic.Int64 // the socket had no room, or refused them
-}
-
-// tftpSession is one transfer, from its request until its end.
-type tftpSession struct {
-	*tftpSender // nil until the file is known
+// session is one transfer, from its request until its end.
+type session struct {
+	*sender // nil until the file is known
 
 	peer    netip.AddrPort
 	local   netip.Addr
-	request tftpRequest
-	rank    tftpRank
-	crowded bool // its address has sent more than tftpPerWindow requests
+	request request
+	rank    Rank
+	crowded bool // its address has sent more than maxPerWindow requests
 	last    time.Time
 	asked   int  // requests received
 	answers int  // packets sent before the first ACK
 	proven  bool // the client has sent an ACK, so its address is not forged
 	held    bool // its next block waits for room in the socket
-	counted bool // its first answer has taken a token of answerLimits
+	counted bool // its first answer has taken a token of Limits
 	// unresolved means that the first answer has to wait for ARP, as seen when the request came.
 	unresolved bool
 	over       bool // nothing more is sent
 	wake       chan struct{}
 }
 
-func newTFTPConn(p packets) *tftpConn {
-	return &tftpConn{
-		packets: p, live: map[netip.AddrPort]*tftpSession{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
-		out:    make([]datagram, 0, tftpBatch),
-		limits: newAnswerLimits(new(neighbours).unresolved), stats: &tftpStats{},
+func newConn(p packets) *Conn {
+	return &Conn{
+		packets: p, live: map[netip.AddrPort]*session{}, serving: map[netip.Addr]int{}, recent: map[netip.Addr]int{},
+		out: make([]datagram, 0, maxBatch),
 	}
 }
 
 // receive handles packets until the socket is closed. It calls begin for each request
 // that is admitted, with c.mu locked.
-func (c *tftpConn) receive(begin func(*tftpSession)) error {
+func (c *Conn) receive(begin func(*session)) error {
 	for expected := 1; ; {
 		in, err := c.Receive(expected)
 		switch {
@@ -116,7 +128,7 @@ func (c *tftpConn) receive(begin func(*tftpSession)) error {
 
 // take handles packets that were received at once, and returns how many to expect next: one
 // of each session, and twice as many of strangers, who may be flooding the socket.
-func (c *tftpConn) take(in []datagram, begin func(*tftpSession)) int {
+func (c *Conn) take(in []datagram, begin func(*session)) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.guard.Recover("a TFTP packet")
@@ -132,7 +144,7 @@ func (c *tftpConn) take(in []datagram, begin func(*tftpSession)) int {
 		switch b[1] {
 		case opRRQ, opWRQ:
 			if d.local.IsValid() { // RFC 1123 §4.2.3.5: a broadcast is ignored
-				c.ask(&tftpSession{peer: d.peer, local: d.local, last: now}, b, begin)
+				c.ask(&session{peer: d.peer, local: d.local, last: now}, b, begin)
 			}
 		case opACK:
 			c.acknowledged(s, binary.BigEndian.Uint16(b[2:]), now)
@@ -148,7 +160,7 @@ func (c *tftpConn) take(in []datagram, begin func(*tftpSession)) int {
 }
 
 // ask handles a request. s becomes its session.
-func (c *tftpConn) ask(s *tftpSession, b []byte, begin func(*tftpSession)) {
+func (c *Conn) ask(s *session, b []byte, begin func(*session)) {
 	if b[1] == opWRQ {
 		if c.count(s.peer.Addr(), s.last) {
 			s.asked, s.unresolved = 1, true // which is not looked up for an answer that no one needs
@@ -164,16 +176,16 @@ func (c *tftpConn) ask(s *tftpSession, b []byte, begin func(*tftpSession)) {
 
 // repeatAnswer sends the first packet of a transfer again, if its client repeats the
 // request.
-func (c *tftpConn) repeatAnswer(s *tftpSession) {
-	if s.tftpSender != nil && !s.proven && s.sent > s.acked {
+func (c *Conn) repeatAnswer(s *session) {
+	if s.sender != nil && !s.proven && s.sent > s.acked {
 		s.sent = s.acked
 		c.push(s, time.Now())
 	}
 }
 
 // acknowledged handles an ACK of a session, or of none.
-func (c *tftpConn) acknowledged(s *tftpSession, block uint16, now time.Time) {
-	if s == nil || s.tftpSender == nil {
+func (c *Conn) acknowledged(s *session, block uint16, now time.Time) {
+	if s == nil || s.sender == nil {
 		return
 	}
 	if s.ack(block, now) {
@@ -188,9 +200,9 @@ func (c *tftpConn) acknowledged(s *tftpSession, block uint16, now time.Time) {
 
 // prove notes that the client of s answers. Its request no longer counts as one that
 // may be forged.
-func (c *tftpConn) prove(s *tftpSession) {
+func (c *Conn) prove(s *session) {
 	if s.counted {
-		c.limits.returnUnproven()
+		c.limits.ReturnUnproven()
 		s.counted = false
 	}
 	if n := c.recent[s.peer.Addr()]; !s.proven && n > 0 {
@@ -200,7 +212,7 @@ func (c *tftpConn) prove(s *tftpSession) {
 }
 
 // wakeUp makes the goroutine of s look at its state.
-func (s *tftpSession) wakeUp() {
+func (s *session) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default: // it will look in any case
@@ -209,20 +221,20 @@ func (s *tftpSession) wakeUp() {
 
 // transfer sends a file, and returns when the client has acknowledged its last block. It
 // returns errBusy if transfers of a higher rank need the room.
-func (c *tftpConn) transfer(s *tftpSession, rank tftpRank, size int64, content io.Reader) error {
+func (c *Conn) transfer(s *session, rank Rank, size int64, content io.Reader) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.serve(s, rank) {
 		return errBusy
 	}
 	request := s.request
-	if rank < rankOwn {
-		request.window = min(request.window, tftpOthersWindow)
+	if rank < RankOwn {
+		request.window = min(request.window, othersWindow)
 	}
 	if request.netascii {
 		content = netascii.ToReader(content)
 	}
-	s.tftpSender = newTFTPSender(request, size, c.transfers)
+	s.sender = newSender(request, size, c.transfers)
 	timer := time.NewTimer(s.timeout)
 	defer timer.Stop()
 	for {
@@ -253,7 +265,7 @@ func (c *tftpConn) transfer(s *tftpSession, rank tftpRank, size int64, content i
 }
 
 // readAhead reads a chunk of the file. No other transfer waits for a slow disk.
-func (c *tftpConn) readAhead(s *tftpSession, content io.Reader) (err error) {
+func (c *Conn) readAhead(s *session, content io.Reader) (err error) {
 	chunk, last := s.buffer(), false
 	c.unlocked(func() { chunk, last, err = readChunk(content, chunk) })
 	if err == nil {
@@ -263,7 +275,7 @@ func (c *tftpConn) readAhead(s *tftpSession, content io.Reader) (err error) {
 }
 
 // unlocked calls f without the lock.
-func (c *tftpConn) unlocked(f func()) {
+func (c *Conn) unlocked(f func()) {
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	f()
@@ -271,7 +283,7 @@ func (c *tftpConn) unlocked(f func()) {
 
 // push queues the blocks that s may send. It ends s if the limits do not permit the first one: the
 // client repeats its request.
-func (c *tftpConn) push(s *tftpSession, now time.Time) {
+func (c *Conn) push(s *session, now time.Time) {
 	for !s.over && !s.held && !s.expired() {
 		block, content, ok := s.next()
 		if !ok {
@@ -292,10 +304,10 @@ func (c *tftpConn) push(s *tftpSession, now time.Time) {
 // answer queues a packet of a transfer, unless the client has not proven its address and
 // has got as many packets as it has sent. It returns false if too many packets are sent to
 // such clients. content must remain valid until flush.
-func (c *tftpConn) answer(s *tftpSession, head [4]byte, content []byte) bool {
+func (c *Conn) answer(s *session, head [4]byte, content []byte) bool {
 	d := datagram{peer: s.peer, local: s.local, head: head, content: content}
 	switch {
-	case s.proven && s.tftpSender != nil:
+	case s.proven && s.sender != nil:
 		d.of, d.block = s, s.sent
 	case s.proven:
 	case s.answers >= s.asked:
@@ -305,7 +317,7 @@ func (c *tftpConn) answer(s *tftpSession, head [4]byte, content []byte) bool {
 	default:
 		s.answers++
 	}
-	if len(c.out) == tftpBatch {
+	if len(c.out) == maxBatch {
 		if c.flush(); s.held {
 			return true // and this block comes after those that had no room
 		}
@@ -316,14 +328,14 @@ func (c *tftpConn) answer(s *tftpSession, head [4]byte, content []byte) bool {
 
 // mayAnswer reports whether the limits permit a packet to a client that has not proven its
 // address, and counts those that they do not permit.
-func (c *tftpConn) mayAnswer(s *tftpSession) bool {
-	own := s.rank == rankOwn
-	if s.unresolved && !c.limits.mayWait(s.peer.Addr(), own) {
+func (c *Conn) mayAnswer(s *session) bool {
+	own := s.rank == RankOwn
+	if s.unresolved && !c.limits.MayWait(s.peer.Addr(), own) {
 		c.stats.unresolved.Add(1)
 		return false
 	}
 	if !own && !s.counted {
-		if !c.limits.takeUnproven() {
+		if !c.limits.TakeUnproven() {
 			c.stats.unproven.Add(1)
 			return false
 		}
@@ -335,7 +347,7 @@ func (c *tftpConn) mayAnswer(s *tftpSession) bool {
 // flush sends the queued packets. Send does not wait, so the lock is not held for longer than
 // the kernel needs to take the packets. One that cannot be sent is lost, as on the network,
 // but blocks of a transfer that the socket has no room for are sent a little later.
-func (c *tftpConn) flush() {
+func (c *Conn) flush() {
 	queued := c.out
 	c.out = c.out[:0]
 	for left := queued; len(left) > 0 && !c.closed; {
@@ -358,7 +370,7 @@ func (c *tftpConn) flush() {
 }
 
 // hold puts back blocks that the socket has no room for. Other packets are lost.
-func (c *tftpConn) hold(packets []datagram) {
+func (c *Conn) hold(packets []datagram) {
 	for _, d := range packets {
 		if d.of == nil {
 			c.stats.unsent.Add(1)
@@ -369,13 +381,13 @@ func (c *tftpConn) hold(packets []datagram) {
 		}
 		d.of.held = true
 		if c.held = append(c.held, d.of); len(c.held) == 1 {
-			time.AfterFunc(tftpFull, c.resume)
+			time.AfterFunc(fullPause, c.resume)
 		}
 	}
 }
 
 // resume lets the transfers go on that wait for room in the socket.
-func (c *tftpConn) resume() {
+func (c *Conn) resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.held {
@@ -386,18 +398,18 @@ func (c *tftpConn) resume() {
 }
 
 // finish ends s after its goroutine has returned err.
-func (c *tftpConn) finish(s *tftpSession, err error) {
+func (c *Conn) finish(s *session, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if errors.Is(err, errNoFile) && !s.crowded && !s.over {
-		c.answer(s, [4]byte{0, opError, 0, 1}, []byte(errNoFile.Error()+"\x00"))
+	if errors.Is(err, ErrNoFile) && !s.crowded && !s.over {
+		c.answer(s, [4]byte{0, opError, 0, 1}, []byte(ErrNoFile.Error()+"\x00"))
 		c.flush()
 	}
 	c.end(s)
 }
 
 // shut ends all transfers, and receive.
-func (c *tftpConn) shut() {
+func (c *Conn) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -410,7 +422,7 @@ func (c *tftpConn) shut() {
 	c.Stop()
 }
 
-func (c *tftpConn) isShut() bool {
+func (c *Conn) isShut() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
