@@ -45,14 +45,14 @@ func fileURL(env map[string]string, name string) error {
 	}
 	u, err := url.Parse(env[name])
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("reading %s: want http:// or https:// and a host", name) // it may have a password
+		return fmt.Errorf("invalid %s; must be http:// or https:// and a host", name) // it may have a password
 	}
 	return nil
 }
 
 func folderPath(env map[string]string, name string) error {
 	if v := env[name]; v != "" && (!path.IsAbs(v) || strings.ContainsRune(v, 0)) {
-		return fmt.Errorf("reading %s=%q: want the absolute path of a folder", name, v)
+		return fmt.Errorf("invalid %s %q; must be the absolute path of a folder", name, v)
 	}
 	return nil
 }

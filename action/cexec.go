@@ -59,7 +59,7 @@ func Commands(env map[string]string) ([][]string, error) {
 	}
 	shell, err := splitWords(env[InterpreterVariable])
 	if err != nil || len(shell) > 1 || len(shell) == 1 && shell[0][0] == "" {
-		return nil, fmt.Errorf("reading %s: want one program with its arguments", InterpreterVariable)
+		return nil, fmt.Errorf("invalid %s; must be one program with its arguments", InterpreterVariable)
 	}
 	if len(shell) == 1 {
 		return [][]string{append(shell[0], text)}, nil

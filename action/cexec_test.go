@@ -31,5 +31,5 @@ func TestCommands(t *testing.T) {
 		require.ErrorContains(t, err, says, text)
 	}
 	_, err = Commands(map[string]string{CommandVariable: "a", InterpreterVariable: "/bin/sh -c; reboot"})
-	require.ErrorContains(t, err, "want one program")
+	require.ErrorContains(t, err, "must be one program")
 }

@@ -74,7 +74,7 @@ func number(env map[string]string, name string) error {
 
 func seconds(env map[string]string, name string) error {
 	if n, err := strconv.ParseFloat(env[name], 64); env[name] != "" && (err != nil || !(n >= 0)) {
-		return fmt.Errorf("reading %s=%q: want seconds", name, env[name])
+		return fmt.Errorf("invalid %s %q; must be a number of seconds", name, env[name])
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func oneLine(env map[string]string, name string) error {
 func filePath(env map[string]string, name string) error {
 	v := env[name]
 	if !path.IsAbs(v) || path.Clean(v) == "/" || strings.HasSuffix(v, "/") {
-		return fmt.Errorf("reading %s=%q: want the absolute path of a file", name, v)
+		return fmt.Errorf("invalid %s %q; must be the absolute path of a file", name, v)
 	}
 	if why := pathProblem(v, env); why != "" {
 		return fmt.Errorf("reading %s=%q: %s", name, v, why)
@@ -143,7 +143,7 @@ func owner(env map[string]string, name string) error {
 func oneOf(words ...string) checkVariable {
 	return func(env map[string]string, name string) error {
 		if v := env[name]; v != "" && !slices.Contains(words, v) {
-			return fmt.Errorf("reading %s=%q: want one of %s", name, v, strings.Join(words, ", "))
+			return fmt.Errorf("invalid %s %q; must be one of %s", name, v, strings.Join(words, ", "))
 		}
 		return nil
 	}
@@ -173,7 +173,7 @@ func sha256Digest(env map[string]string, name string) error {
 func SHA256(env map[string]string, name string) (string, error) {
 	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env[name]), "sha256:"))
 	if b, err := hex.DecodeString(s); s != "" && (err != nil || len(b) != 32) {
-		return "", fmt.Errorf("reading %s=%q: want 64 hex digits", name, env[name])
+		return "", fmt.Errorf("invalid %s %q; must be 64 hex digits", name, env[name])
 	}
 	return s, nil
 }
@@ -185,7 +185,7 @@ func Number(env map[string]string, name string) (int, error) {
 	}
 	n, err := strconv.ParseUint(env[name], 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("reading %s=%q: want a number", name, env[name])
+		return 0, fmt.Errorf("invalid %s %q; must be a number", name, env[name])
 	}
 	return int(n), nil
 }

@@ -67,7 +67,7 @@ func HegelURLs(env map[string]string) ([]string, error) {
 		text = strings.TrimRight(strings.TrimSpace(text), "/")
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
-			return nil, fmt.Errorf("reading %s: address %d is invalid: want http:// or https:// and a host", HegelVariable, i+1)
+			return nil, fmt.Errorf("invalid address %[2]d of %[1]s; must be http:// or https:// and a host", HegelVariable, i+1)
 		}
 		all = append(all, text)
 	}

@@ -25,8 +25,8 @@ func TestWriteFileHasOneSourceOfContents(t *testing.T) {
 		},
 		{map[string]string{"BOOTCONFIG_CONTENTS": strings.Repeat("x", MaxBootConfig+1)}, "32767 bytes, a kernel reads up to 32766"},
 		{map[string]string{"BOOTCONFIG_CONTENTS": "a\x00b"}, "null byte"},
-		{map[string]string{"HEGEL_URLS": "http://x,ftp://user:secret@y"}, "address 2 is invalid"},
-		{map[string]string{"HEGEL_URLS": "http://x,"}, "address 2 is invalid"},
+		{map[string]string{"HEGEL_URLS": "http://x,ftp://user:secret@y"}, "invalid address 2 of HEGEL_URLS"},
+		{map[string]string{"HEGEL_URLS": "http://x,"}, "invalid address 2 of HEGEL_URLS"},
 		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "true"}, "does not make a network configuration: give it by CONTENTS"},
 		{map[string]string{"CONTENTS": "", "STATIC_BOTTLEROCKET": "value"}, "reading STATIC_BOTTLEROCKET: the agent does not make"},
 	} {

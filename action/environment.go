@@ -46,7 +46,7 @@ func ParsePartition(text string) (Partition, error) {
 	by, value, ok := strings.Cut(text, "=")
 	by = strings.ToUpper(by)
 	if !ok || value == "" || !slices.Contains([]string{ByLabel, ByUUID, ByName, ByGUID, ByType}, by) {
-		return Partition{}, fmt.Errorf("reading %s=%q: want a number from 1, "+
+		return Partition{}, fmt.Errorf("invalid %s %q; must be a number from 1, "+
 			"or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value", PartitionVariable, text)
 	}
 	return Partition{by, value}, nil
@@ -59,7 +59,7 @@ func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	}
 	b, err := strconv.ParseBool(env[name])
 	if err != nil {
-		return otherwise, fmt.Errorf("reading %s=%q: want true or false", name, env[name])
+		return otherwise, fmt.Errorf("invalid %s %q; must be true or false", name, env[name])
 	}
 	return b, nil
 }
@@ -71,7 +71,7 @@ func MiB(env map[string]string, name string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(env[name], 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("reading %s=%q: want a number of MiB", name, env[name])
+		return 0, fmt.Errorf("invalid %s %q; must be a number of MiB", name, env[name])
 	}
 	return int64(n) << 20, nil
 }

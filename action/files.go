@@ -59,7 +59,7 @@ func Files(env map[string]string) ([]File, error) {
 		return nil, fmt.Errorf("reading %s as a JSON array of files: %w", FilesVariable, err)
 	}
 	if len(files) == 0 || len(files) > maxFiles {
-		return nil, fmt.Errorf("reading %s: %d files, want 1 to %d", FilesVariable, len(files), maxFiles)
+		return nil, fmt.Errorf("invalid %s: %d files; must be 1 to %d", FilesVariable, len(files), maxFiles)
 	}
 
 	var errs []error
@@ -87,7 +87,7 @@ func Files(env map[string]string) ([]File, error) {
 			switch {
 			case v[1] == "":
 			case !accountName.MatchString(v[1]), errors.Is(err, strconv.ErrRange):
-				wrong("invalid %s %q: want a number or a name; a number is at most 2147483647", v[0], v[1])
+				wrong("invalid %s %q; must be a number or a name; a number is at most 2147483647", v[0], v[1])
 			case env[FileSystemVariable] == "vfat" && (err != nil || n != 0):
 				wrong("vfat has no owners: leave out %s", v[0])
 			}
@@ -95,7 +95,7 @@ func Files(env map[string]string) ([]File, error) {
 
 		for _, v := range [][2]string{{"mode", f.Mode}, {"dirMode", f.DirMode}} {
 			if _, err := Octal(v[1], 0); err != nil {
-				wrong("invalid %s %q: want an octal mode", v[0], v[1])
+				wrong("invalid %s %q; must be an octal mode", v[0], v[1])
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func Octal(s string, otherwise uint32) (uint32, error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
 	if err != nil || n > 0o7777 {
-		return 0, fmt.Errorf("reading the mode %q: want octal digits up to 7777", s)
+		return 0, fmt.Errorf("invalid mode %q; must be octal digits up to 7777", s)
 	}
 	return uint32(n), nil
 }

@@ -43,10 +43,10 @@ func ParseHandler(words []string) (Handler, error) {
 	case why != "":
 		return Handler{}, fmt.Errorf("reading %q: %s; want the name alone", words[0], why)
 	case !ok:
-		return Handler{}, fmt.Errorf("reading %q: want %s and a text, or an action and its variables as NAME=VALUE: one of %s", words[0],
+		return Handler{}, fmt.Errorf("invalid %q; must be %s and a text, or an action and its variables as NAME=VALUE: one of %s", words[0],
 			Echo, strings.Join(Handlers(), ", "))
 	case !canHandle(row):
-		return Handler{}, fmt.Errorf("reading %q: it cannot follow a failed action; want one of %s", words[0],
+		return Handler{}, fmt.Errorf("reading %q: it cannot follow a failed action; must be one of %s", words[0],
 			strings.Join(Handlers(), ", "))
 	}
 
@@ -58,7 +58,7 @@ func ParseHandler(words []string) (Handler, error) {
 		_, twice := h.Environment[name]
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("reading word %d: want NAME=VALUE", n+1))
+			errs = append(errs, fmt.Errorf("invalid word %d; must be NAME=VALUE", n+1))
 		case !known:
 			errs = append(errs, fmt.Errorf("reading %s: %s has no such variable", name, native))
 		case twice:

@@ -34,17 +34,17 @@ func TestParseHandlerRefuses(t *testing.T) {
 		words []string
 		want  []string
 	}{
-		"a program":         {[]string{"sh", "-c", "true"}, []string{`reading "sh": want echo and a text, or an action`, "writefile"}},
-		"a look-alike":      {[]string{"example.org/other/wipe"}, []string{`reading "example.org/other/wipe"`}},
-		"no name":           {[]string{""}, []string{`reading ""`}},
-		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": it cannot follow a failed action; want one of`}},
+		"a program":         {[]string{"sh", "-c", "true"}, []string{`invalid "sh"; must be echo and a text, or an action`, "writefile"}},
+		"a look-alike":      {[]string{"example.org/other/wipe"}, []string{`invalid "example.org/other/wipe"`}},
+		"no name":           {[]string{""}, []string{`invalid ""`}},
+		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": it cannot follow a failed action; must be one of`}},
 		"a wrapped one":     {[]string{"waitdaemon", "IMAGE=reboot"}, []string{"cannot follow"}},
 		"one of the server": {[]string{"configdrive"}, []string{"cannot follow"}},
 		"a layer":           {[]string{"oci2disk", "IMG_URL=x/y:z"}, []string{"cannot follow"}},
 		"an image":          {[]string{"image2disk", "IMG_URL=http://x/y"}, []string{"cannot follow"}},
 		"all errors": {
 			[]string{"writefile", "DEST_PATH", "COLOUR=hidden", "MODE=0600", "MODE=0600"},
-			[]string{"reading word 1: want NAME=VALUE", "reading COLOUR: writefile has no such variable", "reading MODE: it is given twice"},
+			[]string{"invalid word 1; must be NAME=VALUE", "reading COLOUR: writefile has no such variable", "reading MODE: it is given twice"},
 		},
 		"its environment": {[]string{"wipe", "WIPE_MODE=hidden"}, []string{"WIPE_MODE"}},
 		"a missing one":   {[]string{"writefile", "CONTENTS=hidden"}, []string{"DEST_PATH"}},

@@ -105,7 +105,7 @@ func TestWaitDaemonStartsWhatLeaves(t *testing.T) {
 		if Leaves(name) && name != WaitDaemon {
 			require.NoError(t, err, name)
 		} else {
-			require.ErrorContains(t, err, "want an action that leaves the agent: one of kexec, poweroff, reboot", name)
+			require.ErrorContains(t, err, "must be an action that leaves the agent: one of kexec, poweroff, reboot", name)
 		}
 	}
 }

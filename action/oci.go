@@ -50,7 +50,7 @@ type OCIReference struct {
 func OCIImage(env map[string]string) (OCIReference, error) {
 	text := env["IMG_URL"]
 	if !ociForm.MatchString(text) {
-		return OCIReference{}, errors.New("reading IMG_URL: want REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG")
+		return OCIReference{}, errors.New("invalid IMG_URL; must be REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG")
 	}
 	var r OCIReference
 	r.Name, r.Plain = strings.CutPrefix(text, "http://")

@@ -77,7 +77,7 @@ func ParsePlanKey(s string) (ed25519.PublicKey, error) {
 	text, ok := strings.CutPrefix(s, planKeyPrefix)
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if !ok || err != nil || len(b) != ed25519.PublicKeySize {
-		return nil, fmt.Errorf("reading the plan's key %q: want %s and 43 characters of base64url", s, planKeyPrefix)
+		return nil, fmt.Errorf("invalid plan key %q; must be %s and 43 characters of base64url", s, planKeyPrefix)
 	}
 	return b, nil
 }

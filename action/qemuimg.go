@@ -29,7 +29,7 @@ var qemuImg2Disk = Description{
 
 func hostDevice(env map[string]string, name string) error {
 	if v := env[name]; v != "" && v != "host_device" {
-		return fmt.Errorf("reading %s=%q: want host_device, because the image is written to a disk", name, v)
+		return fmt.Errorf("invalid %s %q; must be host_device, because the image is written to a disk", name, v)
 	}
 	return nil
 }

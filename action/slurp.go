@@ -47,7 +47,7 @@ func uploadURL(env map[string]string, name string) error {
 func UploadHost(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "", errors.New("want http:// or https:// and a host")
+		return "", errors.New("must be http:// or https:// and a host")
 	}
 	return u.Hostname(), nil
 }
@@ -55,7 +55,7 @@ func UploadHost(text string) (string, error) {
 func uploadName(env map[string]string, name string) error {
 	v := env[name]
 	if v == "" || v == "." || v == ".." || len(v) > 255 || strings.ContainsAny(v, `/\"`) || strings.ContainsFunc(v, unicode.IsControl) {
-		return fmt.Errorf("reading %s=%q: want the name of a file, without a folder", name, v)
+		return fmt.Errorf("invalid %s %q; must be the name of a file, without a folder", name, v)
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func TestS42StorageProblems(t *testing.T) {
 		{`"format": "xfs"`, `"format": "xfs", "create": {"options": ["-d", "file"]}`, "filesystems[1].mount.create.options:", "not allowed"},
 		{`"-L", "ROOT"`, `"-J", "device=/dev/sdb"`, "filesystems[0].mount.create.options:", "not allowed"},
 		{`"-L", "ROOT"`, `"-L", "/dev/sdb"`, "filesystems[0].mount.create.options:", "invalid value"},
-		{`"-L", "ROOT"`, `"/dev/sdb"`, "filesystems[0].mount.create.options:", "want a letter behind a dash"},
+		{`"-L", "ROOT"`, `"/dev/sdb"`, "filesystems[0].mount.create.options:", "must be a letter after a dash"},
 		{`"format": "vfat"`, `"format": "ext4", "create": {}`, "filesystems[2].mount.device:", "is an EFI system partition"},
 		{`"/dev/sda4", "format"`, `"/dev/sda", "format"`, "filesystems[3].mount.device:", "is a whole disk"},
 		{`"/dev/sda4", "format"`, `"/dev/sda5", "format"`, "filesystems[3].mount.device:", "no disk"},

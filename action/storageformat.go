@@ -57,7 +57,7 @@ func MkfsOptions(format string, options []string) ([]string, error) {
 	for i := 0; i < len(words); i++ {
 		name, value := words[i], ""
 		if len(name) < 2 || name[0] != '-' {
-			return nil, fmt.Errorf("option %q is not one of %s: want a letter behind a dash", name, m.program)
+			return nil, fmt.Errorf("option %q is not one of %s; must be a letter after a dash", name, m.program)
 		}
 		letter := name[1:2]
 		name, value = "-"+letter, name[2:]
@@ -72,7 +72,7 @@ func MkfsOptions(format string, options []string) ([]string, error) {
 			value = words[i]
 		}
 		if !optionValue.MatchString(value) || strings.HasPrefix(value, "-") {
-			return nil, fmt.Errorf("option %s of %s has the invalid value %q: want letters, digits and _ . , : = ^ + %% -", name, m.program, value)
+			return nil, fmt.Errorf("option %s of %s has the invalid value %q; must be letters, digits and _ . , : = ^ + %% -", name, m.program, value)
 		}
 		if letter == m.label && len(value) > m.longest {
 			return nil, fmt.Errorf("option %s of %s: the label %q has %d bytes, and %s takes up to %d", name, m.program, value, len(value),

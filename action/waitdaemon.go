@@ -76,7 +76,7 @@ func leavingImage(env map[string]string, name string) error {
 	}
 	inner := parseImage(env[name])
 	if !slices.Contains(leaving, inner.name) {
-		return fmt.Errorf("reading %s=%q: want an action that leaves the agent: one of %s; or command: [reboot] or [poweroff]", name,
+		return fmt.Errorf("invalid %s %q; must be an action that leaves the agent: one of %s; or command: [reboot] or [poweroff]", name,
 			env[name], strings.Join(leaving, ", "))
 	}
 	if !inner.published() {

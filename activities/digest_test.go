@@ -144,9 +144,9 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 		"      IMG_URL: https://u:hush@mirror.example/a.qcow2?key=hush\n      IMG_SHA256: " + seenDigest + "\n": "ingot image add NAME URL",
 		"      IMG_URL: https://mirror.example/a.img\n":                                                         "no digest is known for https://mirror.example/a.img",
 		"      IMG_URL: http://192.0.2.1/images/kernel\n":                                                       "name a disk image",
-		"      FORMAT: raw\n":            "want host_device",
+		"      FORMAT: raw\n":            "must be host_device",
 		"      EXTRA_ARGS: -t none\n":    "EXTRA_ARGS: it must be empty",
-		"      IMG_URL: file:///a.img\n": "IMG_URL: want http:// or https:// and a host",
+		"      IMG_URL: file:///a.img\n": "IMG_URL; must be http:// or https:// and a host",
 	} {
 		stored, err := plan(more)
 		require.ErrorIs(t, err, inventory.ErrInvalid, more)

@@ -219,7 +219,7 @@ func TestProblems(t *testing.T) {
 		},
 		"file url": {
 			src:  frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n",
-			want: "t:7: tasks[0].actions[0].environment.IMG_URL: reading IMG_URL: want http:// or https:// and a host",
+			want: "t:7: tasks[0].actions[0].environment.IMG_URL: invalid IMG_URL; must be http:// or https:// and a host",
 		},
 		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`},
 		"no disk": {
@@ -228,7 +228,7 @@ func TestProblems(t *testing.T) {
 		},
 		"handler of a program": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [sh, -c, 'true']}\n",
-			want: `t:7: tasks[0].actions[0].on-failure: reading "sh": want echo and a text, or an action and its variables`,
+			want: `t:7: tasks[0].actions[0].on-failure: invalid "sh"; must be echo and a text, or an action and its variables`,
 		},
 		"handler's variable": {
 			src:  frame + "      - {name: a, image: noop, on-timeout: [writefile, DEST_PATH=/x, CONTENTS=x, COLOUR=red]}\n",
@@ -240,7 +240,7 @@ func TestProblems(t *testing.T) {
 		},
 		"handler of data": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [\"{{ .image.name }}\"]}\n",
-			want: `t:7: tasks[0].actions[0].on-failure: reading "debian-12"`, data: true,
+			want: `t:7: tasks[0].actions[0].on-failure: invalid "debian-12"`, data: true,
 		},
 		"handler's disk": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [wipe, BLOCK_DEVICE=/dev/sdb]}\n",

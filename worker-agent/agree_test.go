@@ -230,9 +230,9 @@ func TestPlanRefusesValuesThatTheAgentRefuses(t *testing.T) {
 		env    map[string]string
 		says   string
 	}{
-		{action.Image2Disk, map[string]string{"IMG_URL": "ftp://h/x"}, "want http:// or https://"},
+		{action.Image2Disk, map[string]string{"IMG_URL": "ftp://h/x"}, "must be http:// or https://"},
 		{action.Image2Disk, map[string]string{"DEST_DISK": "/dev/sda2"}, "image2disk takes a whole disk, not partition 2"},
-		{action.QemuImg2Disk, map[string]string{"IMG_URL": "h/x"}, "want http:// or https://"},
+		{action.QemuImg2Disk, map[string]string{"IMG_URL": "h/x"}, "must be http:// or https://"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/a//b@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/a/@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/.a@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
@@ -250,7 +250,7 @@ func TestPlanRefusesValuesThatTheAgentRefuses(t *testing.T) {
 		{action.CExec, map[string]string{"CMD_LINE": ";"}, "it has no command"},
 		{action.CExec, map[string]string{"CMD_LINE": "'' x"}, "command 1 has no program"},
 		{action.CExec, map[string]string{"CMD_LINE": "echo 'a\x00'"}, "zero byte"},
-		{action.CExec, map[string]string{"CMD_LINE": "x", "DEFAULT_INTERPRETER": "''"}, "want one program"},
+		{action.CExec, map[string]string{"CMD_LINE": "x", "DEFAULT_INTERPRETER": "''"}, "must be one program"},
 		{action.CExec, map[string]string{"TOKEN": "a\x00b"}, `reading "TOKEN": it has a zero byte`},
 		{action.Grub2Disk, map[string]string{"GRUB_DISK": "/dev/sda1"}, `"/dev/sda1" is a partition: name its disk`},
 		{action.Grub2Disk, map[string]string{"TOKEN": "a\x00b"}, `reading "TOKEN": it has a zero byte`},

@@ -51,7 +51,7 @@ func newClient(server, pin string) (*client, error) {
 	digest, ok := strings.CutPrefix(pin, "sha256:")
 	want, err := hex.DecodeString(digest)
 	if !ok || err != nil || len(want) != sha256.Size {
-		return nil, fmt.Errorf("reading the pin %q: want sha256: and 64 hex digits", pin)
+		return nil, fmt.Errorf("invalid pin %q; must be sha256: and 64 hex digits", pin)
 	}
 	return &client{base: base, http: &http.Client{
 		Transport: transport(&tls.Config{

@@ -102,7 +102,7 @@ func TestHandlerFails(t *testing.T) {
 	}{
 		"it fails":              {[]string{"noop", "EXIT=4", "MESSAGE=the second"}, "; on-failure: the second"},
 		"no disk":               {[]string{"wipe"}, "; on-failure: finding the disk: none is bound"},
-		"of an earlier server":  {[]string{"sh", "-c", "true"}, `; on-failure: reading "sh"`},
+		"of an earlier server":  {[]string{"sh", "-c", "true"}, `; on-failure: invalid "sh"`},
 		"another disk than its": {[]string{"wipe", "BLOCK_DEVICE=/dev/other"}, `; on-failure: reading BLOCK_DEVICE="/dev/other": it is not the disk`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -317,9 +317,9 @@ func TestQemuImg2Disk(t *testing.T) {
 		says string
 	}{
 		{qcow2, env("IMG_SHA256", sha(qcow2)), "ingot image add NAME FILE, or NAME URL"},
-		{data, env("FORMAT", "qcow2"), "want host_device"},
+		{data, env("FORMAT", "qcow2"), "must be host_device"},
 		{data, env("EXTRA_ARGS", "-W -m 16"), "reading EXTRA_ARGS: it must be empty"},
-		{data, env("IMG_SHA256", "abc"), "reading IMG_SHA256"},
+		{data, env("IMG_SHA256", "abc"), "invalid IMG_SHA256"},
 		{data, env("DEST_DISK", "/dev/sdz"), "not the disk bound to this run"},
 	} {
 		run(c.data, c.env).mustNotTouch(t, c.says)

@@ -212,7 +212,7 @@ func TestInject(t *testing.T) {
 	for name, text := range map[string]string{
 		`[{"path": "/x", "directory": true, "contents": "a"}]`:          "holds no contents",
 		`[{"path": "/x", "base64": "%"}]`:                               "base64",
-		`[{"path": "/x", "owner": "a b"}]`:                              "want a number or a name",
+		`[{"path": "/x", "owner": "a b"}]`:                              "must be a number or a name",
 		`[{"path": "/x", "owner": "nobody"}]`:                           `"nobody" in the file system's /etc/passwd: it is not there`,
 		`[{"path": "/x", "owner": "bad"}]`:                              `its number is "no"`,
 		`[{"path": "/link", "directory": true}]`:                        "opening the directory",
@@ -352,9 +352,9 @@ func TestPartitionSelectors(t *testing.T) {
 		"PARTLABEL=twin": "partitions 1 and 2 both match",
 		"PARTLABEL=none": `there is none; there are: 1 ( PARTLABEL="twin" LABEL=""), 2 (vfat PARTLABEL="twin" LABEL="SEED"), 3`,
 		"PARTTYPE=ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": "both match",
-		"LABEL=":  "want a number",
-		"NAME=x":  "want a number",
-		"0":       "want a number",
+		"LABEL=":  "must be a number",
+		"NAME=x":  "must be a number",
+		"0":       "must be a number",
 		"LABEL=x": "there is none",
 	} {
 		_, _, err := try(t, Config{Disks: files, Files: parts}, action.Inject, disk,

@@ -192,7 +192,7 @@ func TestS22OCI2Disk(t *testing.T) {
 		"another manifest":     {"@sha256:" + strings.Repeat("1", 64), "digest", nil},
 		"a wrong password":     {"@" + pinned.String(), "401", map[string]string{action.RegistryPasswordVariable: "wrong"}},
 		"without verification": {"@" + pinned.String(), "a registry is always verified", map[string]string{"SKIP_VERIFY": "true"}},
-		"no reference":         {"?password=" + registryPassword, "want REGISTRY/REPOSITORY", nil},
+		"no reference":         {"?password=" + registryPassword, "must be REGISTRY/REPOSITORY", nil},
 	} {
 		t.Run(name, func(t *testing.T) { r.install(t, c.reference, c.env).mustNotTouch(t, c.says) })
 	}

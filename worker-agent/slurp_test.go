@@ -157,7 +157,7 @@ func TestS59SlurpFails(t *testing.T) {
 		"another disk":     {nil, map[string]string{action.SourceDiskVariable: "/dev/sdb"}, "not the disk bound to this run"},
 		"no address":       {nil, map[string]string{action.UploadURLVariable: ""}, "reading DEST_URL"},
 		"a file":           {nil, map[string]string{action.UploadURLVariable: "file:///geheim"}, "reading DEST_URL"},
-		"a name of a path": {nil, map[string]string{action.UploadNameVariable: "../x"}, "reading IMG_NAME"},
+		"a name of a path": {nil, map[string]string{action.UploadNameVariable: "../x"}, "invalid IMG_NAME"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -69,7 +69,7 @@ func (t *attempt) newSource(ctx context.Context, address string, digested bool) 
 		return nil, errors.New("reading the URL: it is invalid")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("reading the URL: want http or https, not %q", u.Scheme)
+		return nil, fmt.Errorf("invalid URL scheme %q; must be http or https", u.Scheme)
 	}
 
 	s := &source{
