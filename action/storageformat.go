@@ -72,7 +72,12 @@ func MkfsOptions(format string, options []string) ([]string, error) {
 			value = words[i]
 		}
 		if !optionValue.MatchString(value) || strings.HasPrefix(value, "-") {
-			return nil, fmt.Errorf("option %s of %s has the invalid value %q; must be letters, digits and _ . , : = ^ + %% -", name, m.program, value)
+			return nil, fmt.Errorf(
+				"option %s of %s has the invalid value %q; must be letters, digits and _ . , : = ^ + %% -",
+				name,
+				m.program,
+				value,
+			)
 		}
 		if letter == m.label && len(value) > m.longest {
 			return nil, fmt.Errorf("option %s of %s: the label %q has %d bytes, and %s takes up to %d", name, m.program, value, len(value),
