@@ -28,10 +28,10 @@ const (
 var (
 	consoleBlock = regexp.MustCompile("(?s)```console\n.*?```\n")
 	promptLine   = regexp.MustCompile(`(?m)^\$ (?:.*\\\n)*.*\n`) // a command continues after a backslash
-	// What differs between two runs or hosts: the state of the clock, which of a run's phases were seen and how often, and
+	// What differs between two runs or hosts: the state of clock and disk, which of a run's phases were seen and how often, and
 	// identifiers, digests, numbers and the width of columns.
 	varyingLine = regexp.MustCompile(
-		`(?m)^((ok|warn) +clock|[0-9:]{8}  (plan|arm|power|dhcp|loader|agent|bind|action|disarm|reboot|ready)) .*\n`,
+		`(?m)^((ok|warn) +(clock|space)|[0-9:]{8}  (plan|arm|power|dhcp|loader|agent|bind|action|disarm|reboot|ready)) .*\n`,
 	)
 	varyingText = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}|[0-9a-f-]{36}|[0-9a-f]{12,}|version \S+|[0-9][0-9A-Za-z.:+~-]*| {2,}`)
 )

@@ -241,7 +241,8 @@ func TestNewcomer(t *testing.T) {
 	require.NoError(t, err)
 	h := host{guest, t}
 
-	h.must(ctx, "dpkg -i /media/"+deb)
+	// As docs/first-machine.md shows it.
+	require.Contains(t, h.must(ctx, "dpkg -i /media/"+deb), "ingot: next: ingot init && systemctl start ingot")
 	h.must(ctx, "ip link set eth1 down") // the BMCs' network: a newcomer's host has one interface
 	out := h.must(ctx, "printf '\\n' | script -qec 'ingot init' /dev/null")
 	require.Contains(t, out, "Enter for eth0")
