@@ -15,6 +15,9 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
+// assignments give actions to agents and judge what is known of them.
+type assignments struct{ *shared }
+
 // AssignRequest asks to assign an attempt of an action to the agent.
 type AssignRequest struct {
 	Owner inventory.Owner `json:"owner"`
@@ -28,7 +31,7 @@ type AssignRequest struct {
 
 // Assign writes the assignment that the agent's long poll reads. Writing the same key again
 // keeps the first assignment. Secret references are resolved only here.
-func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
+func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if errors.Is(err, inventory.ErrNotFound) {
 		// After a reset the run has a new id and no plan under it. The relevant error is
@@ -100,7 +103,7 @@ func (a *Activities) Assign(ctx context.Context, q AssignRequest) error {
 // fromHere sets the URLs of an action's images to where they are served now, because the
 // site may have moved since the plan was made. Plans of servers that did not pin addresses
 // get the file with their digest.
-func (a *Activities) fromHere(x action.Action, then string) action.Action {
+func (a *assignments) fromHere(x action.Action, then string) action.Action {
 	if a.Site.ImageURL == nil || then == "" {
 		return x
 	}
@@ -121,7 +124,7 @@ func (a *Activities) fromHere(x action.Action, then string) action.Action {
 
 // sign creates the signed order that the agent verifies before it executes payload. It
 // refuses a plan whose actions do not match its digest.
-func (a *Activities) sign(q AssignRequest, plan inventory.Plan, payload action.Assignment) (*action.Signed, error) {
+func (a *assignments) sign(q AssignRequest, plan inventory.Plan, payload action.Assignment) (*action.Signed, error) {
 	if a.Site.PlanKey == nil {
 		return nil, nil
 	}
@@ -146,12 +149,12 @@ type StopRequest struct {
 
 // Stop orders the agent to stop an attempt. The agent gets the order in the answer to its
 // next heartbeat.
-func (a *Activities) Stop(ctx context.Context, q StopRequest) error {
+func (a *assignments) Stop(ctx context.Context, q StopRequest) error {
 	return a.Assignments.StopAssignment(ctx, q.Owner, q.Key, a.Now())
 }
 
 // AgentFacts returns what the agent of the run found on the machine.
-func (a *Activities) AgentFacts(ctx context.Context, o inventory.Owner) (action.Facts, error) {
+func (a *assignments) AgentFacts(ctx context.Context, o inventory.Owner) (action.Facts, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if err != nil {
 		return action.Facts{}, fmt.Errorf("agent of %q: %w", o.Machine, err)
@@ -215,7 +218,7 @@ type EvidenceFound struct {
 //
 // Silence is measured by the monotonic clock. What the database knows of an agent was heard
 // before this process started and proves nothing.
-func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
+func (a *assignments) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
 	// The duration of this call does not count as waiting.
 	left := a.left(q.Wait)
@@ -234,7 +237,7 @@ func (a *Activities) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceF
 }
 
 // left returns the part of w that has not passed.
-func (a *Activities) left(w Wait) time.Duration {
+func (a *assignments) left(w Wait) time.Duration {
 	if w.For <= 0 {
 		return 0
 	}
@@ -245,7 +248,7 @@ func (a *Activities) left(w Wait) time.Duration {
 	return left
 }
 
-func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found EvidenceFound, sure bool, err error) {
+func (a *assignments) evidence(ctx context.Context, q EvidenceRequest) (found EvidenceFound, sure bool, err error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return found, false, err
 	}
@@ -280,8 +283,8 @@ func (a *Activities) evidence(ctx context.Context, q EvidenceRequest) (found Evi
 }
 
 // secrets resolves the secret references of x for the owner's run.
-func (a *Activities) secrets(ctx context.Context, o inventory.Owner, m inventory.Machine, x action.Action) (action.Action, error) {
-	s := seeds{a: a, o: o, m: m}
+func (a *assignments) secrets(ctx context.Context, o inventory.Owner, m inventory.Machine, x action.Action) (action.Action, error) {
+	s := seeds{a: a.shared, o: o, m: m}
 	if native, _ := action.Native(x.Image); native == action.ConfigDrive {
 		var err error
 		if x, err = s.configDrive(ctx, x); err != nil {

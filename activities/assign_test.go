@@ -54,11 +54,11 @@ func TestS8AssignmentsAreSigned(t *testing.T) {
 	}}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(s),
 		Site:   Site{PlanKey: private, ClaimKey: make([]byte, 32), MetadataURL: "http://192.0.2.1"},
 		Clocks: Clocks{Now: time.Now},
-	}
+	})
 	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}
 	disk := &action.Disk{Path: "/dev/vda", Serial: "S1", Size: 1 << 30}
 	for n := range s.plan.Actions {
@@ -100,7 +100,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 	s.spared = []action.DiskID{{WWN: "0xAB"}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{Store: storeOf(s), Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
+	a := New(Config{Store: storeOf(s), Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}})
 	q := AssignRequest{
 		Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4},
 		Boot:  1,
@@ -120,7 +120,7 @@ func TestAssignLeavesProtectedDisksAlone(t *testing.T) {
 // not own the machine, and it asks an operator.
 func TestAssignOfAResetRunIsFenced(t *testing.T) {
 	c := &crowded{planned: planned{lost: inventory.ErrNotFound}}
-	a := &Activities{Store: storeOf(c), Clocks: Clocks{Now: time.Now}}
+	a := New(Config{Store: storeOf(c), Clocks: Clocks{Now: time.Now}})
 	for run, want := range map[string]string{"r2": TypeFenced, "r1": TypeNotFound} {
 		owner := inventory.Owner{Machine: "m1", Run: run, Epoch: 1}
 		var app *temporal.ApplicationError

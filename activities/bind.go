@@ -33,7 +33,7 @@ type Bound struct {
 }
 
 // Bind resolves the disk selector against the disks that the agent sees.
-func (a *Activities) Bind(ctx context.Context, q BindRequest) (Bound, error) {
+func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return Bound{}, err
 	}

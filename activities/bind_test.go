@@ -40,7 +40,7 @@ func TestBindLeavesProtectedDisksAlone(t *testing.T) {
 	}
 	c := &crowded{facts: action.Facts{Disks: []action.Disk{disk("S1"), disk("S2")}}}
 	c.spared = []action.DiskID{{Serial: "S1"}}
-	a := &Activities{Store: storeOf(c), Clocks: Clocks{Now: time.Now}}
+	a := New(Config{Store: storeOf(c), Clocks: Clocks{Now: time.Now}})
 	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
 	b, err := a.Bind(t.Context(), BindRequest{Owner: owner})
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestBindAsksWhenDisksAreLeftOut(t *testing.T) {
 	c := &crowded{facts: action.Facts{
 		DisksOmitted: 3, Truncated: "by-id names, 3 disks", Disks: []action.Disk{{Path: "/dev/sda", Serial: "S1", Size: 1 << 30, Blank: true}},
 	}}
-	a := &Activities{Store: storeOf(c), Clocks: Clocks{Now: time.Now}}
+	a := New(Config{Store: storeOf(c), Clocks: Clocks{Now: time.Now}})
 	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
 	for reason, s := range map[string]*inventory.DiskSelector{
 		"3 disks more": nil, "name the serial number": {MinSize: 1}, "by-id names": {Serial: "S2"}, "": {Serial: "S1"},

@@ -12,6 +12,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// bmcs switch machines and carry out tasks of BMCs.
+type bmcs struct{ *shared }
+
 // coldStart returns the tasks that start a machine from boot: off, boot, on.
 func coldStart(boot []inventory.BMCTask) []inventory.BMCTask {
 	return slices.Concat([]inventory.BMCTask{{Power: "off"}}, boot, []inventory.BMCTask{{Power: "on"}})
@@ -20,7 +23,7 @@ func coldStart(boot []inventory.BMCTask) []inventory.BMCTask {
 // BMCTasks carries out the operator's job under the owner's grant, task by task, and
 // verifies each. The first failed task ends the job. A job that only reads needs no grant:
 // its Owner has epoch 0.
-func (a *Activities) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
+func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
 		return err
@@ -64,7 +67,7 @@ type taskList struct {
 
 // tasks carries out and records every list of BMC tasks. It skips tasks that the job's
 // record lists as done by this run, because a worker that died has left them there.
-func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
+func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
 	o, job, from := l.owner, l.job, l.from
 	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
 	for i := range job.Tasks[:from] {
@@ -124,7 +127,7 @@ func (a *Activities) tasks(ctx context.Context, m inventory.Machine, l taskList)
 // keep stores a job after a successful task and retries until the activity's time is over.
 // If the task were not recorded, another attempt would repeat it, on a machine that may have
 // moved on.
-func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
+func (a *bmcs) keep(ctx context.Context, job inventory.BMCJob) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job)
 		if a.Troubles != nil { // no record can report this until it succeeds
@@ -144,7 +147,7 @@ func (a *Activities) keep(ctx context.Context, job inventory.BMCJob) error {
 	}
 }
 
-func (a *Activities) power(ctx context.Context, o inventory.Owner, job string, t inventory.BMCTask) error {
+func (a *bmcs) power(ctx context.Context, o inventory.Owner, job string, t inventory.BMCTask) error {
 	if t.Power == "status" {
 		return nil
 	}
@@ -176,7 +179,7 @@ func describe(t inventory.BMCTask) string {
 	return fmt.Sprintf("boot %s (%s)", t.BootDevice.Device, how)
 }
 
-func (a *Activities) task(ctx context.Context, m inventory.Machine, l taskList, t inventory.BMCTask) (string, error) {
+func (a *bmcs) task(ctx context.Context, m inventory.Machine, l taskList, t inventory.BMCTask) (string, error) {
 	if t.RotatePassword {
 		return "", a.Rotation.Rotate(ctx, m, l.owner, l.fence)
 	}
@@ -201,7 +204,7 @@ func (a *Activities) task(ctx context.Context, m inventory.Machine, l taskList, 
 	return said, a.BMC.Set(ctx, m.Controller(), password, t.Power, l.fence)
 }
 
-func (a *Activities) state(ctx context.Context, m inventory.Machine) (string, error) {
+func (a *bmcs) state(ctx context.Context, m inventory.Machine) (string, error) {
 	password, err := a.Passwords.BMCPassword(ctx, m.Name)
 	if err != nil {
 		return "", err

@@ -13,6 +13,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// retirements end the service of machines.
+type retirements struct{ *shared }
+
 // DecommissionRequest asks for the plan of a Decommission.
 type DecommissionRequest struct {
 	Run     string `json:"run"`
@@ -31,7 +34,7 @@ const (
 
 // PlanDecommission creates and stores the plan of a Decommission: wipe all disks, delete the
 // boot entries that then point nowhere and, without a BMC, switch off.
-func (a *Activities) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
+func (a *retirements) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
 	p, err := a.planDecommission(ctx, q)
 	if err != nil {
 		return Planned{}, fmt.Errorf("planning the decommissioning of %q: %w", q.Machine, err)
@@ -39,7 +42,7 @@ func (a *Activities) PlanDecommission(ctx context.Context, q DecommissionRequest
 	return p, nil
 }
 
-func (a *Activities) planDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
+func (a *retirements) planDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
 	m, err := a.Machines.Machine(ctx, q.Machine)
 	if err != nil {
 		return Planned{}, err
@@ -106,7 +109,7 @@ type RetireRequest struct {
 // Retire purges the secrets of a decommissioned machine and returns its new standing. A disk
 // that Ingot wrote and that the agent did not find is only a note, because it may have been
 // removed.
-func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
+func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return inventory.Standing{}, err
 	}
@@ -143,7 +146,7 @@ func (a *Activities) Retire(ctx context.Context, q RetireRequest) (inventory.Sta
 }
 
 // missing returns the disks that Ingot wrote and the run's agent did not find.
-func (a *Activities) missing(ctx context.Context, o inventory.Owner) ([]string, error) {
+func (a *retirements) missing(ctx context.Context, o inventory.Owner) ([]string, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return nil, nil // no agent ran, which is already a doubt

@@ -64,9 +64,9 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: write\n    image: image2disk\n    timeout: 60\n    environment:\n      DEST_DISK: /dev/sda\n"
 	plan := func(template, image string, require bool) (Planned, *inventory.Plan, error) {
 		s := &shelf{template: template, image: image}
-		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			RequireDigest: require, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
-		}}
+		}})
 		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
 		return p, s.plan, err
 	}
@@ -125,9 +125,9 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 			{Name: "kernel", File: "kernel", SHA256: seenDigest, Use: "installer"},
 			{Name: "a.qcow2", File: "a.zst", SHA256: madeDigest, Format: "zst"},
 		}}
-		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
-		}}
+		}})
 		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
 		return s.plan, err
 	}
@@ -160,9 +160,9 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 func TestTaskOfAnotherWorkerIsRefused(t *testing.T) {
 	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- {name: one, worker: '{{.device_1}}', actions: [{name: a, image: noop}]}\n" +
 		"- {name: two, worker: '{{.other}}', actions: [{name: a, image: noop}]}\n"}
-	a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+	a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 		ImageURL: func() string { return "http://192.0.2.1/images" },
-	}}
+	}})
 	_, err := a.Plan(t.Context(), PlanRequest{
 		Machine: "m1", Run: "r1", Template: "t", HardwareMap: map[string]string{"other": "52:54:00:00:00:02"},
 	})

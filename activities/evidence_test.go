@@ -43,13 +43,13 @@ func TestSilenceNeedsAListener(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- c.Run(ctx, func(context.Context, clock.Step) {}) }()
 				q := &quietSite{owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}}
-				a := &Activities{
+				a := New(Config{
 					Store: storeOf(q),
 					Clocks: Clocks{
 						Clock: c,
 						Heard: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true },
 					},
-				}
+				})
 				ask := func() (EvidenceFound, time.Duration) {
 					asked := time.Now()
 					found, err := a.Evidence(t.Context(), EvidenceRequest{

@@ -3,21 +3,14 @@ package activities
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Genesis stores lab files and the facts that operations have found.
-type Genesis interface {
-	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
-	MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error)
-	PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error
-	PutFact(ctx context.Context, operation, name string, value inventory.Secret) error
-	Fact(ctx context.Context, operation, name string) (inventory.Secret, error)
-}
+// labs read and check lab files.
+type labs struct{ *shared }
 
 // Names of facts.
 const (
@@ -66,24 +59,6 @@ type LabTable struct {
 	Ours []string `json:"ours,omitempty"`
 }
 
-func (a *Activities) lab(ctx context.Context, name string) (genesis.Lab, inventory.GenesisBundle, error) {
-	b, err := a.Genesis.Genesis(ctx, name)
-	if err != nil {
-		return genesis.Lab{}, b, err
-	}
-
-	a.lastLab.mu.Lock()
-	defer a.lastLab.mu.Unlock()
-	if b.SHA256 == "" || a.lastLab.sha256 != b.SHA256 {
-		lab, err := genesis.Load(b.File, b.Read)
-		if err != nil {
-			return genesis.Lab{}, b, err
-		}
-		a.lastLab.lab, a.lastLab.sha256 = lab, b.SHA256
-	}
-	return a.lastLab.lab, b, nil
-}
-
 // section returns a section of a lab file, or an error if it is missing.
 func section[T any](s *T, name string) (T, error) {
 	if s == nil {
@@ -93,18 +68,10 @@ func section[T any](s *T, name string) (T, error) {
 	return *s, nil
 }
 
-// labCache holds the lab file that was read last. Reading and checking it takes as long as
-// the rest of most activities.
-type labCache struct {
-	mu     sync.Mutex
-	sha256 string // "": nothing cached
-	lab    genesis.Lab
-}
-
 // ReadLab returns the table of the lab file and the steps that earlier runs of this name
 // have finished. If an earlier run has installed a machine, it returns an error unless the
 // request has Resume or Again.
-func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
+func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return LabTable{}, err
@@ -176,7 +143,7 @@ func (a *Activities) ReadLab(ctx context.Context, q LabRequest) (LabTable, error
 
 // ours reports whether this server has given a machine its address: the operation started to
 // install it, or the last installation by any run succeeded.
-func (a *Activities) ours(ctx context.Context, machine, operation string) (bool, error) {
+func (a *labs) ours(ctx context.Context, machine, operation string) (bool, error) {
 	list, err := a.installations(ctx, machine)
 	if err != nil || len(list) == 0 {
 		return false, err
@@ -189,7 +156,7 @@ func (a *Activities) ours(ctx context.Context, machine, operation string) (bool,
 
 // doneBefore returns the steps that earlier runs of this name finished. For each step the
 // newest run that tried it counts.
-func (a *Activities) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
+func (a *labs) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
 	runs, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: q.operation()})
 	done := map[string]bool{}
 	for _, o := range runs {

@@ -89,12 +89,12 @@ func typeOf(t *testing.T, err error) string {
 
 func TestRelay(t *testing.T) {
 	r := &relayRouter{servers: []string{"192.168.1.10"}}
-	a := &Activities{
+	a := New(Config{
 		Store:   Store{Genesis: newLabShelf(t)},
 		Systems: Systems{Routers: r},
 		Log:     slog.New(slog.DiscardHandler),
 		Clocks:  Clocks{ProbeEvery: time.Microsecond},
-	}
+	})
 	ctx := t.Context()
 	seed, target := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.10.20.11")
 	require.NoError(t, a.RouterReady(ctx, LabRequest{Name: "home"}))
@@ -121,7 +121,7 @@ func TestRelay(t *testing.T) {
 }
 
 func TestUntil(t *testing.T) {
-	a := &Activities{Clocks: Clocks{ProbeEvery: time.Microsecond}}
+	a := New(Config{Clocks: Clocks{ProbeEvery: time.Microsecond}})
 	n := 0
 	require.NoError(t, a.until(t.Context(), func(context.Context) error {
 		if n++; n < 100 {
@@ -140,7 +140,7 @@ func TestUntil(t *testing.T) {
 	require.Equal(t, 5+stubborn, n)
 
 	synctest.Test(t, func(t *testing.T) {
-		a := &Activities{Clocks: Clocks{ProbeEvery: time.Second}}
+		a := New(Config{Clocks: Clocks{ProbeEvery: time.Second}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := a.until(ctx, func(context.Context) error { return fmt.Errorf("it starts: %w", inventory.ErrUnreachable) })
@@ -160,10 +160,10 @@ func TestS25PreflightRepeatsNoSignature(t *testing.T) {
 	require.NoError(t, err)
 	lab.Images = []genesis.Image{{Name: "vyos", URL: "https://canary:canary@example.org/vyos.zst?X-Signature=canary#canary", SHA256: "aa"}}
 	var asked string
-	a := &Activities{
+	a := New(Config{
 		Store: Store{Images: noImages{}},
 		Site:  Site{ProbeImage: func(_ context.Context, address string) error { asked = address; return inventory.ErrUnreachable }},
-	}
+	})
 	var ps inventory.Problems
 	require.NoError(t, a.checkImages(t.Context(), lab, &ps))
 	require.Equal(t, lab.Images[0].URL, asked)
@@ -209,10 +209,10 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Activities{
+			a := New(Config{
 				Store:   Store{Disks: anyDisks(c.written), Events: given{kind: c.given}},
 				Systems: Systems{Presence: taken{c.taken, c.mac}},
-			}
+			})
 			var ps inventory.Problems
 			require.NoError(t, a.checkFree(t.Context(), lab, c.installed, c.ours, &ps))
 			if c.want == "" {
@@ -284,8 +284,8 @@ func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 	run := func(machine, state string, input []byte) inventory.Workflow {
 		return inventory.Workflow{Run: "r-" + machine, Type: inventory.TypeProvision, Machine: machine, State: state, Input: input}
 	}
-	a := &Activities{Store: storeOf(logbook{&records{
-		genesisOf: newLabShelf(t),
+	a := New(Config{Store: storeOf(logbook{&records{
+		storeGenesis: newLabShelf(t),
 		operations: []inventory.Operation{{Run: "first", Steps: []inventory.OperationStep{
 			{
 				Name:  "router",
@@ -299,7 +299,7 @@ func TestWhoMayAnswerWhenAGenesisIsResumed(t *testing.T) {
 			run("ms-02-a", inventory.StateSuccess, other), // an operator has done it
 			run("ms-02-b", inventory.StateFailed, other),
 		},
-	}})}
+	}})})
 	table, err := a.ReadLab(t.Context(), LabRequest{Name: "home", Run: "second", Resume: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{"vp6630"}, table.Installed)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -11,12 +12,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// grants change which run owns a machine and what it may do.
+type grants struct {
+	*shared
+	// confirmed is the time, in Unix nanoseconds, of the newest event that the operator
+	// declared wrong, confirming the clock.
+	confirmed atomic.Int64
+}
+
 // ClockTolerance is how far the server's clock may be behind its newest event before Arm
 // refuses.
 const ClockTolerance = 2 * time.Second
-
-var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then "+
-	"start it again: %w", inventory.ErrInvalid)
 
 // ArmRequest asks for a machine's grant.
 type ArmRequest struct {
@@ -35,7 +41,7 @@ type ArmRequest struct {
 
 // Arm takes the machine's grant for the run and fences every earlier owner. It opens no
 // window; see Power.
-func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
+func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
 	}
@@ -76,7 +82,7 @@ func (a *Activities) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, er
 
 // refuseSuperseded refuses a run that was reset from outside if another run has installed or wiped the machine since: the order
 // is old, as that of a retry would be.
-func (a *Activities) refuseSuperseded(ctx context.Context, q ArmRequest) error {
+func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	if q.ResetOf == "" {
 		return nil
 	}
@@ -95,7 +101,7 @@ func (a *Activities) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 // planStands returns an error if the run's plan is not stored, so that the machine is not
 // started for nothing. A run that was reset has another id than the run that planned. A run
 // that resumes an earlier one loses its plan if another run writes to the machine first.
-func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
+func (a *grants) planStands(ctx context.Context, q ArmRequest) error {
 	if q.Plan == "" {
 		return nil
 	}
@@ -117,7 +123,7 @@ func (a *Activities) planStands(ctx context.Context, q ArmRequest) error {
 // refuseUnanswered refuses to network-boot a machine by its BMC, which interrupts its work,
 // if this server would not answer it. A BMC job needs no answer, and an operator at the
 // power button has time to fix the server.
-func (a *Activities) refuseUnanswered(ctx context.Context, q ArmRequest) error {
+func (a *grants) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	off := a.Site.bootable()
 	if off == nil || q.WorkflowID != "machine/"+q.Machine {
 		return nil
@@ -138,7 +144,7 @@ type WindowRequest struct {
 }
 
 // RenewNetboot keeps the netboot window open.
-func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
+func (a *grants) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	until := a.Now().Add(q.For)
 	err := a.Windows.RenewNetboot(ctx, q.Owner, until)
 	if err == nil && q.Installer {
@@ -149,30 +155,30 @@ func (a *Activities) RenewNetboot(ctx context.Context, q WindowRequest) error {
 
 // Disarm closes the netboot window; a closed one stays closed. If another run owns the
 // window, the error is Fenced.
-func (a *Activities) Disarm(ctx context.Context, o inventory.Owner) error {
+func (a *grants) Disarm(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseNetboot(ctx, o)
 }
 
 // OpenSecrets opens the secrets window for the reboot into the installed system, whose
 // cloud-init asks several times.
-func (a *Activities) OpenSecrets(ctx context.Context, q WindowRequest) error {
+func (a *grants) OpenSecrets(ctx context.Context, q WindowRequest) error {
 	return a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For))
 }
 
 // CloseSecrets closes the secrets window.
-func (a *Activities) CloseSecrets(ctx context.Context, o inventory.Owner) error {
+func (a *grants) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseSecrets(ctx, o)
 }
 
 // MoreBoots allows a run more boots, after the operator's decision.
-func (a *Activities) MoreBoots(ctx context.Context, o inventory.Owner) error {
+func (a *grants) MoreBoots(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.MoreBoots(ctx, o, inventory.MaxBoots)
 }
 
 // End releases the grant and closes both windows. A grant of another run is left alone.
 // Epoch 0 means the run's grant with any epoch, because the result of Arm may have been lost
 // after Arm took effect.
-func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
+func (a *grants) End(ctx context.Context, o inventory.Owner) error {
 	if o.Epoch == 0 {
 		g, err := a.Grants.Grant(ctx, o.Machine)
 		if err != nil || g.Run != o.Run {
@@ -183,24 +189,9 @@ func (a *Activities) End(ctx context.Context, o inventory.Owner) error {
 	return a.Grants.EndGrant(ctx, o)
 }
 
-// fence compares the grant with the owner.
-func (a *Activities) fence(ctx context.Context, o inventory.Owner) error {
-	_, err := a.owned(ctx, o)
-	return err
-}
-
-// owned returns the grant of o, or an error if o does not hold it.
-func (a *Activities) owned(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
-	g, err := a.Grants.Grant(ctx, o.Machine)
-	if err == nil && g.Owner != o {
-		err = fmt.Errorf("machine %q is owned by run %q at epoch %d: %w", o.Machine, g.Run, g.Epoch, inventory.ErrFenced)
-	}
-	return g, err
-}
-
 // Idle returns Conflict unless the machine has no run and its network boot is closed. An
 // undo checks this first.
-func (a *Activities) Idle(ctx context.Context, machine string) error {
+func (a *grants) Idle(ctx context.Context, machine string) error {
 	g, err := a.Grants.Grant(ctx, machine)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return nil

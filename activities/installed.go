@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -23,7 +22,7 @@ type InstalledRequest struct {
 // this, so that no run can end unnoticed in between. BMC jobs and inspections do not count.
 // The error is Conflict if another run installed the machine later and the operator has not
 // allowed overwriting that.
-func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
+func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
 		return OwnRun{}, err
@@ -58,29 +57,6 @@ func (a *Activities) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 	return OwnRun{}, nil
 }
 
-// installations returns the machine's runs that install, newest first.
-func (a *Activities) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
-	list, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(list, func(w inventory.Workflow) bool {
-		return w.Type != inventory.TypeProvision && w.Type != inventory.TypeReprovision
-	}), nil
-}
-
-// latestInstallation returns the newest of the machine's installations.
-func (a *Activities) latestInstallation(ctx context.Context, machine string) (inventory.Workflow, error) {
-	list, err := a.installations(ctx, machine)
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("machine %q was never installed: %w", machine, inventory.ErrNotFound)
-	}
-	if err != nil {
-		return inventory.Workflow{}, err
-	}
-	return list[0], nil
-}
-
 // OwnRun is the open run of a machine, if any.
 type OwnRun struct {
 	Run string `json:"run,omitempty"` // "": none is open
@@ -98,7 +74,7 @@ type OpenRunRequest struct {
 }
 
 // OpenRun returns the open run of a machine and whether the parent started it.
-func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
+func (a *operations) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
 	if q.TakeBack {
 		if err := a.takeBack(ctx, q); err != nil {
 			return OwnRun{}, err
@@ -120,7 +96,7 @@ func (a *Activities) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 
 // takeBack records which installation was undone, for an operation that resumes. A later
 // installation by another run still counts.
-func (a *Activities) takeBack(ctx context.Context, q OpenRunRequest) error {
+func (a *operations) takeBack(ctx context.Context, q OpenRunRequest) error {
 	last, err := a.latestInstallation(ctx, q.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return nil

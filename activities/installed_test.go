@@ -14,7 +14,7 @@ import (
 // records holds the records of operations and machines, newest first.
 type records struct {
 	unused
-	genesisOf
+	storeGenesis
 	operations []inventory.Operation
 	runs       []inventory.Workflow
 }
@@ -62,7 +62,7 @@ func TestInstalled(t *testing.T) {
 		"someone else's, no other": {[]inventory.Workflow{run("theirs", "Provision", inventory.StateSuccess, "", 2*time.Hour)}, "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Activities{Store: storeOf(&records{runs: c.runs, genesisOf: newLabShelf(t)})}
+			a := New(Config{Store: storeOf(&records{runs: c.runs, storeGenesis: newLabShelf(t)})})
 			if c.back {
 				_, err := a.OpenRun(t.Context(), OpenRunRequest{Machine: "ms-02-a", Parent: "genesis/home", TakeBack: true})
 				require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestInstalled(t *testing.T) {
 // activity returns.
 func TestOpenOperationThatHasEnded(t *testing.T) {
 	l := &records{operations: []inventory.Operation{{Run: "r1"}}}
-	a := &Activities{Store: storeOf(l)}
+	a := New(Config{Store: storeOf(l)})
 	run, err := a.OpenOperation(t.Context(), "migrate/platform")
 	require.NoError(t, err)
 	require.Equal(t, "r1", run)

@@ -45,7 +45,7 @@ func (p *Planned) install(plan inventory.Plan) {
 // installer fills in the plan's documents and installer and validates all of it, so that no
 // machine is touched for a document that its program would refuse. The sealed plan holds the
 // documents as they were validated; only values of the run are resolved later.
-func (a *Activities) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
+func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
 	var problems inventory.Problems
 	if r.Installer != nil {
 		i := *r.Installer
@@ -106,7 +106,7 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 }
 
 // served returns the digest of an image, or an error if this server has no copy of it.
-func (a *Activities) served(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
+func (a *plans) served(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
 	img, err := a.Images.Image(ctx, name)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
@@ -128,7 +128,7 @@ func (a *Activities) served(ctx context.Context, name string, problems *inventor
 }
 
 // document completes and validates a document as it will be served.
-func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user,
+func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user,
 	vendor inventory.Secret,
 ) (inventory.Document, error) {
 	file := fmt.Sprintf("document %s of machine %s", d.Name, m.Name)
@@ -192,7 +192,7 @@ func (a *Activities) document(m inventory.Machine, plan *inventory.Plan, d inven
 }
 
 // ofRun resolves the values that exist only in o's run.
-func (a *Activities) ofRun(text string, o inventory.Owner) string {
+func (a *plans) ofRun(text string, o inventory.Owner) string {
 	out, err := inventory.Resolve(text, func(ref string) (string, error) {
 		if v, ok := seed.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
 			return v, nil
@@ -226,12 +226,12 @@ const installedEvery = 5 * time.Second
 
 // TalosInstalled waits until the system on the owner's machine proves that it runs with this
 // run's document. It returns the proof as text.
-func (a *Activities) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
+func (a *plans) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
 	defer heartbeat(ctx)()
 	return a.waitForProof(ctx, o)
 }
 
-func (a *Activities) waitForProof(ctx context.Context, o inventory.Owner) (string, error) {
+func (a *plans) waitForProof(ctx context.Context, o inventory.Owner) (string, error) {
 	plan, err := a.Plans.Plan(ctx, o.Run)
 	if err != nil {
 		return "", fmt.Errorf("plan of run %q: %w", o.Run, err)

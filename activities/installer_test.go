@@ -86,7 +86,7 @@ func newYard() (*Activities, *yard) {
 		user: yardDocument, template: yardTemplate,
 		images: []inventory.Image{{Name: "vmlinuz", File: "vmlinuz", SHA256: "aa"}, {Name: "initrd", File: "initrd", SHA256: "bb"}},
 	}
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(y),
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),
@@ -95,7 +95,7 @@ func newYard() (*Activities, *yard) {
 			ImageURL:    func() string { return "http://10.0.0.1:7080/images" },
 			MetadataURL: "http://10.0.0.1:7172",
 		},
-	}
+	})
 	return a, y
 }
 
@@ -221,7 +221,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 }
 
 // ended reports every run as failed.
-type ended struct{ workflows }
+type ended struct{ storeWorkflows }
 
 func (ended) Workflow(_ context.Context, run string) (inventory.Workflow, error) {
 	return inventory.Workflow{Run: run, Machine: "m1", State: inventory.StateFailed}, nil

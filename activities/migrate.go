@@ -14,30 +14,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Mover is the server's own state machine, which moves the site, because Temporal cannot run
-// the activity that stops it.
-type Mover interface {
-	// CheckTarget returns an error if the target could not take over.
-	CheckTarget(ctx context.Context, target string) error
-	// SyncImages sends the image files that the target lacks.
-	SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error)
-	// HandOverState returns the result of a hand-over; see inventory.HandOver….
-	HandOverState(ctx context.Context, id string) (state, why string, err error)
-	// WithdrawHandOver prevents a hand-over that has not begun.
-	WithdrawHandOver(ctx context.Context, id string) error
-}
-
-// HandOvers is what the store keeps about a migration.
-type HandOvers interface {
-	CloseIntake(ctx context.Context, why string) error
-	OpenIntake(ctx context.Context) error
-	RequestHandOver(ctx context.Context, h inventory.HandOver) error
-}
+// moves move this site to another server.
+type moves struct{ *shared }
 
 // typeNoPeers is the error of a server that cannot move.
 const typeNoPeers = "NoPeers"
 
-func (a *Activities) mover() (Mover, error) {
+func (a *moves) mover() (Mover, error) {
 	if a.Mover == nil {
 		return nil, temporal.NewNonRetryableApplicationError("this server has no peers", typeNoPeers, nil)
 	}
@@ -53,7 +36,7 @@ type MigrateRequest struct {
 // CheckTarget refuses a target of another version, with too little space, with its ports in
 // use, or that owns a site epoch. It also refuses a second migration, and a migration
 // outside of a Genesis while that runs.
-func (a *Activities) CheckTarget(ctx context.Context, q MigrateRequest) error {
+func (a *moves) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	m, err := a.mover()
 	if err != nil {
 		return err
@@ -100,7 +83,7 @@ type RelaySwitchRequest struct {
 
 // RelaySwitch adds the target to the lab's relay, or removes the entry of source or target.
 // It reports whether there is a relay.
-func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
+func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err != nil {
 		return false, err
@@ -125,7 +108,7 @@ func (a *Activities) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (boo
 
 // SyncImages sends the image files to the target, by digest, and resumes interrupted
 // transfers. It returns how many it sent.
-func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, error) {
+func (a *moves) SyncImages(ctx context.Context, q MigrateRequest) (int, error) {
 	m, err := a.mover()
 	if err != nil {
 		return 0, err
@@ -135,19 +118,19 @@ func (a *Activities) SyncImages(ctx context.Context, q MigrateRequest) (int, err
 }
 
 // CloseIntake makes the server refuse new runs.
-func (a *Activities) CloseIntake(ctx context.Context, q MigrateRequest) error {
+func (a *moves) CloseIntake(ctx context.Context, q MigrateRequest) error {
 	return a.HandOvers.CloseIntake(ctx, fmt.Sprintf("%s moves this site to %s", q.ID, q.Target))
 }
 
 // OpenIntake makes the server accept new runs again.
-func (a *Activities) OpenIntake(ctx context.Context) error { return a.HandOvers.OpenIntake(ctx) }
+func (a *moves) OpenIntake(ctx context.Context) error { return a.HandOvers.OpenIntake(ctx) }
 
 // maxNamed is how many runs an error names.
 const maxNamed = 10
 
 // AwaitDrained waits until no machine has an open run, or until its context ends. Its
 // heartbeats name the open runs.
-func (a *Activities) AwaitDrained(ctx context.Context) error {
+func (a *moves) AwaitDrained(ctx context.Context) error {
 	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
 	for {
@@ -166,11 +149,11 @@ func (a *Activities) AwaitDrained(ctx context.Context) error {
 }
 
 // OpenRuns returns the names of the machines' open runs, up to maxNamed.
-func (a *Activities) OpenRuns(ctx context.Context) ([]string, error) {
+func (a *moves) OpenRuns(ctx context.Context) ([]string, error) {
 	return a.openRuns(ctx)
 }
 
-func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
+func (a *moves) openRuns(ctx context.Context) ([]string, error) {
 	ws, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: 1000})
 	if err != nil {
 		return nil, err
@@ -190,12 +173,12 @@ func (a *Activities) openRuns(ctx context.Context) ([]string, error) {
 }
 
 // RequestHandOver stores the request to move this site; the server process carries it out.
-func (a *Activities) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
+func (a *moves) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	return a.HandOvers.RequestHandOver(ctx, h)
 }
 
 // WithdrawHandOver withdraws the request if the hand-over has not begun.
-func (a *Activities) WithdrawHandOver(ctx context.Context, id string) error {
+func (a *moves) WithdrawHandOver(ctx context.Context, id string) error {
 	m, err := a.mover()
 	if err != nil {
 		return err
@@ -212,7 +195,7 @@ type HandedOver struct {
 // AwaitHandOver waits until this server knows the result of a hand-over. It only reads the
 // server's state, so it may be interrupted at any time and started again, here or where the
 // site has moved.
-func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
+func (a *moves) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
 	m, err := a.mover()
 	if err != nil {
 		return HandedOver{}, err
@@ -239,7 +222,7 @@ func (a *Activities) AwaitHandOver(ctx context.Context, id string) (HandedOver, 
 
 // VerifyMoved checks the site after the move: whether its keys open, whether machines can be
 // booted, and which BMCs answer. It returns what the operator should check.
-func (a *Activities) VerifyMoved(ctx context.Context) ([]string, error) {
+func (a *moves) VerifyMoved(ctx context.Context) ([]string, error) {
 	defer heartbeat(ctx)()
 	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return nil, err

@@ -9,27 +9,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Peers is what this server knows about other sites.
-type Peers interface {
-	// Known reports whether this server can hand over to the peer, that is, has its address,
-	// key and token.
-	Known(ctx context.Context, name string) (bool, error)
-	// Standby creates, once, the identity of the standby with this name and URL: the Secret
-	// of its manifest.
-	Standby(ctx context.Context, name, url string) (secret inventory.Secret, err error)
-	// Moved reports whether a run of Migrate made this server the site.
-	Moved(ctx context.Context, run string) (bool, error)
-	// Forget removes a peer that this server has not handed over to.
-	Forget(ctx context.Context, name string) error
-}
-
 var errNoMigration = fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid)
 
 // DeployTarget starts the standby to which this server moves, by applying the lab's manifest
 // to its platform, and waits until it answers. A peer that an operator started and this
 // server knows is left alone. It may be repeated, and does nothing once the site has moved
 // there.
-func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
+func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -100,7 +86,7 @@ func (a *Activities) DeployTarget(ctx context.Context, q LabRequest) error {
 
 // MovedTo returns the migration that moved the site to the lab's target and started after
 // q.Since, if any.
-func (a *Activities) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
+func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return OwnRun{}, err
@@ -117,7 +103,7 @@ func (a *Activities) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) 
 
 // RemoveTarget undoes DeployTarget. If the target has become the server, the error is
 // Conflict.
-func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
+func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -153,7 +139,7 @@ func (a *Activities) RemoveTarget(ctx context.Context, q LabRequest) error {
 
 // moved returns the latest migration to the target, or the zero Operation, and whether the
 // site has moved there. The server's own role decides that, not the record of the migration.
-func (a *Activities) moved(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
+func (a *moves) moved(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
 	all, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
 	if err != nil || len(all) == 0 {
 		return last, false, err
@@ -168,7 +154,7 @@ func (a *Activities) moved(ctx context.Context, target string) (last inventory.O
 
 // Migrated waits until the record of the migration to the lab's target, which moves with the
 // site, shows success and the lab's relay lists only the target.
-func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
+func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return err
@@ -201,7 +187,7 @@ func (a *Activities) Migrated(ctx context.Context, q LabRequest) error {
 }
 
 // NodeAnswers waits until a host answers at the address of the machine.
-func (a *Activities) NodeAnswers(ctx context.Context, q LabRequest) error {
+func (a *moves) NodeAnswers(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return err

@@ -74,13 +74,13 @@ func TestDeployTarget(t *testing.T) {
 			q := LabRequest{Name: "home"}
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: c.answers}
-			a := &Activities{
-				Store:   storeOf(&records{genesisOf: shelf}),
+			a := New(Config{
+				Store:   storeOf(&records{storeGenesis: shelf}),
 				Systems: Systems{Kubernetes: p},
 				Move:    Move{Mover: p, Peers: p},
 				Log:     slog.New(slog.DiscardHandler),
 				Clocks:  Clocks{ProbeEvery: time.Microsecond},
-			}
+			})
 			err := a.DeployTarget(t.Context(), q)
 			require.NoError(t, err)
 			require.Equal(t, c.asked, p.asked)
@@ -93,13 +93,13 @@ func TestDeployTarget(t *testing.T) {
 			q := LabRequest{Name: "home"}
 			shelf.facts[q.operation()+"#"+factKubeconfig] = "kubeconfig"
 			p := &platformFake{answers: func(int) error { return unreachable }}
-			a := &Activities{
-				Store:   storeOf(&records{genesisOf: shelf}),
+			a := New(Config{
+				Store:   storeOf(&records{storeGenesis: shelf}),
 				Systems: Systems{Kubernetes: p},
 				Move:    Move{Mover: p, Peers: p},
 				Log:     slog.New(slog.DiscardHandler),
 				Clocks:  Clocks{ProbeEvery: time.Second},
-			}
+			})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			err := a.DeployTarget(ctx, q)
@@ -133,13 +133,13 @@ func TestRemoveTarget(t *testing.T) {
 			if c.state != "" {
 				last = []inventory.Operation{{ID: "migrate/platform", Run: "r1", State: c.state}}
 			}
-			a := &Activities{
-				Store:   storeOf(&records{operations: last, genesisOf: shelf}),
+			a := New(Config{
+				Store:   storeOf(&records{operations: last, storeGenesis: shelf}),
 				Systems: Systems{Kubernetes: p},
 				Move:    Move{Mover: p, Peers: p},
 				Log:     slog.New(slog.DiscardHandler),
 				Clocks:  Clocks{ProbeEvery: time.Microsecond},
-			}
+			})
 			err := a.RemoveTarget(t.Context(), q)
 			require.Equal(t, c.removed, p.deleted)
 			if !c.removed {

@@ -24,11 +24,11 @@ func TestImagesAfterAMove(t *testing.T) {
 			},
 			{Name: "noop", Image: "noop", Timeout: 60},
 		}}}
-		a := &Activities{
+		a := New(Config{
 			Store:  storeOf(s),
 			Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return at }},
 			Clocks: Clocks{Now: time.Now},
-		}
+		})
 		for n := range s.plan.Actions {
 			require.NoError(
 				t,
@@ -106,7 +106,7 @@ func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &platformFake{answers: func(int) error { return nil }}
-			a := &Activities{Store: storeOf(openOperations{&records{genesisOf: newLabShelf(t)}, c.open}), Move: Move{Mover: p}}
+			a := New(Config{Store: storeOf(openOperations{&records{storeGenesis: newLabShelf(t)}, c.open}), Move: Move{Mover: p}})
 			told := func(want string, err error) {
 				t.Helper()
 				if want == "" {
@@ -132,7 +132,7 @@ func TestRelaySwitch(t *testing.T) {
 	listed.Listed, retired.Source = true, true
 	r := &relayRouter{servers: []string{seed}}
 	shelf := newLabShelf(t)
-	a := &Activities{Store: storeOf(shelf), Systems: Systems{Routers: r}}
+	a := New(Config{Store: storeOf(shelf), Systems: Systems{Routers: r}})
 	switches := func(q RelaySwitchRequest, want ...string) {
 		t.Helper()
 		for range 2 { // it may be carried out again

@@ -16,7 +16,7 @@ import (
 //
 // An image that does not fit the disk is never written. For an image without a loader for the machine's firmware, canConfirm is
 // true: an operator who then names the disk gets that image, because the firmware's settings can be changed later.
-func (a *Activities) findMisfit(
+func (a *assignments) findMisfit(
 	ctx context.Context, q BindRequest, d action.Disk, f action.Facts,
 ) (reason string, canConfirm bool, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Owner.Run)

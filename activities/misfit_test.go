@@ -72,10 +72,10 @@ func TestBindComparesTheImage(t *testing.T) {
 			}
 			store := storeOf(m)
 			store.Images = oneImage{image: c.image}
-			a := &Activities{
+			a := New(Config{
 				Store:  store,
 				Clocks: Clocks{Now: time.Now},
-			}
+			})
 			q := BindRequest{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}, From: c.from}
 			if q.Anyway = c.anyway; c.named {
 				q.Selector = &inventory.DiskSelector{Serial: "S1"}

@@ -2,7 +2,6 @@ package activities
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -12,22 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Operations is where an operation records what happened.
-type Operations interface {
-	PutOperation(ctx context.Context, o inventory.Operation) error
-	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
-	Operation(ctx context.Context, run string) (inventory.Operation, error)
-}
-
-// RecordOperation writes the record of an operation with its input. Like Record, it is a
-// local activity and runs whenever the record changes.
-func (a *Activities) RecordOperation(ctx context.Context, o inventory.Operation, input any) error {
-	var err error
-	if o.Input, err = json.Marshal(input); err != nil {
-		return fmt.Errorf("recording the input of operation %q: %w", o.ID, err)
-	}
-	return a.Operations.PutOperation(ctx, o)
-}
+// operations watch the runs and the operations that an operation starts.
+type operations struct{ *shared }
 
 // OutcomeRequest asks for the outcome of a machine's run.
 type OutcomeRequest struct {
@@ -54,7 +39,7 @@ type Outcome struct {
 	Asks bool `json:"asks,omitempty"`
 }
 
-func (a *Activities) runOutcome(ctx context.Context, run string) (Outcome, error) {
+func (a *operations) runOutcome(ctx context.Context, run string) (Outcome, error) {
 	w, err := a.Workflows.Workflow(ctx, run)
 	return Outcome{
 		Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message,
@@ -62,7 +47,7 @@ func (a *Activities) runOutcome(ctx context.Context, run string) (Outcome, error
 	}, err
 }
 
-func (a *Activities) operationOutcome(ctx context.Context, run string) (Outcome, error) {
+func (a *operations) operationOutcome(ctx context.Context, run string) (Outcome, error) {
 	o, err := a.Operations.Operation(ctx, run)
 	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}, err
 }
@@ -81,7 +66,7 @@ const noRecord = 5 * time.Minute
 // AwaitRun returns when the record of the machine's run is final. It heartbeats, and starts
 // again if its worker dies. Parents read outcomes from the inventory, because a reset parent
 // misses the completion of its child.
-func (a *Activities) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
+func (a *operations) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "run", a.runOutcome)
 }
 
@@ -90,7 +75,7 @@ type outcomeReader = func(ctx context.Context, run string) (Outcome, error)
 
 // outcome polls a record until it has what q asks for. kind names the kind of record for
 // messages.
-func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
+func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
 	began := time.Now()
 	every := outcomeEvery
 	if q.Known != "" {
@@ -120,17 +105,17 @@ func (a *Activities) outcome(ctx context.Context, q OutcomeRequest, kind string,
 
 // AwaitOperation returns when the record of the operation is final, as AwaitRun does for a
 // run.
-func (a *Activities) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
+func (a *operations) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "operation", a.operationOutcome)
 }
 
 // RunNow returns the state of a machine's run.
-func (a *Activities) RunNow(ctx context.Context, run string) (Outcome, error) {
+func (a *operations) RunNow(ctx context.Context, run string) (Outcome, error) {
 	return outcomeNow(ctx, run, a.runOutcome)
 }
 
 // OperationNow returns the state of an operation.
-func (a *Activities) OperationNow(ctx context.Context, run string) (Outcome, error) {
+func (a *operations) OperationNow(ctx context.Context, run string) (Outcome, error) {
 	return outcomeNow(ctx, run, a.operationOutcome)
 }
 
@@ -143,7 +128,7 @@ func outcomeNow(ctx context.Context, run string, look outcomeReader) (Outcome, e
 }
 
 // OpenOperation returns the run of the open operation with this workflow id.
-func (a *Activities) OpenOperation(ctx context.Context, id string) (string, error) {
+func (a *operations) OpenOperation(ctx context.Context, id string) (string, error) {
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
 		// The operation has just ended and Temporal has not closed it yet.

@@ -78,11 +78,11 @@ func TestPlanCountsHandlers(t *testing.T) {
 		"  - name: b\n    image: noop\n    timeout: 9\n" +
 		"    on-failure: [writefile, DEST_PATH=/url, \"CONTENTS={{ .images_url }}/declared {{ .nonce }}\"]\n    on-timeout: [echo, late]\n"}
 	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(s),
 		Clocks: Clocks{Now: time.Now},
 		Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
-	}
+	})
 	p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.NoError(t, err)
 	require.Equal(t, []action.Seconds{9, 9 + action.HandlerTime}, []action.Seconds{p.Actions[0].Timeout, p.Actions[1].Timeout})
@@ -111,7 +111,7 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 	}
 	s.images = []inventory.Image{{Name: "declared", File: sumA, SHA256: sumA, Format: "raw"}}
 	gone := false
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(s),
 		Clocks: Clocks{Now: time.Now},
 		Site: Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, ImageStored: func(
@@ -124,7 +124,7 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 			}
 			return nil
 		}},
-	}
+	})
 	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.NoError(t, err)
 	gone = true
@@ -142,11 +142,11 @@ func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 	s.images = []inventory.Image{
 		{Name: "cd", File: sumA, SHA256: sumA, Format: "raw", Use: inventory.UseInstaller, Contents: "an ISO 9660 image"},
 	}
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(s),
 		Clocks: Clocks{Now: time.Now},
 		Site:   Site{ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }},
-	}
+	})
 	_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.ErrorContains(t, err, "image cd is for installers (an ISO 9660 image), not for disks")
 	s.images[0].Use, s.images[0].Contents = inventory.UseArchive, "tar archive, 7 entries"

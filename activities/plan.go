@@ -16,6 +16,9 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
+// plans decide what a run writes.
+type plans struct{ *shared }
+
 // DefaultTemplate is used if neither the request nor the machine names a template.
 const DefaultTemplate = "image"
 
@@ -76,7 +79,7 @@ const (
 
 // Plan renders the template with the machine's facts, resolves images to digests and stores
 // the plan. Invalid input fails here, before anything is changed.
-func (a *Activities) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
+func (a *plans) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	p, err := a.plan(ctx, q)
 	if err != nil {
 		return Planned{}, fmt.Errorf("planning %q: %w", q.Machine, err)
@@ -84,7 +87,7 @@ func (a *Activities) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	return p, nil
 }
 
-func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
+func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	m, err := a.Machines.Machine(ctx, q.Machine)
 	if err != nil {
 		return Planned{}, err
@@ -149,27 +152,6 @@ func (a *Activities) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	return out, a.imagesStored(ctx, m.Name, plan, out.From)
 }
 
-// imagesStored requires the files that a plan needs from action number from on, so that no
-// machine is touched for a missing image.
-func (a *Activities) imagesStored(ctx context.Context, machine string, plan inventory.Plan, from int) error {
-	if a.Site.ImageStored == nil {
-		return nil
-	}
-
-	for _, i := range plan.Images(from) {
-		err := a.Site.ImageStored(ctx, i)
-		if errors.Is(err, inventory.ErrNotFound) {
-			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
-				"made: start again (ingot workflow retry %s --from start): %w",
-				i.Name, i.SHA256, machine, inventory.ErrConflict)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // ImagesRequest asks for the files of one action of a run.
 type ImagesRequest struct {
 	Run     string `json:"run"`
@@ -179,7 +161,7 @@ type ImagesRequest struct {
 
 // ChangedImage returns why a file in place (inventory.InPlace) that an action needs cannot be served as it was
 // planned, or "". Such a file belongs to another program, which can put it back.
-func (a *Activities) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
+func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Run)
 	if err != nil {
 		return "", fmt.Errorf("plan of run %q: %w", q.Run, err)
@@ -220,19 +202,7 @@ func addressed(m inventory.Machine) error {
 	return nil
 }
 
-// template returns the named template: the stored one, or a built-in one.
-func (a *Activities) template(ctx context.Context, name string) (inventory.Template, error) {
-	t, err := a.Templates.Template(ctx, name)
-	if errors.Is(err, inventory.ErrNotFound) {
-		builtins := template.Builtins()
-		if n := slices.IndexFunc(builtins, func(b inventory.Template) bool { return b.Name == name }); n >= 0 {
-			return builtins[n], nil
-		}
-	}
-	return t, err
-}
-
-func (a *Activities) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan,
+func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan,
 	error,
 ) {
 	t, err := a.template(ctx, out.Template)
@@ -361,7 +331,7 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 }
 
 // resume takes over the plan of an earlier run of the same machine.
-func (a *Activities) resume(ctx context.Context, q PlanRequest, out *Planned) (inventory.Plan, error) {
+func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (inventory.Plan, error) {
 	w, err := a.Workflows.Workflow(ctx, q.Resume)
 	if err != nil {
 		return inventory.Plan{}, fmt.Errorf("run %q: %w", q.Resume, err)

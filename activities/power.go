@@ -56,7 +56,7 @@ var errFurther = errors.New("another attempt has allowed the boot already")
 //
 // Power is idempotent: once the boot is allowed the machine is not switched off again,
 // because a repetition would kill the agent that just started.
-func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error) {
+func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err == nil && q.Installer {
 		err = a.asPlanned(ctx, q)
@@ -84,7 +84,7 @@ func (a *Activities) Power(ctx context.Context, q PowerRequest) (Powered, error)
 
 // asPlanned checks, before the machine is touched, that the run's installer can still be
 // served as planned. An installer that has reported in the meantime needs no check.
-func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
+func (a *bmcs) asPlanned(ctx context.Context, q PowerRequest) error {
 	g, err := a.owned(ctx, q.Owner)
 	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
 		return err
@@ -99,7 +99,7 @@ func (a *Activities) asPlanned(ctx context.Context, q PowerRequest) error {
 // allowBoot opens the netboot window for the boot of the agent or the installer. afterReset: the
 // machine was reset and runs already; if the boot before was given up and it has claimed that one since, it is left
 // alone (inventory.ErrClaimed).
-func (a *Activities) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) error {
+func (a *bmcs) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) error {
 	allow := a.Windows.AllowBoot
 	if q.Installer {
 		m, err := a.Machines.Machine(ctx, q.Owner.Machine)
@@ -122,7 +122,7 @@ func (a *Activities) allowBoot(ctx context.Context, q PowerRequest, afterReset b
 
 // wake sends the machine its magic packet. A failure does not fail the boot, because the
 // operator can still press the button.
-func (a *Activities) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
+func (a *bmcs) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
 	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.during(q.Owner, q.Boot))
 	switch {
 	case err == nil:
@@ -134,7 +134,7 @@ func (a *Activities) wake(ctx context.Context, m inventory.Machine, q PowerReque
 	return a.powered(ctx, q, []string{"no magic packet, press the button (" + err.Error() + ")"}), nil
 }
 
-func (a *Activities) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
+func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
 	g, err := a.Grants.Grant(ctx, q.Owner.Machine)
 	if err != nil {
 		return Powered{}, err
@@ -223,7 +223,7 @@ var bootWords = map[string]string{
 // bootTasks returns the tasks that make the machine boot by the path of the request, the boot device
 // last. The run's record of what it inserts is written before, so that it is ejected whatever
 // happens; see ejectMedia in package server.
-func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest) ([]inventory.BMCTask, error) {
+func (a *bmcs) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest) ([]inventory.BMCTask, error) {
 	nic, _ := m.Netboot()
 	boot := inventory.BMCTask{BootDevice: &inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}}
 	switch m.BMC.Path(q.Path) {
@@ -250,7 +250,7 @@ func (a *Activities) bootTasks(ctx context.Context, m inventory.Machine, q Power
 // startsWarm reports whether the machine is reset instead of power-cycled. Only a machine
 // that is on can be reset. Where a reset is off and on, the boot must be allowed in between: after
 // the reset, firmware may have asked already.
-func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
+func (a *bmcs) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
 	if !q.Warm || m.BMC.Capabilities().ResetByCycle {
 		return false, nil
 	}
@@ -260,7 +260,7 @@ func (a *Activities) startsWarm(ctx context.Context, m inventory.Machine, q Powe
 
 // prepare carries out the optional first steps of a start and returns what was not possible.
 // Steps that the BMC does not support are skipped.
-func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
+func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
 ) (how []string, err error) {
 	if q.ResetBMC {
 		password, err := a.Passwords.BMCPassword(ctx, m.Name)
@@ -294,7 +294,7 @@ func (a *Activities) prepare(ctx context.Context, m inventory.Machine, q PowerRe
 
 // powered describes how boot q.Boot was started, and records it. The record is only
 // informative, so a failure to write it does not fail the start.
-func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) Powered {
+func (a *bmcs) powered(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
 	if err != nil {
@@ -305,7 +305,7 @@ func (a *Activities) powered(ctx context.Context, q PowerRequest, how []string) 
 
 // before is the fence for steps before boot q.Boot: the boot must not be allowed yet, and
 // the agent that was given up must not have reported.
-func (a *Activities) before(q PowerRequest) Fence {
+func (a *bmcs) before(q PowerRequest) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.owned(ctx, q.Owner)
 		switch {
@@ -322,7 +322,7 @@ func (a *Activities) before(q PowerRequest) Fence {
 
 // during is the fence for steps of one boot: an activity whose worker was wrongly taken for
 // dead must not switch off a later boot.
-func (a *Activities) during(o inventory.Owner, boot int) Fence {
+func (a *bmcs) during(o inventory.Owner, boot int) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.owned(ctx, o)
 		if err == nil && g.Boot != boot {
@@ -333,19 +333,19 @@ func (a *Activities) during(o inventory.Owner, boot int) Fence {
 }
 
 // PowerOff switches the power off and verifies it. It is the last resort to stop an agent.
-func (a *Activities) PowerOff(ctx context.Context, o inventory.Owner) error {
+func (a *bmcs) PowerOff(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-off", "off")
 }
 
 // ColdStart power-cycles the machine without changing the boot device, so that the machine
 // follows its boot order. Off and on are two tasks: an attempt that resumes after a dead
 // worker must not switch off a machine that has started.
-func (a *Activities) ColdStart(ctx context.Context, o inventory.Owner) error {
+func (a *bmcs) ColdStart(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-cycle", "off", "on")
 }
 
 // switchTo sets the given power states in order and verifies each.
-func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
+func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
 		return err
@@ -370,7 +370,7 @@ func (a *Activities) switchTo(ctx context.Context, o inventory.Owner, name strin
 }
 
 // HasBMC reports whether the machine's power can be controlled without the operator.
-func (a *Activities) HasBMC(ctx context.Context, machine string) (bool, error) {
+func (a *bmcs) HasBMC(ctx context.Context, machine string) (bool, error) {
 	m, err := a.Machines.Machine(ctx, machine)
 	return !m.BMC.Manual(), err
 }

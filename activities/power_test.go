@@ -72,12 +72,12 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 			},
 			locked: locked,
 		}
-		return l, &Activities{
+		return l, New(Config{
 			Store:  storeOf(l),
 			BMC:    l,
 			Clocks: Clocks{Now: time.Now},
 			Log:    slog.New(slog.DiscardHandler),
-		}
+		})
 	}
 	t.Run("the database is locked for a minute", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -152,12 +152,12 @@ func TestErrorOfATaskNamesItOnce(t *testing.T) {
 			machine: inventory.Machine{Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverIPMI}},
 		},
 	}
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(l),
 		BMC:    deadBMC{l},
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),
-	}
+	})
 	err := a.tasks(t.Context(), l.machine, taskList{owner: o, job: Job("off", []inventory.BMCTask{{Power: "off"}})})
 	require.EqualError(t, err, `bmc of "node-1": power off: BMC 10.0.0.9: unreachable`)
 }

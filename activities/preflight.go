@@ -7,27 +7,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Presence reports whether a host answers at an address, and its MAC if known.
-type Presence interface {
-	Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error)
-}
-
-// Relays returns when the relay with this giaddr was last heard, or zero. The time survives
-// a restart of the server.
-type Relays interface {
-	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
-}
-
 // Preflight checks everything that can be checked before any machine is powered on, reports
 // all problems at once, and stores the machines. It is idempotent: machines that this run has
 // stored, or the run that it resumes, stay as they are stored, and as an operator has changed them.
-func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
+func (a *labs) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -78,7 +66,7 @@ func (a *Activities) Preflight(ctx context.Context, q LabRequest) error {
 	return lab.Locate(ps).Err()
 }
 
-func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
+func (a *labs) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
 	images, err := a.Images.Images(ctx)
 	if err != nil {
 		return err
@@ -102,7 +90,7 @@ func (a *Activities) checkImages(ctx context.Context, lab genesis.Lab, ps *inven
 	return nil
 }
 
-func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
+func (a *labs) checkMachines(ctx context.Context, lab genesis.Lab, ps *inventory.Problems) error {
 	for n, m := range lab.Machines {
 		field := fmt.Sprintf("machines[%d]", n)
 		if m.Template != "" {
@@ -132,7 +120,7 @@ func (a *Activities) checkMachines(ctx context.Context, lab genesis.Lab, ps *inv
 // that the file does not list. So does a machine of ours, or one that still runs its
 // previous system. There, only a host whose MAC is known to belong to another machine is a
 // conflict.
-func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
+func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
 	type wanted struct {
 		field, what string
 		addr        netip.Addr
@@ -200,7 +188,7 @@ func (a *Activities) checkFree(ctx context.Context, lab genesis.Lab, installed, 
 // forged PXE request with its MAC is enough for that. If a router hides the MAC, another
 // host at that address then passes for the machine: this check finds mistakes, not
 // attackers.
-func (a *Activities) gaveAddress(ctx context.Context, machine string) (bool, error) {
+func (a *labs) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	list, err := a.Events.Events(ctx, inventory.EventFilter{Machine: machine})
 	return slices.ContainsFunc(list, func(e inventory.Event) bool {
 		return slices.Contains([]string{
@@ -222,7 +210,7 @@ func behind(lab genesis.Lab, b *inventory.BMC) bool {
 
 // checkBMCs reads the power state of the BMCs that are reachable. BMCs behind the router are
 // reachable only once the router runs.
-func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
+func (a *labs) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
 	for n, m := range lab.Machines {
 		if m.BMC.Manual() || !reachable(m) {
 			continue
@@ -235,7 +223,7 @@ func (a *Activities) checkBMCs(ctx context.Context, lab genesis.Lab, ps *invento
 }
 
 // checkBMC reads the power state, with the stored password if m has none.
-func (a *Activities) checkBMC(ctx context.Context, m inventory.Machine) error {
+func (a *labs) checkBMC(ctx context.Context, m inventory.Machine) error {
 	password := m.BMC.Password
 	if password.IsZero() && m.BMC.HasPassword {
 		var err error
@@ -250,7 +238,7 @@ func (a *Activities) checkBMC(ctx context.Context, m inventory.Machine) error {
 // RelayProven waits until the router has relayed a packet from the machines' network, and
 // then checks the BMCs there. The proof stays valid until the router is installed again,
 // because machines that have their addresses do not ask again.
-func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
+func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return err
@@ -281,7 +269,7 @@ func (a *Activities) RelayProven(ctx context.Context, q LabRequest) error {
 }
 
 // checkBehind checks the BMCs that became reachable with the router, as they are stored.
-func (a *Activities) checkBehind(ctx context.Context, lab genesis.Lab) error {
+func (a *labs) checkBehind(ctx context.Context, lab genesis.Lab) error {
 	defer heartbeat(ctx)()
 	lab.Machines = slices.Clone(lab.Machines)
 	for n, m := range lab.Machines {

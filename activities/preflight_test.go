@@ -60,7 +60,7 @@ func TestPreflightKeepsWhatTheFileDoesNotName(t *testing.T) {
 	require.NoError(t, err)
 
 	bmc := &askedBMC{}
-	a := &Activities{
+	a := New(Config{
 		Store: Store{
 			Disks: store.Disks, Events: store.Events, Genesis: store.Genesis, Images: store.Images, Keys: store.Keys,
 			Machines: store.Machines, Operations: store.Operations, Passwords: store.BMCPasswords, Templates: store.Templates,
@@ -68,7 +68,7 @@ func TestPreflightKeepsWhatTheFileDoesNotName(t *testing.T) {
 		},
 		Systems: Systems{Presence: taken{"10.0.0.99", ""}}, BMC: bmc, Clocks: Clocks{Now: time.Now},
 		Site: Site{ImageURL: func() string { return "" }},
-	}
+	})
 	before, err := store.Machines.Machine(t.Context(), "n1")
 	require.NoError(t, err)
 	same := func() {

@@ -51,7 +51,7 @@ const (
 	ahead = 5 * time.Second
 )
 
-func (a *Activities) lookEvery(otherwise time.Duration) time.Duration {
+func (a *shared) lookEvery(otherwise time.Duration) time.Duration {
 	if a.ProbeEvery > 0 {
 		return a.ProbeEvery
 	}
@@ -76,7 +76,7 @@ func pause(ctx context.Context, tick <-chan time.Time) error {
 
 // until calls ask repeatedly until it succeeds or the activity's time is up. Then it returns
 // the last error, which is not retried.
-func (a *Activities) until(ctx context.Context, ask func(context.Context) error) error {
+func (a *shared) until(ctx context.Context, ask func(context.Context) error) error {
 	defer heartbeat(ctx)()
 	end := time.Now().Add(time.Hour)
 	if d, ok := ctx.Deadline(); ok {

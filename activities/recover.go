@@ -15,7 +15,7 @@ type RecoverRequest struct {
 
 // RecoverTargets returns groups of machines, one group after another; see
 // inventory.RecoverOrder.
-func (a *Activities) RecoverTargets(ctx context.Context, q RecoverRequest) ([][]string, error) {
+func (a *operations) RecoverTargets(ctx context.Context, q RecoverRequest) ([][]string, error) {
 	all, err := a.Machines.Machines(ctx)
 	if err != nil {
 		return nil, err

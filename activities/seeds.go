@@ -12,7 +12,7 @@ import (
 
 // seeds resolves values that a run's actions may get only at assignment.
 type seeds struct {
-	a *Activities
+	a *shared
 	o inventory.Owner
 	m inventory.Machine
 }

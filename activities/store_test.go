@@ -2,48 +2,48 @@ package activities
 
 // The parts of a Store, under names that none of their methods has, so that a struct can embed them.
 type (
-	agents      = Agents
-	assignments = Assignments
-	bmcJobs     = BMCJobs
-	disks       = Disks
-	events      = Events
-	genesisOf   = Genesis
-	grants      = Grants
-	handOvers   = HandOvers
-	images      = Images
-	keys        = Keys
-	machines    = Machines
-	media       = Media
-	operations  = Operations
-	passwords   = Passwords
-	plans       = Plans
-	relays      = Relays
-	templates   = Templates
-	windows     = Windows
-	workflows   = Workflows
+	storeAgents      = Agents
+	storeAssignments = Assignments
+	storeBMCJobs     = BMCJobs
+	storeDisks       = Disks
+	storeEvents      = Events
+	storeGenesis     = Genesis
+	storeGrants      = Grants
+	storeHandOvers   = HandOvers
+	storeImages      = Images
+	storeKeys        = Keys
+	storeMachines    = Machines
+	storeMedia       = Media
+	storeOperations  = Operations
+	storePasswords   = Passwords
+	storePlans       = Plans
+	storeRelays      = Relays
+	storeTemplates   = Templates
+	storeWindows     = Windows
+	storeWorkflows   = Workflows
 )
 
 // unused has every method of a Store, and panics in each: tests embed it and replace the methods that they expect.
 type unused struct {
-	agents
-	assignments
-	bmcJobs
-	disks
-	events
-	genesisOf
-	grants
-	handOvers
-	images
-	keys
-	machines
-	media
-	operations
-	passwords
-	plans
-	relays
-	templates
-	windows
-	workflows
+	storeAgents
+	storeAssignments
+	storeBMCJobs
+	storeDisks
+	storeEvents
+	storeGenesis
+	storeGrants
+	storeHandOvers
+	storeImages
+	storeKeys
+	storeMachines
+	storeMedia
+	storeOperations
+	storePasswords
+	storePlans
+	storeRelays
+	storeTemplates
+	storeWindows
+	storeWorkflows
 }
 
 // storeOf returns a Store of which s is every part.

@@ -20,9 +20,9 @@ func TestS59DisksAreSentToListedHostsOnly(t *testing.T) {
 	hosts := []string{"store.example", "192.0.2.7"}
 	plan := func(source string, hosts []string) (Planned, *inventory.Plan, error) {
 		s := &shelf{template: source}
-		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			UploadHosts: hosts, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
-		}}
+		}})
 		p, err := a.Plan(t.Context(), PlanRequest{
 			Machine: "m1", Run: "r1", Template: "t", HardwareMap: map[string]string{"to": "store.example.evil.example"},
 		})
@@ -72,11 +72,11 @@ func TestS59OrdersNameListedHosts(t *testing.T) {
 		}}}}
 		s.plan.Digest, err = digestOf(s.plan)
 		require.NoError(t, err)
-		a := &Activities{
+		a := New(Config{
 			Store:  storeOf(s),
 			Site:   Site{PlanKey: private, ClaimKey: make([]byte, 32), UploadHosts: []string{"store.example"}},
 			Clocks: Clocks{Now: time.Now},
-		}
+		})
 		err := a.Assign(t.Context(), AssignRequest{
 			Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}, Boot: 3, Key: action.Key{Epoch: 4, Attempt: 1},
 			Disk: &action.Disk{Path: "/dev/vda", Serial: "S1", Size: 1 << 30},

@@ -14,7 +14,7 @@ import (
 
 // warnOfWaiting warns of a run that waits for a phone-home which m's system does not get: its image knows EC2 only, no action
 // writes the phone-home to the disk, and it cannot be added to the user data.
-func (a *Activities) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
+func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
 	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
 	if out.Evidence != EvidencePhoneHome || written || plan.Installer != nil || !m.UserDataByAddress {
 		return nil
@@ -52,7 +52,7 @@ const resolvedText = "http://192.0.2.1/x"
 
 // checkResolved refuses actions that the agent would refuse once user data and vendor data are filled in: a list of files that
 // is not valid JSON any more, or a command or a handler with bytes that are not UTF-8. A variable of the environment may hold any bytes.
-func (a *Activities) checkResolved(ctx context.Context, machine string, actions []action.Action) error {
+func (a *plans) checkResolved(ctx context.Context, machine string, actions []action.Action) error {
 	var problems inventory.Problems
 	for i, x := range actions {
 		if !template.Refers(x, inventory.RefUserData) && !template.Refers(x, inventory.RefVendorData) {

@@ -49,9 +49,9 @@ func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 		"the template's own on the volume": {head + "    image: configdrive\n    environment: {VENDOR_DATA: \"#\"}\n", "text", false},
 	} {
 		s := &byAddress{shelf{template: c.template}, c.userData}
-		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
-		}}
+		}})
 		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
 		require.NoError(t, err, name)
 		if !c.warned {
@@ -78,7 +78,7 @@ func TestAssignmentsKeepBytes(t *testing.T) {
 	}}}
 	s.plan.Digest, err = digest(s.plan.Actions)
 	require.NoError(t, err)
-	a := &Activities{Store: storeOf(s), Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}}
+	a := New(Config{Store: storeOf(s), Site: Site{PlanKey: private}, Clocks: Clocks{Now: time.Now}})
 	for n, want := range []action.Environment{{"USER_DATA": notText}, {"CONTENTS": "<" + notText + ">"}} {
 		owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 4}
 		q := AssignRequest{Owner: owner, Boot: 1, Key: action.Key{Epoch: 4, Action: n, Attempt: 1}}
@@ -108,9 +108,9 @@ func TestPlanRefusesBytesThatItCannotDeliver(t *testing.T) {
 	} {
 		for userData, want := range map[string]string{notText: want, "#!/bin/sh\n": ""} {
 			s := &byAddress{shelf{template: template}, userData}
-			a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+			a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 				ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
-			}}
+			}})
 			_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
 			if want == "" {
 				require.NoError(t, err, template)
@@ -131,9 +131,9 @@ func TestPlanRefusesWhatUserDataMakesInvalid(t *testing.T) {
 			shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - name: a\n    timeout: 60\n" + environment},
 			userData,
 		}
-		a := &Activities{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
-		}}
+		}})
 		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
 		return err
 	}

@@ -7,16 +7,11 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Routers reads and changes the list of servers to which a router relays DHCP. Errors wrap
-// inventory.ErrUnreachable, ErrRefused or ErrInvalid.
-type Routers interface {
-	RelayServers(ctx context.Context, e inventory.Endpoint, key inventory.Secret) ([]string, error)
-	SetRelayServer(ctx context.Context, e inventory.Endpoint, key inventory.Secret, server string, listed bool) error
-}
+// routers are the routers of a lab.
+type routers struct{ *shared }
 
 // RelayRequest names one server of the lab's relay.
 type RelayRequest struct {
@@ -32,13 +27,8 @@ func pinned(url, fingerprint string) inventory.Endpoint {
 	return inventory.Endpoint{URL: url, Fingerprint: fingerprint, Insecure: fingerprint == ""}
 }
 
-// relayServers returns the servers to which the lab's router relays.
-func (a *Activities) relayServers(ctx context.Context, r *genesis.Router) ([]string, error) {
-	return a.Routers.RelayServers(ctx, pinned(r.API, r.Fingerprint), r.Key)
-}
-
 // RouterReady waits until the router's API shows a relay to this server.
-func (a *Activities) RouterReady(ctx context.Context, q LabRequest) error {
+func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
 		return err
@@ -69,7 +59,7 @@ func (a *Activities) RouterReady(ctx context.Context, q LabRequest) error {
 //
 // It reads the list before the change, which makes it idempotent, and after it, because the
 // router's answer confirms the commit and not its effect.
-func (a *Activities) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
+func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err == nil && lab.Router == nil {

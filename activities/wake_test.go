@@ -65,12 +65,12 @@ func TestPowerWakesByLAN(t *testing.T) {
 		Name: "node-1", BMC: &inventory.BMC{Driver: inventory.DriverWOL},
 		Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:07"}},
 	}}
-	a := &Activities{
+	a := New(Config{
 		Store:  storeOf(s),
 		BMC:    s,
 		Clocks: Clocks{Now: time.Now},
 		Log:    slog.New(slog.DiscardHandler),
-	}
+	})
 	q := PowerRequest{Owner: o, Boot: 1, For: time.Minute}
 
 	done, err := a.Power(t.Context(), q)
@@ -107,7 +107,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 
 // TestOtherPathOnlyWhereItCanBeChosen: what is said of a start is what was done.
 func TestOtherPathOnlyWhereItCanBeChosen(t *testing.T) {
-	a := &Activities{}
+	a := New(Config{})
 	for driver, efi := range map[string]bool{inventory.DriverIPMI: true, inventory.DriverAMT: false, inventory.DriverExec: false} {
 		pxe := inventory.BootDevice{Device: "pxe"}
 		how, err := a.prepare(

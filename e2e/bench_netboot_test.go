@@ -131,13 +131,13 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, sims bool) {
 	c := s.namespace(ctx, t, namespace)
 	defer c.Close()
 	instant := &instantBMC{on: map[string]bool{}, pxe: map[string]bool{}}
-	do := &activities.Activities{
+	do := activities.New(activities.Config{
 		Store:  fakesite.ActivityStore(fakesite.InventoryOf(store)),
 		BMC:    instant,
 		Site:   activities.Site{ClaimKey: keys.Key(keyring.Claim), ImageURL: func() string { return "http://192.0.2.1/images" }},
 		Log:    log,
 		Clocks: activities.Clocks{Now: time.Now},
-	}
+	})
 	if sims {
 		do.BMC = bmc.New(
 			bmc.Config{Log: log, Home: filepath.Join(dir, "ipmitool"), Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // heartbeats calls the server at the interval that the server sets, even without work, and obeys
@@ -38,7 +37,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.mu.Unlock()
 		sent := 0
 		if running != nil {
-			hb.Running, sent = running.Now()
+			hb.Running, sent = running.progressNow()
 		}
 
 		var orders action.Orders
@@ -55,7 +54,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 			continue
 		}
 		if running != nil {
-			running.Sent(sent)
+			running.sentLog(sent)
 		}
 
 		a.obey(orders)
@@ -96,8 +95,8 @@ func (a *Agent) obey(o action.Orders) {
 // welcomed). No write may continue then. The agent stays and keeps asking: only 410 means that its
 // run is over.
 func (a *Agent) refused(err error) {
-	var status *fetch.StatusError
-	if !errors.As(err, &status) || status.Code != http.StatusUnauthorized && status.Code != http.StatusForbidden {
+	var status *statusError
+	if !errors.As(err, &status) || status.code != http.StatusUnauthorized && status.code != http.StatusForbidden {
 		return
 	}
 	a.mu.Lock()

@@ -70,3 +70,5 @@ func jsonOf(v any) []byte {
 	}
 	return b
 }
+
+func jsonSize(v any) int { return len(jsonOf(v)) }

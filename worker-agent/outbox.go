@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/clock"
-	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // post adds res to the outbox and stores it as the result of its key.
@@ -56,7 +54,7 @@ func (a *Agent) awaitDelivery(ctx context.Context) error {
 // store it. If the server understands a result and refuses it, deliver sends it again in a shorter
 // form, up to twice.
 func (a *Agent) deliver(ctx context.Context) error {
-	try, cuts := clock.Backoff{Max: a.cfg.Backoff}, 0
+	try, cuts := backoff{max: a.cfg.Backoff}, 0
 	for {
 		res, ok := a.oldestResult()
 		if !ok {
@@ -93,13 +91,13 @@ func (a *Agent) deliver(ctx context.Context) error {
 		}
 
 		if err != nil {
-			if err := try.Pause(ctx); err != nil {
+			if err := try.pause(ctx); err != nil {
 				return err
 			}
 			continue
 		}
 
-		try, cuts = clock.Backoff{Max: a.cfg.Backoff}, 0
+		try, cuts = backoff{max: a.cfg.Backoff}, 0
 		a.dropResult()
 	}
 }
@@ -129,12 +127,12 @@ func (a *Agent) dropResult() {
 // pass, or that an operator or a newer server may correct (an unknown token, a full disk), are not
 // final.
 func final(err error) bool {
-	var status *fetch.StatusError
-	if !errors.As(err, &status) || status.Code < 400 || status.Code > 499 {
+	var status *statusError
+	if !errors.As(err, &status) || status.code < 400 || status.code > 499 {
 		return false
 	}
 
-	switch status.Code {
+	switch status.code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly,
 		http.StatusTooManyRequests:
 		return false

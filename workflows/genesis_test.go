@@ -94,7 +94,7 @@ func newHouse(t *testing.T) *house {
 			store.Images.PutImage(t.Context(), inventory.Image{Name: i.Name, File: i.Name, Size: 1, SHA256: i.SHA256, Format: "raw"}, "test"),
 		)
 	}
-	h.do = &activities.Activities{
+	h.do = activities.New(activities.Config{
 		Store:   fakesite.ActivityStore(h),
 		BMC:     bmcs{h},
 		Systems: activities.Systems{Presence: h, Routers: routers{h}, Talos: nodes{h}, Kubernetes: kube{h}, Clusters: clusters{h}},
@@ -102,7 +102,7 @@ func newHouse(t *testing.T) *house {
 		Site:    activities.Site{ImageURL: func() string { return "http://10.0.0.1/images" }},
 		Log:     slog.New(slog.DiscardHandler),
 		Clocks:  activities.Clocks{ProbeEvery: time.Millisecond},
-	}
+	})
 	h.fresh()
 	return h
 }

@@ -30,7 +30,7 @@ func startRaw(t *testing.T, typ, id string, inputs ...string) (did []string, err
 	workflows.Register(env)
 	env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: id})
 	require.NoError(t, env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
-	env.RegisterActivity(&activities.Activities{})
+	env.RegisterActivity(activities.New(activities.Config{}))
 	args := make([]any, len(inputs))
 	for i, in := range inputs {
 		args[i] = json.RawMessage(in)

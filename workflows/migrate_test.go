@@ -141,10 +141,10 @@ func (r *removal) migrate(
 	env := NewEnvironment(&suite)
 	env.SetStartWorkflowOptions(as("migrate/um760"))
 	env.RegisterActivity(
-		&activities.Activities{
+		activities.New(activities.Config{
 			Store: activities.Store{Operations: r.book, Machines: r.book, Workflows: r, HandOvers: r, Keys: r},
 			Move:  activities.Move{Mover: r},
-		},
+		}),
 	)
 	env.OnActivity(do.RelaySwitch, mock.Anything, mock.Anything).Return(r.relaySwitch)
 	answered := map[string]bool{}

@@ -132,10 +132,10 @@ func newPlay(t *testing.T) *play {
 	p.env = NewEnvironment(&p.suite)
 	p.env.SetStartWorkflowOptions(as("genesis/lab"))
 	p.env.RegisterActivity(
-		&activities.Activities{
+		activities.New(activities.Config{
 			Store:  activities.Store{Machines: p.book, Operations: p.book, Workflows: p.book},
 			Clocks: activities.Clocks{ProbeEvery: time.Millisecond},
-		},
+		}),
 	)
 	p.env.OnActivity(do.Installed, mock.Anything, mock.Anything).
 		Return(func(_ context.Context, q activities.InstalledRequest) (activities.OwnRun, error) {

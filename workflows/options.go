@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-var do *activities.Activities // nil: only names activities, never called
+var do activities.Activities // zero: only names activities, never called
 
 // Retry policies. Activities that use only our own database, and those that wait, retry
 // until they succeed.

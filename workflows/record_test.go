@@ -265,7 +265,7 @@ func (s *script) work(t *testing.T) (stop func()) {
 			Identity: "recorder", Interceptors: []interceptor.WorkerInterceptor{s}, DeadlockDetectionTimeout: workflows.Hung,
 		})
 		workflows.Register(w)
-		w.RegisterActivity(&activities.Activities{})
+		w.RegisterActivity(activities.New(activities.Config{}))
 		require.NoError(t, w.Start())
 		workers = append(workers, w)
 	}

@@ -133,7 +133,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 	w.env = workflows.NewEnvironment(&w.suite)
 	w.env.SetStartTime(time.Now())
 	require.NoError(t, w.env.SetTypedSearchAttributesOnStart(temporal.NewSearchAttributes()))
-	w.do = &activities.Activities{
+	w.do = activities.New(activities.Config{
 		Store: fakesite.ActivityStore(w),
 		BMC:   w,
 		Site: activities.Site{
@@ -144,7 +144,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		},
 		Log:    slog.New(slog.DiscardHandler),
 		Clocks: activities.Clocks{Now: w.env.Now, Heard: w.hears},
-	}
+	})
 	w.begun = w.env.Now()
 	w.clock = clock.Of(w.env.Now, w.elapsed)
 	w.started = -time.Hour

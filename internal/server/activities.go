@@ -110,7 +110,7 @@ func (s *server) siteOf() activities.Site {
 // newActivities builds every side effect of workflows. The API is made later.
 func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
-	out := &activities.Activities{
+	out := activities.New(activities.Config{
 		Store: activities.Store{
 			Agents: store.Agents, Assignments: store.Assignments, BMCJobs: store.BMCJobs, Disks: store.Disks, Events: store.Events,
 			Genesis: store.Genesis, Grants: store.Grants, HandOvers: store.HandOvers, Images: store.Images, Keys: store.Keys,
@@ -128,7 +128,7 @@ func (s *server) newActivities() *activities.Activities {
 			Heard: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
 		},
 		BMC: s.bmc, Rotation: s.rotation(), Site: s.siteOf(), Log: s.log.With("part", "activities"), Troubles: activities.NewTroubles(time.Now),
-	}
+	})
 	if s.tracing != nil {
 		out.TraceOf = tracing.TraceOf
 	}

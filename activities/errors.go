@@ -1,0 +1,60 @@
+package activities
+
+import (
+	"errors"
+	"fmt"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Types of the errors that workflows distinguish.
+const (
+	TypeFenced      = "Fenced"
+	TypeInvalid     = "Invalid"
+	TypeConflict    = "Conflict"
+	TypeNotFound    = "NotFound"
+	TypeSealed      = "Sealed"
+	TypeRefused     = "Refused"
+	TypeUnsupported = "Unsupported"
+	TypeUnreachable = "Unreachable"
+	// TypeClock: this server's clock is behind its newest event.
+	TypeClock = "Clock"
+	// TypeClaimed: the agent of a boot that was given up has reported.
+	TypeClaimed = "Claimed"
+)
+
+// fail maps the inventory's errors to Temporal's. Only here is it decided which errors are
+// retryable. The interceptor Errors applies fail to the error of every activity.
+func fail(err error) error {
+	if err == nil {
+		return nil
+	}
+
+	for _, m := range []struct {
+		is  error
+		typ string
+	}{
+		{inventory.ErrFenced, TypeFenced},
+		{inventory.ErrInvalid, TypeInvalid},
+		{inventory.ErrConflict, TypeConflict},
+		{inventory.ErrNotFound, TypeNotFound},
+		{inventory.ErrSealed, TypeSealed},
+		{inventory.ErrRefused, TypeRefused},
+		{inventory.ErrUnsupported, TypeUnsupported},
+		{inventory.ErrClaimed, TypeClaimed},
+	} {
+		if errors.Is(err, m.is) {
+			return temporal.NewNonRetryableApplicationError(err.Error(), m.typ, nil)
+		}
+	}
+
+	if errors.Is(err, inventory.ErrUnreachable) {
+		return temporal.NewApplicationError(err.Error(), TypeUnreachable)
+	}
+	return err
+}
+
+var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then "+
+	"start it again: %w", inventory.ErrInvalid)

@@ -1,0 +1,35 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// runRecords write the records of runs and operations.
+type runRecords struct{ *shared }
+
+// Record writes the record of a run with its input. It is a local activity and runs whenever
+// the record changes.
+func (a *runRecords) Record(ctx context.Context, w inventory.Workflow, input any) error {
+	var err error
+	if w.Input, err = json.Marshal(input); err != nil {
+		return fmt.Errorf("recording the input of run %q: %w", w.Run, err)
+	}
+	if a.TraceOf != nil {
+		w.Trace = a.TraceOf(ctx)
+	}
+	return a.Workflows.PutWorkflow(ctx, w)
+}
+
+// RecordOperation writes the record of an operation with its input. Like Record, it is a
+// local activity and runs whenever the record changes.
+func (a *runRecords) RecordOperation(ctx context.Context, o inventory.Operation, input any) error {
+	var err error
+	if o.Input, err = json.Marshal(input); err != nil {
+		return fmt.Errorf("recording the input of operation %q: %w", o.ID, err)
+	}
+	return a.Operations.PutOperation(ctx, o)
+}

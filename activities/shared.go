@@ -1,0 +1,127 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/template"
+)
+
+// shared is what the nouns share.
+type shared struct {
+	Config
+	lastLab labCache
+}
+
+// event appends an event with the current time.
+func (a *shared) event(ctx context.Context, e inventory.Event) error {
+	e.At = a.Now()
+	return a.Events.AppendEvents(ctx, []inventory.Event{e})
+}
+
+// owned returns the grant of o, or an error if o does not hold it.
+func (a *shared) owned(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
+	g, err := a.Grants.Grant(ctx, o.Machine)
+	if err == nil && g.Owner != o {
+		err = fmt.Errorf("machine %q is owned by run %q at epoch %d: %w", o.Machine, g.Run, g.Epoch, inventory.ErrFenced)
+	}
+	return g, err
+}
+
+// fence compares the grant with the owner.
+func (a *shared) fence(ctx context.Context, o inventory.Owner) error {
+	_, err := a.owned(ctx, o)
+	return err
+}
+
+// labCache holds the lab file that was read last. Reading and checking it takes as long as
+// the rest of most activities.
+type labCache struct {
+	mu     sync.Mutex
+	sha256 string // "": nothing cached
+	lab    genesis.Lab
+}
+
+func (a *shared) lab(ctx context.Context, name string) (genesis.Lab, inventory.GenesisBundle, error) {
+	b, err := a.Genesis.Genesis(ctx, name)
+	if err != nil {
+		return genesis.Lab{}, b, err
+	}
+
+	a.lastLab.mu.Lock()
+	defer a.lastLab.mu.Unlock()
+	if b.SHA256 == "" || a.lastLab.sha256 != b.SHA256 {
+		lab, err := genesis.Load(b.File, b.Read)
+		if err != nil {
+			return genesis.Lab{}, b, err
+		}
+		a.lastLab.lab, a.lastLab.sha256 = lab, b.SHA256
+	}
+	return a.lastLab.lab, b, nil
+}
+
+// installations returns the machine's runs that install, newest first.
+func (a *shared) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
+	list, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(w inventory.Workflow) bool {
+		return w.Type != inventory.TypeProvision && w.Type != inventory.TypeReprovision
+	}), nil
+}
+
+// latestInstallation returns the newest of the machine's installations.
+func (a *shared) latestInstallation(ctx context.Context, machine string) (inventory.Workflow, error) {
+	list, err := a.installations(ctx, machine)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("machine %q was never installed: %w", machine, inventory.ErrNotFound)
+	}
+	if err != nil {
+		return inventory.Workflow{}, err
+	}
+	return list[0], nil
+}
+
+// relayServers returns the servers to which the lab's router relays.
+func (a *shared) relayServers(ctx context.Context, r *genesis.Router) ([]string, error) {
+	return a.Routers.RelayServers(ctx, pinned(r.API, r.Fingerprint), r.Key)
+}
+
+// imagesStored requires the files that a plan needs from action number from on, so that no
+// machine is touched for a missing image.
+func (a *shared) imagesStored(ctx context.Context, machine string, plan inventory.Plan, from int) error {
+	if a.Site.ImageStored == nil {
+		return nil
+	}
+
+	for _, i := range plan.Images(from) {
+		err := a.Site.ImageStored(ctx, i)
+		if errors.Is(err, inventory.ErrNotFound) {
+			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
+				"made: start again (ingot workflow retry %s --from start): %w",
+				i.Name, i.SHA256, machine, inventory.ErrConflict)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// template returns the named template: the stored one, or a built-in one.
+func (a *shared) template(ctx context.Context, name string) (inventory.Template, error) {
+	t, err := a.Templates.Template(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		builtins := template.Builtins()
+		if n := slices.IndexFunc(builtins, func(b inventory.Template) bool { return b.Name == name }); n >= 0 {
+			return builtins[n], nil
+		}
+	}
+	return t, err
+}
