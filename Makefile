@@ -139,7 +139,7 @@ bench: deps-test build ## the figures of docs/performance.md
 	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
 
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
-	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent -args -bench
+	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent/actions -args -bench
 
 bench-wire: deps-test ## DHCP beside Kea, HTTP, images beside nginx, TFTP beside tftpd-hpa and atftpd: 15 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 40m -run '^TestBench' ./bootsvc -args -lab -bench

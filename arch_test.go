@@ -90,7 +90,10 @@ var may = map[string]string{
 	"worker-agent/disk/efi":        "internal/plaintext worker-agent/disk/parttable golang.org/x/sys",
 	"worker-agent/disk/bootconfig": "",
 	"worker-agent/disk":            "action internal/plaintext worker-agent/disk/blockdev worker-agent/disk/parttable worker-agent/disk/probe golang.org/x/sys",
-	"worker-agent":                 "action internal/clock internal/diskimage internal/plaintext worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent/fetch":           "internal/clock",
+	"worker-agent/facts":           "action internal/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
+	"worker-agent/actions":         "action internal/clock internal/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent":                 "action internal/clock internal/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
 
 	"internal/temporalchild": "internal/durable go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
@@ -129,12 +132,12 @@ var may = map[string]string{
 		"github.com/spf13/cobra golang.org/x/term",
 
 	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
-	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
+	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
 
 // free may import everything: virtual machines, the tests that run in them, what tests share, and
 // the programs that build what is deployed.
-var free = []string{"lab", "e2e", "deploy/", "internal/keptsocket/manager", "worker-agent/disk/disktest"}
+var free = []string{"lab", "e2e", "deploy/", "internal/keptsocket/manager", "worker-agent/disk/disktest", "worker-agent/disk/filesystest"}
 
 const module = "github.com/ingotmetal/ingot/"
 

@@ -29,7 +29,6 @@ var manyMethods = map[string]int{
 	"internal/server.server":     70,
 	"internal/site.Host":         50,
 	"template.checker":           37,
-	"worker-agent.attempt":       68,
 	"workflows.machineRun":       42,
 	"workflows.provisioning":     34,
 }

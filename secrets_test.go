@@ -32,12 +32,12 @@ var readFiles = map[string]string{
 	"internal/temporalchild/child.go":             "the kernel's files",
 	"internal/temporalserver/lock.go":             "the kernel's files",
 	"internal/temporalserver/ports.go":            "the kernel's files",
-	"worker-agent/cexec_linux.go":                 "resolv.conf",
+	"worker-agent/actions/cexec_linux.go":         "resolv.conf",
 	"worker-agent/disk/blockdev/attribute.go":     "the kernel's files",
 	"worker-agent/disk/efi/efivars_linux.go":      "variables of the firmware",
 	"worker-agent/disk/filesys/programs_linux.go": "boot code",
 	"worker-agent/disk/sysfs_linux.go":            "the kernel's files",
-	"worker-agent/facts_linux.go":                 "the kernel's files",
+	"worker-agent/facts/facts_linux.go":           "the kernel's files",
 }
 
 // TestS64SecretsAreReadPrivately: a new call of os.ReadFile needs a row above, so that no secret is read without a look at the

@@ -65,7 +65,9 @@ func goFiles(t *testing.T, tests bool) (files []goFile) {
 func productFiles(t *testing.T) (files []goFile) {
 	t.Helper()
 	for _, f := range goFiles(t, false) {
-		if !strings.HasPrefix(f.path, "lab/") && !strings.HasPrefix(f.path, "e2e/") && !strings.HasSuffix(filepath.Dir(f.path), "/disktest") {
+		if !strings.HasPrefix(f.path, "lab/") && !strings.HasPrefix(f.path, "e2e/") &&
+			!strings.HasPrefix(f.path, "worker-agent/disk/disktest/") &&
+			!strings.HasPrefix(f.path, "worker-agent/disk/filesystest/") {
 			files = append(files, f)
 		}
 	}

@@ -8,28 +8,21 @@
 package agent
 
 import (
-	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
 )
-
-// Finder reads the machine's facts.
-type Finder interface {
-	Facts(ctx context.Context) (action.Facts, error)
-}
 
 // Host controls the machine as a whole.
 type Host interface {
@@ -37,15 +30,6 @@ type Host interface {
 	// Reboot and PowerOff do not return on a real machine.
 	Reboot() error
 	PowerOff() error
-}
-
-// Kexecer is an optional part of a Host: it can start a kernel without going through the firmware.
-type Kexecer interface {
-	// LoadKernel loads the kernel that Kexec starts; initrd may be nil. The files may be closed
-	// afterwards.
-	LoadKernel(kernel, initrd *os.File, commandLine string) error
-	// Kexec starts the loaded kernel. It does not return on a real machine.
-	Kexec() error
 }
 
 // Config names the server and the parts of the machine that the agent may use.
@@ -61,7 +45,7 @@ type Config struct {
 	// hardware and does nothing else.
 	Discover bool
 
-	Finder Finder              // nil: no facts are reported
+	Finder facts.Finder        // nil: no facts are reported
 	Disks  disk.Disks          // nil: no disks; every action that writes fails
 	Files  filesys.Filesystems // nil: writefile and inject fail
 	EFI    efi.Variables       // nil: the machine was booted by BIOS
@@ -142,11 +126,8 @@ func New(cfg Config) (*Agent, error) {
 	}, nil
 }
 
-// Causes that cancel the running action.
-var (
-	errStopped  = errors.New("stopped on the server's order")
-	errTimedOut = errors.New("the action's time is up")
-)
+// errStopped cancels the running action.
+var errStopped = errors.New("stopped on the server's order")
 
 // overError means that the agent's run is over: the server answered 410 or refused the claim.
 type overError struct{ reason string }
@@ -157,86 +138,6 @@ func (e *overError) Error() string { return "the run is over: " + e.reason }
 type leaveError struct{ native string }
 
 func (e *leaveError) Error() string { return "leaving: " + e.native }
-
-// Run serves until the run is over or an action takes the machine away; then it calls Host and
-// returns nil. If ctx ends first, Run returns ctx's error. When it returns, no goroutine runs any
-// more and every descriptor is closed.
-func (a *Agent) Run(ctx context.Context) error {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	begin := a.claim
-	if a.cfg.Discover {
-		begin = a.discover
-	}
-	cause := begin(ctx)
-
-	if cause == nil {
-		var tasks sync.WaitGroup
-		for _, task := range []func(context.Context) error{a.work, a.deliver, a.heartbeats} {
-			tasks.Go(func() {
-				if err := task(ctx); err != nil {
-					end(err)
-				}
-			})
-		}
-
-		stopped := make(chan struct{})
-		go func() { tasks.Wait(); close(stopped) }()
-		<-ctx.Done()
-		cause = context.Cause(ctx)
-
-		select {
-		case <-stopped:
-		case <-time.After(30 * time.Second):
-			// A write that hangs in the kernel ends only when the machine reboots.
-			a.log.Error("the running action does not stop")
-		}
-	}
-
-	var over *overError
-	var leave *leaveError
-	switch {
-	case errors.As(cause, &leave):
-		a.log.Info("leaving", "action", leave.native)
-		return a.leave(leave.native)
-	case errors.As(cause, &over):
-		a.mu.Lock()
-		wrote := a.wrote
-		a.mu.Unlock()
-		a.log.Warn("the server ended this boot", "reason", over.reason, "wrote", wrote)
-
-		// The machine leaves even if ctx has ended: only the pause may be cut short.
-		_ = clock.Sleep(context.WithoutCancel(ctx), a.cfg.Linger)
-		if wrote {
-			// This boot may have written half an image: an operator has to look first.
-			return a.cfg.Host.PowerOff()
-		}
-		return a.cfg.Host.Reboot()
-	}
-
-	return cause
-}
-
-// leave reboots the machine, powers it off or starts the loaded kernel.
-func (a *Agent) leave(native string) error {
-	a.mu.Lock()
-	loaded := a.loaded
-	a.mu.Unlock()
-
-	switch kexecer, ok := a.cfg.Host.(Kexecer); {
-	case native == action.PowerOff:
-		return a.cfg.Host.PowerOff()
-	case native == action.Kexec && loaded && ok:
-		err := kexecer.Kexec()
-		if err == nil {
-			return nil
-		}
-		// The server has already been told that this machine leaves.
-		a.log.Error("starting the loaded kernel: rebooting instead", "error", err)
-	}
-
-	return a.cfg.Host.Reboot()
-}
 
 // process is the Host of an ordinary process: the agent must not change its clock or reboot its
 // machine.

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"reflect"
@@ -242,34 +241,6 @@ func TestStopAfterCompletion(t *testing.T) {
 	a.post(res)
 	if len(a.outbox) != 1 || a.outbox[0].State != action.Success {
 		t.Fatalf("%+v", a.outbox)
-	}
-}
-
-// A heartbeat stays below the server's limit of 64 KiB, even if JSON makes the log longer.
-func TestHeartbeatIsBounded(t *testing.T) {
-	t.Parallel()
-	s := newFakeServer(t)
-	a, err := New(s.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := &attempt{agent: a}
-	line := strings.Repeat("\x01", 999)
-	for range 16 {
-		log.logf("%s", line)
-	}
-	got := 0
-	for range 16 {
-		p, n := log.progressNow()
-		b, err := json.Marshal(action.Heartbeat{Running: p})
-		if err != nil || len(b) > 64<<10 {
-			t.Fatalf("%d bytes, %v", len(b), err)
-		}
-		got += n
-		log.sentLog(n)
-	}
-	if got != 16*1000 {
-		t.Fatalf("%d bytes of the log were sent", got)
 	}
 }
 

@@ -1,94 +1,15 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"sync"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/actions"
 )
 
-// logTail is the size of the log that the agent keeps and reports for an attempt, in bytes.
-const logTail = 16 << 10
-
-// attempt is one running attempt at an action.
+// attempt is the running attempt at an action.
 type attempt struct {
+	*actions.Report
 	key    action.Key
-	run    string
 	cancel context.CancelCauseFunc
-	agent  *Agent
-	env    map[string]string
-	// command is that of the template; see action.CheckCommand.
-	command []string
-	alias   string
-	bound   *action.Disk
-	spared  []action.DiskID // protected disks, which are never written
-	output  map[string]string
-
-	mu          sync.Mutex
-	done, total int64
-	message     string
-	live        func() int64 // returns the progress in bytes while track is in force
-	tail        []byte       // the log's last logTail bytes
-	unsent      []byte       // lines that no heartbeat has sent yet
-}
-
-// logf adds a line to the attempt's log. Never log the value of an environment variable: it may be
-// a secret.
-func (t *attempt) logf(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	t.agent.log.Info("action", "key", t.key.String(), "line", line)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.tail = keepTail(append(append(t.tail, line...), '\n'))
-	t.unsent = keepTail(append(append(t.unsent, line...), '\n'))
-}
-
-func keepTail(b []byte) []byte {
-	if len(b) > logTail {
-		b = append(b[:0], b[len(b)-logTail:]...)
-	}
-	return b
-}
-
-// progress sets the attempt's progress in bytes; total 0 means unknown.
-func (t *attempt) progress(done, total int64, message string) {
-	t.mu.Lock()
-	t.done, t.total, t.message, t.live = done, total, message, nil
-	t.mu.Unlock()
-}
-
-// track makes the heartbeats call done for the attempt's progress until the next call of progress.
-// done is called from another goroutine.
-func (t *attempt) track(total int64, message string, done func() int64) {
-	t.mu.Lock()
-	t.total, t.message, t.live = total, message, done
-	t.mu.Unlock()
-}
-
-// beatLog is the size of the log in one heartbeat, in bytes. JSON may encode one byte as six, and
-// the server accepts heartbeats of at most 64 KiB.
-const beatLog = 8 << 10
-
-// progressNow returns the progress for a heartbeat and how many bytes of the unsent log it
-// contains.
-func (t *attempt) progressNow() (*action.Progress, int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.live != nil {
-		t.done = t.live()
-	}
-	log := t.unsent[:min(len(t.unsent), beatLog)]
-	if end := bytes.LastIndexByte(log, '\n'); end >= 0 && len(log) < len(t.unsent) {
-		log = log[:end+1] // whole lines
-	}
-	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(log)}, len(log)
-}
-
-// sentLog removes the first n unsent bytes after a heartbeat has delivered them.
-func (t *attempt) sentLog(n int) {
-	t.mu.Lock()
-	t.unsent = t.unsent[min(n, len(t.unsent)):]
-	t.mu.Unlock()
 }

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // pollWait is how long the server may delay its answer to a poll, in seconds.
@@ -54,7 +54,7 @@ func newClient(server, pin string) (*client, error) {
 		return nil, fmt.Errorf("invalid pin %q; must be sha256: and 64 hex digits", pin)
 	}
 	return &client{base: base, http: &http.Client{
-		Transport: transport(&tls.Config{
+		Transport: fetch.NewTransport(&tls.Config{
 			MinVersion: tls.VersionTLS12,
 			// The boot script pins the server's key. The names and dates of its certificate add
 			// nothing, and this machine's clock may be wrong.
@@ -69,38 +69,10 @@ func newClient(server, pin string) (*client, error) {
 				}
 				return nil
 			},
-		}),
+		}, (pollWait+15)*time.Second),
 		// Do not follow redirects: they could lead to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
-}
-
-// transport returns an HTTP/1.1 transport without proxies, with time limits for servers that do not
-// answer.
-func transport(t *tls.Config) *http.Transport {
-	return &http.Transport{
-		Proxy:                 nil,
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSClientConfig:       t,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: (pollWait + 15) * time.Second,
-		IdleConnTimeout:       60 * time.Second,
-		DisableCompression:    true,
-	}
-}
-
-// statusError is a response that reports a failed request.
-type statusError struct {
-	code int
-	text string
-}
-
-func (e *statusError) Error() string {
-	s := fmt.Sprintf("the server answers %d %s", e.code, http.StatusText(e.code))
-	if e.text != "" {
-		s += ": " + e.text
-	}
-	return s
 }
 
 func (c *client) setToken(t string) {
@@ -118,15 +90,21 @@ func (c *client) authorize(r *http.Request) {
 	}
 }
 
-// owns reports whether u is a URL of the pinned server.
-func (c *client) owns(u *url.URL) bool {
+// Do sends a request with the agent's token.
+func (c *client) Do(r *http.Request) (*http.Response, error) {
+	c.authorize(r)
+	return c.http.Do(r)
+}
+
+// Owns reports whether u is a URL of the pinned server.
+func (c *client) Owns(u *url.URL) bool {
 	return u.Scheme == c.base.Scheme && strings.EqualFold(u.Host, c.base.Host)
 }
 
 func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) error {
 	err := c.do(ctx, "/agent/v1/claim", h, w, 15*time.Second)
-	var status *statusError
-	if errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusConflict) {
+	var status *fetch.StatusError
+	if errors.As(err, &status) && (status.Code == http.StatusNotFound || status.Code == http.StatusConflict) {
 		return &overError{status.Error()}
 	}
 	return err
@@ -176,8 +154,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 		req.Header.Set("Content-Type", "application/json")
 	}
 
-	c.authorize(req)
-	resp, err := c.http.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
 		return err
 	}
@@ -195,7 +172,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 		return nil
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated &&
 		resp.StatusCode != http.StatusAccepted:
-		return &statusError{resp.StatusCode, firstLine(answer)}
+		return &fetch.StatusError{Code: resp.StatusCode, Text: firstLine(answer)}
 	case err != nil:
 		return fmt.Errorf("reading the answer of %q: %w", path, err)
 	case out == nil || len(bytes.TrimSpace(answer)) == 0:

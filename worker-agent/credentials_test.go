@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesystest"
+
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
@@ -41,7 +43,7 @@ func (r *requests) headers() []http.Header {
 // result, and not onto the disk. The same holds for the agent's own token.
 func TestS22CredentialsGoToTheirServerOnly(t *testing.T) {
 	t.Parallel()
-	image := testImage()
+	image := disktest.TestImage()
 	var first, second requests
 	// The same address with another name: redirects within one host may keep headers.
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,12 +63,12 @@ func TestS22CredentialsGoToTheirServerOnly(t *testing.T) {
 	defer mirror.Close()
 
 	root := t.TempDir()
-	part := extPartition(t, 12, 8192)
+	part := filesystest.ExtPartition(t, 12, 8192)
 	s := newFakeServer(t)
 	s.files = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere+"/x", http.StatusFound) }
-	disks, disk, file := disktest.OldDisk(t, diskSize)
+	disks, disk, file := disktest.OldDisk(t, disktest.ImageDiskSize)
 	cfg := s.config()
-	cfg.Disks, cfg.Files = disks, &fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}}
+	cfg.Disks, cfg.Files = disks, &filesystest.FakeFiles{Parts: []filesys.Partition{part}, Dirs: map[string]string{part.Path: root}}
 	s.start(cfg)
 
 	guarded := strings.Replace(mirror.URL, "http://", "http://user:geheim@", 1)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // discoverEvery is the pause between two reports if the server names none.
@@ -18,15 +20,15 @@ const discoverEvery = time.Minute
 // writes nothing and carries nothing out.
 func (a *Agent) discover(ctx context.Context) error {
 	for {
-		facts := a.readFacts(ctx)
+		found := a.readFacts(ctx)
 		report := action.Discovery{Protocol: action.Protocol, MAC: a.cfg.MAC}
-		report.Facts = fit(facts, func(f action.Facts) int { report.Facts = f; return jsonSize(report) }, action.MaxHello)
+		report.Facts = facts.Fit(found, func(f action.Facts) int { report.Facts = f; return facts.JSONSize(report) }, action.MaxHello)
 
 		var answer action.Discovered
 		err := a.api.do(ctx, "/agent/v1/discover", report, &answer, 15*time.Second)
-		var status *statusError
+		var status *fetch.StatusError
 		switch {
-		case errors.As(err, &status) && status.code == http.StatusNotFound:
+		case errors.As(err, &status) && status.Code == http.StatusNotFound:
 			return &overError{"the server does not discover this machine"}
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

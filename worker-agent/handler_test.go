@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
@@ -87,7 +84,7 @@ func TestOnTimeout(t *testing.T) {
 	// An order to stop ends the handler, and the result stays what it was.
 	s.update(func() { s.orders.Stop = []action.Key{key} })
 	res := s.result(key)
-	if res.State != action.Timeout || !strings.HasPrefix(res.Message, errTimedOut.Error()) ||
+	if res.State != action.Timeout || !strings.HasPrefix(res.Message, "the action's time is up") ||
 		!strings.Contains(res.Message, "; on-timeout: "+errStopped.Error()) || strings.Contains(res.Log, "wrong one") {
 		t.Errorf("%+v", res)
 	}
@@ -186,31 +183,4 @@ func TestNoHandler(t *testing.T) {
 			t.Errorf("%+v", res)
 		}
 	})
-}
-
-// A handler has a time of its own, which the server's wait for the action includes.
-func TestHandlerTime(t *testing.T) {
-	t.Parallel()
-	a, err := New(newFakeServer(t).config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var left time.Duration
-	x := &attempt{agent: a, output: map[string]string{"kept": "yes"}, cancel: func(error) {}}
-	a.cfg.Finder = deadlineFinder{&left}
-	if err := x.handle(t.Context(), action.Action{OnFailure: []string{"inspect"}}, action.Failed); err == nil {
-		t.Error("the finder's error is lost")
-	}
-	if limit := action.HandlerTime.Duration(); left <= limit-time.Minute || left > limit || x.output["kept"] != "yes" {
-		t.Errorf("%v left, output %v", left, x.output)
-	}
-}
-
-// deadlineFinder stores how much time its caller gives it, and fails.
-type deadlineFinder struct{ left *time.Duration }
-
-func (f deadlineFinder) Facts(ctx context.Context) (action.Facts, error) {
-	until, _ := ctx.Deadline()
-	*f.left = time.Until(until)
-	return action.Facts{}, errors.New("no facts")
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // heartbeats calls the server at the interval that the server sets, even without work, and obeys
@@ -37,7 +38,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.mu.Unlock()
 		sent := 0
 		if running != nil {
-			hb.Running, sent = running.progressNow()
+			hb.Running, sent = running.Now()
 		}
 
 		var orders action.Orders
@@ -54,7 +55,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 			continue
 		}
 		if running != nil {
-			running.sentLog(sent)
+			running.Sent(sent)
 		}
 
 		a.obey(orders)
@@ -95,8 +96,8 @@ func (a *Agent) obey(o action.Orders) {
 // welcomed). No write may continue then. The agent stays and keeps asking: only 410 means that its
 // run is over.
 func (a *Agent) refused(err error) {
-	var status *statusError
-	if !errors.As(err, &status) || status.code != http.StatusUnauthorized && status.code != http.StatusForbidden {
+	var status *fetch.StatusError
+	if !errors.As(err, &status) || status.Code != http.StatusUnauthorized && status.Code != http.StatusForbidden {
 		return
 	}
 	a.mu.Lock()

@@ -70,5 +70,3 @@ func jsonOf(v any) []byte {
 	}
 	return b
 }
-
-func jsonSize(v any) int { return len(jsonOf(v)) }

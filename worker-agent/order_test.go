@@ -23,8 +23,13 @@ func writing(disk *action.Disk, url string) []action.Assignment {
 		all = append(all, action.Assignment{
 			Key: action.Key{Epoch: 7, Action: n, Attempt: 1}, Run: "run", Disk: disk, DiskAlias: "/dev/alias",
 			Action: action.Action{Name: native, Image: native, Timeout: 600, Environment: map[string]string{
-				"IMG_URL": url, "IMG_SHA256": sha(testImage()), "DEST_DISK": "/dev/alias", "META_DATA": "x", "DEST_PATH": "/x", "CONTENTS": "x",
-				"FILES": `[{"path": "/x"}]`,
+				"IMG_URL":    url,
+				"IMG_SHA256": disktest.SHA256(disktest.TestImage()),
+				"DEST_DISK":  "/dev/alias",
+				"META_DATA":  "x",
+				"DEST_PATH":  "/x",
+				"CONTENTS":   "x",
+				"FILES":      `[{"path": "/x"}]`,
 			}},
 		})
 	}
@@ -35,14 +40,14 @@ func writing(disk *action.Disk, url string) []action.Assignment {
 // boot, attempt, plan and disk. It does not even open the disk.
 func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 	t.Parallel()
-	image := &mirror{data: testImage()}
+	image := &disktest.Mirror{Data: disktest.TestImage()}
 	web := httptest.NewServer(image)
 	t.Cleanup(web.Close)
 	t.Cleanup(func() { // when all of the below are through
-		image.mu.Lock()
-		defer image.mu.Unlock()
-		if len(image.requests) != 0 {
-			t.Errorf("%d images were asked for", len(image.requests))
+		image.Mu.Lock()
+		defer image.Mu.Unlock()
+		if len(image.Requests) != 0 {
+			t.Errorf("%d images were asked for", len(image.Requests))
 		}
 	})
 	_, stranger, err := ed25519.GenerateKey(nil)
@@ -123,16 +128,16 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		"the disk changed beside it": {send: beside(func(as *action.Assignment) {
 			as.Disk = &action.Disk{
 				Path: "/dev/sdb", Serial: "S2",
-				Size: diskSize,
+				Size: disktest.ImageDiskSize,
 			}
 		}), text: "differs from the assignment"},
 		"the alias changed beside it": {send: beside(func(as *action.Assignment) { as.DiskAlias = "/dev/x" }), text: "differs from the assignment"},
 		"the digest changed beside it": {send: beside(func(as *action.Assignment) {
-			as.Action.Environment["IMG_SHA256"] = sha([]byte("x"))
+			as.Action.Environment["IMG_SHA256"] = disktest.SHA256([]byte("x"))
 		}), text: "differs from the assignment"},
 		"the disk changed in it": {send: otherwise(false, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "differs from the assignment"},
 		"the digest changed in it": {send: otherwise(false, func(o *action.Order) {
-			o.Action.Environment["IMG_SHA256"] = sha([]byte("x"))
+			o.Action.Environment["IMG_SHA256"] = disktest.SHA256([]byte("x"))
 		}), text: "differs from the assignment"},
 		"signed for a disk that is not there": {send: otherwise(true, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "it is not there"},
 		"signed for a disk of another size":   {send: otherwise(true, func(o *action.Order) { o.Disk.Size++ }), text: "bytes, not"},
@@ -142,8 +147,8 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
 			s.sign = func(as action.Assignment) action.Assignment { return c.send(s, as) }
-			files, disk, file := disktest.OldDisk(t, diskSize)
-			disks := &watchedDisks{inner: files}
+			files, disk, file := disktest.OldDisk(t, disktest.ImageDiskSize)
+			disks := &disktest.WatchedDisks{Inner: files}
 			cfg := s.config()
 			cfg.Disks = disks
 			if c.cfg != nil {
@@ -158,7 +163,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 				}
 			}
 			content := disktest.MapFile(t, file)
-			if _, opened := disks.counts(); opened != 0 || !bytes.Equal(content, disktest.OldData(diskSize)) {
+			if _, opened := disks.Counts(); opened != 0 || !bytes.Equal(content, disktest.OldData(disktest.ImageDiskSize)) {
 				t.Errorf("the disk was opened %d times", opened)
 			}
 			s.update(func() { s.gone = "over" })

@@ -84,21 +84,21 @@ func (w *wire) cut() {
 // at the same byte.
 func TestServerOutageDuringImage(t *testing.T) {
 	t.Parallel()
-	image := testImage()
+	image := disktest.TestImage()
 	for _, format := range []string{"raw", "gz", "zst", "xz"} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
 			line := newWire(t, s.http.Listener.Addr().String())
-			data := packedImage(t, format)
+			data := disktest.PackedImage(t, format)
 			half := len(data) / 2
 			sent := make(chan struct{})
-			m := &mirror{data: data, etag: `"digest"`}
-			m.serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
+			m := &disktest.Mirror{Data: data, Etag: `"digest"`}
+			m.Serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
 				if n > 1 {
 					return false
 				}
-				w.Header().Set("ETag", m.etag)
+				w.Header().Set("ETag", m.Etag)
 				w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 				_, _ = w.Write(data[:half]) // the wire is cut
 				w.(http.Flusher).Flush()
@@ -107,12 +107,12 @@ func TestServerOutageDuringImage(t *testing.T) {
 				return true
 			}
 			s.files = m.ServeHTTP
-			files, disk, file := disktest.OldDisk(t, diskSize)
+			files, disk, file := disktest.OldDisk(t, disktest.ImageDiskSize)
 			cfg := s.config()
 			cfg.Server, cfg.Disks = "https://"+line.addr, files
 			s.start(cfg)
 			key := s.give(0, action.Image2Disk, disk, map[string]string{
-				"IMG_URL": cfg.Server + "/agent/v1/images/debian", "IMG_SHA256": sha(data), "DEST_DISK": "/dev/alias",
+				"IMG_URL": cfg.Server + "/agent/v1/images/debian", "IMG_SHA256": disktest.SHA256(data), "DEST_DISK": "/dev/alias",
 			})
 			<-sent
 			s.wait("progress in the midst", func() bool {
@@ -127,9 +127,9 @@ func TestServerOutageDuringImage(t *testing.T) {
 			line.mend()
 			res := s.result(key)
 			content := disktest.MapFile(t, file)
-			install{res: res, disk: content, mirror: m}.mustHold(t, image)
-			if len(m.requests) != 2 || m.requests[1] == "" {
-				t.Fatalf("it asked for %q", m.requests)
+			disktest.RequireImage(t, res, content, image, m.Data)
+			if len(m.Requests) != 2 || m.Requests[1] == "" {
+				t.Fatalf("it asked for %q", m.Requests)
 			}
 		})
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // post adds res to the outbox and stores it as the result of its key.
@@ -54,7 +56,7 @@ func (a *Agent) awaitDelivery(ctx context.Context) error {
 // store it. If the server understands a result and refuses it, deliver sends it again in a shorter
 // form, up to twice.
 func (a *Agent) deliver(ctx context.Context) error {
-	try, cuts := backoff{max: a.cfg.Backoff}, 0
+	try, cuts := clock.Backoff{Max: a.cfg.Backoff}, 0
 	for {
 		res, ok := a.oldestResult()
 		if !ok {
@@ -91,13 +93,13 @@ func (a *Agent) deliver(ctx context.Context) error {
 		}
 
 		if err != nil {
-			if err := try.pause(ctx); err != nil {
+			if err := try.Pause(ctx); err != nil {
 				return err
 			}
 			continue
 		}
 
-		try, cuts = backoff{max: a.cfg.Backoff}, 0
+		try, cuts = clock.Backoff{Max: a.cfg.Backoff}, 0
 		a.dropResult()
 	}
 }
@@ -127,12 +129,12 @@ func (a *Agent) dropResult() {
 // pass, or that an operator or a newer server may correct (an unknown token, a full disk), are not
 // final.
 func final(err error) bool {
-	var status *statusError
-	if !errors.As(err, &status) || status.code < 400 || status.code > 499 {
+	var status *fetch.StatusError
+	if !errors.As(err, &status) || status.Code < 400 || status.Code > 499 {
 		return false
 	}
 
-	switch status.code {
+	switch status.Code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly,
 		http.StatusTooManyRequests:
 		return false

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/worker-agent/disk"
-	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
 // deadline ends a test that hangs.
@@ -360,51 +358,4 @@ func (r *started) ended() []string {
 	r.host.mu.Lock()
 	defer r.host.mu.Unlock()
 	return r.host.went
-}
-
-// watchedDisks counts the open disks.
-type watchedDisks struct {
-	inner        disk.Disks
-	mu           sync.Mutex
-	open, opened int
-	onWrite      func(off int64)
-}
-
-func (w *watchedDisks) Disks(ctx context.Context) ([]action.Disk, error) { return w.inner.Disks(ctx) }
-
-func (w *watchedDisks) Open(path string) (blockdev.Device, error) {
-	d, err := w.inner.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open++
-	w.opened++
-	return &watchedDevice{d, w}, nil
-}
-
-func (w *watchedDisks) counts() (open, opened int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.open, w.opened
-}
-
-type watchedDevice struct {
-	blockdev.Device
-	disks *watchedDisks
-}
-
-func (d *watchedDevice) WriteAt(p []byte, off int64) (int, error) {
-	if d.disks.onWrite != nil {
-		d.disks.onWrite(off)
-	}
-	return d.Device.WriteAt(p, off)
-}
-
-func (d *watchedDevice) Close() error {
-	d.disks.mu.Lock()
-	d.disks.open--
-	d.disks.mu.Unlock()
-	return d.Device.Close()
 }

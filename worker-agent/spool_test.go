@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // The complete report is sent again to a server that is away, full or busy, however often it
@@ -102,7 +104,7 @@ func TestRefusedReportIsShortened(t *testing.T) {
 
 func TestShortenedKeepsRequiredFields(t *testing.T) {
 	t.Parallel()
-	refusal := &statusError{code: 400, text: "no"}
+	refusal := &fetch.StatusError{Code: 400, Text: "no"}
 	for state, want := range map[action.State]action.State{
 		action.Success: action.Failed, action.Failed: action.Failed,
 		// Every form says that the disk is closed.
@@ -116,29 +118,12 @@ func TestShortenedKeepsRequiredFields(t *testing.T) {
 			t.Errorf("%s: %+v", state, first)
 		}
 		short := shortened(res, 2, refusal)
-		if n := jsonSize(short); n > 2000 {
+		if n := facts.JSONSize(short); n > 2000 {
 			t.Errorf("%s: %d bytes", state, n)
 		}
 		if short.State != want || short.ExitCode == 0 || short.Key != res.Key || short.ID != res.ID || !strings.Contains(short.Message, "400") {
 			t.Errorf("%s: %+v", state, short)
 		}
-	}
-}
-
-func TestBackoffGrowsAndIsBounded(t *testing.T) {
-	t.Parallel()
-	b := backoff{max: 5 * time.Second}
-	b.next = 100 * time.Millisecond
-	seen := map[time.Duration]bool{}
-	for i := range 200 {
-		d := b.step()
-		if d > 5*time.Second || d < min(50*time.Millisecond<<min(i, 10), 2500*time.Millisecond) {
-			t.Fatalf("pause %d takes %s", i, d)
-		}
-		seen[d] = true
-	}
-	if len(seen) < 100 {
-		t.Fatalf("%d different pauses: the agents of a site come all at once", len(seen))
 	}
 }
 
@@ -179,68 +164,4 @@ func TestOtherProtocolIsRefused(t *testing.T) {
 			t.Errorf("it said hello %d times", len(s.hellos))
 		}
 	})
-}
-
-func TestFactsFitAHello(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{1, 60, 180, 400, 5000} {
-		var facts action.Facts
-		facts.NICs = []action.NIC{{Name: "eth0", MAC: "52:54:00:00:00:01", Up: true}}
-		for i := range n {
-			facts.Disks = append(facts.Disks, action.Disk{
-				Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("ZX%08d", i), WWN: fmt.Sprintf("0x5000c500%08x", i),
-				Model: "ST20000NM007D-3DJ103", Size: 20 << 40,
-				ByID: []string{
-					fmt.Sprintf("/dev/disk/by-id/wwn-0x5000c500%08x", i), fmt.Sprintf("/dev/disk/by-id/scsi-35000c500%08x", i),
-					fmt.Sprintf("/dev/disk/by-id/scsi-SSEAGATE_ST20000NM007D-3DJ103_ZX%08d", i),
-				},
-				Rotational: true, Transport: "sas", Signatures: []string{
-					"gpt", "zfs_member",
-					"a very long label of somebody's pool \x00\x01 " + strings.Repeat("<", 200),
-				},
-			})
-		}
-		before := jsonOf(facts)
-		hello := action.Hello{Protocol: 2, Machine: "m1", Claim: strings.Repeat("c", 64), Nonce: strings.Repeat("n", 64)}
-		fitted := fit(facts, func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
-		hello.Facts = fitted
-		if size := jsonSize(hello); size > action.MaxHello {
-			t.Errorf("%d disks: %d bytes", n, size)
-		}
-		if string(jsonOf(facts)) != string(before) {
-			t.Errorf("%d disks: the original was changed", n)
-		}
-		if len(fitted.Disks)+fitted.DisksOmitted != n || len(fitted.NICs) != 1 {
-			t.Errorf("%d disks: %d and %d omitted, %d interfaces", n, len(fitted.Disks), fitted.DisksOmitted, len(fitted.NICs))
-		}
-		if (fitted.Truncated != "") != (string(jsonOf(fitted)) != string(before)) || n <= 400 && fitted.DisksOmitted != 0 ||
-			n == 5000 && fitted.DisksOmitted == 0 {
-			t.Errorf("%d disks: truncated: %q, omitted %d", n, fitted.Truncated, fitted.DisksOmitted)
-		}
-		for i, d := range fitted.Disks {
-			if d.Serial != facts.Disks[i].Serial || d.WWN != facts.Disks[i].WWN || d.Size != facts.Disks[i].Size || d.Path != facts.Disks[i].Path ||
-				d.Blank {
-				t.Fatalf("%d disks: %+v was %+v", n, d, facts.Disks[i])
-			}
-		}
-	}
-}
-
-// A large number of disks does not prevent an agent from starting or an inspection from completing.
-func TestInspectManyDisks(t *testing.T) {
-	t.Parallel()
-	s := newFakeServer(t)
-	cfg := s.config()
-	cfg.Finder = shelf(2000)
-	s.start(cfg)
-	res := s.result(s.give(0, action.Inspect, nil, nil))
-	if res.State != action.Success || res.Output["disks"] != "2000" {
-		t.Fatalf("%s %s %s", res.State, res.Message, res.Output["disks"])
-	}
-	if n := jsonSize(res); n > 200<<10 {
-		t.Fatalf("the report has %d bytes", n)
-	}
-	if n := jsonSize(s.hellos[0]); n > action.MaxHello || s.hellos[0].Facts.Truncated == "" {
-		t.Fatalf("the hello has %d bytes, left out %q", n, s.hellos[0].Facts.Truncated)
-	}
 }

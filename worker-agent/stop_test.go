@@ -9,31 +9,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesystest"
+
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
-// shelf is a machine with that many disks.
-type shelf int
-
-func (n shelf) Facts(context.Context) (action.Facts, error) {
-	var f action.Facts
-	for i := range int(n) {
-		f.Disks = append(f.Disks, action.Disk{
-			Path: fmt.Sprintf("/dev/sd%d", i), Serial: fmt.Sprintf("S%06d", i), Model: "a disk", Size: 1 << 40,
-			ByID: []string{fmt.Sprintf("/dev/disk/by-id/x-S%06d", i)},
-		})
-	}
-	return f, nil
-}
-
 // closedWhenReported fails the test if a report arrives while a disk is open.
-func closedWhenReported(t *testing.T, s *fakeServer, disks *watchedDisks) {
+func closedWhenReported(t *testing.T, s *fakeServer, disks *disktest.WatchedDisks) {
 	t.Helper()
 	s.onReport = func(http.ResponseWriter, int) bool {
-		if open, _ := disks.counts(); open != 0 {
+		if open, _ := disks.Counts(); open != 0 {
 			t.Errorf("reported while %d disks are open", open)
 		}
 		return false
@@ -50,7 +38,7 @@ func TestStopDuringSlowDownload(t *testing.T) {
 		for _, format := range []string{"raw", "gz", "zst", "xz"} {
 			t.Run(name+" "+format, func(t *testing.T) {
 				t.Parallel()
-				data := packedImage(t, format)
+				data := disktest.PackedImage(t, format)
 				web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 					_, _ = w.Write(data[:len(data)/2])
@@ -59,13 +47,18 @@ func TestStopDuringSlowDownload(t *testing.T) {
 				}))
 				t.Cleanup(web.Close)
 				s := newFakeServer(t)
-				files, disk, _ := disktest.OldDisk(t, diskSize)
-				disks := &watchedDisks{inner: files}
+				files, disk, _ := disktest.OldDisk(t, disktest.ImageDiskSize)
+				disks := &disktest.WatchedDisks{Inner: files}
 				closedWhenReported(t, s, disks)
 				cfg := s.config()
 				cfg.Disks = disks
 				s.start(cfg)
-				key := s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sha(data), "DEST_DISK": "/dev/alias"})
+				key := s.give(
+					0,
+					action.Image2Disk,
+					disk,
+					map[string]string{"IMG_URL": web.URL, "IMG_SHA256": disktest.SHA256(data), "DEST_DISK": "/dev/alias"},
+				)
 				s.wait("the first bytes", func() bool {
 					n := len(s.beats)
 					return n > 0 && s.beats[n-1].Running != nil && s.beats[n-1].Running.Done > 0
@@ -78,7 +71,7 @@ func TestStopDuringSlowDownload(t *testing.T) {
 				if res := s.result(key); res.State != action.Stopped {
 					t.Fatalf("%s %s", res.State, res.Message)
 				}
-				if _, opened := disks.counts(); opened != 1 {
+				if _, opened := disks.Counts(); opened != 1 {
 					t.Fatalf("the disk was opened %d times", opened)
 				}
 			})
@@ -88,14 +81,14 @@ func TestStopDuringSlowDownload(t *testing.T) {
 
 // slowDisks hang in a write, zeroing or sync, like a failing disk.
 type slowDisks struct {
-	watchedDisks
+	disktest.WatchedDisks
 	in      string
 	hanging chan struct{} // closed when a call hangs
 	release chan struct{}
 }
 
 func (d *slowDisks) Open(path string) (blockdev.Device, error) {
-	dev, err := d.watchedDisks.Open(path)
+	dev, err := d.WatchedDisks.Open(path)
 	return &slowDevice{dev, d}, err
 }
 
@@ -129,22 +122,27 @@ func (d *slowDevice) Close() error            { d.hang("close"); return d.Device
 // A disk that hangs is still being written: the agent must not report before it is closed.
 func TestStopDuringSlowWrite(t *testing.T) {
 	t.Parallel()
-	data := testImage()
-	web := httptest.NewServer(&mirror{data: data})
+	data := disktest.TestImage()
+	web := httptest.NewServer(&disktest.Mirror{Data: data})
 	t.Cleanup(web.Close)
 	for _, in := range []string{"write", "zero", "sync", "close"} {
 		t.Run(in, func(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
-			files, disk, _ := disktest.OldDisk(t, diskSize)
-			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: in, hanging: make(chan struct{}), release: make(chan struct{})}
-			closedWhenReported(t, s, &disks.watchedDisks)
+			files, disk, _ := disktest.OldDisk(t, disktest.ImageDiskSize)
+			disks := &slowDisks{
+				WatchedDisks: disktest.WatchedDisks{Inner: files},
+				in:           in,
+				hanging:      make(chan struct{}),
+				release:      make(chan struct{}),
+			}
+			closedWhenReported(t, s, &disks.WatchedDisks)
 			cfg := s.config()
 			cfg.Disks = disks
 			s.start(cfg)
-			sum := sha(data)
+			sum := disktest.SHA256(data)
 			if in == "close" {
-				sum = sha([]byte("x")) // ends the action before it could wait for anything else
+				sum = disktest.SHA256([]byte("x")) // ends the action before it could wait for anything else
 			}
 			key := s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sum, "DEST_DISK": "/dev/alias"})
 			<-disks.hanging
@@ -168,7 +166,7 @@ func TestStopDuringSlowWrite(t *testing.T) {
 // 410 during a write: the disk is closed first, then the machine is powered off.
 func TestGoneDuringWrite(t *testing.T) {
 	t.Parallel()
-	data := testImage()
+	data := disktest.TestImage()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 		_, _ = w.Write(data[:len(data)/2])
@@ -177,19 +175,19 @@ func TestGoneDuringWrite(t *testing.T) {
 	}))
 	t.Cleanup(web.Close)
 	s := newFakeServer(t)
-	files, disk, _ := disktest.OldDisk(t, diskSize)
-	disks := &watchedDisks{inner: files}
+	files, disk, _ := disktest.OldDisk(t, disktest.ImageDiskSize)
+	disks := &disktest.WatchedDisks{Inner: files}
 	cfg := s.config()
 	cfg.Disks = disks
 	r := s.start(cfg)
 	r.host.mu.Lock()
 	r.host.onGo = func() {
-		if open, opened := disks.counts(); open != 0 || opened != 1 {
+		if open, opened := disks.Counts(); open != 0 || opened != 1 {
 			t.Errorf("%d of %d are open, and the machine goes", open, opened)
 		}
 	}
 	r.host.mu.Unlock()
-	s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": sha(data), "DEST_DISK": "/dev/alias"})
+	s.give(0, action.Image2Disk, disk, map[string]string{"IMG_URL": web.URL, "IMG_SHA256": disktest.SHA256(data), "DEST_DISK": "/dev/alias"})
 	s.wait("a write", func() bool { return len(s.beats) > 0 && s.beats[len(s.beats)-1].Wrote })
 	s.update(func() { s.gone = "another run owns the machine" })
 	if went := r.ended(); strings.Join(went, " ") != "poweroff" {
@@ -251,13 +249,18 @@ func TestStopEachWritingAction(t *testing.T) {
 		t.Run(c.native+" "+c.in, func(t *testing.T) {
 			t.Parallel()
 			s := newFakeServer(t)
-			files, disk, _ := grownDisk(t, 64*blockdev.MiB)
-			disks := &slowDisks{watchedDisks: watchedDisks{inner: files}, in: c.in, hanging: make(chan struct{}), release: make(chan struct{})}
-			closedWhenReported(t, s, &disks.watchedDisks)
+			files, disk, _ := disktest.GrownDisk(t, 64*blockdev.MiB)
+			disks := &slowDisks{
+				WatchedDisks: disktest.WatchedDisks{Inner: files},
+				in:           c.in,
+				hanging:      make(chan struct{}),
+				release:      make(chan struct{}),
+			}
+			closedWhenReported(t, s, &disks.WatchedDisks)
 			cfg := s.config()
 			// An action that cannot be interrupted while it writes the table checks for a stop
 			// before it grows the file system.
-			cfg.Disks, cfg.Files = disks, &fakeFiles{}
+			cfg.Disks, cfg.Files = disks, &filesystest.FakeFiles{}
 			s.start(cfg)
 			key := s.give(0, c.native, disk, c.env)
 			<-disks.hanging
@@ -275,13 +278,13 @@ func TestStopEachWritingAction(t *testing.T) {
 
 // stoppingFiles delivers an order to stop between two files.
 type stoppingFiles struct {
-	fakeFiles
+	filesystest.FakeFiles
 	mounted int
 	during  func()
 }
 
 func (f *stoppingFiles) Mount(ctx context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
-	dir, unmount, err := f.fakeFiles.Mount(ctx, device, fstype, readOnly)
+	dir, unmount, err := f.FakeFiles.Mount(ctx, device, fstype, readOnly)
 	f.mounted++
 	f.during()
 	return dir, func() error { f.mounted--; return unmount() }, err
@@ -291,10 +294,10 @@ func TestStopDuringInject(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
 	disks, disk, _ := disktest.OldDisk(t, 8*blockdev.MiB)
-	part, root := extPartition(t, 1, 8192), t.TempDir()
+	part, root := filesystest.ExtPartition(t, 1, 8192), t.TempDir()
 	hanging, release := make(chan struct{}), make(chan struct{})
 	files := &stoppingFiles{
-		fakeFiles: fakeFiles{parts: []filesys.Partition{part}, dirs: map[string]string{part.Path: root}},
+		FakeFiles: filesystest.FakeFiles{Parts: []filesys.Partition{part}, Dirs: map[string]string{part.Path: root}},
 		during:    func() { close(hanging); <-release },
 	}
 	cfg := s.config()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
 )
 
 // claim says hello to the server until it welcomes this boot.
@@ -16,12 +17,12 @@ func (a *Agent) claim(ctx context.Context) error {
 		Protocol: action.Protocol, Machine: a.cfg.Machine, Claim: a.cfg.Claim, Nonce: a.nonce,
 		MAC: a.cfg.MAC,
 	}
-	hello.Facts = fit(a.readFacts(ctx), func(f action.Facts) int { hello.Facts = f; return jsonSize(hello) }, action.MaxHello)
+	hello.Facts = facts.Fit(a.readFacts(ctx), func(f action.Facts) int { hello.Facts = f; return facts.JSONSize(hello) }, action.MaxHello)
 	if hello.Facts.Truncated != "" {
 		a.log.Warn("the machine's facts are too long for a hello", "left out", hello.Facts.Truncated)
 	}
 
-	for try := (backoff{max: a.cfg.Backoff}); ; {
+	for try := (clock.Backoff{Max: a.cfg.Backoff}); ; {
 		var w action.Welcome
 		err := a.api.claim(ctx, hello, &w)
 		if err == nil && w.Protocol != action.Protocol {
@@ -41,7 +42,7 @@ func (a *Agent) claim(ctx context.Context) error {
 		}
 
 		a.log.Warn("claiming the boot", "server", a.cfg.Server, "error", err)
-		if err := try.pause(ctx); err != nil {
+		if err := try.Pause(ctx); err != nil {
 			return err
 		}
 	}
@@ -65,7 +66,7 @@ func (a *Agent) enter(w action.Welcome) {
 
 // work asks for actions and carries them out, one at a time.
 func (a *Agent) work(ctx context.Context) error {
-	try := backoff{max: a.cfg.Backoff}
+	try := clock.Backoff{Max: a.cfg.Backoff}
 	for {
 		// Deliver the results before asking for the next action.
 		if err := a.awaitDelivery(ctx); err != nil {
@@ -89,13 +90,13 @@ func (a *Agent) work(ctx context.Context) error {
 		case err != nil:
 			a.refused(err)
 			a.log.Warn("asking for the next action", "error", err)
-			if err := try.pause(ctx); err != nil {
+			if err := try.Pause(ctx); err != nil {
 				return err
 			}
 			continue
 		}
 
-		try = backoff{max: a.cfg.Backoff}
+		try = clock.Backoff{Max: a.cfg.Backoff}
 		if as == nil {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
 	"golang.org/x/sys/unix"
 
 	agent "github.com/ingotmetal/ingot/worker-agent"
@@ -63,9 +64,9 @@ func bootMachine() {
 
 	cfg := agent.CommandLine(string(raw))
 	cfg.Logger = log
-	finder := agent.HostFinder{}
+	finder := facts.HostFinder{}
 	if cfg.Discover {
-		if finder.Neighbours, err = agent.ListenLLDP(ctx, log); err != nil {
+		if finder.Neighbours, err = facts.ListenLLDP(ctx, log); err != nil {
 			log.Warn("listening for neighbours", "error", err)
 		}
 	}

@@ -14,9 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/worker-agent/facts"
 	"golang.org/x/sys/unix"
-
-	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
 // baseModules are always loaded: no device requests them, or the kernel requests them only when it
@@ -33,7 +32,7 @@ func ipmiModules() []string {
 	if err != nil {
 		return nil // no SMBIOS
 	}
-	if bmc := agent.ReadSMBIOS(tables); bmc == nil || bmc.IPMI == "" {
+	if bmc := facts.ReadSMBIOS(tables); bmc == nil || bmc.IPMI == "" {
 		return nil
 	}
 	return []string{"ipmi_si", "ipmi_devintf"}

@@ -1,0 +1,90 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+)
+
+// archive2disk extracts an archive into a file system of the bound disk.
+//
+//	ARCHIVE_URL                    a tar archive; as it is or packed by gzip, zstd, xz or bzip2, told by its content
+//	TARFILE_CHECKSUM               SHA-256 of the file as it is served
+//	DEST_DISK, PARTITION, FS_TYPE  as inject
+//	DEST_PATH                      the folder, which is made if it is missing; default /
+//
+// The digest is known at the end, so that an archive with another digest fails
+// the action when it has been extracted. Doing it again gives the same.
+// Output: device, sha256, entries, bytes.
+func archive2disk(ctx context.Context, t *Task) (err error) {
+	want, err := action.SHA256(t.env, action.ArchiveDigestVariable)
+	if err == nil && want == "" {
+		err = fmt.Errorf("extracting an archive: give its digest, %s", action.ArchiveDigestVariable)
+	}
+	if err != nil {
+		return err
+	}
+	part, err := t.place(ctx, "DEST_DISK")
+	if err != nil {
+		return err
+	}
+	defer part.release(ctx, &err)
+
+	archive, err := openArchive(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer archive.close()
+
+	x := filesys.NewExtraction(ctx, archive)
+	t.machine.Wrote()
+	t.track(max(archive.src.Total, 0), "extracting", archive.src.Received.Load)
+	err = filesys.UseMounted(ctx, t.machine.Files, part.Partition, part.fstype, false, func(root filesys.Tree) error {
+		return x.ExtractInto(root, cmp.Or(t.env[action.ArchivePathVariable], "/"))
+	})
+	if err == nil {
+		_, err = io.Copy(io.Discard, archive) // padding counts for the digest
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // a decompressor may report an end by order as a damaged archive
+	}
+	if err != nil {
+		return fmt.Errorf("extracting %s to %s: %w", archive.src.Shown, part.Path, err)
+	}
+
+	served, err := archive.checkServed(want)
+	if err != nil {
+		return err
+	}
+
+	t.output["device"], t.output["sha256"] = part.Path, served
+	t.output["entries"], t.output["bytes"] = fmt.Sprint(x.Entries), fmt.Sprint(x.Bytes)
+	t.logf("%d entries, %d bytes of contents, on %s (%s)", x.Entries, x.Bytes, part.Path, part.fstype)
+	return nil
+}
+
+// openArchive begins to read the archive. The caller closes it.
+func openArchive(ctx context.Context, t *Task) (*imageStream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	src, err := t.opener().OpenAddress(ctx, t.env[action.ArchiveURLVariable], true)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+
+	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
+	i.served = blockdev.StartReadAhead(src, i.sum, 3, blockdev.MiB)
+	if i.content, err = diskimage.Open(i.served); err != nil {
+		i.close()
+		return nil, fmt.Errorf("reading archive %s: %w", src.Shown, err)
+	}
+	i.Reader = i.content
+	return i, nil
+}

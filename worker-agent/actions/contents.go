@@ -1,0 +1,112 @@
+package actions
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
+)
+
+// hegelTimeout is how long one metadata service may take.
+const hegelTimeout = 10 * time.Second
+
+// readContents returns what writefile writes: CONTENTS, BOOTCONFIG_CONTENTS as the
+// kernel reads it, or the user-data of the first of HEGEL_URLS that has them.
+func readContents(ctx context.Context, t *Task) (string, error) {
+	urls, err := action.HegelURLs(t.env)
+	switch {
+	case err != nil:
+		return "", err
+	case len(urls) > 0:
+		return hegelUserData(ctx, t, urls)
+	case t.env[action.BootConfigVariable] != "":
+		return string(bootConfigFile(t.env[action.BootConfigVariable])), nil
+	}
+	return t.env[action.ContentsVariable], nil
+}
+
+// bootConfigFile returns text as it stands behind an initrd that has 0 bytes: the
+// text and a null byte, null bytes up to a multiple of 4, its size and the sum of
+// its bytes (32 bits, little endian), and a magic line. See "Boot Configuration" in
+// the kernel's admin guide.
+func bootConfigFile(text string) []byte {
+	const magic = "#BOOTCONFIG\n" // 12 bytes, as the two numbers a multiple of 4
+
+	out := append([]byte(text), 0)
+	for len(out)%4 != 0 {
+		out = append(out, 0)
+	}
+
+	var sum uint32
+	for _, b := range out {
+		sum += uint32(b)
+	}
+
+	size := uint32(len(out))
+	out = binary.LittleEndian.AppendUint32(out, size)
+	out = binary.LittleEndian.AppendUint32(out, sum)
+	return append(out, magic...)
+}
+
+// hegelUserData asks one metadata service after the other.
+func hegelUserData(ctx context.Context, t *Task, urls []string) (string, error) {
+	var errs []error
+	for _, address := range urls {
+		text, err := fetchUserData(ctx, t, address+"/2009-04-04/user-data")
+		if err == nil {
+			return text, nil
+		}
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		errs = append(errs, err)
+		t.logf("%v", err)
+	}
+	return "", fmt.Errorf("reading the user-data of %s: %w", action.HegelVariable, errors.Join(errs...))
+}
+
+// fetchUserData gets the user-data at address. Its errors show no password.
+func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, hegelTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", errors.New("making a request: invalid address")
+	}
+
+	shown := req.URL.Scheme + "://" + req.URL.Host + req.URL.Path
+	do := fetch.NewClient().Do
+	if t.machine.Server.Owns(req.URL) {
+		do = t.machine.Server.Do
+	}
+
+	resp, err := do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // without the address
+		}
+		return "", fmt.Errorf("getting %s: %w", shown, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read from
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("getting %s: %w", shown, &fetch.StatusError{Code: resp.StatusCode})
+	}
+
+	b, err := io.ReadAll(io.LimitReader(resp.Body, filesys.MaxText+1))
+	if err == nil && len(b) > filesys.MaxText {
+		err = fmt.Errorf("it is longer than %d bytes", filesys.MaxText)
+	}
+	if err != nil {
+		return "", fmt.Errorf("getting %s: %w", shown, err)
+	}
+	return string(b), nil
+}

@@ -1,0 +1,131 @@
+package actions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+)
+
+// efiBoot lists and changes the firmware's boot entries.
+//
+//	DELETE_LABEL  delete the entries of these descriptions, one on each line
+//	DELETE_STALE  true: delete the entries whose loader is on a partition that no disk of this machine has
+//	BOOT_ORDER    these entries first, then the others as they were; numbers (0003) or descriptions, one on each line or
+//	              separated by commas
+//	BOOT_NEXT     start this entry once, next time
+//	REQUIRED      true: a machine that was not booted by UEFI is a failure; else nothing is done on one
+//
+// Without any of these, it only lists the entries. Changes are read back; running it again changes
+// nothing. Output: firmware, entries (JSON), deleted, order, next.
+func efiBoot(ctx context.Context, t *Task) error {
+	required, err := action.Bool(t.env, "REQUIRED", false)
+	stale, e := action.Bool(t.env, "DELETE_STALE", false)
+	if err := errors.Join(err, e); err != nil {
+		return err
+	}
+
+	var names []string
+	err = fs.ErrNotExist
+	vars := t.machine.EFI
+	if vars != nil {
+		names, err = vars.Names()
+	}
+
+	if errors.Is(err, fs.ErrNotExist) {
+		t.output["firmware"] = "bios"
+		if required {
+			return errors.New("listing the boot entries: this machine was not booted by UEFI, and REQUIRED is set")
+		}
+		t.logf("this machine was not booted by UEFI: it has no boot entries, nothing is done")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("listing the boot entries: %w", err)
+	}
+
+	t.output["firmware"] = "uefi"
+	b, err := efi.ReadBootManager(vars, names, t.logf)
+	if err != nil {
+		return err
+	}
+
+	steps := []func() error{
+		func() error { return b.DeleteLabels(lines(t.env["DELETE_LABEL"], "\n")) },
+		func() error {
+			if !stale {
+				return nil
+			}
+			there, err := partitionsOfAll(ctx, t)
+			if err != nil {
+				return fmt.Errorf("finding stale boot entries: %w: nothing was deleted", err)
+			}
+			return b.DeleteStale(there)
+		},
+		func() error { return b.SetOrder(lines(t.env["BOOT_ORDER"], ",\n")) },
+		func() error { return b.SetNext(strings.TrimSpace(t.env["BOOT_NEXT"])) },
+	}
+
+	for i, step := range steps {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := step(); err != nil {
+			return err
+		}
+		t.progress(int64(i+1), int64(len(steps)), "boot entries")
+	}
+	return b.Report(t.output)
+}
+
+// lines splits text at any of seps and drops blank lines.
+func lines(text, seps string) []string {
+	var out []string
+	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(seps, r) }) {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// partitionsOfAll returns the PARTUUIDs of all partitions on all disks of the machine. A disk that
+// cannot be read is an error: an entry is stale only if its partition is known to be gone.
+func partitionsOfAll(ctx context.Context, t *Task) (map[string]bool, error) {
+	disks, err := t.machine.Disks.Disks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing disks: %w", err)
+	}
+
+	there := map[string]bool{}
+	for _, d := range disks {
+		dev, err := t.machine.Disks.Open(d.Path)
+		if err != nil {
+			return nil, fmt.Errorf("opening %s: %w", d.Path, err)
+		}
+
+		_, unreadable := dev.ReadAt(make([]byte, 2*dev.SectorSize()), 0)
+		table, err := parttable.Read(dev, dev.Size(), dev.SectorSize())
+		_ = dev.Close() // opened only for reading
+		if unreadable != nil {
+			return nil, fmt.Errorf("reading %s: %w", d.Path, unreadable)
+		}
+		if errors.Is(err, parttable.ErrNoTable) && !parttable.IsDamaged(err) {
+			continue
+		}
+		if err != nil || table.Kind == "damaged gpt" {
+			return nil, errors.Join(fmt.Errorf("reading the partition table of %s: it is damaged", d.Path), err)
+		}
+
+		for _, p := range table.Parts {
+			there[p.UUID] = true
+		}
+	}
+
+	return there, nil
+}

@@ -1,0 +1,267 @@
+package actions
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
+)
+
+// image2disk writes an image to the bound disk.
+//
+//	IMG_URL     where the image is; raw, gzip, zstd, xz or bzip2, recognized by its content
+//	IMG_SHA256  digest of the file as served, with or without "sha256:"
+//	DEST_DISK   the bound disk
+//
+// COMPRESSED, RETRY_ENABLED and similar variables of Tinkerbell's action are ignored.
+//
+// Both ends of the disk are zero from the first write until the digests of the received file and of
+// the data read back from the disk are correct. The first MiB is written last. A half-written disk
+// therefore does not boot.
+//
+// Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true when
+// no digest was declared.
+func image2disk(ctx context.Context, t *Task) error {
+	want, err := action.SHA256(t.env, "IMG_SHA256")
+	if err != nil {
+		return err
+	}
+	if want == "" {
+		t.logf("warning: no IMG_SHA256 is given: any image that the server sends is written, " +
+			"and its digest is recorded as first seen")
+	}
+
+	return writeFrom(ctx, t, want, func(ctx context.Context) (*fetch.Source, error) {
+		return t.opener().OpenAddress(ctx, t.env["IMG_URL"], want != "")
+	})
+}
+
+// writeFrom writes the image that open begins to read, again from its beginning if it changes
+// meanwhile. want is the digest of the file as served; "" accepts any.
+func writeFrom(ctx context.Context, t *Task, want string, open openSource) error {
+	for try := (clock.Backoff{Max: t.machine.Backoff}); ; {
+		err := writeImage(ctx, t, want, open)
+		if !errors.Is(err, fetch.ErrChanged) || ctx.Err() != nil {
+			return err
+		}
+		t.logf("%v: starting over", err)
+		if err := try.Pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// An openSource begins to read a file.
+type openSource func(ctx context.Context) (*fetch.Source, error)
+
+// writeImage makes one attempt to write the whole image.
+func writeImage(ctx context.Context, t *Task, want string, open openSource) (err error) {
+	asked := ctx // ends only by an order to stop or the deadline
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	img, err := openImage(ctx, open)
+	if err != nil {
+		return err
+	}
+	defer img.close()
+	src := img.src
+
+	disk, dev, err := t.open(ctx, "DEST_DISK")
+	if err != nil {
+		return err
+	}
+	defer closeDisk(dev, disk.Path, &err)
+	if err := img.fits(disk.Path, dev); err != nil {
+		return err
+	}
+
+	t.logf("%s: %s, %d bytes", src.Shown, img.content.Format, src.Total)
+
+	w := newImageWriter(dev)
+	if img.content.Format == diskimage.Raw {
+		w.sum = nil // the content is the served file: one digest is enough
+	}
+
+	began := time.Now()
+	t.machine.Wrote()
+	if err := w.zeroEnds(); err != nil {
+		return fmt.Errorf("zeroing both ends of %s: %w", disk.Path, err)
+	}
+
+	t.track(max(src.Total, 0), "writing", src.Received.Load)
+	if err := w.copy(ctx, cancel, img); err != nil {
+		// A decompressor may report a stopped download as a damaged image.
+		if asked.Err() != nil {
+			err = context.Cause(asked)
+		}
+		return fmt.Errorf("writing image %s to %s, at byte %d: %w", src.Shown, disk.Path, w.off, err)
+	}
+
+	served, err := img.checkServed(want)
+	if err != nil {
+		return err
+	}
+	if err := dev.Sync(); err != nil {
+		return fmt.Errorf("syncing %s: %w", disk.Path, err)
+	}
+
+	took := time.Since(began).Seconds()
+	t.logf("%d bytes written in %.1f s (%.1f MB/s), reading them back", w.off, took, float64(w.off)/1e6/took)
+
+	written := served
+	if w.sum != nil {
+		written = hex.EncodeToString(w.sum.Sum(nil))
+	}
+	if err := proveImage(ctx, t, w, disk.Path, written); err != nil {
+		return err
+	}
+
+	reportImage(t, w, disk.Path, served, written, want == "")
+	return nil
+}
+
+// fits refuses a disk that is too small for any image, and one that the image cannot boot from: too small for it, or
+// with sectors of another size than its partition table counts in.
+func (i *imageStream) fits(path string, dev blockdev.Device) error {
+	size := dev.Size()
+	if size < 4*held {
+		return fmt.Errorf("writing %s: a disk of %d bytes is too small", path, size)
+	}
+	if i.content.Format == diskimage.Raw && i.src.Total > size {
+		return fmt.Errorf("writing image %s to %s: the image has %d bytes, the disk %d: use a smaller image or a larger disk",
+			i.src.Shown, path, i.src.Total, size)
+	}
+	disk := action.Disk{Size: size, SectorSize: dev.SectorSize()}
+	if err := action.ImageFits(i.layout.SectorSize, i.layout.End, disk); err != nil {
+		return fmt.Errorf("writing image %s to %s: %w", i.src.Shown, path, err)
+	}
+	return nil
+}
+
+// checkServed returns the digest of the file as served. It refuses an incomplete file, and a file
+// whose digest is not want; want "" accepts any.
+func (i *imageStream) checkServed(want string) (string, error) {
+	src, served := i.src, hex.EncodeToString(i.sum.Sum(nil))
+	switch {
+	case src.Total >= 0 && src.Received.Load() != src.Total:
+		return "", fmt.Errorf("reading %s: received %d bytes of %d", src.Shown, src.Received.Load(), src.Total)
+	case want != "" && served != want:
+		return "", fmt.Errorf("verifying %s: its SHA-256 is %s, not %s as planned: "+
+			"if it is on the Ingot server, compare it there (ingot image verify); "+
+			"otherwise the file was replaced, or the declared digest is wrong", src.Shown, served, want)
+	}
+	return served, nil
+}
+
+// proveImage reads back what w has written. If it is correct, it writes the ends of the disk.
+func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written string) error {
+	back, err := w.readBack(ctx, func(done int64) { t.progress(done, w.off, "reading back") })
+	if err != nil {
+		return fmt.Errorf("reading %s back: %w", path, err)
+	}
+	if back != written {
+		return fmt.Errorf("reading %s back: its SHA-256 is %s, %s was written", path, back, written)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+
+	if err := w.finish(); err != nil {
+		// A disk without a boot sector is better than one whose boot sector could not be verified.
+		// The disk may refuse these writes, too.
+		_ = w.zeroEnds()
+		return fmt.Errorf("finishing %s: %w", path, err)
+	}
+	if err := w.dev.Reread(); err != nil {
+		t.logf("warning: the kernel does not read the new partition table: %v", err)
+	}
+	return nil
+}
+
+// reportImage sets the output of image2disk.
+func reportImage(t *Task, w *imageWriter, path, served, written string, first bool) {
+	t.output["sha256"], t.output["contentSHA256"] = served, written
+	t.output["bytes"], t.output["readback"] = fmt.Sprint(w.off), "ok"
+	t.output["disk"] = path
+	if first {
+		t.output["firstSeen"] = "true"
+		t.logf("warning: first seen: sha256 %s", served)
+	}
+	t.progress(w.off, w.off, "written and read back")
+}
+
+// imageStream is the content of an image. It is fetched, hashed and decompressed in separate
+// goroutines.
+type imageStream struct {
+	io.Reader // the content
+
+	src     *fetch.Source
+	sum     hash.Hash // of the file as served; complete after the content was read to its end
+	served  *blockdev.ReadAhead
+	content *diskimage.Content
+	layout  diskimage.Layout
+	cancel  func()
+}
+
+// openImage starts to read an image. It refuses anything but a disk image before the disk is
+// touched. The caller closes the image.
+func openImage(ctx context.Context, open openSource) (_ *imageStream, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	src, err := open(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+
+	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
+	i.served = blockdev.StartReadAhead(src, i.sum, 3, blockdev.MiB)
+	if err := i.open(); err != nil {
+		i.close()
+		return nil, fmt.Errorf("reading image %s: %w", src.Shown, err)
+	}
+	return i, nil
+}
+
+// open reads the beginning of the content.
+func (i *imageStream) open() (err error) {
+	if i.content, err = diskimage.Open(i.served); err != nil {
+		return err
+	}
+
+	head := make([]byte, diskimage.HeadSize)
+	n, err := blockdev.Fill(i.content, head)
+	if errors.Is(err, io.EOF) {
+		err = nil // a short image; the next read reports the end again
+	}
+	if head = head[:n]; err == nil && n == 0 {
+		err = errors.New("the image is empty")
+	}
+	if err == nil {
+		err = diskimage.Identify(head).Refusal()
+	}
+	i.layout = diskimage.ReadLayout(head)
+	i.Reader = io.MultiReader(bytes.NewReader(head), i.content)
+	return err
+}
+
+// close ends the download and waits for the goroutines that read it.
+func (i *imageStream) close() {
+	i.cancel()
+	if i.content != nil {
+		_ = i.content.Close() // its data was read or is not needed
+	}
+	i.served.Close()
+	i.src.Close()
+}

@@ -1,0 +1,47 @@
+package actions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
+)
+
+// maxInspection is the size limit of the facts in an inspection's report, in bytes: the server
+// accepts reports of 256 KiB.
+const maxInspection = 128 << 10
+
+// inspect reports the machine's facts as JSON in Output["facts"].
+func inspect(ctx context.Context, t *Task) error {
+	if t.machine.Finder == nil {
+		return errors.New("inspecting: this agent cannot read the facts of its machine")
+	}
+
+	found, err := t.machine.Finder.Facts(ctx)
+	if err != nil {
+		return fmt.Errorf("inspecting: %w", err)
+	}
+
+	// The report has the JSON of the facts as a text of JSON.
+	found = facts.Fit(found, func(f action.Facts) int { return facts.JSONSize(jsonText(f)) }, maxInspection)
+	if found.Truncated != "" {
+		t.logf("the facts are too long for one report; left out: %s", found.Truncated)
+	}
+
+	t.output["facts"] = jsonText(found)
+	t.output["disks"] = fmt.Sprint(len(found.Disks) + found.DisksOmitted)
+	t.logf("%d disks, %d interfaces, %d MiB of memory", len(found.Disks), len(found.NICs), found.Memory>>20)
+	return nil
+}
+
+// jsonText returns facts as JSON.
+func jsonText(facts action.Facts) string {
+	b, err := json.Marshal(facts)
+	if err != nil {
+		return "" // does not happen for this type
+	}
+	return string(b)
+}

@@ -1,0 +1,230 @@
+package actions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/bootconfig"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"golang.org/x/sys/unix"
+)
+
+// kexec loads a kernel that is installed on the bound disk. After the server has acknowledged that,
+// the machine starts this kernel without going through its firmware.
+//
+//	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default: the root file system
+//	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: those in the boot loader's
+//	                                  configuration; with KERNEL_PATH alone, no initrd
+//	CMD_LINE                          of the kernel; default: that of the configuration
+//	GRUBCFG_PATH                      where GRUB's configuration is; default: the usual places
+//
+// It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate
+// /boot. If the running kernel refuses (lockdown, no kexec), the action does not fail: the machine
+// reboots instead, and the output says so. Output: leaving = kexec or reboot, kernel.
+func kexec(ctx context.Context, t *Task) (err error) {
+	part, err := t.place(ctx, "BLOCK_DEVICE")
+	if err != nil {
+		return err
+	}
+	defer part.release(ctx, &err)
+
+	var k kernelFiles
+	defer k.close()
+	err = filesys.UseMounted(ctx, t.machine.Files, part.Partition, part.fstype, true, func(root filesys.Tree) error {
+		err := k.load(ctx, t.env, root)
+		if !errors.Is(err, bootconfig.ErrNoConfig) && !errors.Is(err, os.ErrNotExist) || part.named {
+			return err
+		}
+		return separateBoot(ctx, t, part.disk, part.Partition, &k, err)
+	})
+	if err != nil {
+		return fmt.Errorf("finding a kernel on %s: %w", part.Path, err)
+	}
+
+	t.output["kernel"] = k.entry.Kernel
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+
+	if t.machine.Kernel != nil {
+		err = t.machine.Kernel.LoadKernel(k.kernel, k.initrd, k.entry.Options)
+	} else {
+		err = fmt.Errorf("this agent cannot start a kernel: %w", errors.ErrUnsupported)
+	}
+
+	t.output["leaving"] = action.Kexec
+	switch {
+	case err == nil:
+		t.logf("%s is loaded: leaving by kexec", k.entry.Kernel)
+	case refusedToLoad(err):
+		t.output["leaving"] = action.Reboot
+		t.logf("warning: %s is not loaded: %v: leaving by reboot", k.entry.Kernel, err)
+	default:
+		return fmt.Errorf("loading %s: %w", k.entry.Kernel, err)
+	}
+
+	t.machine.Loaded(err == nil)
+	return nil
+}
+
+// refusedToLoad reports whether err means that this machine cannot start any kernel by kexec, or
+// only kernels signed with another key.
+func refusedToLoad(err error) bool {
+	return slices.ContainsFunc([]error{
+		errors.ErrUnsupported, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EKEYREJECTED, unix.ENOKEY, unix.ENODATA,
+		unix.ENOPKG,
+		unix.EBADMSG,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// separateBoot looks for the configuration and the kernel on the other partitions of the disk, such
+// as /boot or an ESP. why is the error of the root file system.
+func separateBoot(ctx context.Context, t *Task, disk action.Disk, root filesys.Partition, k *kernelFiles, why error) error {
+	parts, err := t.machine.Files.Partitions(ctx, disk.Path)
+	if err != nil {
+		return fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
+	}
+
+	for _, p := range parts {
+		kind := filesys.TypeOf(p)
+		if p.Number == root.Number || !slices.Contains(action.FileSystems, kind) {
+			continue
+		}
+		err := filesys.UseMounted(ctx, t.machine.Files, p, kind, true, func(fs filesys.Tree) error { return k.load(ctx, t.env, fs) })
+		if err == nil {
+			t.logf("the kernel is on partition %d (%s)", p.Number, kind)
+			return nil
+		}
+		if !errors.Is(err, bootconfig.ErrNoConfig) && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("looking at %s: %w", p.Path, err)
+		}
+	}
+
+	return why
+}
+
+// kernelFiles is the kernel to start. Its files are in memory and stay readable after unmounting.
+type kernelFiles struct {
+	entry          bootconfig.Entry
+	kernel, initrd *os.File
+}
+
+func (k *kernelFiles) close() {
+	for _, f := range []*os.File{k.kernel, k.initrd} {
+		if f != nil {
+			_ = f.Close() // a file in memory
+		}
+	}
+}
+
+// maxKernel is how much is read from the disk into memory at most, in bytes.
+const maxKernel = 1 << 30
+
+// load finds the kernel that root starts, and copies it into memory.
+func (k *kernelFiles) load(ctx context.Context, env map[string]string, root filesys.Tree) error {
+	e := bootconfig.Entry{Kernel: env["KERNEL_PATH"], Initrds: strings.Fields(env["INITRD_PATH"]), Options: env["CMD_LINE"]}
+	if e.Kernel == "" || e.Options == "" {
+		found, where, err := bootconfig.Read(root.ReadFile, root.List, env["GRUBCFG_PATH"])
+		if err != nil && (e.Kernel == "" || !errors.Is(err, bootconfig.ErrNoConfig)) {
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("finding a command line for %s, because CMD_LINE is not given: %w", e.Kernel, err)
+		}
+
+		if e.Kernel == "" {
+			e.Kernel = found.Kernel
+			if len(e.Initrds) == 0 {
+				e.Initrds = found.Initrds
+			}
+		}
+		if e.Options == "" {
+			e.Options = found.Options
+		}
+
+		e.Title = where
+	}
+	if strings.ContainsAny(e.Options, "\x00\n") {
+		return errors.New("reading CMD_LINE: it has more than one line")
+	}
+
+	k.entry = e
+	var err error
+	if k.kernel, err = copyFiles(ctx, root, "kernel", e.Kernel); err != nil || len(e.Initrds) == 0 {
+		return err
+	}
+
+	if k.initrd, err = copyFiles(ctx, root, "initrd", e.Initrds...); err != nil {
+		_ = k.kernel.Close() // a file in memory
+		k.kernel = nil
+	}
+	return err
+}
+
+// copyFiles returns a file in memory with the contents of names joined: each initrd begins at a
+// multiple of 4 bytes.
+func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making room for the %s: %w", what, err)
+	}
+
+	out := os.NewFile(uintptr(fd), what)
+	var total int64
+	for _, name := range names {
+		var n int64
+		n, err = copyFile(ctx, out, root, name, maxKernel-total)
+		total += n
+		if pad := -total & 3; err == nil && pad > 0 && len(names) > 1 {
+			_, err = out.Write(make([]byte, pad))
+			total += pad
+		}
+		if err != nil {
+			_ = out.Close() // a file in memory
+			return nil, err
+		}
+	}
+
+	// The kernel refuses a file that is open for writing.
+	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
+	_ = out.Close() // a file in memory
+	return in, err
+}
+
+func copyFile(ctx context.Context, out io.Writer, root filesys.Tree, name string, limit int64) (int64, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+
+	f, err := root.OpenFile(path.Join("/", name))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }() // opened only for reading
+	n, err := io.Copy(out, io.LimitReader(f, limit+1))
+	switch {
+	case err != nil:
+		return n, fmt.Errorf("reading %s: %w", name, err)
+	case n == 0:
+		return n, fmt.Errorf("reading %s: it is empty", name)
+	case n > limit:
+		return n, fmt.Errorf("reading %s: it is longer than %d bytes", name, limit)
+	}
+	return n, nil
+}
+
+// Kexecer is an optional part of a Host: it can start a kernel without going through the firmware.
+type Kexecer interface {
+	// LoadKernel loads the kernel that Kexec starts; initrd may be nil. The files may be closed
+	// afterwards.
+	LoadKernel(kernel, initrd *os.File, commandLine string) error
+	// Kexec starts the loaded kernel. It does not return on a real machine.
+	Kexec() error
+}

@@ -1,0 +1,105 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+)
+
+// nodeWait is how long the device node of a partition may take to appear after the table is
+// written.
+const nodeWait = 15 * time.Second
+
+// locate waits until the partition of disk exists and returns it with the type of its file system;
+// number 0 selects the root file system.
+func (t *Task) locate(ctx context.Context, disk action.Disk, number int) (part filesys.Partition, fstype string, err error) {
+	files := t.machine.Files
+	if files == nil {
+		return part, "", errors.New("mounting: this agent cannot mount file systems")
+	}
+
+	for end := time.Now().Add(nodeWait); ; {
+		parts, e := files.Partitions(ctx, disk.Path)
+		if e != nil {
+			return part, "", fmt.Errorf("listing the partitions of %s: %w", disk.Path, e)
+		}
+
+		if number > 0 {
+			part, fstype, err = t.pick(parts, number)
+		} else {
+			part, fstype, err = t.findRoot(ctx, disk.Path, parts)
+		}
+		if !errors.Is(err, errNotYet) || time.Now().After(end) {
+			return part, fstype, err
+		}
+		if e := clock.Sleep(ctx, 200*time.Millisecond); e != nil {
+			return part, fstype, fmt.Errorf("%w (%w)", err, e)
+		}
+	}
+}
+
+// pick returns partition number n and the type of its file system.
+func (t *Task) pick(parts []filesys.Partition, n int) (filesys.Partition, string, error) {
+	for _, p := range parts {
+		if p.Number != n {
+			continue
+		}
+		fstype, err := t.holds(p)
+		return p, fstype, err
+	}
+	return filesys.Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
+}
+
+// holds returns the type of the file system on p, or the one that FS_TYPE gives.
+func (t *Task) holds(p filesys.Partition) (string, error) {
+	fstype := cmp.Or(t.env["FS_TYPE"], filesys.TypeOf(p))
+	if fstype == "" {
+		return "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
+	}
+	if !slices.Contains(action.FileSystems, fstype) {
+		return fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype, strings.Join(action.FileSystems, ", "))
+	}
+	return fstype, nil
+}
+
+// findRoot returns the largest partition whose file system has an os-release file.
+func (t *Task) findRoot(ctx context.Context, disk string, parts []filesys.Partition) (filesys.Partition, string, error) {
+	slices.SortFunc(parts, func(a, b filesys.Partition) int { return int(min(1, max(-1, b.Size-a.Size))) })
+	var seen []string
+	for _, p := range parts {
+		fstype := filesys.TypeOf(p)
+		seen = append(seen, p.Path+" "+fstype)
+		if fstype != "ext4" && fstype != "xfs" && fstype != "btrfs" {
+			continue
+		}
+
+		dir, unmount, err := t.machine.Files.Mount(ctx, p.Path, fstype, true)
+		if err != nil {
+			seen = append(seen, err.Error())
+			continue
+		}
+		_, err = os.Lstat(dir + "/etc/os-release")
+		if e := unmount(); e != nil {
+			return p, fstype, fmt.Errorf("unmounting %s: %w", p.Path, e)
+		}
+		if err == nil {
+			return p, fstype, nil
+		}
+	}
+
+	return filesys.Partition{}, "", fmt.Errorf("finding the root file system of %s (one with /etc/os-release) on [%s]: %w", disk,
+		strings.Join(seen, ", "), errNotYet)
+}
+
+// errNotYet means that a partition is missing but may still appear: after a table is written, the
+// device nodes appear one by one.
+var errNotYet = errors.New("it is not there")

@@ -1,0 +1,148 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
+
+	"github.com/ingotmetal/ingot/action"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+)
+
+// oci2disk is image2disk with an image that is the layer of a manifest in a registry (OCI
+// distribution specification 1.1).
+//
+//	IMG_URL     the reference: REGISTRY/REPOSITORY@sha256:DIGEST, or :TAG; http:// in front for a registry without TLS
+//	IMG_SHA256  digest of the layer; needed if the reference has none
+//	DEST_DISK   the bound disk
+//	REGISTRY_USERNAME, REGISTRY_PASSWORD  for the registry alone
+//
+// The manifest is verified by the digest of the reference, and the layer by that of the manifest.
+func oci2disk(ctx context.Context, t *Task) error {
+	want, err := action.SHA256(t.env, "IMG_SHA256")
+	if err != nil {
+		return err
+	}
+	l, err := findLayer(ctx, t)
+	if err != nil {
+		return err
+	}
+	if want != "" && want != l.digest {
+		return fmt.Errorf("verifying %s: its layer has the SHA-256 %s, not %s as planned", l.shown, l.digest, want)
+	}
+	return writeFrom(ctx, t, l.digest, func(ctx context.Context) (*fetch.Source, error) { return openLayer(ctx, t, l) })
+}
+
+// A layer is a file in a registry.
+type layer struct {
+	registry *auth.Client
+	ref      registry.Reference
+	url      string
+	shown    string // the reference
+	digest   string // SHA-256, hex digits
+}
+
+// findLayer reads the manifest that IMG_URL names, and returns its only layer. It tries again
+// after temporary errors until ctx ends.
+func findLayer(ctx context.Context, t *Task) (layer, error) {
+	image, err := action.OCIImage(t.env)
+	if err != nil {
+		return layer{}, err
+	}
+	repo, err := remote.NewRepository(image.Name)
+	if err != nil {
+		return layer{}, errors.New("reading IMG_URL: it must be a reference of an image in a registry")
+	}
+	client := &auth.Client{Client: fetch.NewClient(), Cache: auth.NewCache()}
+	client.SetUserAgent("ingot-agent")
+	if user := t.env[action.RegistryUserVariable]; user != "" {
+		client.Credential = auth.StaticCredential(repo.Reference.Host(), auth.Credential{
+			Username: user, Password: t.env[action.RegistryPasswordVariable],
+		})
+	}
+	repo.Client, repo.PlainHTTP = client, image.Plain
+
+	for try := (clock.Backoff{Max: t.machine.Backoff}); ; {
+		found, err := layerOf(ctx, repo)
+		if err == nil {
+			scheme := "https"
+			if image.Plain {
+				scheme = "http"
+			}
+			return layer{
+				registry: client, ref: repo.Reference, shown: image.Name, digest: found.Digest.Encoded(),
+				url: fmt.Sprintf("%s://%s/v2/%s/blobs/%s", scheme, repo.Reference.Host(), repo.Reference.Repository, found.Digest),
+			}, nil
+		}
+
+		var refused *errcode.ErrorResponse
+		temporary := errors.As(err, &refused) && (refused.StatusCode >= 500 || refused.StatusCode == http.StatusTooManyRequests)
+		if _, sent := errors.AsType[net.Error](err); !temporary && !sent {
+			return layer{}, fmt.Errorf("getting the manifest of %s: %w", image.Name, err)
+		}
+		t.logf("getting the manifest of %s: %v; trying again", image.Name, err)
+		if e := try.Pause(ctx); e != nil {
+			return layer{}, fmt.Errorf("getting the manifest of %s: %w (%w)", image.Name, err, e)
+		}
+	}
+}
+
+// layerOf returns the only layer of the repository's reference; of an index, that for this
+// kind of machine.
+func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error) {
+	name := cmp.Or(repo.Reference.Reference, "latest")
+	d, manifest, err := repo.Manifests().FetchReference(ctx, name)
+	if err != nil {
+		return d, err
+	}
+	defer manifest.Close()
+	text, err := content.ReadAll(manifest, d) // verifies size and digest
+	if err != nil {
+		return d, err
+	}
+
+	switch d.MediaType {
+	case v1.MediaTypeImageIndex, "application/vnd.docker.distribution.manifest.list.v2+json":
+		var index v1.Index
+		if err := json.Unmarshal(text, &index); err != nil {
+			return d, fmt.Errorf("reading the index: %w", err)
+		}
+		for _, m := range index.Manifests {
+			if p := m.Platform; p != nil && p.OS == "linux" && p.Architecture == "amd64" && m.MediaType != d.MediaType {
+				repo.Reference.Reference = m.Digest.String()
+				return layerOf(ctx, repo)
+			}
+		}
+		return d, errors.New("its index has no manifest for linux/amd64")
+	}
+
+	var m v1.Manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return d, fmt.Errorf("reading it: %w", err)
+	}
+	if len(m.Layers) != 1 {
+		return d, fmt.Errorf("it has %d layers, and one is expected, the image: a container image cannot be written to a disk", len(m.Layers))
+	}
+	if err := m.Layers[0].Digest.Validate(); err != nil || m.Layers[0].Digest.Algorithm() != "sha256" {
+		return d, errors.New("its layer has no valid SHA-256 digest")
+	}
+	return m.Layers[0], nil
+}
+
+// openLayer begins to read a layer.
+func openLayer(ctx context.Context, t *Task, l layer) (*fetch.Source, error) {
+	ctx = auth.AppendRepositoryScope(ctx, l.ref, auth.ActionPull)
+	return t.opener().OpenFile(ctx, fetch.File{URL: l.url, Shown: l.shown, Digested: true, Do: l.registry.Do})
+}

@@ -1,0 +1,184 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"golang.org/x/sys/unix"
+)
+
+// format makes all file systems. A file system is made again if it is there already.
+func (r *rootIO) format(ctx context.Context) error {
+	for i := range r.storage.Disks {
+		if err := r.partitioned(ctx, i); err != nil {
+			return err
+		}
+	}
+	if err := r.assemble(ctx); err != nil {
+		return err
+	}
+
+	all := r.storage.Filesystems
+	for i, f := range all {
+		m := f.Mount
+		r.progress(int64(i), int64(len(all)), fmt.Sprintf("formatting %s as %s", m.Device, m.Format))
+		program, args, err := action.Mkfs(m.Format, m.Create.Options)
+		if err != nil {
+			return err
+		}
+		part, err := r.node(ctx, m.Device)
+		if err != nil {
+			return err
+		}
+		if err := r.exec(ctx, program, append(args, part.Path)...); err != nil {
+			return fmt.Errorf("formatting %s as %s: %w", part.Path, m.Format, err)
+		}
+		if err := proveFormat(part, m.Format); err != nil {
+			return err
+		}
+	}
+
+	r.output["filesystems"] = fmt.Sprint(len(all))
+	return nil
+}
+
+// partitioned returns an error unless disk i has the partitions of the storage.
+func (r *rootIO) partitioned(ctx context.Context, i int) error {
+	disk, dev, err := r.openDisk(ctx, r.disks[i])
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dev.Close() }() // opened only for reading
+	if same, _ := sameTable(dev, r.storage.Disks[i]); !same {
+		return fmt.Errorf("reading %s: its partitions are not those of the storage: carry out rootio with command partition first",
+			disk.Path)
+	}
+	return nil
+}
+
+// node returns the block device at a path of the storage. For a partition, it looks the disk up again
+// and waits for the node.
+func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, error) {
+	i, number := r.storage.Disk(device)
+	if i < 0 {
+		return r.volume(device)
+	}
+	disk, err := r.lookUp(ctx, r.disks[i])
+	if err != nil {
+		return filesys.Partition{}, err
+	}
+
+	size := int64(0) // not known
+	if r.placed != nil {
+		k := slices.IndexFunc(r.placed[i], func(p action.PlacedPartition) bool { return p.Number == number })
+		size = r.placed[i][k].Size
+	}
+	for end := time.Now().Add(nodeWait); ; {
+		parts, err := r.machine.Files.Partitions(ctx, disk.Path)
+		if err != nil {
+			return filesys.Partition{}, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
+		}
+		n := slices.IndexFunc(parts, func(q filesys.Partition) bool { return q.Number == number && (size == 0 || q.Size == size) })
+		if n >= 0 {
+			if _, err := os.Stat(parts[n].Path); err == nil {
+				return parts[n], nil
+			}
+		}
+		if time.Now().After(end) {
+			return filesys.Partition{}, fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
+		}
+		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return filesys.Partition{}, err
+		}
+	}
+}
+
+// proveFormat reads the new file system back.
+func proveFormat(part filesys.Partition, format string) error {
+	want := format
+	if strings.HasPrefix(format, "ext") {
+		want = "ext4" // what deviceFS returns for all of them
+	}
+	if got := filesys.TypeOf(part); got != want {
+		return fmt.Errorf("reading %s back: it holds %q, not %s", part.Path, got, format)
+	}
+
+	f, err := os.Open(part.Path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Fsync(int(f.Fd())), f.Close())
+}
+
+// mount mounts each file system once, writable, and makes in it the folders on which others are
+// mounted. It leaves nothing mounted: an action mounts what it needs.
+func (r *rootIO) mount(ctx context.Context) error {
+	var all []action.StorageMount
+	for _, f := range r.storage.Filesystems {
+		if f.Mount.Format != "swap" && f.Mount.Point != "" {
+			all = append(all, f.Mount)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b action.StorageMount) int { return cmp.Compare(len(a.Point), len(b.Point)) })
+
+	if err := r.assemble(ctx); err != nil {
+		return err
+	}
+	for i, m := range all {
+		r.progress(int64(i), int64(len(all)), "mounting "+m.Device)
+		part, err := r.node(ctx, m.Device)
+		if err != nil {
+			return err
+		}
+		r.machine.Wrote()
+		err = filesys.UseMounted(
+			ctx,
+			r.machine.Files,
+			part,
+			filesys.TypeOf(part),
+			false,
+			func(root filesys.Tree) error { return r.makePoints(root, all, m.Point) },
+		)
+		if err != nil {
+			return fmt.Errorf("mounting %s for %s: %w", part.Path, m.Point, err)
+		}
+	}
+	r.output["filesystems"] = fmt.Sprint(len(all))
+	return nil
+}
+
+// makePoints makes in root, which is mounted at point, the mount points of the others of all.
+func (r *rootIO) makePoints(root filesys.Tree, all []action.StorageMount, point string) error {
+	for _, m := range all {
+		parent := ""
+		for _, p := range all {
+			if below(p.Point, m.Point) && len(p.Point) > len(parent) {
+				parent = p.Point
+			}
+		}
+		if parent != point {
+			continue
+		}
+		folder := path.Join("/", strings.TrimPrefix(m.Point, point))
+		if err := (filesys.File{Path: folder, Directory: true, Mode: 0o755, DirMode: 0o755}).Write(root); err != nil {
+			return fmt.Errorf("making the folder %s: %w", folder, err)
+		}
+		r.logf("%s: folder %s for %s", point, folder, m.Device)
+	}
+	return nil
+}
+
+// below reports whether path p is a folder above q.
+func below(p, q string) bool {
+	return p != q && strings.HasPrefix(q, strings.TrimSuffix(p, "/")+"/")
+}

@@ -1,0 +1,227 @@
+package actions
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
+)
+
+// uploadAnswer is how long a server may take to answer after it has received everything.
+const uploadAnswer = 10 * time.Minute
+
+// errStalled means that a server has stopped to receive data.
+var errStalled = fmt.Errorf("the server received nothing for %s", fetch.Stall)
+
+// slurp reads the bound disk and posts it as a form (multipart/form-data, RFC 7578).
+//
+//	SOURCE_DISK  the bound disk
+//	DEST_URL     where to; its host is one that the configuration lists: the server checks that before it signs the order
+//	IMG_NAME     name of the file in the form
+//	COMPRESSED   whether the content is packed with gzip
+//
+// The disk is open exclusively, so that nothing changes it meanwhile. An upload that broke is not
+// resumed: the server then sees an incomplete request.
+//
+// Output: sha256 (of the disk's content), bytes (of the disk), sent (of the form).
+func slurp(ctx context.Context, t *Task) (err error) {
+	packed, err := action.Bool(t.env, action.CompressedVariable, false)
+	if err != nil {
+		return err
+	}
+	disk, dev, err := t.open(ctx, action.SourceDiskVariable)
+	if err != nil {
+		return err
+	}
+	defer closeDisk(dev, disk.Path, &err)
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	target := action.PublicURL(t.env[action.UploadURLVariable])
+	form, err := newDiskForm(dev, t.env[action.UploadNameVariable], packed)
+	if err != nil {
+		return err
+	}
+	defer form.content.Close()
+	form.watch = time.AfterFunc(fetch.Stall, func() { cancel(errStalled) })
+	defer form.watch.Stop()
+
+	t.track(dev.Size(), "sending", form.read.Load)
+	err = form.post(ctx, t.env[action.UploadURLVariable])
+	form.Close() // waits until the disk is not read any more
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err != nil {
+		return fmt.Errorf("sending %s to %s, at byte %d of %d: %w", disk.Path, target, form.read.Load(), dev.Size(), err)
+	}
+
+	sum := hex.EncodeToString(form.sum())
+	t.output["sha256"], t.output["bytes"], t.output["sent"] = sum, fmt.Sprint(dev.Size()), fmt.Sprint(form.sent)
+	t.progress(dev.Size(), dev.Size(), "sent")
+	t.logf("%d bytes of %s sent to %s, sha256 %s", dev.Size(), disk.Path, target, sum)
+	return nil
+}
+
+// A diskForm is the body of a form with a disk's content. The HTTP client may read it after the
+// request has ended, until it is closed.
+type diskForm struct {
+	kind    string // Content-Type
+	length  int64  // -1 = unknown
+	content *blockdev.ReadAhead
+	sum     func() []byte // of the disk's content; valid when end is empty
+	read    atomic.Int64  // bytes of the disk
+	watch   *time.Timer
+
+	mu     sync.Mutex
+	form   io.Reader
+	end    *bytes.Reader // the last part of form; empty when all was read
+	sent   int64
+	closed bool
+}
+
+// newDiskForm begins to read dev. The caller closes content, after the form.
+func newDiskForm(dev blockdev.Device, name string, packed bool) (*diskForm, error) {
+	var around bytes.Buffer
+	w := multipart.NewWriter(&around)
+	if _, err := w.CreateFormFile(action.UploadField, name); err != nil {
+		return nil, err
+	}
+	head := around.Len()
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	f := &diskForm{kind: w.FormDataContentType(), length: int64(around.Len()) + dev.Size()}
+	f.sum = func() []byte { return sum.Sum(nil) }
+	f.content = blockdev.StartReadAhead(blockdev.NewReader(dev, 0, dev.Size()), sum, 3, blockdev.MiB)
+
+	var content io.Reader = countingReader{f.content, &f.read}
+	if packed {
+		f.length = -1
+		p := &packer{in: content, piece: make([]byte, blockdev.MiB)}
+		p.gz = gzip.NewWriter(&p.packed)
+		content = p
+	}
+	f.end = bytes.NewReader(around.Bytes()[head:])
+	f.form = io.MultiReader(bytes.NewReader(around.Bytes()[:head]), content, f.end)
+	return f, nil
+}
+
+// post sends the form. It returns nil only if the server has received all of it and answers with a
+// status of success. Redirects are not followed: the disk goes to no other host.
+func (f *diskForm) post(ctx context.Context, target string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, f)
+	if err != nil {
+		return errors.New("making a request: invalid address")
+	}
+	req.ContentLength = f.length
+	req.Header.Set("Content-Type", f.kind)
+	req.Header.Set("Expect", "100-continue") // a server that refuses is sent nothing
+
+	via := fetch.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, uploadAnswer)
+	via.ExpectContinueTimeout = 5 * time.Second
+	via.DisableKeepAlives = true
+	client := http.Client{Transport: via, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		var u *url.Error // its text repeats the whole address
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return err
+	}
+	_ = resp.Body.Close() // only the status counts
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch code := resp.StatusCode; {
+	case code >= 300 && code < 400:
+		return fmt.Errorf("%w: a redirect is not followed: give the address to which it leads", &fetch.StatusError{Code: code})
+	case code < 200 || code > 299:
+		return &fetch.StatusError{Code: code}
+	case f.end.Len() > 0:
+		return errors.New("the server answers before it has received the whole disk")
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (f *diskForm) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return 0, errors.New("reading a form after its end")
+	}
+	f.watch.Reset(fetch.Stall)
+	n, err := f.form.Read(p)
+	f.sent += int64(n)
+	if f.end.Len() == 0 {
+		f.watch.Stop() // from here on, uploadAnswer counts
+	}
+	return n, err
+}
+
+// Close implements io.Closer. It waits for a read that is in progress.
+func (f *diskForm) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+// countingReader counts what is read.
+type countingReader struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c countingReader) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// packer packs a stream with gzip as it is read.
+type packer struct {
+	in     io.Reader
+	gz     *gzip.Writer // to packed
+	packed bytes.Buffer
+	piece  []byte
+	err    error // that ended in
+}
+
+// Read implements io.Reader.
+func (p *packer) Read(b []byte) (int, error) {
+	for p.packed.Len() == 0 {
+		if p.err != nil {
+			return 0, p.err
+		}
+		n, err := p.in.Read(p.piece)
+		if _, e := p.gz.Write(p.piece[:n]); e != nil {
+			return 0, e
+		}
+		if errors.Is(err, io.EOF) {
+			if e := p.gz.Close(); e != nil {
+				return 0, e
+			}
+		}
+		p.err = err
+	}
+	return p.packed.Read(b)
+}

@@ -1,0 +1,159 @@
+package actions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
+)
+
+// target returns the bound disk, if path, an environment variable's value, names it. The disk is
+// found by its identity, never by its name. partition is 0 for the whole disk.
+//
+// Call it right before the first write, so that the disk is looked up again.
+func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
+	if t.bound == nil {
+		return disk, 0, errors.New("finding the disk: none is bound to this run")
+	}
+	path := t.env[variable]
+	if partition, err = t.partitionOf(path); err != nil {
+		return disk, 0, fmt.Errorf("finding the disk %s=%q: %w", variable, path, err)
+	}
+	disk, err = t.lookUp(ctx, *t.bound)
+	return disk, partition, err
+}
+
+// present returns an error if the bound disk is missing. It runs before any other step of an action
+// that writes.
+func (t *Task) present(ctx context.Context) error {
+	if t.bound == nil {
+		return errors.New("finding the disk: none is bound to this run")
+	}
+	_, err := t.lookUp(ctx, *t.bound)
+	return err
+}
+
+// diskNames returns the paths by which the action calls the bound disk.
+func (t *Task) diskNames() []string {
+	switch {
+	case t.alias != "":
+		return []string{t.alias}
+	case t.bound != nil:
+		return append([]string{t.bound.Path}, t.bound.ByID...)
+	}
+	return nil
+}
+
+// partitionOf returns the number of the bound disk's partition that path names, or 0 if path names
+// the whole disk.
+func (t *Task) partitionOf(path string) (int, error) {
+	if path == "" {
+		return 0, nil
+	}
+	for _, name := range t.diskNames() {
+		if n, ok := action.PartitionOf(path, name); ok {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", disk.Describe(*t.bound))
+}
+
+// open opens the whole bound disk for writing. variable names the disk: action.CheckDevice has refused a partition.
+func (t *Task) open(ctx context.Context, variable string) (action.Disk, blockdev.Device, error) {
+	if disk, _, err := t.target(ctx, variable); err != nil {
+		return disk, nil, err
+	}
+	return t.openDisk(ctx, *t.bound)
+}
+
+// openDisk opens the disk that matches want for writing.
+func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blockdev.Device, error) {
+	found, err := t.lookUp(ctx, want)
+	if err != nil {
+		return found, nil, err
+	}
+
+	dev, err := t.machine.Disks.Open(found.Path)
+	if err != nil {
+		return found, nil, fmt.Errorf("opening %s: %w", found.Path, err)
+	}
+
+	if dev.Size() != found.Size {
+		_ = dev.Close() // nothing was written
+		return found, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", found.Path, dev.Size(), found.Size)
+	}
+
+	// Between the look-up and opening, the name may have passed to another found. Look up again:
+	// while the device is open, the name cannot change.
+	if again, err := t.lookUp(ctx, want); err != nil || again.Path != found.Path {
+		_ = dev.Close() // nothing was written
+		if err == nil {
+			err = fmt.Errorf("the found is now %s", again.Path)
+		}
+		return found, nil, fmt.Errorf("opening %s: %w", found.Path, err)
+	}
+
+	t.logf("disk %s (%s)", found.Path, disk.Describe(found))
+	return found, dev, nil
+}
+
+// closeDisk closes a disk that was written to. If closing fails and err is nil so far, it sets err.
+func closeDisk(dev blockdev.Device, path string, err *error) {
+	if e := dev.Close(); e != nil && *err == nil {
+		*err = fmt.Errorf("closing %s: %w", path, e)
+	}
+}
+
+// lookUp lists the disks again and returns the one that matches want.
+func (t *Task) lookUp(ctx context.Context, want action.Disk) (action.Disk, error) {
+	disks, err := t.machine.Disks.Disks(ctx)
+	if err != nil {
+		return action.Disk{}, fmt.Errorf("listing disks: %w", err)
+	}
+	found, err := disk.Identify(want, disks)
+	if err == nil && t.protects(found) {
+		return action.Disk{}, fmt.Errorf("finding the found %s: the inventory protects it: it is never written",
+			disk.Describe(want))
+	}
+	return found, err
+}
+
+// protects reports whether the order protects d from writes.
+func (t *Task) protects(d action.Disk) bool {
+	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
+}
+
+// partition returns the bound disk and the number of the partition that variable's path or
+// PARTITION selects; 0 if neither does.
+func (t *Task) partition(ctx context.Context, variable string) (disk action.Disk, number int, err error) {
+	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
+	if err != nil {
+		return disk, 0, err
+	}
+	if disk, number, err = t.target(ctx, variable); err != nil || sel.By == "" {
+		return disk, number, err
+	}
+	disk, dev, err := t.openDisk(ctx, *t.bound)
+	if err != nil {
+		return disk, 0, err
+	}
+	defer func() { _ = dev.Close() }() // opened only for reading
+	table, err := parttable.Read(dev, dev.Size(), dev.SectorSize())
+	if err != nil {
+		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
+	}
+
+	p, err := probe.FindPartition(sel, dev, table.Parts)
+	if err != nil {
+		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
+	}
+
+	t.logf("%s is partition %d of %s", sel, p.Number, disk.Path)
+	return disk, p.Number, nil
+}

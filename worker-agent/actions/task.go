@@ -1,0 +1,55 @@
+package actions
+
+import (
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/facts"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
+)
+
+// Machine is what actions may use of the machine.
+type Machine struct {
+	Name   string              // in the inventory
+	Finder facts.Finder        // nil: inspect fails
+	Disks  disk.Disks          // every action that writes needs it
+	Files  filesys.Filesystems // nil: writefile and inject fail
+	EFI    efi.Variables       // nil: the machine was booted by BIOS
+	Kernel Kexecer             // nil: kexec reboots instead
+	Server fetch.Server        // the Ingot server, which also serves images
+
+	Backoff time.Duration // the longest pause between two tries
+
+	Wrote  func()            // called before the first byte is written to a disk
+	Loaded func(loaded bool) // called after kexec has loaded a kernel, or has not
+}
+
+// Task is one attempt at an action.
+type Task struct {
+	*Report
+	machine Machine
+	order   action.Assignment
+	env     map[string]string
+	// command is that of the template; see action.CheckCommand.
+	command []string
+	alias   string
+	bound   *action.Disk
+	spared  []action.DiskID // protected disks, which are never written
+	output  map[string]string
+}
+
+// NewTask returns an attempt at the action of as, which a verified order contains.
+func NewTask(m Machine, r *Report, as action.Assignment) *Task {
+	return &Task{
+		Report: r, machine: m, order: as, env: as.Action.Environment,
+		alias: as.DiskAlias, bound: as.Disk, spared: as.Protected, output: map[string]string{},
+	}
+}
+
+// opener opens files for this attempt.
+func (t *Task) opener() fetch.Opener {
+	return fetch.Opener{Server: t.machine.Server, Log: t.logf, Backoff: t.machine.Backoff}
+}

@@ -1,0 +1,30 @@
+package disktest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
+)
+
+// GrownDisk returns a disk of size bytes with the table of an image of 24 MiB: an ESP at 1 MiB and
+// a root at 4 MiB, as image2disk writes it.
+func GrownDisk(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
+	t.Helper()
+	files, disk, file := Sparse(t, 24*blockdev.MiB)
+	NewGPT(
+		t,
+		file,
+		parttable.Span{Start: blockdev.MiB, Size: 3 * blockdev.MiB, Name: "esp"},
+		parttable.Span{Start: 4 * blockdev.MiB, Size: 16 * blockdev.MiB, Name: "root"},
+	)
+	if err := os.Truncate(file, size); err != nil {
+		t.Fatal(err)
+	}
+	disk.Size = size
+	files[0].Size = size
+	return files, disk, file
+}

@@ -1,0 +1,153 @@
+// Package facts describes the machine: its parts, its management controller and its neighbours.
+package facts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/worker-agent/disk"
+	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
+	"golang.org/x/sys/unix"
+)
+
+// HostFinder reads the facts of the machine on which it runs.
+type HostFinder struct {
+	// Sys is where sysfs is mounted; "" means /sys.
+	Sys string
+	// Proc is where procfs is mounted; "" means /proc.
+	Proc string
+	// Neighbours are what LLDP has heard; nil: nothing.
+	Neighbours *Neighbours
+
+	nicFirmware func(name string) string // nil: asks the kernel
+}
+
+// Facts implements Finder. Facts that cannot be read are left out.
+func (h HostFinder) Facts(context.Context) (action.Facts, error) {
+	sys := cmp.Or(h.Sys, "/sys")
+	f := action.Facts{
+		Manufacturer: blockdev.Attribute(sys, "class/dmi/id/sys_vendor"),
+		Product:      blockdev.Attribute(sys, "class/dmi/id/product_name"),
+		Serial:       blockdev.Attribute(sys, "class/dmi/id/product_serial"),
+		UUID:         strings.ToLower(blockdev.Attribute(sys, "class/dmi/id/product_uuid")),
+		Firmware:     "bios",
+		Arch:         map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH],
+		CPUs:         runtime.NumCPU(),
+		CPU:          cpuModel(cmp.Or(h.Proc, "/proc")),
+		BIOS: strings.TrimSpace(
+			blockdev.Attribute(sys, "class/dmi/id/bios_vendor") + " " + blockdev.Attribute(sys, "class/dmi/id/bios_version") + " " +
+				blockdev.Attribute(sys, "class/dmi/id/bios_date"),
+		),
+	}
+	if _, err := os.Stat(filepath.Join(sys, "firmware/efi")); err == nil {
+		f.Firmware = "uefi"
+	}
+
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		f.Memory = int64(info.Totalram) * int64(info.Unit)
+	}
+
+	f.BMC = h.insideBMC(sys)
+	firmware := nicFirmware
+	if h.nicFirmware != nil {
+		firmware = h.nicFirmware
+	}
+	f.NICs = listNICs(sys, firmware)
+	heard := h.Neighbours.Heard()
+	for i, n := range f.NICs {
+		if neighbour, ok := heard[n.Name]; ok {
+			f.NICs[i].Neighbour = &neighbour
+		}
+	}
+	disks, err := disk.List(sys)
+	for i := range disks {
+		disk.Probe(&disks[i])
+	}
+	f.Disks = disks
+	return f, err
+}
+
+// insideBMC returns the management controller, or nil if none is known.
+func (h HostFinder) insideBMC(sys string) *action.InsideBMC {
+	tables, err := os.ReadFile(filepath.Join(sys, "firmware/dmi/tables/DMI"))
+	if err != nil {
+		tables = nil // no SMBIOS, as on some virtual machines
+	}
+	out := ReadSMBIOS(tables)
+	if h.Sys != "" {
+		return out // not of this machine
+	}
+	bmc, err := openIPMI()
+	if err != nil {
+		return out
+	}
+	defer bmc.Close()
+	out, _ = askIPMI(bmc, out) // a controller that does not answer adds nothing
+	return out
+}
+
+// cpuModel returns the model of the first processor (proc(5), cpuinfo), or "".
+func cpuModel(proc string) string {
+	b, err := os.ReadFile(filepath.Join(proc, "cpuinfo"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return plaintext.Words(value)
+		}
+	}
+	return ""
+}
+
+// nicFirmware returns the firmware version that the driver of a network interface reports (ETHTOOL_GDRVINFO), or "".
+func nicFirmware(name string) string {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+	if err != nil {
+		return ""
+	}
+	version := plaintext.Words(unix.ByteSliceToString(info.Fw_version[:]))
+	if version == "N/A" {
+		return ""
+	}
+	return version
+}
+
+func listNICs(sys string, firmware func(name string) string) []action.NIC {
+	entries, err := os.ReadDir(filepath.Join(sys, "class/net"))
+	if err != nil {
+		return nil
+	}
+
+	var nics []action.NIC
+	for _, e := range entries {
+		dir := filepath.Join(sys, "class/net", e.Name())
+		mac := blockdev.Attribute(dir, "address")
+		hw, err := net.ParseMAC(mac)
+		if blockdev.Attribute(dir, "type") != "1" || err != nil || len(hw) != 6 || bytes.Equal(hw, make([]byte, 6)) {
+			continue
+		}
+		nic := action.NIC{Name: e.Name(), MAC: mac, Up: blockdev.Attribute(dir, "carrier") == "1", Firmware: firmware(e.Name())}
+		if speed, err := strconv.Atoi(blockdev.Attribute(dir, "speed")); err == nil && speed > 0 {
+			nic.Speed = speed
+		}
+		nics = append(nics, nic)
+	}
+
+	return nics
+}

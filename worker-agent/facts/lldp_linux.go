@@ -1,0 +1,98 @@
+package facts
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// lldpGroup is the address to which switches send LLDP frames (IEEE 802.1AB, 7.1).
+var lldpGroup = [8]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
+
+// Neighbours are the switches that this machine's network cards have heard by LLDP. Switches send
+// every 30 seconds by default.
+type Neighbours struct {
+	mu    sync.Mutex
+	heard map[string]action.Neighbour // by interface
+}
+
+// Heard returns the last neighbour of each interface, by its name.
+func (n *Neighbours) Heard() map[string]action.Neighbour {
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.heard)
+}
+
+// ListenLLDP hears LLDP on the interfaces that are up, until ctx ends. It never sends.
+func ListenLLDP(ctx context.Context, log *slog.Logger) (*Neighbours, error) {
+	proto := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_LLDP))
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(proto))
+	if err != nil {
+		return nil, fmt.Errorf("opening a socket for LLDP: %w", err)
+	}
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+		_ = unix.Close(fd) // the error above is reported
+		return nil, fmt.Errorf("setting a time limit for LLDP: %w", err)
+	}
+	n := &Neighbours{heard: map[string]action.Neighbour{}}
+	go func() {
+		defer func() { _ = unix.Close(fd) }() // nothing was written
+		n.listen(ctx, fd, log)
+	}()
+	return n, nil
+}
+
+func (n *Neighbours) listen(ctx context.Context, fd int, log *slog.Logger) {
+	joined := map[int]bool{}
+	buf := make([]byte, 2048)
+	for ctx.Err() == nil {
+		n.join(fd, joined)
+		size, from, err := unix.Recvfrom(fd, buf, 0)
+		if err != nil { // mostly the time limit
+			continue
+		}
+		link, ok := from.(*unix.SockaddrLinklayer)
+		if !ok || link.Pkttype == unix.PACKET_OUTGOING {
+			continue
+		}
+		neighbour, err := parseLLDP(buf[:size])
+		i, nameErr := net.InterfaceByIndex(link.Ifindex)
+		if err != nil || nameErr != nil {
+			continue
+		}
+		n.mu.Lock()
+		if n.heard[i.Name] != neighbour {
+			log.Info("neighbour heard by LLDP", "interface", i.Name, "system", neighbour.System, "port", neighbour.Port)
+		}
+		n.heard[i.Name] = neighbour
+		n.mu.Unlock()
+	}
+}
+
+// join receives the group's frames on interfaces that have appeared.
+func (n *Neighbours) join(fd int, joined map[int]bool) {
+	all, err := net.Interfaces()
+	if err != nil {
+		time.Sleep(time.Second)
+		return
+	}
+	for _, i := range all {
+		if joined[i.Index] || i.Flags&net.FlagLoopback != 0 || len(i.HardwareAddr) != 6 {
+			continue
+		}
+		m := unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_MULTICAST, Alen: 6, Address: lldpGroup}
+		joined[i.Index] = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &m) == nil
+	}
+}
