@@ -159,6 +159,9 @@ docs: ## write the generated parts of docs/templates.md and docs/monitoring.md, 
 	@go test -count=1 -run '^TestSchemasAreDescribed$$' ./docs -args -write # the next one embeds what this one writes
 	@go test -count=1 -run '^Test(Templates|Metrics)AreDocumented$$' ./docs -args -write
 
+mutate: deps-test build ## break each property of docs/security.md once, and see its test fail: 30 min (PROPERTY=S22: one)
+	@go test -v -count=1 -timeout 5h -run '^TestMutate$$' . -args -mutate $(or $(PROPERTY),all)
+
 clean: ## remove what was built, not what was downloaded
 	rm -rf bin dist web/dist/assets web/dist/index.html
 
@@ -169,5 +172,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis sizing chaos first-machine bench bench-image bench-wire bench-page check size graph docs clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis sizing chaos first-machine bench bench-image bench-wire bench-page check size graph docs mutate clean help FORCE
 FORCE:

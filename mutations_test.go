@@ -1,0 +1,347 @@
+package ingot
+
+// mutations are sorted by property.
+var mutations = []mutation{
+	{
+		"S1", "TestRedeem", "inventory/sqlite/agents.go",
+		"AND boot = ?4 AND spent = 0 AND netboot_until > ?7`", "AND boot = ?4 AND spent = 0 AND ?7 > 0`",
+	},
+	{
+		"S1", "TestS1SecretsOnlyInTheWindow", "metadatasvc/metadatasvc.go",
+		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
+	},
+	{
+		"S2", "TestS2TokensAreBoundAndHashed", "inventory/sqlite/agents.go",
+		"token := sha256.Sum256([]byte(r.TokenFor(r.Hello.Nonce)))",
+		"token := sha256.Sum256(nil)\n\tcopy(token[:], r.TokenFor(r.Hello.Nonce))",
+	},
+	{
+		"S3", "TestS3AgentRoutesTellNobodyWhatIsArmed", "internal/agentapi/claim.go",
+		`if !valid || g.Run == "" || g.Boot == 0 {`,
+		"if !valid && g.Boot > 0 {\n\t\treturn action.Welcome{}, refuseClaim(\"wrong\")\n\t}\n\tif !valid || g.Run == \"\" || g.Boot == 0 {",
+	},
+	{
+		"S4", "TestS4Callers", "metadatasvc/metadatasvc.go",
+		"func(p netip.Prefix) bool { return p.Contains(a) }", "func(netip.Prefix) bool { return true }",
+	},
+	{
+		"S4", "TestS4AddressesOpenNoSecret", "metadatasvc/ec2.go",
+		"t.wants(userData) && (p.secret || p.byAddress)", "t.wants(userData)",
+	},
+	{
+		"S5", "TestClaimConflict", "inventory/sqlite/agents.go",
+		`stmt("UPDATE grant_ SET secrets_until = 0 WHERE "+owns, e.Machine, e.Run, e.Epoch),`, "",
+	},
+	{
+		"S6", "TestStrangers", "internal/site/target.go",
+		`s.Source.Fingerprint == "" || subtle.ConstantTimeCompare([]byte(print), []byte(s.Source.Fingerprint)) != 1`, `print == ""`,
+	},
+	{
+		"S6", "TestS6RoutesPerListener", "internal/agentapi/agentapi.go",
+		`{Method: "POST", Path: "/agent/v1/discover", Handler: s.discover},`,
+		"{Method: \"POST\", Path: \"/agent/v1/discover\", Handler: s.discover},\n\t\t{Method: \"GET\", Path: \"/v1/machines\", Handler: s.next},",
+	},
+	{
+		"S7", "TestS7S8S32Discovery", "bootsvc/discovery.go",
+		"return g.admitted >= maxNewGuests", "return g.admitted < 0",
+	},
+	{
+		"S7", "TestS7ReportsAreLimited", "internal/agentapi/discover.go",
+		"if r.isRecentLocked(mac, now) || r.isRecentLocked(source, now) ||", "if r.isRecentLocked(mac, now) ||",
+	},
+	{
+		"S8", "TestS8EveryByteIsSigned", "action/order.go",
+		"case !ed25519.Verify(key, append([]byte(orderContext), s.Order...), s.Signature):", "case len(s.Signature) == 0:",
+	},
+	{
+		"S8", "TestS8ForgedOrdersWriteNothing", "worker-agent/order.go",
+		"case o.Machine != a.cfg.Machine:", "case false:",
+	},
+	{
+		"S9", "TestS9TemporalIsOnLoopbackOrBehindTLS", "internal/server/cluster.go",
+		"case config.Loopback(c.Address):", `case c.APIKeyFile == "" || config.Loopback(c.Address):`,
+	},
+	{
+		"S11", "TestS11ProvisionStartsOneRunPerMachine", "internal/engine/runs.go",
+		"enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,", "enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,",
+	},
+	{
+		"S13", "TestReplay", "workflows/run_boot.go",
+		"b, s := &r.boot, &r.signals\n\tq :=", "b, s := &r.boot, &r.signals\n\t_ = workflow.Sleep(ctx, time.Second)\n\tq :=",
+	},
+	{
+		"S14", "FuzzS14BootScript", "inventory/kernelarg.go",
+		`case strings.Contains(parameter, " "):`, "case false:",
+	},
+	{
+		"S15", "TestS15Functions", "template/functions.go",
+		"all := sprig.HermeticTxtFuncMap()", "all := sprig.TxtFuncMap()",
+	},
+	{
+		"S15", "TestS15Bombs", "template/limits.go",
+		"if g.out.Len()+len(p) > maxOutput {", "if g.out.Len() < 0 {",
+	},
+	{
+		"S16", "TestS16Injection", "template/template.go",
+		"if slices.Equal(a, b) {", "if len(a) > 0 {",
+	},
+	{
+		"S17", "TestS17OnlyConfiguredNetworksAreDialled", "bmc/networks.go",
+		"return a.Unmap().String(), d.checkAddr(a)", "return a.Unmap().String(), nil",
+	},
+	{
+		"S17", "TestS17NoRedirectIsFollowed", "internal/endpoint/endpoint.go",
+		"return http.ErrUseLastResponse", "return nil",
+	},
+	{
+		"S17", "TestS17FetchJudgesWhatItDials", "api/images_fetch.go",
+		"Control: s.checkAddress(host)}", "Control: nil}\n\t\t\t\t_ = host",
+	},
+	{
+		"S18", "TestS18FaultyImagesAtTheDisk", "worker-agent/image.go",
+		`case want != "" && served != want:`, `case served == "":`,
+	},
+	{
+		"S18", "TestS18DigestsAreDeclaredOrRecorded", "template/image.go",
+		"if c.data.RequireDigest {", "if false {",
+	},
+	{
+		"S19", "TestS19Minisign", "internal/provenance/minisign.go",
+		"if !in.Verify(public, signature) {", "if in == nil {",
+	},
+	{
+		"S20", "TestS20Qcow2Refusals", "internal/diskimage/qcow2.go",
+		"case h.BackingOffset != 0:", "case false:",
+	},
+	{
+		"S21", "TestArchiveStaysInItsFolder", "worker-agent/disk/filesys/tree_linux.go",
+		"Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,", "",
+	},
+	{
+		"S22", "TestS22CredentialsGoToTheirServerOnly", "worker-agent/source.go",
+		`r.Header.Del("Referer")`, "",
+	},
+	{
+		"S22", "TestS22CommandsSeeNoCredentials", "worker-agent/cexec_linux.go",
+		"delete(env, name)", "_ = name",
+	},
+	{
+		"S22", "TestS22FetchKeepsCredentials", "api/images_fetch.go",
+		`r.Header.Del("Referer") // its query may be a credential of the server before (security S22)`, "",
+	},
+	{
+		"S23", "TestImagesOfOthersAreNoActions", "action/names.go",
+		`return r.before == "" && slices.Contains(known.hosts, public)`, `return r.before == ""`,
+	},
+	{
+		"S23", "TestParseHandlerRefuses", "action/handler.go",
+		"case !canHandle(row):", "case false:",
+	},
+	{
+		"S24", "TestSecretsAreEncryptedAtRest", "inventory/sqlite/keys.go",
+		"return s.keys.Seal(purpose, binding, plain)", "return append([]byte{}, plain...), nil",
+	},
+	{
+		"S24", "TestEveryConnectionThatWritesDeletesSecurely", "inventory/sqlite/sqlite.go",
+		"_secure_delete=on", "_secure_delete=off",
+	},
+	{
+		"S25", "TestS25PasswordIsNowhere", "bmc/ipmi.go",
+		`cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}`,
+		`cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "IPMI_PASSWORD=" + p.password.Reveal()}`,
+	},
+	{
+		"S26", "TestS26AnotherOperationKeepsTheCandidate", "inventory/sqlite/bmcpasswords.go",
+		"OR NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = machine.bmc_candidate_run))", "OR ?1 <> '')",
+	},
+	{
+		"S27", "TestS27Certificates", "bmc/tls.go",
+		"return sameKey(s.PeerCertificates[0], b.Fingerprint)", "return nil",
+	},
+	{
+		"S27", "TestS27LinksStayAtTheBMC", "bmc/redfishsend.go",
+		"(strings.EqualFold(address, t.host) || address == t.dialed)", `address != ""`,
+	},
+	{
+		"S27", "TestS27AMTPorts", "bmc/amtports.go",
+		"if err == nil && known {", "if err == nil && false && known {",
+	},
+	{
+		"S28", "TestS28PowerCommandsAreNamedOnly", "api/machines.go",
+		`if x != nil && x.Driver == inventory.DriverExec && x.Command != "" && b.CheckCommand != nil {`,
+		`if x != nil && x.Command == "" && b.CheckCommand != nil {`,
+	},
+	{
+		"S29", "TestS29RefusedCredentialsAreNotTriedAgainAtOnce", "bmc/budget.go",
+		"&& !now.Before(r.Last) && now.Before(ended) {", "&& now.IsZero() && now.Before(ended) {",
+	},
+	{
+		"S29", "TestOneOperationAtATime", "bmc/session.go",
+		"token: make(chan struct{}, 1)", "token: make(chan struct{}, 9)",
+	},
+	{
+		"S30", "TestS30WaitingRepliesAreBounded", "bootsvc/absent.go",
+		"if toSame >= w.perAddress || now.Sub(w.ring[w.oldest].at) < arpGivesUp {", "if toSame < 0 {",
+	},
+	{
+		"S30", "TestS30ProxyAnswers", "bootsvc/proxy.go",
+		"case !i.Address.Is4() && s.nearRelay(to):", "case to.IsValid():",
+	},
+	{
+		"S31", "TestS31RelayOnly", "bootsvc/dhcp.go",
+		"return !s.cfg.RelayOnly", "return true",
+	},
+	{
+		"S32", "TestS32AGuestGivesUpAReservedAddress", "bootsvc/discovery.go",
+		"_, _, err := s.machines.MachineByAddress(ctx, a)\n\treturn err == nil", "return false",
+	},
+	{
+		"S33", "TestS33AMachineChoosesAnotherServer", "bootsvc/dhcp.go",
+		"s.sightRival(e)", "",
+	},
+	{
+		"S34", "TestTFTPSelfTestIsForThisHost", "bootsvc/tftp.go",
+		"file == autoexecName && ask.fromThisHost():", "file == autoexecName:",
+	},
+	{
+		"S34", "TestS34TransfersAreBounded", "bootsvc/tftp/limits.go",
+		"if c.transfers <= maxSessions {", "if c.transfers > 0 {",
+	},
+	{
+		"S35", "TestListenersOutlivePanics", "internal/guard/guard.go",
+		"g.Caught(what, v)", "panic(v)",
+	},
+	{
+		"S35", "TestLimitPrefers", "internal/httpserve/limit.go",
+		"m.preferred = true", "m.preferred = false",
+	},
+	{
+		"S36", "TestS36OldLoadersAreNotServed", "bootsvc/loader.go",
+		"len(below) > 0 {", "len(below) > 99 {",
+	},
+	{
+		"S41", "TestS41DiscoveryIsOffByDefault", "bootsvc/bootsvc.go",
+		"for name, r := range cfg.Discovery {\n",
+		"s.guests[\"lo\"] = newGuests(inventory.Range{From: netip.MustParseAddr(\"10.10.20.10\"), To: netip.MustParseAddr(\"10.10.20.20\")})\n" +
+			"\tfor name, r := range cfg.Discovery {\n",
+	},
+	{
+		"S42", "TestS42OnlyProgramsOfTheListAreRun", "worker-agent/disk/filesys/programs_linux.go",
+		"if _, ok := programs[program]; !ok {", `if program == "" {`,
+	},
+	{
+		"S42", "TestStorageNames", "action/storagecheck.go",
+		"storageName = regexp.MustCompile(`^[A-Za-z0-9]", "storageName = regexp.MustCompile(`^[A-Za-z0-9-]",
+	},
+	{
+		"S43", "TestS43SBOM", "deploy/release/sbom.go",
+		"needs[p.BOMRef] = append(needs[p.BOMRef], m.BOMRef)", "delete(parts, m.BOMRef)",
+	},
+	{
+		"S44", "TestS44AClaimIsUselessAfterItsUse", "inventory/sqlite/agents.go",
+		"if have.Used || have.Revoked {", "if have.Revoked {",
+	},
+	{
+		"S44", "TestS44NoSecretOnTheKernelCommandLine", "bootsvc/ipxe.go",
+		`"ingot.machine=" + m.Name, `, `"ingot.machine=" + m.Name, "nonce=" + inventory.Nonce(s.cfg.ClaimKey, d.Owner), `,
+	},
+	{
+		"S45", "TestSameBytes", "deploy/image/image.go",
+		"ModTime: epoch,", "ModTime: time.Now(),",
+	},
+	{
+		"S45", "TestS45Signature", "deploy/release/sign.go",
+		"io.Copy(io.Discard, content)", "io.CopyN(io.Discard, content, 0)",
+	},
+	{
+		"S46", "TestSpoofedEventsAreBounded", "inventory/sqlite/events.go",
+		`e.Key, e.Message = "", clip(e.Message, maxWireText)`, "e.Message = clip(e.Message, maxWireText)",
+	},
+	{
+		"S46", "TestS46PacketsUseUpNoBoot", "workflows/run_boot.go",
+		"s.poweredOn || s.heard.hasAny(inventory.EventKernel,", "s.poweredOn || s.heard.hasAny(inventory.EventScript, inventory.EventKernel,",
+	},
+	{
+		"S47", "TestS47TerminalCapture", "internal/cli/terminal.go",
+		`if r != '\n' && r != '\t' && human.Dangerous(r) {`, "if r == utf8.RuneError {",
+	},
+	{
+		"S48", "TestS48PendingEventsAreBounded", "bootsvc/wire/record.go",
+		"if len(p.list) >= maxPendingEvents {", "if len(p.list) < 0 {",
+	},
+	{
+		"S48", "TestMessagesAreBounded", "internal/quiet/quiet.go",
+		"if n == nil && len(c.of) >= maxMessages {", "if n == nil && len(c.of) < 0 {",
+	},
+	{
+		"S49", "TestS49BrowserGuards", "api/sessions.go",
+		"if host := hostname(c.Request.Host); !l.hosts[host] &&", `if host := hostname(c.Request.Host); host == "" &&`,
+	},
+	{
+		"S49", "TestS49Cookie", "api/sessions.go",
+		"SameSite: http.SameSiteStrictMode,", "SameSite: http.SameSiteLaxMode,",
+	},
+	{
+		"S49", "TestS49TemporalUIAnswersOnlyNamesOfThisHost", "internal/temporalserver/ui.go",
+		"if !names[strings.ToLower(u.Hostname())] {", "if u.Hostname() == \"\" {",
+	},
+	{
+		"S50", "TestBMCRetargetClearsPassword", "inventory/sqlite/machines_put.go",
+		"m.BMC.HasPassword && same, sealBMC", "m.BMC.HasPassword, sealBMC",
+	},
+	{
+		"S51", "TestS51SharesAreConfined", "internal/imagefile/imagefile.go",
+		"if err == nil && !info.Mode().IsRegular() {", "if err == nil && info.IsDir() {",
+	},
+	{
+		"S57", "TestS57TemporalAsksForACertificate", "internal/server/temporal.go",
+		`if c.Identity = t.cfg.TemporalIdentity(); c.Identity != "" {`, `if c.Identity != "" {`,
+	},
+	{
+		"S58", "TestDamage", "internal/archive/format.go",
+		"got != p.SHA256 {", `got == "" {`,
+	},
+	{
+		"S58", "TestOnlyTheSiteSeals", "internal/archive/format.go",
+		"if hmac.Equal(have, s.mac(key)) {", "if len(have) == len(s.mac(key)) {",
+	},
+	{
+		"S59", "TestS59SlurpFails", "worker-agent/slurp.go",
+		"return http.ErrUseLastResponse", "return nil",
+	},
+	{
+		"S59", "TestS59OrdersNameListedHosts", "activities/upload.go",
+		"if err == nil && !slices.Contains(s.UploadHosts, host) {", "if err == nil && !slices.Contains([]string{host}, host) {",
+	},
+	{
+		"S60", "TestS60S61DerivedTokens", "internal/identity/tokens.go",
+		"m.Write([]byte(use))", "m.Write([]byte(use)[:1])",
+	},
+	{
+		"S60", "TestS60MetricsToken", "api/sessions.go",
+		"t != nil && len(t.VerifiedChains) > 0", "t != nil",
+	},
+	{
+		"S61", "TestS61PayloadsAreEncrypted", "internal/payloadcodec/codec.go",
+		"if isEncrypted(p) {", "if p != nil {",
+	},
+	{
+		"S63", "TestS63FingerprintsNeedTheServersKey", "api/keyedrequests.go",
+		"m := hmac.New(sha256.New, k.fingerprint)", "m := hmac.New(sha256.New, nil)",
+	},
+	{
+		"S63", "TestS63KeyedRequestsAreBounded", "inventory/sqlite/keyedrequests.go",
+		"if n >= maxKeyedRequests {", "if n < 0 {",
+	},
+	{
+		"S64", "TestReadPrivate", "internal/durable/durable.go",
+		"st.Mode().IsRegular() && mode&0o077 != 0", "st.Mode().IsRegular() && mode&0o007 != 0",
+	},
+}
+
+// withoutMutation are the properties that no test without a virtual machine proves, and why.
+var withoutMutation = map[string]string{
+	"S10": "TestS10S25S44Canaries looks for secrets in the histories of a real Temporal server (e2e)",
+	"S12": "TestBetweenRuns watches netboot of machines whose runs were ended in every way (e2e)",
+	"S62": "TestS62Traces reads the trace of a run at a collector (e2e)",
+}
