@@ -69,7 +69,8 @@ var may = map[string]string{
 	"bootsvc/wire": "inventory internal/clock internal/guard internal/httpserve internal/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
 		"golang.org/x/sync golang.org/x/sys",
 	"bootsvc/tftp": "bootsvc/wire internal/guard internal/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
-	"bootsvc": "bootsvc/tftp bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc/neighbours": "bootsvc/wire inventory internal/guard github.com/insomniacslk/dhcp golang.org/x/sys",
+	"bootsvc": "bootsvc/neighbours bootsvc/tftp bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",
@@ -122,11 +123,11 @@ var may = map[string]string{
 
 	"internal/client": "inventory internal/config internal/durable internal/hostnet internal/human internal/identity internal/strictyaml",
 
-	"internal/doctor": "api bootsvc inventory internal/catalog internal/client internal/clock internal/config internal/durable internal/hostnet internal/human " +
+	"internal/doctor": "api bootsvc bootsvc/neighbours inventory internal/catalog internal/client internal/clock internal/config internal/durable internal/hostnet internal/human " +
 		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
 		"golang.org/x/sys",
 
-	"internal/cli": "action activities api bootsvc bootsvc/wire genesis inventory template workflows internal/archive " +
+	"internal/cli": "action activities api bootsvc bootsvc/neighbours bootsvc/wire genesis inventory template workflows internal/archive " +
 		"internal/catalog internal/client internal/config internal/doctor internal/durable internal/hostnet internal/human " +
 		"internal/importfile internal/keyring internal/machinefile internal/payloadcodec internal/provenance internal/server internal/site internal/strictyaml " +
 		"github.com/spf13/cobra golang.org/x/term",

@@ -23,7 +23,7 @@ const (
 var manyMethods = map[string]int{
 	"api.images":                 35,
 	"bmc.redfish":                33,
-	"bootsvc.Server":             132,
+	"bootsvc.Server":             123,
 	"genesis.file":               36,
 	"internal/importfile.reader": 49,
 	"internal/server.server":     70,
@@ -37,7 +37,7 @@ var manyMethods = map[string]int{
 var manyBack = map[string]int{
 	"api":                         24,
 	"bmc":                         24,
-	"bootsvc":                     28,
+	"bootsvc":                     26,
 	"cmd/worker-agent":            23,
 	"deploy/image":                38,
 	"deploy/release":              43,

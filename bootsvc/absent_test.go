@@ -5,89 +5,21 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// TestS34WaitingAnswersAreBounded: what waits for ARP is bounded in all and for one address. It has room again when the kernel has
-// given up.
-func TestS34WaitingAnswersAreBounded(t *testing.T) {
-	address := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 10, 128, byte(n)}) }
-	w := newAnswerLimits(nil).others
-	began := time.Now()
-	for n := range perOther + 1 {
-		if got := w.add(address(0), began); got != (n < perOther) {
-			t.Errorf("answer %d to one address: %t", n+1, got)
-		}
-	}
-	for n := range 2 * othersWaiting {
-		if got := w.add(address(1+n), began); got != (n < othersWaiting-perOther) {
-			t.Errorf("answer to address %d: %t", n+1, got)
-		}
-	}
-	if w.add(address(0), began.Add(arpGivesUp-1)) {
-		t.Error("there is room while all wait")
-	}
-	if !w.add(address(0), began.Add(arpGivesUp)) {
-		t.Error("there is no room when the kernel has given up")
-	}
-}
-
-// TestS34ArmedMachineHasRoomOfItsOwn: answers to many absent neighbours leave room for the address that is reserved for an armed
-// machine, and the reverse.
-func TestS34ArmedMachineHasRoomOfItsOwn(t *testing.T) {
-	l := newAnswerLimits(func(netip.Addr) bool { return true })
-	self := netip.MustParseAddr(testAddr)
-	count := func(own bool) (sent int) {
-		for n := range 1000 {
-			to := self
-			if !own {
-				to = netip.AddrFrom4([4]byte{10, 10, byte(128 + n>>8), byte(n)})
-			}
-			if l.admit(to, own) {
-				sent++
-			}
-		}
-		return sent
-	}
-	if others, own := count(false), count(true); others != othersWaiting || own != perOwn {
-		t.Errorf("%d answers to others and %d to the machine are sent", others, own)
-	}
-	l.askKernel = func(netip.Addr) bool { return false } // the machine has answered ARP
-	if own := count(true); own != 1000 {
-		t.Errorf("%d answers to the machine are sent when its MAC is known", own)
-	}
-}
-
-func TestTokenBucket(t *testing.T) {
-	b := tokenBucket{rate: 10, size: 3}
-	now := time.Now()
-	take := func(want int) {
-		t.Helper()
-		for n := range want + 1 {
-			if got := b.take(now); got != (n < want) {
-				t.Errorf("token %d of %d: %t", n+1, want, got)
-			}
-		}
-	}
-	take(3)
-	now = now.Add(200 * time.Millisecond)
-	take(2)
-	now = now.Add(time.Hour)
-	take(3)
-}
 
 // TestS30WaitingRepliesAreBounded: DHCP replies to forged relays and addresses, too. A reply to a MAC or to all hosts does not wait.
 func TestS30WaitingRepliesAreBounded(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
-	s.limits.askKernel = func(netip.Addr) bool { return true }
+	const waiting = 64
 	sent := map[route]int{}
 	for _, by := range []route{routeRelay, routeUnicast, routeSource, routeRaw, routeBroadcast} {
-		s.limits.others = newAnswerLimits(nil).others
-		for n := range 2 * othersWaiting {
+		s.limits = neighbours.NewLimits(func(netip.Addr) bool { return true })
+		for n := range 2 * waiting {
 			r := reply{packet: packet(t, dhcpv4.MessageTypeOffer), route: by, to: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)})}
 			if s.maySend(&dhcpConn{name: "eth0"}, r) {
 				sent[by]++
@@ -95,8 +27,8 @@ func TestS30WaitingRepliesAreBounded(t *testing.T) {
 		}
 	}
 	want := map[route]int{
-		routeRelay: othersWaiting, routeUnicast: othersWaiting, routeSource: othersWaiting,
-		routeRaw: 2 * othersWaiting, routeBroadcast: 2 * othersWaiting,
+		routeRelay: waiting, routeUnicast: waiting, routeSource: waiting,
+		routeRaw: 2 * waiting, routeBroadcast: 2 * waiting,
 	}
 	if !maps.Equal(sent, want) {
 		t.Errorf("sent %v, want %v", sent, want)
@@ -139,17 +71,17 @@ func TestLabNeighbours(t *testing.T) {
 		return
 	}
 	ip(t, "-n", clientNS, "address", "add", testAddr+"/24", "dev", "cli0")
-	var n neighbours
+	var n neighbours.Table
 	client := netip.MustParseAddr(testAddr)
-	if mac, ok := n.mac(client); ok || !n.unresolved(client) {
+	if mac, ok := n.MAC(client); ok || !n.Unresolved(client) {
 		t.Errorf("%s is known as %s before any packet", client, mac)
 	}
 	s, _ := newServer(t, &fakeMachines{}, nil)
-	if mac, ok := s.probeByKernel(client); !ok || n.unresolved(client) {
+	if mac, ok := neighbours.NewProber(nil, &n, s.log).AskKernel(client); !ok || n.Unresolved(client) {
 		t.Errorf("%s is %q after a packet to it", client, mac)
 	}
 	for a, unresolved := range map[string]bool{"10.10.20.99": true, "10.10.20.2": false, "192.0.2.1": false, "127.0.0.1": false} {
-		if mac, ok := n.mac(netip.MustParseAddr(a)); ok || n.unresolved(netip.MustParseAddr(a)) != unresolved {
+		if mac, ok := n.MAC(netip.MustParseAddr(a)); ok || n.Unresolved(netip.MustParseAddr(a)) != unresolved {
 			t.Errorf("%s: %q, unresolved %t", a, mac, !unresolved)
 		}
 	}

@@ -6,33 +6,6 @@ import (
 	"testing"
 )
 
-// S35: the packets of any host end nothing, whatever their length, and only the sender's own address counts.
-func TestARPSender(t *testing.T) {
-	a := netip.MustParseAddr(testAddr)
-	hw, err := net.ParseMAC(testMAC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	question := arpQuestion(hw, a)
-	if _, ok := arpSender(question, a); ok || len(question) != arpLength {
-		t.Error("a probe has a sender's address")
-	}
-	answer := append([]byte(nil), question...)
-	answer[7] = 2
-	copy(answer[14:], a.AsSlice())
-	if mac, ok := arpSender(answer, a); !ok || mac != testMAC {
-		t.Errorf("an answer: %q", mac)
-	}
-	if _, ok := arpSender(answer, testSelf); ok {
-		t.Error("an answer of another address")
-	}
-	for n := range answer {
-		if _, ok := arpSender(answer[:n], a); ok {
-			t.Errorf("%d bytes", n)
-		}
-	}
-}
-
 // S48: a probe believes the host that answers, and no entry of the kernel's table.
 func TestLabProbeARP(t *testing.T) {
 	if !inNamespaces(t) {

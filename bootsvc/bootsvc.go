@@ -23,6 +23,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/guard"
@@ -138,10 +139,14 @@ type Config struct {
 // Run.
 type Server struct {
 	relayed  relays
-	checks   checks
-	rivals   rivals
 	cfg      Config
 	machines Machines
+	checker  *neighbours.Checker
+	// Rivals are the other DHCP servers.
+	Rivals     *neighbours.Rivals
+	sightRival func(inventory.Rival)
+	// deliver passes a reply of DHCP to the check that waits for it.
+	deliver func(*dhcpv4.DHCPv4)
 	// History has the last requests of each client.
 	History *wire.History
 	syslog  *wire.Syslog
@@ -160,7 +165,7 @@ type Server struct {
 	neighbour func(netip.Addr) (mac string, ok bool)
 	// probe returns the MAC of a host other than besides that answers at an address.
 	probe    func(a netip.Addr, besides string) (mac string, ok bool)
-	limits   *answerLimits
+	limits   *neighbours.Limits
 	httpPort atomic.Uint32
 	stats    stats
 	requests httpserve.Requests
@@ -276,11 +281,14 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}
 	s.syslog = wire.NewSyslog(s.rec, s.machineAt)
 	s.logServer = s.syslog.IsNamed
-	var table neighbours
-	s.neighbour, s.limits = table.mac, newAnswerLimits(table.unresolved)
+	var table neighbours.Table
+	s.neighbour, s.limits = table.MAC, neighbours.NewLimits(table.Unresolved)
+	s.checker = neighbours.NewChecker(cfg.Address, cfg.Guard)
+	s.Rivals = neighbours.NewRivals(s.checker, cfg.givesAddresses(), journal, cfg.Log, cfg.Now)
+	s.sightRival, s.deliver = s.Rivals.Sight, s.checker.Deliver
 	s.tftp = tftp.NewServer(s.readTFTP, s.limits, s.guard)
-	s.probe = s.probeARP
-	s.guests, s.rivals.sighted = map[string]*guests{}, make(chan inventory.Rival, maxRivals)
+	s.probe = neighbours.NewProber(cfg.Interfaces, &table, cfg.Log).Probe
+	s.guests = map[string]*guests{}
 	for name, r := range cfg.Discovery {
 		s.guests[name] = s.newGuestsOf(name, r)
 	}
@@ -375,7 +383,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var writers errgroup.Group
 	writers.Go(func() error { return s.rec.Run(late) })
 	writers.Go(func() error { return s.spendLate(late) })
-	g.Go(func() error { return s.watchRivals(ctx) })
+	g.Go(func() error { return s.Rivals.Watch(ctx) })
 	for _, l := range https {
 		g.Go(func() error { return s.serveHTTP(ctx, l) })
 	}

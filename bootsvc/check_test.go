@@ -2,7 +2,6 @@ package bootsvc
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,12 +10,14 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
-	mac, err := net.ParseMAC(CheckMAC)
+	mac, err := net.ParseMAC(neighbours.CheckMAC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +38,9 @@ func TestCheckIsAnswered(t *testing.T) {
 	if r.route != routeBroadcast {
 		t.Fatalf("it leaves by %s", r.route)
 	}
-	f, ok := offer(r.packet.ToBytes(), r.packet.TransactionID)
-	if !ok || f.Server != s.cfg.Address || f.BootFile != s.Base()+checkURL || !f.Proxy || !r.packet.YourIPAddr.IsUnspecified() {
-		t.Errorf("%+v", f)
+	if wire.Addr4(r.packet.ServerIdentifier()) != s.cfg.Address || r.packet.BootFileNameOption() != s.Base()+neighbours.CheckPath ||
+		!r.packet.YourIPAddr.IsUnspecified() {
+		t.Errorf("%s", r.packet.Summary())
 	}
 	for name, p := range map[string]*dhcpv4.DHCPv4{
 		"a REQUEST": checking(t, dhcpv4.MessageTypeRequest),
@@ -67,13 +68,13 @@ func TestCheckIsAnswered(t *testing.T) {
 	if len(j.relays) != 1 || j.relays[0].String() != "10.10.20.1" {
 		t.Errorf("relays heard: %v", j.relays)
 	}
-	for _, path := range []string{checkURL, "/ipxe/binary/" + CheckMAC + "/autoexec.ipxe"} {
+	for _, path := range []string{neighbours.CheckPath, "/ipxe/binary/" + neighbours.CheckMAC + "/autoexec.ipxe"} {
 		w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr)
 		if w.Code != http.StatusOK || w.Body.String() != s.checkScript() || strings.Contains(w.Body.String(), "kernel") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	for _, path := range []string{"/ipxe/binary/" + CheckMAC + "/snponly.efi", "/boot/" + CheckMAC + "/x/vmlinuz", "/ipxe/script/02:69:6e:67:6f:75/auto.ipxe"} {
+	for _, path := range []string{"/ipxe/binary/" + neighbours.CheckMAC + "/snponly.efi", "/boot/" + neighbours.CheckMAC + "/x/vmlinuz", "/ipxe/script/02:69:6e:67:6f:75/auto.ipxe"} {
 		if w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, w.Code)
 		}
@@ -87,9 +88,8 @@ func TestCheckIsAnsweredWithDiscovery(t *testing.T) {
 	if r.route != routeBroadcast {
 		t.Fatalf("it leaves by %s", r.route)
 	}
-	f, ok := offer(r.packet.ToBytes(), r.packet.TransactionID)
-	if !ok || f.BootFile != s.Base()+checkURL || !f.Proxy {
-		t.Errorf("%+v", f)
+	if r.packet.BootFileNameOption() != s.Base()+neighbours.CheckPath || !r.packet.YourIPAddr.IsUnspecified() {
+		t.Errorf("%s", r.packet.Summary())
 	}
 }
 
@@ -111,80 +111,14 @@ func TestCheckThroughARelay(t *testing.T) {
 		}
 	}
 	p := checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(s.cfg.Address.AsSlice()))
-	answers, end := s.checks.begin(p.TransactionID)
+	var delivered *dhcpv4.DHCPv4
+	s.deliver = func(p *dhcpv4.DHCPv4) { delivered = p }
 	r := s.answer(t.Context(), p, in)
 	if x := s.answer(t.Context(), r.packet, in); x.route != routeNone {
 		t.Errorf("a reply is answered by %s", x.route)
 	}
-	select {
-	case x := <-answers:
-		if x.TransactionID != p.TransactionID {
-			t.Error("of another transaction")
-		}
-	default:
-		t.Error("the reply was not heard")
-	}
-	end()
-	for range 100 { // no check waits any more
-		s.answer(t.Context(), r.packet, in)
-	}
-}
-
-// judged returns the result of judge for these answers.
-func judged(self netip.Addr, found ...ForeignServer) (notes []string, err error) {
-	a := answered{self: self}
-	for _, f := range found {
-		a.add(f)
-	}
-	return a.judge("on eth0")
-}
-
-func TestJudgeCheck(t *testing.T) {
-	self := netip.MustParseAddr("10.10.20.2")
-	me := ForeignServer{Server: self, BootOffer: BootOffer{BootFile: "http://10.10.20.2" + checkURL}}
-	twin := ForeignServer{Server: netip.MustParseAddr("192.168.1.10"), BootOffer: BootOffer{BootFile: "http://192.168.1.10:7080" + checkURL}}
-	router := ForeignServer{Server: netip.MustParseAddr("10.10.20.1"), Offered: netip.MustParseAddr("10.10.20.150")}
-	if notes, err := judged(self, me); err != nil || len(notes) != 0 {
-		t.Errorf("alone: %v %v", notes, err)
-	}
-	if notes, err := judged(self, router, me, router); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "10.10.20.1") {
-		t.Errorf("beside a router: %v %v", notes, err)
-	}
-	if _, err := judged(
-		self,
-		me,
-		twin,
-		twin,
-	); !errors.Is(err, inventory.ErrConflict) ||
-		!strings.Contains(err.Error(), "too, 192.168.1.10: stop") {
-		t.Errorf("two of Ingot: %v", err)
-	}
-	for _, found := range [][]ForeignServer{nil, {router}} {
-		if _, err := judged(self, found...); !errors.Is(err, inventory.ErrUnreachable) {
-			t.Errorf("%v: %v", found, err)
-		}
-	}
-}
-
-// TestS48ForgedOffersAreBounded: forged OFFERs cannot fill the memory or a workflow's
-// history, and cannot hide this server or another Ingot server.
-func TestS48ForgedOffersAreBounded(t *testing.T) {
-	self := netip.MustParseAddr("10.10.20.2")
-	me := ForeignServer{Server: self, BootOffer: BootOffer{BootFile: "http://10.10.20.2" + checkURL}}
-	var routers, twins []ForeignServer
-	for n := range 5000 {
-		at := netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})
-		routers = append(routers, ForeignServer{Server: at})
-		twins = append(twins, ForeignServer{Server: at, BootOffer: BootOffer{BootFile: "http://10.30.0.1" + checkURL}})
-	}
-	notes, err := judged(self, append(routers, me)...)
-	if err != nil || len(notes) != maxNamed+1 || !strings.Contains(notes[maxNamed], "and more") {
-		t.Errorf("forged servers: %d notes, %v", len(notes), err)
-	}
-	_, err = judged(self, append(routers, append(twins, me)...)...)
-	if !errors.Is(err, inventory.ErrConflict) || len(err.Error()) > 300 || !strings.Contains(err.Error(), "10.30.0.0, ") ||
-		!strings.Contains(err.Error(), "and more") {
-		t.Errorf("forged twins: %v", err)
+	if delivered != r.packet {
+		t.Error("the reply does not reach the check")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -133,7 +134,7 @@ func (e *exchange) log() *slog.Logger {
 // for the inventory and for the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 	if p.OpCode == dhcpv4.OpcodeBootReply {
-		s.checks.deliver(p)
+		s.deliver(p)
 		return reply{}
 	}
 	x, ok := s.newExchange(p, in)
@@ -144,7 +145,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in link) reply {
 
 	// A pointer to it is not returned, so that it stays on the stack.
 	e := &x
-	if e.request.MAC == CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // from CheckClient of this server
+	if e.request.MAC == neighbours.CheckMAC && e.relay.IsValid() && e.relay == s.cfg.Address { // from CheckClient of this server
 		return s.answerCheck(p, e.request, e.relay)
 	}
 	if !s.acceptsRelay(ctx, e) {
@@ -244,11 +245,11 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) reply {
 		if reserved {
 			s.recordRelay(ctx, e.relay, e.log)
 		}
-		if mac == CheckMAC && !reserved && !local(e.in, e.relay) {
+		if mac == neighbours.CheckMAC && !reserved && !local(e.in, e.relay) {
 			return reply{}
 		}
 	}
-	if mac == CheckMAC {
+	if mac == neighbours.CheckMAC {
 		return s.answerCheck(e.packet, e.request, e.relay)
 	}
 
@@ -335,7 +336,7 @@ func (s *Server) answerKnown(e *exchange) reply {
 		if forUs { // otherwise the client chose another server
 			return s.answerRequest(e, to)
 		}
-		s.sightRival(e)
+		s.noteRival(e)
 	case dhcpv4.MessageTypeInform:
 		if !to.IsValid() {
 			return reply{}
@@ -395,4 +396,14 @@ func local(in link, a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// noteRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It may also have
+// chosen this one, through a relay which stands in for it (RFC 5107); that relay's copy of the message is answered.
+func (s *Server) noteRival(e *exchange) {
+	server := wire.Addr4(e.packet.Options.Get(dhcpv4.OptionServerIdentifier))
+	if !server.IsValid() || s.relayed.has(server) {
+		return
+	}
+	s.sightRival(inventory.Rival{Server: server, Where: e.where(), Machine: e.machine.Name})
 }

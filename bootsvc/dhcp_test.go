@@ -499,18 +499,3 @@ func FuzzDHCP(f *testing.F) {
 		checkConfined(t, b, r, allowed)
 	})
 }
-
-func FuzzOffer(f *testing.F) {
-	for _, c := range dhcpPackets(f, captures) {
-		f.Add(c.Payload)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var id dhcpv4.TransactionID
-		if len(b) >= 8 {
-			id = dhcpv4.TransactionID(b[4:8])
-		}
-		if o, ok := offer(b, id); ok && (!o.Server.IsValid() || len(o.BootFile) > 64) {
-			t.Fatalf("%+v", o)
-		}
-	})
-}

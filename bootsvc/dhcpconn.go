@@ -346,7 +346,7 @@ func (s *Server) sendReady(c *dhcpConn, b *packetBatch) {
 // maySend reports whether the limits permit a reply, and counts those that they do not permit. What is sent to a MAC or to all
 // hosts does not wait for ARP.
 func (s *Server) maySend(c *dhcpConn, r reply) bool {
-	if r.route == routeRaw || r.route == routeBroadcast || s.limits.admit(r.to, r.own) {
+	if r.route == routeRaw || r.route == routeBroadcast || s.limits.Admit(r.to, r.own) {
 		return true
 	}
 	s.stats.dhcpUnresolved.Add(1)

@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -286,7 +287,7 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *gu
 		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
 	}
 	switch kind := e.packet.MessageType(); {
-	case e.request.MAC == CheckMAC:
+	case e.request.MAC == neighbours.CheckMAC:
 		return false
 	case kind == dhcpv4.MessageTypeRequest:
 		return g.readmit(e.request.MAC, wire.Addr4(e.packet.ClientIPAddr), s.now(), taken)
@@ -405,7 +406,7 @@ func (s *Server) visits(mac string, source netip.Addr) *guests {
 // admitVisitor admits an unknown machine that fetches its loader or its script, where another DHCP server
 // has named that. A machine that is in the inventory, or may be, is never admitted (security S32).
 func (s *Server) admitVisitor(ctx context.Context, mac string, source netip.Addr) bool {
-	if len(s.cfg.DiscoverBeside) == 0 || mac == "" || mac == CheckMAC {
+	if len(s.cfg.DiscoverBeside) == 0 || mac == "" || mac == neighbours.CheckMAC {
 		return false
 	}
 	g := s.visits(mac, source)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/httpserve"
 	"github.com/ingotmetal/ingot/internal/keptsocket"
@@ -81,15 +82,9 @@ func (s *Server) Handler() http.Handler {
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 			return
 		}
-		s.route(w, r, segments)
+		s.dispatch(w, r, segments)
 	})
 }
-
-const (
-	autoexecName = "autoexec.ipxe"
-	scriptName   = "auto.ipxe"
-	holdName     = "hold.ipxe"
-)
 
 // split returns the elements of a path, without empty ones. Backslashes count as
 // slashes because some firmware writes them. Dots need no treatment: no served name
@@ -98,14 +93,15 @@ func split(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
 }
 
-func (s *Server) route(w http.ResponseWriter, r *http.Request, seg []string) {
+// dispatch serves a path of this package, of which seg are the elements.
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
 		s.serveBinary(w, r, s.identify(bySource(r)), seg[len(seg)-1])
 	case len(seg) == 1 && seg[0] == scriptName:
 		s.serveScript(w, r, s.identify(bySource(r)), scriptName)
 	case len(seg) == 2 && seg[1] == scriptName:
-		s.route(w, r, []string{"ipxe", "script", seg[0], scriptName})
+		s.dispatch(w, r, []string{"ipxe", "script", seg[0], scriptName})
 	case len(seg) == 4 && seg[0] == "ipxe" && (seg[1] == "binary" || seg[1] == "script"):
 		mac, ok := wire.ParseMAC(seg[2])
 		if !ok {
@@ -188,7 +184,7 @@ func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request
 		return
 	}
 	if m == nil {
-		if req.MAC == CheckMAC {
+		if req.MAC == neighbours.CheckMAC {
 			writeScript(w, r, s.checkScript())
 			return
 		}

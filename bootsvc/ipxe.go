@@ -22,6 +22,13 @@ var (
 	machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
+// The names of scripts.
+const (
+	autoexecName = "autoexec.ipxe"
+	scriptName   = "auto.ipxe"
+	holdName     = "hold.ipxe"
+)
+
 // exitLines send the client to its disk. UEFI firmware continues with the next boot
 // entry only after a failure; a plain exit opens its setup screen. BIOS accepts both.
 const exitLines = "iseq ${platform} efi && exit 1 || exit 0\n"

@@ -20,6 +20,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -143,7 +144,7 @@ func TestLabDHCP(t *testing.T) {
 		t.Errorf("events %q", kinds)
 	}
 	atClient(t, func() error {
-		servers, err := ProbeDHCP(t.Context(), "cli0")
+		servers, err := neighbours.ProbeDHCP(t.Context(), "cli0")
 		if len(servers) != 0 {
 			t.Errorf("we answered a probe: %v", servers)
 		}
@@ -235,7 +236,7 @@ func probed(t *testing.T) {
 	t.Helper()
 	foreign := offering(t)
 	defer foreign.Close()
-	servers, err := ProbeDHCP(t.Context(), "srv0")
+	servers, err := neighbours.ProbeDHCP(t.Context(), "srv0")
 	if err != nil || len(servers) != 1 || servers[0].Server.String() != "10.10.20.1" || servers[0].Offered.String() != "10.10.20.99" ||
 		servers[0].Proxy {
 		t.Errorf("%+v, %v", servers, err)

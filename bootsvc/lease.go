@@ -15,8 +15,6 @@ import (
 
 const (
 	defaultLease = 7 * 24 * time.Hour // a lease time of 0 would expire at once
-	ipxeOptions  = 175                // iPXE's own option, encapsulated
-	noProxyDHCP  = 176                // its sub-option: do not wait 3 s for a proxy offer
 )
 
 // bootThisFile is option 43: PXE discovery control (6) with bit 3, boot the file of this packet.
@@ -166,7 +164,7 @@ func (s *Server) routes(r *dhcpv4.DHCPv4, e *exchange) {
 // boot adds what a client needs to boot from the network, and records it as an event.
 func (s *Server) boot(r *dhcpv4.DHCPv4, e *exchange) {
 	if e.request.Class == wire.ClassIPXE {
-		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(ipxeOptions), []byte{noProxyDHCP, 1, 1}))
+		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(wire.IPXEOptions), []byte{wire.NoProxyDHCP, 1, 1}))
 		if s.logServer() { // iPXE built with CONSOLE_SYSLOG sends its console there
 			r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionLogServer, s.cfg.Address.AsSlice()))
 		}

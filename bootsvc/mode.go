@@ -19,6 +19,11 @@ func (c *Config) mode(iface string) inventory.DHCPMode {
 	return inventory.DHCPReservation
 }
 
+// givesAddresses returns the interfaces on which this server gives the addresses.
+func (c *Config) givesAddresses() []string {
+	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(name string) bool { return c.mode(name) != inventory.DHCPReservation })
+}
+
 // checkModes checks Modes.
 func (c *Config) checkModes(p *inventory.Problems) {
 	for _, name := range slices.Sorted(maps.Keys(c.Modes)) {

@@ -79,6 +79,8 @@ func TestServerIdentifierOverride(t *testing.T) {
 	const discover, request, release = dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeRelease
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, nil)
+	var seen []inventory.Rival
+	s.sightRival = func(x inventory.Rival) { seen = append(seen, x) }
 	for _, c := range []struct {
 		name string
 		p    *dhcpv4.DHCPv4
@@ -109,7 +111,7 @@ func TestServerIdentifierOverride(t *testing.T) {
 	if leases := s.Leases(); len(leases) != 1 || leases[0].State != inventory.LeaseReleased {
 		t.Errorf("after the RELEASE: %+v", leases)
 	}
-	if len(s.rivals.sighted) > 0 {
-		t.Errorf("the relay is taken for another server: %+v", <-s.rivals.sighted)
+	if len(seen) > 0 {
+		t.Errorf("the relay is taken for another server: %+v", seen)
 	}
 }

@@ -3,67 +3,37 @@ package bootsvc
 import (
 	"context"
 	"net/netip"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// S33: a machine that chooses another server is an alarm, once. A forger causes few.
+// S33: a machine that chooses another server is noticed. A flood of packets does not wait.
 func TestS33AMachineChoosesAnotherServer(t *testing.T) {
-	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
-	now := testNow
-	s, j := newServer(t, f, func(c *Config) { c.Now = func() time.Time { return now } })
+	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, nil)
 	in := link{name: "eth1", mode: inventory.DHCPReservation}
-	request := func(server ...byte) {
-		t.Helper()
-		p := packet(t, dhcpv4.MessageTypeRequest, generic(54, server...), generic(50, 10, 10, 20, 11))
-		if r := s.handlePacket(t.Context(), p.ToBytes(), in); wire.Addr4(server) != testSelf && r.route != routeNone {
-			t.Errorf("answered by %s", r.route)
-		}
-		for len(s.rivals.sighted) > 0 {
-			s.raiseRival(t.Context(), <-s.rivals.sighted)
-		}
+	request := func(server ...byte) route {
+		return s.handlePacket(
+			t.Context(),
+			packet(t, dhcpv4.MessageTypeRequest, generic(54, server...), generic(50, 10, 10, 20, 11)).ToBytes(),
+			in,
+		).route
 	}
-	request(10, 10, 20, 2)
-	if got := s.Rivals(); len(got) != 0 {
-		t.Errorf("this server is its own rival: %v", got)
+	for range 100 {
+		request(10, 10, 20, 77)
 	}
-	request(10, 10, 20, 66)
-	now = now.Add(time.Minute)
-	request(10, 10, 20, 66)
-	got := s.Rivals()
-	if len(got) != 1 || got[0].Server.String() != "10.10.20.66" || got[0].Machine != "node1" || got[0].Where != "eth1" ||
-		got[0].Last.Sub(got[0].First) != time.Minute {
-		t.Errorf("%+v", got)
+	var seen []inventory.Rival
+	s.sightRival = func(x inventory.Rival) { seen = append(seen, x) }
+	if request(10, 10, 20, 2) == routeNone || len(seen) != 0 {
+		t.Errorf("this server is its own rival: %v", seen)
 	}
-	if len(j.events) != 1 || j.events[0].Kind != inventory.EventOperator || j.events[0].Machine != "node1" ||
-		!strings.Contains(j.events[0].Message, "another DHCP server, 10.10.20.66, is chosen by machine node1 (eth1)") {
-		t.Errorf("events %+v", j.events)
+	if by := request(10, 10, 20, 66); by != routeNone {
+		t.Errorf("answered by %s", by)
 	}
-
-	for n := range 200 {
-		request(10, 99, byte(n), 1)
-	}
-	if len(s.Rivals()) != maxRivals || len(j.events) != maxRivals {
-		t.Errorf("%d are remembered, %d events", len(s.Rivals()), len(j.events))
-	}
-	now = now.Add(rivalFor)
-	if len(s.Rivals()) != 0 {
-		t.Error("a server that was not seen again is remembered")
-	}
-	request(10, 10, 20, 66)
-	if len(j.events) != maxRivals+1 {
-		t.Errorf("%d events after it came back", len(j.events))
-	}
-
-	// A flood of packets does not wait for the alarms.
-	for range 10 * maxRivals {
-		s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, generic(54, 10, 10, 20, 77)).ToBytes(), in)
+	if len(seen) != 1 || seen[0].Server.String() != "10.10.20.66" || seen[0].Machine != "node1" || seen[0].Where != "eth1" {
+		t.Errorf("%+v", seen)
 	}
 }
 
@@ -80,8 +50,8 @@ func TestLabS33SecondServer(t *testing.T) {
 	}
 	done := make(chan error, 2)
 	go func() { done <- s.serveDHCP(ctx, own) }()
-	s.probeRivals(ctx, "srv0")
-	if got := s.Rivals(); len(got) != 0 {
+	s.Rivals.Probe(ctx, "srv0")
+	if got := s.Rivals.Recent(); len(got) != 0 {
 		t.Errorf("alone: %v", got)
 	}
 
@@ -89,8 +59,8 @@ func TestLabS33SecondServer(t *testing.T) {
 	// probe repeats the probe until it finds somebody: on a slow host an answer may come too late.
 	probe := func() (found []inventory.Rival) {
 		waitFor(t, func() bool {
-			s.probeRivals(ctx, "srv0")
-			found = s.Rivals()
+			s.Rivals.Probe(ctx, "srv0")
+			found = s.Rivals.Recent()
 			return len(found) > 0
 		})
 		return found
@@ -122,8 +92,8 @@ func TestLabS33SecondServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop = context.WithCancel(t.Context())
+	s, _ = newServer(t, &fakeMachines{}, func(c *Config) { c.Interfaces = []string{"srv0"} })
 	go func() { done <- s.serveDHCP(ctx, own) }()
-	s.rivals.known = nil
 	if got = probe(); len(got) != 1 || got[0].Ingot {
 		t.Errorf("a foreign server: %+v", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/plaintext"
@@ -76,7 +77,7 @@ func (s *Server) readTFTP(ctx context.Context, r tftp.Request) error {
 	cancel()
 	s.rememberTFTP(ask.From, cmp.Or(d.Interface.MAC, req.MAC), ask.Name, d)
 	switch {
-	case m == nil && mac == CheckMAC && file == autoexecName && ask.fromThisHost():
+	case m == nil && mac == neighbours.CheckMAC && file == autoexecName && ask.fromThisHost():
 		return sendScript(s.checkScript(), ask, tftp.RankOwn)
 	case m == nil && file == autoexecName && s.anonymous(req):
 		return sendScript(s.chainScript(), ask, tftp.RankKnown)

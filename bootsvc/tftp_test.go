@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/pcap"
@@ -177,7 +178,7 @@ func TestTFTPSelfTestIsForThisHost(t *testing.T) {
 	for source, own := range map[string]bool{"192.0.2.7": false, testSelf.String(): true} {
 		sent := ""
 		err := s.readTFTP(t.Context(), tftp.Request{
-			Name: CheckMAC + "/" + autoexecName, From: netip.MustParseAddr(source), Local: testSelf,
+			Name: neighbours.CheckMAC + "/" + autoexecName, From: netip.MustParseAddr(source), Local: testSelf,
 			Send: func(_ tftp.Rank, _ int64, r io.Reader) error {
 				b, err := io.ReadAll(r)
 				sent = string(b)
@@ -204,7 +205,7 @@ func TestS34RanksOfRequests(t *testing.T) {
 		rank       tftp.Rank
 		refused    bool
 	}{
-		{file: CheckMAC + "/" + autoexecName, from: stranger, refused: true},
+		{file: neighbours.CheckMAC + "/" + autoexecName, from: stranger, refused: true},
 		{file: "52:54:00:99:99:99/snponly.efi", from: stranger, refused: true},
 		{file: "snponly.efi", from: stranger, refused: true},
 		{file: "52:54:00:20:01:02/" + autoexecName, from: stranger, rank: tftp.RankKnown},

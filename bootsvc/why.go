@@ -90,7 +90,7 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 			conflict.At.Add(conflictPause).UTC().Format(time.RFC3339)))
 	case d.Address:
 		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
-		n := s.network()
+		n := s.servedNetworks()
 		if subnet, unserved := n.Unserved(d.Interface); unserved {
 			e.Reasons = append(e.Reasons, "but "+n.Reason(subnet))
 		}
@@ -144,8 +144,8 @@ func (s *Server) relayReasons(i inventory.Interface) []string {
 	return nil
 }
 
-// network returns the networks in which DHCP is answered.
-func (s *Server) network() inventory.Network {
+// servedNetworks returns the networks in which DHCP is answered.
+func (s *Server) servedNetworks() inventory.Network {
 	return inventory.Network{
 		Subnets: Subnets(s.cfg.Interfaces), Relays: s.cfg.Relays, On: len(s.cfg.Interfaces) > 0 || s.cfg.RelayOnly,
 	}

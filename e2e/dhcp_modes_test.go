@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/doctor"
 	"github.com/ingotmetal/ingot/inventory"
@@ -314,7 +315,9 @@ func TestSnippets(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
 			loader := map[lab.DHCPProgram]string{lab.Kea: inventory.LoaderShim, lab.Dnsmasq: inventory.LoaderIPXEShim}[program]
-			text, err := bootsvc.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, loader)
+			files, err := bootsvc.SnippetFiles(loader)
+			require.NoError(t, err)
+			text, err := neighbours.Snippet(string(program), netip.MustParseAddr(lab.ServerAddress), "http://"+lab.ServerAddress, files[0])
 			require.NoError(t, err)
 			if program == lab.Kea {
 				_, text, _ = strings.Cut(text, "\n") // the comment

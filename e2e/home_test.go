@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
@@ -127,6 +127,6 @@ func TestSeedFirmware(t *testing.T) {
 	}
 	require.NoError(t, g.Wait())
 	leases := s.HomeLeases()
-	delete(leases, bootsvc.CheckMAC) // the server looks for other DHCP servers
+	delete(leases, neighbours.CheckMAC) // the server looks for other DHCP servers
 	require.Len(t, leases, 2, "the home router was not asked: nothing was shown")
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/internal/dbcopy"
 	handover "github.com/ingotmetal/ingot/internal/site"
 	"github.com/ingotmetal/ingot/inventory"
@@ -541,7 +541,7 @@ func (h *hostPair) silent(ctx context.Context, t *testing.T, what string) {
 	for _, port := range []int{80, 7080, 7172} {
 		if h.seed.is().Role == handover.Retired { // it forwards requests to the metadata server
 			for _, path := range []string{
-				"/ipxe/script/" + loadMAC(1).String() + "/auto.ipxe", "/ipxe/script/" + bootsvc.CheckMAC + "/auto.ipxe",
+				"/ipxe/script/" + loadMAC(1).String() + "/auto.ipxe", "/ipxe/script/" + neighbours.CheckMAC + "/auto.ipxe",
 				"/images/sim",
 			} {
 				status, _ := h.asks(ctx, t, port, path)

@@ -44,6 +44,12 @@ func Architectures(b []byte) (out []int) {
 	return out
 }
 
+// Options of iPXE (https://ipxe.org/howto/dhcpd).
+const (
+	IPXEOptions = 175 // contains iPXE's own options
+	NoProxyDHCP = 176 // one of them: do not wait 3 s for a proxy offer
+)
+
 // ProxyPort is where a PXE client asks the server that it chose for its boot file (PXE 2.1 §2.2.3).
 const ProxyPort = 4011
 

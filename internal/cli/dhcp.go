@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
@@ -57,7 +58,7 @@ func leaseState(x inventory.DHCPLease) string {
 }
 
 func dhcpSnippetCommand(o *options) *cobra.Command {
-	servers := bootsvc.SnippetServers()
+	servers := neighbours.SnippetServers()
 	cmd := &cobra.Command{
 		Use:   "snippet {" + strings.Join(servers, " | ") + "}",
 		Short: "Print what sends machines from another DHCP server to Ingot",
@@ -110,7 +111,11 @@ configuration.`,
 		if port != 80 {
 			base = "http://" + config.Join(at.String(), port)
 		}
-		text, err := bootsvc.Snippet(c.args[0], at, base, loader)
+		files, err := bootsvc.SnippetFiles(loader)
+		if err != nil {
+			return err
+		}
+		text, err := neighbours.Snippet(c.args[0], at, base, files[0])
 		if err != nil {
 			return err
 		}

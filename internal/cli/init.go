@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/doctor"
 	"github.com/ingotmetal/ingot/internal/hostnet"
@@ -367,7 +367,7 @@ func askForInterfaces(c *call, usable []string) ([]string, error) {
 
 // reportForeignDHCP warns of other DHCP servers on an interface.
 func reportForeignDHCP(c *call, name string) {
-	found, err := bootsvc.ProbeDHCP(c.Context(), name)
+	found, err := neighbours.ProbeDHCP(c.Context(), name)
 	switch {
 	case err != nil && len(found) == 0:
 		c.note("warn: looking for other DHCP servers: %v", err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -182,9 +183,9 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
 			continue
 		}
-		probe := bootsvc.ProbeDHCP
+		probe := neighbours.ProbeDHCP
 		if d.cfg.Netboot.DHCP[i.Name] == inventory.DHCPOff {
-			probe = bootsvc.ProbeSnippet
+			probe = neighbours.ProbeSnippet
 		}
 		found, err := probe(ctx, i.Name)
 		if err != nil {
@@ -201,7 +202,7 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 }
 
 // checkServers checks the DHCP servers that were found on an interface.
-func checkServers(name string, n config.Netboot, found []bootsvc.ForeignServer) (out []Finding) {
+func checkServers(name string, n config.Netboot, found []neighbours.ForeignServer) (out []Finding) {
 	mode := n.DHCP[name]
 	if mode != inventory.DHCPProxy && mode != inventory.DHCPOff {
 		for _, f := range found {
@@ -240,13 +241,17 @@ func checkServers(name string, n config.Netboot, found []bootsvc.ForeignServer) 
 
 // checkSnippet checks what a server on an interface in mode "off" names to each kind of client. The site may have no
 // machines of the other kinds, so only UEFI PXE makes it fail.
-func checkSnippet(name string, n config.Netboot, f bootsvc.ForeignServer) Finding {
+func checkSnippet(name string, n config.Netboot, f neighbours.ForeignServer) Finding {
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
 		return fail("%v", err)
 	}
 
-	switch wrong, uefi := f.SnippetDifferences(address, n.HTTP, n.Loader); {
+	files, err := bootsvc.SnippetFiles(n.Loader)
+	if err != nil {
+		return fail("%v", err)
+	}
+	switch wrong, uefi := f.SnippetDifferences(address, n.HTTP, files); {
 	case uefi:
 		return fail("%s gives addresses on %s, but does not send machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
 			"ingot dhcp snippet shows what to configure there")
@@ -260,7 +265,7 @@ func checkSnippet(name string, n config.Netboot, f bootsvc.ForeignServer) Findin
 // A foreignOffer is the answer of a foreign DHCP server on an interface.
 type foreignOffer struct {
 	iface string
-	bootsvc.ForeignServer
+	neighbours.ForeignServer
 }
 
 // checkOffers looks for offers of foreign DHCP servers that are reservations of machines.
@@ -287,7 +292,7 @@ func offerFindings(offers []foreignOffer, machines []api.MachineView) (out []Fin
 }
 
 // ForeignDHCPText describes another DHCP server and its consequence.
-func ForeignDHCPText(name string, f bootsvc.ForeignServer) string {
+func ForeignDHCPText(name string, f neighbours.ForeignServer) string {
 	if f.Proxy {
 		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot",
 			f.Server, name, f.BootFile)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -34,11 +34,11 @@ func TestDoctorLooksAtDiscoveryRanges(t *testing.T) {
 }
 
 // asSnippet returns a server that answers as the snippet for 10.0.0.2 says.
-func asSnippet(loader string) bootsvc.ForeignServer {
+func asSnippet(loader string) neighbours.ForeignServer {
 	self := addr("10.0.0.2")
-	return bootsvc.ForeignServer{
-		Server: addr("10.0.0.3"), Offered: addr("10.0.0.150"), BootOffer: bootsvc.BootOffer{BootFile: loader, Next: self},
-		ByClient: map[string]*bootsvc.BootOffer{
+	return neighbours.ForeignServer{
+		Server: addr("10.0.0.3"), Offered: addr("10.0.0.150"), BootOffer: neighbours.BootOffer{BootFile: loader, Next: self},
+		ByClient: map[string]*neighbours.BootOffer{
 			"UEFI PXE":                   {BootFile: loader, Next: self},
 			"UEFI PXE as architecture 9": {BootFile: loader, Next: self},
 			"BIOS PXE":                   {BootFile: "undionly.kpxe", Next: self},
@@ -55,9 +55,9 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 		Interfaces: []string{"eth0", "eth1"}, Address: "10.0.0.2", HTTP: []int{80, 7080},
 		DHCP: map[string]inventory.DHCPMode{"eth1": inventory.DHCPOff, "eth2": inventory.DHCPProxy},
 	}
-	check := func(name string, f bootsvc.ForeignServer) Finding {
+	check := func(name string, f neighbours.ForeignServer) Finding {
 		t.Helper()
-		found := checkServers(name, n, []bootsvc.ForeignServer{f})
+		found := checkServers(name, n, []neighbours.ForeignServer{f})
 		require.Len(t, found, 1)
 		return found[0]
 	}
@@ -66,27 +66,27 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 	}
 
 	for client, c := range map[string]struct {
-		answer      bootsvc.BootOffer
+		answer      neighbours.BootOffer
 		state, text string
 	}{
 		"UEFI PXE": {
-			bootsvc.BootOffer{BootFile: "snponly.efi", Next: addr("10.0.1.2")},
+			neighbours.BootOffer{BootFile: "snponly.efi", Next: addr("10.0.1.2")},
 			StateFail,
 			`UEFI PXE gets "snponly.efi" of 10.0.1.2, not "snponly.efi" of 10.0.0.2`,
 		},
 		"UEFI PXE as architecture 9": {
-			bootsvc.BootOffer{BootFile: "other.efi"},
+			neighbours.BootOffer{BootFile: "other.efi"},
 			StateWarn,
 			`UEFI PXE as architecture 9 gets "other.efi" without a next server, not "snponly.efi" of 10.0.0.2`,
 		},
-		"BIOS PXE": {bootsvc.BootOffer{}, StateWarn, `BIOS PXE gets no boot file, not "undionly.kpxe" of 10.0.0.2`},
+		"BIOS PXE": {neighbours.BootOffer{}, StateWarn, `BIOS PXE gets no boot file, not "undionly.kpxe" of 10.0.0.2`},
 		"UEFI HTTP": {
-			bootsvc.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly.efi"},
+			neighbours.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly.efi"},
 			StateWarn,
 			`UEFI HTTP gets "http://10.0.0.2/ipxe/binary/snponly.efi" without option 60, HTTPClient, not "http`,
 		},
 		"iPXE": {
-			bootsvc.BootOffer{BootFile: "http://10.0.0.2:81/autoexec.ipxe"},
+			neighbours.BootOffer{BootFile: "http://10.0.0.2:81/autoexec.ipxe"},
 			StateWarn,
 			`iPXE gets "http://10.0.0.2:81/autoexec.ipxe", not "http://10.0.0.2/autoexec.ipxe"`,
 		},
@@ -105,8 +105,8 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 	}
 
 	signed := asSnippet("snponly-shim.efi")
-	signed.ByClient["UEFI HTTP"] = &bootsvc.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly-shim.efi", Class: "HTTPClient"}
-	for loader, f := range map[string]bootsvc.ForeignServer{"": signed, "shim": asSnippet("shimx64.efi"), "ipxe-shim": signed} {
+	signed.ByClient["UEFI HTTP"] = &neighbours.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly-shim.efi", Class: "HTTPClient"}
+	for loader, f := range map[string]neighbours.ForeignServer{"": signed, "shim": asSnippet("shimx64.efi"), "ipxe-shim": signed} {
 		n.Loader = loader
 		require.Equal(t, StateOK, check("eth1", f).State, loader)
 	}
@@ -124,9 +124,9 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 	require.Equal(
 		t,
 		ok("10.0.0.3 gives addresses on eth2"),
-		check("eth2", bootsvc.ForeignServer{Server: addr("10.0.0.3"), Offered: addr("10.0.0.150")}),
+		check("eth2", neighbours.ForeignServer{Server: addr("10.0.0.3"), Offered: addr("10.0.0.150")}),
 	)
-	none := checkServers("eth1", n, []bootsvc.ForeignServer{{Server: addr("10.0.0.3"), Proxy: true}})
+	none := checkServers("eth1", n, []neighbours.ForeignServer{{Server: addr("10.0.0.3"), Proxy: true}})
 	require.Len(t, none, 2)
 	require.Contains(t, none[0].Remedy, "turn off PXE on 10.0.0.3")
 	require.Contains(t, none[1].Text, "no DHCP server gives addresses on eth1")
@@ -138,7 +138,7 @@ func TestDoctorFindsOffersThatAreReservations(t *testing.T) {
 		{Machine: inventory.Machine{Name: "node-2", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:02"}}}},
 	}
 	found := offerFindings([]foreignOffer{
-		{"eth1", asSnippet("snponly.efi")}, {"eth1", bootsvc.ForeignServer{Server: addr("10.0.0.4"), Proxy: true}},
+		{"eth1", asSnippet("snponly.efi")}, {"eth1", neighbours.ForeignServer{Server: addr("10.0.0.4"), Proxy: true}},
 	}, machines)
 	require.Len(t, found, 1)
 	require.Equal(t, StateWarn, found[0].State)

@@ -161,7 +161,7 @@ func (s *server) status(ctx context.Context) api.StatusExtra {
 		x.Netboot.Off, x.Netboot.Message = true, "DHCP off: run ingot init"
 		return x
 	}
-	x.Netboot.Rivals = s.netboot.boot.Rivals()
+	x.Netboot.Rivals = s.netboot.boot.Rivals.Recent()
 	stats := s.netboot.boot.Stats()
 	x.Netboot.SyslogDropped, x.Netboot.SyslogUnknown = stats.SyslogDropped, stats.SyslogUnknown
 	if err := s.bootable(); err != nil {

@@ -45,7 +45,7 @@ func (s *server) readMetrics(ctx context.Context) error {
 	}
 	if s.netboot.on() {
 		c.Boot = s.netboot.boot.Stats
-		c.OtherDHCP = func() int { return len(s.netboot.boot.Rivals()) }
+		c.OtherDHCP = func() int { return len(s.netboot.boot.Rivals.Recent()) }
 		c.Requests["agent"], c.Requests["metadata"] = s.requests.agent.Counts, s.netboot.metadata.Requests
 	}
 

@@ -1,4 +1,4 @@
-package bootsvc
+package neighbours
 
 import (
 	"net/netip"
@@ -25,8 +25,8 @@ const (
 	unprovenAtOnce    = 2000
 )
 
-// answerLimits bounds the answers to addresses that may be forged.
-type answerLimits struct {
+// Limits bounds the answers to addresses that may be forged.
+type Limits struct {
 	askKernel func(netip.Addr) bool // the function of Unresolved
 
 	mu          sync.Mutex
@@ -34,8 +34,9 @@ type answerLimits struct {
 	unproven    tokenBucket
 }
 
-func newAnswerLimits(unresolved func(netip.Addr) bool) *answerLimits {
-	return &answerLimits{
+// NewLimits returns limits for answers to addresses of which unresolved is true.
+func NewLimits(unresolved func(netip.Addr) bool) *Limits {
+	return &Limits{
 		askKernel: unresolved,
 		others:    waitingAnswers{ring: make([]waitingAnswer, othersWaiting), perAddress: perOther},
 		own:       waitingAnswers{ring: make([]waitingAnswer, ownWaiting), perAddress: perOwn},
@@ -44,16 +45,16 @@ func newAnswerLimits(unresolved func(netip.Addr) bool) *answerLimits {
 }
 
 // Unresolved reports whether the kernel has to ask for an address by ARP before it can send. It may wait for the kernel.
-func (l *answerLimits) Unresolved(a netip.Addr) bool { return l.askKernel(a) }
+func (l *Limits) Unresolved(a netip.Addr) bool { return l.askKernel(a) }
 
-// admit reports whether an answer may be sent to an address now. own means that the address is reserved for an armed machine; it
+// Admit reports whether an answer may be sent to an address now. own means that the address is reserved for an armed machine; it
 // can be forged as well.
-func (l *answerLimits) admit(to netip.Addr, own bool) bool {
+func (l *Limits) Admit(to netip.Addr, own bool) bool {
 	return !l.Unresolved(to) || l.MayWait(to, own)
 }
 
 // MayWait reports whether one more answer may wait for ARP.
-func (l *answerLimits) MayWait(to netip.Addr, own bool) bool {
+func (l *Limits) MayWait(to netip.Addr, own bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if own {
@@ -63,14 +64,14 @@ func (l *answerLimits) MayWait(to netip.Addr, own bool) bool {
 }
 
 // TakeUnproven reports whether a first answer may be sent to a client that has not proven its address.
-func (l *answerLimits) TakeUnproven() bool {
+func (l *Limits) TakeUnproven() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unproven.take(time.Now())
 }
 
 // ReturnUnproven says that a client of TakeUnproven has proven its address.
-func (l *answerLimits) ReturnUnproven() {
+func (l *Limits) ReturnUnproven() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unproven.tokens = min(l.unproven.tokens+1, l.unproven.size)

@@ -1,4 +1,4 @@
-package bootsvc
+package neighbours
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
@@ -168,4 +169,35 @@ func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	}
 	f.Proxy = !f.Offered.IsValid()
 	return f, f.Server.IsValid()
+}
+
+// A probeClient is a kind of client as which servers are asked, and to which Snippet names a boot file.
+type probeClient struct {
+	name  string
+	kind  wire.Class
+	class string // option 60
+	arch  int
+}
+
+// probeClients has UEFI PXE first: a proxy answers no client without a PXE class, and every snippet serves it.
+var probeClients = []probeClient{
+	{"UEFI PXE", wire.ClassPXE, "PXEClient:Arch:00007:UNDI:003016", wire.ArchUEFIEBC},
+	{"UEFI PXE as architecture 9", wire.ClassPXE, "PXEClient:Arch:00009:UNDI:003016", wire.ArchUEFI},
+	{"BIOS PXE", wire.ClassPXE, "PXEClient:Arch:00000:UNDI:002001", wire.ArchBIOS},
+	{"UEFI HTTP", wire.ClassHTTP, "HTTPClient:Arch:00016:UNDI:003001", wire.ArchHTTP},
+	{"iPXE", wire.ClassIPXE, "PXEClient:Arch:00007:UNDI:003010", wire.ArchUEFIEBC},
+}
+
+// newDiscover returns a DISCOVER of the client.
+func (c probeClient) newDiscover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
+	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(c.class)),
+		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.Arch(c.arch))),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionClassIdentifier,
+			dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
+	if err == nil && c.kind == wire.ClassIPXE {
+		p.UpdateOption(dhcpv4.OptUserClass("iPXE"))
+		p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(wire.IPXEOptions), []byte{wire.NoProxyDHCP, 1, 1}))
+	}
+	return p, err
 }

@@ -1,69 +1,56 @@
-package bootsvc
+package neighbours
 
 import (
 	"fmt"
 	"maps"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
 
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// BootFiles are the files that a DHCP server names to machines.
+type BootFiles struct {
+	BIOS, UEFI   string // by TFTP
+	HTTP, Script string // paths on the HTTP server: for UEFI HTTP boot, and for iPXE
+	Secure       bool   // UEFI starts by Secure Boot
+}
 
 // Snippet returns the configuration that makes another DHCP server send machines to an Ingot
 // server on an interface with the mode "off". server is one of SnippetServers, otherwise the
 // error is inventory.ErrInvalid. address is Ingot's TFTP server, base the URL of its HTTP server.
 //
-// With a loader of inventory.SecureLoaders, UEFI machines get its shim instead of iPXE; it also boots with Secure
-// Boot off. The file names are the same for every machine and at all times: Ingot refuses them to a machine that is
-// not armed.
-func Snippet(server string, address netip.Addr, base, loader string) (string, error) {
+// The file names are the same for every machine and at all times: Ingot refuses them to a machine that is not armed.
+func Snippet(server string, address netip.Addr, base string, files BootFiles) (string, error) {
 	text, ok := snippets[server]
 	if !ok {
 		return "", inventory.Invalid("server", "write one of "+strings.Join(SnippetServers(), ", "), "unknown DHCP server %q", server)
 	}
-	if u, err := url.Parse(base); err != nil || u.Scheme != "http" || !agentHost.MatchString(u.Host) || u.Path != "" || !address.Is4() {
+	if u, err := url.Parse(base); err != nil || u.Scheme != "http" || !hostForm.MatchString(u.Host) || u.Path != "" || !address.Is4() {
 		return "", fmt.Errorf("writing a snippet for %s and %q: %w", address, base, inventory.ErrInvalid)
 	}
-	if loader != "" && !slices.Contains(inventory.SecureLoaders(), loader) {
-		return "", inventory.Invalid("loader", "write one of "+strings.Join(inventory.SecureLoaders(), ", "), "unknown loader %q", loader)
-	}
-	pxe, http := snippetLoaders(loader)
 	note := oneIPXE
-	if loader != "" {
+	if files.Secure {
 		note = oneShim
 	}
 
 	var b strings.Builder
 	err := template.Must(template.New(server).Parse(text)).Execute(&b, map[string]string{
-		"Address": address.String(), "Script": base + scriptPath, "HTTP": base + loaderPath + http,
-		"BIOS": loaderBIOS, "UEFI": pxe, "OneLoader": note, "KeaUEFI": keaUEFI,
+		"Address": address.String(), "Script": base + files.Script, "HTTP": base + files.HTTP,
+		"BIOS": files.BIOS, "UEFI": files.UEFI, "OneLoader": note, "KeaUEFI": keaUEFI,
 	})
 	return b.String(), err
 }
 
+var hostForm = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
+
 // keaUEFI is Kea's test for UEFI x64 among the first two architectures of option 93.
 const keaUEFI = "substring(option[93].hex,0,2) == 0x0007 or substring(option[93].hex,0,2) == 0x0009 or " +
 	"substring(option[93].hex,2,2) == 0x0007 or substring(option[93].hex,2,2) == 0x0009"
-
-// The paths of loaders and of the script for clients of HTTP.
-const (
-	loaderPath = "/ipxe/binary/"
-	scriptPath = "/" + autoexecName
-)
-
-// snippetLoaders returns the files that Snippet names to UEFI. Debian's GRUB has only TFTP, so with shim a machine that
-// boots by HTTP still gets iPXE.
-func snippetLoaders(name string) (pxe, http string) {
-	pxe = loader(inventory.Interface{Loader: name}, wire.ArchUEFI)
-	if pxe == loaderShim {
-		return pxe, loaderUEFI
-	}
-	return pxe, pxe
-}
 
 // SnippetServers returns the DHCP servers that Snippet knows.
 func SnippetServers() []string { return slices.Sorted(maps.Keys(snippets)) }

@@ -1,13 +1,15 @@
-package bootsvc
+package neighbours
 
 import (
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +22,8 @@ import (
 const (
 	arpProbes = 3
 	arpWait   = 350 * time.Millisecond // after each
+
+	kernelWait = time.Second // how long the kernel is given to resolve an address
 )
 
 const (
@@ -27,22 +31,34 @@ const (
 	arpAsk    = 1
 )
 
-// probeARP returns the MAC of a host other than besides that answers at an address of a network of this
+// Prober finds the hosts that use an address.
+type Prober struct {
+	interfaces []string
+	table      *Table
+	log        *slog.Logger
+}
+
+// NewProber returns a prober for the networks of interfaces.
+func NewProber(interfaces []string, t *Table, log *slog.Logger) *Prober {
+	return &Prober{interfaces, t, log}
+}
+
+// Probe returns the MAC of a host other than besides that answers at an address of a network of this
 // host. It believes only answers to its own question: an entry of the kernel's table may be older than
 // the conflict. Without a packet socket, it asks the kernel.
-func (s *Server) probeARP(a netip.Addr, besides string) (mac string, ok bool) {
-	for _, name := range s.cfg.Interfaces {
+func (p *Prober) Probe(a netip.Addr, besides string) (mac string, ok bool) {
+	for _, name := range p.interfaces {
 		iface, err := net.InterfaceByName(name)
-		if err != nil || !local(link{prefixes: wire.Prefixes(iface)}, a) {
+		if err != nil || !slices.ContainsFunc(wire.Prefixes(iface), func(n netip.Prefix) bool { return n.Contains(a) }) {
 			continue
 		}
 		mac, err := askARP(iface, a, besides)
 		if err == nil {
 			return mac, mac != ""
 		}
-		s.log.Warn("probing an address by ARP: the kernel is asked", "interface", name, "address", a.String(), "error", err)
+		p.log.Warn("probing an address by ARP: the kernel is asked", "interface", name, "address", a.String(), "error", err)
 	}
-	mac, ok = s.probeByKernel(a)
+	mac, ok = p.AskKernel(a)
 	return mac, ok && mac != besides
 }
 
@@ -106,4 +122,19 @@ func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
 		return "", false
 	}
 	return wire.ParseMAC(net.HardwareAddr(b[8:14]).String())
+}
+
+// AskKernel returns the MAC that the kernel knows for an address. It sends one datagram, so that
+// the kernel asks by ARP, unless it has an entry already.
+func (p *Prober) AskKernel(a netip.Addr) (mac string, ok bool) {
+	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // discard (RFC 863)
+	if err != nil {
+		return "", false
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte{0}); err != nil {
+		return "", false
+	}
+	time.Sleep(kernelWait)
+	return p.table.MAC(a)
 }

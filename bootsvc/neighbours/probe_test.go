@@ -1,4 +1,4 @@
-package bootsvc
+package neighbours
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/internal/pcap"
 )
 
 // A fakeNetwork is a socket on a network whose servers answer at once. A read without an answer times out.
@@ -125,14 +127,36 @@ func TestAskAs(t *testing.T) {
 // The boot file of another server is in option 67 where the field file has options (option 52).
 func TestOfferWithOptionsInFile(t *testing.T) {
 	for overload, want := range map[byte]string{0: "header", 1: "option", 2: "header", 3: "option"} {
-		p := packet(t, dhcpv4.MessageTypeOffer, generic(54, 10, 0, 0, 1), generic(67, []byte("option")...), func(p *dhcpv4.DHCPv4) {
-			p.OpCode, p.BootFileName = dhcpv4.OpcodeBootReply, "header"
-			if overload > 0 {
-				p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionOptionOverload, []byte{overload}))
-			}
-		})
+		p, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer), dhcpv4.WithOption(dhcpv4.OptBootFileName("option")),
+			dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 0, 0, 1))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.OpCode, p.BootFileName = dhcpv4.OpcodeBootReply, "header"
+		if overload > 0 {
+			p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionOptionOverload, []byte{overload}))
+		}
 		if f, ok := offer(p.ToBytes(), p.TransactionID); !ok || f.BootFile != want {
 			t.Errorf("option 52 = %d: %q, want %q", overload, f.BootFile, want)
 		}
 	}
+}
+
+func FuzzOffer(f *testing.F) {
+	captured, err := pcap.Read("../testdata/captures/*.pcap", pcap.UDP, 67, 68, 4011)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, c := range captured {
+		f.Add(c.Payload)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var id dhcpv4.TransactionID
+		if len(b) >= 8 {
+			id = dhcpv4.TransactionID(b[4:8])
+		}
+		if o, ok := offer(b, id); ok && (!o.Server.IsValid() || len(o.BootFile) > 64) {
+			t.Fatalf("%+v", o)
+		}
+	})
 }

@@ -1,4 +1,4 @@
-package bootsvc
+package neighbours
 
 import (
 	"fmt"
@@ -16,9 +16,9 @@ import (
 // networksFor is how long the networks of this host are not read again.
 const networksFor = 5 * time.Second
 
-// neighbours asks the kernel's neighbour table (arp(7)) for single addresses: the time does not depend on the size of the table,
+// Table asks the kernel's neighbour table (arp(7)) for single addresses: the time does not depend on the size of the table,
 // which a flood of forged sources fills, and no host is asked.
-type neighbours struct {
+type Table struct {
 	read atomic.Pointer[hostNetworks]
 }
 
@@ -34,7 +34,7 @@ type hostNetwork struct {
 }
 
 // networks returns the networks of the Ethernet interfaces of this host.
-func (n *neighbours) networks() []hostNetwork {
+func (n *Table) networks() []hostNetwork {
 	known := n.read.Load()
 	if known != nil && time.Since(known.at) < networksFor {
 		return known.all
@@ -56,8 +56,8 @@ func (n *neighbours) networks() []hostNetwork {
 	return next.all
 }
 
-// mac returns the MAC that the kernel knows for an address.
-func (n *neighbours) mac(a netip.Addr) (mac string, ok bool) {
+// MAC returns the MAC that the kernel knows for an address.
+func (n *Table) MAC(a netip.Addr) (mac string, ok bool) {
 	for _, x := range n.networks() {
 		if !x.prefix.Contains(a) {
 			continue
@@ -69,9 +69,9 @@ func (n *neighbours) mac(a netip.Addr) (mac string, ok bool) {
 	return "", false
 }
 
-// unresolved reports whether an address is on a network of this host, and the kernel does not know its MAC. Behind a router, it is
+// Unresolved reports whether an address is on a network of this host, and the kernel does not know its MAC. Behind a router, it is
 // the router that has to be known, and there are few of those.
-func (n *neighbours) unresolved(a netip.Addr) bool {
+func (n *Table) Unresolved(a netip.Addr) bool {
 	onLink := false
 	for _, x := range n.networks() {
 		if x.prefix.Addr() == a {

@@ -1,0 +1,142 @@
+package neighbours
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// rivalFirst and rivalEvery are when a running server looks for other DHCP servers.
+	rivalFirst, rivalEvery = time.Minute, 15 * time.Minute
+	// rivalFor is how long a server that was not seen again is remembered.
+	rivalFor = time.Hour
+	// maxRivals is how many are remembered. With rivalFor it limits the alarms, because any host can forge
+	// other servers (security S33, S48).
+	maxRivals = 8
+)
+
+// Rivals are the other DHCP servers that were seen on networks in mode reservation.
+type Rivals struct {
+	checker    *Checker
+	interfaces []string // in mode reservation
+	events     eventWriter
+	guard      *guard.Guard
+	log        *slog.Logger
+	now        func() time.Time
+	sighted    chan inventory.Rival // chosen by machines; packets do not wait
+	mu         sync.Mutex
+	known      []inventory.Rival
+}
+
+// eventWriter records alarms.
+type eventWriter interface {
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+}
+
+// NewRivals returns the rivals of the server of a checker, which gives the addresses on interfaces.
+func NewRivals(c *Checker, interfaces []string, w eventWriter, log *slog.Logger, now func() time.Time) *Rivals {
+	return &Rivals{
+		checker: c, interfaces: interfaces, events: w, guard: c.guard, log: log, now: now,
+		sighted: make(chan inventory.Rival, maxRivals),
+	}
+}
+
+// Sight notes that a machine has chosen another server. It does not wait.
+func (r *Rivals) Sight(x inventory.Rival) {
+	select {
+	case r.sighted <- x:
+	default: // too many at once: the machine's next REQUEST names that server again
+	}
+}
+
+// add remembers x. It reports whether x is new; of too many, x is not remembered.
+func (r *Rivals) add(x inventory.Rival) (isNew bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known = slices.DeleteFunc(r.known, func(old inventory.Rival) bool { return x.Last.Sub(old.Last) >= rivalFor })
+	for n, old := range r.known {
+		if old.Server == x.Server {
+			x.First, x.Machine = old.First, cmp.Or(x.Machine, old.Machine)
+			r.known[n] = x
+			return false
+		}
+	}
+	if len(r.known) >= maxRivals {
+		return false
+	}
+	r.known = append(r.known, x)
+	return true
+}
+
+// Recent returns the other DHCP servers that were seen in the last hour, the oldest first.
+func (r *Rivals) Recent() []inventory.Rival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := slices.Clone(r.known)
+	return slices.DeleteFunc(out, func(x inventory.Rival) bool { return r.now().Sub(x.Last) >= rivalFor })
+}
+
+// Watch raises an alarm for each other DHCP server: one that a machine chooses, and one that answers a
+// DISCOVER, until ctx ends. It asks on interfaces in mode reservation: in the other modes there is one.
+func (r *Rivals) Watch(ctx context.Context) error {
+	timer := time.NewTimer(rivalFirst)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case x := <-r.sighted:
+			r.raise(ctx, x)
+		case <-timer.C:
+			for _, name := range r.interfaces {
+				r.Probe(ctx, name)
+			}
+			timer.Reset(rivalEvery)
+		}
+	}
+}
+
+// Probe asks for DHCP on an interface like an unknown client.
+func (r *Rivals) Probe(ctx context.Context, iface string) {
+	defer r.guard.Recover("a probe for other DHCP servers")
+	found, err := r.checker.Ask(ctx, iface)
+	if err != nil && ctx.Err() == nil {
+		r.log.Info("looking for other DHCP servers", "interface", iface, "error", err)
+		return
+	}
+	for _, server := range found.others {
+		r.raise(ctx, inventory.Rival{Server: server, Where: iface})
+	}
+	for _, server := range found.twins {
+		r.raise(ctx, inventory.Rival{Server: server, Where: iface, Ingot: true})
+	}
+}
+
+// raise remembers a server and, if it is new, writes a log record and an event.
+func (r *Rivals) raise(ctx context.Context, x inventory.Rival) {
+	defer r.guard.Recover("another DHCP server")
+	if x.Server == r.checker.self || x.Server == (netip.Addr{}) {
+		return
+	}
+	x.First, x.Last = r.now(), r.now()
+	if !r.add(x) {
+		return
+	}
+	text := x.String() + ": machines may get its address and no boot file; stop it, exclude the machines there, or set netboot.dhcp"
+	r.log.Error("a second DHCP server", "server", x.Server.String(), "where", x.Where, "machine", x.Machine, "ingot", x.Ingot)
+	err := r.events.AppendEvents(ctx, []inventory.Event{{
+		Machine: x.Machine, Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", At: x.First, Message: text,
+	}})
+	if err != nil {
+		r.log.Warn("recording a second DHCP server", "error", err)
+	}
+}

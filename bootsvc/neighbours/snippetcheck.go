@@ -1,0 +1,81 @@
+package neighbours
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+)
+
+// SnippetDifferences compares the answers of a server (ProbeSnippet) with what Snippet names for an address, one of the
+// HTTP ports and one of the files, of which the first are the usual ones. It returns one text for each client that was asked and
+// gets something else; uefi reports whether UEFI PXE is such a client.
+func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, files []BootFiles) (texts []string, uefi bool) {
+	for n, c := range probeClients {
+		a, asked := f.ByClient[c.name]
+		want := c.wanted(address, ports, files)
+		if !asked || a != nil && slices.Contains(want, a.bootSource(c)) {
+			continue
+		}
+		got := "no boot file"
+		switch {
+		case a == nil:
+			got = "no answer"
+		case a.BootFile != "":
+			got = a.bootSource(c)
+		}
+		texts = append(texts, fmt.Sprintf("%s gets %s, not %s", c.name, got, want[0]))
+		uefi = uefi || n == 0
+	}
+	return texts, uefi
+}
+
+// wanted returns the values of bootSource that are right for a client with one of the files.
+func (c probeClient) wanted(address netip.Addr, ports []int, files []BootFiles) (out []string) {
+	for _, f := range files {
+		switch {
+		case c.kind == wire.ClassIPXE:
+			out = append(out, c.wantedURLs(address, ports, f.Script)...)
+		case c.kind == wire.ClassHTTP:
+			out = append(out, c.wantedURLs(address, ports, f.HTTP)...)
+		case c.arch == wire.ArchBIOS:
+			out = append(out, BootOffer{BootFile: f.BIOS, Next: address}.bootSource(c))
+		default:
+			out = append(out, BootOffer{BootFile: f.UEFI, Next: address}.bootSource(c))
+		}
+	}
+	return out
+}
+
+// wantedURLs is wanted for a path by HTTP.
+func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (out []string) {
+	for _, port := range ports {
+		hosts := []string{net.JoinHostPort(address.String(), strconv.Itoa(port))}
+		if port == 80 {
+			hosts = append([]string{address.String()}, hosts...)
+		}
+		for _, host := range hosts {
+			out = append(out, BootOffer{BootFile: "http://" + host + path, Class: "HTTPClient"}.bootSource(c))
+		}
+	}
+	return out
+}
+
+// bootSource returns what a client takes of an answer: the file, and its server for TFTP. Firmware that boots by HTTP
+// ignores an answer without its class.
+func (o BootOffer) bootSource(c probeClient) string {
+	text := strconv.Quote(o.BootFile)
+	switch {
+	case c.kind == wire.ClassPXE && !o.Next.IsValid():
+		text += " without a next server"
+	case c.kind == wire.ClassPXE:
+		text += " of " + o.Next.String()
+	case c.kind == wire.ClassHTTP && !strings.HasPrefix(o.Class, "HTTPClient"):
+		text += " without option 60, HTTPClient"
+	}
+	return text
+}
