@@ -82,10 +82,15 @@ demo: ## two machines from power-on to a running system (KEEP=1: they and the pa
 # Only these two contain the Temporal server, which would have to be compiled again for the race detector: 6 minutes.
 TEMPORAL_SERVER = /internal/temporalserver
 
+# The race detector is for packages whose code or tests start goroutines or serve requests.
+CONCURRENT = go list -f '{{.Dir}}' ./... | while read -r d; do \
+    grep -qsE '(^|[[:space:]])go (func|[[:alnum:]_.]+)\(|\.Go\(|"net/http|httptest|t\.Parallel' "$$d"/*.go && echo "$$d"; done \
+  | grep -v -e /cmd/ingot$$ -e $(TEMPORAL_SERVER)$$
+
 # "make lint" vets the code, once for all; go test would do it again for the race detector.
-test: deps-test build ## all tests that need no virtual machine, with the race detector
-	GORACE=atexit_sleep_ms=50 go test -race -vet=off -p 3 $$(go list ./... | grep -v -e /cmd/ingot$$ -e $(TEMPORAL_SERVER)$$)
-	go test -vet=off .$(TEMPORAL_SERVER)
+test: deps-test build ## all tests that need no virtual machine
+	GORACE=atexit_sleep_ms=50 go test -race -vet=off -p 3 $$($(CONCURRENT))
+	go test -vet=off $$(go list -f '{{.Dir}}' ./... | grep -vxF "$$($(CONCURRENT))")
 	cd web && npm test --silent
 
 vulncheck: deps-vuln build ## known vulnerabilities of the Go modules in the programs, if vuln.go.dev can be reached

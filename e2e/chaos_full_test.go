@@ -251,7 +251,6 @@ func fullGroups(image lab.Image) []chaosGroup {
 	return []chaosGroup{
 		{name: "two faults, Redfish", steps: pairs},
 		{name: "other runs", steps: kinds},
-		{name: "a long outage", steps: wave(longOutage), site: losesSockets},
 		besideDHCP(dhcpSetups[1], serveProxy, image),
 		besideDHCP(dhcpSetups[3], serveNoDHCP, image),
 		{name: "clock", steps: one(clockBack), site: func(o *Options) { o.Guest, o.KeepSockets, o.Disk = true, false, 0 }},

@@ -252,7 +252,7 @@ func (x *cell) long() int {
 
 // TestChaosMatrix is make chaos.
 func TestChaosMatrix(t *testing.T) {
-	ctx := needLabFor(t, 65*time.Minute)
+	ctx := needLabFor(t, 75*time.Minute)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
 	groups := []chaosGroup{
@@ -264,6 +264,7 @@ func TestChaosMatrix(t *testing.T) {
 	}
 	if *full {
 		small := mini(ctx, t)
+		groups = append([]chaosGroup{{name: "a long outage", steps: wave(longOutage), site: losesSockets}}, groups...) // it takes longest
 		groups = append(groups, chaosGroup{name: "QEMU", steps: sampled(small)})
 		groups = append(groups, fullGroups(small)...)
 		t.Run("discovery", func(t *testing.T) {

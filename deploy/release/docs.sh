@@ -8,4 +8,4 @@ DIR=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 install -D -m 644 -t "$DIR/docs" docs/*.{md,png}
 # Keys and passwords in deploy/genesis are examples.
-find deploy/compose.yaml deploy/genesis deploy/kubernetes deploy/monitoring -type f ! -name '*.go' -exec install -D -m 644 {} "$DIR/{}" \;
+find deploy/agentos/README.md deploy/compose.yaml deploy/genesis deploy/kubernetes deploy/monitoring -type f ! -name '*.go' -exec install -D -m 644 {} "$DIR/{}" \;
