@@ -180,7 +180,7 @@ var mutations = []mutation{
 		"token: make(chan struct{}, 1)", "token: make(chan struct{}, 9)",
 	},
 	{
-		"S30", "TestS30WaitingRepliesAreBounded", "bootsvc/absent.go",
+		"S30", "TestS30WaitingRepliesAreBounded", "bootsvc/neighbours/limits.go",
 		"if toSame >= w.perAddress || now.Sub(w.ring[w.oldest].at) < arpGivesUp {", "if toSame < 0 {",
 	},
 	{
@@ -197,7 +197,7 @@ var mutations = []mutation{
 	},
 	{
 		"S33", "TestS33AMachineChoosesAnotherServer", "bootsvc/dhcp.go",
-		"s.sightRival(e)", "",
+		"s.noteRival(e)", "",
 	},
 	{
 		"S34", "TestTFTPSelfTestIsForThisHost", "bootsvc/tftp.go",
