@@ -42,13 +42,14 @@ var may = map[string]string{
 	"internal/provenance":   "inventory aead.dev/minisign",
 	"internal/catalog":      "inventory internal/provenance internal/strictyaml",
 	"internal/freeport":     "",
+	"internal/keypin":       "",
 	"internal/human":        "",
-	"internal/identity":     "inventory internal/durable",
+	"internal/identity":     "internal/keypin inventory internal/durable",
 	"internal/hostnet":      "internal/config",
 	"internal/durable":      "",
 	"internal/listener":     "internal/config internal/guard internal/httpserve internal/identity internal/keptsocket",
 
-	"internal/endpoint":           "inventory",
+	"internal/endpoint":           "internal/keypin inventory",
 	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
 	"internal/systems/kubernetes": "inventory internal/endpoint go.yaml.in/yaml/v3",
 	"internal/systems/talos": "inventory internal/endpoint internal/strictyaml github.com/hashicorp/go-multierror " +
@@ -62,7 +63,7 @@ var may = map[string]string{
 
 	"template":         "action inventory internal/seed internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "internal/plaintext action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc": "internal/clock inventory internal/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
+	"bmc": "internal/keypin internal/clock inventory internal/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
 		"github.com/stmcginnis/gofish",
 	"activities": "internal/plaintext action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
@@ -94,13 +95,13 @@ var may = map[string]string{
 	"worker-agent/fetch":           "internal/clock",
 	"worker-agent/facts":           "action internal/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
 	"worker-agent/actions":         "action internal/clock internal/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
-	"worker-agent":                 "action internal/clock internal/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
+	"worker-agent":                 "internal/keypin action internal/clock internal/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
 
 	"internal/temporalchild": "internal/durable go.temporal.io/api google.golang.org/grpc",
 	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
 		"internal/human internal/identity internal/imagefile internal/keyring internal/reserve internal/temporalchild " +
 		"internal/temporalfile golang.org/x/crypto",
-	"internal/site": "internal/clock inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
+	"internal/site": "internal/keypin internal/clock inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
 		"internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring internal/listener internal/quiet " +
 		"internal/reserve golang.org/x/sync",
 
@@ -121,7 +122,7 @@ var may = map[string]string{
 		"internal/temporalfile internal/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/client": "inventory internal/config internal/durable internal/hostnet internal/human internal/identity internal/strictyaml",
+	"internal/client": "internal/keypin inventory internal/config internal/durable internal/hostnet internal/human internal/identity internal/strictyaml",
 
 	"internal/doctor": "api bootsvc bootsvc/neighbours inventory internal/catalog internal/client internal/clock internal/config internal/durable internal/hostnet internal/human " +
 		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +

@@ -72,6 +72,7 @@ var smallPackages = map[string]string{
 	"internal/freeport":           "ports for a child process",
 	"internal/guard":              "panics of one request end no server",
 	"internal/human":              "sizes and durations as text, for packages that share nothing else",
+	"internal/keypin":             "one check of a pinned key, for the agent too",
 	"internal/keptsocket":         "systemd hands sockets over",
 	"internal/keptsocket/manager": "the other side of keptsocket, for tests",
 	"internal/listener":           "TLS and limits of a listener",

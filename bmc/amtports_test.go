@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -123,7 +125,7 @@ func TestS27AMTNewFirmware(t *testing.T) {
 	b := newPortsBench(t)
 	secure := b.open(&own)
 	b.check(amtTLS)
-	require.Equal(t, keyOf(own.Leaf), b.keys.known["127.0.0.28:16993"])
+	require.Equal(t, keypin.Of(own.Leaf), b.keys.known["127.0.0.28:16993"])
 
 	// Another device takes its place, and answers without TLS, too.
 	secure.Close()
@@ -133,7 +135,7 @@ func TestS27AMTNewFirmware(t *testing.T) {
 	b.open(nil)
 	b.fails(inventory.ErrRefused, "its key is not the known one", "no password was sent")
 	pinned := b.bmc
-	pinned.Fingerprint = keyOf(own.Leaf)
+	pinned.Fingerprint = keypin.Of(own.Leaf)
 	clear(b.keys.known)
 	b.bmc = pinned
 	b.fails(inventory.ErrRefused, "its key is not the known one")

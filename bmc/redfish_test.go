@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	bmclibredfish "github.com/bmc-toolbox/bmclib/v2/providers/redfish"
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
@@ -433,7 +435,7 @@ func TestS27Certificates(t *testing.T) {
 	_, err := b.State(ctx, b.bmc, password())
 	require.NoError(t, err)
 	require.Len(t, b.keys.known, 1, "the key is remembered at the first use")
-	key := keyOf(b.server.Certificate())
+	key := keypin.Of(b.server.Certificate())
 	b.service.Calls()
 
 	for address := range b.keys.known {

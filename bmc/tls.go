@@ -2,13 +2,12 @@ package bmc
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/ingotmetal/ingot/internal/keypin"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -34,12 +33,6 @@ type KeyStore interface {
 	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
 	// HasBMCKey reports whether something is known for the BMC at address.
 	HasBMCKey(ctx context.Context, address string) (bool, error)
-}
-
-// keyOf returns sha256: and the hexadecimal digest of a certificate's SubjectPublicKeyInfo.
-func keyOf(c *x509.Certificate) string {
-	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
-	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // tlsConfig returns how to check the certificate of a BMC: by its fingerprint if one is given;
@@ -74,7 +67,7 @@ func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 // firstUse compares a certificate with what was remembered at the first use of the BMC at address.
 // untrusted is the error of the system's authorities; nil = one of them signed it.
 func (d *Driver) firstUse(address string, c *x509.Certificate, untrusted error) error {
-	key := keyOf(c)
+	key := keypin.Of(c)
 	if untrusted == nil {
 		key = signed
 	}
@@ -91,7 +84,7 @@ func (d *Driver) firstUse(address string, c *x509.Certificate, untrusted error) 
 }
 
 func sameKey(c *x509.Certificate, known string) error {
-	if subtle.ConstantTimeCompare([]byte(keyOf(c)), []byte(known)) != 1 {
+	if !keypin.Matches(c, known) {
 		return errStranger
 	}
 	return nil

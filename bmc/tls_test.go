@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -149,7 +151,7 @@ func TestS27Authority(t *testing.T) {
 			refused("the certificate of another host")
 			require.Empty(t, b.keys.known)
 			pinned := to
-			pinned.Fingerprint = keyOf(shown.Load().Leaf)
+			pinned.Fingerprint = keypin.Of(shown.Load().Leaf)
 			_, err = b.State(ctx, pinned, password())
 			require.NoError(t, err)
 			show(&authority)

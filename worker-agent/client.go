@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
@@ -17,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/keypin"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/plaintext"
@@ -49,8 +50,7 @@ func newClient(server, pin string) (*client, error) {
 	}
 
 	digest, ok := strings.CutPrefix(pin, "sha256:")
-	want, err := hex.DecodeString(digest)
-	if !ok || err != nil || len(want) != sha256.Size {
+	if raw, err := hex.DecodeString(digest); !ok || err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("invalid pin %q; must be sha256: and 64 hex digits", pin)
 	}
 	return &client{base: base, http: &http.Client{
@@ -63,9 +63,8 @@ func newClient(server, pin string) (*client, error) {
 				if len(s.PeerCertificates) == 0 {
 					return errors.New("verifying the server: it has no certificate")
 				}
-				got := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
-				if subtle.ConstantTimeCompare(got[:], want) != 1 {
-					return fmt.Errorf("verifying the server: its key is sha256:%x, not the one that the boot script names", got)
+				if c := s.PeerCertificates[0]; !keypin.Matches(c, pin) {
+					return fmt.Errorf("verifying the server: its key is %s, not the one that the boot script names", keypin.Of(c))
 				}
 				return nil
 			},

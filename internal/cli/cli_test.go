@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,7 +30,6 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -620,7 +621,7 @@ func TestLoginPinsTheKey(t *testing.T) {
 	}))
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	defer s.Close()
-	right := identity.Fingerprint(s.Certificate())
+	right := keypin.Of(s.Certificate())
 	login := func(fingerprint string) (*options, error) {
 		t.Setenv("INGOT_TOKEN", "the-token")
 		o := &options{Lookup: client.Lookup{ConfigFile: filepath.Join(t.TempDir(), "ingot.yaml")}}

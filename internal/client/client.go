@@ -18,6 +18,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/identity"
@@ -177,7 +179,7 @@ func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 			fmt.Errorf("talking to %s: %w", c.base, wrongKey),
 			"compare it with the fingerprint that ingot serve logs; if it is right: "+login+wrongKey.got)
 	case errors.As(err, &verify):
-		got := identity.Fingerprint(verify.UnverifiedCertificates[0])
+		got := keypin.Of(verify.UnverifiedCertificates[0])
 		return human.Advise(
 			fmt.Errorf("talking to %s: its certificate is not signed by a known authority: %w", c.base, verify.Err),
 			"compare "+got+" with the fingerprint that ingot serve logs; if it is right: "+login+got)

@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/internal/hostnet"
 	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/internal/strictyaml"
 )
 
@@ -158,7 +159,7 @@ func localFingerprint(c config.Config) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("reading this server's certificate %q: %w", file, err)
 		}
-		return identity.Fingerprint(cert), nil
+		return keypin.Of(cert), nil
 	}
 
 	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
@@ -170,8 +171,8 @@ func pinnedTLS(fingerprint string) *tls.Config {
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true, // VerifyConnection compares the key; names and dates do not matter
 		VerifyConnection: func(st tls.ConnectionState) error {
-			if got := identity.Fingerprint(st.PeerCertificates[0]); got != fingerprint {
-				return wrongKeyError{got}
+			if c := st.PeerCertificates[0]; !keypin.Matches(c, fingerprint) {
+				return wrongKeyError{keypin.Of(c)}
 			}
 			return nil
 		},

@@ -9,11 +9,8 @@ package endpoint
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/keypin"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -107,15 +106,10 @@ func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
 		if problem := inventory.PinProblem(e.Fingerprint); problem != "" {
 			return nil, fmt.Errorf("fingerprint %q %s", e.Fingerprint, problem)
 		}
-		want, err := hex.DecodeString(strings.TrimPrefix(e.Fingerprint, "sha256:"))
-		if err != nil {
-			return nil, err
-		}
 		c.InsecureSkipVerify = true // the fingerprint is stricter than any chain
 		c.VerifyConnection = func(s tls.ConnectionState) error {
-			got := sha256.Sum256(s.PeerCertificates[0].RawSubjectPublicKeyInfo)
-			if subtle.ConstantTimeCompare(got[:], want) != 1 {
-				return fmt.Errorf("%w: it is sha256:%x", errFingerprint, got)
+			if c := s.PeerCertificates[0]; !keypin.Matches(c, e.Fingerprint) {
+				return fmt.Errorf("%w: it is %s", errFingerprint, keypin.Of(c))
 			}
 			return nil
 		}

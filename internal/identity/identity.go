@@ -22,6 +22,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/ingotmetal/ingot/internal/durable"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -116,12 +118,8 @@ func Pin(cert tls.Certificate) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return Fingerprint(leaf), nil
+	return keypin.Of(leaf), nil
 }
-
-// Fingerprint is how peers name the key of a certificate: sha256:<hex of the
-// digest of its SubjectPublicKeyInfo>.
-func Fingerprint(c *x509.Certificate) string { return "sha256:" + Digest(c.RawSubjectPublicKeyInfo) }
 
 // Digest returns the SHA-256 of b in hex. A server stores this of a token that
 // another server keeps.

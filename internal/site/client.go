@@ -3,7 +3,6 @@ package site
 import (
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -134,8 +134,8 @@ func PinnedTLS(fingerprint string, cert tls.Certificate) *tls.Config {
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks the key; names and dates do not matter
 		VerifyConnection: func(st tls.ConnectionState) error {
-			if got := identity.Fingerprint(st.PeerCertificates[0]); subtle.ConstantTimeCompare([]byte(got), []byte(fingerprint)) != 1 {
-				return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", got)
+			if c := st.PeerCertificates[0]; !keypin.Matches(c, fingerprint) {
+				return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", keypin.Of(c))
 			}
 			return nil
 		},

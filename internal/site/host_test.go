@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
@@ -334,7 +336,7 @@ func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token in
 	here, err = NewHost(testOptions(cfg))
 	require.NoError(t, err)
 	here.current = idle{}
-	peer = inventory.Peer{Name: "um760", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())}
+	peer = inventory.Peer{Name: "um760", URL: server.URL, Fingerprint: keypin.Of(server.Certificate())}
 	token = inventory.NewSecret(strings.TrimSpace(string(text)))
 	_, err = here.AddPeer(t.Context(), peer, token)
 	require.NoError(t, err)

@@ -13,9 +13,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -160,7 +161,7 @@ func TestForwardHandshakes(t *testing.T) {
 	server.TLS = ServerTLS(certificate(t))
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	peer := inventory.Peer{Name: "dst", URL: server.URL, Fingerprint: identity.Fingerprint(server.Certificate())}
+	peer := inventory.Peer{Name: "dst", URL: server.URL, Fingerprint: keypin.Of(server.Certificate())}
 	f, err := Forward(peer, w.cert, token, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	codes := make([]int, asking)

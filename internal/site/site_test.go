@@ -25,9 +25,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -144,7 +145,7 @@ func newWorld(t *testing.T) *world {
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	w.server.StartTLS()
 	t.Cleanup(w.server.Close)
-	w.peer = inventory.Peer{Name: "dst", URL: w.server.URL, Fingerprint: identity.Fingerprint(w.server.Certificate())}
+	w.peer = inventory.Peer{Name: "dst", URL: w.server.URL, Fingerprint: keypin.Of(w.server.Certificate())}
 	w.startTarget()
 	c, err := NewClient(w.peer, w.cert, token, nil)
 	require.NoError(t, err)

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/keypin"
+
 	"github.com/ingotmetal/ingot/internal/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -108,7 +110,7 @@ func (t *Target) checkToken(r *http.Request) (string, error) {
 		return "", ErrStranger
 	}
 
-	return identity.Fingerprint(r.TLS.PeerCertificates[0]), nil
+	return keypin.Of(r.TLS.PeerCertificates[0]), nil
 }
 
 // known returns a route that accepts only the paired source.

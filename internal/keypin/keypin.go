@@ -1,0 +1,22 @@
+// Package keypin names the key of a certificate by its digest. Peers that pin a key need no authority, and the names and dates
+// of the certificate do not matter.
+package keypin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"strings"
+)
+
+// Of returns the pin of a certificate's key: sha256: and the hexadecimal digest of its SubjectPublicKeyInfo.
+func Of(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Matches reports whether pin is that of the certificate's key, in constant time. The case of the digits does not matter.
+func Matches(c *x509.Certificate, pin string) bool {
+	return subtle.ConstantTimeCompare([]byte(Of(c)), []byte(strings.ToLower(pin))) == 1
+}
