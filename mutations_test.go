@@ -98,7 +98,7 @@ var mutations = []mutation{
 		"Control: s.checkAddress(host)}", "Control: nil}\n\t\t\t\t_ = host",
 	},
 	{
-		"S18", "TestS18FaultyImagesAtTheDisk", "worker-agent/image.go",
+		"S18", "TestS18FaultyImagesAtTheDisk", "worker-agent/actions/image.go",
 		`case want != "" && served != want:`, `case served == "":`,
 	},
 	{
@@ -118,11 +118,11 @@ var mutations = []mutation{
 		"Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,", "",
 	},
 	{
-		"S22", "TestS22CredentialsGoToTheirServerOnly", "worker-agent/source.go",
+		"S22", "TestS22CredentialsGoToTheirServerOnly", "worker-agent/fetch/transport.go",
 		`r.Header.Del("Referer")`, "",
 	},
 	{
-		"S22", "TestS22CommandsSeeNoCredentials", "worker-agent/cexec_linux.go",
+		"S22", "TestS22CommandsSeeNoCredentials", "worker-agent/actions/cexec_linux.go",
 		"delete(env, name)", "_ = name",
 	},
 	{
@@ -306,7 +306,7 @@ var mutations = []mutation{
 		"if hmac.Equal(have, s.mac(key)) {", "if len(have) == len(s.mac(key)) {",
 	},
 	{
-		"S59", "TestS59SlurpFails", "worker-agent/slurp.go",
+		"S59", "TestS59SlurpFails", "worker-agent/actions/slurp.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
