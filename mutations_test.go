@@ -11,9 +11,22 @@ var mutations = []mutation{
 		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
 	},
 	{
+		"S1", "TestS1OneClaimPerBoot", "inventory/sqlite/agents.go",
+		"case err == nil && !g.Person():", "case err == nil && g.Person() && refused == nil:",
+	},
+	{
+		"S1", "TestS1AnotherProcessOpensNothing", "inventory/sqlite/index.go",
+		`return e != nil && e.grant.Run == "" && time.Since(x.checked) <= checkedFor`,
+		"return e != nil && time.Since(x.checked) <= checkedFor",
+	},
+	{
 		"S2", "TestS2TokensAreBoundAndHashed", "inventory/sqlite/agents.go",
 		"token := sha256.Sum256([]byte(r.TokenFor(r.Hello.Nonce)))",
 		"token := sha256.Sum256(nil)\n\tcopy(token[:], r.TokenFor(r.Hello.Nonce))",
+	},
+	{
+		"S2", "TestRedeem", "inventory/sqlite/agents.go",
+		"case r.Latest > r.Epoch || r.Holder != r.Run:", "case r.Latest > r.Epoch+9:",
 	},
 	{
 		"S3", "TestS3AgentRoutesTellNobodyWhatIsArmed", "internal/agentapi/claim.go",
@@ -21,12 +34,20 @@ var mutations = []mutation{
 		"if !valid && g.Boot > 0 {\n\t\treturn action.Welcome{}, refuseClaim(\"wrong\")\n\t}\n\tif !valid || g.Run == \"\" || g.Boot == 0 {",
 	},
 	{
+		"S3", "TestS3UnknownClosedAndWrongAreTheSame", "metadatasvc/metadatasvc.go",
+		"known := err == nil\n", "known := err == nil\n\tif !known {\n\t\treturn profile{}, false\n\t}\n",
+	},
+	{
 		"S4", "TestS4Callers", "metadatasvc/metadatasvc.go",
 		"func(p netip.Prefix) bool { return p.Contains(a) }", "func(netip.Prefix) bool { return true }",
 	},
 	{
-		"S4", "TestS4AddressesOpenNoSecret", "metadatasvc/ec2.go",
-		"t.wants(userData) && (p.secret || p.byAddress)", "t.wants(userData)",
+		"S4", "TestS4AddressesOpenNoSecret", "metadatasvc/metadatasvc.go",
+		"if m.UserDataByAddress && g.SecretsOpen(s.now())", "if g.SecretsOpen(s.now())",
+	},
+	{
+		"S4", "TestS4UserDataByAddress", "metadatasvc/metadatasvc.go",
+		"m.UserDataByAddress && g.SecretsOpen(s.now()) &&", "m.UserDataByAddress &&",
 	},
 	{
 		"S5", "TestClaimConflict", "inventory/sqlite/agents.go",
@@ -34,7 +55,8 @@ var mutations = []mutation{
 	},
 	{
 		"S6", "TestStrangers", "internal/site/target.go",
-		`s.Source.Fingerprint == "" || subtle.ConstantTimeCompare([]byte(print), []byte(s.Source.Fingerprint)) != 1`, `print == ""`,
+		`s.Source.Fingerprint == "" || subtle.ConstantTimeCompare([]byte(print), []byte(s.Source.Fingerprint)) != 1`,
+		`s.Source == nil || print == ""`,
 	},
 	{
 		"S6", "TestS6RoutesPerListener", "internal/agentapi/agentapi.go",
@@ -56,6 +78,14 @@ var mutations = []mutation{
 	{
 		"S8", "TestS8ForgedOrdersWriteNothing", "worker-agent/order.go",
 		"case o.Machine != a.cfg.Machine:", "case false:",
+	},
+	{
+		"S8", "TestS8RunHasOnePlan", "worker-agent/order.go",
+		`case a.plan != "" && o.Plan != a.plan:`, "case false:",
+	},
+	{
+		"S8", "TestS8AssignmentsAreSigned", "activities/assign.go",
+		"case d != plan.Digest:", `case d == "":`,
 	},
 	{
 		"S9", "TestS9TemporalIsOnLoopbackOrBehindTLS", "internal/server/cluster.go",
@@ -98,6 +128,18 @@ var mutations = []mutation{
 		"Control: s.checkAddress(host)}", "Control: nil}\n\t\t\t\t_ = host",
 	},
 	{
+		"S17", "TestS17HostsOfSystems", "inventory/endpoint.go",
+		"case a.IsLoopback(), a.IsUnspecified():", "case a.IsUnspecified():",
+	},
+	{
+		"S17", "TestS17NamesAreJudgedWhereTheyLead", "inventory/endpoint.go",
+		`if what := AddrProblem(a.Addr()); what != "" {`, `if what := AddrProblem(a.Addr()); what == "none" {`,
+	},
+	{
+		"S17", "TestS17AMTFollowsNoRedirect", "bmc/wsman.go",
+		"return http.ErrUseLastResponse", "return nil",
+	},
+	{
 		"S18", "TestS18FaultyImagesAtTheDisk", "worker-agent/actions/image.go",
 		`case want != "" && served != want:`, `case served == "":`,
 	},
@@ -110,8 +152,16 @@ var mutations = []mutation{
 		"if !in.Verify(public, signature) {", "if in == nil {",
 	},
 	{
+		"S19", "TestAListIsNotFetchedOverARedirectToHTTP", "internal/cli/image_proof.go",
+		`if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {`, `if r.URL.Scheme == "" {`,
+	},
+	{
 		"S20", "TestS20Qcow2Refusals", "internal/diskimage/qcow2.go",
 		"case h.BackingOffset != 0:", "case false:",
+	},
+	{
+		"S20", "TestS20DamagedImagesAtImport", "internal/diskimage/qcow2.go",
+		"return q, q.compareRefcounts(used)", "_ = used\n\treturn q, nil",
 	},
 	{
 		"S21", "TestArchiveStaysInItsFolder", "worker-agent/disk/filesys/tree_linux.go",
@@ -130,6 +180,10 @@ var mutations = []mutation{
 		`r.Header.Del("Referer") // its query may be a credential of the server before (security S22)`, "",
 	},
 	{
+		"S22", "TestS22ARedirectedListKeepsItsAddress", "internal/cli/image_proof.go",
+		`r.Header.Del("Referer")`, "_ = r.Header",
+	},
+	{
 		"S23", "TestImagesOfOthersAreNoActions", "action/names.go",
 		`return r.before == "" && slices.Contains(known.hosts, public)`, `return r.before == ""`,
 	},
@@ -138,12 +192,19 @@ var mutations = []mutation{
 		"case !canHandle(row):", "case false:",
 	},
 	{
-		"S24", "TestSecretsAreEncryptedAtRest", "inventory/sqlite/keys.go",
-		"return s.keys.Seal(purpose, binding, plain)", "return append([]byte{}, plain...), nil",
+		"S24",
+		"TestSecretsAreEncryptedAtRest",
+		"inventory/sqlite/keys.go",
+		"return s.keys.Seal(purpose, binding, plain)\n}\n\nfunc (s *db) open(purpose, binding string, sealed []byte) ([]byte, error) {\n",
+		"return append([]byte{}, plain...), nil\n}\n\nfunc (s *db) open(purpose, binding string, sealed []byte) ([]byte, error) {\n\tif sealed != nil {\n\t\treturn sealed, nil\n\t}\n",
 	},
 	{
 		"S24", "TestEveryConnectionThatWritesDeletesSecurely", "inventory/sqlite/sqlite.go",
 		"_secure_delete=on", "_secure_delete=off",
+	},
+	{
+		"S24", "TestRotate", "internal/keyring/rotate.go",
+		"stored.old = nil\n", "_ = stored\n",
 	},
 	{
 		"S25", "TestS25PasswordIsNowhere", "bmc/ipmi.go",
@@ -167,6 +228,10 @@ var mutations = []mutation{
 		"if err == nil && known {", "if err == nil && false && known {",
 	},
 	{
+		"S27", "TestS27BMCKeys", "inventory/sqlite/bmckeys.go",
+		"ON CONFLICT DO NOTHING", "ON CONFLICT DO UPDATE SET key = excluded.key",
+	},
+	{
 		"S28", "TestS28PowerCommandsAreNamedOnly", "api/machines.go",
 		`if x != nil && x.Driver == inventory.DriverExec && x.Command != "" && b.CheckCommand != nil {`,
 		`if x != nil && x.Command == "" && b.CheckCommand != nil {`,
@@ -180,6 +245,10 @@ var mutations = []mutation{
 		"token: make(chan struct{}, 1)", "token: make(chan struct{}, 9)",
 	},
 	{
+		"S29", "TestS29SessionsAreBudgeted", "bmc/budget.go",
+		"t.sessions--\n", "\n",
+	},
+	{
 		"S30", "TestS30WaitingRepliesAreBounded", "bootsvc/neighbours/limits.go",
 		"if toSame >= w.perAddress || now.Sub(w.ring[w.oldest].at) < arpGivesUp {", "if toSame < 0 {",
 	},
@@ -190,6 +259,10 @@ var mutations = []mutation{
 	{
 		"S31", "TestS31RelayOnly", "bootsvc/dhcp.go",
 		"return !s.cfg.RelayOnly", "return true",
+	},
+	{
+		"S31", "TestLinkSelection", "bootsvc/dhcp.go",
+		"if !e.near(e.network) || len(s.cfg.Relays) == 0 && !e.near(e.relay) {", "if !e.near(e.network) {",
 	},
 	{
 		"S32", "TestS32AGuestGivesUpAReservedAddress", "bootsvc/discovery.go",
@@ -208,22 +281,39 @@ var mutations = []mutation{
 		"if c.transfers <= maxSessions {", "if c.transfers > 0 {",
 	},
 	{
-		"S35", "TestListenersOutlivePanics", "internal/guard/guard.go",
+		"S34", "TestTFTPOptions", "bootsvc/tftp/request.go",
+		"if err != nil || n < least || n > most {", "if err != nil {",
+	},
+	{
+		"S34", "TestTFTPLimitsRequests", "bootsvc/tftp/limits.go",
+		"return c.recent[a] <= maxPerWindow", "return c.recent[a] > 0",
+	},
+	{
+		"S35", "TestNoInputEndsTheProcess", "internal/guard/guard.go",
 		"g.Caught(what, v)", "panic(v)",
 	},
 	{
-		"S35", "TestLimitPrefers", "internal/httpserve/limit.go",
-		"m.preferred = true", "m.preferred = false",
+		"S35", "TestListenersOutlivePanics", "internal/guard/guard.go",
+		`g.Caught("a request", v)`, "_ = v",
+	},
+	{
+		"S35", "TestLimitSharesWhatIsPreferred", "internal/httpserve/limit.go",
+		"case m.preferred && l.from[m.group] <= l.share,", "case m.preferred,",
 	},
 	{
 		"S36", "TestS36OldLoadersAreNotServed", "bootsvc/loader.go",
 		"len(below) > 0 {", "len(below) > 99 {",
 	},
 	{
-		"S41", "TestS41DiscoveryIsOffByDefault", "bootsvc/bootsvc.go",
+		"S36", "TestS36Minimum", "internal/sbat/minimum.go",
+		"have < need && (ok || stages[name].component == component)", "have < need && ok",
+	},
+	{
+		"S41",
+		"TestS41DiscoveryIsOffByDefault",
+		"bootsvc/bootsvc.go",
 		"for name, r := range cfg.Discovery {\n",
-		"s.guests[\"lo\"] = newGuests(inventory.Range{From: netip.MustParseAddr(\"10.10.20.10\"), To: netip.MustParseAddr(\"10.10.20.20\")})\n" +
-			"\tfor name, r := range cfg.Discovery {\n",
+		"s.guests[\"lo\"] = newGuests(inventory.Range{From: netip.MustParseAddr(\"127.0.20.10\"), To: netip.MustParseAddr(\"127.0.20.20\")})\n\tfor name, r := range cfg.Discovery {\n",
 	},
 	{
 		"S42", "TestS42OnlyProgramsOfTheListAreRun", "worker-agent/disk/filesys/programs_linux.go",
@@ -274,6 +364,14 @@ var mutations = []mutation{
 		"if n == nil && len(c.of) >= maxMessages {", "if n == nil && len(c.of) < 0 {",
 	},
 	{
+		"S48", "TestS48SyslogIsBounded", "inventory/sqlite/syslog.go",
+		"ORDER BY seq DESC LIMIT 1 OFFSET ?2)", "ORDER BY seq DESC LIMIT 1 OFFSET 9*?2)",
+	},
+	{
+		"S48", "TestRelayed", "bootsvc/relayed.go",
+		"if len(r.known) < maxRelays {", "if len(r.known) >= 0 {",
+	},
+	{
 		"S49", "TestS49BrowserGuards", "api/sessions.go",
 		"if host := hostname(c.Request.Host); !l.hosts[host] &&", `if host := hostname(c.Request.Host); host == "" &&`,
 	},
@@ -283,19 +381,43 @@ var mutations = []mutation{
 	},
 	{
 		"S49", "TestS49TemporalUIAnswersOnlyNamesOfThisHost", "internal/temporalserver/ui.go",
-		"if !names[strings.ToLower(u.Hostname())] {", "if u.Hostname() == \"\" {",
+		"if !names[strings.ToLower(u.Hostname())] {", `if !names[strings.ToLower(u.Hostname())] && names["none"] {`,
 	},
 	{
-		"S50", "TestBMCRetargetClearsPassword", "inventory/sqlite/machines_put.go",
-		"m.BMC.HasPassword && same, sealBMC", "m.BMC.HasPassword, sealBMC",
+		"S49", "TestS49OnlyQueriesPass", "internal/temporalserver/ui.go",
+		"(r.Method != http.MethodPost || !isQuery(r.URL.EscapedPath()))", "r.Method != http.MethodPost",
+	},
+	{
+		"S49", "TestSession", "api/sessions.go",
+		"return !ended && until.After(", "return !(ended && until.IsZero()) && until.After(",
+	},
+	{
+		"S49", "TestLoginLinkExpires", "api/sessions.go",
+		"if !ok || !l.now().Before(until) {", "if !ok || until.IsZero() {",
+	},
+	{
+		"S49", "TestS49PageIsGuarded", "web/web.go",
+		`frame-ancestors 'none'; object-src 'none'; " +`, `object-src 'none'; " +`,
+	},
+	{
+		"S50", "TestBMCRetargetClearsPassword", "inventory/sqlite/machines_secrets.go",
+		"machine, b.Driver, b.Host, b.Port, !b.InsecureTLS", `machine, b.Driver, "", b.Port, !b.InsecureTLS`,
+	},
+	{
+		"S50", "TestS50NothingIsSentWithoutAPassword", "bmc/ipmi.go",
+		`case text == "":`, "case false:",
 	},
 	{
 		"S51", "TestS51SharesAreConfined", "internal/imagefile/imagefile.go",
 		"if err == nil && !info.Mode().IsRegular() {", "if err == nil && info.IsDir() {",
 	},
 	{
+		"S51", "TestS51SharesHoldImagesAlone", "internal/config/check.go",
+		"c.checkShares(&p)", "",
+	},
+	{
 		"S57", "TestS57TemporalAsksForACertificate", "internal/server/temporal.go",
-		`if c.Identity = t.cfg.TemporalIdentity(); c.Identity != "" {`, `if c.Identity != "" {`,
+		"c.Ports.UI = 0", `c.Identity, t.tls = "", nil`,
 	},
 	{
 		"S58", "TestDamage", "internal/archive/format.go",
@@ -306,12 +428,21 @@ var mutations = []mutation{
 		"if hmac.Equal(have, s.mac(key)) {", "if len(have) == len(s.mac(key)) {",
 	},
 	{
+		"S58", "TestS58GreedyKeysAreRefused", "internal/archive/keys.go",
+		"if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime || w.Threads > maxThreads {",
+		"if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime {",
+	},
+	{
 		"S59", "TestS59SlurpFails", "worker-agent/actions/slurp.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
 		"S59", "TestS59OrdersNameListedHosts", "activities/upload.go",
 		"if err == nil && !slices.Contains(s.UploadHosts, host) {", "if err == nil && !slices.Contains([]string{host}, host) {",
+	},
+	{
+		"S59", "TestS59HandlersSendNoDisk", "action/handler.go",
+		`&& row.Adds == "" && row.Upload == ""`, `&& row.Adds == ""`,
 	},
 	{
 		"S60", "TestS60S61DerivedTokens", "internal/identity/tokens.go",
@@ -322,8 +453,24 @@ var mutations = []mutation{
 		"t != nil && len(t.VerifiedChains) > 0", "t != nil",
 	},
 	{
+		"S60", "TestS60ClassesAreBounded", "internal/metrics/phases.go",
+		"if len(p.classes) == maxClasses {", "if len(p.classes) < 0 {",
+	},
+	{
+		"S60", "TestS60ClientCertificates", "internal/listener/listener.go",
+		"tls.VerifyClientCertIfGiven", "tls.RequestClientCert",
+	},
+	{
 		"S61", "TestS61PayloadsAreEncrypted", "internal/payloadcodec/codec.go",
 		"if isEncrypted(p) {", "if p != nil {",
+	},
+	{
+		"S61", "TestCodecPreflight", "api/codec.go",
+		"if !l.isCodecOrigin(c) {\n\t\treturn", "if l.codecOrigin == \"\" {\n\t\treturn",
+	},
+	{
+		"S61", "TestS61CodecToken", "api/codec.go",
+		"if l.authenticate(c); c.IsAborted() {", "if c.IsAborted() {",
 	},
 	{
 		"S63", "TestS63FingerprintsNeedTheServersKey", "api/keyedrequests.go",
@@ -334,8 +481,20 @@ var mutations = []mutation{
 		"if n >= maxKeyedRequests {", "if n < 0 {",
 	},
 	{
+		"S63", "TestS63AnswersOfKeyedRequestsHoldNoSecrets", "api/keyedrequests.go",
+		`"/v1/login-links", "/v1/logout",`, `"/v1/logout",`,
+	},
+	{
 		"S64", "TestReadPrivate", "internal/durable/durable.go",
 		"st.Mode().IsRegular() && mode&0o077 != 0", "st.Mode().IsRegular() && mode&0o007 != 0",
+	},
+	{
+		"S64", "TestReadPrivateIsBounded", "internal/durable/durable.go",
+		"io.LimitReader(f, maxPrivate+1)", "io.LimitReader(f, maxPrivate)",
+	},
+	{
+		"S64", "TestGivenByRoot", "internal/durable/durable.go",
+		"st.Mode().Perm()&0o037 == 0", "st.Mode().Perm()&0o030 == 0",
 	},
 }
 
