@@ -26,7 +26,8 @@ var mutations = []mutation{
 	},
 	{
 		"S2", "TestRedeem", "inventory/sqlite/agents.go",
-		"case r.Latest > r.Epoch || r.Holder != r.Run:", "case r.Latest > r.Epoch+9:",
+		"case r.Latest > r.Epoch || r.Holder != r.Run:\n\t\t\terr = fmt.Errorf(\"%s: %w\", of, inventory.ErrFenced)\n\t\tcase r.Revoked:",
+		"case r.Latest > r.Epoch+9:",
 	},
 	{
 		"S3", "TestS3AgentRoutesTellNobodyWhatIsArmed", "internal/agentapi/claim.go",
@@ -160,7 +161,7 @@ var mutations = []mutation{
 		"case h.BackingOffset != 0:", "case false:",
 	},
 	{
-		"S20", "TestS20DamagedImagesAtImport", "internal/diskimage/qcow2.go",
+		"S20", "TestS20Qcow2Refusals", "internal/diskimage/qcow2.go",
 		"return q, q.compareRefcounts(used)", "_ = used\n\treturn q, nil",
 	},
 	{
@@ -285,11 +286,15 @@ var mutations = []mutation{
 		"if err != nil || n < least || n > most {", "if err != nil {",
 	},
 	{
-		"S34", "TestTFTPLimitsRequests", "bootsvc/tftp/limits.go",
+		"S34", "TestTFTPDoesNotAmplify", "bootsvc/tftp/limits.go",
 		"return c.recent[a] <= maxPerWindow", "return c.recent[a] > 0",
 	},
 	{
-		"S35", "TestNoInputEndsTheProcess", "internal/guard/guard.go",
+		"S34", "TestTFTPLimitsRequests", "bootsvc/tftp/limits.go",
+		"c.undecided >= maxUndecided ||", "",
+	},
+	{
+		"S35", "TestNoRunEndsTheReconciler", "internal/guard/guard.go",
 		"g.Caught(what, v)", "panic(v)",
 	},
 	{
@@ -382,6 +387,10 @@ var mutations = []mutation{
 	{
 		"S49", "TestS49TemporalUIAnswersOnlyNamesOfThisHost", "internal/temporalserver/ui.go",
 		"if !names[strings.ToLower(u.Hostname())] {", `if !names[strings.ToLower(u.Hostname())] && names["none"] {`,
+	},
+	{
+		"S49", "TestS49OnlyQueriesPass", "internal/temporalserver/ui.go",
+		"validID(id) && slices.Contains(queryTypes, parts[8])", "validID(id) && len(queryTypes) > 0",
 	},
 	{
 		"S49", "TestS49OnlyQueriesPass", "internal/temporalserver/ui.go",

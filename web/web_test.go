@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"regexp"
 	"strings"
 	"testing"
@@ -64,8 +65,14 @@ func TestS49PageIsGuarded(t *testing.T) {
 			if v := r.Header.Get("Cache-Control"); v != c.cache {
 				t.Errorf("Cache-Control %q, want %q", v, c.cache)
 			}
-			if v := r.Header.Get("Content-Security-Policy"); !strings.HasPrefix(v, "default-src 'self';") {
-				t.Errorf("Content-Security-Policy %q", v)
+			policy := strings.Split(r.Header.Get("Content-Security-Policy"), "; ")
+			for _, want := range []string{
+				"default-src 'self'", "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'", "object-src 'none'",
+				"require-trusted-types-for 'script'", "trusted-types 'none'",
+			} {
+				if !slices.Contains(policy, want) {
+					t.Errorf("Content-Security-Policy %q lacks %q", policy, want)
+				}
 			}
 			if v := r.Header.Get("X-Content-Type-Options"); v != "nosniff" {
 				t.Errorf("X-Content-Type-Options %q", v)

@@ -1,6 +1,11 @@
 package temporalserver
 
-import "testing"
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+)
 
 // S49: no web page can guess the address on which the UI listens.
 func TestHiddenAddress(t *testing.T) {
@@ -32,9 +37,16 @@ func TestS49OnlyQueriesPass(t *testing.T) {
 		}
 	}
 
+	ui := readsOnly(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for _, path := range writesAsQueries() {
-		if isQuery(path) {
-			t.Errorf("%s passes", path)
+		decoded, err := url.PathUnescape(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		ui.ServeHTTP(w, &http.Request{Method: http.MethodPost, URL: &url.URL{Path: decoded, RawPath: path}})
+		if isQuery(path) || w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("%s passes: %d", path, w.Code)
 		}
 	}
 }
