@@ -69,7 +69,7 @@ var may = map[string]string{
 	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc/wire": "inventory internal/clock internal/guard internal/httpserve internal/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
 		"golang.org/x/sync golang.org/x/sys",
-	"bootsvc/tftp": "bootsvc/wire internal/guard internal/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
+	"bootsvc/tftp":       "bootsvc/wire internal/guard internal/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
 	"bootsvc/neighbours": "bootsvc/wire inventory internal/guard github.com/insomniacslk/dhcp golang.org/x/sys",
 	"bootsvc": "bootsvc/neighbours bootsvc/tftp bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
