@@ -55,6 +55,10 @@ var mutations = []mutation{
 		`stmt("UPDATE grant_ SET secrets_until = 0 WHERE "+owns, e.Machine, e.Run, e.Epoch),`, "",
 	},
 	{
+		"S5", "TestS5DocumentsAreServedInTheWindowAlone", "metadatasvc/metadatasvc.go",
+		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
+	},
+	{
 		"S6", "TestStrangers", "internal/site/target.go",
 		`s.Source.Fingerprint == "" || subtle.ConstantTimeCompare([]byte(print), []byte(s.Source.Fingerprint)) != 1`,
 		`s.Source == nil || print == ""`,
@@ -93,8 +97,16 @@ var mutations = []mutation{
 		"case config.Loopback(c.Address):", `case c.APIKeyFile == "" || config.Loopback(c.Address):`,
 	},
 	{
+		"S9", "TestBeyondLoopbackIsRefused", "internal/temporalchild/protocol.go",
+		"err != nil || !ip.IsLoopback() {", "err != nil || !ip.IsValid() {",
+	},
+	{
 		"S11", "TestS11ProvisionStartsOneRunPerMachine", "internal/engine/runs.go",
 		"enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,", "enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,",
+	},
+	{
+		"S12", "TestS12NetbootIsClosedHoweverARunEnds", "internal/engine/judge.go",
+		"if now.Owner == g.Owner {", "if now.Owner != g.Owner {",
 	},
 	{
 		"S13", "TestReplay", "workflows/run_boot.go",
@@ -141,12 +153,24 @@ var mutations = []mutation{
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
+		"S17", "TestS17DefaultNetworksArePrivate", "bmc/networks.go",
+		`"fc00::/7"`, `"::/0"`,
+	},
+	{
+		"S17", "TestS17ANameGainsNothing", "internal/endpoint/endpoint.go",
+		"return inventory.MayDial(host, resolved)", "_ = host\n\t\treturn nil",
+	},
+	{
 		"S18", "TestS18FaultyImagesAtTheDisk", "worker-agent/actions/image.go",
 		`case want != "" && served != want:`, `case served == "":`,
 	},
 	{
 		"S18", "TestS18DigestsAreDeclaredOrRecorded", "template/image.go",
 		"if c.data.RequireDigest {", "if false {",
+	},
+	{
+		"S18", "TestAPlanRefusesAnImageThatIsNotForDisks", "template/image.go",
+		`case action.WritesWhole(native) && img.Use != "":`, "case false:",
 	},
 	{
 		"S19", "TestS19Minisign", "internal/provenance/minisign.go",
@@ -213,6 +237,10 @@ var mutations = []mutation{
 		`cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "IPMI_PASSWORD=" + p.password.Reveal()}`,
 	},
 	{
+		"S25", "TestS25NothingSecretLeaves", "internal/notify/notify.go",
+		"return http.ErrUseLastResponse", "return nil",
+	},
+	{
 		"S26", "TestS26AnotherOperationKeepsTheCandidate", "inventory/sqlite/bmcpasswords.go",
 		"OR NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = machine.bmc_candidate_run))", "OR ?1 <> '')",
 	},
@@ -231,6 +259,10 @@ var mutations = []mutation{
 	{
 		"S27", "TestS27BMCKeys", "inventory/sqlite/bmckeys.go",
 		"ON CONFLICT DO NOTHING", "ON CONFLICT DO UPDATE SET key = excluded.key",
+	},
+	{
+		"S27", "TestS27Authority", "bmc/tls.go",
+		"if d.cfg.Authorities != nil || d.cfg.Keys == nil {", "if d.cfg.Keys == nil {",
 	},
 	{
 		"S28", "TestS28PowerCommandsAreNamedOnly", "api/machines.go",
@@ -258,6 +290,10 @@ var mutations = []mutation{
 		"case !i.Address.Is4() && s.nearRelay(to):", "case to.IsValid():",
 	},
 	{
+		"S30", "TestS30MalformedPackets", "bootsvc/dhcp.go",
+		"|| p.HopCount > maxHops", "|| p.HopCount > 254",
+	},
+	{
 		"S31", "TestS31RelayOnly", "bootsvc/dhcp.go",
 		"return !s.cfg.RelayOnly", "return true",
 	},
@@ -270,8 +306,16 @@ var mutations = []mutation{
 		"_, _, err := s.machines.MachineByAddress(ctx, a)\n\treturn err == nil", "return false",
 	},
 	{
+		"S32", "TestS7S8S32Discovery", "bootsvc/discovery.go",
+		"if taken(a) {", "if !a.IsValid() {",
+	},
+	{
 		"S33", "TestS33AMachineChoosesAnotherServer", "bootsvc/dhcp.go",
 		"s.noteRival(e)", "",
+	},
+	{
+		"S33", "TestS33RivalsAreRaisedOnce", "bootsvc/neighbours/rivals.go",
+		"if len(r.known) >= maxRivals {", "if len(r.known) < 0 {",
 	},
 	{
 		"S34", "TestTFTPSelfTestIsForThisHost", "bootsvc/tftp.go",
@@ -329,6 +373,14 @@ var mutations = []mutation{
 		"storageName = regexp.MustCompile(`^[A-Za-z0-9]", "storageName = regexp.MustCompile(`^[A-Za-z0-9-]",
 	},
 	{
+		"S42", "TestS42CommandsAreQuoted", "internal/importfile/document.go",
+		`if word != "" && !strings`, `if word != "" || !strings`,
+	},
+	{
+		"S42", "TestS42NoDataInShellCommands", "template/handlers.go",
+		"if !shell || !fromData ||", "if shell || !fromData ||",
+	},
+	{
 		"S43", "TestS43SBOM", "deploy/release/sbom.go",
 		"needs[p.BOMRef] = append(needs[p.BOMRef], m.BOMRef)", "delete(parts, m.BOMRef)",
 	},
@@ -377,6 +429,14 @@ var mutations = []mutation{
 		"if len(r.known) < maxRelays {", "if len(r.known) >= 0 {",
 	},
 	{
+		"S48", "TestS48ForgedRelaysWriteNothing", "bootsvc/dhcp.go",
+		"		if reserved {", "		if e.relay.IsValid() {",
+	},
+	{
+		"S48", "TestS48FetchesWriteBoundedRows", "metadatasvc/fetches.go",
+		"if ok && now.Sub(last) < recordEvery {", "if ok && now.Sub(last) < 0 {",
+	},
+	{
 		"S49", "TestS49BrowserGuards", "api/sessions.go",
 		"if host := hostname(c.Request.Host); !l.hosts[host] &&", `if host := hostname(c.Request.Host); host == "" &&`,
 	},
@@ -423,6 +483,10 @@ var mutations = []mutation{
 	{
 		"S51", "TestS51SharesHoldImagesAlone", "internal/config/check.go",
 		"c.checkShares(&p)", "",
+	},
+	{
+		"S51", "TestS51SharesAreConfined", "internal/imagefile/imagefile.go",
+		"if err == nil && sum != i.SHA256 {", `if err == nil && sum == "" {`,
 	},
 	{
 		"S57", "TestS57TemporalAsksForACertificate", "internal/server/temporal.go",
@@ -482,6 +546,11 @@ var mutations = []mutation{
 		"if l.authenticate(c); c.IsAborted() {", "if c.IsAborted() {",
 	},
 	{
+		"S62", "TestStoredSpans", "internal/tracing/kinds.go",
+		`s.name, s.kind = "action", trace.SpanKindInternal`,
+		`s.name, s.kind = "action "+r.Message, trace.SpanKindInternal`,
+	},
+	{
 		"S63", "TestS63FingerprintsNeedTheServersKey", "api/keyedrequests.go",
 		"m := hmac.New(sha256.New, k.fingerprint)", "m := hmac.New(sha256.New, nil)",
 	},
@@ -510,6 +579,4 @@ var mutations = []mutation{
 // withoutMutation are the properties that no test without a virtual machine proves, and why.
 var withoutMutation = map[string]string{
 	"S10": "TestS10S25S44Canaries looks for secrets in the histories of a real Temporal server (e2e)",
-	"S12": "TestBetweenRuns watches netboot of machines whose runs were ended in every way (e2e)",
-	"S62": "TestS62Traces reads the trace of a run at a collector (e2e)",
 }

@@ -264,6 +264,28 @@ func TestCancelOfARunThatHasEnded(t *testing.T) {
 	}
 }
 
+// TestS12NetbootIsClosedHoweverARunEnds: a run that Temporal has ended, without a step of its own, leaves no window open.
+func TestS12NetbootIsClosedHoweverARunEnds(t *testing.T) {
+	for _, end := range []enumspb.WorkflowExecutionStatus{
+		enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT,
+		enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED,
+	} {
+		s := newSite(t)
+		s.AddMachine("m1", mac)
+		s.Arm("m1", "r1")
+		g, err := s.Store.Grants.Grant(t.Context(), "m1")
+		require.NoError(t, err)
+		require.True(t, g.NetbootOpen(s.Clock.Now()))
+
+		s.Temporal.End("r1", end, nil)
+		require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
+		g, err = s.Store.Grants.Grant(t.Context(), "m1")
+		require.NoError(t, err)
+		require.False(t, g.NetbootOpen(s.Clock.Now()), end)
+		require.Empty(t, g.Run, end)
+	}
+}
+
 // TestNextAfterATerminatedRun: a retry from the failed step is suggested only if it is
 // possible.
 func TestNextAfterATerminatedRun(t *testing.T) {

@@ -148,7 +148,7 @@ func (b *bench) complete() map[string]fakecollector.Span {
 	return out
 }
 
-// TestStoredSpans: the spans of what is stored make one trace.
+// TestStoredSpans: the spans of what is stored make one trace, without the text of machines (S62).
 func TestStoredSpans(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
