@@ -94,7 +94,7 @@ func TestS51SharesAreConfined(t *testing.T) {
 	require.ErrorContains(t, err, "images.shares")
 }
 
-// A file in place is served while it has the content that it was added with. Its digest is computed
+// S51: a file in place is served while it has the content that it was added with. Its digest is computed
 // again only after it was written or touched.
 func TestInPlace(t *testing.T) {
 	dir, share := t.TempDir(), t.TempDir()
