@@ -80,7 +80,7 @@ demo: ## two machines from power-on to a running system (KEEP=1: they and the pa
 	@bin/demo $(if $(KEEP),-keep)
 
 # Only these two contain the Temporal server, which would have to be compiled again for the race detector: 6 minutes.
-TEMPORAL_SERVER = /internal/temporalserver
+TEMPORAL_SERVER = /internal/temporal/temporalserver
 
 # The race detector is for packages whose code or tests start goroutines or serve requests.
 CONCURRENT = go list -f '{{.Dir}}' ./... | while read -r d; do \
@@ -118,7 +118,7 @@ LONG_TESTS = TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bootsvc/tftp ./bmc ./internal/imagefile ./lab -args -lab
+	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bootsvc/tftp ./bmc ./internal/images/imagefile ./lab -args -lab
 	$(if $(FULL),$(LAB_TEST) -timeout 60m -skip '^TestLab' ./lab -args -lab -debian)
 	$(LAB_TEST) -parallel 64 -timeout $(if $(FULL),180m,80m) -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
 	  -args -lab $(if $(FULL),-full) $(E2E)

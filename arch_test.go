@@ -18,128 +18,135 @@ var may = map[string]string{
 	"action":    "",
 	"inventory": "action",
 
-	"internal/clock":        "",
-	"internal/guard":        "",
-	"internal/httpserve":    "golang.org/x/sys",
-	"internal/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
-	"internal/strictyaml":   "internal/plaintext inventory internal/human go.yaml.in/yaml/v3",
-	"internal/machinefile":  "inventory internal/strictyaml",
-	"internal/importfile":   "internal/plaintext action inventory internal/machinefile internal/strictyaml template",
-	"internal/seed":         "inventory",
-	"internal/memlimit":     "",
-	"internal/pcap":         "",
-	"internal/plaintext":    "",
-	"internal/quiet":        "",
-	"internal/keyring":      "inventory internal/durable",
-	"internal/payloadcodec": "inventory internal/durable go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
-	"internal/config":       "inventory internal/sbat internal/strictyaml",
-	"internal/dbcopy":       "internal/durable",
-	"internal/reserve":      "golang.org/x/sys",
-	"internal/sbat":         "internal/plaintext",
-	"internal/notify":       "inventory internal/durable internal/identity",
-	"internal/diskimage":    "github.com/klauspost/compress github.com/mikelolasagasti/xz",
-	"internal/imagefile":    "inventory",
-	"internal/provenance":   "inventory aead.dev/minisign",
-	"internal/catalog":      "inventory internal/provenance internal/strictyaml",
-	"internal/freeport":     "",
-	"internal/keypin":       "",
-	"internal/human":        "",
-	"internal/identity":     "internal/keypin inventory internal/durable",
-	"internal/hostnet":      "internal/config",
-	"internal/durable":      "",
-	"internal/listener":     "internal/config internal/guard internal/httpserve internal/identity internal/keptsocket",
+	"internal/host/clock":            "",
+	"internal/netserve/guard":        "",
+	"internal/netserve/httpserve":    "golang.org/x/sys",
+	"internal/netserve/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
+	"internal/documents/strictyaml":  "internal/text/plaintext inventory internal/text/human go.yaml.in/yaml/v3",
+	"internal/documents/machinefile": "inventory internal/documents/strictyaml",
+	"internal/documents/importfile":  "internal/text/plaintext action inventory internal/documents/machinefile internal/documents/strictyaml template",
+	"internal/documents/cloudinit":   "inventory",
+	"internal/host/memlimit":         "",
+	"internal/pcap":                  "",
+	"internal/text/plaintext":        "",
+	"internal/netserve/quietlog":     "",
+	"internal/secrets/keyring":       "inventory internal/host/durablefile",
+	"internal/temporal/payloadcodec": "inventory internal/host/durablefile go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
+	"internal/config":                "inventory internal/images/sbat internal/documents/strictyaml",
+	"internal/backup/dbcopy":         "internal/host/durablefile",
+	"internal/host/diskreserve":      "golang.org/x/sys",
+	"internal/images/sbat":           "internal/text/plaintext",
+	"internal/observe/notify":        "inventory internal/host/durablefile internal/secrets/identity",
+	"internal/images/diskimage":      "github.com/klauspost/compress github.com/mikelolasagasti/xz",
+	"internal/images/imagefile":      "inventory",
+	"internal/images/provenance":     "inventory aead.dev/minisign",
+	"internal/images/catalog":        "inventory internal/images/provenance internal/documents/strictyaml",
+	"internal/host/freeport":         "",
+	"internal/secrets/keypin":        "",
+	"internal/text/human":            "",
+	"internal/secrets/identity":      "internal/secrets/keypin inventory internal/host/durablefile",
+	"internal/host/hostnet":          "internal/config",
+	"internal/host/durablefile":      "",
+	"internal/netserve/listener":     "internal/config internal/netserve/guard internal/netserve/httpserve internal/secrets/identity internal/netserve/keptsocket",
 
-	"internal/endpoint":           "internal/keypin inventory",
-	"internal/systems/harvester":  "inventory internal/endpoint internal/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
-	"internal/systems/kubernetes": "inventory internal/endpoint go.yaml.in/yaml/v3",
-	"internal/systems/talos": "inventory internal/endpoint internal/strictyaml github.com/hashicorp/go-multierror " +
+	"internal/systems/endpoint":   "internal/secrets/keypin inventory",
+	"internal/systems/harvester":  "inventory internal/systems/endpoint internal/documents/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
+	"internal/systems/kubernetes": "inventory internal/systems/endpoint go.yaml.in/yaml/v3",
+	"internal/systems/talos": "inventory internal/systems/endpoint internal/documents/strictyaml github.com/hashicorp/go-multierror " +
 		"github.com/siderolabs/talos/pkg/machinery go.yaml.in/yaml/v3 go.yaml.in/yaml/v4 " +
 		"google.golang.org/grpc google.golang.org/protobuf",
-	"internal/systems/vyos": "inventory internal/endpoint internal/strictyaml",
-	"internal/systems": "inventory internal/endpoint internal/strictyaml internal/systems/harvester " +
+	"internal/systems/vyos": "inventory internal/systems/endpoint internal/documents/strictyaml",
+	"internal/systems": "inventory internal/systems/endpoint internal/documents/strictyaml internal/systems/harvester " +
 		"internal/systems/talos internal/systems/vyos go.yaml.in/yaml/v3",
 
-	"genesis": "inventory internal/strictyaml internal/machinefile internal/systems",
+	"genesis": "inventory internal/documents/strictyaml internal/documents/machinefile internal/systems",
 
-	"template":         "action inventory internal/seed internal/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
-	"inventory/sqlite": "internal/plaintext action inventory internal/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc": "internal/keypin internal/clock inventory internal/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
+	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
+	"inventory/sqlite": "internal/text/plaintext action inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"bmc": "internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
 		"github.com/stmcginnis/gofish",
-	"activities": "internal/plaintext action genesis inventory template internal/seed internal/systems go.temporal.io/sdk",
-	"workflows":  "action activities genesis inventory internal/strictyaml go.temporal.io/api go.temporal.io/sdk",
-	"bootsvc/wire": "inventory internal/clock internal/guard internal/httpserve internal/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
+	"activities": "internal/text/plaintext action genesis inventory template internal/documents/cloudinit internal/systems go.temporal.io/sdk",
+	"workflows":  "action activities genesis inventory internal/documents/strictyaml go.temporal.io/api go.temporal.io/sdk",
+	"bootsvc/wire": "inventory internal/host/clock internal/netserve/guard internal/netserve/httpserve internal/text/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
 		"golang.org/x/sync golang.org/x/sys",
-	"bootsvc/tftp":       "bootsvc/wire internal/guard internal/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
-	"bootsvc/neighbours": "bootsvc/wire inventory internal/guard github.com/insomniacslk/dhcp golang.org/x/sys",
-	"bootsvc": "bootsvc/neighbours bootsvc/tftp bootsvc/wire internal/clock action inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/sbat internal/seed " +
+	"bootsvc/tftp":       "bootsvc/wire internal/netserve/guard internal/netserve/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
+	"bootsvc/neighbours": "bootsvc/wire inventory internal/netserve/guard github.com/insomniacslk/dhcp golang.org/x/sys",
+	"bootsvc": "bootsvc/neighbours bootsvc/tftp bootsvc/wire internal/host/clock action inventory internal/netserve/guard internal/netserve/httpserve internal/netserve/keptsocket internal/text/plaintext internal/netserve/quietlog internal/images/sbat internal/documents/cloudinit " +
 		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
 		"golang.org/x/sys",
-	"metadatasvc": "inventory internal/guard internal/httpserve internal/keptsocket internal/plaintext internal/quiet internal/seed",
+	"metadatasvc": "inventory internal/netserve/guard internal/netserve/httpserve internal/netserve/keptsocket internal/text/plaintext internal/netserve/quietlog internal/documents/cloudinit",
 	"web":         "",
-	"internal/engine": "internal/clock action inventory workflows internal/guard internal/plaintext internal/quiet go.temporal.io/api go.temporal.io/sdk " +
+	"internal/engine": "internal/host/clock action inventory workflows internal/netserve/guard internal/text/plaintext internal/netserve/quietlog go.temporal.io/api go.temporal.io/sdk " +
 		"golang.org/x/sync",
-	"internal/httpapi": "inventory internal/guard go.temporal.io/api github.com/gin-gonic/gin",
-	"internal/agentapi": "action inventory internal/engine internal/guard internal/httpapi internal/httpserve " +
-		"internal/plaintext internal/quiet github.com/gin-gonic/gin",
-	"api": "action genesis internal/catalog internal/diskimage internal/engine internal/guard internal/httpapi " +
-		"internal/httpserve internal/imagefile internal/plaintext internal/provenance internal/quiet internal/reserve internal/seed inventory template web workflows " +
+	"internal/httpapi": "inventory internal/netserve/guard go.temporal.io/api github.com/gin-gonic/gin",
+	"internal/agentapi": "action inventory internal/engine internal/netserve/guard internal/httpapi internal/netserve/httpserve " +
+		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
+	"api": "action genesis internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
+		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
 		"github.com/gin-gonic/gin",
-	"worker-agent/disk/blockdev":   "internal/plaintext",
+	"worker-agent/disk/blockdev":   "internal/text/plaintext",
 	"worker-agent/disk/parttable":  "worker-agent/disk/blockdev",
 	"worker-agent/disk/fat":        "worker-agent/disk/blockdev github.com/diskfs/go-diskfs",
 	"worker-agent/disk/probe":      "action worker-agent/disk/blockdev worker-agent/disk/fat worker-agent/disk/parttable",
-	"worker-agent/disk/filesys":    "internal/diskimage worker-agent/disk/blockdev worker-agent/disk/probe golang.org/x/sys",
-	"worker-agent/disk/efi":        "internal/plaintext worker-agent/disk/parttable golang.org/x/sys",
+	"worker-agent/disk/filesys":    "internal/images/diskimage worker-agent/disk/blockdev worker-agent/disk/probe golang.org/x/sys",
+	"worker-agent/disk/efi":        "internal/text/plaintext worker-agent/disk/parttable golang.org/x/sys",
 	"worker-agent/disk/bootconfig": "",
-	"worker-agent/disk":            "action internal/plaintext worker-agent/disk/blockdev worker-agent/disk/parttable worker-agent/disk/probe golang.org/x/sys",
-	"worker-agent/fetch":           "internal/clock",
-	"worker-agent/facts":           "action internal/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
-	"worker-agent/actions":         "action internal/clock internal/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
-	"worker-agent":                 "internal/keypin action internal/clock internal/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
+	"worker-agent/disk":            "action internal/text/plaintext worker-agent/disk/blockdev worker-agent/disk/parttable worker-agent/disk/probe golang.org/x/sys",
+	"worker-agent/fetch":           "internal/host/clock",
+	"worker-agent/facts":           "action internal/text/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
+	"worker-agent/actions":         "action internal/host/clock internal/images/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent":                 "internal/secrets/keypin action internal/host/clock internal/text/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
 
-	"internal/temporalchild": "internal/durable go.temporal.io/api google.golang.org/grpc",
-	"internal/archive": "inventory inventory/sqlite internal/config internal/dbcopy internal/durable internal/hostnet " +
-		"internal/human internal/identity internal/imagefile internal/keyring internal/reserve internal/temporalchild " +
-		"internal/temporalfile golang.org/x/crypto",
-	"internal/site": "internal/keypin internal/clock inventory internal/archive internal/config internal/durable internal/guard internal/hostnet " +
-		"internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring internal/listener internal/quiet " +
-		"internal/reserve golang.org/x/sync",
+	"internal/temporal/temporalchild": "internal/host/durablefile go.temporal.io/api google.golang.org/grpc",
+	"internal/backup": "inventory inventory/sqlite internal/config internal/backup/dbcopy internal/host/durablefile internal/host/hostnet " +
+		"internal/text/human internal/secrets/identity internal/images/imagefile internal/secrets/keyring internal/host/diskreserve internal/temporal/temporalchild " +
+		"internal/temporal/temporalfile golang.org/x/crypto",
+	"internal/siterole": "internal/secrets/keypin internal/host/clock inventory internal/backup internal/config internal/host/durablefile internal/netserve/guard internal/host/hostnet " +
+		"internal/text/human internal/secrets/identity internal/images/imagefile internal/netserve/keptsocket internal/secrets/keyring internal/netserve/listener internal/netserve/quietlog " +
+		"internal/host/diskreserve golang.org/x/sync",
 
-	"internal/temporalfile": "internal/dbcopy internal/temporalchild modernc.org/sqlite",
-	"internal/temporalserver": "internal/dbcopy internal/memlimit internal/temporalchild internal/temporalfile go.temporal.io/server " +
+	"internal/temporal/temporalfile": "internal/backup/dbcopy internal/temporal/temporalchild modernc.org/sqlite",
+	"internal/temporal/temporalserver": "internal/backup/dbcopy internal/host/memlimit internal/temporal/temporalchild internal/temporal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/tracing": "action bmc bootsvc internal/durable internal/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
+	"internal/observe/tracing": "action bmc bootsvc internal/host/durablefile internal/secrets/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
 		"google.golang.org/protobuf",
 
-	"internal/metrics": "bmc bootsvc internal/engine internal/httpserve internal/tracing inventory github.com/prometheus/client_golang",
+	"internal/observe/metrics": "bmc bootsvc internal/engine internal/netserve/httpserve internal/observe/tracing inventory github.com/prometheus/client_golang",
 
 	"internal/server": "action activities api bmc bootsvc bootsvc/wire inventory inventory/sqlite metadatasvc workflows " +
-		"internal/agentapi internal/archive internal/catalog internal/clock internal/config internal/durable internal/endpoint " +
-		"internal/engine internal/hostnet internal/human internal/identity internal/imagefile internal/keptsocket internal/keyring " +
-		"internal/httpserve internal/listener internal/memlimit internal/metrics internal/notify internal/payloadcodec internal/reserve internal/sbat internal/site internal/systems/harvester " +
-		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporalchild " +
-		"internal/temporalfile internal/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
+		"internal/agentapi internal/backup internal/images/catalog internal/host/clock internal/config internal/host/durablefile internal/systems/endpoint " +
+		"internal/engine internal/host/hostnet internal/text/human internal/secrets/identity internal/images/imagefile internal/netserve/keptsocket internal/secrets/keyring " +
+		"internal/netserve/httpserve internal/netserve/listener internal/host/memlimit internal/observe/metrics internal/observe/notify internal/temporal/payloadcodec internal/host/diskreserve internal/images/sbat internal/siterole internal/systems/harvester " +
+		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporal/temporalchild " +
+		"internal/temporal/temporalfile internal/observe/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/client": "internal/keypin inventory internal/config internal/durable internal/hostnet internal/human internal/identity internal/strictyaml",
+	"internal/client": "internal/secrets/keypin inventory internal/config internal/host/durablefile internal/host/hostnet internal/text/human internal/secrets/identity internal/documents/strictyaml",
 
-	"internal/doctor": "api bootsvc bootsvc/neighbours inventory internal/catalog internal/client internal/clock internal/config internal/durable internal/hostnet internal/human " +
-		"internal/keyring internal/notify internal/reserve internal/sbat internal/server internal/site golang.org/x/sync " +
+	"internal/doctor": "api bootsvc bootsvc/neighbours inventory internal/images/catalog internal/client internal/host/clock internal/config internal/host/durablefile internal/host/hostnet internal/text/human " +
+		"internal/secrets/keyring internal/observe/notify internal/host/diskreserve internal/images/sbat internal/server internal/siterole golang.org/x/sync " +
 		"golang.org/x/sys",
 
-	"internal/cli": "action activities api bootsvc bootsvc/neighbours bootsvc/wire genesis inventory template workflows internal/archive " +
-		"internal/catalog internal/client internal/config internal/doctor internal/durable internal/hostnet internal/human " +
-		"internal/importfile internal/keyring internal/machinefile internal/payloadcodec internal/provenance internal/server internal/site internal/strictyaml " +
+	"internal/cli": "action activities api bootsvc bootsvc/neighbours bootsvc/wire genesis inventory template workflows internal/backup " +
+		"internal/images/catalog internal/client internal/config internal/doctor internal/host/durablefile internal/host/hostnet internal/text/human " +
+		"internal/documents/importfile internal/secrets/keyring internal/documents/machinefile internal/temporal/payloadcodec internal/images/provenance internal/server internal/siterole internal/documents/strictyaml " +
 		"github.com/spf13/cobra golang.org/x/term",
 
-	"cmd/ingot":        "internal/cli internal/temporalchild internal/temporalserver",
+	"cmd/ingot":        "internal/cli internal/temporal/temporalchild internal/temporal/temporalserver",
 	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
 
 // free may import everything: virtual machines, the tests that run in them, what tests share, and
 // the programs that build what is deployed.
-var free = []string{"lab", "e2e", "deploy/", "internal/keptsocket/manager", "worker-agent/disk/disktest", "worker-agent/disk/filesystest"}
+var free = []string{
+	"lab",
+	"e2e",
+	"deploy/",
+	"internal/netserve/keptsocket/manager",
+	"worker-agent/disk/disktest",
+	"worker-agent/disk/filesystest",
+}
 
 const module = "github.com/ingotmetal/ingot/"
 
@@ -222,7 +229,7 @@ func TestWorkflowTypesStandOnce(t *testing.T) {
 		types[name] = home
 	}
 	for _, pkg := range []string{
-		"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/site", "internal/cli",
+		"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/siterole", "internal/cli",
 	} {
 		files, err := filepath.Glob(pkg + "/*.go")
 		if err != nil {

@@ -59,7 +59,7 @@ var mutations = []mutation{
 		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
 	},
 	{
-		"S6", "TestStrangers", "internal/site/target.go",
+		"S6", "TestStrangers", "internal/siterole/target.go",
 		`s.Source.Fingerprint == "" || subtle.ConstantTimeCompare([]byte(print), []byte(s.Source.Fingerprint)) != 1`,
 		`s.Source == nil || print == ""`,
 	},
@@ -97,7 +97,7 @@ var mutations = []mutation{
 		"case config.Loopback(c.Address):", `case c.APIKeyFile == "" || config.Loopback(c.Address):`,
 	},
 	{
-		"S9", "TestBeyondLoopbackIsRefused", "internal/temporalchild/protocol.go",
+		"S9", "TestBeyondLoopbackIsRefused", "internal/temporal/temporalchild/protocol.go",
 		"err != nil || !ip.IsLoopback() {", "err != nil || !ip.IsValid() {",
 	},
 	{
@@ -133,7 +133,7 @@ var mutations = []mutation{
 		"return a.Unmap().String(), d.checkAddr(a)", "return a.Unmap().String(), nil",
 	},
 	{
-		"S17", "TestS17NoRedirectIsFollowed", "internal/endpoint/endpoint.go",
+		"S17", "TestS17NoRedirectIsFollowed", "internal/systems/endpoint/endpoint.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
@@ -157,7 +157,7 @@ var mutations = []mutation{
 		`"fc00::/7"`, `"::/0"`,
 	},
 	{
-		"S17", "TestS17ANameGainsNothing", "internal/endpoint/endpoint.go",
+		"S17", "TestS17ANameGainsNothing", "internal/systems/endpoint/endpoint.go",
 		"return inventory.MayDial(host, resolved)", "_ = host\n\t\treturn nil",
 	},
 	{
@@ -173,7 +173,7 @@ var mutations = []mutation{
 		`case action.WritesWhole(native) && img.Use != "":`, "case false:",
 	},
 	{
-		"S19", "TestS19Minisign", "internal/provenance/minisign.go",
+		"S19", "TestS19Minisign", "internal/images/provenance/minisign.go",
 		"if !in.Verify(public, signature) {", "if in == nil {",
 	},
 	{
@@ -181,11 +181,11 @@ var mutations = []mutation{
 		`if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {`, `if r.URL.Scheme == "" {`,
 	},
 	{
-		"S20", "TestS20Qcow2Refusals", "internal/diskimage/qcow2.go",
+		"S20", "TestS20Qcow2Refusals", "internal/images/diskimage/qcow2.go",
 		"case h.BackingOffset != 0:", "case false:",
 	},
 	{
-		"S20", "TestS20Qcow2Refusals", "internal/diskimage/qcow2.go",
+		"S20", "TestS20Qcow2Refusals", "internal/images/diskimage/qcow2.go",
 		"return q, q.compareRefcounts(used)", "_ = used\n\treturn q, nil",
 	},
 	{
@@ -228,7 +228,7 @@ var mutations = []mutation{
 		"_secure_delete=on", "_secure_delete=off",
 	},
 	{
-		"S24", "TestRotate", "internal/keyring/rotate.go",
+		"S24", "TestRotate", "internal/secrets/keyring/rotate.go",
 		"stored.old = nil\n", "_ = stored\n",
 	},
 	{
@@ -237,7 +237,7 @@ var mutations = []mutation{
 		`cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "IPMI_PASSWORD=" + p.password.Reveal()}`,
 	},
 	{
-		"S25", "TestS25NothingSecretLeaves", "internal/notify/notify.go",
+		"S25", "TestS25NothingSecretLeaves", "internal/observe/notify/notify.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
@@ -338,15 +338,15 @@ var mutations = []mutation{
 		"c.undecided >= maxUndecided ||", "",
 	},
 	{
-		"S35", "TestNoRunEndsTheReconciler", "internal/guard/guard.go",
+		"S35", "TestNoRunEndsTheReconciler", "internal/netserve/guard/guard.go",
 		"g.Caught(what, v)", "panic(v)",
 	},
 	{
-		"S35", "TestListenersOutlivePanics", "internal/guard/guard.go",
+		"S35", "TestListenersOutlivePanics", "internal/netserve/guard/guard.go",
 		`g.Caught("a request", v)`, "_ = v",
 	},
 	{
-		"S35", "TestLimitSharesWhatIsPreferred", "internal/httpserve/limit.go",
+		"S35", "TestLimitSharesWhatIsPreferred", "internal/netserve/httpserve/limit.go",
 		"case m.preferred && l.from[m.group] <= l.share,", "case m.preferred,",
 	},
 	{
@@ -354,7 +354,7 @@ var mutations = []mutation{
 		"len(below) > 0 {", "len(below) > 99 {",
 	},
 	{
-		"S36", "TestS36Minimum", "internal/sbat/minimum.go",
+		"S36", "TestS36Minimum", "internal/images/sbat/minimum.go",
 		"have < need && (ok || stages[name].component == component)", "have < need && ok",
 	},
 	{
@@ -373,7 +373,7 @@ var mutations = []mutation{
 		"storageName = regexp.MustCompile(`^[A-Za-z0-9]", "storageName = regexp.MustCompile(`^[A-Za-z0-9-]",
 	},
 	{
-		"S42", "TestS42CommandsAreQuoted", "internal/importfile/document.go",
+		"S42", "TestS42CommandsAreQuoted", "internal/documents/importfile/document.go",
 		`if word != "" && !strings`, `if word != "" || !strings`,
 	},
 	{
@@ -417,7 +417,7 @@ var mutations = []mutation{
 		"if len(p.list) >= maxPendingEvents {", "if len(p.list) < 0 {",
 	},
 	{
-		"S48", "TestMessagesAreBounded", "internal/quiet/quiet.go",
+		"S48", "TestMessagesAreBounded", "internal/netserve/quietlog/quiet.go",
 		"if n == nil && len(c.of) >= maxMessages {", "if n == nil && len(c.of) < 0 {",
 	},
 	{
@@ -445,15 +445,15 @@ var mutations = []mutation{
 		"SameSite: http.SameSiteStrictMode,", "SameSite: http.SameSiteLaxMode,",
 	},
 	{
-		"S49", "TestS49TemporalUIAnswersOnlyNamesOfThisHost", "internal/temporalserver/ui.go",
+		"S49", "TestS49TemporalUIAnswersOnlyNamesOfThisHost", "internal/temporal/temporalserver/ui.go",
 		"if !names[strings.ToLower(u.Hostname())] {", `if !names[strings.ToLower(u.Hostname())] && names["none"] {`,
 	},
 	{
-		"S49", "TestS49OnlyQueriesPass", "internal/temporalserver/ui.go",
+		"S49", "TestS49OnlyQueriesPass", "internal/temporal/temporalserver/ui.go",
 		"slices.Contains(queryTypes, parts[8])", "!slices.Contains(queryTypes, \"\")",
 	},
 	{
-		"S49", "TestS49OnlyQueriesPass", "internal/temporalserver/ui.go",
+		"S49", "TestS49OnlyQueriesPass", "internal/temporal/temporalserver/ui.go",
 		"(r.Method != http.MethodPost || !isQuery(r.URL.EscapedPath()))", "r.Method != http.MethodPost",
 	},
 	{
@@ -477,7 +477,7 @@ var mutations = []mutation{
 		`case text == "":`, "case false:",
 	},
 	{
-		"S51", "TestS51SharesAreConfined", "internal/imagefile/imagefile.go",
+		"S51", "TestS51SharesAreConfined", "internal/images/imagefile/imagefile.go",
 		"if err == nil && !info.Mode().IsRegular() {", "if err == nil && info.IsDir() {",
 	},
 	{
@@ -485,7 +485,7 @@ var mutations = []mutation{
 		"c.checkShares(&p)", "",
 	},
 	{
-		"S51", "TestInPlace", "internal/imagefile/imagefile.go",
+		"S51", "TestInPlace", "internal/images/imagefile/imagefile.go",
 		"if err == nil && sum != i.SHA256 {", `if err == nil && sum == "" {`,
 	},
 	{
@@ -493,15 +493,15 @@ var mutations = []mutation{
 		"c.Ports.UI = 0", `c.Identity, t.tls = "", nil`,
 	},
 	{
-		"S58", "TestDamage", "internal/archive/format.go",
+		"S58", "TestDamage", "internal/backup/format.go",
 		"got != p.SHA256 {", `got == "" {`,
 	},
 	{
-		"S58", "TestOnlyTheSiteSeals", "internal/archive/format.go",
+		"S58", "TestOnlyTheSiteSeals", "internal/backup/format.go",
 		"if hmac.Equal(have, s.mac(key)) {", "if len(have) == len(s.mac(key)) {",
 	},
 	{
-		"S58", "TestS58GreedyKeysAreRefused", "internal/archive/keys.go",
+		"S58", "TestS58GreedyKeysAreRefused", "internal/backup/keys.go",
 		"if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime || w.Threads > maxThreads {",
 		"if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime {",
 	},
@@ -518,7 +518,7 @@ var mutations = []mutation{
 		`&& row.Adds == "" && row.Upload == ""`, `&& row.Adds == ""`,
 	},
 	{
-		"S60", "TestS60S61DerivedTokens", "internal/identity/tokens.go",
+		"S60", "TestS60S61DerivedTokens", "internal/secrets/identity/tokens.go",
 		"m.Write([]byte(use))", "m.Write([]byte(use)[:1])",
 	},
 	{
@@ -526,15 +526,15 @@ var mutations = []mutation{
 		"t != nil && len(t.VerifiedChains) > 0", "t != nil",
 	},
 	{
-		"S60", "TestS60ClassesAreBounded", "internal/metrics/phases.go",
+		"S60", "TestS60ClassesAreBounded", "internal/observe/metrics/phases.go",
 		"if len(p.classes) == maxClasses {", "if len(p.classes) < 0 {",
 	},
 	{
-		"S60", "TestS60ClientCertificates", "internal/listener/listener.go",
+		"S60", "TestS60ClientCertificates", "internal/netserve/listener/listener.go",
 		"tls.VerifyClientCertIfGiven", "tls.RequestClientCert",
 	},
 	{
-		"S61", "TestS61PayloadsAreEncrypted", "internal/payloadcodec/codec.go",
+		"S61", "TestS61PayloadsAreEncrypted", "internal/temporal/payloadcodec/codec.go",
 		"if isEncrypted(p) {", "if p != nil {",
 	},
 	{
@@ -546,7 +546,7 @@ var mutations = []mutation{
 		"if l.authenticate(c); c.IsAborted() {", "if c.IsAborted() {",
 	},
 	{
-		"S62", "TestStoredSpans", "internal/tracing/kinds.go",
+		"S62", "TestStoredSpans", "internal/observe/tracing/kinds.go",
 		`attribute.Int("ingot.action.attempt", r.Key.Attempt)`, `attribute.String("ingot.action.message", r.Message)`,
 	},
 	{
@@ -562,15 +562,15 @@ var mutations = []mutation{
 		`"/v1/login-links", "/v1/logout",`, `"/v1/logout",`,
 	},
 	{
-		"S64", "TestReadPrivate", "internal/durable/durable.go",
+		"S64", "TestReadPrivate", "internal/host/durablefile/durable.go",
 		"st.Mode().IsRegular() && mode&0o077 != 0", "st.Mode().IsRegular() && mode&0o007 != 0",
 	},
 	{
-		"S64", "TestReadPrivateIsBounded", "internal/durable/durable.go",
+		"S64", "TestReadPrivateIsBounded", "internal/host/durablefile/durable.go",
 		"io.LimitReader(f, maxPrivate+1)", "io.LimitReader(f, maxPrivate)",
 	},
 	{
-		"S64", "TestGivenByRoot", "internal/durable/durable.go",
+		"S64", "TestGivenByRoot", "internal/host/durablefile/durable.go",
 		"st.Mode().Perm()&0o037 == 0", "st.Mode().Perm()&0o030 == 0",
 	},
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
@@ -194,7 +194,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 // ofRun resolves the values that exist only in o's run.
 func (a *plans) ofRun(text string, o inventory.Owner) string {
 	out, err := inventory.Resolve(text, func(ref string) (string, error) {
-		if v, ok := seed.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
+		if v, ok := cloudinit.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
 			return v, nil
 		}
 		return ref, nil

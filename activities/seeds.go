@@ -6,7 +6,7 @@ import (
 	"maps"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -18,7 +18,7 @@ type seeds struct {
 }
 
 func (s seeds) phoneHomeURL() string {
-	return seed.PhoneHomeURL(s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o)
+	return cloudinit.PhoneHomeURL(s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o)
 }
 
 func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
@@ -30,7 +30,7 @@ func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 		_, vendor, err := s.a.Machines.UserData(ctx, s.o.Machine)
 		return vendor.Reveal(), err
 	}
-	if v, ok := seed.Reference(ref, s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o); ok {
+	if v, ok := cloudinit.Reference(ref, s.a.Site.MetadataURL, s.a.Site.ClaimKey, s.o); ok {
 		return v, nil
 	}
 	return "", fmt.Errorf("secret reference %q: %w", ref, inventory.ErrInvalid)
@@ -45,10 +45,10 @@ func (s seeds) configDrive(ctx context.Context, x action.Action) (action.Action,
 	}
 
 	env := map[string]string{
-		"META_DATA":      string(seed.MetaData(m, "")),
-		"USER_DATA":      string(seed.UserData(m)),
-		"VENDOR_DATA":    string(seed.VendorData(m, s.phoneHomeURL())),
-		"NETWORK_CONFIG": string(seed.NetworkConfig(m)),
+		"META_DATA":      string(cloudinit.MetaData(m, "")),
+		"USER_DATA":      string(cloudinit.UserData(m)),
+		"VENDOR_DATA":    string(cloudinit.VendorData(m, s.phoneHomeURL())),
+		"NETWORK_CONFIG": string(cloudinit.NetworkConfig(m)),
 	}
 
 	maps.Copy(env, x.Environment)

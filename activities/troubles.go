@@ -12,7 +12,7 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
 // troubleFor is how long after its last failure an activity counts as being retried: the

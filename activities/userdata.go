@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -22,7 +22,7 @@ func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inv
 	if m.UserData, _, err = a.Machines.UserData(ctx, m.Name); err != nil {
 		return err
 	}
-	if w := seed.PhoneHomeWarning(m); w != "" {
+	if w := cloudinit.PhoneHomeWarning(m); w != "" {
 		out.Warnings = append(out.Warnings, "machine "+m.Name+": "+w)
 	}
 	return nil

@@ -14,9 +14,9 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ingotmetal/ingot/internal/engine"
-	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
@@ -96,7 +96,7 @@ func New(c Config) (*API, error) {
 		c.Now = time.Now
 	}
 	// Limit what agents and their network can make the server log.
-	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
+	c.Log = slog.New(quietlog.Handler(c.Log.Handler(), c.Now))
 	if c.Guard == nil {
 		c.Guard = guard.New(c.Log)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/engine"
-	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

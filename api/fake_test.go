@@ -19,10 +19,10 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/engine"
-	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/imagefile"
-	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/images/imagefile"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )
@@ -90,7 +90,7 @@ type siteConfig struct {
 	Catalog           string
 	Resolver          *net.Resolver
 	MinFree           int64
-	Reserve           func() reserve.State
+	Reserve           func() diskreserve.State
 	Network           func() inventory.Network
 	CheckBMCHost      func(string) error
 	CheckPowerCommand func(string) error

@@ -17,9 +17,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/imagefile"
+	"github.com/ingotmetal/ingot/internal/images/catalog"
+	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

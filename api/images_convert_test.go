@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/diskimage"
-	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )
@@ -133,11 +133,11 @@ func TestAConversionLeavesSpace(t *testing.T) {
 	calls, room := 0, 1<<30
 	s := newSite(t, func(c *siteConfig) {
 		c.DataDir = filepath.Dir(c.ImageDir)
-		c.Reserve = func() reserve.State {
+		c.Reserve = func() diskreserve.State {
 			if calls++; calls > room {
-				return reserve.State{Size: 1 << 60}
+				return diskreserve.State{Size: 1 << 60}
 			}
-			return reserve.State{Size: 1, Held: true}
+			return diskreserve.State{Size: 1, Held: true}
 		}
 	})
 	old := decode[inventory.Image](t, s.do(http.MethodPut, "/v1/images/x", "an old image"), http.StatusCreated)
@@ -217,11 +217,11 @@ func TestAKilledImportKeepsAWholeImage(t *testing.T) {
 			s.restart(func(cfg *siteConfig) {
 				c.store.Store = fakesite.InventoryOf(s.Store)
 				cfg.Store, cfg.DataDir = c.store, filepath.Dir(cfg.ImageDir)
-				cfg.Reserve = func() reserve.State {
+				cfg.Reserve = func() diskreserve.State {
 					if calls++; calls == c.calls {
 						panic("killed during the conversion")
 					}
-					return reserve.State{Size: 1, Held: true}
+					return diskreserve.State{Size: 1, Held: true}
 				}
 			})
 			require.Equal(t, http.StatusInternalServerError, s.do(http.MethodPut, path, disk).Code)

@@ -11,7 +11,7 @@ import (
 	"os"
 	"sync/atomic"
 
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

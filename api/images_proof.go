@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/provenance"
+	"github.com/ingotmetal/ingot/internal/images/provenance"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

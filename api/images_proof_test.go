@@ -15,7 +15,7 @@ import (
 	"aead.dev/minisign"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/catalog"
+	"github.com/ingotmetal/ingot/internal/images/catalog"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -187,7 +187,7 @@ func (m *machines) phoneHomeWarnings(ctx context.Context, ms []inventory.Machine
 		if x.UserDataByAddress && x.UserData.IsZero() && x.HasUserData {
 			x.UserData, _, _ = m.stores.Machines.UserData(ctx, x.Name)
 		}
-		if w := seed.PhoneHomeWarning(x); w != "" {
+		if w := cloudinit.PhoneHomeWarning(x); w != "" {
 			out = append(out, x.Name+": "+w)
 		}
 	}

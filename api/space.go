@@ -5,8 +5,8 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/reserve"
 )
 
 // SpaceConfig says which free space is checked.
@@ -18,7 +18,7 @@ type SpaceConfig struct {
 	MinFree int64
 	// Reserve returns the state of the space reserved in DataDir for open runs; nil means no
 	// reserve.
-	Reserve func() reserve.State
+	Reserve func() diskreserve.State
 }
 
 // SpaceStatus is the room on one disk.
@@ -54,7 +54,7 @@ func newSpace(c SpaceConfig, imageDir string) *space {
 
 // look returns the space of a directory's file system.
 func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
-	free, err := reserve.Free(dir)
+	free, err := diskreserve.Free(dir)
 	if err != nil {
 		return st, 0, err
 	}

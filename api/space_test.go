@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/reserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // free is the free space of a directory's disk.
 func free(t *testing.T, dir string) int64 {
 	t.Helper()
-	n, err := reserve.Free(dir)
+	n, err := diskreserve.Free(dir)
 	require.NoError(t, err)
 	return n
 }
@@ -38,7 +38,7 @@ func TestRunsAndUploadsNeedSpace(t *testing.T) {
 	held := true
 	s := newSite(t, func(c *siteConfig) {
 		c.DataDir, c.MinFree = data, free(t, data)-reserveSize/2
-		c.Reserve = func() reserve.State { return reserve.State{Size: reserveSize, Held: held} }
+		c.Reserve = func() diskreserve.State { return diskreserve.State{Size: reserveSize, Held: held} }
 	})
 	s.AddMachine("m1", mac)
 	require.Equal(t, http.StatusCreated, s.do(http.MethodPut, "/v1/images/debian-12", "text").Code)

@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
 // Power states, as State returns them.

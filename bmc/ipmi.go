@@ -16,7 +16,7 @@ import (
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
 
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stmcginnis/gofish"
 	fish "github.com/stmcginnis/gofish/redfish"
 
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

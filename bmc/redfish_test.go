@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/keypin"
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	bmclibredfish "github.com/bmc-toolbox/bmclib/v2/providers/redfish"
 	"github.com/go-logr/logr"

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/keypin"
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/stretchr/testify/require"
 

@@ -26,10 +26,10 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/httpserve"
-	"github.com/ingotmetal/ingot/internal/quiet"
-	"github.com/ingotmetal/ingot/internal/sbat"
+	"github.com/ingotmetal/ingot/internal/images/sbat"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -236,7 +236,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.Now = time.Now
 	}
 	// Any host on the network can cause most of these log records: limit their rate.
-	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
+	cfg.Log = slog.New(quietlog.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/httpserve"
-	"github.com/ingotmetal/ingot/internal/keptsocket"
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/httpserve"
+	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab/fakesite"
@@ -172,7 +172,7 @@ const secretText = "#cloud-config\npassword: canary-7f3a\n"
 func (s *subject) readsSecret(v *view) bool {
 	path := "/latest/user-data"
 	if o := s.owner.Load(); o != nil && rand.IntN(2) == 0 {
-		path = seed.URL("", testKey, *o) + "user-data"
+		path = cloudinit.URL("", testKey, *o) + "user-data"
 	}
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.RemoteAddr = netip.AddrPortFrom(s.machine.Interfaces[0].Address, 40000).String()

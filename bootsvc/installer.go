@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/clock"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -96,7 +96,7 @@ func (s *Server) installerLine(m inventory.Machine, d Decision, i inventory.Inst
 			case inventory.RefBootURL:
 				return s.bootURL(d), nil
 			case inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefMetadataURL:
-				v, _ := seed.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // it knows these three
+				v, _ := cloudinit.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // it knows these three
 				return v, nil
 			}
 			return "", fmt.Errorf("not allowed on a kernel command line: %w", inventory.ErrInvalid)

@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/sbat"
+	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

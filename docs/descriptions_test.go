@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	descriptionsFile = "../internal/strictyaml/descriptions.json"
+	descriptionsFile = "../internal/documents/strictyaml/descriptions.json"
 	modulePath       = "github.com/ingotmetal/ingot/"
 )
 
 // rootTypes are the types of the files that JSON Schemas exist for.
 var rootTypes = []string{
-	"genesis.Lab", "internal/catalog.Catalog", "internal/config.Config", "internal/machinefile.document", "template.document",
+	"genesis.Lab", "internal/images/catalog.Catalog", "internal/config.Config", "internal/documents/machinefile.document", "template.document",
 }
 
 // TestSchemasAreDescribed holds the descriptions in JSON Schemas against the comments of the structs that read the files.

@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ingotmetal/ingot/internal/metrics"
+	"github.com/ingotmetal/ingot/internal/observe/metrics"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/machinefile"
-	"github.com/ingotmetal/ingot/internal/seed"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -31,11 +31,11 @@ func TestNetworkExample(t *testing.T) {
 		return ms[0]
 	}
 	m := machine("## The network of the installed system")
-	for _, doc := range []string{string(seed.NetworkConfig(m)), string(seed.Netplan(m))} {
+	for _, doc := range []string{string(cloudinit.NetworkConfig(m)), string(cloudinit.Netplan(m))} {
 		require.Contains(t, doc, `"primary": "port1"`)
 	}
-	require.Contains(t, seed.Networkd(m)["20-storage.netdev"], "Id=40")
+	require.Contains(t, cloudinit.Networkd(m)["20-storage.netdev"], "Id=40")
 
 	leased := machine("### Routers outside of the subnet")
-	require.Equal(t, 2, strings.Count(string(seed.NetworkConfig(leased)), `"on-link": true`))
+	require.Equal(t, 2, strings.Count(string(cloudinit.NetworkConfig(leased)), `"on-link": true`))
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the driver "sqlite" of Temporal
 
-	"github.com/ingotmetal/ingot/internal/archive"
-	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
@@ -251,12 +251,12 @@ func (s *Site) cut(t *testing.T, file string) string {
 }
 
 // unpack returns the archive's manifest and its parts.
-func (s *Site) unpack(t *testing.T, file string) (archive.Manifest, map[string]string) {
+func (s *Site) unpack(t *testing.T, file string) (backup.Manifest, map[string]string) {
 	t.Helper()
 	dir, paths := t.TempDir(), map[string]string{}
 	f, err := os.Open(file)
 	require.NoError(t, err)
-	m, _, err := archive.Read(f, func(_ archive.Manifest, p archive.Part, r io.Reader) error {
+	m, _, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
 		b, err := io.ReadAll(r)
 		if err != nil {
 			return err
@@ -274,16 +274,16 @@ func (s *Site) mixed(t *testing.T, first, second string) string {
 	t.Helper()
 	m, paths := s.unpack(t, first)
 	other, others := s.unpack(t, second)
-	paths[archive.TemporalName], m.Temporal = others[archive.TemporalName], other.Temporal
+	paths[backup.TemporalName], m.Temporal = others[backup.TemporalName], other.Temporal
 	for i, p := range m.Parts {
 		var err error
-		m.Parts[i], err = archive.Describe(p.Name, paths[p.Name])
+		m.Parts[i], err = backup.Describe(p.Name, paths[p.Name])
 		require.NoError(t, err)
 	}
 	to := filepath.Join(s.dir, "mixed.tar")
 	f, err := os.Create(to)
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(archive.Write(f, m, paths, nil), f.Close()))
+	require.NoError(t, errors.Join(backup.Write(f, m, paths, nil), f.Close()))
 	return to
 }
 

@@ -17,7 +17,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/genesis"
-	handover "github.com/ingotmetal/ingot/internal/site"
+	handover "github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/internal/systems/vyos"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"

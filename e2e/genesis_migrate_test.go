@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	handover "github.com/ingotmetal/ingot/internal/site"
+	handover "github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )

@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
-	"github.com/ingotmetal/ingot/internal/dbcopy"
-	handover "github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
+	handover "github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"

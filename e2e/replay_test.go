@@ -19,7 +19,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/server"
-	handover "github.com/ingotmetal/ingot/internal/site"
+	handover "github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/workflows"
 )
 

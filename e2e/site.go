@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/keptsocket/manager"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket/manager"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"

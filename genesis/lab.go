@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/machinefile"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -115,7 +115,7 @@ func (s *Server) tree(p profile, path string) tree {
 		t.add(identityDocument, identity(m, i))
 	}
 	if t.wants(userData) && (p.secret || p.byAddress) {
-		t.add(userData, string(seed.Combined(m, s.phoneHome(p))))
+		t.add(userData, string(cloudinit.Combined(m, s.phoneHome(p))))
 	}
 	return t
 }
@@ -132,7 +132,7 @@ const (
 
 func (t tree) addMachine(m inventory.Machine) {
 	host := hostname(m)
-	t.add(metaData+"instance-id", seed.InstanceID(m))
+	t.add(metaData+"instance-id", cloudinit.InstanceID(m))
 	t.add(metaData+"hostname", host)
 	t.add(metaData+"local-hostname", host)
 	t.add(metaData+"instance-type", "bare-metal")
@@ -175,7 +175,7 @@ func (t tree) addCards(m inventory.Machine) {
 			t.add(card+"mac", i.MAC)
 			t.add(card+"device-number", strconv.Itoa(n))
 			t.add(card+"local-ipv4s", i.Address.String())
-			t.add(card+"subnet-ipv4-cidr-block", seed.Prefix(i).Masked().String())
+			t.add(card+"subnet-ipv4-cidr-block", cloudinit.Prefix(i).Masked().String())
 		}
 	}
 }
@@ -187,7 +187,7 @@ func identity(m inventory.Machine, i inventory.Interface) string {
 		address = i.Address.String()
 	}
 	b, err := json.Marshal(map[string]string{
-		"architecture": arch, "instanceId": seed.InstanceID(m), "instanceType": "bare-metal", "privateIp": address, "version": "2017-09-30",
+		"architecture": arch, "instanceId": cloudinit.InstanceID(m), "instanceType": "bare-metal", "privateIp": address, "version": "2017-09-30",
 	})
 	if err != nil {
 		return "" // a map of strings always encodes
@@ -224,7 +224,7 @@ func rootio(m inventory.Machine) []byte {
 		storage = m.Storage
 	}
 	instance := map[string]any{
-		"id": seed.InstanceID(m), "hostname": hostname(m), "ssh_keys": append([]string{}, m.SSHKeys...), "ips": addresses,
+		"id": cloudinit.InstanceID(m), "hostname": hostname(m), "ssh_keys": append([]string{}, m.SSHKeys...), "ips": addresses,
 		"storage": storage,
 	}
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"instance": instance}})

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // phone posts a phone-home of the owner's run.
 func phone(t *testing.T, s *Server, o inventory.Owner) int {
 	t.Helper()
-	path := strings.TrimPrefix(seed.PhoneHomeURL("", testKey, o), "http://10.10.20.2:7172")
+	path := strings.TrimPrefix(cloudinit.PhoneHomeURL("", testKey, o), "http://10.10.20.2:7172")
 	return do(t, s, http.MethodPost, path, node1, "instance_id=i-node1", "Content-Type", "application/x-www-form-urlencoded").Code
 }
 
@@ -100,7 +100,7 @@ func TestInstanceIDNamesRunAndBoot(t *testing.T) {
 	s, f, _ := newServer(t)
 	ids := func() []string {
 		t.Helper()
-		capability := strings.TrimSuffix(seed.URL("", testKey, f.grants["node1"].Owner), "nocloud/")
+		capability := strings.TrimSuffix(cloudinit.URL("", testKey, f.grants["node1"].Owner), "nocloud/")
 		out := []string{
 			get(t, s, "/2009-04-04/meta-data/instance-id", node1).Body.String(),
 			get(t, s, capability+"latest/meta-data/instance-id", node1).Body.String(),

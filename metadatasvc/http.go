@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/plaintext"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -49,7 +49,7 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 			case inventory.RefVendorData:
 				return p.machine.VendorData.Reveal(), nil
 			}
-			if v, ok := seed.Reference(ref, s.cfg.URL, s.cfg.Key, p.grant.Owner); ok {
+			if v, ok := cloudinit.Reference(ref, s.cfg.URL, s.cfg.Key, p.grant.Owner); ok {
 				return v, nil
 			}
 			return ref, nil // not a reference

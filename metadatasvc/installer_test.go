@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -58,12 +58,12 @@ func withInstaller(t *testing.T) (*Server, *fakeMachines, *fakeJournal, *fakeIns
 func TestDocumentsOfTheRun(t *testing.T) {
 	s, f, j, i := withInstaller(t)
 	o := f.grants["node1"].Owner
-	path := strings.TrimPrefix(seed.DocumentsURL("", testKey, o), "")
+	path := strings.TrimPrefix(cloudinit.DocumentsURL("", testKey, o), "")
 	w := get(t, s, path+"config", "192.0.2.1")
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	want := "hook: " + seed.WebhookURL(s.cfg.URL, testKey, o) + "SUCCEEDED\nhome: " + seed.PhoneHomeURL(s.cfg.URL, testKey, o) +
+	want := "hook: " + cloudinit.WebhookURL(s.cfg.URL, testKey, o) + "SUCCEEDED\nhome: " + cloudinit.PhoneHomeURL(s.cfg.URL, testKey, o) +
 		"\nuser: #cloud-config\npassword: " + canary + "\n\nodd: ingot@@something-else@@\n"
 	if w.Body.String() != want {
 		t.Errorf("%s\nwant\n%s", w.Body, want)
@@ -101,7 +101,7 @@ func TestDocumentsOfTheRun(t *testing.T) {
 // client that has disconnected, and without it nothing is sent.
 func TestADocumentIsRecordedBeforeItIsSent(t *testing.T) {
 	s, f, j, _ := withInstaller(t)
-	path := seed.DocumentsURL("", testKey, f.grants["node1"].Owner) + "config"
+	path := cloudinit.DocumentsURL("", testKey, f.grants["node1"].Owner) + "config"
 	j.err = errors.New("the database is locked")
 	if w := get(t, s, path, "192.0.2.1"); w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), canary) {
 		t.Errorf("without a record: %d %s", w.Code, w.Body)
@@ -135,7 +135,7 @@ func (r recorded) Write(b []byte) (int, error) {
 func TestS5DocumentsAreServedInTheWindowAlone(t *testing.T) {
 	s, f, _, _ := withInstaller(t)
 	g := f.grants["node1"]
-	path := seed.DocumentsURL("", testKey, g.Owner) + "config"
+	path := cloudinit.DocumentsURL("", testKey, g.Owner) + "config"
 	for name, close := range map[string]func(g *inventory.Grant){
 		"expired": func(g *inventory.Grant) { g.SecretsUntil = testNow }, "closed": func(g *inventory.Grant) { g.SecretsUntil = time.Time{} },
 		"ended": func(g *inventory.Grant) { g.Run = "" }, "the next run": func(g *inventory.Grant) { g.Run, g.Epoch = "run-2", 4 },
@@ -158,7 +158,7 @@ func TestWebhook(t *testing.T) {
 	g := f.grants["node1"]
 	g.SecretsUntil = time.Time{} // a report counts while the operator is asked
 	f.grants["node1"] = g
-	path := seed.WebhookURL("", testKey, g.Owner)
+	path := cloudinit.WebhookURL("", testKey, g.Owner)
 	post := func(path, body string, header ...string) (int, string) {
 		t.Helper()
 		w := do(t, s, http.MethodPost, path, "192.0.2.1", body, header...)

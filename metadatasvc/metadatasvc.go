@@ -22,11 +22,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/httpserve"
-	"github.com/ingotmetal/ingot/internal/keptsocket"
-	"github.com/ingotmetal/ingot/internal/quiet"
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -95,7 +95,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.Now = time.Now
 	}
 	// Any host on the network can cause most of these log records: limit their rate.
-	cfg.Log = slog.New(quiet.Handler(cfg.Log.Handler(), cfg.Now))
+	cfg.Log = slog.New(quietlog.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
 	}
@@ -207,7 +207,7 @@ func (s *Server) phoneHome(p profile) string {
 	if !p.secret && !p.byAddress || p.grant.Run == "" {
 		return ""
 	}
-	return seed.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
+	return cloudinit.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
 }
 
 // bySource returns the non-secret profile of the machine with the caller's address. A machine with
@@ -308,4 +308,4 @@ func boot(g inventory.Grant) int {
 }
 
 // hostname returns the machine's name in the tree.
-func hostname(m inventory.Machine) string { return seed.FQDN(m) }
+func hostname(m inventory.Machine) string { return cloudinit.FQDN(m) }

@@ -23,8 +23,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/internal/pcap"
-	"github.com/ingotmetal/ingot/internal/seed"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -150,7 +150,7 @@ func get(t testing.TB, s *Server, path, source string, header ...string) *httpte
 }
 
 func seedPath(f *fakeMachines, machine string) string {
-	return strings.TrimSuffix(seed.URL("", testKey, f.grants[machine].Owner), "nocloud/")
+	return strings.TrimSuffix(cloudinit.URL("", testKey, f.grants[machine].Owner), "nocloud/")
 }
 
 // crawl fetches path and everything in its listing, by the rules of cloud-init: name/
@@ -340,7 +340,7 @@ func TestPhoneHome(t *testing.T) {
 	g := f.grants["node1"]
 	g.SecretsUntil = time.Time{} // only the nonce counts
 	f.grants["node1"] = g
-	u, err := url.Parse(seed.PhoneHomeURL("http://10.10.20.2:7172", testKey, g.Owner))
+	u, err := url.Parse(cloudinit.PhoneHomeURL("http://10.10.20.2:7172", testKey, g.Owner))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +512,7 @@ func TestWithoutKey(t *testing.T) {
 	s, f, _ := newServer(t)
 	s.cfg.Key = nil
 	o := f.grants["node1"].Owner
-	for _, path := range []string{seed.URL("", nil, o) + "user-data", seed.PhoneHomeURL("", nil, o)} {
+	for _, path := range []string{cloudinit.URL("", nil, o) + "user-data", cloudinit.PhoneHomeURL("", nil, o)} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			if w := do(t, s, method, path, node1, ""); w.Code != http.StatusNotFound {
 				t.Errorf("%s %s: %d", method, path, w.Code)

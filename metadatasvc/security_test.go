@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -158,7 +158,7 @@ func TestS4AddressesOpenNoSecret(t *testing.T) {
 // capability and invalid ones, write one row per run and minute.
 func TestS48FetchesWriteBoundedRows(t *testing.T) {
 	s, f, j := newServer(t)
-	path := seed.URL("", testKey, f.grants["node1"].Owner) + "user-data"
+	path := cloudinit.URL("", testKey, f.grants["node1"].Owner) + "user-data"
 	for n := range 2000 {
 		get(t, s, "/latest/meta-data/", node1)
 		get(t, s, path, "192.0.2.1")

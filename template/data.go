@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/seed"
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -39,9 +39,9 @@ var top = []field[Data]{
 	{"user_data", "", "the machine's user-data", constant(inventory.RefUserData)},
 	{"vendor_data", "", "the machine's vendor-data", constant(inventory.RefVendorData)},
 	{"netplan", "", "the network of the installed system, as a file of netplan (JSON, which is YAML)", func(d Data) any {
-		return string(seed.Netplan(d.Machine))
+		return string(cloudinit.Netplan(d.Machine))
 	}},
-	{"networkd", "", "the same as files of systemd-networkd: texts by name", func(d Data) any { return seed.Networkd(d.Machine) }},
+	{"networkd", "", "the same as files of systemd-networkd: texts by name", func(d Data) any { return cloudinit.Networkd(d.Machine) }},
 	{"Hardware", "", "", func(d Data) any { return d.hardware(true) }},
 	{"hardware", "", "", func(d Data) any { return d.hardware(false) }},
 }

@@ -12,7 +12,7 @@ import (
 	"text/template"
 	"text/template/parse"
 
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

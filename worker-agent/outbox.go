@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 

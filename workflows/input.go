@@ -13,7 +13,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 )
 
 // strict returns the workflow w for registration: with one input, decoded strictly. An

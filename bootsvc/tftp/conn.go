@@ -13,7 +13,7 @@ import (
 	"github.com/pin/tftp/v3/netascii"
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"github.com/pin/tftp/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/internal/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 )
 
 var (

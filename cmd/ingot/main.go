@@ -7,8 +7,8 @@ import (
 	"os"
 
 	"github.com/ingotmetal/ingot/internal/cli"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
-	"github.com/ingotmetal/ingot/internal/temporalserver"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalserver"
 )
 
 // version is set by -ldflags; see the Makefile.

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/cli"
-	"github.com/ingotmetal/ingot/internal/provenance"
+	"github.com/ingotmetal/ingot/internal/images/provenance"
 )
 
 var released = release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC()}
@@ -36,7 +36,7 @@ func TestUnit(t *testing.T) {
 		"User=ingot", "NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_RAW",
 		"AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_NET_RAW",
 		"RestartPreventExitStatus=6",                                   // exitSecondServer of internal/cli
-		"Type=notify", "TimeoutStartSec=infinity", "NotifyAccess=main", // internal/keptsocket: the next command is not refused
+		"Type=notify", "TimeoutStartSec=infinity", "NotifyAccess=main", // internal/netserve/keptsocket: the next command is not refused
 	} {
 		require.Contains(t, string(unit), "\n"+line+"\n")
 	}

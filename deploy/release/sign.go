@@ -6,12 +6,12 @@ import (
 	"os"
 
 	"aead.dev/minisign"
-	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
 // sign writes file.minisig, which "minisign -V" and "ingot image add --signature" verify. key is the file of a minisign key.
 func sign(r release, key, password, file string) error {
-	text, err := durable.ReadPrivate(key)
+	text, err := durablefile.ReadPrivate(key)
 	if err != nil {
 		return fmt.Errorf("reading the signing key: %w", err)
 	}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/engine"
-	"github.com/ingotmetal/ingot/internal/guard"
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -119,7 +119,7 @@ func New(c Config) http.Handler {
 		c.SecretsFor = time.Hour
 	}
 	// Agents are not trusted until authenticated: limit what they can make the server log.
-	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
+	c.Log = slog.New(quietlog.Handler(c.Log.Handler(), c.Now))
 	s := &server{Config: c}
 
 	r := httpapi.NewRouter(c.Log, c.Guard)

@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -119,14 +119,14 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 
 // receiveBackup writes the archive to a file that appears only when the archive is complete
 // and verified, or to standard output.
-func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
+func receiveBackup(c *call, to string, r io.Reader) (backup.Manifest, error) {
 	if to == "-" {
 		return streamBackup(c, r)
 	}
 
 	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+".*.part") // mode 0600
 	if err != nil {
-		return archive.Manifest{}, err
+		return backup.Manifest{}, err
 	}
 	part := f.Name()
 
@@ -135,9 +135,9 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 		err = f.Sync()
 	}
 
-	var m archive.Manifest
+	var m backup.Manifest
 	if err = errors.Join(err, f.Close()); err == nil {
-		m, err = archive.Verify(c.Context(), part)
+		m, err = backup.Verify(c.Context(), part)
 	}
 	if err != nil {
 		return m, errors.Join(err, os.Remove(part))
@@ -149,7 +149,7 @@ func receiveBackup(c *call, to string, r io.Reader) (archive.Manifest, error) {
 func nameBackup(part, to string) error {
 	err := os.Link(part, to)
 	if err == nil {
-		return errors.Join(os.Remove(part), durable.SyncDir(filepath.Dir(to)))
+		return errors.Join(os.Remove(part), durablefile.SyncDir(filepath.Dir(to)))
 	}
 	if !errors.Is(err, fs.ErrExist) { // the file system has no hard links; a name that is taken is noticed before
 		err = os.Rename(part, to)
@@ -157,20 +157,20 @@ func nameBackup(part, to string) error {
 	if err != nil {
 		return fmt.Errorf("the backup is complete in %s, and could not be renamed to %s: %w", part, to, err)
 	}
-	return durable.SyncDir(filepath.Dir(to))
+	return durablefile.SyncDir(filepath.Dir(to))
 }
 
 // streamBackup writes the archive to standard output and verifies its digests.
-func streamBackup(c *call, r io.Reader) (archive.Manifest, error) {
+func streamBackup(c *call, r io.Reader) (backup.Manifest, error) {
 	out := c.OutOrStdout()
 	if t, ok := out.(*terminal); ok {
 		if _, ok := terminalOf(t); ok {
-			return archive.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
+			return backup.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
 		}
 		out = t.file // terminal would change binary data
 	}
 
-	m, _, err := archive.Read(io.TeeReader(r, out), nil)
+	m, _, err := backup.Read(io.TeeReader(r, out), nil)
 	if err == nil {
 		_, err = io.Copy(out, r) // the padding at the end of a tar file
 	}
@@ -187,7 +187,7 @@ same backup. Needs no server and no passphrase. Only ingot restore, which has th
 keys, proves that the backup was not changed on purpose.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 	}, func(c *call) error {
-		m, err := archive.Verify(c.Context(), c.args[0])
+		m, err := backup.Verify(c.Context(), c.args[0])
 		if err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ func (k *keyFlags) addFlags(cmd *cobra.Command) {
 // twice.
 func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
 	if k.file != "" {
-		b, err := durable.ReadPrivate(k.file)
+		b, err := durablefile.ReadPrivate(k.file)
 		if err != nil {
 			return inventory.Secret{}, fmt.Errorf("reading the passphrase: %w", err)
 		}
@@ -242,28 +242,28 @@ func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
 }
 
 func checkPassphrase(p inventory.Secret) (inventory.Secret, error) {
-	if len(p.Reveal()) < archive.MinPassphrase {
-		return inventory.Secret{}, usage("the passphrase is shorter than %d characters", archive.MinPassphrase)
+	if len(p.Reveal()) < backup.MinPassphrase {
+		return inventory.Secret{}, usage("the passphrase is shorter than %d characters", backup.MinPassphrase)
 	}
 	return p, nil
 }
 
 // backupSummary is a manifest in JSON and YAML output.
 type backupSummary struct {
-	ID            string          `json:"id"`
-	Created       time.Time       `json:"created"`
-	Version       string          `json:"version"`
-	Host          string          `json:"host,omitempty"`
-	InventoryRows int64           `json:"inventoryRows"`
-	TemporalRows  int64           `json:"temporalRows"`
-	External      string          `json:"externalTemporal,omitempty"`
-	Keys          bool            `json:"keys"`
-	Lost          []string        `json:"lost,omitempty"`
-	Images        []archive.Image `json:"images"`
+	ID            string         `json:"id"`
+	Created       time.Time      `json:"created"`
+	Version       string         `json:"version"`
+	Host          string         `json:"host,omitempty"`
+	InventoryRows int64          `json:"inventoryRows"`
+	TemporalRows  int64          `json:"temporalRows"`
+	External      string         `json:"externalTemporal,omitempty"`
+	Keys          bool           `json:"keys"`
+	Lost          []string       `json:"lost,omitempty"`
+	Images        []backup.Image `json:"images"`
 }
 
 // showBackup prints the contents of a backup, and a conclusion in table output.
-func showBackup(c *call, m archive.Manifest, conclusion string) error {
+func showBackup(c *call, m backup.Manifest, conclusion string) error {
 	s := backupSummary{
 		ID: m.ID, Created: m.Created, Version: m.Version, Host: m.Host, InventoryRows: m.Inventory.Rows(),
 		External: m.External, Keys: m.Key != nil, Lost: m.Lost, Images: m.Images,
@@ -281,7 +281,7 @@ func showBackup(c *call, m archive.Manifest, conclusion string) error {
 	})
 }
 
-func printBackup(w io.Writer, m archive.Manifest) error {
+func printBackup(w io.Writer, m backup.Manifest) error {
 	t := newTable(w)
 	t.field("backup", m.ID)
 	t.field("made", fmt.Sprintf("%s by ingot %s on %s", human.Time(m.Created), m.Version, m.Host))

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/keypin"
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
@@ -29,8 +29,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/human"
 	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -375,7 +375,7 @@ func readSecret(cmd *cobra.Command, file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(cmd.InOrStdin())
 	}
-	b, err := durable.ReadPrivate(file)
+	b, err := durablefile.ReadPrivate(file)
 	if err != nil {
 		return nil, usage("reading %s: %v", file, err)
 	}

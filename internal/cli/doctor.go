@@ -8,7 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/doctor"
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 func doctorCommand(o *options) *cobra.Command {

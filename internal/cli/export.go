@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/importfile"
+	"github.com/ingotmetal/ingot/internal/documents/importfile"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -137,7 +137,7 @@ func templatesToExport(c *call, ms []inventory.Machine, named bool) ([]inventory
 // writeExport writes a file that only its owner may read; an existing one only with force.
 func writeExport(file string, b []byte, force bool) error {
 	if force {
-		return durable.Replace(file, b)
+		return durablefile.Replace(file, b)
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

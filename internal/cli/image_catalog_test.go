@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/catalog"
+	"github.com/ingotmetal/ingot/internal/images/catalog"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

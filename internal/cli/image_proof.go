@@ -15,7 +15,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/provenance"
+	"github.com/ingotmetal/ingot/internal/images/provenance"
 )
 
 // proof is what the operator gives to have a file proven: each may be "".

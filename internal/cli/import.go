@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/importfile"
+	"github.com/ingotmetal/ingot/internal/documents/importfile"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -11,8 +11,8 @@ import (
 	"syscall"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -101,7 +101,7 @@ func replaceConfig(file, text string) (err error) {
 			_ = os.Remove(next) // it may not be there
 		}
 	}()
-	if err := durable.Replace(next, []byte(text)); err != nil {
+	if err := durablefile.Replace(next, []byte(text)); err != nil {
 		return err
 	}
 	if _, err := config.Load(next, true); err != nil {
@@ -116,7 +116,7 @@ func replaceConfig(file, text string) (err error) {
 	if err := os.Rename(next, file); err != nil {
 		return err
 	}
-	return durable.SyncDir(filepath.Dir(file))
+	return durablefile.SyncDir(filepath.Dir(file))
 }
 
 var (

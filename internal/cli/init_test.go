@@ -13,7 +13,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/hostnet"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
 )
 
 // init does not ask the operator to write what init has written.

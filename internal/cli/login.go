@@ -17,7 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -105,7 +105,7 @@ func readToken(c *call) (inventory.Secret, error) {
 		return inventory.NewSecret(v), nil
 	}
 	if c.TokenFile != "" {
-		b, err := durable.ReadPrivate(c.TokenFile)
+		b, err := durablefile.ReadPrivate(c.TokenFile)
 		return inventory.NewSecret(strings.TrimSpace(string(b))), err
 	}
 

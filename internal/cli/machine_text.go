@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

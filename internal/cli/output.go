@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // show prints a in the format of --output.

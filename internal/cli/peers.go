@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/siterole"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -40,7 +40,7 @@ exists.`,
 			return usage("give --fingerprint and --peer-token-file, as ingot standby printed them")
 		}
 
-		token, err := durable.ReadPrivate(*file)
+		token, err := durablefile.ReadPrivate(*file)
 		if err != nil {
 			return fmt.Errorf("reading the peer's token: %w", err)
 		}
@@ -115,7 +115,7 @@ func siteFields(t *table, s inventory.SiteStatus) {
 		t.field("silent", s.Silent)
 		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; " +
 			"or, if it is the site: ingot handover give-up [--peer NAME]"
-		if s.Role == site.Active && s.Prepared != "" {
+		if s.Role == siterole.Active && s.Prepared != "" {
 			next = "put the file back; or stop this server, move its data and its keys away, " +
 				"and restore it from a backup: ingot restore"
 		}

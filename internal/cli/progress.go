@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // progress shows the progress of a transfer on standard error: on a terminal in one line,

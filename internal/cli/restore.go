@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/internal/archive"
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 func restoreCommand(o *options) *cobra.Command {
@@ -43,7 +43,7 @@ answer the same machines.
 			return err
 		}
 
-		r := archive.Restore{Config: cfg, File: c.args[0], WithoutKey: keys.without}
+		r := backup.Restore{Config: cfg, File: c.args[0], WithoutKey: keys.without}
 		m, err := r.Look(c.Context())
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ answer the same machines.
 	})
 }
 
-func printRestored(w io.Writer, r archive.Restored) error {
+func printRestored(w io.Writer, r backup.Restored) error {
 	fmt.Fprintf(w, "restored backup %s of %s into %s\n", inert(r.Backup), human.Time(r.Taken), r.DataDir)
 	for _, h := range r.Held {
 		if h.Machine == "" {

@@ -18,10 +18,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ingotmetal/ingot/genesis"
-	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/machinefile"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/internal/images/catalog"
 	"github.com/ingotmetal/ingot/template"
 )
 
@@ -172,7 +172,7 @@ func TestSchemasAcceptWhatIsRead(t *testing.T) {
 
 	t.Log(found)
 	for kind, file := range map[string]string{
-		"catalog": "internal/catalog/catalog.yaml", "config": "internal/config/example.yaml", "lab": "deploy/genesis/lab.yaml", "machine": "docs/configuration.md",
+		"catalog": "internal/images/catalog/catalog.yaml", "config": "internal/config/example.yaml", "lab": "deploy/genesis/lab.yaml", "machine": "docs/configuration.md",
 		"template": "template/testdata/eks-a-ubuntu.yaml",
 	} {
 		require.Contains(t, strings.Join(found[kind], "\n"), file, kind)

@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/freeport"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/host/freeport"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
 func TestMain(m *testing.M) {

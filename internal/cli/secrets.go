@@ -12,11 +12,11 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/internal/server"
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/siterole"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -147,7 +147,7 @@ func checkStopped(c *call, cfg config.Config) error {
 
 // checkHasKeys refuses to give keys to a server whose site has moved away.
 func checkHasKeys(cfg config.Config) error {
-	mark, retired, err := site.ReadMark(cfg.KeyFile)
+	mark, retired, err := siterole.ReadMark(cfg.KeyFile)
 	switch {
 	case err != nil:
 		return err

@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
 func standbyCommand(o *options) *cobra.Command {
@@ -33,17 +33,17 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 			return err
 		}
 
-		s, err := site.MakeStandby(c.Context(), cfg, *name)
+		s, err := siterole.MakeStandby(c.Context(), cfg, *name)
 		if err != nil {
 			return err
 		}
 
 		switch s.Outcome {
-		case site.StandbyReassigned:
+		case siterole.StandbyReassigned:
 			c.Printf("this server was a standby already; it has another token now, for another source\n")
-		case site.StandbyUnchanged:
+		case siterole.StandbyUnchanged:
 			c.Printf("this server was made a standby already, and is %s now; nothing was changed\n", s.Role)
-			if s.Role != site.Standby {
+			if s.Role != siterole.Standby {
 				return nil
 			}
 		}
@@ -64,7 +64,7 @@ DIR. Put them beside the key_file of the standby, from a Kubernetes Secret for
 example, before "ingot standby" is run there.`,
 		Example: "  ingot standby files ./secret",
 	}, func(c *call) error {
-		certificate, token, fingerprint, err := site.MakeStandbyFiles(c.args[0])
+		certificate, token, fingerprint, err := siterole.MakeStandbyFiles(c.args[0])
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -23,7 +23,7 @@ func TestNoticesInWords(t *testing.T) {
 // A host where parts of its site are missing says what an operator can do.
 func TestSiteNamesTheWayOutOfMissingParts(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, printSite(&out, inventory.SiteStatus{Role: site.Active, Prepared: "h1", Silent: "inventory.db is missing"}))
+	require.NoError(t, printSite(&out, inventory.SiteStatus{Role: siterole.Active, Prepared: "h1", Silent: "inventory.db is missing"}))
 	require.Contains(t, out.String(), "put the file back")
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/stretchr/testify/require"
 )

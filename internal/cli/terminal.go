@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // terminal writes text to a terminal without control sequences and marks that reorder text,

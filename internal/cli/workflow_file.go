@@ -3,8 +3,8 @@ package cli
 import (
 	"fmt"
 
-	"github.com/ingotmetal/ingot/internal/importfile"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/importfile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )

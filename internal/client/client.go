@@ -18,11 +18,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/keypin"
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

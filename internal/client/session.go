@@ -11,13 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/keypin"
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // Session is what "ingot login URL" stores.
@@ -44,7 +44,7 @@ func (l *Lookup) SessionFile() string {
 // readSession reads the session file; without one it returns a zero session.
 func (l *Lookup) readSession() (Session, error) {
 	var s Session
-	b, err := durable.ReadPrivate(l.SessionFile())
+	b, err := durablefile.ReadPrivate(l.SessionFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -63,7 +63,7 @@ func (l *Lookup) WriteSession(s Session) error {
 	if err := os.MkdirAll(filepath.Dir(l.SessionFile()), 0o750); err != nil {
 		return err
 	}
-	return durable.ReplaceJSON(l.SessionFile(), s)
+	return durablefile.ReplaceJSON(l.SessionFile(), s)
 }
 
 // Client finds the server and its token. A token is sent only to its own server, unless it
@@ -124,7 +124,7 @@ func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (strin
 		return "", invalid("no token for that server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
 	}
 
-	b, err := durable.ReadPrivate(file)
+	b, err := durablefile.ReadPrivate(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.TokenFile == "":
 		return "", human.Advise(

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/sbat"
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

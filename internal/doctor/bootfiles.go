@@ -11,8 +11,8 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/sbat"
+	"github.com/ingotmetal/ingot/internal/images/sbat"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
 // A check is one row of the report: its name, its function, and a default remedy for its
@@ -176,19 +176,19 @@ func checkConfigFile(_ context.Context, d *host) []Finding {
 // isSite reports whether the server of this host is the site among its peers.
 func isSite(cfg config.Config) bool {
 	role, err := siteRole(cfg)
-	return err == nil && role == site.Active
+	return err == nil && role == siterole.Active
 }
 
 // siteRole returns the role of this host's server among its peers.
 func siteRole(cfg config.Config) (string, error) {
-	f, err := site.Open(cfg.DataDir)
+	f, err := siterole.Open(cfg.DataDir)
 	if err != nil {
 		return "", errors.Join(errSiteFile, err)
 	}
 
-	_, retired, err := site.ReadMark(cfg.KeyFile)
+	_, retired, err := siterole.ReadMark(cfg.KeyFile)
 	if retired {
-		return site.Retired, err
+		return siterole.Retired, err
 	}
 
 	return f.Site().Role, err
@@ -206,7 +206,7 @@ func checkSite(_ context.Context, d *host) []Finding {
 			"put the file back, or move it away if you are sure that no other server is this site")}
 	case err != nil:
 		return []Finding{fail("%v", err)}
-	case role != site.Active:
+	case role != siterole.Active:
 		return []Finding{warn("this server is %s: it answers no machine", role).remedy("ingot handover status")}
 	}
 

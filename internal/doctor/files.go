@@ -13,15 +13,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/internal/catalog"
-	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/keyring"
-	"github.com/ingotmetal/ingot/internal/notify"
-	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/images/catalog"
+	"github.com/ingotmetal/ingot/internal/observe/notify"
+	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 func checkKey(_ context.Context, d *host) []Finding {
@@ -41,7 +41,7 @@ func checkKey(_ context.Context, d *host) []Finding {
 }
 
 func checkToken(_ context.Context, d *host) []Finding {
-	switch b, err := durable.ReadPrivate(d.cfg.TokenFile); {
+	switch b, err := durablefile.ReadPrivate(d.cfg.TokenFile); {
 	case errors.Is(err, fs.ErrNotExist):
 		return []Finding{warn("%s does not exist yet", d.cfg.TokenFile)}
 	case errors.Is(err, fs.ErrPermission):
@@ -127,7 +127,7 @@ func checkReserve(_ context.Context, d *host) []Finding {
 		return []Finding{warn("no space is reserved for open runs when the disk is full")}
 	}
 
-	r := reserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20)
+	r := diskreserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20)
 	size := human.Size(r.Size)
 	switch {
 	case r.Held:
@@ -137,7 +137,7 @@ func checkReserve(_ context.Context, d *host) []Finding {
 	}
 
 	return []Finding{fail("the reserve of %s is in use: the disk was full, and new runs are refused", size).remedy(
-		reserve.Remedy)}
+		diskreserve.Remedy)}
 }
 
 // checkPowerCommands checks whether the configured programs are executable.

@@ -9,7 +9,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/ingotmetal/ingot/action"
-	process "github.com/ingotmetal/ingot/internal/clock"
+	process "github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 )

@@ -12,8 +12,8 @@ import (
 	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/guard"
-	"github.com/ingotmetal/ingot/internal/quiet"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -154,7 +154,7 @@ func New(c Config) *Engine {
 		c.Held = func() []inventory.HeldRun { return nil }
 	}
 	// Limit what agents can make the server log.
-	c.Log = slog.New(quiet.Handler(c.Log.Handler(), c.Now))
+	c.Log = slog.New(quietlog.Handler(c.Log.Handler(), c.Now))
 
 	e := &Engine{Stopping: make(chan struct{})}
 	e.Agents = newAgents(c.Stores.Agents, c.Guard, c.Log, c.Elapsed)

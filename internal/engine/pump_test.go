@@ -16,7 +16,7 @@ import (
 	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"

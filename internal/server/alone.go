@@ -15,7 +15,7 @@ import (
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/sdk/client"
 
-	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -27,7 +27,7 @@ func serverID(dataDir string) (string, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		text = []byte(rand.Text()[:8])
-		err = durable.Replace(file, text)
+		err = durablefile.Replace(file, text)
 	}
 	return strings.TrimSpace(string(text)), err
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/agentapi"
-	"github.com/ingotmetal/ingot/internal/catalog"
 	"github.com/ingotmetal/ingot/internal/engine"
-	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/identity"
-	"github.com/ingotmetal/ingot/internal/listener"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/images/catalog"
+	"github.com/ingotmetal/ingot/internal/netserve/listener"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

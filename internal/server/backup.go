@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/durable"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -26,7 +26,7 @@ const backupDir = "backup.tmp"
 
 // finishedBackup is an archive that is ready to be sent. Close removes its parts.
 type finishedBackup struct {
-	*archive.Draft
+	*backup.Draft
 	remove func() error
 }
 
@@ -54,12 +54,12 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return nil, err
 	}
-	if err := archive.RequireRoom(s.cfg); err != nil {
+	if err := backup.RequireRoom(s.cfg); err != nil {
 		return nil, err
 	}
 
 	id := time.Now().UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8])
-	d := archive.NewDraft(id, s.Version)
+	d := backup.NewDraft(id, s.Version)
 	if d.Host, err = os.Hostname(); err != nil {
 		d.Host = "" // it only informs the operator
 	}
@@ -73,17 +73,17 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := s.backUpInventory(ctx, d, dir); err != nil {
 		return nil, err
 	}
-	if err := s.backUpKeys(ctx, d, q.Passphrase, filepath.Join(dir, archive.KeysName)); err != nil {
+	if err := s.backUpKeys(ctx, d, q.Passphrase, filepath.Join(dir, backup.KeysName)); err != nil {
 		return nil, err
 	}
-	if err := s.backUpConfig(d, filepath.Join(dir, archive.ConfigName)); err != nil {
+	if err := s.backUpConfig(d, filepath.Join(dir, backup.ConfigName)); err != nil {
 		return nil, err
 	}
 
 	return &finishedBackup{d, remove}, s.backUpImages(ctx, d, q.Images)
 }
 
-func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir string) error {
+func (s *server) backUpTemporal(ctx context.Context, d *backup.Draft, dir string) error {
 	if s.temporal.child == nil {
 		d.External = s.cfg.Temporal.Address
 		return nil
@@ -92,7 +92,7 @@ func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir strin
 		return fmt.Errorf("a backup needs Temporal, which is not ready: %w", inventory.ErrUnreachable)
 	}
 
-	file := filepath.Join(dir, archive.TemporalName)
+	file := filepath.Join(dir, backup.TemporalName)
 	if err := s.temporal.child.Backup(ctx, file, d.ID); err != nil {
 		return err
 	}
@@ -100,15 +100,15 @@ func (s *server) backUpTemporal(ctx context.Context, d *archive.Draft, dir strin
 	return d.AddTemporal(ctx, file)
 }
 
-func (s *server) backUpInventory(ctx context.Context, d *archive.Draft, dir string) error {
-	file := filepath.Join(dir, archive.InventoryName)
+func (s *server) backUpInventory(ctx context.Context, d *backup.Draft, dir string) error {
+	file := filepath.Join(dir, backup.InventoryName)
 	if err := s.records.store.Copy(ctx, file, d.ID); err != nil {
 		return err
 	}
 	return d.AddInventory(ctx, file)
 }
 
-func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase inventory.Secret, to string) error {
+func (s *server) backUpKeys(ctx context.Context, d *backup.Draft, passphrase inventory.Secret, to string) error {
 	incomplete := func(err error) error {
 		return fmt.Errorf("reading the keys, which would be missing from the backup: %w", err)
 	}
@@ -123,8 +123,8 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 	}
 
 	files := map[string][]byte{}
-	for name, path := range archive.SecretFiles(s.cfg) {
-		b, err := durable.ReadPrivate(path)
+	for name, path := range backup.SecretFiles(s.cfg) {
+		b, err := durablefile.ReadPrivate(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && path != s.cfg.KeyFile:
 			continue // not every site has one
@@ -139,7 +139,7 @@ func (s *server) backUpKeys(ctx context.Context, d *archive.Draft, passphrase in
 
 // backUpConfig adds the configuration, if there is one: the operator needs it to
 // set up the next host.
-func (s *server) backUpConfig(d *archive.Draft, to string) error {
+func (s *server) backUpConfig(d *backup.Draft, to string) error {
 	if s.ConfigFile == "" {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (s *server) backUpConfig(d *archive.Draft, to string) error {
 		return err
 	}
 
-	return d.Add(archive.ConfigName, to)
+	return d.Add(backup.ConfigName, to)
 }
 
 // withoutCredentials cuts the addresses that may hold a credential, as withoutCredential does.
@@ -201,7 +201,7 @@ func withoutCredential(text, address string) (string, bool) {
 	return strings.ReplaceAll(text, address, host+"/LEFT-OUT"), true
 }
 
-func (s *server) backUpImages(ctx context.Context, d *archive.Draft, include bool) error {
+func (s *server) backUpImages(ctx context.Context, d *backup.Draft, include bool) error {
 	images, err := s.records.store.Images.Images(ctx)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -63,7 +63,7 @@ func swapped(t *testing.T, file string, other *server, key []byte, strip bool) s
 	dir, paths := t.TempDir(), map[string]string{}
 	f, err := os.Open(file)
 	require.NoError(t, err)
-	m, _, err := archive.Read(f, func(_ archive.Manifest, p archive.Part, r io.Reader) error {
+	m, _, err := backup.Read(f, func(_ backup.Manifest, p backup.Part, r io.Reader) error {
 		paths[p.Name] = filepath.Join(dir, p.Name)
 		b, err := io.ReadAll(r)
 		if err != nil {
@@ -72,23 +72,23 @@ func swapped(t *testing.T, file string, other *server, key []byte, strip bool) s
 		return os.WriteFile(paths[p.Name], b, 0o600)
 	})
 	require.NoError(t, errors.Join(err, f.Close()))
-	paths[archive.InventoryName] = filepath.Join(dir, "other.db")
-	require.NoError(t, other.records.store.Copy(t.Context(), paths[archive.InventoryName], m.ID))
-	c, err := sqlite.ReadCopy(t.Context(), paths[archive.InventoryName])
+	paths[backup.InventoryName] = filepath.Join(dir, "other.db")
+	require.NoError(t, other.records.store.Copy(t.Context(), paths[backup.InventoryName], m.ID))
+	c, err := sqlite.ReadCopy(t.Context(), paths[backup.InventoryName])
 	require.NoError(t, err)
 	m.Inventory = c.Database
 	if strip {
 		m.Key = nil
-		m.Parts = slices.DeleteFunc(m.Parts, func(p archive.Part) bool { return p.Name == archive.KeysName })
+		m.Parts = slices.DeleteFunc(m.Parts, func(p backup.Part) bool { return p.Name == backup.KeysName })
 	}
 	for i, p := range m.Parts {
-		m.Parts[i], err = archive.Describe(p.Name, paths[p.Name])
+		m.Parts[i], err = backup.Describe(p.Name, paths[p.Name])
 		require.NoError(t, err)
 	}
 	to := filepath.Join(dir, "swapped.tar")
 	w, err := os.Create(to)
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(archive.Write(w, m, paths, key), w.Close()))
+	require.NoError(t, errors.Join(backup.Write(w, m, paths, key), w.Close()))
 	return to
 }
 
@@ -115,7 +115,7 @@ func TestSwappedInventoryIsRefused(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Dir(cfg.KeyFile), 0o700))
 			require.NoError(t, os.WriteFile(cfg.KeyFile, b, 0o600))
 		}
-		r := archive.Restore{Config: cfg, File: file, Passphrase: inventory.NewSecret(passphrase), WithoutKey: withoutKey}
+		r := backup.Restore{Config: cfg, File: file, Passphrase: inventory.NewSecret(passphrase), WithoutKey: withoutKey}
 		_, err := r.Do(t.Context())
 		return cfg, err
 	}

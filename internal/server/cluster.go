@@ -20,10 +20,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/durable"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/identity"
-	"github.com/ingotmetal/ingot/internal/payloadcodec"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/internal/temporal/payloadcodec"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -74,7 +74,7 @@ func (t *temporal) codecHandler() http.Handler {
 
 // readAPIKey reads the file for every request, so that a key can be replaced while the server runs.
 func readAPIKey(file string) (string, error) {
-	b, err := durable.ReadPrivate(file)
+	b, err := durablefile.ReadPrivate(file)
 	if err != nil {
 		return "", fmt.Errorf("temporal.api_key_file: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/ingotmetal/ingot/activities"
-	"github.com/ingotmetal/ingot/internal/imagefile"
+	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

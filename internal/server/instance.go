@@ -4,14 +4,14 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/ingotmetal/ingot/internal/archive"
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
 // The server is the [site.Instance] of its host.
 
 // Store is the inventory.
-func (s *server) Store() site.Store {
+func (s *server) Store() siterole.Store {
 	store := s.records.store
 	return movedStore{store.HandOvers, store.Images, store.Keys}
 }
@@ -31,7 +31,7 @@ func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.O
 func (s *server) BusyActivities() []string { return s.temporal.underWay.Effects() }
 
 // CopyDatabases adds both databases to an archive; see [site.Instance].
-func (s *server) CopyDatabases(ctx context.Context, d *archive.Draft, dir string) (ended func() error, err error) {
+func (s *server) CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error) {
 	err = s.backUpTemporal(ctx, d, dir)
 	done := make(chan error, 1)
 	go func() { done <- s.stopChild() }()

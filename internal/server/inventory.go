@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/archive"
+	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/temporalfile"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -24,7 +24,7 @@ import (
 const checkAtStart = 128 << 20
 
 // InventoryFile is the database of the inventory.
-func InventoryFile(cfg config.Config) string { return archive.InventoryFile(cfg) }
+func InventoryFile(cfg config.Config) string { return backup.InventoryFile(cfg) }
 
 // adviseRestore adds to err the remedy for an inventory that only a backup can replace.
 func adviseRestore(cfg config.Config, err error) error {
@@ -128,7 +128,7 @@ func (s *server) refuseLost(ctx context.Context) error {
 		return err
 	}
 
-	file := archive.TemporalFile(s.cfg)
+	file := backup.TemporalFile(s.cfg)
 	n, err := temporalfile.Runs(ctx, file)
 	if err != nil || n == 0 {
 		return err

@@ -10,7 +10,7 @@ import (
 
 	sdktemporal "go.temporal.io/sdk/temporal"
 
-	"github.com/ingotmetal/ingot/internal/human"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ingotmetal/ingot/internal/freeport"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/host/freeport"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
 // TestMain starts the embedded Temporal where the server executes itself.

@@ -6,10 +6,10 @@ import (
 	"crypto/x509"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/archive"
-	"github.com/ingotmetal/ingot/internal/clock"
-	"github.com/ingotmetal/ingot/internal/httpserve"
-	"github.com/ingotmetal/ingot/internal/metrics"
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
+	"github.com/ingotmetal/ingot/internal/observe/metrics"
 )
 
 // requests are counted by listener. The boot and metadata servers count their own.
@@ -41,7 +41,7 @@ func (s *server) readMetrics(ctx context.Context) error {
 		c.Traces = s.tracing.Counts
 	}
 	if s.temporal.child != nil {
-		c.Databases["temporal"] = archive.TemporalFile(s.cfg)
+		c.Databases["temporal"] = backup.TemporalFile(s.cfg)
 	}
 	if s.netboot.on() {
 		c.Boot = s.netboot.boot.Stats

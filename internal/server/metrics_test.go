@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/identity"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
 )
 
 // TestMetricsOfAServer: a server that has not begun to run shows its metrics, to the token of /metrics and to no stranger.

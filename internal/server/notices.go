@@ -6,7 +6,7 @@ import (
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/notify"
+	"github.com/ingotmetal/ingot/internal/observe/notify"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 

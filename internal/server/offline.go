@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/keyring"
+	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 

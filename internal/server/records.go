@@ -5,15 +5,15 @@ import (
 	"crypto/rand"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/clock"
-	"github.com/ingotmetal/ingot/internal/reserve"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // newReserve takes the reserve, or releases it on a full disk, where the database
 // could not even be opened.
-func (s *server) newReserve() *reserve.Reserve {
-	return reserve.Open(reserve.Options{
+func (s *server) newReserve() *diskreserve.Reserve {
+	return diskreserve.Open(diskreserve.Options{
 		Dir: s.cfg.DataDir, Size: s.cfg.Reserve << 20, Log: s.log.With("part", "space"), Changed: s.reportReserve,
 	})
 }
@@ -22,7 +22,7 @@ func (s *server) newReserve() *reserve.Reserve {
 func (s *server) reportReserve(ctx context.Context, held bool) {
 	text := " has room again: the reserve is held, new runs and uploads are taken"
 	if !held {
-		text = " is full: the reserve is in use, new runs and uploads are refused; " + reserve.Remedy
+		text = " is full: the reserve is in use, new runs and uploads are refused; " + diskreserve.Remedy
 	}
 
 	err := s.records.store.Events.AppendEvents(ctx, []inventory.Event{{

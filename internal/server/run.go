@@ -13,12 +13,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/internal/clock"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/keptsocket"
-	"github.com/ingotmetal/ingot/internal/listener"
-	"github.com/ingotmetal/ingot/internal/site"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
+	"github.com/ingotmetal/ingot/internal/netserve/listener"
+	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
 // A part runs until its context ends. The first error of a part ends all of them.
@@ -52,7 +52,7 @@ func (s *server) Run(ctx context.Context) error {
 	s.greet()
 	err = g.Wait()
 
-	var move *site.HandOverRequest
+	var move *siterole.HandOverRequest
 	if errors.As(err, &move) && ctx.Err() == nil {
 		err = s.host.HandOver(ctx, s, move)
 	}

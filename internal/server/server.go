@@ -19,20 +19,20 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bmc"
-	"github.com/ingotmetal/ingot/internal/archive"
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/engine"
-	"github.com/ingotmetal/ingot/internal/identity"
-	"github.com/ingotmetal/ingot/internal/imagefile"
-	"github.com/ingotmetal/ingot/internal/keyring"
-	"github.com/ingotmetal/ingot/internal/listener"
-	"github.com/ingotmetal/ingot/internal/memlimit"
-	"github.com/ingotmetal/ingot/internal/metrics"
-	"github.com/ingotmetal/ingot/internal/notify"
-	"github.com/ingotmetal/ingot/internal/reserve"
-	"github.com/ingotmetal/ingot/internal/site"
-	"github.com/ingotmetal/ingot/internal/tracing"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
+	"github.com/ingotmetal/ingot/internal/host/memlimit"
+	"github.com/ingotmetal/ingot/internal/images/imagefile"
+	"github.com/ingotmetal/ingot/internal/netserve/listener"
+	"github.com/ingotmetal/ingot/internal/observe/metrics"
+	"github.com/ingotmetal/ingot/internal/observe/notify"
+	"github.com/ingotmetal/ingot/internal/observe/tracing"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/internal/secrets/keyring"
+	"github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
@@ -60,16 +60,16 @@ func Serve(ctx context.Context, o Options) error {
 	return h.Run(ctx)
 }
 
-func newHost(o Options) (*site.Host, error) {
-	return site.NewHost(site.Options{
+func newHost(o Options) (*siterole.Host, error) {
+	return siterole.NewHost(siterole.Options{
 		Config: o.Config, Version: o.Version, Log: o.Log,
-		Start:     func(ctx context.Context, h *site.Host) (site.Instance, error) { return newServer(ctx, o, h) },
-		Operators: func(h *site.Host) (http.Handler, error) { return quietAPI(o, h) },
+		Start:     func(ctx context.Context, h *siterole.Host) (siterole.Instance, error) { return newServer(ctx, o, h) },
+		Operators: func(h *siterole.Host) (http.Handler, error) { return quietAPI(o, h) },
 	})
 }
 
 // quietAPI returns the operators' API for a host that is not the active site.
-func quietAPI(o Options, h *site.Host) (http.Handler, error) {
+func quietAPI(o Options, h *siterole.Host) (http.Handler, error) {
 	token, err := readAdminToken(o.Config)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ const garbageRoom = 192 << 20
 // server is the site while it runs in this process.
 type server struct {
 	Options
-	host    *site.Host
+	host    *siterole.Host
 	cfg     config.Config
 	log     *slog.Logger
 	clock   *clock.Clock
@@ -116,13 +116,13 @@ type server struct {
 // records are the inventory, and what keeps it sound.
 type records struct {
 	store    *sqlite.Store
-	reserve  *reserve.Reserve
+	reserve  *diskreserve.Reserve
 	checked  inventoryCheck
 	restored *restored
 }
 
 // newServer opens the inventory and builds the parts. Nothing runs yet.
-func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err error) {
+func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err error) {
 	s := &server{
 		Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New(),
 		files:   imagefile.New(o.Config.ImageDir(), o.Config.Images.Shares),
@@ -171,7 +171,7 @@ func newServer(ctx context.Context, o Options, h *site.Host) (_ *server, err err
 // prepare makes what a first start needs, in an empty data directory only, and loads
 // the rest.
 func (s *server) prepare() (err error) {
-	if err := archive.RefuseUnfinishedRestore(s.cfg.DataDir); err != nil {
+	if err := backup.RefuseUnfinishedRestore(s.cfg.DataDir); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(s.cfg.ImageDir(), 0o750); err != nil {

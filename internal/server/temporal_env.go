@@ -5,9 +5,9 @@ import (
 	"os"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/hostnet"
-	"github.com/ingotmetal/ingot/internal/human"
-	"github.com/ingotmetal/ingot/internal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

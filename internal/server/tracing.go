@@ -6,7 +6,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/bmc"
-	"github.com/ingotmetal/ingot/internal/tracing"
+	"github.com/ingotmetal/ingot/internal/observe/tracing"
 )
 
 // newTracing makes what sends the traces of runs; nil without a collector.

@@ -8,7 +8,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/systems/endpoint"
 	"github.com/ingotmetal/ingot/internal/systems/harvester"
 	"github.com/ingotmetal/ingot/internal/systems/talos"
 	"github.com/ingotmetal/ingot/internal/systems/vyos"

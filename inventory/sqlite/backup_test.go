@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/dbcopy"
+	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -8,7 +8,7 @@ import (
 	"io"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"

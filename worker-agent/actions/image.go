@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/clock"
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )

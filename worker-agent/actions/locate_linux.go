@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 

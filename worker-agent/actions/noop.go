@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
 // noop changes nothing. It is for testing templates, time-outs and failures on a real machine:

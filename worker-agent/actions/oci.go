@@ -9,7 +9,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 
 	"github.com/ingotmetal/ingot/action"

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/plaintext"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
 // Types of TLVs and subtypes of identifiers (IEEE 802.1AB-2016, 8.5).

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/clock"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
 // ErrChanged means that the file on the server changed since the download began: the whole file has

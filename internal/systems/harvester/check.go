@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/systems/endpoint"
 	"github.com/ingotmetal/ingot/internal/systems/kubernetes"
 	"github.com/ingotmetal/ingot/inventory"
 )

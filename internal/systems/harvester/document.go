@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 )
 
 // Document checks and reads installation configurations.

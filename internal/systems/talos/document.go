@@ -19,7 +19,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/validation"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/ingotmetal/ingot/internal/strictyaml"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

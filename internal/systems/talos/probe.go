@@ -13,7 +13,7 @@ import (
 
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 
-	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/systems/endpoint"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

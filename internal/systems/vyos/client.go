@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/endpoint"
+	"github.com/ingotmetal/ingot/internal/systems/endpoint"
 	"github.com/ingotmetal/ingot/inventory"
 )
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"

@@ -8,7 +8,7 @@ import (
 	"io"
 	"path"
 
-	"github.com/ingotmetal/ingot/internal/diskimage"
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"golang.org/x/sys/unix"
 )
 

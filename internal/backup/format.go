@@ -1,0 +1,384 @@
+// Package backup makes, checks and restores Ingot's backups. A backup is a tar file that starts with a
+// manifest, which has the SHA-256 of each part, and ends with the seal of the
+// manifest: its digest, and a MAC under a key that only the site has. It knows
+// neither the databases nor their paths.
+package backup
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Names in the archive. Images are below ImagePrefix.
+const (
+	manifestName  = "manifest.json"
+	sealName      = "manifest.seal"
+	InventoryName = "inventory.db"
+	TemporalName  = "temporal.db"
+	KeysName      = "keys.sealed"
+	ConfigName    = "ingot.yaml"
+	ImagePrefix   = "images/"
+)
+
+// Format is the version of the archive that this program writes and reads. Archives
+// of lower formats hold inventories from before the first release.
+const Format = 3
+
+// maxManifest limits the unverified manifest, in bytes.
+const maxManifest = 64 << 20
+
+// A Manifest says what an archive holds.
+type Manifest struct {
+	Format  int       `json:"format"`
+	ID      string    `json:"id"` // is in both databases, too
+	Created time.Time `json:"created"`
+	Version string    `json:"version"` // of the program that made it
+	Host    string    `json:"host,omitempty"`
+	// Temporal is nil when the runs live in a cluster elsewhere, at External.
+	Temporal  *dbcopy.Database `json:"temporal,omitempty"`
+	External  string           `json:"external,omitempty"`
+	Inventory dbcopy.Database  `json:"inventory"`
+	// Key is how the keys are wrapped; nil: they are not in the archive, and
+	// Lost names the secrets that cannot be read without them.
+	Key    *Wrap    `json:"key,omitempty"`
+	Lost   []string `json:"lost,omitempty"`
+	Images []Image  `json:"images"`
+	Parts  []Part   `json:"parts"` // in the order of the archive
+}
+
+// An Image is a file of the image server, which may be in the archive or not.
+type Image struct {
+	Name     string `json:"name"`
+	File     string `json:"file"`
+	Size     int64  `json:"size"`
+	SHA256   string `json:"sha256"`
+	URL      string `json:"url,omitempty"`
+	InPlace  string `json:"inPlace,omitempty"` // path of a file that is not part of the backup
+	Included bool   `json:"included"`
+}
+
+// A Part is a file of the archive.
+type Part struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Describe returns the part that the file at path makes under name.
+func Describe(name, path string) (Part, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Part{}, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return Part{name, n, hex.EncodeToString(h.Sum(nil))}, err
+}
+
+// A Seal ends an archive. The digest shows that the archive is complete; the MAC
+// shows who wrote the manifest, and with it every part.
+type Seal struct {
+	SHA256 string `json:"sha256"`         // of the manifest
+	HMAC   string `json:"hmac,omitempty"` // "" = the site had no key file when the backup was made
+}
+
+func sealOf(text, key []byte) Seal {
+	s := Seal{SHA256: identity.Digest(text)}
+	if key != nil {
+		s.HMAC = hex.EncodeToString(s.mac(key))
+	}
+	return s
+}
+
+func (s Seal) mac(key []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte("ingot backup manifest\x00" + s.SHA256)) // a hash never returns an error
+	return m.Sum(nil)
+}
+
+// MadeWith reports whether the manifest was written by a holder of one of keys.
+func (s Seal) MadeWith(keys [][]byte) bool {
+	have, err := hex.DecodeString(s.HMAC)
+	if err != nil {
+		return false
+	}
+
+	for _, key := range keys {
+		if hmac.Equal(have, s.mac(key)) {
+			return true
+		}
+	}
+
+	return false
+}
+
+// Write writes the archive that m describes, sealed with key; paths maps each
+// part to its file. A part that differs from m is an error; the output is then
+// not a valid archive.
+func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+
+	t := tar.NewWriter(w)
+	if err := write(t, manifestName, m.Created, int64(len(text)), bytes.NewReader(text)); err != nil {
+		return err
+	}
+
+	for _, p := range m.Parts {
+		if err := writePart(t, p, m.Created, paths[p.Name]); err != nil {
+			return fmt.Errorf("writing %q into the backup: %w", p.Name, err)
+		}
+	}
+
+	seal, err := json.Marshal(sealOf(text, key))
+	if err != nil {
+		return err
+	}
+	if err := write(t, sealName, m.Created, int64(len(seal)), bytes.NewReader(seal)); err != nil {
+		return err
+	}
+
+	return t.Close()
+}
+
+func write(t *tar.Writer, name string, at time.Time, size int64, r io.Reader) error {
+	h := &tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: at, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(t, r)
+	return err
+}
+
+func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read
+	h := sha256.New()
+	if err := write(t, p.Name, at, p.Size, io.TeeReader(io.LimitReader(f, p.Size), h)); err != nil {
+		return err
+	}
+	if hex.EncodeToString(h.Sum(nil)) != p.SHA256 {
+		return errors.New("it has changed since it was described")
+	}
+
+	return nil
+}
+
+// damaged is an archive that differs from what was written.
+func damaged(format string, args ...any) error {
+	return refuse("the backup is damaged: "+format, args...)
+}
+
+// refused is inventory.ErrInvalid, without its text.
+type refused struct{ error }
+
+func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
+
+func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
+
+// Read reads an archive to its end. Take gets each part and may read it, whole
+// or not at all; nil: the parts are only checked. What take was given is proven complete
+// only when Read returns without an error, and proven to be the site's own only
+// by [Seal.MadeWith]. An archive that is damaged, cut short or of another format
+// is inventory.ErrInvalid.
+func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manifest, Seal, error) {
+	t := tar.NewReader(r)
+	text, err := entry(t, manifestName, maxManifest)
+	if err != nil {
+		return Manifest{}, Seal{}, err
+	}
+
+	m, err := parse(text)
+	if err != nil {
+		return Manifest{}, Seal{}, err
+	}
+
+	for _, p := range m.Parts {
+		h, err := t.Next()
+		if err != nil {
+			return m, Seal{}, damaged("%q is missing: %v", p.Name, err)
+		}
+		if h.Name != p.Name || h.Size != p.Size || h.Typeflag != tar.TypeReg {
+			return m, Seal{}, damaged("found %q in place of %q of %d bytes", h.Name, p.Name, p.Size)
+		}
+		d := sha256.New()
+		if err := pass(m, p, io.TeeReader(t, d), d, take); err != nil {
+			return m, Seal{}, err
+		}
+	}
+
+	seal, err := readSeal(t, text)
+	if err != nil {
+		return m, Seal{}, err
+	}
+	if _, err := t.Next(); !errors.Is(err, io.EOF) {
+		return m, Seal{}, damaged("it does not end where it should")
+	}
+
+	return m, seal, nil
+}
+
+// readSeal reads the seal, which must be that of the manifest.
+func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
+	text, err := entry(t, sealName, 1<<10)
+	if err != nil {
+		return s, err
+	}
+
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		return s, damaged("reading %q: %v", sealName, err)
+	}
+	if s.SHA256 != identity.Digest(manifest) {
+		return s, damaged("its description was changed")
+	}
+
+	return s, nil
+}
+
+// pass hands a part to take and compares it with its digest.
+func pass(m Manifest, p Part, r io.Reader, d hash.Hash, take func(Manifest, Part, io.Reader) error) error {
+	if take != nil {
+		if err := take(m, p, r); errors.Is(err, io.ErrUnexpectedEOF) {
+			return damaged("reading %q: %v", p.Name, err)
+		} else if err != nil {
+			return err
+		}
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return damaged("reading %q: %v", p.Name, err)
+	}
+	if got := hex.EncodeToString(d.Sum(nil)); got != p.SHA256 {
+		return damaged("%q has the digest %.12s and not %.12s", p.Name, got, p.SHA256)
+	}
+
+	return nil
+}
+
+// entry reads the next file, which must be the named one.
+func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
+	h, err := t.Next()
+	if err != nil {
+		return nil, damaged("%q is missing: %v", name, err)
+	}
+	if h.Name != name || h.Size > limit || h.Typeflag != tar.TypeReg {
+		return nil, damaged("found %q in place of %q", h.Name, name)
+	}
+
+	b, err := io.ReadAll(t)
+	if err != nil {
+		return nil, damaged("reading %q: %v", name, err)
+	}
+
+	return b, nil
+}
+
+// parse reads and judges a manifest.
+func parse(text []byte) (m Manifest, err error) {
+	var v struct{ Format int }
+	if err := json.Unmarshal(text, &v); err != nil {
+		return m, damaged("reading its description: %v", err)
+	}
+
+	switch {
+	case v.Format > Format:
+		return m, refuse("the backup has format %d and this program knows formats up to %d: "+
+			"use the newer ingot that wrote it", v.Format, Format)
+	case v.Format < Format:
+		return m, refuse("the backup has format %d, from before the first release, and this program reads format %d: "+
+			"start with an empty data directory and add machines, templates and images again", v.Format, Format)
+	}
+
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&m); err != nil {
+		return m, damaged("reading its description: %v", err)
+	}
+
+	seen := map[string]bool{}
+	for _, p := range m.Parts {
+		image, isImage := strings.CutPrefix(p.Name, ImagePrefix)
+		switch {
+		case seen[p.Name], p.Size < 0:
+			return m, damaged("%q is described twice or wrongly", p.Name)
+		case isImage && image == filepath.Base(image) && filepath.IsLocal(image):
+		case p.Name == InventoryName, p.Name == TemporalName, p.Name == KeysName, p.Name == ConfigName:
+		default:
+			return m, damaged("%q does not belong into it", p.Name)
+		}
+		seen[p.Name] = true
+	}
+
+	for _, i := range m.Images {
+		if i.File != "" && (i.File != filepath.Base(i.File) || !filepath.IsLocal(i.File)) {
+			return m, damaged("the file of image %q is outside of the archive: %q", i.Name, i.File)
+		}
+	}
+
+	if m.Key != nil { // before gigabytes are unpacked
+		if err := m.Key.check(); err != nil {
+			return m, err
+		}
+	}
+
+	switch {
+	case m.ID == "":
+		return m, damaged("it has no id")
+	case !seen[InventoryName], seen[TemporalName] != (m.Temporal != nil), seen[KeysName] != (m.Key != nil):
+		return m, damaged("a part is missing")
+	}
+
+	return m, nil
+}
+
+// Judge compares what the databases hold with m, and with one another.
+// Temporal is nil when the archive has none. Databases of two different backups are
+// inventory.ErrInvalid.
+func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error {
+	if err := m.judge("the inventory", m.Inventory, inventoryCopy); err != nil || temporal == nil {
+		return err
+	}
+	if err := m.judge("Temporal", *m.Temporal, *temporal); err != nil {
+		return err
+	}
+
+	if inventoryCopy.Cluster != temporal.Cluster {
+		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q",
+			inventoryCopy.Cluster, temporal.Cluster)
+	}
+	return nil
+}
+
+// judge compares a copy with what the manifest says of it.
+func (m Manifest) judge(what string, want dbcopy.Database, got dbcopy.Copy) error {
+	if got.ID != m.ID {
+		return refuse("the backup is mixed: %s in it is of backup %q, not %q", what, got.ID, m.ID)
+	}
+	if err := dbcopy.Differ(want.Tables, got.Tables); err != nil {
+		return damaged("%s does not hold what was written: %v", what, err)
+	}
+	return nil
+}

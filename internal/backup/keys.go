@@ -1,0 +1,106 @@
+package backup
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+
+	"golang.org/x/crypto/argon2"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// MinPassphrase is how long a passphrase must be, bytes.
+const MinPassphrase = 12
+
+// A Wrap is how the keys are encrypted: AES-256-GCM under a key that Argon2id
+// (RFC 9106) makes of a passphrase.
+type Wrap struct {
+	KDF       string `json:"kdf"`
+	Time      uint32 `json:"time"`
+	MemoryKiB uint32 `json:"memoryKiB"`
+	Threads   uint8  `json:"threads"`
+	Salt      []byte `json:"salt"`
+	Nonce     []byte `json:"nonce"`
+}
+
+const argon2id = "argon2id"
+
+// ErrPassphrase means that the passphrase does not open the keys.
+var ErrPassphrase = refuse("the passphrase is not the one of this backup")
+
+// Wrapped encrypts files, by name, for the backup id.
+func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (Wrap, []byte, error) {
+	if len(passphrase.Reveal()) < MinPassphrase {
+		return Wrap{}, nil, refuse("the passphrase is shorter than %d characters", MinPassphrase)
+	}
+
+	text, err := json.Marshal(files)
+	if err != nil {
+		return Wrap{}, nil, err
+	}
+
+	// The second recommended parameters of RFC 9106, section 4.
+	w := Wrap{KDF: argon2id, Time: 3, MemoryKiB: 64 << 10, Threads: 4, Salt: make([]byte, 16), Nonce: make([]byte, 12)}
+	_, _ = rand.Read(w.Salt) // never returns an error: it ends the program instead
+	_, _ = rand.Read(w.Nonce)
+	gcm, err := w.gcm(passphrase)
+	if err != nil {
+		return Wrap{}, nil, err
+	}
+
+	return w, gcm.Seal(nil, w.Nonce, text, []byte(id)), nil
+}
+
+// Limits of Argon2id. An archive is untrusted, so it must not choose how much memory and time are used.
+const (
+	minMemoryKiB = 8 << 10
+	maxMemoryKiB = 256 << 10
+	maxTime      = 4
+	maxThreads   = 4
+)
+
+// check refuses parameters that this program does not write, before a key is derived with them.
+func (w Wrap) check() error {
+	if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime || w.Threads > maxThreads {
+		return refuse("the keys of the backup ask for %d MiB of memory, %d passes and %d threads; at most %d MiB, %d and %d are used",
+			w.MemoryKiB>>10, w.Time, w.Threads, maxMemoryKiB>>10, maxTime, maxThreads)
+	}
+	if w.KDF != argon2id || w.MemoryKiB < minMemoryKiB || w.Time < 1 || w.Threads < 1 || len(w.Salt) < 16 || len(w.Nonce) != 12 {
+		return damaged("its keys are wrapped in an unknown way")
+	}
+	return nil
+}
+
+// Unwrap decrypts the result of Wrapped for the same id; ErrPassphrase if it cannot.
+func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map[string][]byte, error) {
+	if err := w.check(); err != nil {
+		return nil, err
+	}
+
+	gcm, err := w.gcm(passphrase)
+	if err != nil {
+		return nil, err
+	}
+
+	text, err := gcm.Open(nil, w.Nonce, sealed, []byte(id))
+	if err != nil {
+		return nil, ErrPassphrase
+	}
+	var files map[string][]byte
+	if err := json.Unmarshal(text, &files); err != nil {
+		return nil, errors.New("reading the keys of the backup: they are not what this program writes")
+	}
+
+	return files, nil
+}
+
+func (w Wrap) gcm(passphrase inventory.Secret) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(argon2.IDKey([]byte(passphrase.Reveal()), w.Salt, w.Time, w.MemoryKiB, w.Threads, 32))
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}

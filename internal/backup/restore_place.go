@@ -1,0 +1,135 @@
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/images/imagefile"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+)
+
+// placeSecrets writes the secret files that are missing. A site needs a token.
+func (r *Restore) placeSecrets(files map[string][]byte) error {
+	if files["token"] == nil {
+		files["token"] = identity.NewToken()
+	}
+
+	for name, path := range SecretFiles(r.Config) {
+		if files[name] == nil {
+			continue
+		}
+		err := identity.WritePrivate(path, files[name])
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.undo = append(r.undo, func() error { return os.Remove(path) })
+	}
+
+	return nil
+}
+
+// placeImages puts the files of images in their place and lists those that are
+// missing.
+func (r *Restore) placeImages(m Manifest, staging string, out *Restored) error {
+	out.Missing = []string{}
+	shared := imagefile.New("", r.Config.Images.Shares)
+	for _, i := range m.Images {
+		if i.File == "" {
+			continue
+		}
+		if i.InPlace != "" {
+			f, err := shared.OpenShared(i.InPlace)
+			if err != nil {
+				out.Missing = append(out.Missing, fmt.Sprintf("%s (served in place: %v)", i.Name, err))
+				continue
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+			continue
+		}
+		to := filepath.Join(r.Config.ImageDir(), i.File)
+		there, err := durablefile.Exists(to)
+		if err != nil {
+			return err
+		}
+		switch {
+		case there:
+		case i.Included:
+			if err := moveFile(filepath.Join(staging, ImagePrefix, i.File), to); err != nil {
+				return err
+			}
+			r.undo = append(r.undo, func() error { return os.Remove(to) })
+		default:
+			out.Missing = append(out.Missing, fmt.Sprintf("%s (sha256:%s)", i.Name, i.SHA256))
+		}
+	}
+
+	return nil
+}
+
+// moveFile renames a file, or copies it to another file system.
+func moveFile(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o750); err != nil {
+		return err
+	}
+
+	err := os.Rename(from, to)
+	if !errors.Is(err, syscall.EXDEV) {
+		return err
+	}
+
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read
+	return writeFile(to, f)
+}
+
+// commit puts the databases in their places. The inventory goes first: beside it
+// only its own Temporal is accepted. No server starts here before the last step.
+func (r *Restore) commit(m Manifest, staging string) error {
+	dir := r.Config.DataDir
+	place := func(name, to string) error {
+		if err := os.Rename(filepath.Join(staging, name), to); err != nil {
+			return err
+		}
+		r.undo = append(r.undo, func() error { return os.Remove(to) })
+		return nil
+	}
+
+	if err := place(InventoryName, InventoryFile(r.Config)); err != nil {
+		return err
+	}
+	if m.Temporal != nil {
+		file := TemporalFile(r.Config)
+		if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		r.undo = append(r.undo, func() error { return os.Remove(filepath.Dir(file)) })
+		if err := place(TemporalName, file); err != nil {
+			return err
+		}
+		if err := durablefile.SyncDir(filepath.Dir(file)); err != nil {
+			return err
+		}
+	}
+
+	if err := durablefile.SyncDir(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(staging); err != nil {
+		return err
+	}
+	r.undo = nil // from here on the directory is a site
+	return durablefile.SyncDir(dir)
+}

@@ -1,0 +1,54 @@
+package backup
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/diskreserve"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/text/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// InventoryFile is the database of the inventory.
+func InventoryFile(cfg config.Config) string { return filepath.Join(cfg.DataDir, "ingot.db") }
+
+// TemporalFile is the database of the embedded Temporal.
+func TemporalFile(cfg config.Config) string {
+	return temporalchild.DefaultConfig(filepath.Join(cfg.DataDir, "temporal")).File
+}
+
+// DatabaseSize is how many bytes both databases of a site take.
+func DatabaseSize(cfg config.Config) (size int64, err error) {
+	for _, db := range []string{InventoryFile(cfg), TemporalFile(cfg)} {
+		for _, file := range []string{db, db + "-wal"} {
+			n, err := durablefile.Size(file)
+			if err != nil {
+				return 0, err
+			}
+			size += n
+		}
+	}
+
+	return size, nil
+}
+
+// RequireRoom refuses a backup whose copies would take the room that runs under
+// way need: inventory.ErrFull.
+func RequireRoom(cfg config.Config) error {
+	size, err := DatabaseSize(cfg)
+	if err != nil {
+		return err
+	}
+
+	need := size + cfg.MinFree<<20
+	free, err := diskreserve.Free(cfg.DataDir)
+	if err == nil && free < need {
+		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w",
+			human.Size(need), cfg.DataDir, human.Size(free), inventory.ErrFull)
+	}
+
+	return err
+}

@@ -1,0 +1,290 @@
+package importfile
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Columns of a hardware CSV.
+const (
+	colHostname      = "hostname"
+	colBMCAddress    = "bmc_ip"
+	colBMCUser       = "bmc_username"
+	colBMCPassword   = "bmc_password"
+	colMAC           = "mac"
+	colAddress       = "ip_address"
+	colNetmask       = "netmask"
+	colGateway       = "gateway"
+	colNameservers   = "nameservers"
+	colLabels        = "labels"
+	colDisk          = "disk"
+	colVLAN          = "vlan_id"
+	colArch          = "arch"
+	colUEFI          = "uefi"
+	colBMCType       = "bmc_type"
+	colBMCPort       = "bmc_port"
+	colFailureDomain = "failure_domain"
+	colSerial        = "serial"
+	colDiskSelector  = "disk_selector"
+	colImage         = "image"
+)
+
+// A column is a column of a hardware CSV. The fields of a machine that begin with one of
+// fields come from it.
+type column struct {
+	name     string
+	required bool
+	fields   []string
+}
+
+// columns are those of EKS Anywhere, and from arch on those of Ingot. A longer field stands
+// before a shorter one that it begins with.
+var columns = []column{
+	{colHostname, true, []string{"name", "interfaces[0].hostname"}},
+	{colBMCAddress, false, []string{"bmc.host"}},
+	{colBMCUser, false, []string{"bmc.user"}},
+	{colBMCPassword, false, []string{"bmc.password"}},
+	{colMAC, true, []string{"interfaces[0].mac"}},
+	{colAddress, true, []string{"interfaces[0].address"}},
+	{colNetmask, true, []string{"interfaces[0].netmask"}},
+	{colGateway, true, []string{"interfaces[0].gateway"}},
+	{colNameservers, true, []string{"interfaces[0].nameservers"}},
+	{colFailureDomain, false, []string{"labels[" + labelFailureDomain + "]"}},
+	{colLabels, true, []string{"labels"}},
+	{colDisk, true, []string{"disks", "diskSelector.byID"}},
+	{colVLAN, false, []string{"interfaces[0].vlan"}},
+	{colArch, false, []string{"interfaces[0].arch"}},
+	{colUEFI, false, []string{"interfaces[0].uefi"}},
+	{colBMCPort, false, []string{"bmc.port"}},
+	{colBMCType, false, []string{"bmc"}},
+	{colSerial, false, []string{"diskSelector.serial"}},
+	{colDiskSelector, false, []string{"diskSelector"}},
+	{colImage, false, []string{"image"}},
+}
+
+// labelFailureDomain is the label that the column failure_domain becomes.
+const labelFailureDomain = "failure-domain"
+
+// columnNames lists the names of all columns.
+func columnNames() []string {
+	var out []string
+	for _, c := range columns {
+		out = append(out, c.name)
+	}
+	return out
+}
+
+// requiredColumns lists the names of those that a header must have.
+func requiredColumns() []string {
+	var out []string
+	for _, c := range columns {
+		if c.required {
+			out = append(out, c.name)
+		}
+	}
+	return out
+}
+
+// isCSV reports whether b starts with the header of an EKS Anywhere hardware CSV, though it
+// may lack columns or separate them wrongly.
+func isCSV(b []byte) bool {
+	line, _, _ := bytes.Cut(bytes.TrimSpace(unmarked(b)), []byte("\n"))
+	known := 0
+	for _, name := range strings.FieldsFunc(string(line), func(r rune) bool { return strings.ContainsRune(",;\t", r) }) {
+		if slices.Contains(columnNames(), columnName(strings.Trim(strings.TrimSpace(name), `"`))) {
+			known++
+		}
+	}
+	return known >= 3
+}
+
+// unmarked returns b without a byte order mark, with line ends that encoding/csv knows.
+func unmarked(b []byte) []byte {
+	b = bytes.TrimPrefix(b, []byte("\ufeff"))
+	if !bytes.ContainsRune(b, '\n') {
+		b = bytes.ReplaceAll(b, []byte("\r"), []byte("\n"))
+	}
+	return b
+}
+
+// columnName returns a name of the header as columns has it.
+func columnName(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
+
+// A table is a hardware CSV.
+type table struct {
+	file   string
+	header []string
+	rows   []row
+	taken  machinefile.Claims
+}
+
+// A row is one record of a table.
+type row struct {
+	*table
+	line  int // where it starts
+	cells []string
+	lines []int // of each cell
+}
+
+// readCSV reads a hardware CSV of EKS Anywhere: one machine a row. It returns every problem
+// of every row, with the column as the field; no problem repeats user or password of a BMC.
+// What is ignored is what bmc_type makes useless.
+func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, problems inventory.Problems) {
+	t, ps := readTable(file, b)
+	if t == nil {
+		return nil, nil, ps
+	}
+
+	for _, r := range t.rows {
+		m, unused, found := r.machine()
+		machines, ignored, ps = append(machines, m), append(ignored, unused...), append(ps, found...)
+	}
+	if len(t.rows) == 0 && len(ps) == 0 {
+		ps = inventory.Problems{{File: file, Line: 1, What: "holds no machine", Remedy: "write one row for each below the header"}}
+	}
+
+	machinefile.SortByLine(ps)
+	if len(ps) > 0 {
+		return nil, nil, ps
+	}
+	return machines, ignored, nil
+}
+
+// readTable reads header and rows. It returns no table without a header that can be read.
+func readTable(file string, b []byte) (*table, inventory.Problems) {
+	cr := csv.NewReader(bytes.NewReader(unmarked(b)))
+	cr.FieldsPerRecord = -1
+
+	var ps inventory.Problems
+	t := &table{file: file, taken: machinefile.Claims{}}
+	for {
+		cells, err := cr.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			ps = append(ps, syntaxProblem(file, err))
+			if t.header == nil {
+				return nil, ps
+			}
+			continue
+		}
+
+		r := row{table: t, cells: cells, lines: make([]int, len(cells))}
+		for n := range cells {
+			r.lines[n], _ = cr.FieldPos(n)
+		}
+		r.line = r.lines[0]
+		switch {
+		case !slices.ContainsFunc(cells, func(s string) bool { return strings.TrimSpace(s) != "" }): // blank
+		case t.header == nil:
+			if ps = append(ps, t.setHeader(r)...); t.header == nil {
+				return nil, ps
+			}
+		default:
+			if p := t.add(r); p.What != "" {
+				ps = append(ps, p)
+			}
+		}
+	}
+
+	if t.header == nil {
+		return nil, append(ps, inventory.Problem{File: file, Line: 1, What: "there is no header", Remedy: headerRemedy})
+	}
+	return t, ps
+}
+
+// headerRemedy shows what a header has at least.
+const headerRemedy = "begin with: hostname,mac,ip_address,netmask,gateway,nameservers,labels,disk"
+
+// syntaxProblem is what encoding/csv reports. Its errors repeat nothing of the row.
+func syntaxProblem(file string, err error) inventory.Problem {
+	p := inventory.Problem{File: file, What: err.Error()}
+	var e *csv.ParseError
+	if errors.As(err, &e) {
+		p.Line, p.What = e.Line, fmt.Sprintf("invalid CSV at byte %d: %v", e.Column, e.Err)
+	}
+	switch {
+	case errors.Is(err, csv.ErrBareQuote):
+		p.Remedy = `put the whole value in quotes, without spaces before them, and write a quote inside as ""`
+	case errors.Is(err, csv.ErrQuote):
+		p.Remedy = `write a quote inside of quotes as "", and close each value that begins with one`
+	}
+	return p
+}
+
+// setHeader takes r as the header, and returns what is wrong with it. It stays unset when
+// no row could be read by it.
+func (t *table) setHeader(r row) (ps inventory.Problems) {
+	add := func(line int, field, remedy, format string, args ...any) {
+		ps = append(ps, inventory.Problem{
+			File: t.file, Line: line, Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy,
+		})
+	}
+	if len(r.cells) == 1 {
+		add(r.line, "", "save the file with commas between the columns", "the columns of the header are not separated by commas")
+		return ps
+	}
+
+	known := columnNames()
+	first := map[string]int{}
+	for n, cell := range r.cells {
+		name := columnName(cell)
+		t.header = append(t.header, name)
+		other, double := first[name]
+		switch {
+		case name == "": // add finds its values
+		case double: // the first one counts
+			add(r.lines[n], clip(name), "keep one of the two", "columns %d and %d have the same name", other+1, n+1)
+		case !slices.Contains(known, name):
+			add(r.lines[n], clip(name), strictyaml.Suggest(name, known), "unknown column")
+		}
+		if !double {
+			first[name] = n
+		}
+	}
+
+	for _, name := range requiredColumns() {
+		if _, ok := first[name]; !ok {
+			add(r.line, name, "add the column; its order among the others does not matter", "the column is missing")
+		}
+	}
+	return ps
+}
+
+// add adds a row, or returns why it cannot be read: then a value might stand in a wrong
+// column, and a message about that could repeat a password.
+func (t *table) add(r row) (p inventory.Problem) {
+	p = inventory.Problem{File: t.file, Line: r.line}
+	for len(r.cells) > len(t.header) && strings.TrimSpace(r.cells[len(r.cells)-1]) == "" {
+		r.cells = r.cells[:len(r.cells)-1]
+	}
+	if len(r.cells) != len(t.header) {
+		p.What = fmt.Sprintf("the row has %d values, and the header %d columns", len(r.cells), len(t.header))
+		p.Remedy = "leave an unused value empty, but keep its comma; put a value with a comma in quotes"
+		return p
+	}
+
+	for n, cell := range r.cells {
+		if t.header[n] == "" && strings.TrimSpace(cell) != "" {
+			p.Line, p.What, p.Remedy = r.lines[n], fmt.Sprintf("column %d has a value, but no name", n+1), "name it in the header"
+			return p
+		}
+	}
+
+	t.rows = append(t.rows, r)
+	return inventory.Problem{}
+}
+
+// clip shortens text of a file for a message.
+func clip(s string) string { return plaintext.Clip(s, 60) }

@@ -1,0 +1,372 @@
+package importfile
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Values of bmc_type that are no drivers of Ingot.
+const (
+	bmcNone = "none"
+	bmcPlug = "plug"
+)
+
+// A rowReader makes a machine of a row.
+type rowReader struct {
+	row
+	m       inventory.Machine
+	nic     inventory.Interface
+	ignored []Ignored
+	ps      inventory.Problems
+}
+
+// machine returns the machine of a row, and everything that is wrong with the row.
+func (r row) machine() (Machine, []Ignored, inventory.Problems) {
+	rd := &rowReader{row: r}
+	rd.readName()
+	rd.readNetwork()
+	rd.readLabels()
+	rd.readDisk()
+	rd.readBMC()
+	rd.m.Image = rd.text(colImage)
+	rd.m.Interfaces = []inventory.Interface{rd.nic}
+	rd.m.Notes = map[string]string{
+		"allowPXE": "true", "allowWorkflow": "true", // EKS Anywhere sets both for each row
+	}
+
+	m := inventory.Canonical(rd.m)
+	found := inventory.Validate(m)
+	r.taken.Machine(&found, "", m, r.place)
+	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
+		r.taken.Add(&found, "bmc.host", "BMC", b.Host, r.place("bmc.host"))
+	}
+
+	lineOf := func(field string) int { return r.lineOf(r.columnOf(field)) }
+	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, says: r.says, lineOf: lineOf}, rd.ignored, rd.judge(found)
+}
+
+// judge returns the problems of the row: those of reading, and of found those that are not
+// caused by them or by a missing column.
+func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
+	unread := func(col string) bool {
+		return r.has(col) || !slices.Contains(r.header, col) && slices.Contains(requiredColumns(), col)
+	}
+
+	out := slices.Clone(r.ps)
+	for _, p := range found {
+		col := r.columnOf(p.Field)
+		several := col == colLabels || col == colNameservers // one entry does not hide another
+		dependent := (col == colNetmask || col == colGateway) && unread(colAddress)
+		if dependent || !several && unread(col) {
+			continue
+		}
+		p.File, p.Line, p.Field = r.file, r.lineOf(col), col
+		out = append(out, p)
+	}
+	if slices.ContainsFunc(r.header, mayHoldPassword) {
+		withoutValues(out)
+	}
+	return out
+}
+
+// mayHoldPassword reports whether a column of the header holds passwords, or is unknown: its name may be misspelt.
+func mayHoldPassword(column string) bool {
+	return column == colBMCPassword || !slices.Contains(columnNames(), column)
+}
+
+// Texts of problems with a value of a cell.
+var (
+	quotedValue  = regexp.MustCompile(` ?"(?:[^"\\]|\\.)*"`)
+	claimedValue = regexp.MustCompile(`^(machine name|host name|MAC|address|BMC) .+ (is given at .+ already)$`)
+)
+
+// withoutValues takes the values of cells out of problems: where the columns of a row are shifted, any cell may hold the
+// password. Line and column say where the value is.
+func withoutValues(ps inventory.Problems) {
+	for i, p := range ps {
+		text := claimedValue.ReplaceAllString(quotedValue.ReplaceAllString(p.What, ""), "the $1 $2")
+		ps[i].What = strings.TrimSpace(text)
+	}
+}
+
+// columnOf returns the column that a field of the machine comes from.
+func (r row) columnOf(field string) string {
+	switch {
+	case field == "diskSelector.byID" && !strings.HasPrefix(r.text(colDisk), byID),
+		field == "diskSelector.serial" && r.text(colSerial) == "":
+		return colDiskSelector
+	case field == "labels["+labelFailureDomain+"]" && r.text(colFailureDomain) == "":
+		return colLabels
+	}
+
+	for _, c := range columns {
+		for _, f := range c.fields {
+			if rest, ok := strings.CutPrefix(field, f); ok && (rest == "" || strings.ContainsAny(rest[:1], ".[")) {
+				return c.name
+			}
+		}
+	}
+	return field
+}
+
+// lineOf returns the line of a column's cell, or of the row.
+func (r row) lineOf(col string) int {
+	if n := slices.Index(r.header, col); n >= 0 {
+		return r.lines[n]
+	}
+	return r.line
+}
+
+// place returns where a field of the machine was written.
+func (r row) place(field string) string {
+	return fmt.Sprintf("%s:%d", r.file, r.lineOf(r.columnOf(field)))
+}
+
+// text returns the trimmed value of a column, or "".
+func (r row) text(col string) string { return strings.TrimSpace(r.verbatim(col)) }
+
+// verbatim returns the value of a column as it was written, or "".
+func (r row) verbatim(col string) string {
+	n := slices.Index(r.header, col)
+	if n < 0 {
+		return ""
+	}
+	return r.cells[n]
+}
+
+// add adds a problem of a column.
+func (r *rowReader) add(col, remedy, format string, args ...any) {
+	r.ps = append(r.ps, inventory.Problem{
+		File: r.file, Line: r.lineOf(col), Field: col, What: fmt.Sprintf(format, args...), Remedy: remedy,
+	})
+}
+
+// has reports whether a column has a problem.
+func (r *rowReader) has(col string) bool {
+	return slices.ContainsFunc(r.ps, func(p inventory.Problem) bool { return p.Field == col })
+}
+
+// need returns the value of a required column; without a value there is a problem.
+func (r *rowReader) need(col, remedy string) string {
+	v := r.text(col)
+	if v == "" && slices.Contains(r.header, col) && !r.has(col) {
+		r.add(col, remedy, "is empty")
+	}
+	return v
+}
+
+// readName reads what names the machine. A host name with a domain names the machine by
+// its first label.
+func (r *rowReader) readName() {
+	for n, cell := range r.cells {
+		if !utf8.ValidString(cell) {
+			r.add(r.header[n], "save the file as UTF-8", "the value is not UTF-8")
+			r.cells[n] = ""
+		}
+	}
+
+	r.nic.Hostname = r.need(colHostname, "name the machine")
+	r.m.Name, _, _ = strings.Cut(r.nic.Hostname, ".")
+}
+
+// readNetwork reads the reservation of the machine's interface.
+func (r *rowReader) readNetwork() {
+	r.nic.MAC = r.need(colMAC, "give the address of the interface that boots from the network")
+	r.nic.Address = r.address(colAddress, r.need(colAddress, "reserve an address"))
+	r.nic.Netmask = r.need(colNetmask, "write it as 255.255.255.0")
+	r.nic.Gateway = r.address(colGateway, r.need(colGateway, "give the router of the machine's subnet"))
+
+	for _, s := range split(r.need(colNameservers, "give at least one, several as 10.0.0.1|10.0.0.2")) {
+		if s == "" {
+			r.add(colNameservers, "remove the | that stands alone", "there is an empty entry")
+			continue
+		}
+		if a := r.address(colNameservers, s); a.IsValid() {
+			r.nic.Nameservers = append(r.nic.Nameservers, a)
+		}
+	}
+
+	r.nic.VLAN = r.number(colVLAN, 4094)
+	r.nic.Arch = r.text(colArch)
+	r.nic.UEFI = true // as EKS Anywhere has it
+	if v := r.text(colUEFI); v != "" {
+		uefi, err := strconv.ParseBool(strings.ToLower(v))
+		if err != nil {
+			r.add(colUEFI, "write true or false, or leave it empty for true", "invalid value %q", clip(v))
+		}
+		r.nic.UEFI = uefi
+	}
+}
+
+// address reads an IP address; "" is none.
+func (r *rowReader) address(col, v string) netip.Addr {
+	a, err := netip.ParseAddr(v)
+	if err != nil && v != "" {
+		r.add(col, "write it as 10.0.0.11", "invalid IP address %q", clip(v))
+	}
+	return a
+}
+
+// number reads a number from 1 to most; "" is 0.
+func (r *rowReader) number(col string, most int) int {
+	v := r.text(col)
+	n, err := strconv.Atoi(v)
+	if v != "" && (err != nil || n < 1 || n > most) {
+		r.add(col, fmt.Sprintf("use 1–%d, or leave it empty", most), "invalid number %q", clip(v))
+		return 0
+	}
+	return n
+}
+
+// split returns the entries of a value that | separates; "" has none.
+func split(v string) []string {
+	if v == "" {
+		return nil
+	}
+	out := strings.Split(v, "|")
+	for n := range out {
+		out[n] = strings.TrimSpace(out[n])
+	}
+	return out
+}
+
+// pairs calls use for each key=value of a column.
+func (r *rowReader) pairs(col, remedy string, use func(key, value string)) {
+	seen := map[string]bool{}
+	for _, entry := range split(r.text(col)) {
+		k, v, ok := strings.Cut(entry, "=")
+		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
+		switch {
+		case !ok || k == "":
+			r.add(col, remedy, "%q is not key=value", clip(entry))
+		case seen[k]:
+			r.add(col, "keep one of the two", "the key %q is given twice", clip(k))
+		default:
+			seen[k] = true
+			use(k, v)
+		}
+	}
+}
+
+func (r *rowReader) readLabels() {
+	labels := map[string]string{}
+	r.pairs(colLabels, "write type=cp|rack=a1", func(k, v string) { labels[k] = v })
+
+	if v := r.text(colFailureDomain); v != "" {
+		if other, ok := labels[labelFailureDomain]; ok && other != v {
+			r.add(colFailureDomain, "give it in one of the two columns", "it becomes the label %s, which the column %s sets to another value",
+				labelFailureDomain, colLabels)
+		}
+		labels[labelFailureDomain] = v
+	}
+	if len(labels) > 0 {
+		r.m.Labels = labels
+	}
+}
+
+// byID is the folder of the links that name disks by their identity.
+const byID = "/dev/disk/by-id/"
+
+// readDisk reads the path that templates name, and the identity of the disk.
+func (r *rowReader) readDisk() {
+	var s inventory.DiskSelector
+	device, serial := r.text(colDisk), r.text(colSerial)
+	if device == "" && serial == "" && r.text(colDiskSelector) == "" {
+		r.need(colDisk, "give a path such as /dev/sda, or choose the disk in the column serial or disk_selector")
+	}
+	if device != "" {
+		r.m.Disks = []inventory.DeclaredDisk{{Device: device}}
+	}
+	if id, ok := strings.CutPrefix(device, byID); ok {
+		s.ByID = id
+	}
+	s.Serial = serial
+
+	texts := map[string]*string{"serial": &s.Serial, "wwn": &s.WWN, "byID": &s.ByID, "model": &s.Model}
+	sizes := map[string]*inventory.Size{"minSize": &s.MinSize, "maxSize": &s.MaxSize}
+	r.pairs(colDiskSelector, "write wwn=0x5000c500a1b2c3d4, or minSize=400GB|maxSize=1TB", func(k, v string) {
+		text, isText := texts[k]
+		size, isSize := sizes[k]
+		var err error
+		switch {
+		case isText && *text != "" && *text != strings.TrimPrefix(v, byID):
+			r.add(colDiskSelector, "give it in one of the two columns", "%s is set to another value by another column", k)
+		case isText:
+			*text = v
+		case isSize:
+			if *size, err = inventory.ParseSize(v); err != nil {
+				r.add(colDiskSelector, "write for example 500GB or 1.5TiB, or a number of bytes", "invalid size %q", clip(v))
+			}
+		default:
+			r.add(colDiskSelector, strictyaml.Suggest(k, []string{"serial", "wwn", "byID", "model", "minSize", "maxSize"}),
+				"unknown key %q", clip(k))
+		}
+	})
+	if s != (inventory.DiskSelector{}) {
+		r.m.DiskSelector = &s
+	}
+}
+
+// readBMC reads how the machine's power is switched. Its problems repeat none of the values.
+func (r *rowReader) readBMC() {
+	b := inventory.BMC{
+		Driver: strings.ToLower(r.text(colBMCType)), User: r.text(colBMCUser),
+		Password: inventory.NewSecret(r.verbatim(colBMCPassword)), Port: r.number(colBMCPort, 65535),
+	}
+	ip := r.text(colBMCAddress)
+	if a, err := netip.ParseAddr(ip); err == nil {
+		b.Host = a.String()
+	} else if ip != "" {
+		r.add(colBMCAddress, "write it as 10.0.9.11; the port has a column of its own", "invalid IP address")
+	}
+
+	given := ip != "" || b.User != "" || !b.Password.IsZero()
+	if b.Driver == "" && given {
+		b.Driver = inventory.DriverIPMI
+	}
+
+	switch {
+	case b.Driver == bmcNone && given:
+		r.ignored = append(r.ignored, Ignored{
+			Place:  Place{File: r.file, Line: r.line},
+			Object: "machine " + clip(r.m.Name), Key: colBMCAddress, Why: "bmc_type is none: an operator switches the power",
+		})
+	case b.Driver == "", b.Driver == bmcNone, b.Driver == inventory.DriverManual && !given:
+		if b.Port != 0 {
+			r.add(colBMCPort, "leave it empty", "there is no BMC that it could belong to")
+		}
+	case b.Driver == inventory.DriverRPC:
+		r.add(colBMCType, "write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push",
+			"the driver rpc needs the URL of a service, which a row cannot name")
+	case b.Driver == bmcPlug:
+		r.add(colBMCType, "write manual, and give the machine a power command later: bmc {driver: exec, command: NAME} "+
+			"in a file for ingot machine push", "%s is a power command here, which a row cannot name", b.Driver)
+	case !inventory.KnownDriver(b.Driver), b.Driver == inventory.DriverExec:
+		r.add(colBMCType, "use one of: amt, ipmi, manual, none, wol; empty: ipmi", "unknown type %q", clip(b.Driver))
+	default:
+		if b.Capabilities().NeedsHost {
+			r.needLogin(ip, b)
+		}
+		r.m.BMC = &b
+	}
+}
+
+// needLogin adds a problem for each of address, user and password that is missing.
+func (r *rowReader) needLogin(ip string, b inventory.BMC) {
+	for _, x := range []struct {
+		col   string
+		empty bool
+	}{{colBMCAddress, ip == ""}, {colBMCUser, b.User == ""}, {colBMCPassword, b.Password.IsZero()}} {
+		if x.empty {
+			r.add(x.col, "give all of bmc_ip, bmc_username and bmc_password, or none", "is empty")
+		}
+	}
+}

@@ -1,0 +1,491 @@
+package strictyaml
+
+import (
+	"encoding"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Limits of a document after its aliases are expanded, against nested aliases that grow
+// exponentially.
+const (
+	maxNodes    = 200_000
+	maxDepth    = 100
+	maxProblems = 50
+)
+
+type walker struct {
+	file     string
+	nodes    int
+	problems inventory.Problems
+}
+
+var errTooMuch = errors.New("too much")
+
+func (w *walker) decode(n *yaml.Node, into any) {
+	v := reflect.ValueOf(into)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		w.add(n, "", "", "cannot be read into %T", into)
+		return
+	}
+	if err := w.value(n, v.Elem(), "", 0); err != nil {
+		w.add(n, "", "write repeated parts out less", "is too large, too deep, or wrong in too many places")
+	}
+}
+
+func (w *walker) add(n *yaml.Node, path, remedy, format string, args ...any) {
+	line := 0
+	if n != nil {
+		line = n.Line
+	}
+	w.problems = append(w.problems, inventory.Problem{
+		File: w.file, Line: line, Field: path, What: fmt.Sprintf(format, args...), Remedy: remedy,
+	})
+}
+
+func (w *walker) tick(depth int) error {
+	w.nodes++
+	if w.nodes > maxNodes || depth > maxDepth || len(w.problems) >= maxProblems {
+		return errTooMuch
+	}
+	return nil
+}
+
+// value decodes n into v. Problems of the document go into w.problems; an error means that
+// the document is too large.
+func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	if err := w.tick(depth); err != nil {
+		return err
+	}
+
+	at := n
+	n = follow(n)
+	if isNull(n) {
+		return nil // null counts as missing
+	}
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		return w.value(n, v.Elem(), path, depth+1)
+	}
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!binary" {
+		return w.binary(n, v, path, depth)
+	}
+	if v.Type() == reflect.TypeFor[time.Duration]() || v.Type() == reflect.TypeFor[inventory.Lease]() {
+		w.duration(n, v, path)
+		return nil
+	}
+	if v.CanAddr() {
+		switch u := v.Addr().Interface().(type) {
+		case json.Unmarshaler:
+			return w.unmarshalJSON(n, u, path, depth)
+		case encoding.TextUnmarshaler:
+			w.text(n, u, path)
+			return nil
+		}
+	}
+
+	switch v.Kind() {
+	case reflect.Struct:
+		return w.structure(n, v, path, depth)
+	case reflect.Map:
+		return w.mapping(n, v, path, depth)
+	case reflect.Slice:
+		return w.sequence(n, v, path, depth)
+	case reflect.Interface:
+		x, err := w.plain(n, depth)
+		if err != nil {
+			return err
+		}
+		v.Set(reflect.ValueOf(x))
+	case reflect.String:
+		if n.Kind != yaml.ScalarNode {
+			w.add(at, path, "", "must be text, but is %s", kindName(n))
+			return nil
+		}
+		v.SetString(n.Value) // a number or a boolean as it was written
+	default:
+		w.scalar(n, v, path)
+	}
+
+	return nil
+}
+
+// binary decodes base64 with the tag !!binary. Only a secret, and a value that parses text itself, may hold bytes that are
+// not UTF-8.
+func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
+	if err != nil {
+		w.add(n, path, "write standard base64, or leave !!binary out", "!!binary stands before what is not base64")
+		return nil
+	}
+	decoded := *n
+	decoded.Tag, decoded.Value, decoded.Style = "!!str", string(b), 0
+	switch u := v.Addr().Interface().(type) {
+	case *inventory.Secret:
+		*u = inventory.NewSecret(string(b))
+		return nil
+	case encoding.TextUnmarshaler:
+		w.text(&decoded, u, path)
+		return nil
+	}
+	if !utf8.Valid(b) {
+		w.add(n, path, "", "must be text, but holds bytes that are not UTF-8")
+		return nil
+	}
+	return w.value(&decoded, v, path, depth+1)
+}
+
+// text decodes a scalar into a value that parses text.
+func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
+	if n.Kind != yaml.ScalarNode {
+		w.add(n, path, "", "must be text, but is %s", kindName(n))
+		return
+	}
+
+	err := u.UnmarshalText([]byte(n.Value))
+	if err == nil {
+		return
+	}
+	if _, isAddress := u.(*netip.Addr); isAddress { // its parser's error is for programmers
+		w.add(n, path, "write it as 10.0.0.11", "invalid IP address %q", clip(n.Value))
+		return
+	}
+
+	w.add(n, path, "", "%s", err)
+}
+
+// scalar decodes a number or a boolean.
+func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
+	want := "a number"
+	switch v.Kind() {
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		want = "a whole number"
+	}
+	if n.Kind != yaml.ScalarNode {
+		w.add(n, path, "", "must be %s, but is %s", want, kindName(n))
+		return
+	}
+
+	// Quoted text is refused: programs read a quoted number such as "08" differently.
+	if n.ShortTag() == "!!str" {
+		w.add(n, path, "", "must be %s, but is the text %q", want, clip(n.Value))
+		return
+	}
+	if err := n.Decode(v.Addr().Interface()); err != nil {
+		w.add(n, path, "", "must be %s, but is %q", want, clip(n.Value))
+	}
+}
+
+// duration accepts "1h30m" and numbers, as inventory.ParseLease does.
+func (w *walker) duration(n *yaml.Node, v reflect.Value, path string) {
+	const remedy = `write for example "1h" or "24h", or a number of seconds`
+	if n.Kind != yaml.ScalarNode {
+		w.add(n, path, remedy, "must be a duration, but is %s", kindName(n))
+		return
+	}
+
+	d, err := inventory.ParseLease(n.Value)
+	if err != nil {
+		w.add(n, path, remedy, "must be a duration, but is %q", clip(n.Value))
+		return
+	}
+
+	v.SetInt(int64(d))
+}
+
+func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, depth int) error {
+	x, err := w.plain(n, depth)
+	if err != nil {
+		return err
+	}
+
+	b, err := json.Marshal(x)
+	if err == nil {
+		err = u.UnmarshalJSON(b)
+	}
+	if err != nil && n.Kind == yaml.ScalarNode {
+		// password: 1234 is text that looks like a number.
+		if b, mErr := json.Marshal(n.Value); mErr == nil {
+			if again := u.UnmarshalJSON(b); again == nil || n.ShortTag() == "!!str" {
+				err = again
+			}
+		}
+	}
+	if err != nil {
+		var te *json.UnmarshalTypeError
+		if errors.As(err, &te) {
+			must := "must not be %s"
+			if _, secret := u.(*inventory.Secret); secret {
+				must = "must be text, but is %s"
+			}
+			w.add(n, path, "", must, kindName(n))
+			return nil
+		}
+		w.add(n, path, "", "%s", err)
+	}
+
+	return nil
+}
+
+// plain returns n as the value that encoding/json would produce.
+func (w *walker) plain(n *yaml.Node, depth int) (any, error) {
+	if err := w.tick(depth); err != nil {
+		return nil, err
+	}
+
+	n = follow(n)
+	switch n.Kind {
+	case yaml.MappingNode:
+		m := map[string]any{}
+		pairs, err := w.pairs(n, "", depth)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pairs {
+			x, err := w.plain(p.value, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			m[p.key.Value] = x
+		}
+		return m, nil
+	case yaml.SequenceNode:
+		s := make([]any, 0, len(n.Content))
+		for _, c := range n.Content {
+			x, err := w.plain(c, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			s = append(s, x)
+		}
+		return s, nil
+	case yaml.ScalarNode:
+		switch n.ShortTag() {
+		case "!!null":
+			return nil, nil
+		case "!!bool", "!!int", "!!float":
+			var x any
+			if err := n.Decode(&x); err == nil {
+				if f, isFloat := x.(float64); !isFloat || (!math.IsNaN(f) && !math.IsInf(f, 0)) {
+					return x, nil
+				}
+			}
+		}
+	}
+
+	return n.Value, nil
+}
+
+func (w *walker) sequence(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	if n.Kind != yaml.SequenceNode {
+		w.add(n, path, "write each element on its own line after \"- \"", "must be a list, but is %s", kindName(n))
+		return nil
+	}
+
+	s := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, c := range n.Content {
+		if err := w.value(c, s.Index(i), fmt.Sprintf("%s[%d]", path, i), depth+1); err != nil {
+			return err
+		}
+	}
+
+	v.Set(s)
+	return nil
+}
+
+func (w *walker) mapping(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	pairs, err := w.pairs(n, path, depth)
+	if err != nil {
+		return err
+	}
+
+	m := reflect.MakeMapWithSize(v.Type(), len(pairs))
+	for _, p := range pairs {
+		e := reflect.New(v.Type().Elem()).Elem()
+		if err := w.value(p.value, e, join(path, p.key.Value), depth+1); err != nil {
+			return err
+		}
+		m.SetMapIndex(reflect.ValueOf(p.key.Value).Convert(v.Type().Key()), e)
+	}
+
+	v.Set(m)
+	return nil
+}
+
+func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int) error {
+	fields := map[string][]int{}
+	collect(v.Type(), nil, fields)
+	pairs, err := w.pairs(n, path, depth)
+	if err != nil {
+		return err
+	}
+
+	for _, p := range w.split(v, pairs, path) {
+		index, ok := fields[p.key.Value]
+		if name, joined := nameOf(p.key.Value); !ok && joined {
+			w.add(p.key, join(path, name), "write NAME: VALUE, with a space after the colon", "the value is a part of the key")
+			continue
+		}
+		if !ok {
+			w.add(p.key, join(path, p.key.Value), Suggest(p.key.Value, slices.Collect(maps.Keys(fields))), "unknown key")
+			continue
+		}
+		if err := w.value(p.value, v.FieldByIndex(index), join(path, p.key.Value), depth+1); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// collect adds the fields of t, including those of embedded structs, by json name.
+func collect(t reflect.Type, at []int, into map[string][]int) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		index := append(append([]int(nil), at...), i)
+		switch {
+		case f.Tag.Get("json") == "-":
+		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
+			collect(f.Type, index, into)
+		case !f.IsExported():
+		case name == "":
+			into[f.Name] = index
+		default:
+			into[name] = index
+		}
+	}
+}
+
+type pair struct{ key, value *yaml.Node }
+
+// pairs returns the entries of a mapping, including those of its merge keys (<<). A direct
+// entry overrides a merged one.
+func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
+	if n.Kind != yaml.MappingNode {
+		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
+		return nil, nil
+	}
+
+	seen := map[string]int{}
+	var out []pair
+	var merges []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := follow(n.Content[i]), n.Content[i+1]
+		if k.ShortTag() == "!!merge" {
+			merges = append(merges, v)
+			continue
+		}
+		if k.Kind != yaml.ScalarNode {
+			w.add(n.Content[i], path, "put text that starts with { or [ in quotes", "a name must be text, but is %s", kindName(k))
+			continue
+		}
+		if line, dup := seen[k.Value]; dup {
+			name, _ := nameOf(k.Value)
+			w.add(n.Content[i], join(path, name), "keep one of the two", "is given twice, first on line %d", line)
+			continue
+		}
+		seen[k.Value] = n.Content[i].Line
+		key := *k
+		key.Line = n.Content[i].Line
+		out = append(out, pair{&key, v})
+	}
+
+	for _, m := range merges {
+		merged, err := w.merged(follow(m), path, depth)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range merged {
+			if _, dup := seen[p.key.Value]; !dup {
+				seen[p.key.Value] = p.key.Line
+				out = append(out, p)
+			}
+		}
+	}
+
+	return out, nil
+}
+
+// merged returns the entries of the mappings that a merge key names.
+func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err error) {
+	sources := []*yaml.Node{m}
+	if m.Kind == yaml.SequenceNode {
+		sources = m.Content
+	}
+
+	for _, s := range sources {
+		s = follow(s)
+		if err := w.tick(depth); err != nil {
+			return nil, err
+		}
+		if s.Kind != yaml.MappingNode {
+			w.add(s, path, "", "<< must name a mapping, but names %s", kindName(s))
+			continue
+		}
+		pairs, err := w.pairs(s, path, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, pairs...)
+	}
+
+	return out, nil
+}
+
+// nameOf returns the name of a key for messages. joined: the key is NAME:VALUE, NAME=VALUE or NAME VALUE, as YAML reads
+// {NAME:VALUE}; the value may be a password.
+func nameOf(key string) (name string, joined bool) {
+	if n := strings.IndexAny(key, ":= \t\n"); n >= 0 {
+		return key[:n], true
+	}
+	return key, false
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func kindName(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.ScalarNode:
+		switch n.ShortTag() {
+		case "!!int", "!!float":
+			return "a number"
+		case "!!bool":
+			return "a truth value"
+		}
+		return "text"
+	}
+
+	return "an unknown node"
+}
+
+func clip(s string) string { return plaintext.Clip(s, 60) }

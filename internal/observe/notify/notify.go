@@ -1,0 +1,293 @@
+// Package notify informs operators when they are needed: it sends the notices of the
+// inventory's outbox to a webhook, signed, until the receiver accepts them.
+//
+// A notice is a POST of JSON (inventory.Notice, and the server's name) with
+//
+//	Ingot-Notice:    the id of the notice, the same at every attempt
+//	Ingot-Timestamp: seconds since 1970, of this attempt
+//	Ingot-Signature: v1= and, in hexadecimal, the HMAC-SHA256 under the shared
+//	                 secret of the timestamp, a full stop, and the body
+//
+// Any answer 2xx accepts it. Delivery is at least once: a receiver that wants each
+// notice once remembers their ids.
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Names of the headers.
+const (
+	HeaderNotice    = "Ingot-Notice"
+	HeaderTimestamp = "Ingot-Timestamp"
+	HeaderSignature = "Ingot-Signature"
+)
+
+const (
+	// shortestSecret is the minimum for HMAC-SHA256, in characters.
+	shortestSecret = 32
+	// attemptTime is how long one attempt may take.
+	attemptTime = 15 * time.Second
+	// firstPause and longestPause limit the pause between attempts; it doubles.
+	firstPause   = 5 * time.Second
+	longestPause = 15 * time.Minute
+	// keepTrying limits the attempts for a notice: a week of the longest pauses.
+	keepTrying = 700
+)
+
+// Outbox stores notices until they are delivered.
+type Outbox interface {
+	// NextNotice returns the notice that is due, or inventory.ErrNotFound.
+	NextNotice(ctx context.Context) (inventory.OpenNotice, error)
+	NoticeSent(ctx context.Context, id string) error
+	// NoticeFailed records a failed attempt and the time of the next one; zero means none.
+	NoticeFailed(ctx context.Context, id, why string, due time.Time) error
+}
+
+// Config of a Sender.
+type Config struct {
+	URL string // http or https; may hold a token, so it is never shown
+	// SecretFile holds the shared secret, at least 32 characters. It is read at every
+	// attempt, so that it can be replaced.
+	SecretFile string
+	// CAFile holds the PEM certificates of the authorities for the receiver's certificate;
+	// "" means the system's.
+	CAFile  string
+	Server  string // name of this server, for the receiver
+	Version string
+	Outbox  Outbox
+	Log     *slog.Logger
+	Now     func() time.Time
+	// Look is how often the outbox is read; 0 means 1 s.
+	Look time.Duration
+}
+
+// A Sender delivers notices.
+type Sender struct {
+	cfg    Config
+	client *http.Client
+}
+
+// New returns a sender. A CAFile without a certificate is an error. A secret that cannot be
+// read is an error of each attempt.
+func New(cfg Config) (*Sender, error) {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.CAFile != "" {
+		var err error
+		if t.TLSClientConfig.RootCAs, err = identity.Authorities(cfg.CAFile); err != nil {
+			return nil, fmt.Errorf("notify.tls_ca: %w", err)
+		}
+	}
+	if cfg.Look == 0 {
+		cfg.Look = time.Second
+	}
+
+	return &Sender{cfg: cfg, client: &http.Client{
+		Transport: t, Timeout: attemptTime,
+		// A signed notice must not follow a redirect to another receiver.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Receiver returns the receiver of the notices without secret parts.
+func (s *Sender) Receiver() string {
+	u, err := url.Parse(s.cfg.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// Check returns what would prevent every notice from being sent, as far as that is known
+// without sending one.
+func (s *Sender) Check() error {
+	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
+		return fmt.Errorf("invalid notify.url; must be a URL: %w", inventory.ErrInvalid)
+	}
+	_, err := s.secret()
+	return err
+}
+
+// Run sends due notices until ctx ends.
+func (s *Sender) Run(ctx context.Context) error {
+	timer := time.NewTicker(s.cfg.Look)
+	defer timer.Stop()
+	for {
+		for s.next(ctx) {
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// next sends one notice, and reports whether more may be due.
+func (s *Sender) next(ctx context.Context) bool {
+	n, err := s.cfg.Outbox.NextNotice(ctx)
+	if ctx.Err() != nil || errors.Is(err, inventory.ErrNotFound) {
+		return false
+	}
+	if err != nil {
+		s.cfg.Log.Warn("looking for notices", "error", err)
+		return false
+	}
+	if err = s.send(ctx, n.Notice); err == nil {
+		// If this write fails, the notice is sent again. A server that stops now must still
+		// write it.
+		if err := s.cfg.Outbox.NoticeSent(context.WithoutCancel(ctx), n.ID); err != nil {
+			s.cfg.Log.Warn("a notice was sent and will be sent again", "notice", n.ID, "error", err)
+			return false
+		}
+		s.cfg.Log.Info("notice sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1)
+		return true
+	}
+	if ctx.Err() != nil {
+		return false // this server stops, which says nothing about the receiver
+	}
+	var due time.Time
+	if n.Attempts+1 < keepTrying {
+		due = s.cfg.Now().Add(pause(n.Attempts))
+	}
+	s.cfg.Log.Warn("notice not sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1,
+		"error", err, "again", due)
+	if err := s.cfg.Outbox.NoticeFailed(ctx, n.ID, err.Error(), due); err != nil {
+		s.cfg.Log.Warn("noting that a notice was not sent", "notice", n.ID, "error", err)
+		return false
+	}
+
+	return true
+}
+
+// pause returns the time to wait after the given number of attempts.
+func pause(before int) time.Duration {
+	d := firstPause
+	for ; before > 0 && d < longestPause; before-- {
+		d *= 2
+	}
+	return min(d, longestPause)
+}
+
+// Test sends a test notice at once, bypassing the outbox.
+func (s *Sender) Test(ctx context.Context) (id string, err error) {
+	var raw [16]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return "", err
+	}
+	n := inventory.Notice{
+		ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(),
+		Text: "This is a test notice (ingot notify test).",
+	}
+	if err := s.send(ctx, n); err != nil {
+		return n.ID, fmt.Errorf("sending a notice to %s: %w", s.Receiver(), err)
+	}
+	return n.ID, nil
+}
+
+// send makes one attempt. Its errors contain neither the URL nor the secret.
+func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
+	secret, err := s.secret()
+	if err != nil {
+		return err
+	}
+
+	body, err := json.Marshal(struct {
+		Server string `json:"server"`
+		inventory.Notice
+	}{s.cfg.Server, n})
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("invalid notify.url; must be a URL")
+	}
+
+	at := strconv.FormatInt(s.cfg.Now().Unix(), 10)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "ingot/"+s.cfg.Version)
+	req.Header.Set(HeaderNotice, n.ID)
+	req.Header.Set(HeaderTimestamp, at)
+	req.Header.Set(HeaderSignature, Sign(secret, at, body))
+	resp, err := s.client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) { // its text contains the whole URL
+			err = u.Err
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	// Reading some of the unused text keeps the connection open.
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+
+	return nil
+}
+
+func (s *Sender) secret() ([]byte, error) {
+	b, err := durablefile.ReadPrivate(s.cfg.SecretFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading notify.secret_file: %w", err)
+	}
+	b = bytes.TrimSpace(b)
+	if len(b) < shortestSecret {
+		return nil, fmt.Errorf("notify.secret_file holds fewer than %d characters (make one: openssl rand -hex 32): %w",
+			shortestSecret, inventory.ErrInvalid)
+	}
+	return b, nil
+}
+
+// Sign returns the signature of a body that is sent at the given time, as in
+// HeaderTimestamp.
+func Sign(secret []byte, timestamp string, body []byte) string {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(timestamp + "."))
+	h.Write(body)
+	return "v1=" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Verify is for receivers. It returns an error unless the signature is that of the body and
+// HeaderTimestamp differs from now by at most age.
+func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
+	at := h.Get(HeaderTimestamp)
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", HeaderTimestamp, inventory.ErrInvalid)
+	}
+	if d := now.Sub(time.Unix(seconds, 0)); d > age || d < -age {
+		return fmt.Errorf("%s is %s away: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
+	}
+	if !hmac.Equal([]byte(strings.TrimSpace(h.Get(HeaderSignature))), []byte(Sign(secret, at, body))) {
+		return fmt.Errorf("%s does not match the body: %w", HeaderSignature, inventory.ErrRefused)
+	}
+
+	return nil
+}

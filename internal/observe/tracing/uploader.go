@@ -1,0 +1,158 @@
+package tracing
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	requestTime = 10 * time.Second
+	maxHeaders  = 16 << 10 // bytes of the file
+	maxAnswer   = 1 << 20  // bytes
+)
+
+// A refusedError is the answer of a collector that will never take a request, or some of its spans.
+type refusedError struct {
+	status string
+	spans  int64 // how many; 0: all
+}
+
+func (r refusedError) Error() string { return "the collector answered " + r.status }
+
+// uploader sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Unlike the client of the
+// OpenTelemetry library it reads only the proxy from the environment, reads the headers again for each request, and
+// says which errors are permanent.
+type uploader struct {
+	url, headers string
+	http         *http.Client
+}
+
+func newUploader(c Config) (*uploader, error) {
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: requestTime,
+		ForceAttemptHTTP2: true,
+	}
+	if c.CAFile != "" {
+		authorities, err := identity.Authorities(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("tracing.tls_ca: %w", err)
+		}
+		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities}
+	}
+	out := &uploader{url: c.Endpoint, headers: c.HeadersFile, http: &http.Client{
+		Transport: transport, Timeout: requestTime,
+		// A redirection would carry the headers to another host.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	u, err := url.Parse(out.url)
+	if err != nil {
+		return nil, fmt.Errorf("reading tracing.endpoint: %w", inventory.ErrInvalid)
+	}
+	if strings.Trim(u.Path, "/") == "" {
+		u.Path = "/v1/traces" // the path of a collector that is given by its host
+		out.url = u.String()
+	}
+	_, err = out.readHeaders()
+	return out, err
+}
+
+// Start implements otlptrace.Client.
+func (*uploader) Start(context.Context) error { return nil }
+
+// Stop implements otlptrace.Client.
+func (*uploader) Stop(context.Context) error { return nil }
+
+// UploadTraces sends spans. A refusedError means that the collector will never take them.
+func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
+	plain, err := proto.Marshal(&collector.ExportTraceServiceRequest{ResourceSpans: spans})
+	if err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	z := gzip.NewWriter(&body)
+	if _, err = z.Write(plain); err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		return err
+	}
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, &body)
+	if err != nil {
+		return err
+	}
+	if req.Header, err = c.readHeaders(); err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	req.Header.Set("Content-Encoding", "gzip")
+	res, err := c.http.Do(req)
+	var whole *url.Error
+	if errors.As(err, &whole) {
+		return whole.Err // without the URL, which may hold a token in its path
+	}
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	switch {
+	case res.StatusCode/100 == 2:
+		return checkPartial(answer)
+	case err != nil:
+		return err
+	case res.StatusCode == http.StatusBadRequest, res.StatusCode == http.StatusRequestEntityTooLarge,
+		res.StatusCode == http.StatusUnsupportedMediaType, res.StatusCode == http.StatusUnprocessableEntity:
+		return refusedError{status: res.Status}
+	}
+	// Everything else can be made good: the address, the token, the collector's load.
+	return fmt.Errorf("the collector answered %s", res.Status)
+}
+
+// checkPartial returns a refusedError if the collector has left spans out.
+func checkPartial(answer []byte) error {
+	var r collector.ExportTraceServiceResponse
+	if err := proto.Unmarshal(answer, &r); err != nil {
+		return nil // it took them, and says nothing that can be read
+	}
+	if n := r.GetPartialSuccess().GetRejectedSpans(); n > 0 {
+		return refusedError{fmt.Sprintf("that it leaves %d spans out", n), n}
+	}
+	return nil
+}
+
+// readHeaders reads the file of headers.
+func (c *uploader) readHeaders() (http.Header, error) {
+	if c.headers == "" {
+		return http.Header{}, nil
+	}
+	text, err := durablefile.ReadPrivate(c.headers)
+	if err != nil {
+		return nil, fmt.Errorf("reading tracing.headers_file: %w", err)
+	}
+	lines := strings.TrimSpace(string(text[:min(len(text), maxHeaders)])) + "\r\n\r\n"
+	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(lines))).ReadMIMEHeader()
+	if err != nil { // the error would repeat a line, which may be a token
+		return nil, fmt.Errorf("tracing.headers_file %s: write a line Name: value for each header: %w", c.headers, inventory.ErrInvalid)
+	}
+	return http.Header(h), nil
+}

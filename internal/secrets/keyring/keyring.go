@@ -1,0 +1,344 @@
+// Package keyring keeps the site's secret keys in one file outside the data
+// directory: a 256-bit random key for each purpose.
+//
+// A key is never made again when it is missing: whatever it had sealed would
+// be lost silently.
+package keyring
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Purposes of keys. A node gets the keys of what it does and no others.
+const (
+	BMC      = "bmc"      // BMC passwords
+	UserData = "userdata" // user data and vendor data
+	Plan     = "plan"     // plans and assignments
+	Claim    = "claim"    // HMAC of claims, capabilities and nonces
+)
+
+const (
+	version = 1  // of the file, and first byte of what Seal returns
+	keySize = 32 // bytes
+)
+
+// A Ring holds the keys by purpose. A nil Ring holds none.
+type Ring struct {
+	mu   sync.RWMutex
+	keys map[string][]byte
+	old  map[string][][]byte // keys that were replaced and are not retired yet
+}
+
+// file is the key file's content.
+type file struct {
+	Version int               `json:"version"`
+	Keys    map[string][]byte `json:"keys"` // base64
+	// Old are keys that a rotation has replaced and not retired yet.
+	Old map[string][][]byte `json:"old,omitempty"`
+}
+
+// New returns a ring of fresh random keys that is stored nowhere.
+func New() *Ring {
+	r := &Ring{keys: map[string][]byte{}}
+	for _, purpose := range []string{BMC, UserData, Plan, Claim} {
+		key := make([]byte, keySize)
+		_, _ = rand.Read(key) // never returns an error: it ends the program instead
+		r.keys[purpose] = key
+	}
+	return r
+}
+
+// Create makes a ring of fresh keys and stores it at path with mode 0600. It
+// never overwrites: an existing file is an error that is fs.ErrExist. The file
+// appears whole or not at all.
+func Create(path string) (*Ring, error) {
+	r := New()
+	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("creating key file %q: %w", path, err)
+	}
+	if err := create(path, append(text, '\n')); err != nil {
+		return nil, fmt.Errorf("creating key file %q: %w", path, err)
+	}
+	return r, nil
+}
+
+// create writes text to a new file at path, durably.
+func create(path string, text []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	tmp, err := writeTemp(dir, text)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(tmp)) }()
+
+	// A link, unlike a rename, refuses to replace what is there.
+	if err := os.Link(tmp, path); err != nil {
+		return err
+	}
+	return durablefile.SyncDir(dir)
+}
+
+// writeTemp writes text to a file of another name, whose content is on the disk then.
+func writeTemp(dir string, text []byte) (name string, err error) {
+	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	_, err = tmp.Write(text)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		err = errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return tmp.Name(), err
+}
+
+// Load reads the ring at path. An absent file is an error that is both
+// fs.ErrNotExist and inventory.ErrSealed. [durable.ReadPrivate] says which modes of
+// the file are refused.
+func Load(path string) (*Ring, error) {
+	r, err := load(path)
+	if err != nil {
+		return nil, fmt.Errorf("loading key file %q: %w", path, err)
+	}
+	return r, nil
+}
+
+func load(path string) (*Ring, error) {
+	text, err := durablefile.ReadPrivate(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", inventory.ErrSealed, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	var in file
+	if err := dec.Decode(&in); err != nil {
+		return nil, errors.New("it is not a key file of Ingot") // the decoder's message could quote the file
+	}
+	if in.Version != version {
+		return nil, fmt.Errorf("its version is %d and this program knows %d", in.Version, version)
+	}
+
+	for _, purpose := range slices.Sorted(maps.Keys(in.Keys)) {
+		if n := len(in.Keys[purpose]); n != keySize {
+			return nil, fmt.Errorf("key %q has %d bytes instead of %d", purpose, n, keySize)
+		}
+	}
+	for _, purpose := range slices.Sorted(maps.Keys(in.Old)) {
+		for _, key := range in.Old[purpose] {
+			if n := len(key); n != keySize {
+				return nil, fmt.Errorf("an old key %q has %d bytes instead of %d", purpose, n, keySize)
+			}
+		}
+	}
+	return &Ring{keys: in.Keys, old: in.Old}, nil
+}
+
+// Outside returns an error when the key file at path lies in dataDir or below:
+// a copy of the data directory would contain the keys.
+func Outside(path, dataDir string) error {
+	p, err := resolve(path)
+	if err != nil {
+		return fmt.Errorf("checking the place of key file %q: %w", path, err)
+	}
+
+	d, err := resolve(dataDir)
+	if err != nil {
+		return fmt.Errorf("checking the place of key file %q: %w", path, err)
+	}
+
+	rel, err := filepath.Rel(d, p)
+	if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+		return fmt.Errorf("key file %q lies in the data directory %q: keep it elsewhere, such as /etc/ingot/keys.json: %w",
+			path, dataDir, inventory.ErrInvalid)
+	}
+
+	return nil
+}
+
+// resolve follows the symbolic links of the part of path that exists.
+func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		return real, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) || path == "/" {
+		return "", err
+	}
+
+	dir, err := resolve(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+
+	return filepath.Join(dir, filepath.Base(path)), nil
+}
+
+// A Sealer encrypts and decrypts what is stored; see [Ring.Seal] and [Ring.Open].
+type Sealer interface {
+	Seal(purpose, binding string, plain []byte) ([]byte, error)
+	Open(purpose, binding string, sealed []byte) ([]byte, error)
+}
+
+// Sealer returns the ring, or a nil interface for a nil ring.
+func (r *Ring) Sealer() Sealer {
+	if r == nil {
+		return nil
+	}
+	return r
+}
+
+// Only returns a ring with the keys of the given purposes alone, for a node
+// that must not hold the others.
+func (r *Ring) Only(purposes ...string) *Ring {
+	out := &Ring{keys: map[string][]byte{}, old: map[string][][]byte{}}
+	if slices.Contains(purposes, Plan) {
+		purposes = append(slices.Clone(purposes), planSigner)
+	}
+
+	for _, p := range purposes {
+		if keys := r.candidates(p); len(keys) > 0 {
+			out.keys[p] = keys[0]
+			if len(keys) > 1 {
+				out.old[p] = keys[1:]
+			}
+		}
+	}
+
+	return out
+}
+
+// Key returns the key of purpose, nil when the ring has none.
+func (r *Ring) Key(purpose string) []byte {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys[purpose]
+}
+
+// PlanSigner returns the key that signs what agents carry out, nil when the
+// ring has no Plan key: a server that may read plans may sign them, and a node that
+// only boots machines may do neither. It is derived, so that key files of
+// before have one, too.
+func (r *Ring) PlanSigner() ed25519.PrivateKey {
+	if seed := r.Key(planSigner); seed != nil {
+		return ed25519.NewKeyFromSeed(seed)
+	}
+
+	key := r.Key(Plan)
+	if key == nil {
+		return nil
+	}
+
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte("ingot: ed25519 seed of the plan signer, 1")) // a hash never returns an error
+	return ed25519.NewKeyFromSeed(m.Sum(nil))
+}
+
+// BackupKeys returns the keys that authenticate backups of the site, the present
+// one first: those derived from each Plan key that the ring holds. A backup and
+// the keys that open its plans thus prove one another.
+func (r *Ring) BackupKeys() (out [][]byte) {
+	for _, key := range r.candidates(Plan) {
+		m := hmac.New(sha256.New, key)
+		_, _ = m.Write([]byte("ingot: backup manifest, 1")) // a hash never returns an error
+		out = append(out, m.Sum(nil))
+	}
+	return out
+}
+
+// BMCDigestKey returns the key of digests of BMC credentials, derived from the key of their passwords; nil without it.
+func (r *Ring) BMCDigestKey() []byte {
+	key := r.Key(BMC)
+	if key == nil {
+		return nil
+	}
+	m := hmac.New(sha256.New, key)
+	_, _ = m.Write([]byte("ingot: digest of BMC credentials, 1")) // a hash never returns an error
+	return m.Sum(nil)
+}
+
+// Seal encrypts plain under the key of purpose, bound to binding: only Open
+// with both the same returns it. Without that key: inventory.ErrSealed.
+func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
+	key := r.Key(purpose)
+	if key == nil {
+		return nil, fmt.Errorf("sealing for %q: %w", purpose, inventory.ErrSealed)
+	}
+
+	gcm, err := gcmOf(key)
+	if err != nil {
+		return nil, fmt.Errorf("sealing for %q: %w", purpose, err)
+	}
+
+	out := make([]byte, 1+gcm.NonceSize(), 1+gcm.NonceSize()+len(plain)+gcm.Overhead())
+	out[0] = version
+	_, _ = rand.Read(out[1:]) // never returns an error: it ends the program instead
+	return gcm.Seal(out, out[1:], plain, additional(purpose, binding)), nil
+}
+
+// Open decrypts what Seal returned. A missing or wrong key, another binding or
+// a changed ciphertext are all inventory.ErrSealed: they look the same.
+func (r *Ring) Open(purpose, binding string, sealed []byte) ([]byte, error) {
+	for _, key := range r.candidates(purpose) {
+		gcm, err := gcmOf(key)
+		if err != nil {
+			return nil, fmt.Errorf("opening for %q: %w", purpose, err)
+		}
+		n := 1 + gcm.NonceSize()
+		if len(sealed) < n || sealed[0] != version {
+			break
+		}
+		plain, err := gcm.Open(nil, sealed[1:n], sealed[n:], additional(purpose, binding))
+		if err == nil {
+			return plain, nil
+		}
+	}
+
+	return nil, fmt.Errorf("opening for %q: %w", purpose, inventory.ErrSealed)
+}
+
+func additional(purpose, binding string) []byte { return []byte(purpose + "\x00" + binding) }
+
+func gcmOf(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}

@@ -1,0 +1,314 @@
+package siterole
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// apiRoot is the base path of the peer API.
+const apiRoot = "/site/v1/"
+
+// State describes a server to its peer.
+type State struct {
+	Program string `json:"program"`         // version; both servers must have the same
+	Name    string `json:"name,omitempty"`  // of the server
+	Role    string `json:"role"`            // Active …
+	Epoch   int64  `json:"epoch,omitempty"` // site epoch that it owns or owned
+	// Prepared is the id of the hand-over whose site was received. Activated is the id
+	// of the hand-over that made the server the site.
+	Prepared  string `json:"prepared,omitempty"`
+	Activated string `json:"activated,omitempty"`
+	// Refused means that the id in the request will never be activated.
+	Refused   bool            `json:"refused,omitempty"`
+	Successor *inventory.Peer `json:"successor,omitempty"`
+}
+
+// Report is the result of checking a standby before a migration.
+type Report struct {
+	State
+	Temporal string   `json:"temporal,omitempty"` // address of an external cluster
+	Free     int64    `json:"free"`               // bytes for the databases
+	Problems []string `json:"problems"`           // why it cannot take over
+	Notify   bool     `json:"notify,omitempty"`   // it sends notices if an operator is needed
+}
+
+// refusal is the body of every error of the peer API. Its code distinguishes an answer
+// of a peer from one of a proxy or another server.
+type refusal struct {
+	Error string `json:"error"`
+	Code  string `json:"code"`
+}
+
+// codeInternal is the code of an error that is not in refusals.
+const codeInternal = "ingot_internal"
+
+// ErrStranger means that the peer does not know this server's token or key.
+var ErrStranger = errors.New("the peer does not know this server")
+
+// refusals are the errors that have their own code.
+var refusals = []struct {
+	err    error
+	code   string
+	status int
+}{
+	{ErrStranger, "ingot_stranger", http.StatusUnauthorized},
+	{inventory.ErrConflict, "ingot_conflict", http.StatusConflict},
+	{inventory.ErrInvalid, "ingot_invalid", http.StatusBadRequest},
+}
+
+// refuse returns the answer to a request that failed with err, and its status.
+func refuse(err error) (refusal, int) {
+	for _, k := range refusals {
+		if errors.Is(err, k.err) {
+			return refusal{err.Error(), k.code}, k.status
+		}
+	}
+	return refusal{err.Error(), codeInternal}, http.StatusInternalServerError
+}
+
+// Client talks to a peer. It returns inventory.ErrUnreachable if no answer comes, or
+// an answer that is not a peer's: the effect of the request is then unknown.
+// inventory.ErrConflict and inventory.ErrInvalid are answers of the peer.
+type Client struct {
+	peer  inventory.Peer
+	token string
+	http  *http.Client
+}
+
+// NewClient returns a client of p. It shows cert and token, and accepts only the
+// pinned key of p. wrap, if not nil, wraps its transport in tests.
+func NewClient(
+	p inventory.Peer, cert tls.Certificate, token string, wrap func(http.RoundTripper) http.RoundTripper,
+) (*Client, error) {
+	if _, err := parseURL(p); err != nil {
+		return nil, err
+	}
+
+	t := pinnedTransport(p, cert)
+	t.ResponseHeaderTimeout = 10 * time.Minute // prepare verifies databases
+	t.DisableKeepAlives = true                 // a stale connection of a broken link would be used first
+	var rt http.RoundTripper = t
+	if wrap != nil {
+		rt = wrap(rt)
+	}
+
+	return &Client{peer: p, token: token, http: &http.Client{Transport: rt}}, nil
+}
+
+// parseURL returns the address of the peer API of p.
+func parseURL(p inventory.Peer) (*url.URL, error) {
+	u, err := url.Parse(p.URL)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("peer %q: invalid URL %q; must be https://host:port: %w", p.Name, p.URL, inventory.ErrInvalid)
+	}
+	return u, nil
+}
+
+// pinnedTransport returns a transport that accepts only the key of p, and shows cert.
+func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:     PinnedTLS(p.Fingerprint, cert),
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second,
+	}
+}
+
+// PinnedTLS returns the configuration of a client that shows cert, and accepts only
+// the server's key with that fingerprint.
+func PinnedTLS(fingerprint string, cert tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks the key; names and dates do not matter
+		VerifyConnection: func(st tls.ConnectionState) error {
+			if c := st.PeerCertificates[0]; !keypin.Matches(c, fingerprint) {
+				return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", keypin.Of(c))
+			}
+			return nil
+		},
+	}
+}
+
+// ServerTLS returns the server's configuration. Every client must show a key, which
+// the handler checks.
+func ServerTLS(cert tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert,
+		NextProtos: []string{"http/1.1"},
+	}
+}
+
+// shortTimeout limits a request without a body.
+const shortTimeout = 15 * time.Second
+
+// Pair makes this server the only source that the peer accepts.
+func (c *Client) Pair(ctx context.Context, name string) (Report, error) {
+	return call[Report](ctx, c, request{method: http.MethodPost, path: "pair", query: url.Values{"name": {name}}})
+}
+
+// State returns the state of the peer, and whether it has refused the hand-over id.
+func (c *Client) State(ctx context.Context, id string) (State, error) {
+	return call[State](ctx, c, request{path: "state", query: url.Values{"id": {id}}})
+}
+
+// Check returns whether the peer can take over.
+func (c *Client) Check(ctx context.Context) (Report, error) {
+	return call[Report](ctx, c, request{path: "check"})
+}
+
+// Prepare sends the copy of the site. It can be repeated.
+func (c *Client) Prepare(ctx context.Context, id string, epoch int64, site Copy) (State, error) {
+	r, err := site.Open()
+	if err != nil {
+		return State{}, err
+	}
+	defer func() { _ = r.Close() }() // only read
+
+	return call[State](ctx, c, request{
+		method: http.MethodPut, path: "handovers/" + url.PathEscape(id), body: r, size: site.Size,
+		query: url.Values{"epoch": {strconv.FormatInt(epoch, 10)}, "digest": {site.Digest}},
+	})
+}
+
+// Activate makes the peer the site. It can be repeated.
+func (c *Client) Activate(ctx context.Context, id string) (State, error) {
+	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/activate"})
+}
+
+// Refuse makes sure that the peer never activates the id. It returns
+// inventory.ErrConflict if the peer has activated it already.
+func (c *Client) Refuse(ctx context.Context, id string) (State, error) {
+	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/refuse"})
+}
+
+// ImageState is how much of an image's file the peer has.
+type ImageState struct {
+	Size int64 `json:"size"` // bytes
+	Done bool  `json:"done"` // the file is complete, with the right digest
+}
+
+// Image returns how much of an image's file the peer has. For one in place, the peer reads the file at the
+// same path of its own.
+func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, error) {
+	q := url.Values{"digest": {img.SHA256}}
+	if img.InPlace != nil {
+		q.Set("inPlace", img.InPlace.Path)
+	}
+	return call[ImageState](ctx, c, request{path: "images/" + url.PathEscape(img.File), query: q, within: 10 * time.Minute})
+}
+
+// SendImage sends the rest of a file, from offset to the end.
+func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
+	return call[ImageState](ctx, c, request{
+		method: http.MethodPut, path: "images/" + url.PathEscape(img.File), body: r, size: img.Size - offset,
+		query: url.Values{
+			"digest": {img.SHA256}, "offset": {strconv.FormatInt(offset, 10)}, "size": {strconv.FormatInt(img.Size, 10)},
+		},
+	})
+}
+
+// request is a request of the peer API.
+type request struct {
+	method string // "" = GET
+	path   string // below the API's root
+	query  url.Values
+	body   io.Reader     // nil = none; a request with a body has no time limit
+	size   int64         // of body, bytes
+	within time.Duration // time limit; 0 = shortTimeout
+}
+
+// maxAnswer limits the size of an answer, in bytes.
+const maxAnswer = 1 << 20
+
+func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
+	if q.body == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, cmp.Or(q.within, shortTimeout))
+		defer cancel()
+	}
+
+	text, err := c.do(ctx, q)
+	if err == nil {
+		if bad := json.Unmarshal(text, &out); bad != nil {
+			err = unreachable{fmt.Errorf("unexpected answer: %w", bad)}
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("asking peer %q at %s: %w", c.peer.Name, c.peer.URL, err)
+	}
+
+	return out, err
+}
+
+// do sends a request and returns the body of an answer with status 200.
+func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, q.method, c.peer.URL+apiRoot+q.path+"?"+q.query.Encode(), q.body)
+	if err != nil {
+		return nil, err
+	}
+	if q.body != nil {
+		req.ContentLength = q.size
+	}
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var whole *url.Error
+		if errors.As(err, &whole) {
+			err = whole.Err
+		}
+		return nil, unreachable{err}
+	}
+
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, unreachable{err}
+	}
+	if resp.StatusCode == http.StatusOK {
+		return text, nil
+	}
+
+	return nil, refusalOf(text, resp.Status)
+}
+
+// refusalOf returns the error for an answer with another status than 200.
+func refusalOf(text []byte, status string) error {
+	var no refusal
+	if json.Unmarshal(text, &no) != nil {
+		return unreachable{errors.New("unexpected answer: " + status)}
+	}
+
+	for _, k := range refusals {
+		if no.Code == k.code {
+			return said{no.Error, k.err}
+		}
+	}
+
+	return unreachable{errors.New(no.Error + " (" + status + ")")}
+}
+
+// unreachable is an error that is also an inventory.ErrUnreachable.
+type unreachable struct{ error }
+
+func (u unreachable) Unwrap() []error { return []error{u.error, inventory.ErrUnreachable} }
+
+// said is an error in an answer of the peer.
+type said struct {
+	text string
+	kind error
+}
+
+func (s said) Error() string { return s.text }
+func (s said) Unwrap() error { return s.kind }

@@ -1,0 +1,139 @@
+package siterole
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// standbyFiles are the files of a standby that a Kubernetes cluster starts: its key,
+// the token for this server, and its admin token. They are next to this server's keys.
+type standbyFiles struct{ dir, name string }
+
+func (h *Host) standbyFiles(name string) standbyFiles {
+	return standbyFiles{besideKeys(h.cfg, "standby-"+name), name}
+}
+
+// More files in the directory of a standby. The peer file is not in the Secret.
+const (
+	adminFileName = "token"
+	peerFileName  = "peer.json"
+)
+
+// secretName is the Kubernetes Secret of a standby.
+const secretName = "ingot-standby"
+
+// peer returns the standby's address and its token for this server, or
+// inventory.ErrNotFound if its files were not made.
+func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
+	b, err := os.ReadFile(filepath.Join(f.dir, peerFileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, "", fmt.Errorf("peer %q: %w", f.name, inventory.ErrNotFound)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil {
+		return p, "", fmt.Errorf("reading the files of standby %q: %w", f.name, err)
+	}
+	token, err = identity.LoadToken(filepath.Join(f.dir, tokenFileName))
+	return p, token, err
+}
+
+// Known reports whether this server is paired with the peer, or has made its files so
+// that it can pair.
+func (h *Host) Known(_ context.Context, name string) (bool, error) {
+	if _, err := h.file.Site().Peer(name); err == nil {
+		return true, nil
+	}
+	_, _, err := h.standbyFiles(name).peer()
+	if errors.Is(err, inventory.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Standby makes the files of a standby with that address (a host, or host:port), unless
+// they exist, and returns the Kubernetes Secret with them.
+func (h *Host) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		_, port, err := net.SplitHostPort(config.Default().Site.Listen)
+		if err != nil {
+			return secret, err
+		}
+		address = net.JoinHostPort(strings.Trim(address, "[]"), port)
+	}
+
+	f := h.standbyFiles(name)
+	_, _, fingerprint, err := MakeStandbyFiles(f.dir)
+	if err != nil {
+		return secret, err
+	}
+	if _, err := identity.LoadToken(filepath.Join(f.dir, adminFileName)); err != nil {
+		return secret, err
+	}
+
+	peer := inventory.Peer{Name: name, URL: "https://" + address, Fingerprint: fingerprint}
+	if err := durablefile.ReplaceJSON(filepath.Join(f.dir, peerFileName), peer); err != nil {
+		return secret, err
+	}
+
+	return f.secret()
+}
+
+// secret returns the Kubernetes Secret of the standby, as YAML.
+func (f standbyFiles) secret() (inventory.Secret, error) {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nkind: Secret\n")
+	fmt.Fprintf(&b, "metadata: {name: %s, namespace: ingot}\ntype: Opaque\ndata:\n", secretName)
+	for _, file := range []string{identity.PeerFile, tokenFileName, adminFileName} {
+		text, err := durablefile.ReadPrivate(filepath.Join(f.dir, file))
+		if err != nil {
+			return inventory.Secret{}, err
+		}
+		fmt.Fprintf(&b, "  %s: %s\n", file, base64.StdEncoding.EncodeToString(text))
+	}
+
+	return inventory.NewSecret(b.String()), nil
+}
+
+// Moved reports whether a run of Migrate has made this host the site. The ids of a
+// run's hand-overs begin with the run's id.
+func (h *Host) Moved(_ context.Context, run string) (bool, error) {
+	return strings.HasPrefix(h.file.Site().Activated, run+"-"), nil
+}
+
+// Forget removes a peer to which the site was not handed over, and its files.
+func (h *Host) Forget(ctx context.Context, name string) error {
+	if err := h.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return err
+	}
+	return os.RemoveAll(h.standbyFiles(name).dir)
+}
+
+// paired returns the peer. If this server has made the peer's files and is not paired
+// with it, it pairs first.
+func (h *Host) paired(ctx context.Context, name string) (inventory.Peer, error) {
+	p, err := h.file.Site().Peer(name)
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return p, err
+	}
+
+	p, token, err := h.standbyFiles(name).peer()
+	if err != nil {
+		return p, err
+	}
+	return h.AddPeer(ctx, p, inventory.NewSecret(token))
+}

@@ -1,0 +1,93 @@
+package siterole
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Mark is the marker file that replaces the key file of a retired site. With it, no
+// copy of the data directory makes this host the site again.
+type Mark struct {
+	Retired struct {
+		To inventory.Peer `json:"to"` // zero = the new host is not known
+		ID string         `json:"id"` // of the hand-over
+		At time.Time      `json:"at"`
+	} `json:"retired"`
+}
+
+// ReadMark reads the marker in the place of the key file. It returns false if the file
+// does not exist or is not a marker.
+func ReadMark(keyFile string) (Mark, bool, error) {
+	b, err := durablefile.ReadPrivate(keyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Mark{}, false, nil
+	}
+	if err != nil {
+		return Mark{}, false, fmt.Errorf("looking for a marker in the place of the keys: %w", err)
+	}
+	var m Mark
+	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To.Name == "" {
+		return Mark{}, false, nil // loading the key file reports what is wrong with it
+	}
+
+	return m, true, nil
+}
+
+// DestroyKeys overwrites the key file, replaces it by the marker, and removes temporary
+// key files that a crash has left next to it. It is idempotent.
+func DestroyKeys(keyFile string, m Mark) error {
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(keyFile), ".key-*"))
+	if err != nil {
+		return err
+	}
+
+	for _, file := range append(left, keyFile) {
+		_, marked, err := ReadMark(file)
+		if err != nil {
+			return err
+		}
+		if marked {
+			continue
+		}
+		if err := overwrite(file); err != nil {
+			return fmt.Errorf("destroying the keys in %q: %w", file, err)
+		}
+		if file != keyFile {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+		}
+	}
+
+	return durablefile.ReplaceJSON(keyFile, m)
+}
+
+// overwrite fills a file with zeros. The disk may still keep the old blocks.
+func overwrite(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+
+	st, err := f.Stat()
+	if err == nil {
+		_, err = f.WriteString(strings.Repeat("\x00", int(st.Size())))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+
+	return errors.Join(err, f.Close())
+}

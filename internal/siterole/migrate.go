@@ -1,0 +1,274 @@
+package siterole
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/text/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	// requestEvery is how often the inventory is checked for a requested hand-over.
+	requestEvery = 500 * time.Millisecond
+	// activitiesWithin is how long a hand-over waits for running activities.
+	activitiesWithin = time.Minute
+)
+
+// CheckTarget returns an error with all reasons why the target cannot take over. It
+// changes nothing.
+func (h *Host) CheckTarget(ctx context.Context, target string) error {
+	if _, err := h.requireInstance(); err != nil {
+		return err
+	}
+
+	c, err := h.pairedClient(ctx, target)
+	if err != nil {
+		return err
+	}
+
+	r, err := c.Check(ctx)
+	if err != nil {
+		return explainStranger(err)
+	}
+
+	problems, err := h.problemsOf(r)
+	if err != nil {
+		return err
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%s cannot take over: %s: %w", target, strings.Join(problems, "; "), inventory.ErrConflict)
+	}
+
+	return nil
+}
+
+// problemsOf returns the problems of a target's report, and its differences from this
+// site.
+func (h *Host) problemsOf(r Report) (problems []string, err error) {
+	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if r.Program != h.version {
+		add("it is version %s, and this is %s: both must be the same", r.Program, h.version)
+	}
+	if here := h.cfg.Temporal.Address; r.Temporal != here {
+		add("its runs would live in %s, and those of this site live in %s (temporal.address)",
+			cmp.Or(r.Temporal, "an embedded Temporal"), cmp.Or(here, "an embedded one"))
+	}
+	if h.cfg.Notify.URL != "" && !r.Notify {
+		add("it has no notify.url, and this server has one: operators would get no more notices, " +
+			"and waiting notices would never be sent (configure it there, or remove it here)")
+	}
+
+	size, err := backup.DatabaseSize(h.cfg)
+	if err != nil {
+		return nil, err
+	}
+
+	// The target needs room to unpack and verify the databases.
+	if need := 2*size + h.cfg.MinFree<<20; r.Role == Standby && r.Free < need {
+		add("%s are free there, and %s are needed", human.Size(r.Free), human.Size(need))
+	}
+
+	return append(problems, r.Problems...), nil
+}
+
+func (h *Host) requireInstance() (Instance, error) {
+	if s := h.instance(); s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("this server is %s and does not run the site: %w", h.file.Site().Role, inventory.ErrConflict)
+}
+
+func (h *Host) pairedClient(ctx context.Context, target string) (*Client, error) {
+	p, err := h.paired(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	return h.client(p)
+}
+
+// SyncImages sends the image files that the target does not have, and returns their
+// number.
+func (h *Host) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
+	s, err := h.requireInstance()
+	if err != nil {
+		return 0, err
+	}
+
+	c, err := h.pairedClient(ctx, target)
+	if err != nil {
+		return 0, err
+	}
+
+	images, err := h.imagesToMove(ctx, s.Store())
+	if err != nil {
+		return 0, err
+	}
+
+	return imageSender{c, h.cfg.ImageDir(), progress}.sendMissing(ctx, images)
+}
+
+// HandOverState reports how a hand-over ended; see inventory.HandOverPending.
+func (h *Host) HandOverState(_ context.Context, id string) (state, why string, err error) {
+	x := h.file.Site()
+	switch {
+	case x.Activated == id:
+		return inventory.HandOverMoved, "", nil
+	case x.HandOver != nil && x.HandOver.ID == id && x.HandOver.State == Failed:
+		return inventory.HandOverFailed, x.HandOver.Why, nil
+	}
+	return inventory.HandOverPending, "", nil
+}
+
+// WithdrawHandOver makes sure that a hand-over that has not begun never begins.
+func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
+	if state, _, err := h.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
+		return err
+	}
+
+	s, err := h.requireInstance()
+	if err != nil {
+		return err
+	}
+
+	row, err := s.Store().LastHandOver(ctx)
+	if errors.Is(err, inventory.ErrNotFound) || err == nil && row.ID != id {
+		// The request may not be in the inventory yet. Record its failure, so that it is
+		// ignored when it appears.
+		row, err = inventory.HandOver{ID: id, SiteEpoch: 1}, nil
+	}
+	if err != nil {
+		return err
+	}
+
+	return h.failHandOver(row, errors.New("withdrawn"))
+}
+
+// failHandOver records that a hand-over has not begun and never will.
+func (h *Host) failHandOver(row inventory.HandOver, why error) error {
+	_, err := h.file.Change(func(x *Site) error {
+		if err := x.require(Active); err != nil {
+			return err
+		}
+		x.HandOver = &HandOver{
+			ID: row.ID, Peer: row.Target, Epoch: row.SiteEpoch - 1, State: Failed, Why: why.Error(), Since: time.Now().UTC(),
+		}
+		return nil
+	})
+	return err
+}
+
+// AwaitHandOver returns a *HandOverRequest when a hand-over was requested, its checks
+// have passed, and the workers have stopped. Machines are answered until then, because
+// running activities may take seconds.
+func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()) error {
+	for clock.Sleep(ctx, requestEvery) == nil {
+		row, err := s.Store().LastHandOver(ctx)
+		if errors.Is(err, inventory.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				h.log.Warn("looking for a hand-over", "error", err)
+			}
+			continue
+		}
+		if state, _, _ := h.HandOverState(ctx, row.ID); state != inventory.HandOverPending {
+			continue
+		}
+
+		err = h.checkHandOver(ctx, s, row)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			stopWorkers()
+			return &HandOverRequest{row}
+		default:
+			h.log.Error("the site is not handed over", "handover", row.ID, "error", err)
+			if err := h.failHandOver(row, err); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// checkHandOver repeats the checks of the workflow right before the hand-over, and
+// waits for running activities.
+func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.HandOver) error {
+	if err := h.CheckTarget(ctx, row.Target); err != nil {
+		return err
+	}
+	if err := s.Store().KeyCheck(ctx); err != nil {
+		return err
+	}
+	if err := backup.RequireRoom(h.cfg); err != nil {
+		return err // check this while machines are still answered
+	}
+
+	// The hand-over may have been withdrawn during the checks, and the intake reopened.
+	if state, _, err := h.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
+		return fmt.Errorf("hand-over %s was withdrawn: %w", row.ID, errors.Join(err, inventory.ErrConflict))
+	}
+	if err := s.Store().CloseIntake(ctx, "this site moves to "+row.Target); err != nil {
+		return err
+	}
+
+	open, err := s.OpenRuns(ctx)
+	if err == nil && len(open) > 0 && !row.Force {
+		err = fmt.Errorf("runs are open: %s: %w", strings.Join(open, ", "), inventory.ErrConflict)
+	}
+	if err != nil {
+		return err
+	}
+
+	// Send images that were added after the workflow copied them.
+	if _, err := h.SyncImages(ctx, row.Target, func(string) {}); err != nil {
+		return err
+	}
+
+	return waitForActivities(ctx, s)
+}
+
+func waitForActivities(ctx context.Context, s Instance) error {
+	for deadline := time.Now().Add(activitiesWithin); ; {
+		busy := s.BusyActivities()
+		if len(busy) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("activities are still running after %s: %s: %w", activitiesWithin, strings.Join(busy, ", "),
+				inventory.ErrConflict)
+		}
+		if clock.Sleep(ctx, requestEvery/5) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// ReplaceKeys replaces the keys that came with the site, because another host has had
+// them. It does nothing if they were replaced already.
+func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
+	if !h.file.Site().ReKey {
+		return nil
+	}
+
+	n, err := s.RotateKeys(ctx)
+	if err != nil {
+		h.log.Error("the keys that came with the site are not replaced yet: run ingot secret rotate", "error", err)
+		return nil
+	}
+	_, err = h.file.Change(func(x *Site) error { x.ReKey = false; return nil })
+	if err == nil {
+		h.log.Info("the keys that came with the site are replaced", "secrets", n)
+	}
+
+	return err
+}

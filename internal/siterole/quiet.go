@@ -1,0 +1,180 @@
+package siterole
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
+	"github.com/ingotmetal/ingot/internal/netserve/listener"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// serveQuietly answers only operators, as a server that is not the site, while do
+// runs. It returns the error of do or of the listener. The service manager is told that
+// the service is ready, because do may run for days.
+func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Context) error) error {
+	return h.serveOperators(ctx, why, func(ctx context.Context) error {
+		if err := keptsocket.Ready(); err != nil {
+			return err
+		}
+		return do(ctx)
+	})
+}
+
+// serveOperators is [Host.serveQuietly] for a do that usually ends soon: after it, the
+// site opens its databases, and commands are refused until then. The service is ready
+// when the site is, or when do asks the operator (Source.Asked).
+func (h *Host) serveOperators(ctx context.Context, why string, do func(context.Context) error) error {
+	if why != "" {
+		h.log.Warn("this server answers no machine", "why", why, "role", h.file.Site().Role)
+	}
+
+	handler, err := h.operators(h)
+	if err != nil {
+		return err
+	}
+
+	tlsConfig, err := listener.OperatorTLS(h.cfg, h.log)
+	if err != nil {
+		return err
+	}
+
+	l, err := h.bind(ctx, listener.Socket{
+		Name: "operator API", Addr: h.cfg.Listen, Key: "listen", Handler: handler, TLS: tlsConfig,
+	})
+	if err != nil {
+		return err
+	}
+
+	serving, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- l.Run(serving) }()
+	err = do(ctx)
+	cancel()
+	if e := <-done; err == nil && ctx.Err() == nil {
+		err = e
+	}
+
+	return err
+}
+
+// serveRetired sends operators to the new address, tells agents to hold, and forwards
+// metadata requests of machines.
+func (h *Host) serveRetired(ctx context.Context, s Site) error {
+	to := "elsewhere"
+	if s.Successor != nil {
+		to = s.Successor.Name + " (" + s.Successor.URL + ")"
+	}
+
+	listeners := h.listenRetired(ctx, s)
+	return h.serveQuietly(ctx, "retired: the site has moved to "+to+"; "+s.Why, func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return h.untilNot(s.Role)(ctx) })
+		for _, l := range listeners {
+			g.Go(func() error { return l.Run(ctx) })
+		}
+		return g.Wait()
+	})
+}
+
+// listenRetired listens on the addresses that machines and agents know. Metadata
+// requests are forwarded. Agents are told to hold, never that their run has ended. A
+// port that cannot be bound is skipped with a warning.
+func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listener) {
+	n := h.cfg.Netboot
+	if !n.On() {
+		return nil
+	}
+	address, err := hostnet.ProvisioningAddress(n)
+	if err != nil {
+		h.log.Warn("this retired server does not answer machines and agents", "error", err)
+		return nil
+	}
+
+	var sockets []listener.Socket
+	if forward, err := h.forwardToSuccessor(s); err != nil {
+		h.log.Warn("metadata requests of machines that were installed before the migration are not forwarded",
+			"error", err)
+	} else {
+		ports := slices.Concat(n.HTTP, n.Metadata)
+		slices.Sort(ports)
+		for _, p := range slices.Compact(ports) {
+			sockets = append(sockets, listener.Socket{
+				Name: "metadata", Addr: config.Join(n.Bind(address), p), Key: "netboot.metadata", Handler: forward,
+			})
+		}
+	}
+	if cert, err := identity.LoadCertificate(besideKeys(h.cfg, identity.AgentFile)); err != nil {
+		h.log.Warn("agents cannot be told to hold", "error", err)
+	} else {
+		sockets = append(sockets, listener.Socket{
+			Name: "agent API", Addr: config.Join(n.Bind(address), n.Agent), Key: "netboot.agent",
+			Handler: http.HandlerFunc(tellAgentToHold), TLS: listener.ServerTLS(cert),
+		})
+	}
+
+	for _, x := range sockets {
+		l, err := h.bind(ctx, x)
+		if err != nil {
+			h.log.Warn("a port of this retired server cannot be bound", "error", err)
+			continue
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// forwardToSuccessor returns a handler that forwards metadata requests to the new host.
+func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
+	if s.Successor == nil {
+		return nil, fmt.Errorf("the new host of the site is not known: %w", inventory.ErrNotFound)
+	}
+	if err := h.loadCertificate(); err != nil {
+		return nil, err
+	}
+	token, ok := h.tokens.of(s.Successor.Name)
+	if !ok {
+		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", s.Successor.Name, h.tokens.path, inventory.ErrNotFound)
+	}
+
+	log := slog.New(quietlog.Handler(h.log.With("part", "metadata").Handler(), time.Now))
+	forward, err := Forward(*s.Successor, h.cert, token, log)
+	if err != nil {
+		return nil, err
+	}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forward = forward
+	return forward, nil
+}
+
+// metadata returns the handler for requests that a retired peer forwards: the metadata
+// server of this site or, if the site has moved on, the forwarding to its new host.
+func (h *Host) metadata() http.Handler {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current != nil {
+		if m := h.current.Metadata(); m != nil {
+			return m
+		}
+	}
+	return h.forward
+}
+
+func tellAgentToHold(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = io.WriteString(w, `{"error":"the site has moved: hold","code":"unauthorized"}`) // the agent may have disconnected
+}

@@ -1,0 +1,197 @@
+// Package siterole manages the role of a server among its peers, and moves a site from one
+// host to another. Its state machine runs outside Temporal, because it stops Temporal.
+//
+// The role of a server is stored in one file, which is read before any database is
+// opened and is replaced atomically. The source stops answering before the target may
+// answer. The commit point is when the target has written its activation to the disk.
+// Until then a hand-over can be undone; afterwards only another migration moves the
+// site back.
+package siterole
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// FileName is the name of the role's file in the data directory.
+const FileName = "site.json"
+
+// format is the version of the file's format.
+const format = 1
+
+// Roles of a server.
+const (
+	Active      = "active"       // it is the site
+	Standby     = "standby"      // it waits for a site and answers no machine
+	HandingOver = "handing-over" // a hand-over has begun; only the target knows which server is the site
+	Retired     = "retired"      // the site has moved away
+)
+
+// States of a HandOver.
+const (
+	UnderWay = "under-way"
+	Moved    = "moved"
+	Failed   = "failed" // it was undone, and the target will never activate it
+)
+
+// HandOver is the source's record of one attempt to move the site.
+type HandOver struct {
+	ID    string    `json:"id"`
+	Peer  string    `json:"peer"`
+	Epoch int64     `json:"epoch"` // site epoch that the source owned
+	State string    `json:"state"`
+	Why   string    `json:"why,omitempty"`
+	Since time.Time `json:"since"`
+}
+
+// Prepared is a site that the target has received and verified.
+type Prepared struct {
+	ID     string    `json:"id"`
+	Epoch  int64     `json:"epoch"`  // site epoch that the target will own
+	Digest string    `json:"digest"` // of the received archive
+	At     time.Time `json:"at"`
+	// Files are the SHA-256 digests (hex) of the parts by name. They show after a
+	// crash which parts are in their places.
+	Files map[string]string `json:"files,omitempty"`
+}
+
+// Giver is the server that may hand its site over to this one.
+type Giver struct {
+	// TokenSHA256 is the hex digest of its token.
+	TokenSHA256 string `json:"tokenSHA256"`
+	// Fingerprint is that of the first key that was used with the token. From then on
+	// only that key is accepted.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Name        string `json:"name,omitempty"`
+}
+
+// Site is the content of the role's file. A server without the file is active and has
+// no peers.
+type Site struct {
+	Format int    `json:"format"`
+	Name   string `json:"name,omitempty"`
+	Role   string `json:"role"`
+	// Epoch is the site epoch that this server owns or owned; 0 = none, or the one in
+	// its inventory.
+	Epoch int64 `json:"epoch,omitempty"`
+	// Peers are asked at each start, before the first packet.
+	Peers    []inventory.Peer `json:"peers,omitempty"`
+	HandOver *HandOver        `json:"handOver,omitempty"` // as a source: the last one
+
+	Source    *Giver    `json:"source,omitempty"` // as a target
+	Prepared  *Prepared `json:"prepared,omitempty"`
+	Activated string    `json:"activated,omitempty"` // id of the hand-over that made this server the site
+	Refused   []string  `json:"refused,omitempty"`   // ids of hand-overs that will never be activated
+	// ReKey means that the keys came from the source and must be replaced.
+	ReKey bool `json:"reKey,omitempty"`
+
+	// Successor is the server that a retired site has moved to.
+	Successor *inventory.Peer `json:"successor,omitempty"`
+	Why       string          `json:"why,omitempty"` // reason for the role
+}
+
+// Peer returns the peer with that name, or inventory.ErrNotFound.
+func (s Site) Peer(name string) (inventory.Peer, error) {
+	i := slices.IndexFunc(s.Peers, func(p inventory.Peer) bool { return p.Name == name })
+	if i < 0 {
+		return inventory.Peer{}, fmt.Errorf("peer %q: %w", name, inventory.ErrNotFound)
+	}
+	return s.Peers[i], nil
+}
+
+// require returns inventory.ErrConflict if the server has another role.
+func (s Site) require(role string) error {
+	if s.Role != role {
+		return fmt.Errorf("this server is %s, not %s: %w", s.Role, role, inventory.ErrConflict)
+	}
+	return nil
+}
+
+// File is the Site of a data directory. Its methods may be called concurrently.
+type File struct {
+	path string
+	mu   sync.Mutex
+	site Site
+}
+
+// Open reads the file of a data directory. If it does not exist, the server is an
+// active site. A file that cannot be read is an error: Open does not assume a role.
+func Open(dataDir string) (*File, error) {
+	f := &File{path: filepath.Join(dataDir, FileName), site: Site{Format: format, Role: Active}}
+	b, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	}
+	if err == nil {
+		f.site, err = parse(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading this server's role, %q: %w", f.path, err)
+	}
+
+	return f, nil
+}
+
+func parse(b []byte) (s Site, err error) {
+	var v struct{ Format int }
+	if err := json.Unmarshal(b, &v); err != nil {
+		return s, err
+	}
+	if v.Format != format {
+		return s, fmt.Errorf("its format is %d and this program knows %d: %w", v.Format, format, inventory.ErrInvalid)
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return s, err
+	}
+	if !slices.Contains([]string{Active, Standby, HandingOver, Retired}, s.Role) {
+		return s, fmt.Errorf("invalid role %q: %w", s.Role, inventory.ErrInvalid)
+	}
+
+	return s, nil
+}
+
+// Site returns a copy of the file's content.
+func (f *File) Site() Site {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.site.clone()
+}
+
+// clone returns a deep copy.
+func (s Site) clone() (out Site) {
+	b, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(b, &out) // a new Site: s would share its pointers
+	}
+	if err != nil {
+		panic(err) // every field has a JSON form
+	}
+	return out
+}
+
+// Change applies change, writes the result and returns it. If it returns nil, the
+// result is on the disk. After an error, the file has the old content or the new one.
+func (f *File) Change(change func(s *Site) error) (Site, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.site.clone()
+	if err := change(&s); err != nil {
+		return f.site.clone(), err
+	}
+
+	if err := durablefile.ReplaceJSON(f.path, s); err != nil {
+		return f.site.clone(), fmt.Errorf("writing this server's role: %w", err)
+	}
+	f.site = s
+	return s.clone(), nil
+}

@@ -1,0 +1,137 @@
+package siterole
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// stagingDir is the directory, below the data directory, of a site that is about to be
+// sent or was received.
+const stagingDir = "handover.tmp"
+
+func (h *Host) stagingDir() string { return filepath.Join(h.cfg.DataDir, stagingDir) }
+
+// keysFile is the name of the key file in the archive.
+const keysFile = "keys.json"
+
+// sender implements SourceSteps.
+type sender struct{ *Host }
+
+// Copy makes an archive of the site: both databases, the keys, and the list of images.
+func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
+	h.mu.Lock()
+	s := h.leaving
+	h.mu.Unlock()
+	if s == nil {
+		return Copy{}, errors.New("this server does not run the site that is to be copied")
+	}
+
+	dir := h.stagingDir()
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return Copy{}, err
+	}
+	if err := backup.RequireRoom(h.cfg); err != nil {
+		return Copy{}, err
+	}
+
+	d := backup.NewDraft(id, h.version)
+	// Temporal takes a second to stop. Do not wait for that while machines get no
+	// answers.
+	ended, err := s.CopyDatabases(ctx, d, dir)
+	defer func() { err = errors.Join(err, ended()) }()
+	if err != nil {
+		return Copy{}, err
+	}
+	if err := h.addKeys(d, filepath.Join(dir, backup.KeysName)); err != nil {
+		return Copy{}, err
+	}
+
+	sum := sha256.New()
+	size, err := d.WriteTo(sum)
+	return Copy{
+		Digest: hex.EncodeToString(sum.Sum(nil)), Size: size,
+		Open: func() (io.ReadCloser, error) {
+			r, w := io.Pipe()
+			go func() {
+				_, err := d.WriteTo(w)
+				_ = w.CloseWithError(err) // never fails
+			}()
+			return r, nil
+		},
+	}, err
+}
+
+// addKeys wraps the keys with the digest of the token, which source and target both
+// have. TLS protects the keys on the network; the wrapping protects them on the disk.
+func (h sender) addKeys(d *backup.Draft, file string) error {
+	token, ok := h.tokens.of(h.file.Site().HandOver.Peer)
+	if !ok {
+		return fmt.Errorf("the token of the peer is not in %s: %w", h.tokens.path, inventory.ErrNotFound)
+	}
+
+	b, err := durablefile.ReadPrivate(h.cfg.KeyFile)
+	if err == nil {
+		err = d.Authenticate(h.cfg.KeyFile)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the keys: %w", err)
+	}
+
+	return d.AddKeys(inventory.NewSecret(identity.Digest(token)), map[string][]byte{keysFile: b}, file)
+}
+
+// temporalFiles returns Temporal's database and the files next to it.
+func (h sender) temporalFiles() []string {
+	file := backup.TemporalFile(h.cfg)
+	return []string{file, file + "-wal", file + "-shm"}
+}
+
+// setAsideSuffix returns the suffix of Temporal's files after SetAside.
+func setAsideSuffix(id string) string { return ".handed-over-" + id }
+
+// SetAside renames Temporal's files, the database first: Temporal does not start
+// without it.
+func (h sender) SetAside(id string) error {
+	for _, f := range h.temporalFiles() {
+		if err := os.Rename(f, f+setAsideSuffix(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return h.syncTemporal()
+}
+
+func (h sender) syncTemporal() error {
+	err := durablefile.SyncDir(filepath.Dir(backup.TemporalFile(h.cfg)))
+	if errors.Is(err, fs.ErrNotExist) { // the cluster is external
+		return nil
+	}
+	return err
+}
+
+// PutBack undoes SetAside, the database last.
+func (h sender) PutBack(id string) error {
+	for _, f := range slices.Backward(h.temporalFiles()) {
+		if err := os.Rename(f+setAsideSuffix(id), f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return errors.Join(h.syncTemporal(), os.RemoveAll(h.stagingDir()))
+}
+
+// Retire destroys the keys, and with them all sealed secrets in this host's databases.
+func (h sender) Retire(m Mark) error {
+	return errors.Join(DestroyKeys(h.cfg.KeyFile, m), os.RemoveAll(h.stagingDir()))
+}

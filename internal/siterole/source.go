@@ -1,0 +1,322 @@
+package siterole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// SourceSteps are the side effects of a source on its host. Each can be repeated after
+// a crash at any time.
+type SourceSteps interface {
+	// Copy makes and verifies copies of both databases and of the keys, and stops
+	// Temporal after its copy. Both databases are closed when it returns.
+	Copy(ctx context.Context, id string) (Copy, error)
+	// SetAside renames Temporal's files, so that no server runs on them. PutBack
+	// undoes that; it is a no-op if the files were not renamed.
+	SetAside(id string) error
+	PutBack(id string) error
+	// Retire destroys the keys and leaves the marker in their place.
+	Retire(m Mark) error
+}
+
+// Copy is a site as it is sent to the target.
+type Copy struct {
+	Digest string // SHA-256, hex
+	Size   int64
+	Open   func() (io.ReadCloser, error)
+}
+
+// TargetAPI is what a source needs of its target. *Client implements it.
+type TargetAPI interface {
+	State(ctx context.Context, id string) (State, error)
+	Prepare(ctx context.Context, id string, epoch int64, c Copy) (State, error)
+	Activate(ctx context.Context, id string) (State, error)
+	Refuse(ctx context.Context, id string) (State, error)
+}
+
+// Steps of the source in order, each named after the state that it reaches.
+const (
+	StepSilent   = "silent" // the role handing-over is on the disk
+	StepCopied   = "copied"
+	StepPrepared = "prepared"
+	StepSetAside = "set-aside"
+	StepActive   = "activated" // the target has confirmed it
+	StepRetired  = "retired"
+)
+
+// Source hands a site over. After a crash it finds out how the hand-over ended.
+type Source struct {
+	File  *File
+	Steps SourceSteps
+	// Dial returns the API of a peer. An error counts as an unreachable peer.
+	Dial func(p inventory.Peer) (TargetAPI, error)
+	Log  *slog.Logger
+	Now  func() time.Time
+	// Again is the pause before a peer is asked again; 0 = 2 s.
+	Again time.Duration
+	// Reached is called after each step. Its error stops the hand-over there, as a
+	// crash would. It is nil outside of tests.
+	Reached func(step string) error
+	// Asked is called when a question to the operator is opened. Its error ends the
+	// wait. It may be nil.
+	Asked func() error
+
+	question question
+}
+
+// tries is how often a request is sent if no answer comes.
+const tries = 3
+
+// HandOver moves the site to the peer. Before, the caller must stop this server: no
+// answers, no writes, no workers. If HandOver returns nil, the file has the new role:
+// Retired, or Active again with the reason in HandOver.Why. An error is ctx's or one
+// of this host. The server must not answer then; Resume finds out how the hand-over
+// ended.
+func (s *Source) HandOver(ctx context.Context, id string, peer inventory.Peer, epoch int64) error {
+	_, err := s.File.Change(func(x *Site) error {
+		if err := x.require(Active); err != nil {
+			return err
+		}
+		if x.HandOver != nil && x.HandOver.ID == id {
+			return fmt.Errorf("hand-over %q was withdrawn: %w", id, inventory.ErrConflict)
+		}
+		x.Role, x.Epoch = HandingOver, epoch
+		x.HandOver = &HandOver{ID: id, Peer: peer.Name, Epoch: epoch, State: UnderWay, Since: s.Now().UTC()}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	s.Log.Info("handing over: this server stops answering", "handover", id, "peer", peer.Name)
+	if err := s.reached(StepSilent); err != nil {
+		return err
+	}
+
+	var c Copy
+	for _, step := range []struct {
+		what    string
+		do      func() error
+		reached string
+	}{
+		{"copying", func() (err error) { c, err = s.Steps.Copy(ctx, id); return err }, StepCopied},
+		{"preparing", func() error {
+			return s.repeat(ctx, peer, func(api TargetAPI) error {
+				_, err := api.Prepare(ctx, id, epoch, c)
+				return err
+			})
+		}, StepPrepared},
+		{"setting Temporal's file aside", func() error { return s.Steps.SetAside(id) }, StepSetAside},
+	} {
+		if err := step.do(); err != nil {
+			return s.takeBack(ctx, id, peer, fmt.Errorf("%s: %w", step.what, err))
+		}
+		if err := s.reached(step.reached); err != nil {
+			return err
+		}
+	}
+
+	return s.activate(ctx, id, peer)
+}
+
+func (s *Source) reached(step string) error {
+	s.Log.Info("hand-over", "step", step)
+	if s.Reached == nil {
+		return nil
+	}
+	return s.Reached(step)
+}
+
+// repeat calls ask until the peer answers, up to tries times.
+func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(TargetAPI) error) error {
+	for try := 1; ; try++ {
+		api, err := s.Dial(peer)
+		if err == nil {
+			err = ask(api)
+		}
+		if err == nil || !errors.Is(err, inventory.ErrUnreachable) || try == tries {
+			return err
+		}
+		s.Log.Warn("the target did not answer", "peer", peer.Name, "try", try, "error", err)
+		if clock.Sleep(ctx, s.again()) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// again returns the pause before a peer is asked again.
+func (s *Source) again() time.Duration {
+	if s.Again <= 0 {
+		return 2 * time.Second
+	}
+	return s.Again
+}
+
+// activate asks the target to commit. Without an answer, the result is unknown: the
+// target is then asked until it answers, or the operator decides.
+func (s *Source) activate(ctx context.Context, id string, peer inventory.Peer) error {
+	err := s.repeat(ctx, peer, func(api TargetAPI) error {
+		_, err := api.Activate(ctx, id)
+		return err
+	})
+	if err != nil {
+		return s.takeBack(ctx, id, peer, fmt.Errorf("activating: %w", err))
+	}
+	if err := s.reached(StepActive); err != nil {
+		return err
+	}
+
+	return s.retire(id, peer, "handed over to "+peer.Name)
+}
+
+func (s *Source) retire(id string, to inventory.Peer, why string) error {
+	_, err := s.File.Change(func(x *Site) error {
+		x.Role, x.Successor, x.Why = Retired, &to, why
+		if x.HandOver != nil && x.HandOver.ID == id {
+			x.HandOver.State = Moved
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	if err := s.Steps.Retire(s.markOf(id, to)); err != nil {
+		return fmt.Errorf("retiring: %w", err)
+	}
+	s.Log.Info("this server is retired", "successor", to.Name, "why", why)
+	return s.reached(StepRetired)
+}
+
+// EnsureRetired finishes a retirement that a crash may have interrupted.
+func (s *Source) EnsureRetired() error {
+	x := s.File.Site()
+	id := unknownHandOver
+	if x.HandOver != nil {
+		id = x.HandOver.ID
+	}
+	var to inventory.Peer
+	if x.Successor != nil {
+		to = *x.Successor
+	}
+	return s.Steps.Retire(s.markOf(id, to))
+}
+
+// unknownHandOver is the id of a hand-over that this server has no record of.
+const unknownHandOver = "unknown"
+
+// markOf returns the marker of a site that has moved to a peer.
+func (s *Source) markOf(id string, to inventory.Peer) (m Mark) {
+	m.Retired.To, m.Retired.ID, m.Retired.At = to, id, s.Now().UTC()
+	return m
+}
+
+// takeBack ends a hand-over that failed. Unless the target has activated it after
+// all, the target refuses it permanently, and this server becomes the site again.
+func (s *Source) takeBack(ctx context.Context, id string, peer inventory.Peer, why error) error {
+	if ctx.Err() != nil {
+		return ctx.Err() // this server stops; Resume continues at the next start
+	}
+	s.Log.Error("the hand-over failed and is taken back", "handover", id, "error", why)
+	return s.resolve(ctx, id, peer, why)
+}
+
+// Resume finds out how an interrupted hand-over ended, and completes or undoes it.
+func (s *Source) Resume(ctx context.Context) error {
+	x := s.File.Site()
+	if x.Role != HandingOver || x.HandOver == nil {
+		return fmt.Errorf("this server is %s: %w", x.Role, inventory.ErrConflict)
+	}
+	peer, err := x.Peer(x.HandOver.Peer)
+	if err != nil {
+		return err
+	}
+	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("this server stopped during the hand-over"))
+}
+
+// resolve asks the target how the hand-over ended, until the target answers or the
+// operator decides. Then it retires this server or makes it the site again.
+func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, why error) error {
+	for {
+		over, err := s.refuse(ctx, id, peer)
+		if err == nil {
+			s.question.close()
+			if over {
+				return s.retire(id, peer, "handed over to "+peer.Name)
+			}
+			return s.goOn(id, why.Error(), nil)
+		}
+
+		d, err := s.ask(ctx, fmt.Sprintf(
+			"hand-over %s to %s: only %s knows whether it happened, and does not answer: %v", id, peer.Name, peer.Name, err), peer)
+		switch {
+		case err != nil:
+			return err
+		case d.decision == inventory.TakeOver:
+			return s.goOn(id, "taken back by an operator, who said that "+peer.Name+" is off", &peer)
+		case d.decision == inventory.GiveUp:
+			return s.retire(id, peer, "given up by an operator, who said that "+peer.Name+" is the site")
+		}
+	}
+}
+
+// refuse reports whether the target has activated the hand-over. If over is false and
+// err is nil, the target has refused the hand-over permanently.
+func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (over bool, err error) {
+	api, err := s.Dial(peer)
+	if err != nil {
+		return false, err
+	}
+
+	st, err := api.State(ctx, id)
+	switch {
+	case err != nil:
+		return false, err
+	case st.Activated == id:
+		return true, nil
+	}
+
+	if st, err = api.Refuse(ctx, id); err == nil {
+		if !st.Refused {
+			return false, errors.New("the peer neither refused nor activated it")
+		}
+		return false, nil
+	}
+	if again, e := api.State(ctx, id); e == nil && again.Activated == id {
+		return true, nil
+	}
+
+	return false, err
+}
+
+// goOn makes this server the site again, with a site epoch that no target of this
+// hand-over can own. If the operator said that a peer is off, forget removes it:
+// otherwise it would be asked at the next start.
+func (s *Source) goOn(id, why string, forget *inventory.Peer) error {
+	if err := s.Steps.PutBack(id); err != nil {
+		return fmt.Errorf("putting Temporal's file back: %w", err)
+	}
+
+	x, err := s.File.Change(func(x *Site) error {
+		x.Role, x.Epoch = Active, x.HandOver.Epoch+2
+		x.HandOver.State, x.HandOver.Why = Failed, why
+		if forget != nil {
+			x.Peers = slices.DeleteFunc(x.Peers, func(p inventory.Peer) bool { return p.Name == forget.Name })
+			x.Why = why
+		}
+		return nil
+	})
+	if err == nil {
+		s.Log.Warn("this server goes on as the site", "handover", id, "epoch", x.Epoch, "why", why)
+	}
+
+	return err
+}

@@ -1,0 +1,227 @@
+package siterole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// tokenFileName is the name of the file with the token that a standby expects from its
+// source.
+const tokenFileName = "standby.token"
+
+func tokenFile(cfg config.Config) string { return besideKeys(cfg, tokenFileName) }
+
+// besideKeys returns the path of a file next to the key file.
+func besideKeys(cfg config.Config, name string) string {
+	return filepath.Join(filepath.Dir(cfg.KeyFile), name)
+}
+
+// CertificateFile returns the path of the certificate that this server shows to peers.
+func CertificateFile(cfg config.Config) string { return besideKeys(cfg, identity.PeerFile) }
+
+// Outcomes of MakeStandby.
+const (
+	StandbyMade       = "made"
+	StandbyReassigned = "reassigned" // it was a standby, and now has the token of another source
+	StandbyUnchanged  = "unchanged"
+)
+
+// StandbyResult describes a standby to its operator.
+type StandbyResult struct {
+	Outcome     string // StandbyMade, StandbyReassigned or StandbyUnchanged
+	Role        string // no longer Standby once a site was moved here
+	Name        string // among its peers
+	URL         string // of its peer API
+	Fingerprint string // of its key
+	TokenFile   string // the source needs a copy
+}
+
+// MakeStandby makes the host of a configuration a standby that a site can be moved to.
+// It can be repeated. It returns inventory.ErrConflict for a host that is a site. If
+// name is "", the configured name is used.
+func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyResult, error) {
+	f, err := Open(cfg.DataDir)
+	if err != nil {
+		return StandbyResult{}, err
+	}
+
+	s := f.Site()
+	if s.Source == nil {
+		if s, err = newStandby(f, cfg, name); err != nil {
+			return StandbyResult{}, err
+		}
+		return describeStandby(cfg, s, StandbyMade)
+	}
+
+	token, err := newSourceToken(cfg, s)
+	if err != nil {
+		return StandbyResult{}, err
+	}
+	if token == "" {
+		return describeStandby(cfg, s, StandbyUnchanged)
+	}
+
+	// A running server has read the role's file before, and would overwrite this change.
+	if hostnet.ServerAnswers(ctx, cfg) {
+		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
+			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
+	}
+	if s, err = awaitSource(f, token); err != nil {
+		return StandbyResult{}, err
+	}
+	return describeStandby(cfg, s, StandbyReassigned)
+}
+
+func newStandby(f *File, cfg config.Config, name string) (Site, error) {
+	for _, file := range []string{
+		filepath.Join(cfg.DataDir, "ingot.db"), filepath.Join(cfg.DataDir, "temporal"),
+		filepath.Join(cfg.DataDir, FileName), cfg.KeyFile,
+	} {
+		if there, err := durablefile.Exists(file); err != nil {
+			return Site{}, err
+		} else if there {
+			return Site{}, fmt.Errorf("%s exists: this host is a site, or was one; "+
+				"move it away, or name another data_dir and key_file: %w", file, inventory.ErrConflict)
+		}
+	}
+
+	if err := os.MkdirAll(cfg.ImageDir(), 0o750); err != nil {
+		return Site{}, err
+	}
+	if _, err := identity.LoadToken(cfg.TokenFile); err != nil {
+		return Site{}, err
+	}
+	if _, err := identity.LoadCertificate(CertificateFile(cfg)); err != nil {
+		return Site{}, err
+	}
+
+	token, err := identity.LoadToken(tokenFile(cfg))
+	if err != nil {
+		return Site{}, err
+	}
+
+	return f.Change(func(s *Site) error {
+		s.Name = name
+		s.Name = ServerName(cfg, *s)
+		s.Role, s.Source = Standby, &Giver{TokenSHA256: identity.Digest(token)}
+		s.Why = "made a standby on " + time.Now().UTC().Format(time.RFC3339)
+		return nil
+	})
+}
+
+// newSourceToken returns the token in a standby's token file if it differs from its
+// source's token, and otherwise "". A Genesis run whose migration was undone leaves
+// such a data directory.
+func newSourceToken(cfg config.Config, s Site) (string, error) {
+	if s.Role != Standby {
+		return "", nil
+	}
+	token, err := identity.ReadToken(tokenFile(cfg))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && identity.Digest(token) == s.Source.TokenSHA256 {
+		return "", nil
+	}
+	return token, err
+}
+
+// awaitSource makes a standby wait for the first source with the token. It returns
+// inventory.ErrConflict if the standby has a prepared site of another source.
+func awaitSource(f *File, token string) (Site, error) {
+	return f.Change(func(s *Site) error {
+		if s.Role != Standby || s.Prepared != nil {
+			return fmt.Errorf("the token file holds another token, and this standby holds the prepared site of %q: "+
+				"put the token back, or let that hand-over end: %w", s.Source.Name, inventory.ErrConflict)
+		}
+		s.Source = &Giver{TokenSHA256: identity.Digest(token)}
+		return nil
+	})
+}
+
+func describeStandby(cfg config.Config, s Site, outcome string) (StandbyResult, error) {
+	_, token, fingerprint, err := MakeStandbyFiles(filepath.Dir(cfg.KeyFile))
+	return StandbyResult{
+		Outcome: outcome, Role: s.Role, Name: s.Name, URL: peerURL(cfg), Fingerprint: fingerprint, TokenFile: token,
+	}, err
+}
+
+// MakeStandbyFiles makes the certificate and the token of a standby in dir, unless they
+// exist. It returns their paths and the fingerprint of the key.
+func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err error) {
+	certFile, token = filepath.Join(dir, identity.PeerFile), filepath.Join(dir, tokenFileName)
+	cert, err := identity.LoadCertificate(certFile)
+	if err == nil {
+		_, err = identity.LoadToken(token)
+	}
+	if err != nil {
+		return "", "", "", err
+	}
+	fingerprint, err = identity.Pin(cert)
+	return certFile, token, fingerprint, err
+}
+
+// ServerName returns the name of a server among its peers.
+func ServerName(cfg config.Config, s Site) string {
+	if cfg.Site.Name != "" {
+		return cfg.Site.Name
+	}
+	if s.Name != "" {
+		return s.Name
+	}
+
+	name, err := os.Hostname()
+	if err != nil {
+		return "ingot" // the name is only for display
+	}
+
+	return name
+}
+
+// Name returns the server's name among its peers.
+func (h *Host) Name() string { return ServerName(h.cfg, h.file.Site()) }
+
+// peerURL returns the configured URL of the peer API, or the most likely one.
+func peerURL(cfg config.Config) string {
+	if cfg.Site.URL != "" {
+		return strings.TrimSuffix(cfg.Site.URL, "/")
+	}
+
+	name, port, err := net.SplitHostPort(cfg.Site.Listen)
+	if err != nil {
+		return "https://" + cfg.Site.Listen
+	}
+	if name == "" || name == "0.0.0.0" || name == "::" {
+		name = firstAddress(cfg)
+	}
+
+	return "https://" + net.JoinHostPort(name, port)
+}
+
+func firstAddress(cfg config.Config) string {
+	if cfg.Netboot.On() {
+		if a, err := hostnet.ProvisioningAddress(cfg.Netboot); err == nil {
+			return a.String()
+		}
+	}
+
+	for _, i := range hostnet.Interfaces() {
+		for _, a := range i.Addresses {
+			if ip, _, err := net.ParseCIDR(a); err == nil {
+				return ip.String()
+			}
+		}
+	}
+
+	return "127.0.0.1"
+}

@@ -1,0 +1,211 @@
+// Package endpoint reaches installed systems over the network: their APIs over
+// HTTPS, and their addresses by ARP and TCP.
+//
+// Errors wrap inventory's vocabulary: ErrUnreachable for what may pass,
+// ErrRefused for credentials or a certificate that is not the expected one,
+// ErrInvalid for a request that the other side understood and will never grant.
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/secrets/keypin"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = 15 * time.Second
+	requestTimeout   = time.Minute // a router that commits takes seconds
+	maxAnswer        = 16 << 20    // bytes, more than any answer that is read here
+	maxClip          = 300         // bytes of an answer that an error repeats
+)
+
+var errFingerprint = errors.New("the certificate's key has another fingerprint than the one given")
+
+// A Dialer connects as net.Dialer.DialContext does.
+type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// A Client sends requests to one endpoint. Make one for each operation, so that no
+// connection outlives its machine.
+type Client struct {
+	base string
+	http *http.Client
+}
+
+// Open returns a client of the endpoint. It connects with the first request.
+// Options change what the endpoint says of TLS.
+func Open(e inventory.Endpoint, options ...func(*tls.Config)) (*Client, error) {
+	if problem := inventory.BaseProblem(e.URL); problem != "" {
+		return nil, fmt.Errorf("endpoint %q %s: %w", e.URL, problem, inventory.ErrInvalid)
+	}
+	conf, err := tlsConfig(e)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: %w: %w", e.URL, err, inventory.ErrInvalid)
+	}
+	for _, option := range options {
+		option(conf)
+	}
+
+	return &Client{base: strings.TrimSuffix(e.URL, "/"), http: &http.Client{
+		Timeout: requestTimeout,
+		Transport: &http.Transport{
+			TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout, DialContext: dial, Proxy: nil,
+		},
+		// A redirect would carry credentials to a host whose certificate was not checked.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Close closes the client's connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// dial connects to an address that inventory.MayDial allows.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: dialTimeout, Control: func(_, resolved string, _ syscall.RawConn) error {
+		return inventory.MayDial(host, resolved)
+	}}
+	return d.DialContext(ctx, network, address)
+}
+
+// tlsConfig returns what the endpoint trusts.
+func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	given := 0
+	for _, is := range []bool{e.CA != "", e.Fingerprint != "", e.Insecure} {
+		if is {
+			given++
+		}
+	}
+
+	switch {
+	case given > 1:
+		return nil, errors.New("give one of ca, fingerprint and insecure")
+	case e.CA != "":
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM([]byte(e.CA)) {
+			return nil, errors.New("its CA holds no certificate")
+		}
+	case e.Fingerprint != "":
+		if problem := inventory.PinProblem(e.Fingerprint); problem != "" {
+			return nil, fmt.Errorf("fingerprint %q %s", e.Fingerprint, problem)
+		}
+		c.InsecureSkipVerify = true // the fingerprint is stricter than any chain
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			if c := s.PeerCertificates[0]; !keypin.Matches(c, e.Fingerprint) {
+				return fmt.Errorf("%w: it is %s", errFingerprint, keypin.Of(c))
+			}
+			return nil
+		}
+	case e.Insecure:
+		c.InsecureSkipVerify = true // the operator chose this
+	}
+	return c, nil
+}
+
+// A Request is one HTTP request below the endpoint's base URL.
+type Request struct {
+	Method, Path string
+	Header       http.Header
+	Body         []byte
+}
+
+// An Answer is the response to a Request.
+type Answer struct {
+	Status int
+	Body   []byte
+	URL    string // without the query
+}
+
+// Ask sends one request over a connection of its own.
+func Ask(ctx context.Context, e inventory.Endpoint, r Request) (Answer, error) {
+	c, err := Open(e)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer c.Close()
+	return c.Do(ctx, r)
+}
+
+// Do sends a request. The error tells only that no answer came: what a status
+// means, each protocol says itself, or Answer.Err does.
+func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
+	a := Answer{}
+	a.URL, _, _ = strings.Cut(c.base+r.Path, "?")
+	req, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(r.Body))
+	if err != nil {
+		return a, fmt.Errorf("asking %s: %w", a.URL, err)
+	}
+	for k, v := range r.Header {
+		req.Header[k] = v
+	}
+
+	res, err := c.http.Do(req)
+	if err != nil {
+		return a, noAnswer(err)
+	}
+	defer func() { _ = res.Body.Close() }() // it was read, or its loss is an error below
+	a.Status = res.StatusCode
+	if a.Body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err != nil {
+		return a, noAnswer(err)
+	}
+	if len(a.Body) > maxAnswer {
+		return a, fmt.Errorf("%s answers with more than %d bytes: %w", a.URL, maxAnswer, inventory.ErrInvalid)
+	}
+	return a, nil
+}
+
+// noAnswer returns ErrRefused for an untrusted certificate, which a retry does not
+// change, and ErrUnreachable for all other errors.
+func noAnswer(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var verify *tls.CertificateVerificationError
+	if errors.Is(err, errFingerprint) || errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &verify) {
+		return fmt.Errorf("%w: %w", err, inventory.ErrRefused)
+	}
+	return fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
+}
+
+// Err is nil for a status below 300, and otherwise says what the status means.
+func (a Answer) Err() error {
+	kind := inventory.ErrInvalid
+	switch s := a.Status; {
+	case s < 300:
+		return nil
+	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+		kind = inventory.ErrRefused
+	case s == http.StatusNotFound:
+		kind = inventory.ErrNotFound
+	case s == http.StatusConflict:
+		kind = inventory.ErrConflict
+	case s >= 500 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout || s < 400:
+		kind = inventory.ErrUnreachable // a proxy in front of the system answers, or the system starts
+	}
+	return fmt.Errorf("%s answers %d %s: %w", a.URL, a.Status, Clip(a.Body), kind)
+}
+
+// Clip quotes an answer, at most 300 bytes of it.
+func Clip(b []byte) string {
+	s := strings.Join(strings.Fields(strings.ToValidUTF8(string(b), "?")), " ")
+	if len(s) > maxClip {
+		s = strings.ToValidUTF8(s[:maxClip], "") + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}

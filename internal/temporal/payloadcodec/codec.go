@@ -1,0 +1,167 @@
+// Package payloadcodec encrypts what Ingot writes into a Temporal cluster: inputs, results, signals, failures and summaries.
+// Workflow ids, search attributes and the names of activities stay readable, because Temporal itself uses them.
+//
+// The form is that of Temporal's own examples of encryption: a payload with the encoding binary/encrypted and the key's id in
+// the metadata, and AES-256-GCM (NIST SP 800-38D) over the marshalled payload, after a random nonce of 12 bytes.
+package payloadcodec
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/converter"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const (
+	encoding = "binary/encrypted"
+	keyID    = "encryption-key-id" // in a payload's metadata
+	keySize  = 32                  // bytes
+)
+
+// A Codec is a converter.PayloadCodec. It is safe for concurrent use.
+type Codec struct {
+	file    string
+	current string // id of the key that encrypts
+	keys    map[string]cipher.AEAD
+}
+
+// Read reads a key file: one key per line, its id and its 32 bytes in base64. The first one encrypts, all of them decrypt.
+// A file without a key is refused. [durable.ReadPrivate] says which modes of the file are refused.
+func Read(file string) (*Codec, error) {
+	text, err := durablefile.ReadPrivate(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading key file %q: %w", file, err)
+	}
+
+	c := &Codec{file: file, keys: map[string]cipher.AEAD{}}
+	var problems []error
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := c.add(line); err != nil {
+			problems = append(problems, fmt.Errorf("%s:%d: %w", file, n, err))
+		}
+	}
+	problems = append(problems, lines.Err())
+	if c.current == "" && errors.Join(problems...) == nil {
+		problems = append(problems, fmt.Errorf("%s has no key; make one with: ingot temporal new-key: %w", file, inventory.ErrInvalid))
+	}
+	return c, errors.Join(problems...)
+}
+
+// add takes the key of one line. Its errors do not quote the line.
+func (c *Codec) add(line string) error {
+	id, text, _ := strings.Cut(line, " ")
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	switch {
+	case err != nil || len(key) != keySize:
+		return fmt.Errorf("a line is a key's id, a space, and 32 bytes in base64: %w", inventory.ErrInvalid)
+	case c.keys[id] != nil:
+		return fmt.Errorf("the id %q is there twice: %w", id, inventory.ErrInvalid)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return err
+	}
+	if c.keys[id], err = cipher.NewGCM(block); err != nil {
+		return err
+	}
+	if c.current == "" {
+		c.current = id
+	}
+	return nil
+}
+
+// NewKey puts a random key in front of those in file, and makes the file with mode 0600 if there is none. It returns the
+// key's id. The file is replaced as a whole; one that cannot be read as a key file is left alone.
+func NewKey(file string) (id string, err error) {
+	old, err := durablefile.ReadPrivate(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return "", err
+	default:
+		if _, err := Read(file); err != nil {
+			return "", err
+		}
+	}
+	var b [4 + keySize]byte
+	rand.Read(b[:]) // never returns an error
+	id = hex.EncodeToString(b[:4])
+	text := id + " " + base64.StdEncoding.EncodeToString(b[4:]) + "\n" + string(old)
+	return id, durablefile.Replace(file, []byte(text))
+}
+
+// Encode encrypts each payload with the first key. A payload that is encrypted already stays as it is.
+func (c *Codec) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
+	out := make([]*commonpb.Payload, len(payloads))
+	for i, p := range payloads {
+		if isEncrypted(p) {
+			out[i] = p
+			continue
+		}
+		plain, err := proto.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		key := c.keys[c.current]
+		nonce := make([]byte, key.NonceSize(), key.NonceSize()+len(plain)+key.Overhead())
+		rand.Read(nonce) // never returns an error
+		out[i] = &commonpb.Payload{
+			Metadata: map[string][]byte{converter.MetadataEncoding: []byte(encoding), keyID: []byte(c.current)},
+			Data:     key.Seal(nonce, nonce, plain, nil),
+		}
+	}
+	return out, nil
+}
+
+// Decode decrypts each payload. One that is not encrypted stays as it is: the temporal command writes such inputs when it has
+// no codec server.
+func (c *Codec) Decode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
+	out := make([]*commonpb.Payload, len(payloads))
+	for i, p := range payloads {
+		if !isEncrypted(p) {
+			out[i] = p
+			continue
+		}
+		id := string(p.GetMetadata()[keyID])
+		key := c.keys[id]
+		if key == nil {
+			return nil, fmt.Errorf("a payload is encrypted with the key %q, which is not in %s: %w", id, c.file, inventory.ErrSealed)
+		}
+		data := p.GetData()
+		if len(data) < key.NonceSize() {
+			return nil, fmt.Errorf("a payload of %d bytes is not encrypted with the key %q: %w", len(data), id, inventory.ErrSealed)
+		}
+		plain, err := key.Open(nil, data[:key.NonceSize()], data[key.NonceSize():], nil)
+		if err != nil {
+			return nil, fmt.Errorf("a payload does not fit the key %q: it was changed, or the key was: %w", id, inventory.ErrSealed)
+		}
+		out[i] = &commonpb.Payload{}
+		if err := proto.Unmarshal(plain, out[i]); err != nil {
+			return nil, fmt.Errorf("reading a payload after its decryption: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func isEncrypted(p *commonpb.Payload) bool {
+	return string(p.GetMetadata()[converter.MetadataEncoding]) == encoding
+}

@@ -1,0 +1,92 @@
+// Package temporalfile reads and copies the database file of the embedded Temporal without the server, so that a program
+// which only does that need not contain the server.
+package temporalfile
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	_ "modernc.org/sqlite" // the driver with which the server opens the file
+
+	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+)
+
+// TemporalSchema is the newest of the server's versioned schemas (0.11). VisibilitySchema counts
+// the changes of its visibility schema, which has no versions for SQLite. A test compares both with
+// the server's scripts.
+const (
+	TemporalSchema   = 11
+	VisibilitySchema = 1
+)
+
+// SchemaStamp is kept in the file's user_version. The server does not check the version of an SQLite file: it starts on
+// any file and fails later.
+const SchemaStamp = TemporalSchema*100 + VisibilitySchema
+
+// Database is a database or a transaction of it.
+type Database interface {
+	dbcopy.Queryer
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Use opens a database with one connection, calls use and closes the database.
+func Use(dsn string, use func(*sql.DB) error) error {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return err
+	}
+
+	db.SetMaxOpenConns(1)
+	return errors.Join(use(db), db.Close())
+}
+
+// OpenAgain opens another connection to a database that is already open, or opens a copy of it.
+func OpenAgain(path string) (*sql.DB, error) {
+	return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
+}
+
+// ExecAll runs statements until one fails.
+func ExecAll(ctx context.Context, db Database, statements ...string) error {
+	for _, s := range statements {
+		if _, err := db.ExecContext(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WriteStamp writes SchemaStamp into the file. A pragma takes no parameters.
+func WriteStamp(ctx context.Context, db Database) error {
+	return ExecAll(ctx, db, fmt.Sprintf("PRAGMA user_version = %d", SchemaStamp))
+}
+
+// CheckStamp returns the file's stamp, 0 for a new file, and a *Failure for a newer or foreign file.
+func CheckStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err error) {
+	var tables int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&stamp); err != nil {
+		return 0, err
+	}
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
+		return 0, err
+	}
+
+	switch {
+	case stamp == 0 && tables > 0, stamp != 0 && stamp < 100:
+		return 0, &temporalchild.Failure{
+			Kind:    temporalchild.KindSchema,
+			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables, but not Ingot's stamp)", file),
+			Remedy:  "move the file away, or choose another data_dir",
+		}
+	case stamp > SchemaStamp:
+		return 0, &temporalchild.Failure{
+			Kind:    temporalchild.KindSchema,
+			Message: fmt.Sprintf("the database %q has schema %d, and this Ingot knows schemas up to %d", file, stamp, SchemaStamp),
+			Remedy:  "a newer Ingot has used it: run that one, or restore a backup made before",
+		}
+	}
+
+	return stamp, nil
+}

@@ -1,0 +1,164 @@
+package temporalserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/memlimit"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
+)
+
+// stopLimit ends a server that hangs while it stops; the parent would kill it two seconds later.
+const stopLimit = 8 * time.Second
+
+// ChildMain runs the child's side of the protocol of package temporalchild, for the hidden
+// subcommand: stdin is os.Stdin, ready is os.NewFile(temporalchild.ReadyFD, …). It serves until
+// stdin ends, and then returns nil. It has already reported any error that it returns to the
+// parent, so the process just exits with status 1.
+//
+// It changes the whole process: it ignores signals that are meant for the parent, only the owner
+// may read new files, and the memory limit is set.
+func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
+	if ready == nil {
+		return errors.New("serving Temporal: only ingot serve uses this subcommand")
+	}
+
+	if _, err := ready.Stat(); err != nil {
+		return fmt.Errorf("serving Temporal: only ingot serve uses this subcommand: %w", err)
+	}
+	// INT and TERM are for the parent, which stops its workers before this child. PIPE: a reader of
+	// the log that has ended must not prevent an orderly stop.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	// SQLite creates its files with the umask; only the owner may read workflow inputs.
+	syscall.Umask(0o077)
+	// ps and top would otherwise show the name of the executed link.
+	_ = os.WriteFile("/proc/self/comm", []byte("ingot-temporal"), 0)
+
+	err := serveChild(stdin, ready, stderr)
+	if err != nil {
+		var f *temporalchild.Failure
+		if !errors.As(err, &f) {
+			f = &temporalchild.Failure{Kind: temporalchild.KindServer, Message: err.Error()}
+		}
+		err = errors.Join(err, temporalchild.WriteReport(ready, temporalchild.Report{Failure: f}))
+	}
+	return err
+}
+
+func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
+	var cfg temporalchild.Config
+	orders := json.NewDecoder(stdin)
+	orders.DisallowUnknownFields()
+	if err := orders.Decode(&cfg); err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+
+	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if cfg.GarbageRoom > 0 {
+		// Without it, two hundred concurrent runs would spend a fifth of their time in garbage collection.
+		go memlimit.CollectRarely(ctx, cfg.GarbageRoom)
+	}
+	c := &child{cfg: cfg, stdin: stdin, orders: orders, logger: logger, reports: ready}
+	go func() {
+		// This returns when the parent closes the pipe or ends.
+		c.carryOutOrders(ctx)
+		time.AfterFunc(stopLimit, func() {
+			logger.Error("temporal server hangs in its stop and is ended", "after", stopLimit)
+			os.Exit(1)
+		})
+		cancel()
+	}()
+
+	var reportErr error
+	report := func(r temporalchild.Report) {
+		if err := c.report(r); err != nil {
+			reportErr = errors.Join(reportErr, err)
+			cancel()
+		}
+	}
+
+	err := Run(ctx, cfg, logger,
+		func(with string) { report(temporalchild.Report{Busy: &temporalchild.Busy{With: with}}) },
+		func(srv temporalchild.Server) { report(temporalchild.Report{Ready: &srv}) })
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil
+	}
+
+	return errors.Join(describeFullDisk(err, cfg.File), reportErr)
+}
+
+// describeFullDisk adds a remedy to the error of a full disk.
+func describeFullDisk(err error, file string) error {
+	if err == nil {
+		return nil
+	}
+
+	// Match the text of SQLITE_FULL: the server does not pass on the typed error.
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) &&
+		!strings.Contains(err.Error(), "database or disk is full") {
+		return err
+	}
+
+	return &temporalchild.Failure{
+		Kind:    temporalchild.KindSpace,
+		Message: fmt.Sprintf("the disk of %q is full: %v", file, err),
+		Remedy:  "make room (ingot image prune removes images that nothing uses); this is tried again until then",
+	}
+}
+
+// child is the server's process, as its parent sees it.
+type child struct {
+	cfg    temporalchild.Config
+	stdin  io.Reader
+	orders *json.Decoder // reads stdin
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	reports io.Writer // the pipe to the parent; each write is a whole line
+}
+
+func (c *child) report(r temporalchild.Report) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return temporalchild.WriteReport(c.reports, r)
+}
+
+// carryOutOrders carries out the parent's orders until the pipe ends. Each order runs in its own
+// goroutine, so that the end of the pipe is noticed at once.
+func (c *child) carryOutOrders(ctx context.Context) {
+	for {
+		var o temporalchild.Order
+		if err := c.orders.Decode(&o); err != nil {
+			if !errors.Is(err, io.EOF) {
+				c.logger.Warn("reading an order of the parent", "err", err)
+				_, _ = io.Copy(io.Discard, c.stdin) // wait for the end of the pipe
+			}
+			return
+		}
+		if o.Backup == nil {
+			continue
+		}
+		go func() {
+			done := temporalchild.BackupDone{ID: o.Backup.ID}
+			if err := temporalfile.TakeBackup(ctx, c.cfg.File, *o.Backup); err != nil {
+				done.Error = describeFullDisk(err, o.Backup.File).Error()
+			}
+			if err := c.report(temporalchild.Report{Backup: &done}); err != nil {
+				c.logger.Warn("answering a backup order", "err", err)
+			}
+		}()
+	}
+}

@@ -1,0 +1,123 @@
+package temporalserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+)
+
+// fileLock is a flock on a file beside the database. SQLite would let two servers open one file,
+// and they would corrupt each other's task queues.
+type fileLock struct {
+	file *os.File
+}
+
+// takeLock takes the lock. It waits for an orphan that is about to end. After wait, it returns a
+// *Failure that names the process with the lock.
+func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock file: %w", err)
+	}
+
+	expired := time.After(wait)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return nil, errors.Join(fmt.Errorf("locking %q: %w", path, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
+		case <-expired:
+			holder, remedy := lockHolder(f)
+			return nil, errors.Join(&temporalchild.Failure{
+				Kind:    temporalchild.KindLock,
+				Holder:  holder,
+				Message: fmt.Sprintf("locking %q: for more than %s it has been held by %s", path, wait, holder),
+				Remedy:  remedy,
+			}, f.Close())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+
+	l := &fileLock{file: f}
+	if err := l.sign(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+
+	return l, nil
+}
+
+// sign writes this process id into the file, for the error of a process that waits. On a full disk,
+// the file is empty instead: the lock works without it.
+func (l *fileLock) sign() error {
+	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	// Do not truncate the file first: on a full disk, its space might not be available again.
+	if _, err := l.file.WriteAt(text, 0); err != nil {
+		text = nil
+		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+			return fmt.Errorf("signing the lock file: %w", err)
+		}
+	}
+	if err := l.file.Truncate(int64(len(text))); err != nil {
+		return fmt.Errorf("signing the lock file: %w", err)
+	}
+	return nil
+}
+
+// release releases the lock. The file must stay: if it were removed, two processes could hold two
+// locks.
+func (l *fileLock) release() {
+	_ = l.file.Close() // nothing is buffered, and closing drops the lock
+}
+
+// lockHolder returns the process with the id in the lock file, and the remedy.
+func lockHolder(f *os.File) (holder, remedy string) {
+	const otherServer = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
+	if err != nil {
+		return "another process", otherServer
+	}
+
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return "another process", otherServer
+	}
+
+	holder = processName(pid)
+	p, ok := temporalchild.ReadProcess(pid)
+	switch {
+	case !ok:
+		return holder, otherServer
+	case p.State == "T" || p.State == "t":
+		return holder + ", which is stopped", fmt.Sprintf("continue it (kill -CONT %d): it ends if its server is gone; "+
+			"or end it: kill -KILL %d. This one is tried again until then", pid, pid)
+	case p.Parent == 1:
+		return holder + ", whose server is gone", fmt.Sprintf("it should end without help; if it does not: kill -KILL %d. "+
+			"This one is tried again until then", pid)
+	}
+
+	return holder, otherServer
+}
+
+// processName returns "ingot (pid 12)", as far as /proc shows it.
+func processName(pid int) string {
+	comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+	if err != nil {
+		return "pid " + strconv.Itoa(pid)
+	}
+
+	return strings.TrimSpace(string(comm)) + " (pid " + strconv.Itoa(pid) + ")"
+}

@@ -1,0 +1,293 @@
+// Package temporalserver is the embedded Temporal server: the server and its web UI on loopback,
+// with one SQLite file. Only this package imports them.
+//
+// The server ends its whole process on some errors, so Ingot runs it in a child process
+// (package temporalchild), whose side of the protocol is [ChildMain].
+package temporalserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.temporal.io/server/common/authorization"
+	"go.temporal.io/server/common/cluster"
+	"go.temporal.io/server/common/config"
+	"go.temporal.io/server/common/dynamicconfig"
+	"go.temporal.io/server/common/membership/static"
+	sqliteplugin "go.temporal.io/server/common/persistence/sql/sqlplugin/sqlite"
+	"go.temporal.io/server/common/primitives"
+	"go.temporal.io/server/temporal"
+
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+)
+
+const storeName = "sqlite"
+
+// maxJournal is the size in bytes to which the write-ahead log is truncated. checkpointEvery is the
+// number of pages after which its content is written into the file. No reader can delay a
+// checkpoint, because only the server reads the file.
+const (
+	maxJournal      = 8 << 20
+	checkpointEvery = 1000
+)
+
+// Run serves Temporal in this process until ctx ends; then it stops the server (about 1 s) and
+// returns nil. It calls ready once, when clients can start workflows. Before that, it calls busy
+// with a description of work whose time grows with the database, and with "" when that work is
+// done. Errors that an operator can correct (an occupied port, a locked or newer file, an invalid
+// configuration) are a *[temporalchild.Failure].
+//
+// The server ends the process with status 1 on some errors, and a process can run it only once,
+// because its database connection is never closed. Only tests of this package call Run outside the
+// child.
+func Run(
+	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
+	ready func(temporalchild.Server),
+) error {
+	if err := cfg.Validate(); err != nil {
+		var first *temporalchild.Failure
+		errors.As(err, &first)
+		return &temporalchild.Failure{Kind: temporalchild.KindConfig, Key: first.Key, Message: err.Error()}
+	}
+	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o700); err != nil {
+		return fmt.Errorf("making the data directory: %w", err)
+	}
+
+	lock, err := takeLock(ctx, cfg.File+".lock", cfg.LockWait)
+	if err != nil {
+		return err
+	}
+
+	// Release is deferred to keep the *os.File referenced: its finalizer would drop the lock.
+	defer lock.release()
+	if err := waitForPorts(ctx, cfg); err != nil {
+		return err
+	}
+
+	id, err := prepareDatabase(ctx, cfg, logger, busy)
+	if err != nil {
+		return err
+	}
+	e := &embedded{cfg: cfg, id: id, logger: logger}
+	if err := e.createNamespace(); err != nil {
+		return err
+	}
+
+	if ctx.Err() != nil {
+		return nil
+	}
+
+	srv, err := e.newServer(ctx)
+	if err != nil {
+		return fmt.Errorf("making the Temporal server: %w", err)
+	}
+	if err := srv.Start(); err != nil {
+		return fmt.Errorf("starting the Temporal server: %w", err)
+	}
+
+	runErr := e.whileStarted(ctx, ready)
+	if err := srv.Stop(); err != nil {
+		return errors.Join(runErr, fmt.Errorf("stopping the Temporal server: %w", err))
+	}
+
+	return runErr
+}
+
+// embedded is one run of the server.
+type embedded struct {
+	cfg    temporalchild.Config
+	id     identity
+	logger *slog.Logger
+	// refresh is true while search attributes are read from the database at each use. Attributes
+	// that are added to an existing namespace can then be used at once instead of after a minute.
+	refresh atomic.Bool
+}
+
+// whileStarted does the work between the start and the stop of the server.
+func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Server)) error {
+	cfg := e.cfg
+	if err := e.settle(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+
+	srv := temporalchild.Server{
+		Frontend: hostPort(cfg.Host, cfg.Ports.Frontend), Namespace: cfg.Namespace, Identity: cfg.Identity,
+		ClusterID: e.id.ClusterID, ClusterName: e.id.ClusterName, PID: os.Getpid(),
+	}
+
+	if cfg.Ports.UI != 0 {
+		srv.UI = hostPort(cfg.Host, cfg.Ports.UI)
+	}
+
+	db, err := openForVacuum(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // another reference to the server's connection
+
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	if srv.UI != "" {
+		parts.Go(func() {
+			if err := e.serveUI(ctx); err != nil {
+				e.logger.Error("temporal web UI ended", "err", err)
+			}
+		})
+	}
+	parts.Go(func() { e.vacuum(ctx, db) })
+	ready(srv)
+	<-ctx.Done()
+	return nil
+}
+
+// newServer returns the server. It logs only at debug level after ctx has ended.
+func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
+	cfg, id := e.cfg, e.id
+	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
+	service := func(port int) config.Service {
+		var s config.Service
+		// HTTPPort stays 0: the frontend's HTTP API is not used.
+		s.RPC.GRPCPort, s.RPC.BindOnIP = port, cfg.Host
+		return s
+	}
+
+	var c config.Config
+	c.Global.Membership.MaxJoinDuration = 30 * time.Second
+	c.Global.Membership.BroadcastAddress = cfg.Host
+	c.Persistence.DefaultStore, c.Persistence.VisibilityStore = storeName, storeName
+	c.Persistence.NumHistoryShards = 1
+	c.Persistence.DataStores = map[string]config.DataStore{storeName: {SQL: sqlConfig(cfg)}}
+	c.ClusterMetadata = &cluster.Config{
+		EnableGlobalNamespace:    true,
+		FailoverVersionIncrement: failoverVersionIncrement,
+		MasterClusterName:        id.ClusterName,
+		CurrentClusterName:       id.ClusterName,
+		ClusterInformation: map[string]cluster.ClusterInformation{id.ClusterName: {
+			Enabled: true, InitialFailoverVersion: id.FailoverVersion, RPCAddress: frontend, ClusterID: id.ClusterID,
+		}},
+	}
+
+	c.DCRedirectionPolicy.Policy = "noop"
+	c.Services = map[string]config.Service{
+		string(primitives.FrontendService): service(cfg.Ports.Frontend),
+		string(primitives.HistoryService):  service(cfg.Ports.History),
+		string(primitives.MatchingService): service(cfg.Ports.Matching),
+		string(primitives.WorkerService):   service(cfg.Ports.Worker),
+	}
+
+	c.Archival.History.State, c.Archival.Visibility.State = "disabled", "disabled"
+	c.NamespaceDefaults.Archival.History.State, c.NamespaceDefaults.Archival.Visibility.State = "disabled", "disabled"
+	c.PublicClient.HostPort = frontend
+	if cfg.Identity != "" {
+		c.Global.TLS = mutualTLS(cfg.Identity)
+	}
+
+	authorizer, err := authorization.GetAuthorizerFromConfig(&c.Global.Authorization)
+	if err != nil {
+		return nil, err
+	}
+
+	host := func(port int) static.Hosts { return static.SingleLocalHost(hostPort(cfg.Host, port)) }
+	return temporal.NewServer(
+		temporal.WithConfig(&c),
+		temporal.ForServices(temporal.DefaultServices),
+		temporal.WithStaticHosts(map[primitives.ServiceName]static.Hosts{
+			primitives.FrontendService: host(cfg.Ports.Frontend),
+			primitives.HistoryService:  host(cfg.Ports.History),
+			primitives.MatchingService: host(cfg.Ports.Matching),
+			primitives.WorkerService:   host(cfg.Ports.Worker),
+		}),
+		temporal.WithLogger(&serverLog{logger: e.logger, stopping: ctx}),
+		temporal.WithAuthorizer(authorizer),
+		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
+		temporal.WithDynamicConfigClient(dynamicConfig(&e.refresh)),
+	)
+}
+
+// mutualTLS makes every port of the server, and every client inside it, present the certificate in
+// file and accept only this certificate.
+func mutualTLS(file string) config.RootTLS {
+	server := config.ServerTLS{CertFile: file, KeyFile: file, ClientCAFiles: []string{file}, RequireClientAuth: true}
+	client := config.ClientTLS{ServerName: temporalchild.ServerName, RootCAFiles: []string{file}}
+	return config.RootTLS{
+		Internode:    config.GroupTLS{Server: server, Client: client},
+		Frontend:     config.GroupTLS{Server: server},
+		SystemWorker: config.WorkerTLS{CertFile: file, KeyFile: file, Client: client},
+	}
+}
+
+// dynamicConfig returns settings for one small host instead of thousands. The caches are smaller than
+// the defaults, which assume gigabytes. hostLevelCacheMaxSize counts runs of about 35 kB each. Runs that
+// have ended take places, too.
+func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
+	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
+		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            2048,
+		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
+		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
+		// How soon a workflow task is given out again whose worker was killed (default 10 s). A
+		// worker that runs long local activities asks for more time.
+		dynamicconfig.MakeKey("history.defaultWorkflowTaskTimeout"): 5 * time.Second,
+		// A recovery has one waiting activity for each machine with an open question.
+		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,
+		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,
+		dynamicconfig.MakeKey("history.persistenceMaxQPS"):        45000,
+		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"): 100,
+		// No requests to Temporal's own servers.
+		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
+	}}
+}
+
+// settings are the server's settings; all but refresh are fixed.
+type settings struct {
+	fixed   dynamicconfig.StaticClient
+	refresh *atomic.Bool
+}
+
+// GetValue implements dynamicconfig.Client.
+func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValue {
+	if key == refreshAttributes {
+		return []dynamicconfig.ConstrainedValue{{Value: s.refresh.Load()}}
+	}
+
+	return s.fixed.GetValue(key)
+}
+
+var refreshAttributes = dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead")
+
+// sqlConfig returns the configuration of the database. Attributes that are not URI parameters
+// become pragmas, in alphabetical order: auto_vacuum must come before the first page of the file is
+// written. synchronous=full, because acknowledged signals must survive a power failure.
+func sqlConfig(cfg temporalchild.Config) *config.SQL {
+	return &config.SQL{
+		PluginName:   sqliteplugin.PluginName,
+		DatabaseName: cfg.File,
+		ConnectAttributes: map[string]string{
+			"mode":         "rwc",
+			"auto_vacuum":  "incremental",
+			"busy_timeout": "10000",
+			"journal_mode": "wal",
+			"synchronous":  "full",
+			// The write-ahead log is truncated after its content is in the file.
+			"journal_size_limit": strconv.Itoa(maxJournal),
+			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
+			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages repeatedly
+		},
+		// More than one connection gives "database is locked", and is slower.
+		MaxConns:     1,
+		MaxIdleConns: 1,
+	}
+}
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
