@@ -291,6 +291,10 @@ var mutations = []mutation{
 	},
 	{
 		"S30", "TestS30MalformedPackets", "bootsvc/dhcp.go",
+		"if to != reserved {", "if !to.IsValid() {",
+	},
+	{
+		"S31", "TestS31RelayOnly", "bootsvc/dhcp.go",
 		"|| p.HopCount > maxHops", "|| p.HopCount > 254",
 	},
 	{
