@@ -8,7 +8,7 @@ import (
 )
 
 // readFiles are the files that call os.ReadFile, and what they read: nothing secret, or a document of the operator that may hold
-// secrets among other things. A file that is there for a secret alone is read by durable.ReadPrivate.
+// secrets among other things. A file that is there for a secret alone is read by durablefile.ReadPrivate.
 var readFiles = map[string]string{
 	"bmc/home.go":                                 "a list of ipmitool's",
 	"cmd/worker-agent/init_linux.go":              "the kernel's files",
@@ -52,7 +52,7 @@ func TestS64SecretsAreReadPrivately(t *testing.T) {
 			}
 			delete(unused, f.path)
 			if readFiles[f.path] == "" {
-				t.Errorf("%s: read a file that holds a secret by durable.ReadPrivate; for any other file add a row to readFiles",
+				t.Errorf("%s: read a file that holds a secret by durablefile.ReadPrivate; for any other file add a row to readFiles",
 					f.set.Position(call.Pos()))
 			}
 			return true

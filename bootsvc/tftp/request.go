@@ -9,9 +9,9 @@ import (
 
 const (
 	maxBlock = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
-	// Timeout is after which time without an answer a packet is repeated, and Retries is how often.
+	// Timeout is how long a packet waits for an answer before it is sent again.
 	Timeout = 2 * time.Second
-	// Retries is how often a packet is sent again.
+	// Retries is how often it is sent again.
 	Retries = 5
 
 	// Windows in blocks (RFC 7440). ACKs are as easily forged as requests, and a window is

@@ -370,7 +370,7 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	return file, b, nil
 }
 
-// readSecret reads a file that holds a secret, or standard input for "-". [durable.ReadPrivate] says which modes are refused.
+// readSecret reads a file that holds a secret, or standard input for "-". [durablefile.ReadPrivate] says which modes are refused.
 func readSecret(cmd *cobra.Command, file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(cmd.InOrStdin())

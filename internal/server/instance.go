@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
-// The server is the [site.Instance] of its host.
+// The server is the [siterole.Instance] of its host.
 
 // Store is the inventory.
 func (s *server) Store() siterole.Store {
@@ -30,7 +30,7 @@ func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.O
 // BusyActivities are the activities under way.
 func (s *server) BusyActivities() []string { return s.temporal.underWay.Effects() }
 
-// CopyDatabases adds both databases to an archive; see [site.Instance].
+// CopyDatabases adds both databases to an archive; see [siterole.Instance].
 func (s *server) CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error) {
 	err = s.backUpTemporal(ctx, d, dir)
 	done := make(chan error, 1)

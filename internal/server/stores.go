@@ -50,7 +50,7 @@ type (
 		changeStore
 		workflowStore
 	}
-	// movedStore is a site.Store.
+	// movedStore is a siterole.Store.
 	movedStore struct {
 		handOverStore
 		imageStore

@@ -118,7 +118,7 @@ func writeTemp(dir string, text []byte) (name string, err error) {
 }
 
 // Load reads the ring at path. An absent file is an error that is both
-// fs.ErrNotExist and inventory.ErrSealed. [durable.ReadPrivate] says which modes of
+// fs.ErrNotExist and inventory.ErrSealed. [durablefile.ReadPrivate] says which modes of
 // the file are refused.
 func Load(path string) (*Ring, error) {
 	r, err := load(path)

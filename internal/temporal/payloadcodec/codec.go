@@ -40,7 +40,7 @@ type Codec struct {
 }
 
 // Read reads a key file: one key per line, its id and its 32 bytes in base64. The first one encrypts, all of them decrypt.
-// A file without a key is refused. [durable.ReadPrivate] says which modes of the file are refused.
+// A file without a key is refused. [durablefile.ReadPrivate] says which modes of the file are refused.
 func Read(file string) (*Codec, error) {
 	text, err := durablefile.ReadPrivate(file)
 	if err != nil {
