@@ -156,7 +156,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
 		"importfile.UserData", "importfile.VendorData", "importfile.Userdata", "importfile.Vendordata", // become those of machines
 		"api.Token",                            // pair
-		"api.Passphrase", "archive.Passphrase", // backUp
+		"api.Passphrase", "backup.Passphrase", // backUp
 	}, secretFields(t, ".."), "a new secret field needs a canary here")
 	env := newCanary()
 	t.Setenv("INGOT_CANARY", env) // in every process of the site: shows that reading /proc works
