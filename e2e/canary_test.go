@@ -155,7 +155,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 		"inventory.Value",                                                           // of a SecretField: points to one of those
 		"inventory.Files", "genesis.Key", "genesis.Talosconfig", "genesis.Password", // canaryFiles
 		"importfile.UserData", "importfile.VendorData", "importfile.Userdata", "importfile.Vendordata", // become those of machines
-		"api.Token",                            // pair
+		"api.Token",                           // pair
 		"api.Passphrase", "backup.Passphrase", // backUp
 	}, secretFields(t, ".."), "a new secret field needs a canary here")
 	env := newCanary()
