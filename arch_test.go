@@ -144,6 +144,7 @@ var free = []string{
 	"e2e",
 	"deploy/",
 	"internal/netserve/keptsocket/manager",
+	"bootsvc/tftp/tftptest",
 	"worker-agent/disk/disktest",
 	"worker-agent/disk/filesystest",
 }

@@ -66,6 +66,7 @@ func productFiles(t *testing.T) (files []goFile) {
 	t.Helper()
 	for _, f := range goFiles(t, false) {
 		if !strings.HasPrefix(f.path, "lab/") && !strings.HasPrefix(f.path, "e2e/") &&
+			!strings.HasPrefix(f.path, "bootsvc/tftp/tftptest/") &&
 			!strings.HasPrefix(f.path, "worker-agent/disk/disktest/") &&
 			!strings.HasPrefix(f.path, "worker-agent/disk/filesystest/") {
 			files = append(files, f)

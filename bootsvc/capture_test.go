@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
@@ -145,7 +147,7 @@ func captureBoot(t *testing.T, cli *net.Interface) (script string, err error) {
 	if _, err := io.ReadAll(conn); err != nil {
 		return "", err
 	}
-	if script, err = tftpGet(t, "10.10.20.2:69", strings.ReplaceAll(cli.HardwareAddr.String(), ":", "-")+"/"+autoexecName); err != nil {
+	if script, err = tftptest.Get(t, "10.10.20.2:69", strings.ReplaceAll(cli.HardwareAddr.String(), ":", "-")+"/"+autoexecName); err != nil {
 		return "", err
 	}
 	log, err := net.Dial("udp4", "10.10.20.2:514")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
@@ -62,7 +64,7 @@ func TestOldROMsReadTheFileName(t *testing.T) {
 					}
 					file = testMAC + "/" + file // loopback is not the machine's address
 				}
-				if body, err := tftpGet(t, tftp, file); err != nil || !strings.Contains(body, "\n") {
+				if body, err := tftptest.Get(t, tftp, file); err != nil || !strings.Contains(body, "\n") {
 					t.Errorf("%s: the ROM asks for %q: %v", where, file, err)
 				}
 			}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
@@ -89,7 +91,7 @@ func TestSignedIPXE(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"snponly-shim.efi", "snponly.efi", "autoexec.ipxe"} {
-		if _, err := tftpGet(t, addr, name); err != nil {
+		if _, err := tftptest.Get(t, addr, name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -118,7 +120,7 @@ func TestGrubDiscovers(t *testing.T) {
 	addr := startTFTP(t, s)
 	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	if _, err := tftpGet(t, addr, "/grub/m/"+mac.String()); err == nil {
+	if _, err := tftptest.Get(t, addr, "/grub/m/"+mac.String()); err == nil {
 		t.Error("a machine that has no lease gets GRUB's configuration")
 	}
 	s.guests["lo"].earlierUntil = testNow
@@ -126,12 +128,12 @@ func TestGrubDiscovers(t *testing.T) {
 	if offer.route == routeNone || offer.packet.BootFileName != "shimx64.efi" {
 		t.Fatalf("the offer is %v", offer.packet)
 	}
-	script, err := tftpGet(t, addr, "/grub/m/"+mac.String())
+	script, err := tftptest.Get(t, addr, "/grub/m/"+mac.String())
 	if err != nil || !strings.Contains(script, " 'ingot.discover=1' ") || strings.Contains(script, "ingot.claim") {
 		t.Fatalf("%q, %v", script, err)
 	}
 	for _, file := range grubFile.FindAllStringSubmatch(script, -1) {
-		if _, err := tftpGet(t, addr, file[1]); err != nil {
+		if _, err := tftptest.Get(t, addr, file[1]); err != nil {
 			t.Errorf("%s: %v", file[1], err)
 		}
 	}
@@ -155,22 +157,22 @@ func TestGrubBootsTheAgent(t *testing.T) {
 	s, f, j, addr := grubServer(t)
 	f.setGrant(armed("node1"))
 	for _, name := range []string{"revocations_sku.efi", "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst"} {
-		if _, err := tftpGet(t, addr, name); err == nil {
+		if _, err := tftptest.Get(t, addr, name); err == nil {
 			t.Errorf("%s was served", name)
 		}
 	}
-	config, err := tftpGet(t, addr, "/grub/grub.cfg")
+	config, err := tftptest.Get(t, addr, "/grub/grub.cfg")
 	if err != nil || config != grubConfig {
 		t.Fatalf("grub.cfg: %q, %v", config, err)
 	}
 	if kinds := j.kinds(t, s); kinds != "" {
 		t.Errorf("events %q before the machine's own file", kinds)
 	}
-	script, err := tftpGet(t, addr, "/grub/m/"+testMAC)
+	script, err := tftptest.Get(t, addr, "/grub/m/"+testMAC)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dashes, err := tftpGet(t, addr, "/grub/m/"+strings.ReplaceAll(testMAC, ":", "-"))
+	dashes, err := tftptest.Get(t, addr, "/grub/m/"+strings.ReplaceAll(testMAC, ":", "-"))
 	if err != nil || dashes != script {
 		t.Errorf("with dashes: %q, %v", dashes, err)
 	}
@@ -183,7 +185,7 @@ func TestGrubBootsTheAgent(t *testing.T) {
 	}
 	want := map[string]string{"vmlinuz": "the kernel", "initramfs": "the initramfs"}
 	for _, file := range files {
-		if body, err := tftpGet(t, addr, file[1]); err != nil || body != want[file[2]] {
+		if body, err := tftptest.Get(t, addr, file[1]); err != nil || body != want[file[2]] {
 			t.Errorf("%s: %q, %v", file[1], body, err)
 		}
 	}
@@ -217,7 +219,7 @@ func TestGrubBootsTheAgent(t *testing.T) {
 	for _, g := range []inventory.Grant{next, spent} {
 		f.setGrant(g)
 		for _, file := range files {
-			if _, err := tftpGet(t, addr, file[1]); err == nil {
+			if _, err := tftptest.Get(t, addr, file[1]); err == nil {
 				t.Errorf("%s was served by a boot that is over", file[2])
 			}
 		}
@@ -239,18 +241,18 @@ func TestGrubOfAMachineThatIsNotArmed(t *testing.T) {
 		want  string
 	}{{hold, "\nset ingot=hold\nsleep 10\n"}, {notArmed, "\nreboot\n"}, {installer, ""}} {
 		f.setGrant(c.grant)
-		got, err := tftpGet(t, addr, "/grub/m/"+testMAC)
+		got, err := tftptest.Get(t, addr, "/grub/m/"+testMAC)
 		if (err == nil) != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, "linux") {
 			t.Errorf("%q, %v instead of %q", got, err, c.want)
 		}
 	}
 	f.setGrant(notArmed)
 	off, _ := newServer(t, f, beside(inventory.DHCPOff))
-	if got, err := tftpGet(t, startTFTP(t, off), "/grub/m/"+testMAC); err != nil || !strings.Contains(got, "\nset ingot=disk\n") {
+	if got, err := tftptest.Get(t, startTFTP(t, off), "/grub/m/"+testMAC); err != nil || !strings.Contains(got, "\nset ingot=disk\n") {
 		t.Errorf("%q, %v: another server names the loader after a restart as well", got, err)
 	}
 	for _, name := range []string{"/grub/m/52:54:00:99:99:99", "/grub/m/x", "/boot/x/y/vmlinuz", "/boot/" + testMAC + "/y/vmlinuz", "/boot/" + testMAC + "/y/passwd"} {
-		if got, err := tftpGet(t, addr, name); err == nil {
+		if got, err := tftptest.Get(t, addr, name); err == nil {
 			t.Errorf("%s was served: %q", name, got)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/net/ipv4"
 
@@ -197,7 +199,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, known, nil)
 	s.machines = panicking{known}
-	addr, files := startHTTP(t, s), dial(t, startTFTP(t, s))
+	addr, files := startHTTP(t, s), tftptest.Dial(t, startTFTP(t, s))
 	for n := range 3 {
 		want := 3 * int64(n)
 		discover := packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes()
@@ -213,7 +215,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 			t.Errorf("HTTP: %s", res.Status)
 		}
 
-		send(t, files, "\x00\x01snponly.efi\x00octet\x00")
+		tftptest.Send(t, files, "\x00\x01snponly.efi\x00octet\x00")
 		waitFor(t, func() bool { return s.guard.Panics() == want+3 })
 	}
 	if got := s.Stats().Panics; got != 9 {

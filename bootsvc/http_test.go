@@ -19,8 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	pin "github.com/pin/tftp/v3"
 
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/internal/pcap"
@@ -67,23 +68,6 @@ func startTFTP(t *testing.T, s *Server) string {
 	return addr
 }
 
-func tftpGet(t *testing.T, addr, name string) (string, error) {
-	t.Helper()
-	c, err := pin.NewClient(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SetTimeout(time.Second)
-	c.SetBlockSize(1428)
-	w, err := c.Receive(name, "octet")
-	if err != nil {
-		return "", err
-	}
-	var b bytes.Buffer
-	_, err = w.WriteTo(&b)
-	return b.String(), err
-}
-
 // Every name and URL from DHCP and the scripts resolves while the machine is armed, and
 // none of them afterwards.
 func TestEveryNameResolves(t *testing.T) {
@@ -102,7 +86,7 @@ func TestEveryNameResolves(t *testing.T) {
 			t.Fatal("nothing was handed out")
 		}
 		if !strings.HasPrefix(name, "http://") {
-			body, err := tftpGet(t, addr, name)
+			body, err := tftptest.Get(t, addr, name)
 			if err != nil {
 				t.Fatalf("TFTP %s: %v", name, err)
 			}
@@ -178,11 +162,11 @@ func TestEveryNameResolves(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"undionly.kpxe", "snponly.efi", "52-54-00-20-01-01/snponly.efi"} {
-		if _, err := tftpGet(t, addr, name); err == nil {
+		if _, err := tftptest.Get(t, addr, name); err == nil {
 			t.Errorf("not armed, but TFTP served %s", name)
 		}
 	}
-	if script, err := tftpGet(t, addr, autoexecName); err != nil || !strings.Contains(script, "booting from disk") {
+	if script, err := tftptest.Get(t, addr, autoexecName); err != nil || !strings.Contains(script, "booting from disk") {
 		t.Errorf("not armed, autoexec: %q, %v", script, err)
 	}
 }

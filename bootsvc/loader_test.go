@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakeloader"
@@ -57,7 +59,7 @@ func TestS36OldLoadersAreNotServed(t *testing.T) {
 		for file, refused := range map[string]bool{
 			"shimx64.efi": c.why != "" && c.why != oldGRUB, "grubx64.efi": c.why == oldGRUB, "snponly.efi": false,
 		} {
-			got, err := tftpGet(t, addr, testMAC+"/"+file)
+			got, err := tftptest.Get(t, addr, testMAC+"/"+file)
 			want, _ := os.ReadFile(filepath.Join(s.cfg.LoaderDir, file))
 			if (err != nil) != refused || err == nil && got != string(want) {
 				t.Errorf("%s: %s by TFTP: %d bytes, %v", name, file, len(got), err)

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
+
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
@@ -93,11 +95,11 @@ func TestProxyNamesResolve(t *testing.T) {
 	in := link{name: "lo", mode: inventory.DHCPProxy, port: dhcpv4.ServerPort}
 	r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), in)
 	name := r.packet.BootFileName
-	body, err := tftpGet(t, addr, name)
+	body, err := tftptest.Get(t, addr, name)
 	if err != nil || !strings.Contains(body, "undionly.kpxe") {
 		t.Fatalf("TFTP %q: %v", name, err)
 	}
-	script, err := tftpGet(t, addr, strings.Replace(name, "undionly.kpxe", "autoexec.ipxe", 1))
+	script, err := tftptest.Get(t, addr, strings.Replace(name, "undionly.kpxe", "autoexec.ipxe", 1))
 	if err != nil || !strings.Contains(script, "ingot.claim=") {
 		t.Fatalf("the script beside %q: %v\n%s", name, err, script)
 	}
@@ -130,7 +132,7 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	check := func(who, wantLoader, wantScript string) {
 		t.Helper()
 		for name, want := range map[string]string{"snponly.efi": wantLoader, "autoexec.ipxe": wantScript} {
-			body, err := tftpGet(t, addr, name)
+			body, err := tftptest.Get(t, addr, name)
 			if err != nil {
 				body = ""
 			}

@@ -3,13 +3,14 @@ package bootsvc
 import (
 	"errors"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
 
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
@@ -35,53 +36,21 @@ func tftpServer(t *testing.T) (*Server, *fakeMachines, *fakeJournal, string) {
 	return s, f, j, startTFTP(t, s)
 }
 
-// dial returns a UDP socket for TFTP packets of the test.
-func dial(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	var d net.Dialer
-	c, err := d.DialContext(t.Context(), "udp4", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func send(t *testing.T, c net.Conn, b string) {
-	t.Helper()
-	if _, err := c.Write([]byte(b)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func receive(t *testing.T, c net.Conn) string {
-	t.Helper()
-	b := make([]byte, 2048)
-	n, err := c.Read(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b[:n])
-}
-
 // UEFI requests the size, aborts, and downloads from the same port.
 func TestTFTPSizeProbe(t *testing.T) {
 	s, f, j, addr := tftpServer(t)
 	f.setGrant(armed("node1"))
-	c := dial(t, addr)
+	c := tftptest.Dial(t, addr)
 	const rrq = "\x00\x01snponly.efi\x00octet\x00tsize\x000\x00blksize\x001468\x00windowsize\x004\x00"
-	send(t, c, rrq)
-	oack := receive(t, c)
+	tftptest.Send(t, c, rrq)
+	oack := tftptest.Receive(t, c)
 	if !strings.HasPrefix(oack, "\x00\x06") || !strings.Contains(oack, "tsize\x004800\x00") ||
 		!strings.Contains(oack, "blksize\x001468\x00") ||
 		!strings.Contains(oack, "windowsize\x004\x00") {
 		t.Fatalf("OACK %q", oack)
 	}
-	send(t, c, "\x00\x05\x00\x08User aborted the transfer\x00")
-	if body, err := tftpGet(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
+	tftptest.Send(t, c, "\x00\x05\x00\x08User aborted the transfer\x00")
+	if body, err := tftptest.Get(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
 	// The client is done before the server has read the last ACK.
@@ -114,12 +83,12 @@ func TestTFTPRefusals(t *testing.T) {
 	_, f, _, addr := tftpServer(t)
 	f.setGrant(armed("node1"))
 	for _, name := range []string{"../vmlinuz", "/etc/passwd", "nothere.efi", "52:54:00:99:99:99/snponly.efi", "zz/snponly.efi", "a/b/c", ".."} {
-		if body, err := tftpGet(t, addr, name); err == nil {
+		if body, err := tftptest.Get(t, addr, name); err == nil {
 			t.Errorf("%q was served: %.20q", name, body)
 		}
 	}
 	for _, name := range []string{"snponly.efi", "/snponly.efi", "\\snponly.efi", "//52-54-00-20-01-01//snponly.efi", "525400200101/autoexec.ipxe"} {
-		if _, err := tftpGet(t, addr, name); err != nil {
+		if _, err := tftptest.Get(t, addr, name); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -132,7 +101,7 @@ func TestTFTPInParallel(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for range 3 {
-				if body, err := tftpGet(t, addr, "ipxe.efi"); err != nil || len(body) != 3600 {
+				if body, err := tftptest.Get(t, addr, "ipxe.efi"); err != nil || len(body) != 3600 {
 					t.Errorf("%d bytes, %v", len(body), err)
 				}
 			}

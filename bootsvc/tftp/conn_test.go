@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
 )
 
 // TestTFTPSocket: an answer has the address that the request was sent to as its source. A request to many hosts is ignored.
@@ -19,8 +21,8 @@ func TestTFTPSocket(t *testing.T) {
 	defer c.Close()
 	request := "\x00\x01" + strings.Repeat("x", maxRequest)
 	for to, local := range map[string]string{"127.0.0.1": "127.0.0.1", "127.0.0.2": "127.0.0.2", "127.255.255.255": "invalid IP"} {
-		client := connect(t, fmt.Sprintf("%s:%d", to, portOf(t, c)))
-		transmit(t, client, request)
+		client := tftptest.Dial(t, fmt.Sprintf("%s:%d", to, portOf(t, c)))
+		tftptest.Send(t, client, request)
 		got, err := c.Receive(1)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%d packets, %v", len(got), err)
@@ -39,16 +41,16 @@ func TestTFTPSocket(t *testing.T) {
 			err != nil {
 			t.Fatalf("%d packets sent, %v", n, err)
 		}
-		if b := obtain(t, client); b != "\x00\x05\x00\x01no\x00" { // the kernel drops what comes from another address
+		if b := tftptest.Receive(t, client); b != "\x00\x05\x00\x01no\x00" { // the kernel drops what comes from another address
 			t.Errorf("to %s: answer %q", to, b)
 		}
 	}
 }
 
 func TestTFTPIsReadOnly(t *testing.T) {
-	c := connect(t, listenLocally(t))
-	transmit(t, c, "\x00\x02snponly.efi\x00octet\x00")
-	if got := obtain(t, c); got != "\x00\x05\x00\x02read-only\x00" {
+	c := tftptest.Dial(t, listenLocally(t))
+	tftptest.Send(t, c, "\x00\x02snponly.efi\x00octet\x00")
+	if got := tftptest.Receive(t, c); got != "\x00\x05\x00\x02read-only\x00" {
 		t.Errorf("%q", got)
 	}
 }

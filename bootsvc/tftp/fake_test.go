@@ -1,7 +1,6 @@
 package tftp
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pin/tftp/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
@@ -100,56 +98,6 @@ func serveUntilEnd(t testing.TB, s *Server, c *Conn) {
 			t.Error(err)
 		}
 	})
-}
-
-// fetchFile fetches a file with another implementation of the protocol.
-func fetchFile(t *testing.T, addr, name string) (string, error) {
-	t.Helper()
-	c, err := tftp.NewClient(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SetTimeout(time.Second)
-	c.SetBlockSize(1428)
-	w, err := c.Receive(name, "octet")
-	if err != nil {
-		return "", err
-	}
-	var b bytes.Buffer
-	_, err = w.WriteTo(&b)
-	return b.String(), err
-}
-
-// connect returns a UDP socket for packets of the test.
-func connect(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	var d net.Dialer
-	c, err := d.DialContext(t.Context(), "udp4", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func transmit(t *testing.T, c net.Conn, b string) {
-	t.Helper()
-	if _, err := c.Write([]byte(b)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func obtain(t *testing.T, c net.Conn) string {
-	t.Helper()
-	b := make([]byte, 2048)
-	n, err := c.Read(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b[:n])
 }
 
 // await waits until ok returns true.

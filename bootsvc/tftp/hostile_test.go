@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
 )
 
 // TestTFTPHostileOptions: no option of a request stops the server (security S34).
@@ -20,9 +22,9 @@ func TestTFTPHostileOptions(t *testing.T) {
 		strings.Repeat("\x00", 490),
 		"blksize\x00-1\x00tsize\x00\x00\x00\x00",
 	} {
-		c := connect(t, addr)
-		transmit(t, c, "\x00\x01snponly.efi\x00octet\x00"+options)
-		if body, err := fetchFile(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
+		c := tftptest.Dial(t, addr)
+		tftptest.Send(t, c, "\x00\x01snponly.efi\x00octet\x00"+options)
+		if body, err := tftptest.Get(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
 			t.Errorf("after the options %.20q: %d bytes, %v", options, len(body), err)
 		}
 	}
@@ -39,13 +41,13 @@ func TestTFTPHostileTransfers(t *testing.T) {
 		"\x00\x05" + strings.Repeat("x", 1400),
 		"\x00\x04", "\x00\x06\x00", "\x00", "\x00\x09\x00\x00",
 	} {
-		c := connect(t, addr)
-		transmit(t, c, "\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")
-		if oack := obtain(t, c); !strings.HasPrefix(oack, "\x00\x06") {
+		c := tftptest.Dial(t, addr)
+		tftptest.Send(t, c, "\x00\x01snponly.efi\x00octet\x00tsize\x000\x00")
+		if oack := tftptest.Receive(t, c); !strings.HasPrefix(oack, "\x00\x06") {
 			t.Fatalf("OACK %q", oack)
 		}
-		transmit(t, c, packet)
-		if body, err := fetchFile(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
+		tftptest.Send(t, c, packet)
+		if body, err := tftptest.Get(t, addr, "snponly.efi"); err != nil || len(body) != 4800 {
 			t.Errorf("after the packet %.20q: %d bytes, %v", packet, len(body), err)
 		}
 	}
