@@ -46,7 +46,7 @@ type unused struct {
 	storeWorkflows
 }
 
-// storeOf returns a Store of which s is every part.
+// storeOf returns a Store with s as every part.
 func storeOf(s interface {
 	Agents
 	Assignments

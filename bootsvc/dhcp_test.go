@@ -494,7 +494,7 @@ func FuzzDHCP(f *testing.F) {
 		}
 		o := allOptions(t, sent)
 		if most := 240 + optionRoom(p) + 1 + optionSize(len(o[82])) + optionSize(len(o[61])); len(sent) > most {
-			t.Fatalf("a reply of %d bytes, of which the client accepts %d", len(sent), most)
+			t.Fatalf("a reply of %d bytes; the client accepts %d", len(sent), most)
 		}
 		checkConfined(t, b, r, allowed)
 	})

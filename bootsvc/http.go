@@ -93,7 +93,7 @@ func split(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
 }
 
-// dispatch serves a path of this package, of which seg are the elements.
+// dispatch serves a path of this package; seg are its elements.
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":

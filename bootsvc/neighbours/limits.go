@@ -34,7 +34,7 @@ type Limits struct {
 	unproven    tokenBucket
 }
 
-// NewLimits returns limits for answers to addresses of which unresolved is true.
+// NewLimits returns limits for answers to addresses for which unresolved returns true.
 func NewLimits(unresolved func(netip.Addr) bool) *Limits {
 	return &Limits{
 		askKernel: unresolved,

@@ -12,7 +12,7 @@ import (
 )
 
 // SnippetDifferences compares the answers of a server (ProbeSnippet) with what Snippet names for an address, one of the
-// HTTP ports and one of the files, of which the first are the usual ones. It returns one text for each client that was asked and
+// HTTP ports and one of the files; the usual ones come first. It returns one text for each client that was asked and
 // gets something else; uefi reports whether UEFI PXE is such a client.
 func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, files []BootFiles) (texts []string, uefi bool) {
 	for n, c := range probeClients {

@@ -123,7 +123,7 @@ type fakeWire struct {
 	closed chan struct{}
 	once   sync.Once
 	conn   *Conn        // the one that uses this socket
-	full   atomic.Int64 // so many times, there is no room
+	full   atomic.Int64 // how often the send buffer is still to be reported as full
 
 	mu   sync.Mutex
 	sent []datagram

@@ -139,7 +139,7 @@ func TestTFTPClientWithOnePort(t *testing.T) {
 	}
 	c.serve(first, RankOwn)
 	if ask("a", Timeout) != nil {
-		t.Error("a repeated request, of which no answer arrived, begins a second transfer")
+		t.Error("a request that is repeated because no answer arrived begins a second transfer")
 	}
 	first.proven, first.last = true, now.Add(time.Minute)
 	if ask("a", time.Minute+Timeout-1) != nil {

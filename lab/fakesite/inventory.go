@@ -77,7 +77,7 @@ func InventoryOf(s *sqlite.Store) Inventory {
 	}
 }
 
-// ActivityStore returns the store of activities of which s is every part.
+// ActivityStore returns the store of activities with s as every part.
 func ActivityStore(s interface {
 	activities.Agents
 	activities.Assignments
