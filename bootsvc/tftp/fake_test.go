@@ -180,6 +180,7 @@ func (w *fakeWire) fetch(t *testing.T, peer netip.AddrPort, file string) (body [
 		}
 	}
 	w.in <- datagram{peer: peer, local: ownHost, content: packet}
+	await(t, func() bool { return !w.has(peer) }) // until then, a further request counts as a repeated one
 	return body
 }
 
