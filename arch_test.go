@@ -63,7 +63,7 @@ var may = map[string]string{
 
 	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "internal/text/plaintext action inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc": "internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr github.com/jacobweinstock/registrar " +
+	"bmc": "internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr " +
 		"github.com/stmcginnis/gofish",
 	"activities": "internal/text/plaintext action genesis inventory template internal/documents/cloudinit internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/documents/strictyaml go.temporal.io/api go.temporal.io/sdk",

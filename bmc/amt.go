@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -47,7 +45,7 @@ var amtWays = map[string][]int{
 	"reset": {amtReset, amtCycle, amtCycleHard},
 }
 
-// amt is a bmclib provider for one operation on Intel's Active Management
+// amt is a provider for one operation on Intel's Active Management
 // Technology. It sends the requests of bmclib's own provider. Unlike that provider, it
 // checks return values, writes only if the power state can be read, switches off
 // without the operating system, reads the boot source back, does not follow
@@ -77,15 +75,12 @@ func newAMT(d *Driver, l link, name string, b inventory.BMC, password inventory.
 	return &amt{link: l, wsman: w, now: d.cfg.now}, nil
 }
 
-// Name returns the provider's name for bmclib's errors.
-func (p *amt) Name() string { return "ingot-amt" }
-
-// Close closes the connection. It remembers for later operations that only the port without TLS has answered.
-func (p *amt) Close(context.Context) error {
+// close closes the connection. It remembers for later operations that only the port without TLS has answered.
+func (p *amt) close(context.Context) error {
 	if now := p.now(); now.Sub(p.target.clear) >= clearFor && len(p.ports) == 1 && !p.port.secure {
 		p.target.clear = now
 	}
-	p.close()
+	p.http.CloseIdleConnections()
 	return nil
 }
 
@@ -108,8 +103,8 @@ func (p *amt) run(ctx context.Context, command func(context.Context) error) erro
 	})
 }
 
-// PowerStateGet returns on, off or sleeping, or the number of another state.
-func (p *amt) PowerStateGet(ctx context.Context) (state string, err error) {
+// readPower returns on, off or sleeping, or the number of another state.
+func (p *amt) readPower(ctx context.Context) (state string, err error) {
 	err = p.run(ctx, func(ctx context.Context) error {
 		n, _, err := p.power(ctx)
 		switch n {
@@ -154,14 +149,12 @@ func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	return state, may, nil
 }
 
-// PowerSet requests one change of the power state.
-func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
-	ways, ok := amtWays[word]
+func (p *amt) setPower(ctx context.Context, power string) error {
+	ways, ok := amtWays[power]
 	if !ok {
-		return false, p.cannot("AMT does not support %s", word)
+		return fmt.Errorf("AMT does not support %s: %w", power, inventory.ErrUnsupported)
 	}
-
-	err := p.run(ctx, func(ctx context.Context) error {
+	return p.run(ctx, func(ctx context.Context) error {
 		_, may, err := p.power(ctx)
 		if err != nil {
 			return err
@@ -170,7 +163,7 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 		if len(may) > 0 {
 			n := slices.IndexFunc(ways, func(w int) bool { return slices.Contains(may, w) })
 			if n < 0 {
-				return fmt.Errorf("AMT does not offer %s now, only the power states %v: %w", word, may, inventory.ErrUnsupported)
+				return fmt.Errorf("AMT does not offer %s now, only the power states %v: %w", power, may, inventory.ErrUnsupported)
 			}
 			way = ways[n]
 		}
@@ -179,8 +172,6 @@ func (p *amt) PowerSet(ctx context.Context, word string) (bool, error) {
 			reference(nsCIM+"CIM_ComputerSystem", "CreationClassName", "CIM_ComputerSystem", "Name", "ManagedSystem")+
 			"</r:ManagedElement>")
 	})
-
-	return err == nil, err
 }
 
 // ask calls a method and checks its return value: 0 is success, 4096 a started job.
@@ -207,16 +198,15 @@ var readOnlySettings = []string{
 // ready returns an error if AMT would accept a boot device and then ignore it.
 func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) }
 
-// BootDeviceSet sets the boot source of the next start. It removes the old source
+// setBootDevice sets the boot source of the next start. It removes the old source
 // first, because some versions do not, and then writes the settings, the role and
 // the source, in this order.
-func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool, error) {
-	source, ok := bootSources[device]
-	if !ok && device != "none" {
-		return false, p.cannot("AMT cannot boot %s", device)
+func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
+	source, ok := bootSources[want.Device]
+	if !ok && want.Device != "none" {
+		return fmt.Errorf("AMT cannot boot %s: %w", want.Device, inventory.ErrUnsupported)
 	}
-
-	err := p.run(ctx, func(ctx context.Context) error {
+	return p.run(ctx, func(ctx context.Context) error {
 		if err := p.mayChoose(ctx); err != nil {
 			return err
 		}
@@ -224,10 +214,10 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 		// A version that rejects an empty boot order keeps the old order. That is fine
 		// unless the device is none: the new order replaces it.
 		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil &&
-			(device == "none" || final(err) && !isUnsupported(err)) {
+			(want.Device == "none" || final(err) && !isUnsupported(err)) {
 			return err
 		}
-		if device == "none" {
+		if want.Device == "none" {
 			return nil
 		}
 		if err := p.resetSettings(ctx); err != nil {
@@ -241,8 +231,6 @@ func (p *amt) BootDeviceSet(ctx context.Context, device string, _, _ bool) (bool
 		return p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder",
 			"<r:Source>"+reference(nsCIM+"CIM_BootSourceSetting", "InstanceID", source)+"</r:Source>")
 	})
-
-	return err == nil, err
 }
 
 // mayChoose returns an error in client control mode. AMT then accepts a boot source
@@ -293,11 +281,11 @@ func (p *amt) resetSettings(ctx context.Context) error {
 	return err
 }
 
-// BootDeviceOverrideGet reads the boot source of the next start. It returns a
+// readBootDevice reads the boot source of the next start. It returns a
 // blindError if this version of AMT does not report it.
-func (p *amt) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOverride, error) {
-	o := bmclibbmc.BootDeviceOverride{Device: bmclibbmc.BootDeviceTypeNone}
-	err := p.run(ctx, func(ctx context.Context) error {
+func (p *amt) readBootDevice(ctx context.Context) (b inventory.BootDevice, err error) {
+	b.Device = "none"
+	err = p.run(ctx, func(ctx context.Context) error {
 		sources, err := p.ordered(ctx)
 		if err != nil {
 			return err
@@ -309,15 +297,15 @@ func (p *amt) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOv
 		if !active || len(sources) == 0 {
 			return nil
 		}
-		o.Device = "unknown"
+		b.Device = "unknown"
 		for device, source := range bootSources {
 			if source == sources[0] {
-				o.Device = bmclibbmc.BootDeviceType(device)
+				b.Device = device
 			}
 		}
 		return nil
 	})
-	return o, err
+	return b, err
 }
 
 // ordered returns the boot source of the boot configuration, or none. It returns a

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
-
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -33,16 +31,16 @@ func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password in
 
 	err = d.with(ctx, b, password, "boot device "+want.Device, func(s *session) (err error) {
 		s.fence = fence
-		can := b.Capabilities()
-		if !can.BootDevice {
+		chooser, ok := s.provider.(bootChooser)
+		if !ok {
 			warning, err = ownBootOrder(want)
 			return err
 		}
-		if want.Persistent && !can.Persistent && want.Device != "none" {
+		if want.Persistent && !b.Capabilities().Persistent && want.Device != "none" {
 			return fmt.Errorf("the driver %s can set the boot device for one start only: %w", b.Driver,
 				inventory.ErrUnsupported)
 		}
-		warning, err = s.setBootDevice(ctx, want)
+		warning, err = s.setBootDevice(ctx, chooser, want)
 		return err
 	})
 	return warning, err
@@ -59,30 +57,23 @@ func ownBootOrder(want inventory.BootDevice) (warning string, err error) {
 	return "", fmt.Errorf("the boot device cannot be chosen: %w", inventory.ErrUnsupported)
 }
 
-func (s *session) override(ctx context.Context) (bmclibbmc.BootDeviceOverride, error) {
-	o, err := s.client.GetBootDeviceOverride(ctx)
-	return o, s.provider.cause(err)
-}
-
 // setBootDevice writes the boot device and reads it back.
-func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) (string, error) {
+func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want inventory.BootDevice) (string, error) {
 	// Without this command the BMC clears the device after 60 s, or at the next
 	// power-on. Some BMCs reject it; the device is read back in any case.
 	if k, ok := s.provider.(flagKeeper); ok {
-		err := s.write(ctx, func() (bool, error) { return true, k.keepBootFlags(ctx) })
-		if err != nil && final(err) && !errors.Is(err, inventory.ErrUnsupported) {
+		err := s.write(ctx, func() error { return k.keepBootFlags(ctx) })
+		if err != nil && final(err) && !isUnsupported(err) {
 			return "", err
 		}
 	}
 
-	wrote := s.write(ctx, func() (bool, error) {
-		return s.client.SetBootDevice(ctx, want.Device, want.Persistent, want.EFI)
-	})
+	wrote := s.write(ctx, func() error { return chooser.setBootDevice(ctx, want) })
 	if wrote != nil && final(wrote) {
 		return "", wrote
 	}
 
-	got, err := s.override(ctx)
+	got, err := chooser.readBootDevice(ctx)
 	if blind := (blindError{}); errors.As(err, &blind) && wrote == nil {
 		if want.Device == "none" {
 			return "", nil
@@ -97,11 +88,11 @@ func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 		return "", errors.Join(wrote, err)
 	}
 
-	if string(got.Device) != want.Device {
+	if got.Device != want.Device {
 		return "", errors.Join(wrote, fmt.Errorf("boot device was set to %s but reads back as %s: %w", want.Device,
 			got.Device, inventory.ErrUnsupported))
 	}
-	if want.Device != "none" && got.IsPersistent && !want.Persistent {
+	if want.Device != "none" && got.Persistent && !want.Persistent {
 		return "", fmt.Errorf("boot device %s was set for one start but reads back as persistent: %w", want.Device,
 			inventory.ErrUnsupported)
 	}
@@ -109,13 +100,24 @@ func (s *session) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 }
 
 // warnOfBoot returns what is not as wanted about a boot device that was read back, or "".
-func (s *session) warnOfBoot(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) string {
+func (s *session) warnOfBoot(want, got inventory.BootDevice) string {
 	var warnings []string
 	if r, ok := s.provider.(flagReader); ok && want.Device != "none" {
-		if dropped := r.dropped(want, got); len(dropped) > 0 {
+		var dropped []string
+		if want.Persistent && !got.Persistent {
+			dropped = append(dropped, "persistent")
+		}
+		if want.EFI != got.EFI {
+			dropped = append(dropped, "EFI")
+		}
+		if !r.hasValidFlags() {
+			dropped = append(dropped, "valid")
+		}
+		if len(dropped) > 0 {
 			warnings = append(warnings, "not these flags: "+strings.Join(dropped, ", "))
 		}
 	}
+
 	if r, ok := s.provider.(pendingReader); ok {
 		if pending := r.describePending(want.Device); pending != "" {
 			warnings = append(warnings, pending)
@@ -127,15 +129,16 @@ func (s *session) warnOfBoot(want inventory.BootDevice, got bmclibbmc.BootDevice
 	return fmt.Sprintf("boot device %s was read back, but %s", want.Device, strings.Join(warnings, "; "))
 }
 
-func describe(o bmclibbmc.BootDeviceOverride) string {
-	if o.Device == bmclibbmc.BootDeviceTypeNone {
-		return "none"
+// describeBoot returns a boot device with its flags, as in "pxe once efi".
+func describeBoot(b inventory.BootDevice) string {
+	if b.Device == "none" {
+		return b.Device
 	}
-	words := []string{string(o.Device), "once"}
-	if o.IsPersistent {
+	words := []string{b.Device, "once"}
+	if b.Persistent {
 		words[1] = "persistent"
 	}
-	if o.IsEFIBoot {
+	if b.EFI {
 		words = append(words, "efi")
 	}
 	return strings.Join(words, " ")

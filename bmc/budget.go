@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// perMinute is the default limit of sessions with one BMC: the burst, and the
-	// rate per minute. A power cycle with its reads takes about thirty.
-	perMinute = 120
 	// After maxRefused refusals in a row, a BMC rests from these credentials for restRefused, and after each further
 	// one restFactor times as long, up to maxRest: many BMCs lock a user after five refusals within minutes.
 	maxRefused  = 3
@@ -28,29 +25,6 @@ const (
 	// password left, and those before.
 	maxCredentials = 4
 )
-
-// RefusalStore remembers the log-ins that BMCs have refused, across restarts.
-type RefusalStore interface {
-	// BMCRefusals returns what is remembered for the BMC at address; zero if there is nothing.
-	BMCRefusals(ctx context.Context, address string) (inventory.BMCRefusals, error)
-	// PutBMCRefusals replaces it. A count of 0 removes it.
-	PutBMCRefusals(ctx context.Context, address string, r inventory.BMCRefusals) error
-}
-
-// target is the state of one BMC. Only the operation that holds token may read or
-// write the other fields.
-type target struct {
-	token   chan struct{}
-	address string
-
-	sessions float64   // that may be opened now
-	counted  time.Time // when sessions was last updated
-	loaded   bool      // refusals are those of the store
-	refusals inventory.BMCRefusals
-	who      string // keyed digest of the credentials that are used
-	left     leftovers
-	clear    time.Time // when AMT has last answered only without TLS
-}
 
 // credentials returns a keyed digest of the user and the password.
 func (d *Driver) credentials(b inventory.BMC, password inventory.Secret) string {

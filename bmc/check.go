@@ -7,11 +7,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// inspector is a provider that can read more of a Report.
-type inspector interface {
-	inspect(ctx context.Context, r *inventory.BMCReport) error
-}
-
 // Check logs in and reads the power state and the boot device. On AMT it also checks
 // that a boot device would have an effect. It writes nothing.
 func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (inventory.BMCReport, error) {
@@ -26,28 +21,25 @@ func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.
 				return err
 			}
 		}
-
 		if p, ok := s.provider.(inspector); ok {
 			if err := p.inspect(ctx, &r); err != nil {
 				return err
 			}
 		}
 
-		if !b.Capabilities().BootDevice {
-			r.Boot = Unknown
+		r.Boot = Unknown
+		p, ok := s.provider.(bootChooser)
+		if !ok {
 			return nil
 		}
-
-		over, err := s.override(ctx)
+		boot, err := p.readBootDevice(ctx)
 		if isUnsupported(err) {
-			r.Boot = Unknown
 			return nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			r.Boot = describeBoot(boot)
 		}
-		r.Boot = describe(over)
-		return nil
+		return err
 	})
 
 	r.Took = time.Since(began)

@@ -20,20 +20,6 @@ const (
 	powerTime = 30 * time.Second
 )
 
-// Command switches a machine by the administrator's programs. Each of On, Off and
-// Status is the absolute path of a program and its arguments; no shell is involved.
-// In arguments, {machine} is replaced by the machine's name and {host} by the
-// address of its BMC.
-//
-// The machine's password, if any, is one line on the program's standard input. Exit
-// status 0 means success. The last line of Status's output is on or off. No log and
-// no error contains a program's output.
-type Command struct {
-	On, Off, Status []string
-	// Timeout limits each run of a program; 0 = 30 s.
-	Timeout time.Duration
-}
-
 // CheckCommand returns inventory.ErrInvalid if the configuration has no command
 // called name.
 func (d *Driver) CheckCommand(name string) error {
@@ -68,11 +54,11 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 	return &command{link: l, processes: d.processes, cmd: c, bmc: b, password: password}, nil
 }
 
-// Name returns the provider's name for bmclib's errors.
-func (p *command) Name() string { return "ingot-exec" }
+// close does nothing: a program that has ended left nothing open.
+func (*command) close(context.Context) error { return nil }
 
-// PowerStateGet returns the last line of the status program's output.
-func (p *command) PowerStateGet(ctx context.Context) (string, error) {
+// readPower returns the last line of the status program's output.
+func (p *command) readPower(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "status", p.cmd.Status)
 	if err != nil {
 		return "", err
@@ -81,14 +67,14 @@ func (p *command) PowerStateGet(ctx context.Context) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
-// PowerSet runs the program for the state on or off.
-func (p *command) PowerSet(ctx context.Context, state string) (bool, error) {
+// setPower runs the program for the state on or off.
+func (p *command) setPower(ctx context.Context, power string) error {
 	argv := p.cmd.Off
-	if state == "on" {
+	if power == "on" {
 		argv = p.cmd.On
 	}
-	_, err := p.run(ctx, state, argv)
-	return err == nil, err
+	_, err := p.run(ctx, power, argv)
+	return err
 }
 
 // run runs one program and returns its standard output.

@@ -14,20 +14,11 @@ import (
 	"strings"
 	"time"
 
-	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
-
-	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-const (
-	providerName = "ingot-ipmitool"
-	// commandTime limits one run of ipmitool. ipmitool tries each of the five steps
-	// of opening a session, and the command, twice for up to 5 s.
-	commandTime = 30 * time.Second
-	// defaultCipher is RAKP-HMAC-SHA256, HMAC-SHA256-128, AES-CBC-128.
-	defaultCipher = "17"
-)
+// defaultCipher is RAKP-HMAC-SHA256, HMAC-SHA256-128, AES-CBC-128.
+const defaultCipher = "17"
 
 func cipher(b inventory.BMC) string { return cmp.Or(b.CipherSuite, defaultCipher) }
 
@@ -44,11 +35,10 @@ func checkCipher(b inventory.BMC) error {
 	return nil
 }
 
-// ipmi is a bmclib provider that runs ipmitool for one operation on one BMC. It
-// differs from bmclib's own provider in three ways. It passes the password through
+// ipmi is a provider that runs ipmitool for one operation on one BMC. It passes the password through
 // a file descriptor; the environment could be read while the command runs. It always
 // sets the cipher suite, because ipmitool's search for one logs in twice and can run
-// a command twice. It reads the boot flags back.
+// a command twice.
 type ipmi struct {
 	link
 	processes *processes
@@ -61,38 +51,31 @@ type ipmi struct {
 }
 
 var (
-	_ provider              = (*ipmi)(nil)
-	_ bootChooser           = (*ipmi)(nil)
-	_ bmclibbmc.BMCResetter = (*ipmi)(nil)
-	_ flagKeeper            = (*ipmi)(nil)
-	_ flagReader            = (*ipmi)(nil)
+	_ provider    = (*ipmi)(nil)
+	_ bootChooser = (*ipmi)(nil)
+	_ resetter    = (*ipmi)(nil)
+	_ flagKeeper  = (*ipmi)(nil)
+	_ flagReader  = (*ipmi)(nil)
 )
 
 func newIPMI(d *Driver, l link, _ string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if err := checkCipher(b); err != nil {
 		return nil, err
 	}
-	return &ipmi{link: l, processes: d.processes, path: d.cfg.Ipmitool, home: d.cfg.Home, bmc: b, password: password}, nil
+	path := d.cfg.Ipmitool
+	if path == "" {
+		var err error
+		if path, err = exec.LookPath("ipmitool"); err != nil {
+			return nil, fmt.Errorf("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool: %w", inventory.ErrUnsupported)
+		}
+	}
+	return &ipmi{link: l, processes: d.processes, path: path, home: d.cfg.Home, bmc: b, password: password}, nil
 }
 
-// Name returns the provider's name for bmclib's errors.
-func (p *ipmi) Name() string { return providerName }
+// close does nothing: each command has a session of its own.
+func (*ipmi) close(context.Context) error { return nil }
 
-// Open finds ipmitool. Each command logs in to the BMC itself.
-func (p *ipmi) Open(context.Context) error {
-	p.last = nil
-	if p.path != "" {
-		return nil
-	}
-	var err error
-	if p.path, err = exec.LookPath("ipmitool"); err != nil {
-		return p.cannot("ipmitool is needed for BMCs with driver ipmi; install Debian's package ipmitool")
-	}
-	return nil
-}
-
-// PowerStateGet returns the power state as ipmitool writes it, for normalize.
-func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
+func (p *ipmi) readPower(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "chassis", "power", "status")
 	if err != nil {
 		return "", err
@@ -106,11 +89,8 @@ func (p *ipmi) PowerStateGet(ctx context.Context) (string, error) {
 	return strings.TrimSpace(out), nil
 }
 
-// PowerSet sends one power command. It does not read the power state first; its
-// caller does.
-func (p *ipmi) PowerSet(ctx context.Context, state string) (bool, error) {
-	out, err := p.run(ctx, "chassis", "power", state)
-	return err == nil && strings.Contains(out, "Chassis Power Control:"), err
+func (p *ipmi) setPower(ctx context.Context, power string) error {
+	return p.confirm(ctx, "Chassis Power Control:", "chassis", "power", power)
 }
 
 // keepBootFlags keeps the BMC from clearing the boot device after 60 s or at the
@@ -120,63 +100,63 @@ func (p *ipmi) keepBootFlags(ctx context.Context) error {
 	return err
 }
 
-// BootDeviceSet sets the boot device and its flags.
-func (p *ipmi) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (bool, error) {
-	args := []string{"chassis", "bootdev", device}
+func (p *ipmi) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
+	args := []string{"chassis", "bootdev", want.Device}
 	var options []string
-	if persistent {
+	if want.Persistent {
 		options = append(options, "persistent")
 	}
-	if efi {
+	if want.EFI {
 		options = append(options, "efiboot")
 	}
-	if len(options) > 0 && device != "none" {
+	if len(options) > 0 && want.Device != "none" {
 		args = append(args, "options="+strings.Join(options, ","))
 	}
-	out, err := p.run(ctx, args...)
-	return err == nil && strings.Contains(out, "Set Boot Device to "+device), err
+	return p.confirm(ctx, "Set Boot Device to "+want.Device, args...)
 }
 
 var bootFlags = regexp.MustCompile(`(?m)^Boot parameter data: ([0-9a-fA-F]{4,})\s*$`)
 
 // bootDevices are the values of the boot device selector (IPMI v2.0, table
 // 28-14, parameter 5, data 2, bits 5:2).
-var bootDevices = map[byte]bmclibbmc.BootDeviceType{
-	0: bmclibbmc.BootDeviceTypeNone, 1: bmclibbmc.BootDeviceTypePXE, 2: bmclibbmc.BootDeviceTypeDisk, 3: "safe",
-	4: bmclibbmc.BootDeviceTypeDiag, 5: bmclibbmc.BootDeviceTypeCDROM, 6: bmclibbmc.BootDeviceTypeBIOS,
-	7: "remote-floppy", 8: "remote-cdrom", 9: "remote-media", 11: "remote-disk", 15: bmclibbmc.BootDeviceTypeFloppy,
+var bootDevices = map[byte]string{
+	0: "none", 1: "pxe", 2: "disk", 3: "safe", 4: "diag", 5: "cdrom", 6: "bios",
+	7: "remote-floppy", 8: "remote-cdrom", 9: "remote-media", 11: "remote-disk", 15: "floppy",
 }
 
-// BootDeviceOverrideGet reads the boot flags.
-func (p *ipmi) BootDeviceOverrideGet(ctx context.Context) (bmclibbmc.BootDeviceOverride, error) {
-	var o bmclibbmc.BootDeviceOverride
+// readBootDevice reads the boot flags.
+func (p *ipmi) readBootDevice(ctx context.Context) (b inventory.BootDevice, err error) {
 	out, err := p.run(ctx, "chassis", "bootparam", "get", "5")
 	if err != nil {
-		return o, err
+		return b, err
 	}
 	m := bootFlags.FindStringSubmatch(out)
 	if m == nil {
-		p.last = fmt.Errorf("reading boot flags: invalid output of ipmitool %q", clip(meaning(out)))
-		return o, p.last
+		return b, fmt.Errorf("reading boot flags: invalid output of ipmitool %q", clip(meaning(out)))
 	}
 	data, err := hex.DecodeString(m[1][:4])
 	if err != nil {
-		p.last = fmt.Errorf("reading boot flags %q: %w", m[1], err)
-		return o, p.last
+		return b, fmt.Errorf("reading boot flags %q: %w", m[1], err)
 	}
 	p.flagsValid = data[0]&0x80 != 0
-	o.IsPersistent, o.IsEFIBoot = data[0]&0x40 != 0, data[0]&0x20 != 0
-	o.Device = bmclibbmc.BootDeviceType("unknown")
-	if device, ok := bootDevices[data[1]>>2&0x0f]; ok {
-		o.Device = device
-	}
-	return o, nil
+	b.Persistent, b.EFI = data[0]&0x40 != 0, data[0]&0x20 != 0
+	b.Device = cmp.Or(bootDevices[data[1]>>2&0x0f], "unknown")
+	return b, nil
 }
 
-// BmcReset restarts the BMC; resetType is warm or cold.
-func (p *ipmi) BmcReset(ctx context.Context, resetType string) (bool, error) {
-	out, err := p.run(ctx, "mc", "reset", resetType)
-	return err == nil && strings.Contains(out, "Sent "+resetType+" reset command to MC"), err
+func (p *ipmi) hasValidFlags() bool { return p.flagsValid }
+
+func (p *ipmi) resetBMC(ctx context.Context) error {
+	return p.confirm(ctx, "Sent cold reset command to MC", "mc", "reset", "cold")
+}
+
+// confirm runs one ipmitool command, whose output must contain text.
+func (p *ipmi) confirm(ctx context.Context, text string, command ...string) error {
+	out, err := p.run(ctx, command...)
+	if err == nil && !strings.Contains(out, text) {
+		return errUnconfirmed
+	}
+	return err
 }
 
 // run runs one ipmitool command and returns its standard output and error.
@@ -186,20 +166,6 @@ func (p *ipmi) run(ctx context.Context, command ...string) (out string, err erro
 		return err
 	})
 	return out, err
-}
-
-// dropped returns the names of the flags that were read back differently from want.
-func (p *ipmi) dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) (flags []string) {
-	if want.Persistent && !got.IsPersistent {
-		flags = append(flags, "persistent")
-	}
-	if want.EFI != got.IsEFIBoot {
-		flags = append(flags, "EFI")
-	}
-	if !p.flagsValid {
-		flags = append(flags, "valid")
-	}
-	return flags
 }
 
 func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
@@ -223,7 +189,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	}
 	defer func() { _ = r.Close() }() // only read
 
-	limited, cancel := context.WithTimeout(ctx, commandTime)
+	limited, cancel := context.WithTimeout(ctx, ipmitoolTime)
 	defer cancel()
 
 	// -v makes ipmitool report why it could not open a session. Without it, a wrong
@@ -249,7 +215,7 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	case ctx.Err() != nil:
 		return text, ctx.Err()
 	case limited.Err() != nil:
-		return text, silentIPMI(p.bmc.ListenPort(), fmt.Sprintf("ipmitool took longer than %s", commandTime))
+		return text, silentIPMI(p.bmc.ListenPort(), fmt.Sprintf("ipmitool took longer than %s", ipmitoolTime))
 	case err != nil && noIPMI2.MatchString(text):
 		return text, judgeIPMI2(ctx, p.bmc.Host, p.bmc.ListenPort(), clip(meaning(text)))
 	case err != nil:
@@ -287,11 +253,6 @@ func meaning(out string) string {
 		}
 	}
 	return strings.Join(lines, "; ")
-}
-
-// clip shortens what a BMC or a program said, and replaces control characters by spaces.
-func clip(s string) string {
-	return plaintext.Clip(plaintext.Line(s, len(s)), 400)
 }
 
 // noAnswer matches what ipmitool writes when nothing came back from the BMC.

@@ -3,11 +3,14 @@ package bmc
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
+	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
+
+// lookupTime is how long a name may take to resolve.
+const lookupTime = 10 * time.Second
 
 // DefaultNetworks returns the networks that BMCs may be in if none are configured:
 // the private ranges (RFC 1918, RFC 4193). For a BMC with a public address, the
@@ -17,11 +20,6 @@ func DefaultNetworks() []netip.Prefix {
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 		netip.MustParsePrefix("fc00::/7"),
 	}
-}
-
-// Resolver looks up the name of a BMC. *net.Resolver implements it.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
 // CheckHost returns inventory.ErrInvalid for an address outside the configured
@@ -72,5 +70,3 @@ func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	}
 	return "", refused
 }
-
-var _ Resolver = (*net.Resolver)(nil)

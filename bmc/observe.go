@@ -21,14 +21,6 @@ const (
 	OutcomeFailed      = "failed" // for another reason
 )
 
-// Operation is an operation on a BMC that has ended. Driver, Name and Outcome have few values.
-type Operation struct {
-	Driver, Name, Outcome string
-	// Machine is its name, and Address the host of its BMC; "" = not known.
-	Machine, Address string
-	Took             time.Duration // with the time in which another operation used the BMC
-}
-
 // observe returns a function that reports the operation when it has ended with *err.
 func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err *error) (ended func()) {
 	if d.cfg.Observe == nil {

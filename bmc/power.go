@@ -68,9 +68,9 @@ func (s *session) cycle(ctx context.Context) error {
 }
 
 func (s *session) state(ctx context.Context) (string, error) {
-	text, err := s.client.GetPowerState(ctx)
+	text, err := s.provider.readPower(ctx)
 	if err != nil {
-		return Unknown, s.provider.cause(err)
+		return Unknown, err
 	}
 	return normalize(text), nil
 }
@@ -106,7 +106,7 @@ func (s *session) turn(ctx context.Context, power, want string, within time.Dura
 	if now == want {
 		return nil
 	}
-	wrote := s.write(ctx, func() (bool, error) { return s.client.SetPowerState(ctx, power) })
+	wrote := s.write(ctx, func() error { return s.provider.setPower(ctx, power) })
 	if wrote != nil && final(wrote) {
 		return wrote
 	}
@@ -129,7 +129,7 @@ func (s *session) reset(ctx context.Context) error {
 		return fmt.Errorf("the machine is %s; only a machine that is on can be reset (use: on): %w", now,
 			inventory.ErrUnsupported)
 	}
-	if err := s.write(ctx, func() (bool, error) { return s.client.SetPowerState(ctx, "reset") }); err != nil {
+	if err := s.write(ctx, func() error { return s.provider.setPower(ctx, "reset") }); err != nil {
 		return err
 	}
 	return s.await(ctx, On, s.d.cfg.Hard)

@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
-	bmclibredfish "github.com/bmc-toolbox/bmclib/v2/providers/redfish"
-	"github.com/go-logr/logr"
 	"github.com/stmcginnis/gofish"
 	fish "github.com/stmcginnis/gofish/redfish"
 
@@ -21,40 +17,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// logoutTime limits a request for the deletion of a session, which happens even if the operation was canceled.
-const logoutTime = 15 * time.Second
-
-// redfish is a bmclib provider for one operation on a BMC that speaks Redfish (DSP0266). bmclib's own
-// provider writes; this one reads back through gofish, which shares the session. It opens one session
-// at the first command, and deletes it and those that earlier operations had to leave open.
+// redfish is a provider for a BMC that speaks Redfish (DSP0266). bmclib's client writes, and gofish reads back.
 type redfish struct {
-	link
-	name      string // host in the inventory
-	bmc       inventory.BMC
-	password  inventory.Secret
+	login     *redfishLogin
 	transport *redfishTransport
-	basic     bool // without a session: the service has none, or it cannot be opened
-
-	writer *bmclibredfish.Conn // nil = not logged in
-	reader *gofish.APIClient
 	// wanted is the boot device that was written. Some BMCs set it by a job, after their answer.
 	wanted *inventory.BootDevice
 	// patience is how long to wait for that job, and step the pause between two reads.
 	patience, step time.Duration
-	logout         time.Duration // limit for the deletion of a session
 }
 
 var (
-	_ provider                     = (*redfish)(nil)
-	_ bootChooser                  = (*redfish)(nil)
-	_ bmclibbmc.BMCResetter        = (*redfish)(nil)
-	_ bmclibbmc.VirtualMediaSetter = (*redfish)(nil)
-	_ flagReader                   = (*redfish)(nil)
-	_ pendingReader                = (*redfish)(nil)
-	_ fencedProvider               = (*redfish)(nil)
-	_ mediaDrives                  = (*redfish)(nil)
-	_ inspector                    = (*redfish)(nil)
-	_ passwordSetter               = (*redfish)(nil)
+	_ provider       = (*redfish)(nil)
+	_ bootChooser    = (*redfish)(nil)
+	_ resetter       = (*redfish)(nil)
+	_ resetWitness   = (*redfish)(nil)
+	_ flagReader     = (*redfish)(nil)
+	_ pendingReader  = (*redfish)(nil)
+	_ fencedProvider = (*redfish)(nil)
+	_ mediaDrives    = (*redfish)(nil)
+	_ inspector      = (*redfish)(nil)
+	_ passwordSetter = (*redfish)(nil)
 )
 
 func newRedfish(d *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
@@ -63,365 +46,231 @@ func newRedfish(d *Driver, l link, name string, b inventory.BMC, password invent
 	}
 	t := d.newRedfishTransport(name, b)
 	t.admit = l.admit
-	return &redfish{
-		link: l, name: name, bmc: b, password: password, transport: t,
-		patience: d.cfg.Hard, step: d.cfg.Step, logout: d.cfg.logout,
-	}, nil
+	login := &redfishLogin{link: l, name: name, bmc: b, password: password, transport: t, logout: d.cfg.logout}
+	return &redfish{login: login, transport: t, patience: d.cfg.Hard, step: d.cfg.Step}, nil
 }
-
-// Name returns the provider's name for bmclib's errors.
-func (p *redfish) Name() string { return "ingot-redfish" }
 
 func (p *redfish) guard(fence func(context.Context) error) { p.transport.fence = fence }
 
-// run runs one command in the operation's session. If the BMC has forgotten the session, it logs in
-// again and repeats the command once, which the BMC did not carry out. The next operation deletes the
-// forgotten session, in case that only this command was refused.
-func (p *redfish) run(ctx context.Context, command func() error) error {
-	for again := false; ; again = true {
-		if err := p.logIn(ctx); err != nil {
-			return err
-		}
-		p.transport.begin(ctx)
-		p.last = p.transport.errorOf(command())
-		if p.last == nil || !p.transport.expired || ctx.Err() != nil || again {
-			return p.last
-		}
-		p.target.left.add(p.transport.session)
-		p.writer, p.reader, p.transport.session = nil, nil, bmcSession{}
-	}
-}
-
-// logIn opens the operation's session unless it is open. admit limits log-ins.
-func (p *redfish) logIn(ctx context.Context) error {
-	if p.writer != nil {
-		return nil
-	}
-	return p.do(ctx, func() error {
-		p.deleteLeftovers(ctx)
-		err := p.open(ctx)
-		if err != nil && !p.basic && (p.transport.noLogin || !p.transport.login && p.transport.cause == nil && ctx.Err() == nil) {
-			p.basic = true
-			opened := p.transport.session // a log-in that was answered without a token
-			p.transport.session = bmcSession{}
-			if err = p.open(ctx); err == nil && opened.path != "" {
-				_ = p.reader.Service.DeleteSession(opened.path) // it ends by its time-out
-			}
-		}
-		if err != nil && p.transport.lost && ctx.Err() == nil {
-			p.target.left.searched = false
-			err = p.open(ctx)
-		}
-		err = p.openWithoutSession(ctx, err)
-		p.transport.lost, p.transport.full = false, false
-		if err != nil {
-			return err
-		}
-		p.searchLeftovers()
-		return nil
-	})
-}
-
-// openWithoutSession logs in by HTTP Basic authentication after err, if no log-in is answered or the service has no
-// session left: either may be because of sessions whose log-ins were not answered. A service has both ways (DSP0266,
-// authentication methods), but some operators switch Basic off, and such a service is not asked again.
-func (p *redfish) openWithoutSession(ctx context.Context, err error) error {
-	if err == nil || p.basic || !p.transport.lost && !p.transport.full || !errors.Is(err, inventory.ErrUnreachable) ||
-		p.target.left.sessionsOnly || ctx.Err() != nil {
-		return err
-	}
-	p.basic, p.target.left.searched = true, false
-	basic := p.open(ctx)
-	if basic == nil {
-		return nil
-	}
-	p.basic = false
-	p.target.left.sessionsOnly = errors.Is(basic, inventory.ErrRefused)
-	return err
-}
-
-// open logs in with both clients.
-func (p *redfish) open(ctx context.Context) error {
-	p.transport.begin(ctx)
-	host, port := p.name, strconv.Itoa(p.bmc.ListenPort())
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	writer := bmclibredfish.New(host, p.bmc.User, p.password.Reveal(), logr.Discard(), bmclibredfish.WithPort(port),
-		bmclibredfish.WithHttpClient(p.transport.client()), bmclibredfish.WithUseBasicAuth(p.basic))
-	if err := writer.Open(ctx); err != nil {
-		return p.transport.errorOf(err)
-	}
-
-	endpoint := url.URL{Scheme: "https", Host: p.transport.host}
-	config := gofish.ClientConfig{Endpoint: endpoint.String(), HTTPClient: p.transport.client()}
-	if p.basic {
-		config.Username, config.Password, config.BasicAuth = p.bmc.User, p.password.Reveal(), true
-	} else {
-		config.Session = &gofish.Session{ID: p.transport.session.path, Token: p.transport.session.token}
-	}
-	reader, err := gofish.Connect(config)
-	if err != nil {
-		err = p.transport.errorOf(err)
-		return errors.Join(err, p.logOut(ctx))
-	}
-	if p.basic {
-		if err := p.proveBasic(reader); err != nil {
-			return err
-		}
-	}
-	p.writer, p.reader = writer, reader
-	return nil
-}
-
-// proveBasic sends a request that the service answers only to the right user and password.
-func (p *redfish) proveBasic(reader *gofish.APIClient) error {
-	res, err := reader.Get(p.transport.systems)
-	if err != nil {
-		return p.transport.errorOf(err)
-	}
-	return res.Body.Close()
-}
-
-// Close deletes the session. If that fails, the next operation tries again.
-func (p *redfish) Close(ctx context.Context) error {
+func (p *redfish) close(ctx context.Context) error {
 	defer p.transport.http.CloseIdleConnections()
-	return p.logOut(ctx)
+	return p.login.close(ctx)
 }
 
-func (p *redfish) logOut(ctx context.Context) error {
-	s := p.transport.session
-	p.writer, p.reader, p.transport.session = nil, nil, bmcSession{}
-	if s.token == "" {
-		return nil
-	}
-	err := p.deleteSession(ctx, s)
-	if err != nil {
-		p.target.left.add(s)
-	}
-	return err
-}
-
-// deleteLeftovers deletes the sessions that earlier operations could not delete. Each proves itself
-// by its own token, so this works even if the BMC has no session left.
-func (p *redfish) deleteLeftovers(ctx context.Context) {
-	p.target.left.sessions = slices.DeleteFunc(p.target.left.sessions, func(s bmcSession) bool {
-		return p.deleteSession(ctx, s) == nil
-	})
-}
-
-// deleteSession deletes a session, and reads whether it is gone.
-func (p *redfish) deleteSession(ctx context.Context, s bmcSession) error {
-	if s.path == "" {
-		return nil // it ends by its time-out
-	}
-	ctx, cancel := context.WithTimeout(ctx, p.logout)
-	defer cancel()
-	var err error
-	for range 3 {
-		p.transport.begin(ctx)
-		var status int
-		if _, err = p.askSession(ctx, http.MethodDelete, s); err == nil {
-			status, err = p.askSession(ctx, http.MethodGet, s)
-		}
-		switch {
-		case err != nil:
-		case status == http.StatusUnauthorized || status == http.StatusNotFound:
-			return nil
-		default:
-			err = fmt.Errorf("reading it still answers HTTP %d", status)
-		}
-	}
-	return fmt.Errorf("deleting the session: %w", err)
-}
-
-// askSession sends a request about a session with the session's own token.
-func (p *redfish) askSession(ctx context.Context, method string, s bmcSession) (status int, err error) {
-	u := url.URL{Scheme: "https", Host: p.transport.host, Path: s.path}
-	q, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
-	if err != nil {
-		return 0, err
-	}
-	q.Header.Set("X-Auth-Token", s.token)
-	res, err := p.transport.RoundTrip(q)
-	if err != nil {
-		return 0, bare(err)
-	}
-	return res.StatusCode, res.Body.Close()
-}
-
-// searchLeftovers deletes the other sessions of this user and this client's address, once for each
-// BMC and whenever a log-in was not answered, until the BMC answers: a killed server cannot delete its session. The address is the one that
-// the service shows for the session of this operation, or without a session the connection's own, which the service
-// does not show behind address translation: then nothing is deleted.
-func (p *redfish) searchLeftovers() {
-	if p.target.left.searched {
-		return
-	}
-	p.target.left.searched = true
-	again := func(err error) { // a refusal is permanent: some services show sessions only to administrators
-		if errors.Is(p.transport.errorOf(err), inventory.ErrUnreachable) {
-			p.target.left.searched = false
-		}
-	}
-	all, err := p.reader.Service.Sessions()
-	if err != nil {
-		again(err)
-		return
-	}
-	origin, own := p.transport.from, -1
-	if !p.basic {
-		own = slices.IndexFunc(all, func(s *fish.Session) bool {
-			return strings.TrimSuffix(s.ODataID, "/") == strings.TrimSuffix(p.transport.session.path, "/")
-		})
-		if own < 0 {
-			return
-		}
-		origin = all[own].ClientOriginIPAddress
-	}
-	if origin == "" {
-		return
-	}
-	for i, s := range all {
-		if i != own && s.UserName == p.bmc.User && s.ClientOriginIPAddress == origin {
-			again(p.reader.Service.DeleteSession(s.ODataID)) // it ends by its time-out at the latest
-		}
-	}
-}
-
-// PowerStateGet returns the power state as Redfish writes it, for normalize.
-func (p *redfish) PowerStateGet(ctx context.Context) (state string, err error) {
-	err = p.run(ctx, func() (err error) {
-		state, err = p.writer.PowerStateGet(ctx)
+func (p *redfish) readPower(ctx context.Context) (state string, err error) {
+	err = p.login.run(ctx, func(s redfishService) (err error) {
+		state, err = s.writer.PowerStateGet(ctx)
 		return err
 	})
 	return state, err
 }
 
-// PowerSet requests one change of the power state: on, off or soft.
-func (p *redfish) PowerSet(ctx context.Context, word string) (bool, error) {
-	err := p.run(ctx, func() error {
-		ok, err := p.writer.PowerSet(ctx, word)
-		if err == nil && !ok && word != "soft" { // bmclib never confirms soft
-			return errors.New("bmclib did not confirm the command")
+func (p *redfish) setPower(ctx context.Context, power string) error {
+	return p.login.run(ctx, func(s redfishService) error {
+		ok, err := s.writer.PowerSet(ctx, power)
+		if err == nil && !ok && power != "soft" { // bmclib never confirms soft
+			return errUnconfirmed
 		}
 		return err
 	})
-	return err == nil, err
 }
 
-// bootWords are bmclib's words for boot devices, where they differ.
-var bootWords = map[string]string{"http": string(bmclibbmc.BootDeviceUefiHTTP)}
-
-// BootDeviceSet sets the boot override. It writes nothing for none if there is no override.
-func (p *redfish) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (bool, error) {
-	p.wanted = &inventory.BootDevice{Device: device, Persistent: persistent, EFI: efi}
-	p.transport.wantedBoot = device
-	err := p.run(ctx, func() error {
-		if device == "none" {
-			s, err := p.system()
+// setBootDevice sets the boot override. It writes nothing for none if there is no override.
+func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
+	p.wanted, p.transport.wantedBoot = &want, want.Device
+	return p.login.run(ctx, func(s redfishService) error {
+		word, persistent, efi := want.Device, want.Persistent, want.EFI
+		switch word {
+		case "http":
+			word = string(bmclibbmc.BootDeviceUefiHTTP)
+		case "none":
+			system, err := s.system()
 			if err != nil {
 				return err
 			}
-			if overrides(s.Boot) == "none" {
+			now := overrideOf(system.Boot)
+			if now.Device == "none" {
 				return nil
 			}
 			// Only the target changes: some services refuse Once, and a mode might stay in force.
-			persistent = s.Boot.BootSourceOverrideEnabled == fish.ContinuousBootSourceOverrideEnabled
-			efi = s.Boot.BootSourceOverrideMode == fish.UEFIBootSourceOverrideMode
+			persistent, efi = now.Persistent, now.EFI
 		}
-		word := device
-		if w, ok := bootWords[device]; ok {
-			word = w
-		}
-		_, err := p.writer.BootDeviceSet(ctx, word, persistent, efi)
+		_, err := s.writer.BootDeviceSet(ctx, word, persistent, efi)
 		return err
 	})
-	return err == nil, err
 }
 
-// system returns the machine.
-func (p *redfish) system() (*fish.ComputerSystem, error) {
-	all, err := p.reader.Service.Systems()
-	if err != nil {
-		return nil, err
-	}
-	if len(all) == 1 {
-		return all[0], nil
-	}
-	if len(all) == 0 && p.bmc.SystemName != "" {
-		return nil, fmt.Errorf("the BMC has no system %q: correct bmc.systemName", p.bmc.SystemName)
-	}
-	var ids []string
-	for _, s := range all {
-		ids = append(ids, s.ID)
-	}
-	return nil, fmt.Errorf("the BMC has %d systems (%s): give one as bmc.systemName", len(all), clip(strings.Join(ids, ", ")))
+// overrideTargets are the boot devices by their names in Redfish.
+var overrideTargets = map[fish.BootSourceOverrideTarget]string{
+	"":                                     "none",
+	fish.NoneBootSourceOverrideTarget:      "none",
+	fish.PxeBootSourceOverrideTarget:       "pxe",
+	fish.HddBootSourceOverrideTarget:       "disk",
+	fish.CdBootSourceOverrideTarget:        "cdrom",
+	fish.BiosSetupBootSourceOverrideTarget: "bios",
+	fish.UefiHTTPBootSourceOverrideTarget:  "http",
 }
 
-// overrides returns the boot device of an override that is in force, or none.
-func overrides(b fish.Boot) string {
+// overrideOf returns the boot override that is in force, or the device none.
+func overrideOf(b fish.Boot) inventory.BootDevice {
+	out := inventory.BootDevice{
+		Device:     "unknown",
+		Persistent: b.BootSourceOverrideEnabled == fish.ContinuousBootSourceOverrideEnabled,
+		EFI:        b.BootSourceOverrideMode == fish.UEFIBootSourceOverrideMode,
+	}
+	if device, ok := overrideTargets[b.BootSourceOverrideTarget]; ok {
+		out.Device = device
+	}
 	if b.BootSourceOverrideEnabled == fish.DisabledBootSourceOverrideEnabled {
-		return "none"
+		out.Device = "none"
 	}
-	switch b.BootSourceOverrideTarget {
-	case fish.NoneBootSourceOverrideTarget, "":
-		return "none"
-	case fish.PxeBootSourceOverrideTarget:
-		return "pxe"
-	case fish.HddBootSourceOverrideTarget:
-		return "disk"
-	case fish.CdBootSourceOverrideTarget:
-		return "cdrom"
-	case fish.BiosSetupBootSourceOverrideTarget:
-		return "bios"
-	case fish.UefiHTTPBootSourceOverrideTarget:
-		return "http"
-	}
-	return "unknown"
+	return out
 }
 
-// BootDeviceOverrideGet reads the boot override. After BootDeviceSet it reads until the override is
+// readBootDevice reads the boot override. After setBootDevice it reads until the override is
 // the one that was set, for as long as a change of power may take. Two reads in a row must show that there is none: so
 // does an answer that lacks the override, which a BMC may give while a job changes it.
-func (p *redfish) BootDeviceOverrideGet(ctx context.Context) (o bmclibbmc.BootDeviceOverride, err error) {
-	for began, before := time.Now(), ""; ; before = string(o.Device) {
-		err = p.run(ctx, func() error {
-			s, err := p.system()
-			if err != nil {
-				return err
+func (p *redfish) readBootDevice(ctx context.Context) (now inventory.BootDevice, err error) {
+	for began, before := time.Now(), ""; ; before = now.Device {
+		err = p.login.run(ctx, func(s redfishService) error {
+			system, err := s.system()
+			if err == nil {
+				now = overrideOf(system.Boot)
 			}
-			o = bmclibbmc.BootDeviceOverride{
-				Device:       bmclibbmc.BootDeviceType(overrides(s.Boot)),
-				IsPersistent: s.Boot.BootSourceOverrideEnabled == fish.ContinuousBootSourceOverrideEnabled,
-				IsEFIBoot:    s.Boot.BootSourceOverrideMode == fish.UEFIBootSourceOverrideMode,
-			}
-			return nil
+			return err
 		})
-		w := p.wanted
-		if err != nil || w == nil {
-			return o, err
+		want := p.wanted
+		if err != nil || want == nil {
+			return now, err
 		}
-		none := w.Device == "none" && o.Device == bmclibbmc.BootDeviceTypeNone
+		none := want.Device == "none" && now.Device == "none"
 		if none && before != "none" {
 			continue
 		}
-		if none || string(o.Device) == w.Device && o.IsPersistent == w.Persistent || time.Since(began) >= p.patience {
-			return o, nil
+		if none || now.Device == want.Device && now.Persistent == want.Persistent || time.Since(began) >= p.patience {
+			return now, nil
 		}
 		if err := clock.Sleep(ctx, p.step); err != nil {
-			return o, err
+			return now, err
 		}
 	}
 }
 
-// dropped returns the names of the flags that were read back differently from want.
-func (p *redfish) dropped(want inventory.BootDevice, got bmclibbmc.BootDeviceOverride) (flags []string) {
-	if want.Persistent && !got.IsPersistent {
-		flags = append(flags, "persistent")
+// hasValidFlags returns true, because Redfish marks no flag as invalid.
+func (p *redfish) hasValidFlags() bool { return true }
+
+// describePending describes the boot device of the settings object that the last read of the system has found.
+func (p *redfish) describePending(want string) string {
+	if word := bootWord(p.transport.pending); word != "none" && word != want {
+		return "the BMC may use " + word + " at a later start, which " + clip(p.transport.settingsPath) + " holds"
 	}
-	if want.EFI != got.IsEFIBoot {
-		flags = append(flags, "EFI")
-	}
-	return flags
+	return ""
+}
+
+// resetBMC restarts the BMC, gracefully if it can. The session ends.
+func (p *redfish) resetBMC(ctx context.Context) error {
+	return p.login.run(ctx, func(s redfishService) error {
+		m, err := s.manager()
+		if err != nil {
+			return err
+		}
+		kind := fish.GracefulRestartResetType
+		if len(m.SupportedResetTypes) > 0 && !slices.Contains(m.SupportedResetTypes, kind) {
+			kind = fish.ForceRestartResetType
+		}
+		_, err = s.writer.BmcReset(ctx, string(kind))
+		return err
+	})
+}
+
+// lastReset returns when the BMC was last reset, as it writes it, or "" if it does not report it.
+func (p *redfish) lastReset(ctx context.Context) (at string, err error) {
+	err = p.login.run(ctx, func(s redfishService) error {
+		m, err := s.manager()
+		if err == nil {
+			at = m.LastResetTime
+		}
+		return err
+	})
+	return at, err
+}
+
+func (p *redfish) media(ctx context.Context) (inserted []string, err error) {
+	err = p.login.run(ctx, func(s redfishService) (err error) {
+		inserted, err = s.inserted()
+		return err
+	})
+	return inserted, err
+}
+
+func (p *redfish) insert(ctx context.Context, url string) error {
+	return p.login.run(ctx, func(s redfishService) error {
+		if err := s.eject(""); err != nil {
+			return err
+		}
+		_, err := s.writer.SetVirtualMedia(ctx, "CD", url)
+		return err
+	})
+}
+
+func (p *redfish) eject(ctx context.Context, url string) error {
+	return p.login.run(ctx, func(s redfishService) error { return s.eject(url) })
+}
+
+// inspect reads what bmclib does not offer, and what is odd about the service.
+func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
+	return p.login.run(ctx, func(s redfishService) error {
+		p.transport.inspects = true
+		defer func() { p.transport.inspects, r.Odd = false, p.transport.odd }()
+		if _, err := gofish.ServiceRoot(s.reader); err != nil {
+			return err
+		}
+		system, err := s.system()
+		if err != nil {
+			return err
+		}
+		r.Maker, r.Model, r.Firmware = clip(system.Manufacturer), clip(system.Model), clip(system.BIOSVersion)
+		if m, err := s.manager(); err == nil {
+			r.Controller = clip(m.FirmwareVersion)
+		}
+		// Not all services have the following, and not all users may read it.
+		if b, err := system.SecureBoot(); err == nil && b != nil {
+			r.SecureBoot = strings.ToLower(clip(string(b.SecureBootCurrentBoot)))
+		}
+		r.Sensors = s.sensors()
+		inserted, _ := s.inserted()
+		r.Media = clipped(inserted)
+		p.transport.cause = nil
+		return nil
+	})
+}
+
+// setPassword changes the password of the user's account (DSP0266, ManagerAccount).
+func (p *redfish) setPassword(ctx context.Context, next inventory.Secret) error {
+	return p.login.run(ctx, func(s redfishService) error {
+		account, err := s.account()
+		if err != nil {
+			return err
+		}
+		read, err := s.reader.Get(account.ODataID)
+		if err != nil {
+			return err
+		}
+		header := map[string]string{}
+		if etag := read.Header.Get("ETag"); etag != "" {
+			header["If-Match"] = etag
+		}
+		if err := read.Body.Close(); err != nil {
+			return err
+		}
+
+		res, err := s.reader.PatchWithHeaders(account.ODataID, map[string]string{"Password": next.Reveal()}, header)
+		if err != nil {
+			return err
+		}
+		if res.StatusCode == http.StatusAccepted {
+			err = errors.New("the BMC has only accepted the request")
+		}
+		return errors.Join(err, res.Body.Close())
+	})
 }

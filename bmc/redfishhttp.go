@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -15,35 +16,9 @@ import (
 )
 
 const (
-	// redfishRequestTime limits one request: controllers of some servers take seconds for each.
-	redfishRequestTime = 30 * time.Second
-	// redfishBusyTime is how long a command waits in all for a service that is busy.
-	redfishBusyTime = 30 * time.Second
 	// maxRequests and maxBytes limit one command: a service could name ever more links to follow.
 	maxRequests, maxBytes = 300, 16 << 20
 )
-
-// bmcSession is a session with a Redfish service.
-type bmcSession struct{ path, token string }
-
-// leftovers are the sessions of earlier operations on a BMC that may still be open.
-type leftovers struct {
-	sessions []bmcSession // those that could not be deleted
-	// searched: the BMC was asked for sessions that an earlier process of this server left open, or
-	// whose log-in was not answered.
-	searched bool
-	// sessionsOnly: the BMC refused HTTP Basic authentication.
-	sessionsOnly bool
-}
-
-// maxLeft is how many sessions of a BMC are remembered, because each operation tries to delete them all.
-const maxLeft = 8
-
-// add remembers a session. Of too many, the oldest is forgotten: it is the first to end by its time-out.
-func (l *leftovers) add(s bmcSession) {
-	l.sessions = append(l.sessions, s)
-	l.sessions = l.sessions[max(0, len(l.sessions)-maxLeft):]
-}
 
 // redfishTransport sends the requests of one operation on a Redfish service. bmclib and gofish
 // neither pass a context nor return the status of an answer, so this transport adds the context of
@@ -193,6 +168,21 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
+// askSession sends a request about a session with the session's own token.
+func (t *redfishTransport) askSession(method string, s bmcSession) (status int, err error) {
+	u := url.URL{Scheme: "https", Host: t.host, Path: s.path}
+	q, err := http.NewRequestWithContext(t.ctx, method, u.String(), http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	q.Header.Set("X-Auth-Token", s.token)
+	res, err := t.RoundTrip(q)
+	if err != nil {
+		return 0, bare(err)
+	}
+	return res.StatusCode, res.Body.Close()
+}
+
 // failed records why a request was not answered. login: it was a log-in.
 func (t *redfishTransport) failed(err error, login bool) {
 	var fenced fenceError
@@ -206,6 +196,9 @@ func (t *redfishTransport) failed(err error, login bool) {
 		t.cause, t.lost = requestLost("Redfish", err), t.lost || login
 	}
 }
+
+// accountsPath is in the path of an account, about which an answer may repeat a password.
+const accountsPath = "/Accounts/"
 
 // errTooMuch means that a command took more than maxRequests or maxBytes.
 var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: update its firmware, or use another "+

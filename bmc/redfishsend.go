@@ -202,9 +202,6 @@ func (x *exchange) wait(after string, body []byte) (again bool, err error) {
 	if err := t.sleep(t.ctx, pause); err != nil {
 		return false, err
 	}
-	if t.admit == nil {
-		return true, nil
-	}
 	return true, t.admit(t.ctx)
 }
 

@@ -15,12 +15,6 @@ import (
 // use it in different ways: AMI's take the boot override there alone, others there too, and others keep what an earlier
 // start has used. Therefore it proves a boot device only after the service rejected it in the system itself.
 
-// pendingReader is a bootChooser whose BMC may hold another boot device for a later start.
-type pendingReader interface {
-	// describePending describes that boot device if it is not want. "" = there is none.
-	describePending(want string) string
-}
-
 // addPendingBoot reads the boot override of the settings object of a system that was read. It replaces the system's by
 // it if the service took the boot device there. If the override is to be removed, it does so too before a resource took
 // the change, so that a pending override is removed.
@@ -53,25 +47,17 @@ func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system m
 	return nil
 }
 
-// describePending describes the boot device of the settings object that the last read of the system has found.
-func (p *redfish) describePending(want string) string {
-	if word := bootWord(p.transport.pending); word != "none" && word != want {
-		return "the BMC may use " + word + " at a later start, which " + clip(p.transport.settingsPath) + " holds"
-	}
-	return ""
-}
-
 // inForce reports whether a boot override has an effect.
 func inForce(boot any) bool { return bootWord(boot) != "none" }
 
-// bootWord is overrides of a boot override as usedPart returns it.
+// bootWord returns the boot device of a boot override as usedPart returns it, or none.
 func bootWord(boot any) string {
 	b, _ := boot.(map[string]any)
 	target, _ := b["BootSourceOverrideTarget"].(string)
 	enabled, _ := b["BootSourceOverrideEnabled"].(string)
-	return overrides(fish.Boot{
+	return overrideOf(fish.Boot{
 		BootSourceOverrideTarget: fish.BootSourceOverrideTarget(target), BootSourceOverrideEnabled: fish.BootSourceOverrideEnabled(enabled),
-	})
+	}).Device
 }
 
 // readSettings returns the boot override of the system's settings object, or nil if there is none.

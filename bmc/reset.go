@@ -17,15 +17,16 @@ func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password invento
 	fence func(context.Context) error,
 ) error {
 	return d.with(ctx, b, password, "resetting the BMC", func(s *session) error {
-		if !b.Capabilities().ResetsBMC {
+		r, ok := s.provider.(resetter)
+		if !ok {
 			return fmt.Errorf("the driver %s cannot restart the controller: %w", b.Driver, inventory.ErrUnsupported)
 		}
 		s.fence = fence
-		return s.resetBMC(ctx)
+		return s.resetBMC(ctx, r)
 	})
 }
 
-func (s *session) resetBMC(ctx context.Context) error {
+func (s *session) resetBMC(ctx context.Context, r resetter) error {
 	if _, err := s.state(ctx); err != nil {
 		return err // without an answer before the reset, an answer after it proves nothing
 	}
@@ -34,7 +35,7 @@ func (s *session) resetBMC(ctx context.Context) error {
 		return err
 	}
 
-	wrote := s.write(ctx, func() (bool, error) { return s.client.ResetBMC(ctx, "cold") })
+	wrote := s.write(ctx, func() error { return r.resetBMC(ctx) })
 	if wrote != nil && final(wrote) {
 		return wrote
 	}
@@ -65,11 +66,6 @@ func (s *session) resetBMC(ctx context.Context) error {
 			gone = true // also on a refused log-in: a BMC that is starting may not know its users yet
 		}
 	}
-}
-
-// resetWitness is a provider whose BMC may report when it was last reset.
-type resetWitness interface {
-	lastReset(ctx context.Context) (at string, err error) // "" = it does not report it
 }
 
 // lastReset returns when the BMC was last reset, or "" if that is unknown.

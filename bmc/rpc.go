@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"time"
 
-	bmclibbmc "github.com/bmc-toolbox/bmclib/v2/bmc"
 	bmclibrpc "github.com/bmc-toolbox/bmclib/v2/providers/rpc"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -27,7 +26,7 @@ const (
 // rpcTime limits one request: the service may have to talk to slow hardware.
 const rpcTime = 30 * time.Second
 
-// rpc is a bmclib provider for one operation through a service of the operator, which gets each request as JSON (bmclib's
+// rpc is a provider for one operation through a service of the operator, which gets each request as JSON (bmclib's
 // provider rpc). Requests are signed by HMAC with the machine's password, which is never sent. The boot device cannot be read
 // back, because the protocol has no request for it.
 type rpc struct {
@@ -74,11 +73,7 @@ func newRPC(d *Driver, l link, _ string, b inventory.BMC, password inventory.Sec
 	return &rpc{link: l, client: c, transport: t}, nil
 }
 
-// Name returns the provider's name for bmclib's errors.
-func (p *rpc) Name() string { return "ingot-rpc" }
-
-// Close closes the connection.
-func (p *rpc) Close(context.Context) error {
+func (p *rpc) close(context.Context) error {
 	p.transport.http.CloseIdleConnections()
 	return nil
 }
@@ -106,8 +101,7 @@ func (p *rpc) run(ctx context.Context, command func(context.Context) error) erro
 	})
 }
 
-// PowerStateGet returns the state as the service writes it, for normalize.
-func (p *rpc) PowerStateGet(ctx context.Context) (state string, err error) {
+func (p *rpc) readPower(ctx context.Context) (state string, err error) {
 	err = p.run(ctx, func(ctx context.Context) (err error) {
 		state, err = p.client.PowerStateGet(ctx)
 		return err
@@ -115,28 +109,24 @@ func (p *rpc) PowerStateGet(ctx context.Context) (state string, err error) {
 	return state, err
 }
 
-// PowerSet requests on, off or soft.
-func (p *rpc) PowerSet(ctx context.Context, state string) (ok bool, err error) {
-	err = p.run(ctx, func(ctx context.Context) (err error) {
-		ok, err = p.client.PowerSet(ctx, state)
+func (p *rpc) setPower(ctx context.Context, power string) error {
+	return p.run(ctx, func(ctx context.Context) error {
+		_, err := p.client.PowerSet(ctx, power)
 		return err
 	})
-	return ok, err
 }
 
-// BootDeviceSet requests the boot device. The protocol has no request that removes it, so the device "none" is sent.
-func (p *rpc) BootDeviceSet(ctx context.Context, device string, persistent, efi bool) (ok bool, err error) {
-	err = p.run(ctx, func(ctx context.Context) (err error) {
-		ok, err = p.client.BootDeviceSet(ctx, device, persistent, efi)
+// setBootDevice requests the boot device. The protocol has no request that removes it, so the device "none" is sent.
+func (p *rpc) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
+	return p.run(ctx, func(ctx context.Context) error {
+		_, err := p.client.BootDeviceSet(ctx, want.Device, want.Persistent, want.EFI)
 		return err
 	})
-	return ok, err
 }
 
-// BootDeviceOverrideGet returns a blindError.
-func (p *rpc) BootDeviceOverrideGet(context.Context) (bmclibbmc.BootDeviceOverride, error) {
-	p.last = blindError{"the service accepted it; the protocol cannot read it back"}
-	return bmclibbmc.BootDeviceOverride{}, p.last
+// readBootDevice returns a blindError.
+func (p *rpc) readBootDevice(context.Context) (inventory.BootDevice, error) {
+	return inventory.BootDevice{}, blindError{"the service accepted it; the protocol cannot read it back"}
 }
 
 // rpcTransport sends the requests of one operation. bmclib keeps neither the status of an answer nor the code in it, so this

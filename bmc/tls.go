@@ -25,16 +25,6 @@ var (
 // signed is remembered instead of a key for a BMC whose certificate an authority of the system signed.
 const signed = "authority"
 
-// KeyStore remembers the TLS keys of BMCs.
-type KeyStore interface {
-	// KnownBMCKey returns the key that is known for the BMC at address (see
-	// inventory.BMC.KeyAddress), or "authority" if an authority had signed its first certificate. If
-	// nothing is known, it remembers fingerprint and returns it.
-	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
-	// HasBMCKey reports whether something is known for the BMC at address.
-	HasBMCKey(ctx context.Context, address string) (bool, error)
-}
-
 // tlsConfig returns how to check the certificate of a BMC: by its fingerprint if one is given;
 // not at all with InsecureTLS; otherwise by Config.Authorities or, without them, by those of the
 // system. With a KeyStore and without Config.Authorities, a certificate that no authority signed is

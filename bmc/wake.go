@@ -55,7 +55,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 		return fmt.Errorf("waking %s: invalid IPv4 address %s: %w", b.MAC, to, inventory.ErrInvalid)
 	}
 
-	t, err := d.lock(ctx, "wol/"+b.MAC)
+	t, err := d.lockTarget(ctx, "wol/"+b.MAC)
 	if err != nil {
 		return fmt.Errorf("waking %s: %w", b.MAC, err)
 	}

@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -86,9 +85,6 @@ func newWSMan(ports []amtPort, user string, password inventory.Secret, config *t
 	}
 	return w
 }
-
-// close closes the idle connection.
-func (w *wsman) close() { w.http.CloseIdleConnections() }
 
 // challenge is a server's request for digest authentication.
 type challenge struct {
@@ -365,21 +361,6 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 
 	return res.StatusCode, res.Header, text, nil
 }
-
-// bare returns the cause of an HTTP client's error, without method and URL. Its text is clipped, because
-// net/http repeats the header that it could not read.
-func bare(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return clippedError{err}
-}
-
-type clippedError struct{ error }
-
-func (e clippedError) Error() string { return clip(e.error.Error()) }
-func (e clippedError) Unwrap() error { return e.error }
 
 // answer parses the envelope of an answer. A SOAP fault becomes an error.
 func answer(act string, status int, text []byte) (*node, error) {

@@ -1,0 +1,92 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// SetMedia inserts the image at url into the machine's virtual CD drive, or ejects what is in it if
+// url is empty. It succeeds if a read shows it. fence is as in Set.
+func (d *Driver) SetMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
+	fence func(context.Context) error,
+) error {
+	what := "inserting virtual media"
+	if url == "" {
+		what = "ejecting virtual media"
+	}
+	is := func(inserted []string) bool {
+		return slices.Equal(inserted, []string{url}) || url == "" && len(inserted) == 0
+	}
+	return d.with(ctx, b, password, what, func(s *session) error {
+		s.fence = fence
+		_, err := s.changeMedia(ctx, b.Driver, is, func(p mediaDrives) error {
+			if url == "" {
+				return p.eject(ctx, "")
+			}
+			return p.insert(ctx, url)
+		})
+		return err
+	})
+}
+
+// EjectMedia ejects the medium at url from the machine's virtual CD drives, and no other. It reports whether a
+// drive held it, and succeeds if a read shows that none does. fence is as in Set.
+func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
+	fence func(context.Context) error,
+) (ejected bool, err error) {
+	gone := func(inserted []string) bool { return !slices.Contains(inserted, url) }
+	err = d.with(ctx, b, password, "ejecting virtual media", func(s *session) (err error) {
+		s.fence = fence
+		ejected, err = s.changeMedia(ctx, b.Driver, gone, func(p mediaDrives) error { return p.eject(ctx, url) })
+		return err
+	})
+	return ejected, err
+}
+
+// changeMedia changes what is in the virtual CD drives unless two reads show it as wanted already, and reads it back.
+func (s *session) changeMedia(ctx context.Context, driver string, wanted func(inserted []string) bool,
+	change func(mediaDrives) error,
+) (changed bool, err error) {
+	drives, ok := s.provider.(mediaDrives)
+	if !ok {
+		return false, fmt.Errorf("the driver %s has no virtual media; redfish has: %w", driver, inventory.ErrUnsupported)
+	}
+	now, err := drives.media(ctx)
+	if err == nil && wanted(now) {
+		now, err = drives.media(ctx) // as in turn
+	}
+	if err != nil || wanted(now) {
+		return false, err
+	}
+	wrote := s.write(ctx, func() error { return change(drives) })
+	if wrote != nil && final(wrote) {
+		return false, wrote
+	}
+	for began := time.Now(); ; {
+		now, err = drives.media(ctx)
+		if err != nil || wanted(now) {
+			return err == nil, err
+		}
+		if wrote != nil || time.Since(began) >= s.d.cfg.Hard { // a BMC may insert by a task, after its answer
+			break
+		}
+		if err := s.d.cfg.sleep(ctx, s.d.cfg.Step); err != nil {
+			return false, err
+		}
+	}
+	return false, errors.Join(wrote, fmt.Errorf("the virtual drives hold %q: %w", clipped(now), inventory.ErrUnreachable))
+}
+
+// clipped returns texts of a BMC as they may be shown.
+func clipped(texts []string) []string {
+	texts = slices.Clone(texts)
+	for i, t := range texts {
+		texts[i] = clip(t)
+	}
+	return texts
+}

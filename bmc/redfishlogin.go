@@ -1,0 +1,231 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	bmclibredfish "github.com/bmc-toolbox/bmclib/v2/providers/redfish"
+	"github.com/go-logr/logr"
+	"github.com/stmcginnis/gofish"
+	fish "github.com/stmcginnis/gofish/redfish"
+
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// redfishLogin runs the commands of one operation in one session. It opens the session at the first
+// command, and deletes it and those that earlier operations had to leave open.
+type redfishLogin struct {
+	link
+	name      string // host in the inventory
+	bmc       inventory.BMC
+	password  inventory.Secret
+	transport *redfishTransport
+	basic     bool           // without a session: the service has none, or it cannot be opened
+	service   redfishService // zero = not logged in
+	logout    time.Duration  // limit for the deletion of a session
+}
+
+// run runs one command in the operation's session. If the BMC has forgotten the session, it logs in
+// again and repeats the command once, which the BMC did not carry out. The next operation deletes the
+// forgotten session, in case that only this command was refused.
+func (l *redfishLogin) run(ctx context.Context, command func(redfishService) error) error {
+	for again := false; ; again = true {
+		if err := l.logIn(ctx); err != nil {
+			return err
+		}
+		l.transport.begin(ctx)
+		err := l.transport.errorOf(command(l.service))
+		if err == nil || !l.transport.expired || ctx.Err() != nil || again {
+			return err
+		}
+		l.target.left.add(l.transport.session)
+		l.forget()
+	}
+}
+
+// forget ends the use of the session.
+func (l *redfishLogin) forget() { l.service, l.transport.session = redfishService{}, bmcSession{} }
+
+// logIn opens the operation's session unless it is open. admit limits log-ins.
+func (l *redfishLogin) logIn(ctx context.Context) error {
+	if l.service.writer != nil {
+		return nil
+	}
+	return l.do(ctx, func() error {
+		l.deleteLeftovers(ctx)
+		err := l.open(ctx)
+		if err != nil && !l.basic && (l.transport.noLogin || !l.transport.login && l.transport.cause == nil && ctx.Err() == nil) {
+			l.basic = true
+			opened := l.transport.session // a log-in that was answered without a token
+			l.transport.session = bmcSession{}
+			if err = l.open(ctx); err == nil && opened.path != "" {
+				_ = l.service.root.DeleteSession(opened.path) // it ends by its time-out
+			}
+		}
+		if err != nil && l.transport.lost && ctx.Err() == nil {
+			l.target.left.searched = false
+			err = l.open(ctx)
+		}
+		err = l.openWithoutSession(ctx, err)
+		l.transport.lost, l.transport.full = false, false
+		if err != nil {
+			return err
+		}
+		l.searchLeftovers()
+		return nil
+	})
+}
+
+// openWithoutSession logs in by HTTP Basic authentication after err, if no log-in is answered or the service has no
+// session left: either may be because of sessions whose log-ins were not answered. A service has both ways (DSP0266,
+// authentication methods), but some operators switch Basic off, and such a service is not asked again.
+func (l *redfishLogin) openWithoutSession(ctx context.Context, err error) error {
+	if err == nil || l.basic || !l.transport.lost && !l.transport.full || !errors.Is(err, inventory.ErrUnreachable) ||
+		l.target.left.sessionsOnly || ctx.Err() != nil {
+		return err
+	}
+	l.basic, l.target.left.searched = true, false
+	basic := l.open(ctx)
+	if basic == nil {
+		return nil
+	}
+	l.basic = false
+	l.target.left.sessionsOnly = errors.Is(basic, inventory.ErrRefused)
+	return err
+}
+
+// open logs in with both clients, which share the session.
+func (l *redfishLogin) open(ctx context.Context) error {
+	l.transport.begin(ctx)
+	host, port := l.name, strconv.Itoa(l.bmc.ListenPort())
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	writer := bmclibredfish.New(host, l.bmc.User, l.password.Reveal(), logr.Discard(), bmclibredfish.WithPort(port),
+		bmclibredfish.WithHttpClient(l.transport.client()), bmclibredfish.WithUseBasicAuth(l.basic))
+	if err := writer.Open(ctx); err != nil {
+		return l.transport.errorOf(err)
+	}
+
+	endpoint := url.URL{Scheme: "https", Host: l.transport.host}
+	config := gofish.ClientConfig{Endpoint: endpoint.String(), HTTPClient: l.transport.client()}
+	if l.basic {
+		config.Username, config.Password, config.BasicAuth = l.bmc.User, l.password.Reveal(), true
+	} else {
+		config.Session = &gofish.Session{ID: l.transport.session.path, Token: l.transport.session.token}
+	}
+	reader, err := gofish.Connect(config)
+	if err != nil {
+		err = l.transport.errorOf(err)
+		return errors.Join(err, l.close(ctx))
+	}
+	if l.basic {
+		if err := l.proveBasic(reader); err != nil {
+			return err
+		}
+	}
+	l.service = redfishService{bmc: l.bmc, transport: l.transport, writer: writer, reader: reader, root: reader.Service}
+	return nil
+}
+
+// proveBasic sends a request that the service answers only to a valid user and password.
+func (l *redfishLogin) proveBasic(reader *gofish.APIClient) error {
+	res, err := reader.Get(l.transport.systems)
+	if err != nil {
+		return l.transport.errorOf(err)
+	}
+	return res.Body.Close()
+}
+
+// close deletes the session. If that fails, the next operation tries again.
+func (l *redfishLogin) close(ctx context.Context) error {
+	session := l.transport.session
+	l.forget()
+	if session.token == "" {
+		return nil
+	}
+	err := l.deleteSession(ctx, session)
+	if err != nil {
+		l.target.left.add(session)
+	}
+	return err
+}
+
+// deleteLeftovers deletes the sessions that earlier operations could not delete. Each proves itself
+// by its own token, so this works even if the BMC has no session left.
+func (l *redfishLogin) deleteLeftovers(ctx context.Context) {
+	l.target.left.sessions = slices.DeleteFunc(l.target.left.sessions, func(s bmcSession) bool {
+		return l.deleteSession(ctx, s) == nil
+	})
+}
+
+// deleteSession deletes a session, and reads whether it is gone.
+func (l *redfishLogin) deleteSession(ctx context.Context, s bmcSession) error {
+	if s.path == "" {
+		return nil // it ends by its time-out
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.logout)
+	defer cancel()
+	var err error
+	for range 3 {
+		l.transport.begin(ctx)
+		var status int
+		if _, err = l.transport.askSession(http.MethodDelete, s); err == nil {
+			status, err = l.transport.askSession(http.MethodGet, s)
+		}
+		switch {
+		case err != nil:
+		case status == http.StatusUnauthorized || status == http.StatusNotFound:
+			return nil
+		default:
+			err = fmt.Errorf("reading it still answers HTTP %d", status)
+		}
+	}
+	return fmt.Errorf("deleting the session: %w", err)
+}
+
+// searchLeftovers deletes the other sessions of this user and this client's address, once for each
+// BMC and whenever a log-in was not answered, until the BMC answers: a killed server cannot delete its session. The address is the one that
+// the service shows for the session of this operation, or without a session the connection's own, which the service
+// does not show behind address translation: then nothing is deleted.
+func (l *redfishLogin) searchLeftovers() {
+	if l.target.left.searched {
+		return
+	}
+	l.target.left.searched = true
+	again := func(err error) { // a refusal is permanent: some services show sessions only to administrators
+		if errors.Is(l.transport.errorOf(err), inventory.ErrUnreachable) {
+			l.target.left.searched = false
+		}
+	}
+	all, err := l.service.root.Sessions()
+	if err != nil {
+		again(err)
+		return
+	}
+	origin, own := l.transport.from, -1
+	if !l.basic {
+		own = slices.IndexFunc(all, func(s *fish.Session) bool {
+			return strings.TrimSuffix(s.ODataID, "/") == strings.TrimSuffix(l.transport.session.path, "/")
+		})
+		if own < 0 {
+			return
+		}
+		origin = all[own].ClientOriginIPAddress
+	}
+	if origin == "" {
+		return
+	}
+	for i, s := range all {
+		if i != own && s.UserName == l.bmc.User && s.ClientOriginIPAddress == origin {
+			again(l.service.root.DeleteSession(s.ODataID)) // it ends by its time-out at the latest
+		}
+	}
+}
