@@ -12,7 +12,7 @@ var mutations = []mutation{
 	},
 	{
 		"S1", "TestS1OneClaimPerBoot", "inventory/sqlite/agents.go",
-		"case err == nil && !g.Person():", "case err == nil && g.Person() && refused == nil:",
+		"case err == nil && !g.ByOperator():", "case err == nil && g.ByOperator() && refused == nil:",
 	},
 	{
 		"S1", "TestS1AnotherProcessOpensNothing", "inventory/sqlite/index.go",

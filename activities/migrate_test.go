@@ -90,18 +90,18 @@ func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 	genesis := operation(inventory.TypeGenesis, "genesis/home", "home", `{"name":"home"}`)
 	other := operation(inventory.TypeGenesis, "genesis/other", "other", `{"name":"other"}`)
 	child := operation(inventory.TypeMigrate, "migrate/platform", "platform", `{"name":"platform","target":"platform","genesis":"home"}`)
-	persons := operation(inventory.TypeMigrate, "migrate/platform", "platform", `{"name":"platform","target":"platform"}`)
+	operators := operation(inventory.TypeMigrate, "migrate/platform", "platform", `{"name":"platform","target":"platform"}`)
 	elsewhere := operation(inventory.TypeMigrate, "migrate/nas", "nas", `{"name":"nas","target":"nas","genesis":"home"}`)
 	for name, c := range map[string]struct {
 		open             []inventory.Operation
 		migrate, genesis string // what migrate/platform, and genesis/home, are told
 	}{
 		"a step of the Genesis":          {[]inventory.Operation{genesis, child}, "", ""},
-		"a Genesis, and a person's":      {[]inventory.Operation{genesis, persons}, "genesis/home is running", "migrate/platform is under way"},
+		"a Genesis, and an operator's":   {[]inventory.Operation{genesis, operators}, "genesis/home is running", "migrate/platform is under way"},
 		"a step, and another Genesis":    {[]inventory.Operation{genesis, child, other}, "genesis/other is running", "genesis/other is under way"},
 		"two migrations":                 {[]inventory.Operation{child, elsewhere}, "migrate/nas is running", "migrate/nas is under way"},
 		"a migration that no one reads":  {[]inventory.Operation{operation(inventory.TypeMigrate, "migrate/platform", "platform", "")}, "reading the input of migrate/platform", "reading the input of migrate/platform"},
-		"a migration, and no Genesis":    {[]inventory.Operation{persons}, "", "migrate/platform is under way"},
+		"a migration, and no Genesis":    {[]inventory.Operation{operators}, "", "migrate/platform is under way"},
 		"of an earlier run of this name": {[]inventory.Operation{child}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func (q OutcomeRequest) hasOutcome(asks bool, message string) bool {
 type Outcome struct {
 	Run     string `json:"run"`
 	State   string `json:"state"`
-	Phase   string `json:"phase"` // waiting-for-person is an outcome only on request
+	Phase   string `json:"phase"` // waiting-for-operator is an outcome only on request
 	Message string `json:"message,omitempty"`
 	// Asks reports whether the run waits for the operator.
 	Asks bool `json:"asks,omitempty"`
@@ -43,7 +43,7 @@ func (a *operations) runOutcome(ctx context.Context, run string) (Outcome, error
 	w, err := a.Workflows.Workflow(ctx, run)
 	return Outcome{
 		Run: w.Run, State: w.State, Phase: w.Phase, Message: w.Message,
-		Asks: !inventory.Final(w.State) && w.AwaitsPerson(),
+		Asks: !inventory.Final(w.State) && w.AwaitsOperator(),
 	}, err
 }
 

@@ -82,7 +82,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 
 	s.sending = inventory.ErrUnreachable
 	done, err = a.Power(t.Context(), q)
-	require.NoError(t, err, "a person has a button")
+	require.NoError(t, err, "an operator has a button")
 	require.Contains(t, done.How, "press the button")
 
 	s.sending = fmt.Errorf("x: %w", inventory.ErrFenced)
@@ -91,7 +91,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 
 	has, err := a.HasBMC(t.Context(), "node-1")
 	require.NoError(t, err)
-	require.False(t, has, "to switch off, a person is asked")
+	require.False(t, has, "to switch off, an operator is asked")
 	require.Error(t, a.PowerOff(t.Context(), o))
 
 	s.sending, s.steps = nil, nil

@@ -195,7 +195,7 @@ func sameJob(in workflows.BMCJobInput, tasks []inventory.BMCTask) error {
 // refuseHeld returns a conflict if a run holds the machine.
 func (s *starter) refuseHeld(ctx context.Context, machine string) error {
 	g, err := s.windows.Grant(ctx, machine)
-	if err != nil || g.Run == "" || g.Person() {
+	if err != nil || g.Run == "" || g.ByOperator() {
 		return err
 	}
 	return hint(fmt.Errorf("machine %q is busy: run %s of %s holds it; with force the job takes it away, "+

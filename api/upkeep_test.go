@@ -28,7 +28,7 @@ func (s spy) SignalWorkflow(ctx context.Context, id, run, name string, arg any) 
 
 // TestHeldRunsAreTold: after a restore, an open run is told that it is held; a run whose
 // record is final is canceled where Temporal's copy is a little older, and so is one that the
-// inventory does not know, or that began after the backup; and the status names the runs that wait for a person.
+// inventory does not know, or that began after the backup; and the status names the runs that wait for an operator.
 func TestHeldRunsAreTold(t *testing.T) {
 	var events []workflows.Event
 	held := []inventory.HeldRun{

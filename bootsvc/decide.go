@@ -184,14 +184,14 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 		d.because("netboot is disabled for this interface")
 		return
 	case d.Owner.Run == "":
-		d.because("not armed: no run and no person holds the machine")
+		d.because("not armed: no run and no operator holds the machine")
 	case g.Spent:
 		d.because("not armed: boot %d of %s is spent (its claim was redeemed, or its last payload delivered)", g.Boot, holder)
 	case g.Boot == 0:
 		d.because("not armed: %s holds the machine but has not allowed a boot", holder)
 	case !g.NetbootOpen(now):
 		d.because("not armed: the netboot window of %s closed at %s", holder, until)
-	case g.Person():
+	case g.ByOperator():
 		d.Verdict = Rescue
 		d.because("armed by %s until %s: the agent OS, without assignments", holder, until)
 	case g.Installer:
@@ -213,8 +213,8 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 
 // describeHolder returns who holds a grant, for reasons.
 func describeHolder(g inventory.Grant) string {
-	if g.Person() {
-		return g.Run[len("person:"):] + " (a person)"
+	if g.ByOperator() {
+		return strings.TrimPrefix(g.Run, inventory.OperatorPrefix) + " (an operator)"
 	}
 	return "run " + g.Run
 }

@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		reason  string // one of the reasons contains it
 	}{
 		{"unknown", inventory.Machine{}, inventory.Grant{}, pxe(0), Unknown, false, "", false, "no machine"},
-		{"never armed", machine(nil), inventory.Grant{}, pxe(0), Disk, true, "", false, "no run and no person"},
+		{"never armed", machine(nil), inventory.Grant{}, pxe(0), Disk, true, "", false, "no run and no operator"},
 		{"armed, BIOS", machine(nil), armedBy(nil), pxe(0), Agent, true, "undionly.kpxe", false, "allows boot 1"},
 		{"armed, UEFI 7", machine(nil), armedBy(nil), pxe(7), Agent, true, "snponly.efi", false, "snponly.efi"},
 		{"armed, UEFI 9", machine(nil), armedBy(nil), pxe(9), Agent, true, "snponly.efi", false, ""},
@@ -54,8 +54,8 @@ func TestDecide(t *testing.T) {
 		{"installer, expired", machine(nil), armedBy(func(g *inventory.Grant) { g.Installer, g.NetbootUntil = true, testNow }), pxe(0), Disk, true, "", false, "closed at"},
 		{"expired", machine(nil), armedBy(func(g *inventory.Grant) { g.NetbootUntil = testNow }), pxe(0), Disk, true, "", false, "closed at"},
 		{"no boot yet", machine(nil), armedBy(func(g *inventory.Grant) { g.Boot = 0 }), pxe(0), Disk, true, "", false, "not allowed a boot"},
-		{"grant of another machine", machine(nil), armed("node2"), pxe(0), Disk, true, "", false, "no run and no person"},
-		{"person", machine(nil), armedBy(func(g *inventory.Grant) { g.Run = "person:ada" }), ipxe, Rescue, true, "", true, "armed by ada"},
+		{"grant of another machine", machine(nil), armed("node2"), pxe(0), Disk, true, "", false, "no run and no operator"},
+		{"operator", machine(nil), armedBy(func(g *inventory.Grant) { g.Run = "operator:ada" }), ipxe, Rescue, true, "", true, "armed by ada"},
 		{"no netboot", machine(func(m *inventory.Machine) { m.Interfaces[0].DisableNetboot = true }), armedBy(nil), ipxe, Never, true, "", false, "netboot is disabled"},
 		{"no DHCP", machine(func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true }), armedBy(nil), pxe(0), Agent, false, "undionly.kpxe", false, "DHCP is disabled"},
 		{"no address", machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.Addr{} }), armedBy(nil), pxe(0), Agent, false, "undionly.kpxe", false, "no IPv4 address"},

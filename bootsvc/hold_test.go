@@ -37,7 +37,7 @@ func TestDecideHoldsAMachineInItsActions(t *testing.T) {
 		{"spent, HTTP", acting(nil), Request{MAC: testMAC, Class: wire.ClassHTTP, Arch: wire.ArchHTTP}, Hold, "snponly.efi", false},
 		{"spent, iPXE", acting(nil), Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, Hold, "", true},
 		{"spent, operating system", acting(nil), Request{MAC: testMAC, Arch: wire.ArchUnknown}, Hold, "", false},
-		{"spent, window closed for a person", acting(func(g *inventory.Grant) { g.NetbootUntil = time.Time{} }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Hold, "", true},
+		{"spent, window closed for an operator", acting(func(g *inventory.Grant) { g.NetbootUntil = time.Time{} }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Hold, "", true},
 		{"next boot, window closed", acting(func(g *inventory.Grant) { g.Spent, g.Boot, g.NetbootUntil = false, 2, testNow }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Hold, "", true},
 		{"next boot, open", acting(func(g *inventory.Grant) { g.Spent, g.Boot = false, 2 }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Agent, "", true},
 		{"last action, spent", acting(func(g *inventory.Grant) { g.Acting = false }), Request{MAC: testMAC, Class: wire.ClassIPXE}, Disk, "", false},

@@ -205,7 +205,7 @@ func TestScripts(t *testing.T) {
 	compareGolden(t, "testdata/hold.ipxe", s.holdScript(held, false))
 	compareGolden(t, "testdata/hold-autoexec.ipxe", s.holdScript(held, true))
 	f.setGrant(
-		inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "person:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)},
+		inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "operator:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)},
 	)
 	if rescue := get(
 		t,

@@ -109,7 +109,7 @@ func (s *Server) observeImages(h http.Handler) http.Handler {
 		defer cancel()
 		source := bySource(r)
 		_, g, _, err := s.lookup(ctx, source)
-		if err != nil || g.Run == "" || g.Person() {
+		if err != nil || g.Run == "" || g.ByOperator() {
 			return
 		}
 		s.cfg.Delivered(Delivery{

@@ -13,11 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestKilledAsAPersonDecides kills the server as soon as its record of a run shows that a question
+// TestKilledAsAnOperatorDecides kills the server as soon as its record of a run shows that a question
 // was answered. Whether the decision was stored or lost, the run afterwards asks the question in
 // its record, and it can be answered. This takes a minute whenever the write of the record was
 // interrupted.
-func TestKilledAsAPersonDecides(t *testing.T) {
+func TestKilledAsAnOperatorDecides(t *testing.T) {
 	beside(t, 60, 1)
 	ctx := needLab(t)
 	s := site(ctx, t)

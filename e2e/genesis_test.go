@@ -170,7 +170,7 @@ func newGenesisRun(ctx context.Context, t *testing.T, config ...string) *genesis
 	require.NoError(t, err)
 	require.Contains(t, string(cards), lab.SeedAddress)
 	require.NotContains(t, string(cards), "10.10.", "the NAS has no interface in the machines' networks")
-	go e.person(ctx)
+	go e.pressButtons(ctx)
 	return e
 }
 
@@ -263,8 +263,8 @@ func (e *genesisRun) now(ctx context.Context) (inventory.Operation, error) {
 	return o, err
 }
 
-// person presses the buttons of machines without a BMC when the server waits for that.
-func (e *genesisRun) person(ctx context.Context) {
+// pressButtons presses the buttons of machines without a BMC when the server waits for that.
+func (e *genesisRun) pressButtons(ctx context.Context) {
 	pressed := map[string]bool{}
 	press := func(key, machine string) {
 		if pressed[key] {

@@ -703,7 +703,7 @@ func (h *hostPair) disturbed(ctx context.Context, t *testing.T, moment, kind str
 	default:
 		if moment != "retired" {
 			var why string
-			eventually(ctx, t, "the source asks a person", func() bool {
+			eventually(ctx, t, "the source asks an operator", func() bool {
 				st, err := h.seed.quiet(ctx)
 				why = st.Silent
 				return err == nil && st.Silent != "" && st.Role == handover.HandingOver

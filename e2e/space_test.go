@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 	require.Contains(t, findings, "the reserve of 32.0 MiB is in use")
 	for _, arm := range []bool{true, false} {
 		require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines/late/netboot", map[string]any{"arm": arm}, nil),
-			"a person may arm, and disarm above all")
+			"an operator may arm, and disarm above all")
 	}
 
 	s.Kill()

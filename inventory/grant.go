@@ -1,12 +1,15 @@
 package inventory
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Owner names who holds a grant: a run at its epoch. Every side effect carries
 // one, and its SQL statement compares it with the grant (fencing).
 type Owner struct {
 	Machine string `json:"machine"`
-	Run     string `json:"run"` // Temporal's RunID, or "person:<name>"
+	Run     string `json:"run"` // Temporal's RunID, or "operator:<name>"
 	Epoch   int64  `json:"epoch"`
 }
 
@@ -45,8 +48,11 @@ func (g Grant) NetbootOpen(now time.Time) bool {
 // SecretsOpen reports whether the grant's secrets window is open at now.
 func (g Grant) SecretsOpen(now time.Time) bool { return g.Run != "" && now.Before(g.SecretsUntil) }
 
-// Person reports whether an operator armed the machine by hand, for rescue.
-func (g Grant) Person() bool { return len(g.Run) > 7 && g.Run[:7] == "person:" }
+// OperatorPrefix is what the run of an operator's grant begins with; the operator's name follows.
+const OperatorPrefix = "operator:"
+
+// ByOperator reports whether an operator armed the machine by hand, for rescue.
+func (g Grant) ByOperator() bool { return strings.HasPrefix(g.Run, OperatorPrefix) }
 
 // Netboot is a grant as the API, the CLI and imports show it.
 type Netboot struct {
@@ -61,7 +67,7 @@ type Netboot struct {
 
 // View returns g as Netboot at now.
 func (g Grant) View(now time.Time) Netboot {
-	n := Netboot{AllowPXE: g.NetbootOpen(now), AllowWorkflow: g.Run != "" && !g.Person()}
+	n := Netboot{AllowPXE: g.NetbootOpen(now), AllowWorkflow: g.Run != "" && !g.ByOperator()}
 	if g.Run != "" {
 		n.Run, n.Epoch, n.Boot, n.BootsLeft, n.Until = g.Run, g.Epoch, g.Boot, g.BootsLeft, g.NetbootUntil
 	}

@@ -11,11 +11,11 @@ import (
 
 // Events that are sent as notices.
 const (
-	NoticeWaiting = "waiting-for-person" // nothing goes on before an operator decides, or presses a button
-	NoticeFailed  = "failed"             // a run or an operation has failed, or ran out of time
-	NoticeBMC     = "bmc-given-up"       // a machine could not be switched by its BMC; an operator is asked
-	NoticeWeak    = "weak-evidence"      // a run has installed a system, and nothing shows that it has started
-	NoticeTest    = "test"               // someone tries out whether notices arrive
+	NoticeWaiting = "waiting-for-operator" // nothing goes on before an operator decides, or presses a button
+	NoticeFailed  = "failed"               // a run or an operation has failed, or ran out of time
+	NoticeBMC     = "bmc-given-up"         // a machine could not be switched by its BMC; an operator is asked
+	NoticeWeak    = "weak-evidence"        // a run has installed a system, and nothing shows that it has started
+	NoticeTest    = "test"                 // someone tries out whether notices arrive
 )
 
 // NoticeEvents lists the events that a configuration may choose from.
@@ -71,10 +71,10 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 		return notices(n, "", NoticeFailed)
 	case w.State == StateSuccess && w.Evidence == EvidenceWeak && !Final(before.State):
 		return notices(n, "", NoticeWeak)
-	case Final(w.State) || !w.AwaitsPerson():
+	case Final(w.State) || !w.AwaitsOperator():
 		return nil
 	case w.Question != nil:
-		if before.AwaitsPerson() && before.Question != nil && before.Question.ID == w.Question.ID {
+		if before.AwaitsOperator() && before.Question != nil && before.Question.ID == w.Question.ID {
 			return nil
 		}
 		n = n.asking(*w.Question)
@@ -83,7 +83,7 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 		}
 		return notices(n, w.Question.ID, NoticeWaiting)
 
-	case before.AwaitsPerson() && before.Phase == w.Phase:
+	case before.AwaitsOperator() && before.Phase == w.Phase:
 		return nil
 	}
 	return notices(n, fmt.Sprintf("%s.%d", w.Phase, w.Seq), NoticeWaiting)

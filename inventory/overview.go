@@ -52,9 +52,9 @@ const (
 	WindowNetboot = "netboot"
 	WindowSecrets = "secrets"
 
-	HeldByRun    = "run"    // that is open
-	HeldByPerson = "person" // an operator, for rescue
-	HeldByNone   = "none"   // a run that is over: the reconcile loop closes such a window within seconds
+	HeldByRun      = "run"      // that is open
+	HeldByOperator = "operator" // an operator, for rescue
+	HeldByNone     = "none"     // a run that is over: the reconcile loop closes such a window within seconds
 )
 
 // OpenWindow is an open window of a machine, or a number of windows that open runs own.

@@ -280,7 +280,7 @@ func TestController(t *testing.T) {
 	m.BMC = &BMC{Driver: DriverWOL}
 	require.Empty(t, Validate(m))
 	b = m.Controller()
-	require.True(t, b.Manual() && b.Wakes(), "a person is needed to switch it off")
+	require.True(t, b.Manual() && b.Wakes(), "an operator is needed to switch it off")
 	require.Empty(t, b.Address())
 	require.Equal(t, "52:54:00:ab:cd:0e", b.MAC)
 	require.Equal(t, "10.0.0.255", b.Broadcast.String())

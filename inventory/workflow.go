@@ -39,7 +39,7 @@ const (
 	PhaseDone      = "done"
 	PhaseFailed    = "failed"
 	PhaseCancelled = "cancelled"
-	PhaseWaiting   = "waiting-for-person"
+	PhaseWaiting   = "waiting-for-operator"
 )
 
 // States of a workflow, named as in Tinkerbell v0.25.
@@ -100,12 +100,12 @@ type Workflow struct {
 	// helps.
 	Message string `json:"message,omitempty"`
 	Next    string `json:"next,omitempty"`
-	// Question is what an operator is asked while Phase is waiting-for-person.
+	// Question is what an operator is asked while Phase is waiting-for-operator.
 	Question *Question      `json:"question,omitempty"`
 	Actions  []ActionRecord `json:"actions"`
 	Disk     *action.Disk   `json:"disk,omitempty"`   // as bound
 	Digest   string         `json:"digest,omitempty"` // of the plan
-	// Evidence is how a run that has succeeded knows that the installed system is up: phone-home | webhook | talos | person |
+	// Evidence is how a run that has succeeded knows that the installed system is up: phone-home | webhook | talos | operator |
 	// weak; "" for a run that is open, has failed or installs nothing.
 	Evidence string `json:"evidence,omitempty"`
 	// NoSystem: no action of the plan writes a system. A success of the run installs nothing.
@@ -144,9 +144,9 @@ func (w Workflow) Proven() bool {
 	return w.State == StateSuccess && (!installs || w.Evidence != "" && w.Evidence != EvidenceWeak)
 }
 
-// AwaitsPerson reports whether the run waits for an operator's decision, or for an
+// AwaitsOperator reports whether the run waits for an operator's decision, or for an
 // operator to press the machine's power button.
-func (w Workflow) AwaitsPerson() bool {
+func (w Workflow) AwaitsOperator() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
 }
 
@@ -291,7 +291,7 @@ type BootDevice struct {
 // WorkflowFilter narrows a list of workflow records; zero fields do not count.
 type WorkflowFilter struct {
 	Machine string
-	State   string // or FilterWaiting: Workflow.AwaitsPerson
+	State   string // or FilterWaiting: Workflow.AwaitsOperator
 	Open    bool   // only those that are not final
 	// Labels are carried by the machine, all of them.
 	Labels map[string]string

@@ -64,7 +64,7 @@ func TestPhoneHomeOfAnEarlierRun(t *testing.T) {
 		{"window closed", func(g *inventory.Grant) { g.NetbootUntil = testNow }, earlier, false},
 		{"no boot allowed yet", func(g *inventory.Grant) { g.Boot = 0 }, earlier, false},
 		{"no run", func(g *inventory.Grant) { g.Run = "" }, earlier, false},
-		{"armed by hand", func(g *inventory.Grant) { g.Run = "person:ada" }, earlier, false},
+		{"armed by hand", func(g *inventory.Grant) { g.Run = "operator:ada" }, earlier, false},
 		{"of an epoch that wrote nothing", func(*inventory.Grant) {}, inventory.Owner{Machine: "node1", Run: "run-0", Epoch: 1}, false},
 		{"of another machine", func(*inventory.Grant) {}, inventory.Owner{Machine: "node2", Run: "run-0", Epoch: 2}, false},
 	} {

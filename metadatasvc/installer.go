@@ -28,7 +28,7 @@ type Installers interface {
 // runDocument returns a document of p's plan by name, or false if it does not exist. p
 // must be secret.
 func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
-	if s.cfg.Installers == nil || p.grant.Person() {
+	if s.cfg.Installers == nil || p.grant.ByOperator() {
 		return nil, false, nil
 	}
 	plan, err := s.cfg.Installers.Plan(ctx, p.grant.Run)

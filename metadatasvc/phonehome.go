@@ -35,7 +35,7 @@ func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, no
 		return unfinishedSystem
 	case present:
 		return installedSystem
-	case earlier && installation.Machine == g.Machine && g.NetbootOpen(now) && !g.Person():
+	case earlier && installation.Machine == g.Machine && g.NetbootOpen(now) && !g.ByOperator():
 		return earlierSystem
 	}
 	return unknownSystem

@@ -140,7 +140,7 @@ func TestRevokedAgentHoldsUntilTheRunIsOver(t *testing.T) {
 	if len(r.host.went) != 0 {
 		t.Fatal("the machine left")
 	}
-	s.update(func() { s.gone = "decided by a person" })
+	s.update(func() { s.gone = "decided by an operator" })
 	if went := r.ended(); len(went) != 1 || went[0] != "reboot" {
 		t.Fatalf("the machine went %v", went)
 	}

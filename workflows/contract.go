@@ -199,7 +199,7 @@ const (
 	OutcomeFailed    = "failed"
 	// OutcomeWaiting: the run of the machine is still open and waits for the operator or for
 	// the power button.
-	OutcomeWaiting = "waiting-for-person"
+	OutcomeWaiting = "waiting-for-operator"
 	// OutcomeNotBegun: the recovery was aborted before its turn.
 	OutcomeNotBegun = "not-begun"
 )

@@ -206,7 +206,7 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 }
 
 // TestClaimConflictStopsTheOldAgentFirst (S5): after a restart during an action, no agent writes
-// before the power of the agent that may be writing was cut, or a person without a BMC was
+// before the power of the agent that may be writing was cut, or an operator without a BMC was
 // asked to cut it.
 func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 	conflict := func(w *world, then func(a inventory.Assignment)) {

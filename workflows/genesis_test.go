@@ -808,7 +808,7 @@ func TestGenesisReportsWaitingMachine(t *testing.T) {
 }
 
 // When the budget of a step has passed, the record of the run is read once more, and a
-// person is asked; a retry follows the existing run.
+// operator is asked; a retry follows the existing run.
 func TestGenesisBudgetPassed(t *testing.T) {
 	h := newHouse(t)
 	h.slow = 200 * time.Millisecond

@@ -212,7 +212,7 @@ func TestReplayedNonceDoesNotEndAgent(t *testing.T) {
 }
 
 // Without a BMC the system may have run before the boot was allowed, and a
-// person presses the button in any case.
+// operator presses the button in any case.
 func TestLostBootWithoutBMCIsAwaited(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.BMC = nil })
 	w.after(time.Minute, func() { w.signal(inventory.EventBootLost, 1, 1, nil) })

@@ -244,12 +244,12 @@ func TestOverdueInstallerAsksOperator(t *testing.T) {
 		require.Equal(t, 1, w.offs)
 		w.closed()
 	})
-	t.Run("a person's word", func(t *testing.T) {
+	t.Run("an operator's word", func(t *testing.T) {
 		w := newForeign(t, foreign, nil)
 		w.installs = w.loads
 		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Continue} }
 		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
-		require.Equal(t, "person", w.record().Evidence)
+		require.Equal(t, "operator", w.record().Evidence)
 		w.closed()
 	})
 	t.Run("aborted", func(t *testing.T) {
@@ -535,7 +535,7 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 2)
 	require.True(t, contested)
-	require.False(t, open, "no one boots while a person is asked")
+	require.False(t, open, "no one boots while an operator is asked")
 	w.closed()
 }
 

@@ -13,7 +13,7 @@ import (
 
 // evidenceOperator is the evidence of a run in which the operator confirmed that the
 // installed system is up.
-const evidenceOperator = "person"
+const evidenceOperator = "operator"
 
 // closeForInstalled closes netboot: from now on the machine boots from its disk only.
 func (p *provisioning) closeForInstalled(ctx workflow.Context) error {

@@ -178,7 +178,7 @@ func TestTwoDisksAskOperator(t *testing.T) {
 		require.Len(t, q.Disks, 2)
 		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
-		require.False(t, g.NetbootOpen(w.env.Now()), "the window is closed while a person is awaited")
+		require.False(t, g.NetbootOpen(w.env.Now()), "the window is closed while an operator is awaited")
 		return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
 	}
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))

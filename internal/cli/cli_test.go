@@ -350,7 +350,7 @@ func TestWaitRequiresEvidence(t *testing.T) {
 		with                  int
 	}{
 		"phone-home":   {inventory.TypeProvision, inventory.StateSuccess, "phone-home", exitOK},
-		"operator":     {inventory.TypeReprovision, inventory.StateSuccess, "person", exitOK},
+		"operator":     {inventory.TypeReprovision, inventory.StateSuccess, "operator", exitOK},
 		"weak":         {inventory.TypeProvision, inventory.StateSuccess, "weak", exitWeak},
 		"no system":    {inventory.TypeProvision, inventory.StateSuccess, "", exitWeak},
 		"failed":       {inventory.TypeProvision, inventory.StateFailed, "", exitFailure},

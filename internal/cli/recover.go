@@ -143,7 +143,7 @@ func recoverStatusCommand(o *options) *cobra.Command {
 // may have answered since.
 func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
 	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))
-	if err != nil || now.Value.AwaitsPerson() {
+	if err != nil || now.Value.AwaitsOperator() {
 		fmt.Fprintf(w, "\n%s waits for the operator: ingot workflow get %s\n", s.Machine, s.Machine)
 		return
 	}

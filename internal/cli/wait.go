@@ -175,7 +175,7 @@ func (w *runWatcher) look() (over bool, err error) {
 
 	fixed, moving := w.describe(a.Value)
 	// While the run waits for the operator nothing moves, so the line is not repeated.
-	if fixed != w.line || !a.Value.AwaitsPerson() && time.Since(w.printed) >= printEvery {
+	if fixed != w.line || !a.Value.AwaitsOperator() && time.Since(w.printed) >= printEvery {
 		w.print("%s", fixed+moving)
 	}
 
@@ -224,7 +224,7 @@ func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 		return fixed, moving
 	}
 
-	if fixed += firstLine(x.Message); x.AwaitsPerson() && x.Question == nil {
+	if fixed += firstLine(x.Message); x.AwaitsOperator() && x.Question == nil {
 		fixed += "; then: " + x.Next
 	}
 	return strings.TrimRight(fixed, " "), ""

@@ -67,7 +67,7 @@ func (x *agentWatch) check(ctx context.Context) error {
 	idle := map[string]idleness{}
 	var errs []error
 	for _, g := range grants {
-		if g.Person() {
+		if g.ByOperator() {
 			continue
 		}
 		a, err := x.find(ctx, g.Owner)

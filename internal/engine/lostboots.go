@@ -53,7 +53,7 @@ func (b *lostBoots) check(ctx context.Context) error {
 	since := b.now().Add(-up)
 	var errs []error
 	for _, g := range grants {
-		if !g.Person() && g.NetbootOpen(b.now()) {
+		if !g.ByOperator() && g.NetbootOpen(b.now()) {
 			errs = append(errs, b.judge(ctx, g, since))
 		}
 	}

@@ -368,7 +368,7 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 }
 
 // TestReconcileTellsARunThatLostItsMachine: a running run that has lost its machine is
-// signaled until it waits for a person.
+// signaled until it waits for an operator.
 func TestReconcileTellsARunThatLostItsMachine(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
@@ -414,7 +414,7 @@ func TestReconcileDoesNotFenceARunThatJustArmed(t *testing.T) {
 	require.Empty(t, s.Temporal.Signals)
 }
 
-func TestReconcileClosesAPersonsWindowWithoutTemporal(t *testing.T) {
+func TestReconcileClosesAnOperatorsWindowWithoutTemporal(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", fakesite.MAC)
 	s.Temporal.Down = true
@@ -425,7 +425,7 @@ func TestReconcileClosesAPersonsWindowWithoutTemporal(t *testing.T) {
 	require.Zero(t, s.Reconciler.Counts())
 	s.Clock.Move(2 * time.Minute)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-	require.Equal(t, Counts{PersonsExpired: 1}, s.Reconciler.Counts())
+	require.Equal(t, Counts{OperatorWindowsExpired: 1}, s.Reconciler.Counts())
 	g, err := s.Store.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Empty(t, g.Run)
@@ -464,7 +464,7 @@ func TestLostAgentIsToldOncePerSilence(t *testing.T) {
 	require.Equal(t, &k, out.(workflows.Event).Key)
 }
 
-// TestAgentThatDiesBeforeItFetchesItsWorkIsLost: for example while a person was asked
+// TestAgentThatDiesBeforeItFetchesItsWorkIsLost: for example while an operator was asked
 // overnight.
 func TestAgentThatDiesBeforeItFetchesItsWorkIsLost(t *testing.T) {
 	s := newSite(t)
@@ -523,7 +523,7 @@ func TestIdleAgentIsToldAtGrowingIntervals(t *testing.T) {
 	require.NoError(t, err)
 	rec.Phase = inventory.PhaseWaiting
 	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
-	require.Equal(t, 3, idle(time.Hour), "a person is awaited")
+	require.Equal(t, 3, idle(time.Hour), "an operator is awaited")
 }
 
 // errStore fails where it is told to.

@@ -49,11 +49,11 @@ type Reconciler struct {
 
 // Counts is what the loops have repaired since the server started.
 type Counts struct {
-	GrantsEnded     int64 `json:"grantsEnded"`
-	PersonsExpired  int64 `json:"personsExpired"`
-	RecordsRepaired int64 `json:"recordsRepaired"`
-	AgentsLost      int64 `json:"agentsLost"`
-	AgentsIdle      int64 `json:"agentsIdle"`
+	GrantsEnded            int64 `json:"grantsEnded"`
+	OperatorWindowsExpired int64 `json:"operatorWindowsExpired"`
+	RecordsRepaired        int64 `json:"recordsRepaired"`
+	AgentsLost             int64 `json:"agentsLost"`
+	AgentsIdle             int64 `json:"agentsIdle"`
 	// ClockSteps is how often the clock of this server was set.
 	ClockSteps int64 `json:"clockSteps"`
 	// SignalsRefused is how many events Temporal has refused.
@@ -137,7 +137,7 @@ func (r *Reconciler) CheckRuns(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading grants: %w", err)
 	}
-	expired := r.expirePersons(ctx, grants)
+	expired := r.expireOperatorWindows(ctx, grants)
 	tc, ok := r.temporal()
 	if !ok {
 		return expired
@@ -200,7 +200,7 @@ func (r *Reconciler) listJudgements(
 		judge = append(judge, f)
 	}
 	for _, g := range grants {
-		if !g.Person() {
+		if !g.ByOperator() {
 			add(g.Run, runs[g.Run], func(ctx context.Context) error { return r.judgeGrant(ctx, tc, g) })
 		}
 	}
@@ -217,12 +217,12 @@ func (r *Reconciler) listJudgements(
 	return open, judge, nil
 }
 
-// expirePersons ends the grants of operators whose netboot windows have expired.
-func (r *Reconciler) expirePersons(ctx context.Context, grants []inventory.Grant) error {
+// expireOperatorWindows ends the grants of operators whose netboot windows have expired.
+func (r *Reconciler) expireOperatorWindows(ctx context.Context, grants []inventory.Grant) error {
 	var errs []error
 	now := r.now()
 	for _, g := range grants {
-		if !g.Person() || now.Before(g.NetbootUntil) {
+		if !g.ByOperator() || now.Before(g.NetbootUntil) {
 			continue
 		}
 		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
@@ -230,7 +230,7 @@ func (r *Reconciler) expirePersons(ctx context.Context, grants []inventory.Grant
 			continue
 		}
 		r.log.With(g.LogKeys(g.Boot)...).Info("closed a netboot window that expired")
-		r.count(func(c *Counts) { c.PersonsExpired++ })
+		r.count(func(c *Counts) { c.OperatorWindowsExpired++ })
 	}
 
 	return errors.Join(errs...)

@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The server as it is configured: a run that waits for a person is told of,
+// The server as it is configured: a run that waits for an operator is told of,
 // signed, and the status says so; neither secret nor the URL's path is shown.
 func TestS25ServerTellsSomebody(t *testing.T) {
 	const secret, token = "CANARY-secret-0123456789abcdef0123456789", "CANARY-token"
@@ -110,7 +110,7 @@ func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
 			require.NoError(t, err)
 			for _, e := range events {
 				if e.Kind == inventory.EventOperator {
-					require.Contains(t, e.Message, "no notice of waiting-for-person was sent (notify.url is not set here): "+text)
+					require.Contains(t, e.Message, "no notice of waiting-for-operator was sent (notify.url is not set here): "+text)
 					told++
 				}
 			}

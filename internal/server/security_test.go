@@ -278,7 +278,7 @@ func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 }
 
 // TestS24WithoutTheRightKeysNothingIsReplaced: a wrong or missing key file is
-// a person's to put right.
+// an operator's to put right.
 func TestS24WithoutTheRightKeysNothingIsReplaced(t *testing.T) {
 	cfg := testConfig(t)
 	secretsOf(t, testServer(t, cfg).records.store, "m1", 1)

@@ -76,13 +76,13 @@ func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 			}
 			agent = have
 			return nil
-		case err == nil && !g.Person():
+		case err == nil && !g.ByOperator():
 			refused = fmt.Errorf("%s: another agent has redeemed it: %w", what, inventory.ErrConflict)
 			return s.conflict(ctx, tx, r.Event(r.Boot, inventory.EventClaimConflict, "",
 				"a second agent, with MAC "+r.Hello.MAC+", came with the claim of this boot"))
 		}
 
-		agent, err = s.newAgent(ctx, tx, r, facts, !g.Person())
+		agent, err = s.newAgent(ctx, tx, r, facts, !g.ByOperator())
 		return err
 	})
 	if err = cmp.Or(err, refused); err != nil {

@@ -50,7 +50,7 @@ func naming(what string, o inventory.Owner, k action.Key) string {
 // inventory.ErrInvalid.
 func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 	what := naming("assigning", a.Owner, a.Key)
-	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, personPrefix) {
+	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, inventory.OperatorPrefix) {
 		return fmt.Errorf("%s at epoch %d: %w", what, a.Epoch, inventory.ErrInvalid)
 	}
 	return s.writeDoc(ctx, what, a.Payload, func(tx *transaction, doc string) error {

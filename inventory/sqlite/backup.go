@@ -183,7 +183,7 @@ func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restor
 func openRuns(ctx context.Context, tx *transaction) (runs []inventory.HeldRun, err error) {
 	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
 		FROM workflow WHERE final = 0
-		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND substr(run, 1, 7) <> 'person:'
+		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND run NOT GLOB 'operator:*'
 		AND run NOT IN (SELECT run FROM workflow WHERE final = 0)`)
 	return runs, err
 }

@@ -85,7 +85,7 @@ func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 		detail = &d
 	}
 
-	signal := inventory.Signals(e.Kind) && e.Run != "" && !strings.HasPrefix(e.Run, personPrefix)
+	signal := inventory.Signals(e.Kind) && e.Run != "" && !strings.HasPrefix(e.Run, inventory.OperatorPrefix)
 	err := do(ctx, tx, `INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)

@@ -89,11 +89,11 @@ func TestUnsignalled(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventKernel},
-		{Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventOS},         // no signal
-		{Machine: "m1", Kind: inventory.EventDHCP},                                            // no run
-		{Machine: "m1", Run: "run-0", Epoch: 1, Boot: 1, Kind: inventory.EventDHCP},           // not the holder
-		{Machine: "m1", Run: o.Run, Epoch: o.Epoch - 1, Boot: 1, Kind: inventory.EventDHCP},   // an earlier epoch
-		{Machine: "m1", Run: "person:ann", Epoch: 1, Boot: 1, Kind: inventory.EventPhoneHome}, // an operator's
+		{Machine: "m1", Run: o.Run, Epoch: o.Epoch, Boot: 1, Kind: inventory.EventOS},           // no signal
+		{Machine: "m1", Kind: inventory.EventDHCP},                                              // no run
+		{Machine: "m1", Run: "run-0", Epoch: 1, Boot: 1, Kind: inventory.EventDHCP},             // not the holder
+		{Machine: "m1", Run: o.Run, Epoch: o.Epoch - 1, Boot: 1, Kind: inventory.EventDHCP},     // an earlier epoch
+		{Machine: "m1", Run: "operator:ann", Epoch: 1, Boot: 1, Kind: inventory.EventPhoneHome}, // an operator's
 	}))
 	n, err := w.Events.PendingSignals(ctx, o)
 	require.NoError(t, err)

@@ -24,9 +24,6 @@ const held = "EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.
 // owns is the same condition for statements on grant_ itself.
 const owns = "machine = ?1 AND run = ?2 AND epoch = ?3 AND run <> ''"
 
-// personPrefix is the prefix of the run in an operator's grant.
-const personPrefix = "person:"
-
 // grantColumns and joinedGrantColumns are the columns of a grantRow; in joins, the table's alias is g
 // and the names have that prefix. They are part of every query for a packet.
 var grantColumns, joinedGrantColumns = listGrantColumns(""), listGrantColumns("g.")
@@ -119,14 +116,14 @@ func take(condition string) string {
 func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("taking the grant of machine %q", machine)
-	if run == "" || strings.HasPrefix(run, personPrefix) {
+	if run == "" || strings.HasPrefix(run, inventory.OperatorPrefix) {
 		return g, fmt.Errorf("%s: run %q: %w", what, run, inventory.ErrInvalid)
 	}
 
 	err := s.write(ctx, what, func(tx *transaction) (err error) {
 		g, err = read[grantRow](ctx, tx, take(`grant_.run <> ?2
 			AND NOT EXISTS (SELECT 1 FROM workflow mine, workflow held WHERE mine.run = ?2 AND held.run = grant_.run AND mine.rowid < held.rowid)
-			AND (grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:' OR ?8
+			AND (grant_.run = '' OR grant_.run GLOB 'operator:*' OR ?8
 			OR (grant_.workflow = ?3 AND ?3 <> '' AND NOT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND kind = 'grant')))`),
 			machine, run, workflowID, 0, inventory.MaxBoots, nanos(s.now()), 0, force)
 		if errors.Is(err, inventory.ErrNotFound) {
@@ -197,14 +194,14 @@ func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 	}
 
 	err := s.writeOnce(ctx, what, func(tx *transaction) (err error) {
-		g, err = read[grantRow](ctx, tx, take("grant_.run = '' OR substr(grant_.run, 1, 7) = 'person:'"),
-			machine, personPrefix+by, "", 1, 0, nanos(s.now()), nanos(until))
+		g, err = read[grantRow](ctx, tx, take("grant_.run = '' OR grant_.run GLOB 'operator:*'"),
+			machine, inventory.OperatorPrefix+by, "", 1, 0, nanos(s.now()), nanos(until))
 		if errors.Is(err, inventory.ErrNotFound) {
 			g, err := grantOf(ctx, tx, machine)
 			if err != nil {
 				return err
 			}
-			if g.Run != "" && !g.Person() {
+			if g.Run != "" && !g.ByOperator() {
 				return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 			}
 			return inventory.ErrNotFound
@@ -238,7 +235,7 @@ func (s Grants) DisarmByHand(ctx context.Context, machine, by string, force bool
 		case g.Run == "":
 			_, err := scalar[int](ctx, tx, "SELECT 1 FROM machine WHERE name = ?", machine)
 			return err
-		case !g.Person() && !force:
+		case !g.ByOperator() && !force:
 			return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
 		}
 

@@ -20,7 +20,7 @@ func TestTakeGrant(t *testing.T) {
 	ctx := t.Context()
 	_, err := w.Grants.TakeGrant(ctx, "unknown", "run-1", "machine/unknown", false)
 	require.ErrorIs(t, err, inventory.ErrNotFound)
-	_, err = w.Grants.TakeGrant(ctx, "m1", "person:eve", "machine/m1", true)
+	_, err = w.Grants.TakeGrant(ctx, "m1", "operator:eve", "machine/m1", true)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 
 	g, err := w.Grants.TakeGrant(ctx, "m1", "run-1", "machine/m1", false)
@@ -346,7 +346,7 @@ func TestArmByHand(t *testing.T) {
 
 	g, err := w.Grants.ArmByHand(ctx, "m1", "ann", w.in(time.Hour))
 	require.NoError(t, err)
-	require.True(t, g.Person())
+	require.True(t, g.ByOperator())
 	require.True(t, g.NetbootOpen(w.clock.Now()))
 
 	// Any number of boots is possible; they are not counted and give no secrets.

@@ -43,7 +43,7 @@ func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 		if err != nil {
 			return err
 		}
-		if !g.Person() {
+		if !g.ByOperator() {
 			continue
 		}
 		if err := end(ctx, tx, g.Owner); err != nil {
@@ -107,6 +107,6 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 // "" means none.
 func openRun(ctx context.Context, tx *transaction, machine string) (string, error) {
 	return optional(scalar[string](ctx, tx,
-		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND substr(run, 1, 7) <> 'person:'
+		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND run NOT GLOB 'operator:*'
 		UNION ALL SELECT run FROM workflow WHERE machine = ?1 AND final = 0 LIMIT 1`, machine))
 }

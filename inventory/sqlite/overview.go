@@ -85,8 +85,8 @@ func (s Overview) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, erro
 		switch {
 		case r.Run == "":
 			holder = inventory.HeldByRun
-		case inventory.Grant{Owner: inventory.Owner{Run: r.Run}}.Person():
-			holder = inventory.HeldByPerson
+		case inventory.Grant{Owner: inventory.Owner{Run: r.Run}}.ByOperator():
+			holder = inventory.HeldByOperator
 		}
 		for _, w := range []inventory.OpenWindow{
 			{Count: r.Netboot, Window: inventory.WindowNetboot, Until: moment(r.NetbootUntil)},

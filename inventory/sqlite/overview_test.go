@@ -50,12 +50,12 @@ func TestOpenWork(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, []inventory.OpenWork{
 		{Count: 2, Type: "Provision", Phase: "action"},
-		{Count: 1, Type: "Provision", Machine: "m2", Phase: "waiting-for-person", About: "power", Since: asked},
-		{Count: 1, Type: "Inspect", Machine: "m3", Phase: "waiting-for-person", About: "action", Since: asked},
+		{Count: 1, Type: "Provision", Machine: "m2", Phase: "waiting-for-operator", About: "power", Since: asked},
+		{Count: 1, Type: "Inspect", Machine: "m3", Phase: "waiting-for-operator", About: "action", Since: asked},
 		{Count: 1, Type: "Provision", Machine: "m4", Phase: "power", About: "button", Since: w.clock.Now().UTC()},
-		{Count: 1, Type: "Decommission", Machine: "m7", Phase: "waiting-for-person", About: "off", Since: asked},
-		{Count: 1, Type: "Provision", Machine: "m8", Phase: "waiting-for-person", About: "stop", Since: asked},
-		{Count: 1, Type: "Decommission", Machine: "m9", Phase: "waiting-for-person", About: "manual-off", Since: asked},
+		{Count: 1, Type: "Decommission", Machine: "m7", Phase: "waiting-for-operator", About: "off", Since: asked},
+		{Count: 1, Type: "Provision", Machine: "m8", Phase: "waiting-for-operator", About: "stop", Since: asked},
+		{Count: 1, Type: "Decommission", Machine: "m9", Phase: "waiting-for-operator", About: "manual-off", Since: asked},
 		{Count: 1, Type: "Recover", Name: "a", About: "step", Since: asked},
 	}, got)
 
@@ -71,7 +71,7 @@ func TestOpenWork(t *testing.T) {
 	require.NoError(t, err)
 	var waiting []string
 	for _, r := range runs {
-		require.True(t, r.AwaitsPerson(), r.Run)
+		require.True(t, r.AwaitsOperator(), r.Run)
 		waiting = append(waiting, r.Run)
 	}
 	require.ElementsMatch(t, []string{"r2", "r3", "r4", "r7", "r8", "r9"}, waiting)
@@ -108,7 +108,7 @@ func TestOpenWindows(t *testing.T) {
 	require.Equal(t, []inventory.OpenWindow{
 		{Count: 1, Window: "netboot", Holder: "run", Until: w.in(time.Hour).UTC()},
 		{Count: 1, Window: "secrets", Holder: "run", Until: w.in(time.Minute).UTC()},
-		{Count: 1, Machine: "m2", Window: "netboot", Holder: "person", Until: w.in(time.Hour).UTC()},
+		{Count: 1, Machine: "m2", Window: "netboot", Holder: "operator", Until: w.in(time.Hour).UTC()},
 		{Count: 1, Machine: "m3", Window: "netboot", Holder: "none", Until: w.in(time.Hour).UTC()},
 	}, got)
 

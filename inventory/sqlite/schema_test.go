@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -122,6 +123,40 @@ func TestMigrationFromBaseline(t *testing.T) {
 	require.Equal(t, known.version(), version)
 	require.Equal(t, version, migratedVersion)
 	require.Equal(t, tables, migrated)
+}
+
+// What was stored while an operator was called a person reads as one.
+func TestMigrationRenamesOperators(t *testing.T) {
+	before := currentSchema(t)
+	i := slices.IndexFunc(before, func(m migration) bool { return m.name == "0016_operator.sql" })
+	path, keys := filepath.Join(t.TempDir(), "inventory.db"), keyring.New()
+	s, err := open(t.Context(), path, keys, before[:i])
+	require.NoError(t, err)
+	_, err = s.rw.ExecContext(t.Context(), `
+		INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
+		VALUES ('m1', 'person:ann', 1, 0, '', 1, 0, 0, 0, 0, 1), ('m2', 'r1', 1, 0, 'machine/m2', 1, 0, 0, 0, 0, 1);
+		INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc)
+		VALUES ('r1', 'm2', 'RUNNING', 0, 1, 0, 1, '{"run":"r1","phase":"waiting-for-person"}'),
+			('r0', 'm2', 'SUCCESS', 1, 1, 1, 1, '{"run":"r0","phase":"done","evidence":"person"}')`)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+
+	s, err = Open(t.Context(), path, keys)
+	require.NoError(t, err)
+	defer s.Close()
+	g, err := s.Grants.Grant(t.Context(), "m1")
+	require.NoError(t, err)
+	require.Equal(t, "operator:ann", g.Run)
+	require.True(t, g.ByOperator())
+	g, err = s.Grants.Grant(t.Context(), "m2")
+	require.NoError(t, err)
+	require.Equal(t, "r1", g.Run)
+	open, err := s.Workflows.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, inventory.PhaseWaiting, open.Phase)
+	ended, err := s.Workflows.Workflow(t.Context(), "r0")
+	require.NoError(t, err)
+	require.Equal(t, "operator", ended.Evidence)
 }
 
 func TestMigrationBacksUpFirst(t *testing.T) {

@@ -86,7 +86,7 @@ talos)
   dd if=$MBR of="$OUT/talos.raw" bs=440 count=1 conv=notrunc status=none
   ;;
 vyos)
-  # p3 is what a person sees: the version's folder, and the loader's configuration, which the loader for UEFI reads. The one for
+  # p3 is what an operator sees: the version's folder, and the loader's configuration, which the loader for UEFI reads. The one for
   # BIOS has its own copies on p2: GRUB's would want grub-pc.
   P=$T/persistence
   mkdir -p "$P/boot/$VERSION"/{rw,work} "$P/boot/grub/grub.cfg.d/vyos-versions"

@@ -22,7 +22,7 @@ export function tone(m: MachineView): Tone {
   const w = m.workflow;
   if (!w) return "idle";
   if (isOver(w)) return w.state === "SUCCESS" ? "done" : w.state === "CANCELLED" ? "idle" : "failed";
-  if (w.question || w.phase === "waiting-for-person" || (w.phase === "power" && manual(m))) return "waiting";
+  if (w.question || w.phase === "waiting-for-operator" || (w.phase === "power" && manual(m))) return "waiting";
   return (w.retrying ?? []).length > 0 ? "retrying" : "working";
 }
 
@@ -79,7 +79,7 @@ export function phaseOf(e: Event): string | undefined {
   if (d && typeof d === "object" && typeof d.phase === "string") return d.phase;
   for (const t of [e.key, e.message]) {
     const word = /[a-z][a-z-]*/.exec(t ?? "")?.[0];
-    if (word && (word in steps || word === "done" || word === "waiting-for-person" || word === "stopping" || word === "failed" || word === "cancelled")) return word;
+    if (word && (word in steps || word === "done" || word === "waiting-for-operator" || word === "stopping" || word === "failed" || word === "cancelled")) return word;
   }
   return undefined;
 }
@@ -181,7 +181,7 @@ export function doing(m: MachineView, now: number): string {
     if (w.state === "TIMEOUT") return `${what} ran out of time${when}`;
     return `${what} failed${when}`;
   }
-  if (w.question || w.phase === "waiting-for-person") return "Waits for your decision";
+  if (w.question || w.phase === "waiting-for-operator") return "Waits for your decision";
   return (tone(m) === "retrying" ? "Trying again: " : "") + doingNow(m, w);
 }
 

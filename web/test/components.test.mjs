@@ -210,7 +210,7 @@ test("an action without a log is not asked for it again", async () => {
 });
 
 const asking = {
-  run: "r", machine: "m", type: "Provision", state: "PENDING", phase: "waiting-for-person", started: "2026-01-01T00:00:00Z", actions: [],
+  run: "r", machine: "m", type: "Provision", state: "PENDING", phase: "waiting-for-operator", started: "2026-01-01T00:00:00Z", actions: [],
   next: "ingot workflow decide m --question 3.bind.1 --choice retry --disk-serial SERIAL",
   question: {
     id: "3.bind.1", text: "the machine has 2 fixed disks and no disk selector", choices: ["retry", "abort"],

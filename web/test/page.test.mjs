@@ -62,8 +62,8 @@ test("steps tell where a run stands, waits or ended", () => {
   assert.equal(shape(run("plan", "PREPARING")), "n..........");
   assert.equal(shape(run("agent", "PENDING")), "dddddn.....");
   assert.equal(shape(run("done", "SUCCESS")), "ddddddddddd");
-  assert.equal(shape(run("waiting-for-person", "RUNNING", { question: { id: "3.bind.1", text: "" } })), "ddddddw....");
-  assert.equal(shape(run("waiting-for-person", "RUNNING", { question: { id: "3.0.1", text: "" }, actions: [{ name: "a", state: "FAILED" }] })), "dddddddw...");
+  assert.equal(shape(run("waiting-for-operator", "RUNNING", { question: { id: "3.bind.1", text: "" } })), "ddddddw....");
+  assert.equal(shape(run("waiting-for-operator", "RUNNING", { question: { id: "3.0.1", text: "" }, actions: [{ name: "a", state: "FAILED" }] })), "dddddddw...");
   assert.equal(shape(run("failed", "FAILED", { actions: [{ name: "a", state: "FAILED" }] })), "dddddddf...");
   // What the wire saw tells where a run without a started action ended; the
   // disarm at its end does not.
@@ -121,7 +121,7 @@ test("who waits comes first, and the rest by name", () => {
     at("b", "action", "RUNNING"),
     at("c", "failed", "FAILED"),
     at("d", "power", "RUNNING", { retrying: ["x"] }),
-    at("e", "waiting-for-person", "RUNNING"),
+    at("e", "waiting-for-operator", "RUNNING"),
     { name: "f", labels: { rack: "r7" }, interfaces: [{ mac: "02:00:00:00:00:0F", address: "10.0.0.9" }] },
     { name: "g", workflow: run("power", "RUNNING") },
   );
@@ -182,7 +182,7 @@ test("an operation waits when it asks, or when the machine of its step does", ()
   const none = new Map();
   assert.equal(standing(o, none), "working");
   assert.equal(progress(o), "1 of 3 steps done");
-  // Power by hand: a person is awaited, though nothing is asked.
+  // Power by hand: an operator is awaited, though nothing is asked.
   const byHand = new Map([["m", { name: "m", workflow: run("power", "RUNNING", { run: "r1" }) }]]);
   assert.equal(standing(o, byHand), "waiting");
   assert.equal(stepTone(steps[1], o, byHand), "waiting");

@@ -139,7 +139,7 @@ func (c *collector) readProcess(_ context.Context, o out) error {
 		o.put("ingot_clock_steps_total", float64(r.ClockSteps))
 		o.put("ingot_repairs_total", float64(r.GrantsEnded), "grant")
 		o.put("ingot_repairs_total", float64(r.RecordsRepaired), "record")
-		o.put("ingot_repairs_total", float64(r.PersonsExpired), "window")
+		o.put("ingot_repairs_total", float64(r.OperatorWindowsExpired), "window")
 		o.put("ingot_repairs_total", float64(r.RunsFenced), "fenced-run")
 	}
 	return nil
@@ -208,7 +208,7 @@ func (c *collector) readWindows(ctx context.Context, o out) error {
 	type key struct{ window, holder string }
 	open := map[key]int{}
 	for _, w := range []string{inventory.WindowNetboot, inventory.WindowSecrets} {
-		for _, h := range []string{inventory.HeldByRun, inventory.HeldByPerson, inventory.HeldByNone} {
+		for _, h := range []string{inventory.HeldByRun, inventory.HeldByOperator, inventory.HeldByNone} {
 			open[key{w, h}] = 0
 		}
 	}

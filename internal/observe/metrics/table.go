@@ -46,7 +46,7 @@ func runMetrics() []Metric {
 			"Since when an operator is awaited. about is the subject of the question: power, off, manual-off, stop, arm, boot, " +
 				"claim, bind, action, install, ready, fenced or held; step (of an operation); or button (to press, without a question).",
 		},
-		{"ingot_windows_open", Gauge, []string{"window", "holder"}, "Open netboot and secrets windows, by holder: run, person or none."},
+		{"ingot_windows_open", Gauge, []string{"window", "holder"}, "Open netboot and secrets windows, by holder: run, operator or none."},
 		{
 			"ingot_window_without_run_expiry_timestamp_seconds", Gauge,
 			[]string{"machine", "window", "holder"},

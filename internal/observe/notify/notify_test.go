@@ -243,8 +243,14 @@ func TestEvents(t *testing.T) {
 		ids[n.ID] = true
 	}
 	require.Equal(t, []string{
-		"r1 waiting-for-person 1.bind.1", "r1 waiting-for-person 1.bind.2", "r1 waiting-for-person", "r1 bmc-given-up 1.power.1.1", "r1 failed",
-		"r4 weak-evidence", "o1 waiting-for-person 0.x.1", "o1 failed",
+		"r1 waiting-for-operator 1.bind.1",
+		"r1 waiting-for-operator 1.bind.2",
+		"r1 waiting-for-operator",
+		"r1 bmc-given-up 1.power.1.1",
+		"r1 failed",
+		"r4 weak-evidence",
+		"o1 waiting-for-operator 0.x.1",
+		"o1 failed",
 	}, got)
 	require.Len(t, ids, 8)
 	require.Eventually(t, func() bool {
@@ -263,7 +269,7 @@ func TestOnlyWhatIsAskedFor(t *testing.T) {
 	require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), waiting("r1", "1.power.1.1")))
 	defer s.run()()
 	n := r.await(t)
-	require.Equal(t, "r1 waiting-for-person", n.Run+" "+n.Event, "a BMC that was given up waits for a person, too")
+	require.Equal(t, "r1 waiting-for-operator", n.Run+" "+n.Event, "a BMC that was given up waits for an operator, too")
 	counts, err := s.store.Notices.Notices(t.Context())
 	require.NoError(t, err)
 	require.LessOrEqual(t, counts.Waiting, 1)

@@ -1,0 +1,7 @@
+-- The values "person:NAME" of runs, "waiting-for-person" of phases and events, and "person" of evidence say operator.
+UPDATE grant_ SET run = 'operator:' || substr(run, 8) WHERE run GLOB 'person:*';
+UPDATE agent  SET run = 'operator:' || substr(run, 8) WHERE run GLOB 'person:*';
+UPDATE event  SET run = 'operator:' || substr(run, 8) WHERE run GLOB 'person:*';
+UPDATE workflow SET doc = json_set(doc, '$.phase', 'waiting-for-operator') WHERE json_extract(doc, '$.phase') = 'waiting-for-person';
+UPDATE workflow SET doc = json_set(doc, '$.evidence', 'operator') WHERE json_extract(doc, '$.evidence') = 'person';
+UPDATE notice SET doc = json_set(doc, '$.event', 'waiting-for-operator') WHERE json_extract(doc, '$.event') = 'waiting-for-person';
