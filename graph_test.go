@@ -99,21 +99,22 @@ func reduceImports(imports map[string]map[string]bool) map[string]map[string]boo
 	return reduced
 }
 
-// drawImports returns a Mermaid flow chart, which Git hosts show as a drawing.
+// drawImports returns a Mermaid flow chart, which Git hosts show as a drawing: a line for each package that imports others.
+// A package without an arrow has a line of its own.
 func drawImports(imports map[string]map[string]bool) string {
-	id := func(folder string) string { return strings.NewReplacer("/", "_", "-", "_").Replace(folder) }
+	imported := map[string]bool{}
+	for _, targets := range imports {
+		maps.Copy(imported, targets)
+	}
+
 	var b strings.Builder
 	b.WriteString("```mermaid\nflowchart TD\n")
-	for _, folder := range slices.Sorted(maps.Keys(imports)) {
-		fmt.Fprintf(&b, "  %s[%q]\n", id(folder), folder)
-	}
 	for _, from := range slices.Sorted(maps.Keys(imports)) {
-		var targets []string
-		for _, to := range slices.Sorted(maps.Keys(imports[from])) {
-			targets = append(targets, id(to))
-		}
-		if len(targets) > 0 {
-			fmt.Fprintf(&b, "  %s --> %s\n", id(from), strings.Join(targets, " & "))
+		switch targets := slices.Sorted(maps.Keys(imports[from])); {
+		case len(targets) > 0:
+			fmt.Fprintf(&b, "  %s --> %s\n", from, strings.Join(targets, " & "))
+		case !imported[from]:
+			fmt.Fprintf(&b, "  %s\n", from)
 		}
 	}
 	b.WriteString("```\n")
