@@ -111,16 +111,26 @@ func limitTable() string {
 func dataTable() string {
 	var b strings.Builder
 	b.WriteString("| in a template | example | what |\n|---|---|---|\n")
+	above := ""
 	for _, d := range template.DataReference() {
-		name := code(d.Go)
-		if d.JSON != "" {
-			name += "<br>" + code(d.JSON)
+		inGo, inJSON := d.Go, d.JSON
+		// The fields of an interface stand without what they have in common.
+		if ofGo, name, ok := strings.Cut(d.Go, ".DHCP."); ok {
+			ofJSON, short, _ := strings.Cut(d.JSON, ".dhcp.")
+			if above != ofGo {
+				fmt.Fprintf(&b, "| %s<br>%s | | an interface, with |\n", code(ofGo+".DHCP"), code(ofJSON+".dhcp"))
+			}
+			above, inGo, inJSON = ofGo, "….DHCP."+name, "….dhcp."+short
+		}
+		name := code(inGo)
+		if inJSON != "" {
+			name += "<br>" + code(inJSON)
 		}
 		text := d.Text
 		if d.Type != "text" {
 			text += " (" + d.Type + ")"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, code(shorten(inJSON(d.Example))), text)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, code(shorten(asJSON(d.Example))), text)
 	}
 	return b.String()
 }
@@ -206,8 +216,7 @@ func actionText(d action.Description) string {
 		fmt.Fprintf(&b, " Needs the run's disk, unless %s is true.", code(action.AllDisksVariable))
 	case d.Reads:
 		b.WriteString(" Reads the run's disk, and writes to none.")
-	case d.Writes:
-		b.WriteString(" Needs the run's disk.")
+	case d.Writes: // that it needs the run's disk is said above all actions
 	default:
 		b.WriteString(" Writes to no disk.")
 	}
@@ -290,7 +299,7 @@ func shorten(text string) string {
 	return text
 }
 
-func inJSON(v any) string {
+func asJSON(v any) string {
 	if s, ok := v.(string); ok {
 		return s
 	}
