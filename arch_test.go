@@ -36,20 +36,21 @@ var may = map[string]string{
 	"internal/backup/dbcopy":         "internal/host/durablefile",
 	"internal/host/diskreserve":      "golang.org/x/sys",
 	"internal/images/sbat":           "internal/text/plaintext",
-	"internal/observe/notify":        "inventory internal/host/durablefile internal/secrets/identity",
+	"internal/observe/notify":        "internal/httpclient inventory internal/host/durablefile internal/secrets/identity",
 	"internal/images/diskimage":      "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/images/imagefile":      "inventory",
 	"internal/images/provenance":     "inventory aead.dev/minisign",
 	"internal/images/catalog":        "inventory internal/images/provenance internal/documents/strictyaml",
 	"internal/host/freeport":         "",
 	"internal/secrets/keypin":        "",
+	"internal/httpclient":            "",
 	"internal/text/human":            "",
 	"internal/secrets/identity":      "internal/secrets/keypin inventory internal/host/durablefile",
 	"internal/host/hostnet":          "internal/config",
 	"internal/host/durablefile":      "",
 	"internal/netserve/listener":     "internal/config internal/netserve/guard internal/netserve/httpserve internal/secrets/identity internal/netserve/keptsocket",
 
-	"internal/systems/endpoint":   "internal/secrets/keypin inventory",
+	"internal/systems/endpoint":   "internal/httpclient internal/secrets/keypin inventory",
 	"internal/systems/harvester":  "inventory internal/systems/endpoint internal/documents/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
 	"internal/systems/kubernetes": "inventory internal/systems/endpoint go.yaml.in/yaml/v3",
 	"internal/systems/talos": "inventory internal/systems/endpoint internal/documents/strictyaml github.com/hashicorp/go-multierror " +
@@ -63,7 +64,7 @@ var may = map[string]string{
 
 	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "internal/text/plaintext action inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
-	"bmc": "internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr " +
+	"bmc": "internal/httpclient internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr " +
 		"github.com/stmcginnis/gofish",
 	"activities": "internal/text/plaintext action genesis inventory template internal/documents/cloudinit internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory internal/documents/strictyaml go.temporal.io/api go.temporal.io/sdk",
@@ -94,14 +95,14 @@ var may = map[string]string{
 	"worker-agent/disk":            "action internal/text/plaintext worker-agent/disk/blockdev worker-agent/disk/parttable worker-agent/disk/probe golang.org/x/sys",
 	"worker-agent/fetch":           "internal/host/clock",
 	"worker-agent/facts":           "action internal/text/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
-	"worker-agent/actions":         "action internal/host/clock internal/images/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
-	"worker-agent":                 "internal/secrets/keypin action internal/host/clock internal/text/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
+	"worker-agent/actions":         "action internal/httpclient internal/host/clock internal/images/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent":                 "internal/httpclient internal/secrets/keypin action internal/host/clock internal/text/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
 
 	"internal/temporal/temporalchild": "internal/host/durablefile go.temporal.io/api google.golang.org/grpc",
 	"internal/backup": "inventory inventory/sqlite internal/config internal/backup/dbcopy internal/host/durablefile internal/host/hostnet " +
 		"internal/text/human internal/secrets/identity internal/images/imagefile internal/secrets/keyring internal/host/diskreserve internal/temporal/temporalchild " +
 		"internal/temporal/temporalfile golang.org/x/crypto",
-	"internal/siterole": "internal/secrets/keypin internal/host/clock inventory internal/backup internal/config internal/host/durablefile internal/netserve/guard internal/host/hostnet " +
+	"internal/siterole": "internal/httpclient internal/secrets/keypin internal/host/clock inventory internal/backup internal/config internal/host/durablefile internal/netserve/guard internal/host/hostnet " +
 		"internal/text/human internal/secrets/identity internal/images/imagefile internal/netserve/keptsocket internal/secrets/keyring internal/netserve/listener internal/netserve/quietlog " +
 		"internal/host/diskreserve golang.org/x/sync",
 
@@ -109,7 +110,7 @@ var may = map[string]string{
 	"internal/temporal/temporalserver": "internal/backup/dbcopy internal/host/memlimit internal/temporal/temporalchild internal/temporal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/observe/tracing": "action bmc bootsvc internal/host/durablefile internal/secrets/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
+	"internal/observe/tracing": "internal/httpclient action bmc bootsvc internal/host/durablefile internal/secrets/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
 		"google.golang.org/protobuf",
 
 	"internal/observe/metrics": "bmc bootsvc internal/engine internal/netserve/httpserve internal/observe/tracing inventory github.com/prometheus/client_golang",
@@ -122,7 +123,7 @@ var may = map[string]string{
 		"internal/temporal/temporalfile internal/observe/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
-	"internal/client": "internal/secrets/keypin inventory internal/config internal/host/durablefile internal/host/hostnet internal/text/human internal/secrets/identity internal/documents/strictyaml",
+	"internal/client": "internal/httpclient internal/secrets/keypin inventory internal/config internal/host/durablefile internal/host/hostnet internal/text/human internal/secrets/identity internal/documents/strictyaml",
 
 	"internal/doctor": "api bootsvc bootsvc/neighbours inventory internal/images/catalog internal/client internal/host/clock internal/config internal/host/durablefile internal/host/hostnet internal/text/human " +
 		"internal/secrets/keyring internal/observe/notify internal/host/diskreserve internal/images/sbat internal/server internal/siterole golang.org/x/sync " +

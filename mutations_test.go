@@ -133,7 +133,7 @@ var mutations = []mutation{
 		"return a.Unmap().String(), d.checkAddr(a)", "return a.Unmap().String(), nil",
 	},
 	{
-		"S17", "TestS17NoRedirectIsFollowed", "internal/systems/endpoint/endpoint.go",
+		"S17", "TestS17NoRedirectIsFollowed", "internal/httpclient/httpclient.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
@@ -149,7 +149,7 @@ var mutations = []mutation{
 		`if what := AddrProblem(a.Addr()); what != "" {`, `if what := AddrProblem(a.Addr()); what == "none" {`,
 	},
 	{
-		"S17", "TestS17AMTFollowsNoRedirect", "bmc/wsman.go",
+		"S17", "TestS17AMTFollowsNoRedirect", "internal/httpclient/httpclient.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
@@ -237,7 +237,7 @@ var mutations = []mutation{
 		`cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "IPMI_PASSWORD=" + p.password.Reveal()}`,
 	},
 	{
-		"S25", "TestS25NothingSecretLeaves", "internal/observe/notify/notify.go",
+		"S25", "TestS25NothingSecretLeaves", "internal/httpclient/httpclient.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
@@ -510,7 +510,7 @@ var mutations = []mutation{
 		"if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime {",
 	},
 	{
-		"S59", "TestS59SlurpFails", "worker-agent/actions/slurp.go",
+		"S59", "TestS59SlurpFails", "internal/httpclient/httpclient.go",
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{

@@ -56,7 +56,7 @@ var manyBack = map[string]int{
 	"internal/systems/kubernetes":      34,
 	"internal/systems/vyos":            40,
 	"internal/temporal/temporalserver": 22,
-	"internal/observe/tracing":         37,
+	"internal/observe/tracing":         34,
 	"metadatasvc":                      34,
 	"template":                         26,
 }
@@ -70,6 +70,7 @@ var smallPackages = map[string]string{
 	"internal/host/freeport":               "ports for a child process",
 	"internal/netserve/guard":              "panics of one request end no server",
 	"internal/text/human":                  "sizes and durations as text, for packages that share nothing else",
+	"internal/httpclient":                  "one client without proxy and redirects, for the agent too",
 	"internal/secrets/keypin":              "one check of a pinned key, for the agent too",
 	"internal/netserve/keptsocket":         "systemd hands sockets over",
 	"internal/netserve/keptsocket/manager": "the other side of keptsocket, for tests",

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -83,25 +84,17 @@ func (t *redfishTransport) note(kind, format string, args ...any) {
 func (d *Driver) newRedfishTransport(name string, dialed inventory.BMC) *redfishTransport {
 	port := strconv.Itoa(dialed.ListenPort())
 	address := net.JoinHostPort(dialed.Host, port)
+	connection := httpclient.NewTransport(d.tlsConfig(name, dialed), redfishRequestTime)
+	connection.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	connection.MaxIdleConnsPerHost = 1
+
 	return &redfishTransport{
 		host: net.JoinHostPort(name, port), dialed: address, system: dialed.SystemName, ctx: context.Background(),
 		request: d.cfg.request, busy: d.cfg.busy, sleep: d.cfg.sleep, now: d.cfg.now,
 		tags: map[string][]string{}, noted: map[string]bool{},
-		http: &http.Transport{
-			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, network, address)
-			},
-			TLSClientConfig: d.tlsConfig(name, dialed), TLSHandshakeTimeout: redfishRequestTime, MaxIdleConnsPerHost: 1,
-			MaxResponseHeaderBytes: 16 << 10, ForceAttemptHTTP2: false,
-		},
-	}
-}
-
-// client returns an HTTP client that does not follow redirects.
-func (t *redfishTransport) client() *http.Client {
-	return &http.Client{
-		Transport:     t,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		http: connection,
 	}
 }
 

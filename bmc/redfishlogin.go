@@ -16,6 +16,7 @@ import (
 	"github.com/stmcginnis/gofish"
 	fish "github.com/stmcginnis/gofish/redfish"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -109,13 +110,13 @@ func (l *redfishLogin) open(ctx context.Context) error {
 		host = "[" + host + "]"
 	}
 	writer := bmclibredfish.New(host, l.bmc.User, l.password.Reveal(), logr.Discard(), bmclibredfish.WithPort(port),
-		bmclibredfish.WithHttpClient(l.transport.client()), bmclibredfish.WithUseBasicAuth(l.basic))
+		bmclibredfish.WithHttpClient(httpclient.New(l.transport)), bmclibredfish.WithUseBasicAuth(l.basic))
 	if err := writer.Open(ctx); err != nil {
 		return l.transport.errorOf(err)
 	}
 
 	endpoint := url.URL{Scheme: "https", Host: l.transport.host}
-	config := gofish.ClientConfig{Endpoint: endpoint.String(), HTTPClient: l.transport.client()}
+	config := gofish.ClientConfig{Endpoint: endpoint.String(), HTTPClient: httpclient.New(l.transport)}
 	if l.basic {
 		config.Username, config.Password, config.BasicAuth = l.bmc.User, l.password.Reveal(), true
 	} else {

@@ -14,6 +14,7 @@ import (
 
 	bmclibrpc "github.com/bmc-toolbox/bmclib/v2/providers/rpc"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -49,27 +50,23 @@ func newRPC(d *Driver, l link, _ string, b inventory.BMC, password inventory.Sec
 		return nil, fmt.Errorf("invalid consumerURL: must be http://host/path or https://host/path: %w", inventory.ErrInvalid)
 	}
 
-	t := &rpcTransport{http: &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			host, port, err := net.SplitHostPort(address)
-			if err != nil {
-				return nil, err
-			}
-			if host, err = d.resolve(ctx, host); err != nil {
-				return nil, err
-			}
-			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(host, port))
-		},
-		TLSClientConfig: d.tlsConfig(u.Hostname(), b), TLSHandshakeTimeout: rpcTime, MaxResponseHeaderBytes: 16 << 10,
-	}}
+	t := &rpcTransport{http: httpclient.NewTransport(d.tlsConfig(u.Hostname(), b), rpcTime)}
+	t.http.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		if host, err = d.resolve(ctx, host); err != nil {
+			return nil, err
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(host, port))
+	}
 	key := []string{password.Reveal()}
 	c := bmclibrpc.New(b.ConsumerURL, b.Host, bmclibrpc.Secrets{bmclibrpc.SHA256: key, bmclibrpc.SHA512: key})
 	c.LogNotificationsDisabled = true
 	c.Opts.Request.TimestampHeader, c.Opts.Signature.HeaderName = rpcTimestamp, rpcSignature
 	c.Opts.Signature.IncludedPayloadHeaders = []string{rpcTimestamp}
-	c.HTTPClient = &http.Client{
-		Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	c.HTTPClient = httpclient.New(t)
 	return &rpc{link: l, client: c, transport: t}, nil
 }
 

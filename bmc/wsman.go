@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -76,13 +76,9 @@ func newWSMan(ports []amtPort, user string, password inventory.Secret, config *t
 		return verify(s)
 	}
 	connect := requestTime / time.Duration(len(ports)) // a closed port may give no answer at all
-	w.http = &http.Client{
-		Transport: &http.Transport{
-			MaxIdleConnsPerHost: 1, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10, TLSClientConfig: config,
-			DialContext: (&net.Dialer{Timeout: connect}).DialContext, TLSHandshakeTimeout: connect,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	t := httpclient.NewTransport(config, connect)
+	t.MaxIdleConnsPerHost, t.DisableCompression = 1, true
+	w.http = httpclient.New(t)
 	return w
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/action"
@@ -53,25 +53,11 @@ func newClient(server, pin string) (*client, error) {
 	if raw, err := hex.DecodeString(digest); !ok || err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("invalid pin %q; must be sha256: and 64 hex digits", pin)
 	}
-	return &client{base: base, http: &http.Client{
-		Transport: fetch.NewTransport(&tls.Config{
-			MinVersion: tls.VersionTLS12,
-			// The boot script pins the server's key. The names and dates of its certificate add
-			// nothing, and this machine's clock may be wrong.
-			InsecureSkipVerify: true,
-			VerifyConnection: func(s tls.ConnectionState) error {
-				if len(s.PeerCertificates) == 0 {
-					return errors.New("verifying the server: it has no certificate")
-				}
-				if c := s.PeerCertificates[0]; !keypin.Matches(c, pin) {
-					return fmt.Errorf("verifying the server: its key is %s, not the one that the boot script names", keypin.Of(c))
-				}
-				return nil
-			},
-		}, (pollWait+15)*time.Second),
-		// Do not follow redirects: they could lead to another server.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	// The boot script pins the server's key. The dates of its certificate add nothing, and this machine's clock may be wrong.
+	pinned := keypin.ClientTLS(pin, func(other string) error {
+		return fmt.Errorf("verifying the server: its key is %s, not the one that the boot script names", other)
+	})
+	return &client{base: base, http: httpclient.New(fetch.NewTransport(pinned, (pollWait+15)*time.Second))}, nil
 }
 
 func (c *client) setToken(t string) {

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/internal/config"
@@ -90,20 +91,14 @@ func New(s Session) (*Client, error) {
 		return nil, invalid("%s is another host, and the token must not go there without TLS: use https", s.Server)
 	}
 
-	t := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConnsPerHost: 4,
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
-	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if s.Fingerprint != "" {
-		t.TLSClientConfig = pinnedTLS(s.Fingerprint)
+		conf = keypin.ClientTLS(s.Fingerprint, func(other string) error { return wrongKeyError{other} })
 	}
+	t := httpclient.NewTransport(conf, 10*time.Second)
+	t.MaxIdleConnsPerHost = 4
 
-	return &Client{base: base, token: s.Token, pause: time.Second, http: &http.Client{
-		Transport:     t,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &Client{base: base, token: s.Token, pause: time.Second, http: httpclient.New(t)}, nil
 }
 
 // MetricsToken returns the token that opens /metrics alone.

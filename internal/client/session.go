@@ -1,7 +1,6 @@
 package client
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -163,20 +162,6 @@ func localFingerprint(c config.Config) (string, error) {
 	}
 
 	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
-}
-
-// pinnedTLS trusts only the key with that fingerprint.
-func pinnedTLS(fingerprint string) *tls.Config {
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // VerifyConnection compares the key; names and dates do not matter
-		VerifyConnection: func(st tls.ConnectionState) error {
-			if c := st.PeerCertificates[0]; !keypin.Matches(c, fingerprint) {
-				return wrongKeyError{keypin.Of(c)}
-			}
-			return nil
-		},
-	}
 }
 
 // wrongKeyError means that the server's key is not the pinned one.

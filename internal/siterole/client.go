@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -106,7 +106,7 @@ func NewClient(
 		rt = wrap(rt)
 	}
 
-	return &Client{peer: p, token: token, http: &http.Client{Transport: rt}}, nil
+	return &Client{peer: p, token: token, http: httpclient.New(rt)}, nil
 }
 
 // parseURL returns the address of the peer API of p.
@@ -120,26 +120,11 @@ func parseURL(p inventory.Peer) (*url.URL, error) {
 
 // pinnedTransport returns a transport that accepts only the key of p, and shows cert.
 func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
-	return &http.Transport{
-		TLSClientConfig:     PinnedTLS(p.Fingerprint, cert),
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 5 * time.Second,
-	}
-}
-
-// PinnedTLS returns the configuration of a client that shows cert, and accepts only
-// the server's key with that fingerprint.
-func PinnedTLS(fingerprint string, cert tls.Certificate) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks the key; names and dates do not matter
-		VerifyConnection: func(st tls.ConnectionState) error {
-			if c := st.PeerCertificates[0]; !keypin.Matches(c, fingerprint) {
-				return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", keypin.Of(c))
-			}
-			return nil
-		},
-	}
+	conf := keypin.ClientTLS(p.Fingerprint, func(other string) error {
+		return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", other)
+	})
+	conf.MinVersion, conf.Certificates = tls.VersionTLS13, []tls.Certificate{cert}
+	return httpclient.NewTransport(conf, 5*time.Second)
 }
 
 // ServerTLS returns the server's configuration. Every client must show a key, which

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
@@ -137,8 +138,7 @@ func (f *diskForm) post(ctx context.Context, target string) error {
 	via := fetch.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, uploadAnswer)
 	via.ExpectContinueTimeout = 5 * time.Second
 	via.DisableKeepAlives = true
-	client := http.Client{Transport: via, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := client.Do(req)
+	resp, err := httpclient.New(via).Do(req)
 	if err != nil {
 		var u *url.Error // its text repeats the whole address
 		if errors.As(err, &u) {

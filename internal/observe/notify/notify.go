@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -91,8 +92,8 @@ type Sender struct {
 // New returns a sender. A CAFile without a certificate is an error. A secret that cannot be
 // read is an error of each attempt.
 func New(cfg Config) (*Sender, error) {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	t := httpclient.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, attemptTime)
+	t.Proxy, t.IdleConnTimeout = http.ProxyFromEnvironment, time.Minute
 	if cfg.CAFile != "" {
 		var err error
 		if t.TLSClientConfig.RootCAs, err = identity.Authorities(cfg.CAFile); err != nil {
@@ -103,11 +104,7 @@ func New(cfg Config) (*Sender, error) {
 		cfg.Look = time.Second
 	}
 
-	return &Sender{cfg: cfg, client: &http.Client{
-		Transport: t, Timeout: attemptTime,
-		// A signed notice must not follow a redirect to another receiver.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &Sender{cfg: cfg, client: httpclient.New(t)}, nil
 }
 
 // Receiver returns the receiver of the notices without secret parts.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -47,22 +48,18 @@ type uploader struct {
 }
 
 func newUploader(c Config) (*uploader, error) {
-	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: requestTime,
-		ForceAttemptHTTP2: true,
-	}
+	transport := httpclient.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, requestTime)
+	transport.Proxy, transport.MaxIdleConns, transport.IdleConnTimeout = http.ProxyFromEnvironment, 1, time.Minute
+	transport.ForceAttemptHTTP2 = true
 	if c.CAFile != "" {
 		authorities, err := identity.Authorities(c.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("tracing.tls_ca: %w", err)
 		}
-		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities}
+		transport.TLSClientConfig.RootCAs = authorities
 	}
-	out := &uploader{url: c.Endpoint, headers: c.HeadersFile, http: &http.Client{
-		Transport: transport, Timeout: requestTime,
-		// A redirection would carry the headers to another host.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	out := &uploader{url: c.Endpoint, headers: c.HeadersFile, http: httpclient.New(transport)}
+	out.http.Timeout = requestTime
 	u, err := url.Parse(out.url)
 	if err != nil {
 		return nil, fmt.Errorf("reading tracing.endpoint: %w", inventory.ErrInvalid)

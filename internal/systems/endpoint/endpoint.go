@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -59,14 +60,11 @@ func Open(e inventory.Endpoint, options ...func(*tls.Config)) (*Client, error) {
 		option(conf)
 	}
 
-	return &Client{base: strings.TrimSuffix(e.URL, "/"), http: &http.Client{
-		Timeout: requestTimeout,
-		Transport: &http.Transport{
-			TLSClientConfig: conf, TLSHandshakeTimeout: handshakeTimeout, DialContext: dial, Proxy: nil,
-		},
-		// A redirect would carry credentials to a host whose certificate was not checked.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	t := httpclient.NewTransport(conf, handshakeTimeout)
+	t.DialContext = dial
+	client := httpclient.New(t)
+	client.Timeout = requestTimeout
+	return &Client{base: strings.TrimSuffix(e.URL, "/"), http: client}, nil
 }
 
 // Close closes the client's connections.
@@ -106,13 +104,9 @@ func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
 		if problem := inventory.PinProblem(e.Fingerprint); problem != "" {
 			return nil, fmt.Errorf("fingerprint %q %s", e.Fingerprint, problem)
 		}
-		c.InsecureSkipVerify = true // the fingerprint is stricter than any chain
-		c.VerifyConnection = func(s tls.ConnectionState) error {
-			if c := s.PeerCertificates[0]; !keypin.Matches(c, e.Fingerprint) {
-				return fmt.Errorf("%w: it is %s", errFingerprint, keypin.Of(c))
-			}
-			return nil
-		}
+		return keypin.ClientTLS(e.Fingerprint, func(other string) error {
+			return fmt.Errorf("%w: it is %s", errFingerprint, other)
+		}), nil
 	case e.Insecure:
 		c.InsecureSkipVerify = true // the operator chose this
 	}
