@@ -137,8 +137,8 @@ var mutations = []mutation{
 		"return http.ErrUseLastResponse", "return nil",
 	},
 	{
-		"S17", "TestS17FetchJudgesWhatItDials", "api/images_fetch.go",
-		"Control: s.checkAddress(host)}", "Control: nil}\n\t\t\t\t_ = host",
+		"S17", "TestS17FetchJudgesWhatItDials", "api/fetcher.go",
+		"Control: f.checkAddress(host)}", "Control: nil}\n\t\t\t\t_ = host",
 	},
 	{
 		"S17", "TestS17HostsOfSystems", "inventory/endpoint.go",
@@ -201,7 +201,7 @@ var mutations = []mutation{
 		"delete(env, name)", "_ = name",
 	},
 	{
-		"S22", "TestS22FetchKeepsCredentials", "api/images_fetch.go",
+		"S22", "TestS22FetchKeepsCredentials", "api/fetcher.go",
 		`r.Header.Del("Referer") // its query may be a credential of the server before (security S22)`, "",
 	},
 	{

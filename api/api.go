@@ -17,7 +17,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
-	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
 
@@ -165,7 +164,8 @@ func newNouns(c Config) nouns {
 	events := &events{store: s.Events, log: c.Log, now: c.Now}
 
 	images := &images{
-		ImageConfig: c.Images, store: s.Images, stores: s, space: space, log: c.Log, now: c.Now,
+		ImageConfig: c.Images, store: s.Images, users: imageUserReader{s}, fetcher: fetcher{c.Images.FetchHosts, c.Images.Resolver},
+		space: space, log: c.Log, now: c.Now,
 	}
 	machines := &machines{
 		stores: s, views: views, events: events, netboot: c.Netboot, bmc: c.BMC, now: c.Now,
@@ -209,16 +209,6 @@ func (n nouns) routes() [][]httpapi.Route {
 	}
 }
 
-// byName is a request for the object named in the path.
-type byName struct {
-	Name string `path:"name" json:"-"`
-}
-
-// byRun is a request for the run or operation named in the path.
-type byRun struct {
-	Run string `path:"run" json:"-"`
-}
-
 // traceRequests gives requests that may start a run the context of their trace.
 func traceRequests(trace func(ctx context.Context, h http.Header, method, route string) context.Context) gin.HandlerFunc {
 	return func(c *gin.Context) {
@@ -227,16 +217,3 @@ func traceRequests(trace func(ctx context.Context, h http.Header, method, route 
 		}
 	}
 }
-
-// accept returns a handler of a JSON body that starts something.
-func accept[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
-	return httpapi.Handle(http.StatusAccepted, httpapi.JSON, do)
-}
-
-// acceptOptional is accept with an optional body.
-func acceptOptional[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
-	return httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, do)
-}
-
-// hint returns err with a command that helps.
-func hint(err error, next string) error { return inventory.Hint{Err: err, Next: next} }

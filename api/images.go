@@ -60,12 +60,12 @@ type ImageConfig struct {
 
 type images struct {
 	ImageConfig
-	store ImageStore
-	// stores has everything that may need an image.
-	stores Stores
-	space  *space
-	log    *slog.Logger
-	now    func() time.Time
+	store   ImageStore
+	users   imageUserReader
+	fetcher fetcher
+	space   *space
+	log     *slog.Logger
+	now     func() time.Time
 
 	uploads sync.Map // image name → *atomic.Int64: how much was checked, while it is written
 	// publishing is held while the file of an image is put in place or removed.
@@ -129,7 +129,7 @@ func (s *images) list(ctx context.Context, q listImages) (httpapi.List[inventory
 		return httpapi.List[inventory.Image]{}, err
 	}
 	if q.Unused == "true" {
-		users, err := s.readUsers(ctx, false)
+		users, err := s.users.read(ctx, false)
 		if err != nil {
 			return httpapi.List[inventory.Image]{}, err
 		}
@@ -176,7 +176,7 @@ func (s *images) delete(ctx context.Context, q deleteImage) error {
 	if err != nil {
 		return err
 	}
-	users, err := s.readUsers(ctx, q.Force == "true")
+	users, err := s.users.read(ctx, q.Force == "true")
 	if err == nil {
 		err = users.checkUnused(i)
 	}

@@ -13,19 +13,15 @@ import (
 // that is kept as it is; it is neither copied nor ever changed or deleted.
 func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, error) {
 	none := inventory.Image{}
-	problems := append(inventory.ValidateImageName(q.Name), inventory.ValidateImageUse(q.Use)...)
-	sum, err := parseSum("sha256", q.SHA256)
-	if err != nil {
-		problems.Add("sha256", "64 hex digits", "invalid SHA-256 %q", q.SHA256)
-	}
+	u, problems := q.newUpload()
+	u.asIs = true
 	if q.URL != "" {
 		problems.Add("url", "give one of them", "path and url both say where the file is")
 	}
-	problems = append(problems, q.check()...)
 	if err := problems.Err(); err != nil {
 		return none, err
 	}
-	if err := s.refuseReplacing(ctx, q.Name, sum, q.Replace); err != nil {
+	if err := s.users.refuseReplacing(ctx, q.Name, u.image.SHA256, q.Replace); err != nil {
 		return none, err
 	}
 	f, err := s.Files.OpenShared(q.Path)
@@ -42,7 +38,6 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	}
 	defer unlock()
 
-	u := upload{image: inventory.Image{Name: q.Name, SHA256: sum, Use: q.Use}, asIs: true, proof: q.proof}
 	if !u.proof.isEmpty() {
 		if err := u.proof.verifyContent(ctx, f); err != nil {
 			return none, err

@@ -100,7 +100,7 @@ func (u upload) discard(dir *os.Root) error { return u.remove(dir, u.part()) }
 func (u upload) discardConverted(dir *os.Root) error { return u.remove(dir, u.converted()) }
 
 func (u upload) remove(dir *os.Root, file string) error {
-	if err := dir.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeFile(dir, file); err != nil {
 		return fmt.Errorf("removing the upload of %q: %w", u.image.Name, err)
 	}
 	return nil
@@ -111,12 +111,18 @@ func (u upload) discardOthers(dir *os.Root) error {
 	names, err := fileNames(dir)
 	for _, name := range names {
 		if m := partialUploadName.FindStringSubmatch(name); m != nil && m[1] == u.image.Name && name != u.part() {
-			if e := dir.Remove(name); e != nil && !errors.Is(e, fs.ErrNotExist) {
-				err = errors.Join(err, e)
-			}
+			err = errors.Join(err, removeFile(dir, name))
 		}
 	}
 	return err
+}
+
+// removeFile removes a file, if it is there.
+func removeFile(dir *os.Root, name string) error {
+	if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // fileNames lists a directory.
@@ -231,7 +237,7 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 		return 0, nil, inventory.Invalid("content", "the SHA-256 of the whole file",
 			"an upload is continued by its digest only, and none is given")
 	}
-	if err := s.refuseReplacing(c.Request.Context(), u.image.Name, u.content, c.Query("replace") == "true"); err != nil {
+	if err := s.users.refuseReplacing(c.Request.Context(), u.image.Name, u.content, c.Query("replace") == "true"); err != nil {
 		return 0, nil, err
 	}
 	dir, err := s.openDir()
@@ -446,11 +452,8 @@ func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 		if image, ok := strings.CutPrefix(name, convertedPrefix); ok {
 			err = errors.Join(err, s.removeConverted(dir, image))
 		}
-		if !strings.HasPrefix(name, removedPrefix) {
-			continue
-		}
-		if e := dir.Remove(name); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
+		if strings.HasPrefix(name, removedPrefix) {
+			err = errors.Join(err, removeFile(dir, name))
 		}
 	}
 	if err != nil {

@@ -11,6 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// An imageUserReader reads what may need an image.
+type imageUserReader struct{ stores Stores }
+
 // imageUsers is everything that may need an image.
 type imageUsers struct {
 	planned   []inventory.PlannedImage
@@ -20,45 +23,45 @@ type imageUsers struct {
 	labs      []genesis.Lab
 }
 
-// readUsers reads open runs and, unless runsOnly, everything that names images for a later
+// read reads open runs and, unless runsOnly, everything that names images for a later
 // installation.
-func (s *images) readUsers(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
-	if u.planned, err = s.stores.Images.PlannedImages(ctx); err != nil {
+func (r imageUserReader) read(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
+	if u.planned, err = r.stores.Images.PlannedImages(ctx); err != nil {
 		return u, err
 	}
-	if u.runs, err = s.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: engine.MaxOpen}); err != nil {
+	if u.runs, err = r.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{Open: true, Limit: engine.MaxOpen}); err != nil {
 		return u, err
 	}
 	if runsOnly {
 		return u, nil
 	}
-	if u.templates, err = s.stores.Templates.Templates(ctx); err != nil {
+	if u.templates, err = r.stores.Templates.Templates(ctx); err != nil {
 		return u, err
 	}
-	if u.machines, err = s.stores.Machines.Machines(ctx); err != nil {
+	if u.machines, err = r.stores.Machines.Machines(ctx); err != nil {
 		return u, err
 	}
 	for n, m := range u.machines {
 		if !m.HasUserData {
 			continue
 		}
-		if u.machines[n].UserData, _, err = s.stores.Machines.UserData(ctx, m.Name); err != nil {
+		if u.machines[n].UserData, _, err = r.stores.Machines.UserData(ctx, m.Name); err != nil {
 			return u, err
 		}
 	}
-	u.labs, err = s.readLabs(ctx)
+	u.labs, err = r.readLabs(ctx)
 
 	return u, err
 }
 
 // readLabs reads the stored lab files.
-func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
-	bundles, err := s.stores.Genesis.GenesisList(ctx)
+func (r imageUserReader) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
+	bundles, err := r.stores.Genesis.GenesisList(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, b := range bundles {
-		b, err := s.stores.Genesis.Genesis(ctx, b.Name)
+		b, err := r.stores.Genesis.Genesis(ctx, b.Name)
 		if errors.Is(err, inventory.ErrNotFound) {
 			continue // its key was lost, or it was deleted
 		}
@@ -79,18 +82,18 @@ func (s *images) readLabs(ctx context.Context) (labs []genesis.Lab, err error) {
 
 // refuseReplacing returns a conflict if an image of that name, of another file than sum ("" = not known), is stored, and
 // machines, templates or lab files name it: their next installation would write another system.
-func (s *images) refuseReplacing(ctx context.Context, name, sum string, replace bool) error {
+func (r imageUserReader) refuseReplacing(ctx context.Context, name, sum string, replace bool) error {
 	if replace {
 		return nil
 	}
-	old, err := s.store.Image(ctx, name)
+	old, err := r.stores.Images.Image(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return nil
 	}
 	if err != nil || sum != "" && old.HasDigest(sum) {
 		return err
 	}
-	users, err := s.readUsers(ctx, false)
+	users, err := r.read(ctx, false)
 	if err != nil {
 		return err
 	}

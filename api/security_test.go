@@ -337,7 +337,7 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 
 // TestS17AddressesThatMayBeDialled is the table of internal addresses.
 func TestS17AddressesThatMayBeDialled(t *testing.T) {
-	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"mirror.lan", "127.0.0.1"} }).api.images
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"mirror.lan", "127.0.0.1"} }).api.images.fetcher
 	public := []string{"1.1.1.1", "93.184.216.34", "2606:2800:220:1::1"}
 	private := []string{"10.0.0.1", "172.16.0.1", "192.168.1.1", "fd00::1"}
 	never := []string{

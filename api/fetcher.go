@@ -1,0 +1,140 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// A fetcher requests files from other servers for operators. It connects to public addresses and to what the configuration
+// lists, and to nothing else.
+type fetcher struct {
+	hosts    []string // from which plain http and private addresses are allowed
+	resolver *net.Resolver
+}
+
+// checkURL refuses URLs that a request may not make this server connect to (security S17).
+func (f fetcher) checkURL(u *url.URL) error {
+	switch {
+	case u.Hostname() == "":
+		return errors.New("the URL names no host")
+	case u.Scheme == "https", u.Scheme == "http" && slices.Contains(f.hosts, u.Hostname()):
+		return nil
+	}
+	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
+}
+
+// fetchStall is how long a server may send no data.
+const fetchStall = time.Minute
+
+// request fetches a URL, or a range of it. Addresses are checked when they are dialed, so a
+// name that resolves differently the second time gains nothing.
+func (f fetcher) request(ctx context.Context, target, span string) (*http.Response, error) {
+	client := http.Client{
+		// No proxy: it would connect for us and skip the check.
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				host, _, err := net.SplitHostPort(address)
+				if err != nil {
+					return nil, err
+				}
+				d := net.Dialer{Timeout: 10 * time.Second, Resolver: f.resolver, Control: f.checkAddress(host)}
+				c, err := d.DialContext(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				return stalling{c}, nil
+			},
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+			ResponseHeaderTimeout:  30 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableCompression:     true, // the digest is of the file as it is
+			DisableKeepAlives:      true,
+		},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) > 5 {
+				return errors.New("more than five redirects")
+			}
+			r.Header.Del("Referer") // its query may be a credential of the server before (security S22)
+			return f.checkURL(r.URL)
+		},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	if span != "" {
+		req.Header.Set("Range", span)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		var dialled *url.Error // its text repeats the whole URL
+		if errors.As(err, &dialled) {
+			err = dialled.Err
+		}
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK && (span == "" || resp.StatusCode != http.StatusPartialContent) {
+		return nil, errors.Join(fmt.Errorf("the answer is %s", resp.Status), resp.Body.Close())
+	}
+	return resp, nil
+}
+
+// stalling is a connection whose reads fail if no data arrives in time.
+type stalling struct{ net.Conn }
+
+func (c stalling) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(fetchStall)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+// checkAddress checks the address to which host resolved, when it is dialed. An address in
+// the configuration is accepted. A name in the configuration may resolve to a private range,
+// but never to this host or its link. Any other address must be public.
+func (f fetcher) checkAddress(host string) func(network, address string, _ syscall.RawConn) error {
+	listed := slices.Contains(f.hosts, host)
+	_, err := netip.ParseAddr(host)
+	literal := err == nil
+	return func(_, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		a := ap.Addr().Unmap().WithZone("")
+		switch {
+		case listed && literal:
+			return nil
+		case !a.IsGlobalUnicast() || isReserved(a):
+			return fmt.Errorf("%s is an address of this host, its link or of no host", a)
+		case a.IsPrivate() && !listed:
+			return fmt.Errorf("%s is a private address, and images.fetch_hosts does not list its host", a)
+		}
+		return nil
+	}
+}
+
+// isReserved reports whether a is in a range that is not on the Internet, or embeds another
+// address (RFC 6890, RFC 6052, RFC 3056, RFC 4380).
+func isReserved(a netip.Addr) bool {
+	for _, p := range []string{
+		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24",
+		"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64",
+		"2001::/32", "2001:db8::/32", "2002::/16", "fec0::/10",
+	} {
+		if netip.MustParsePrefix(p).Contains(a) {
+			return true
+		}
+	}
+	return false
+}
