@@ -7,25 +7,35 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkDocument checks a machine's document, on its own and against the lab.
-func (f *file) checkDocument(r role, m Machine) {
+// documents checks the machines' documents, each on its own and against the lab.
+type documents struct {
+	lab      *Lab
+	owns     machinefile.Claims
+	problems inventory.Problems
+
+	token, tokenFile string // of the first Harvester node
+}
+
+// check checks the document of machine m, which has role r.
+func (d *documents) check(r role, m Machine) {
 	contents := []byte(m.UserData.Reveal())
 	ps, warnings := systems.Review(r.kind, m.Config, contents)
 	if len(ps) == 0 {
-		f.lab.warnings = append(f.lab.warnings, warnings...)
+		d.lab.warnings = append(d.lab.warnings, warnings...)
 	}
 
 	var more inventory.Problems
 	if relay := systems.Of(r.kind).Relay; relay != nil {
-		more = relay.CheckRelay(contents, f.lab.Seed.Address)
+		more = relay.CheckRelay(contents, d.lab.Seed.Address)
 	}
 	if r.mode != "" {
-		more = append(more, f.checkNode(r, m)...)
+		more = append(more, d.checkNode(r, m)...)
 	}
 	for _, p := range more {
 		// A field with a problem of its own is not reported again.
@@ -35,49 +45,49 @@ func (f *file) checkDocument(r role, m Machine) {
 		}
 	}
 	for _, p := range ps {
-		if !slices.Contains(f.named, p) { // one document may serve several machines
-			f.named = append(f.named, p)
+		if !slices.Contains(d.problems, p) { // one document may serve several machines
+			d.problems = append(d.problems, p)
 		}
 	}
 }
 
 // checkNode checks what a Harvester node's configuration must share with the lab.
-func (f *file) checkNode(r role, m Machine) (ps inventory.Problems) {
+func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
 	if err != nil || len(docs) != 1 {
 		return nil // reported by the document's own check
 	}
-	d := docs[0]
-	if mode := d.Text("install.mode"); mode != r.mode {
+	doc := docs[0]
+	if mode := doc.Text("install.mode"); mode != r.mode {
 		ps.Add("install.mode", "write "+r.mode+", or change "+r.field+" of the lab file",
 			"is %q, but machine %q is %s", mode, m.Name, r.field)
 	}
 	if r.mode == "join" {
-		ps = append(ps, f.checkJoin(d, m)...)
+		ps = append(ps, d.checkJoin(doc, m)...)
 	} else {
-		ps = append(ps, f.checkCreate(d, m)...)
+		ps = append(ps, d.checkCreate(doc, m)...)
 	}
-	ps = append(ps, f.checkNodeNetwork(d, m)...)
-	ps = append(ps, f.checkISO(d.Text("install.iso_url"))...)
+	ps = append(ps, d.checkNodeNetwork(doc, m)...)
+	ps = append(ps, d.checkISO(doc.Text("install.iso_url"))...)
 
-	switch token := d.Text("token"); {
+	switch token := doc.Text("token"); {
 	case token == "":
 		ps.Add("token", "give all nodes the same", "is missing")
-	case f.tokenFile == "":
-		f.token, f.tokenFile = token, m.Config
-	case token != f.token:
-		ps.Add("token", "give all nodes the same", "differs from the token in %s", f.tokenFile)
+	case d.tokenFile == "":
+		d.token, d.tokenFile = token, m.Config
+	case token != d.token:
+		ps.Add("token", "give all nodes the same", "differs from the token in %s", d.tokenFile)
 	}
-	return d.Locate(ps)
+	return doc.Locate(ps)
 }
 
 // checkJoin checks that a node joins the cluster of the lab.
-func (f *file) checkJoin(d strictyaml.Document, m Machine) (ps inventory.Problems) {
+func (d *documents) checkJoin(doc strictyaml.Document, m Machine) (ps inventory.Problems) {
 	vip := "VIP"
-	if v := f.lab.Cluster.VIP; v.IsValid() {
+	if v := d.lab.Cluster.VIP; v.IsValid() {
 		vip = v.String()
 	}
-	server := d.Text("server_url")
+	server := doc.Text("server_url")
 	u, err := url.Parse(server)
 	switch {
 	case server == "":
@@ -89,28 +99,28 @@ func (f *file) checkJoin(d strictyaml.Document, m Machine) (ps inventory.Problem
 }
 
 // checkCreate checks that a node creates the cluster of the lab.
-func (f *file) checkCreate(d strictyaml.Document, m Machine) (ps inventory.Problems) {
-	vip := f.lab.Cluster.VIP
-	if v := d.Text("install.vip"); vip.IsValid() && v != vip.String() {
+func (d *documents) checkCreate(doc strictyaml.Document, m Machine) (ps inventory.Problems) {
+	vip := d.lab.Cluster.VIP
+	if v := doc.Text("install.vip"); vip.IsValid() && v != vip.String() {
 		ps.Add("install.vip", "write "+vip.String()+", or change cluster.vip", "is %q, but the cluster's VIP is %s", v, vip)
 	}
-	if d.Text("server_url") != "" {
+	if doc.Text("server_url") != "" {
 		ps.Add("server_url", "leave it out: machine "+m.Name+" creates the cluster", "is for nodes that join")
 	}
 	return ps
 }
 
 // checkNodeNetwork checks the interfaces and the static address of a node.
-func (f *file) checkNodeNetwork(d strictyaml.Document, m Machine) (ps inventory.Problems) {
+func (d *documents) checkNodeNetwork(doc strictyaml.Document, m Machine) (ps inventory.Problems) {
 	const section = "install.management_interface"
-	a, err := netip.ParseAddr(d.Text(section + ".ip"))
-	if err == nil && d.Text(section+".method") == "static" && !hasAddress(m, a) {
-		at := fmt.Sprintf("%s:%d", m.Config, d.LineOf(section+".ip"))
-		f.owns.Add(&ps, section+".ip", "address", a.String(), at)
+	a, err := netip.ParseAddr(doc.Text(section + ".ip"))
+	if err == nil && doc.Text(section+".method") == "static" && !hasAddress(m, a) {
+		at := fmt.Sprintf("%s:%d", m.Config, doc.LineOf(section+".ip"))
+		d.owns.Add(&ps, section+".ip", "address", a.String(), at)
 	}
 	for n := 0; ; n++ {
 		field := fmt.Sprintf("%s.interfaces[%d].hwAddr", section, n)
-		hw := d.Text(field)
+		hw := doc.Text(field)
 		if hw == "" {
 			return ps
 		}
@@ -124,8 +134,8 @@ func (f *file) checkNodeNetwork(d strictyaml.Document, m Machine) (ps inventory.
 
 // checkISO checks the URL of an image of this server. After the migration the new server
 // serves the images.
-func (f *file) checkISO(iso string) (ps inventory.Problems) {
-	l := f.lab
+func (d *documents) checkISO(iso string) (ps inventory.Problems) {
+	l := d.lab
 	u, err := url.Parse(iso)
 	if err != nil || iso == "" {
 		return nil
@@ -141,7 +151,7 @@ func (f *file) checkISO(iso string) (ps inventory.Problems) {
 		ps.Add("install.iso_url", "write "+u.String(),
 			"the server at %s has moved to %s before the cluster is installed", host, l.Migrate.Address)
 	}
-	if !f.hasImage(name) {
+	if !d.lab.hasImage(name) {
 		ps.Add("install.iso_url", "add it to images of the lab file, or correct the name", "unknown image %q", name)
 	}
 	return ps
@@ -149,13 +159,13 @@ func (f *file) checkISO(iso string) (ps inventory.Problems) {
 
 // checkTalosconfig checks that the client certificates come from the authority in the
 // machine's configuration; otherwise Talos would refuse them.
-func (f *file) checkTalosconfig(p *Platform, m Machine) {
+func (d *documents) checkTalosconfig(p *Platform, m Machine) {
 	if p.Talosconfig.IsZero() {
 		return
 	}
 	docs, err := strictyaml.Documents(p.TalosconfigFile, []byte(p.Talosconfig.Reveal()))
 	if err != nil || len(docs) != 1 || docs[0].Text("context") == "" {
-		f.named = append(f.named, inventory.Problem{
+		d.problems = append(d.problems, inventory.Problem{
 			File: p.TalosconfigFile, Field: "context", What: "is not a talosconfig, or has no current context",
 			Remedy: "make it with: talosctl gen config",
 		})
@@ -168,9 +178,9 @@ func (f *file) checkTalosconfig(p *Platform, m Machine) {
 	if err != nil || authority == "" {
 		return
 	}
-	for _, d := range docs {
-		if own := d.Text("machine.ca.crt"); own != "" && own != authority {
-			f.named = append(f.named, inventory.Problem{
+	for _, doc := range docs {
+		if own := doc.Text("machine.ca.crt"); own != "" && own != authority {
+			d.problems = append(d.problems, inventory.Problem{
 				File: p.TalosconfigFile, Line: line, Field: "ca",
 				What:   "its certificate authority is not that of " + m.Config,
 				Remedy: "take both files from one run of: talosctl gen config",

@@ -17,7 +17,7 @@ func (f *file) checkImages() {
 		if len(inventory.ValidateImageName(i.Name)) > 0 {
 			f.add(field+"name", "use lower-case letters, digits and . _ -", "invalid image name %q", i.Name)
 		} else {
-			f.owns.Add(&f.ps, field+"name", "image name", i.Name, f.at(field+"name"))
+			f.claim(field+"name", "image name", i.Name)
 		}
 		f.lab.Images[n].SHA256 = strings.ToLower(strings.TrimPrefix(i.SHA256, "sha256:"))
 		switch d := f.lab.Images[n].SHA256; {
@@ -41,9 +41,9 @@ func (f *file) checkImages() {
 
 // hasImage reports whether the lab has an image. It returns true if the images could not be
 // read.
-func (f *file) hasImage(name string) bool {
-	_, ok := f.lab.Image(name)
-	return ok || f.isUnreadable("images")
+func (l Lab) hasImage(name string) bool {
+	_, ok := l.Image(name)
+	return ok || l.unreadImages
 }
 
 // Digester returns the SHA-256 of an image's file, in hex, and fs.ErrNotExist

@@ -76,7 +76,7 @@ func (f *file) checkMachine(prefix string, m Machine) {
 			"name the disk's serial or wwn: ingot machine disks "+m.Name+", or the label on the disk",
 			"machine %q has %d disks, and nothing says which one template %q may overwrite", m.Name, len(m.Disks), m.Template)
 	}
-	if m.Image != "" && !f.hasImage(m.Image) {
+	if m.Image != "" && !f.lab.hasImage(m.Image) {
 		f.add(prefix+"image", "add it to images, or correct the name", "unknown image %q", m.Image)
 	}
 }
@@ -89,7 +89,7 @@ func (f *file) checkRole(prefix string, r role, m Machine) {
 		f.add(prefix+"config", "name the file of its "+r.kind+" configuration",
 			"is missing: machine %q is the %s", m.Name, section)
 	} else if !m.UserData.IsZero() {
-		f.checkDocument(r, m)
+		f.docs.check(r, m)
 	}
 	f.checkPlace(prefix, r, m)
 }
@@ -111,7 +111,7 @@ func (f *file) checkLabels(prefix string, m Machine) {
 				"template %q needs %s as label %s: see ingot template get %s", m.Template, what, k, m.Template)
 			continue
 		}
-		if wanted[k] && !f.hasImage(v) {
+		if wanted[k] && !f.lab.hasImage(v) {
 			f.add(field, "add it to images, or correct the name", "unknown image %q", v)
 		}
 	}
@@ -154,7 +154,7 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 		repeated := slices.ContainsFunc(m.Interfaces[:n], func(o inventory.Interface) bool { return o.Hostname == i.Hostname })
 		if i.Hostname != "" && !repeated {
 			field := fmt.Sprintf("%sinterfaces[%d].hostname", prefix, n)
-			f.owns.Add(&f.ps, field, "host name", i.Hostname, f.at(field))
+			f.claim(field, "host name", i.Hostname)
 		}
 	}
 	if m.BMC == nil || m.BMC.Manual() || m.BMC.Host == "" {
@@ -167,7 +167,7 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	if err == nil && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a }) {
 		return
 	}
-	f.owns.Add(&f.ps, prefix+"bmc.host", "address", m.BMC.Host, f.at(prefix+"bmc.host"))
+	f.claim(prefix+"bmc.host", "address", m.BMC.Host)
 }
 
 // checkPlace checks that a machine boots on a network that this server serves.

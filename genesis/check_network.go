@@ -11,7 +11,7 @@ func (f *file) checkSeed() {
 		f.add("seed.address", "give the server's address as machines reach it: netboot.address of its configuration",
 			"%s cannot be a server's address", text(a))
 	} else {
-		f.owns.Add(&f.ps, "seed.address", "address", a.String(), f.at("seed.address"))
+		f.claim("seed.address", "address", a.String())
 	}
 	if p := l.Seed.Segment; !p.IsValid() || !p.Addr().Is4() {
 		f.add("seed.segment", "write the server's own network as 192.168.1.0/24", "an IPv4 network is missing")
@@ -40,7 +40,7 @@ func (f *file) checkNetwork() {
 		f.add("network.gateway", "give the router's address in the network: relayed packets carry it",
 			"%s does not lie in %s", text(g), p)
 	} else {
-		f.owns.Add(&f.ps, "network.gateway", "address", g.String(), f.at("network.gateway"))
+		f.claim("network.gateway", "address", g.String())
 	}
 	if v := l.Network.VLAN; v < 0 || v > 4094 {
 		f.add("network.vlan", "use 1–4094, or leave it out for untagged", "invalid VLAN %d", v)

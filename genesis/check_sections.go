@@ -44,7 +44,7 @@ func (f *file) checkPlatform() {
 	p.Talosconfig = inventory.NewSecret(f.open("platform.talosconfigFile", p.TalosconfigFile))
 	m, ok := l.Machine(p.Machine)
 	if ok {
-		f.checkTalosconfig(p, m)
+		f.docs.checkTalosconfig(p, m)
 	}
 	if ok && m.Address().IsValid() {
 		if p.Talos == "" {
@@ -104,7 +104,7 @@ func (f *file) checkTarget() {
 		return
 	}
 	if m, ok := l.Machine(l.Platform.Machine); ok && !hasAddress(m, a) {
-		f.owns.Add(&f.ps, "migrate.address", "address", a.String(), f.at("migrate.address"))
+		f.claim("migrate.address", "address", a.String())
 	}
 }
 
@@ -130,7 +130,7 @@ func (f *file) checkCluster() {
 	case l.Network.Prefix.IsValid() && !l.Network.Prefix.Contains(c.VIP):
 		f.add("cluster.vip", "give an address of "+l.Network.Prefix.String(), "%s does not lie in the network of the nodes", c.VIP)
 	}
-	f.owns.Add(&f.ps, "cluster.vip", "address", c.VIP.String(), f.at("cluster.vip"))
+	f.claim("cluster.vip", "address", c.VIP.String())
 	if c.API == "" {
 		c.API = "https://" + c.VIP.String()
 	}

@@ -26,12 +26,10 @@ type file struct {
 	lab    *Lab
 	unread inventory.Problems // unknown fields and wrong types
 	ps     inventory.Problems // of the lab file
-	named  inventory.Problems // of the files that it names
+	docs   documents          // of the machines
 	roles  map[string]role    // by machine
 	owns   machinefile.Claims
 	text   map[string][]byte // the named files
-
-	token, tokenFile string // of the first Harvester node
 }
 
 // Load reads the lab file called name and the files that it names, all with read. It returns
@@ -57,16 +55,19 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 		}
 		return l, ps
 	}
-	f := &file{name: name, doc: docs[0], read: read, lab: &l, owns: machinefile.Claims{}, text: map[string][]byte{}}
+	owns := machinefile.Claims{}
+	f := &file{
+		name: name, doc: docs[0], read: read, lab: &l, docs: documents{lab: &l, owns: owns}, owns: owns, text: map[string][]byte{},
+	}
 	if err := f.doc.Decode(&l); err != nil && !errors.As(err, &f.unread) {
 		return l, err
 	}
-	l.doc = f.doc
+	l.doc, l.unreadImages = f.doc, f.isUnreadable("images")
 	f.check()
 	all := machinefile.Undisputed(f.unread, f.ps)
 	all = f.doc.Locate(all)
 	machinefile.SortByLine(all)
-	return l, append(all, f.named...).Err()
+	return l, append(all, f.docs.problems...).Err()
 }
 
 // Together merges wrong, the problems that Load found, with more, found later in the same
@@ -146,6 +147,9 @@ func (f *file) at(field string) string { return fmt.Sprintf("%s:%d", f.name, f.d
 func (f *file) add(field, remedy, format string, args ...any) {
 	f.ps.Add(field, remedy, format, args...)
 }
+
+// claim notes a field's value that must be unique in the lab.
+func (f *file) claim(field, what, value string) { f.owns.Add(&f.ps, field, what, value, f.at(field)) }
 
 // open returns the contents of the file that field names. If it cannot be read, open notes a
 // problem and returns "".

@@ -36,6 +36,8 @@ type Lab struct {
 
 	doc      strictyaml.Document // for the lines of problems
 	warnings inventory.Problems
+	// unreadImages: images could not be read, so that references to them cannot be checked.
+	unreadImages bool
 }
 
 // Schema returns the JSON Schema of a lab file.
