@@ -307,8 +307,8 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 	return errors.Join(errs...)
 }
 
-// run flushes until ctx is done, then once more.
-func (g *Agents) run(ctx context.Context) error {
+// keepFlushing flushes until ctx is done, then once more.
+func (g *Agents) keepFlushing(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	for {

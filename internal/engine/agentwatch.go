@@ -21,7 +21,7 @@ type agentWatch struct {
 	now                  func() time.Time
 	up                   func() time.Duration // how long the server has listened to agents
 	lostAfter, idleAfter time.Duration
-	count                func(func(*Counts))
+	repairs              *repairs
 
 	mu   sync.Mutex
 	idle map[string]idleness
@@ -46,18 +46,15 @@ type watchedAgent struct {
 	work    inventory.Assignment
 }
 
-// key names the agent's attempt; nil when it has none.
-func (a watchedAgent) key() *action.Key {
+// attempt names the agent's attempt; nil when it has none.
+func (a watchedAgent) attempt() *action.Key {
 	if !a.hasWork {
 		return nil
 	}
 	return &a.work.Key
 }
 
-// CheckAgents checks the agents of live grants once: those that have work and are silent,
-// and those that ask for work and get none.
-func (r *Reconciler) CheckAgents(ctx context.Context) error { return r.watch.check(ctx) }
-
+// check checks the agents of live grants once.
 func (x *agentWatch) check(ctx context.Context) error {
 	grants, err := x.stores.Grants.Grants(ctx)
 	if err != nil {
@@ -137,7 +134,7 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 		return err
 	}
 
-	x.count(func(c *Counts) { c.AgentsLost++ })
+	x.repairs.count(func(c *Counts) { c.AgentsLost++ })
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.lost == nil {
@@ -191,7 +188,7 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 		Message: "the agent asks for work and there is none",
 	})
 	if err == nil {
-		x.count(func(c *Counts) { c.AgentsIdle++ })
+		x.repairs.count(func(c *Counts) { c.AgentsIdle++ })
 	}
 
 	return i, err
@@ -199,7 +196,7 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 
 // send appends an event about a, which the pump passes on to the run.
 func (x *agentWatch) send(ctx context.Context, a watchedAgent, e inventory.Event) error {
-	detail, err := json.Marshal(attemptDetail{Key: a.key()})
+	detail, err := json.Marshal(attemptDetail{Key: a.attempt()})
 	if err != nil {
 		return fmt.Errorf("encoding %s: %w", e.Kind, err)
 	}

@@ -2,21 +2,16 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/serviceerror"
-	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/internal/host/clock"
-	"github.com/ingotmetal/ingot/workflows"
 )
 
 // An Attempt is one attempt of an activity. All but Type are Temporal's ids.
@@ -101,25 +96,6 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	return err
 }
 
-// OpenRuns lists the workflows that run. Temporal's list may be some seconds old.
-func OpenRuns(ctx context.Context, tc client.Client) (all []*workflowpb.WorkflowExecutionInfo, err error) {
-	query := &workflowservice.ListWorkflowExecutionsRequest{
-		Query: fmt.Sprintf("TaskQueue = '%s' AND ExecutionStatus = 'Running'", workflows.TaskQueue),
-	}
-	for {
-		ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
-		page, err := tc.ListWorkflow(ctx, query)
-		cancel()
-		if err != nil {
-			return nil, fmt.Errorf("listing open workflows: %w", err)
-		}
-		all = append(all, page.GetExecutions()...)
-		if query.NextPageToken = page.GetNextPageToken(); len(query.NextPageToken) == 0 {
-			return all, nil
-		}
-	}
-}
-
 // judge starts the lost activities of one run again. It returns the attempts of which the next
 // pass will know.
 func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attempt, err error) {
@@ -159,8 +135,3 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attem
 // errLost is how Temporal records a lost attempt. The activity starts again at once.
 var errLost = temporal.NewApplicationErrorWithOptions("the server that carried this attempt out is gone", "AttemptLost",
 	temporal.ApplicationErrorOptions{NextRetryDelay: 100 * time.Millisecond})
-
-func isNotFound(err error) bool {
-	var gone *serviceerror.NotFound
-	return errors.As(err, &gone)
-}

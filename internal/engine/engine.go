@@ -11,74 +11,10 @@ import (
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// Temporal returns a connected client, or false while Temporal is not ready.
-type Temporal func() (client.Client, bool)
-
-// Stores is what the engine reads and writes; inventory/sqlite implements it all.
-type Stores struct {
-	Agents      AgentStore
-	Assignments AssignmentStore
-	Changes     ChangeStore
-	Events      EventStore
-	Grants      GrantStore
-	Intake      IntakeStore
-	Operations  OperationStore
-	Workflows   WorkflowStore
-	Keyed       KeyedRequestStore // nil: no request has an Idempotency-Key
-}
-
-// GrantStore holds which run owns a machine, and when its windows expire.
-type GrantStore interface {
-	Grants(ctx context.Context) ([]inventory.Grant, error)
-	Grant(ctx context.Context, machine string) (inventory.Grant, error)
-	EndGrant(ctx context.Context, o inventory.Owner) error
-	ShiftWindows(ctx context.Context, from, to time.Time) (int, error)
-}
-
-// WorkflowStore holds the records of runs.
-type WorkflowStore interface {
-	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
-	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
-	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
-	Resumable(ctx context.Context, run string) error
-	PutWorkflow(ctx context.Context, w inventory.Workflow) error
-}
-
-// OperationStore holds the records of operations.
-type OperationStore interface {
-	Operation(ctx context.Context, run string) (inventory.Operation, error)
-	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
-	PutOperation(ctx context.Context, o inventory.Operation) error
-}
-
-// IntakeStore holds whether new runs are accepted.
-type IntakeStore interface {
-	Intake(ctx context.Context) (why string, err error)
-	OpenIntake(ctx context.Context) error
-}
-
-// ChangeStore reports the writes of this process.
-type ChangeStore interface {
-	Subscribe() (ch <-chan struct{}, cancel func())
-}
-
-// AgentStore holds what agents reported.
-type AgentStore interface {
-	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
-	TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error
-	AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error
-}
-
-// AssignmentStore holds the work of agents.
-type AssignmentStore interface {
-	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
-}
 
 // Config is what an Engine needs. Stores, Temporal, Guard and Log are required.
 type Config struct {
@@ -167,15 +103,16 @@ func New(c Config) *Engine {
 		freed: make(chan struct{}, 1), slots: make(chan struct{}, c.Parallel),
 		queue: map[string][]inventory.Event{}, waits: map[string]retry{}, busy: map[string]bool{},
 	}
+	repairs := &repairs{}
 	e.Reconciler = &Reconciler{
 		stores: c.Stores, temporal: c.Temporal, guard: c.Guard, log: c.Log, now: c.Now, elapsed: c.Elapsed,
-		held: c.Held, pump: e.Pump,
+		held: c.Held, pump: e.Pump, repairs: repairs,
 		watch: agentWatch{
-			stores: c.Stores, agents: e.Agents, now: c.Now, up: c.Up, lostAfter: c.LostAfter, idleAfter: c.IdleAfter,
+			stores: c.Stores, agents: e.Agents, now: c.Now, up: c.Up, repairs: repairs,
+			lostAfter: c.LostAfter, idleAfter: c.IdleAfter,
 		},
 		boots: lostBoots{stores: c.Stores, now: c.Now, up: c.Up, heard: c.HeardBooting},
 	}
-	e.Reconciler.watch.count = e.Reconciler.count
 
 	return e
 }
@@ -185,5 +122,5 @@ func New(c Config) *Engine {
 func (e *Engine) Run(ctx context.Context) error {
 	defer close(e.Stopping)
 
-	return e.Agents.run(ctx)
+	return e.Agents.keepFlushing(ctx)
 }

@@ -19,7 +19,7 @@ import (
 // its grant before Temporal closes it. Therefore a grant that is still held when read after
 // Temporal's answer was left behind.
 func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
-	e, err := r.describe(ctx, tc, g.Workflow, g.Run)
+	e, err := describe(ctx, tc, g.Workflow, g.Run)
 	if err != nil || !r.isOver(g.Run, e) {
 		return err
 	}
@@ -33,7 +33,7 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
 		}
 		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that is over", "as", e.String())
-		r.count(func(c *Counts) { c.GrantsEnded++ })
+		r.repairs.count(func(c *Counts) { c.GrantsEnded++ })
 	}
 
 	return r.repair(ctx, tc, g.Run, e)
@@ -51,7 +51,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	if err != nil {
 		return err
 	}
-	e, err := r.describe(ctx, tc, w.ID, w.Run)
+	e, err := describe(ctx, tc, w.ID, w.Run)
 	switch {
 	case err != nil:
 		return err
@@ -68,7 +68,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 		return fmt.Errorf("signalling run %q that it has lost its machine: %w", w.Run, err)
 	}
 	r.log.With(w.LogKeys()...).Warn("signalled a run that it has lost its machine", "because", lost.Kind)
-	r.count(func(c *Counts) { c.RunsFenced++ })
+	r.repairs.count(func(c *Counts) { c.RunsFenced++ })
 
 	return nil
 }
@@ -99,7 +99,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 		if asks {
 			continue // a run is told by judgeRecord; an operation finds out by its next step
 		}
-		e, err := r.describe(ctx, tc, h.Workflow, h.Run)
+		e, err := describe(ctx, tc, h.Workflow, h.Run)
 		if err != nil {
 			return err
 		}
@@ -137,20 +137,6 @@ func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (boo
 	return err == nil && !inventory.Final(w.State), err
 }
 
-// execution is the state of a run in Temporal.
-type execution struct {
-	known   bool
-	status  enumspb.WorkflowExecutionStatus
-	resting bool // running, with neither a workflow task nor an activity pending
-}
-
-func (e execution) String() string {
-	if !e.known {
-		return "unknown"
-	}
-	return e.status.String()
-}
-
 // isOver reports whether a run is over. A run that Temporal does not know counts as over
 // only after some time.
 func (r *Reconciler) isOver(run string, e execution) bool {
@@ -177,29 +163,6 @@ func (r *Reconciler) isOver(run string, e execution) bool {
 	}
 
 	return false
-}
-
-// describe returns Temporal's state of a run. It returns "unknown" only if Temporal is
-// healthy and has the namespace; otherwise it returns an error.
-func (r *Reconciler) describe(ctx context.Context, tc client.Client, id, run string) (execution, error) {
-	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
-	defer cancel()
-	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
-	if isNotFound(err) {
-		if _, err := tc.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
-			return execution{}, fmt.Errorf("asking Temporal for its health: %w", err)
-		}
-		return execution{}, nil
-	}
-	if err != nil {
-		return execution{}, fmt.Errorf("asking Temporal for run %q of %q: %w", run, id, err)
-	}
-
-	status := d.GetWorkflowExecutionInfo().GetStatus()
-	resting := status == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING &&
-		d.GetPendingWorkflowTask() == nil && len(d.GetPendingActivities()) == 0
-
-	return execution{true, status, resting}, nil
 }
 
 // repair writes the final state of a run that is over. It reads the record first, because a
@@ -230,7 +193,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
 	}
 	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that is over", "as", e.String())
-	r.count(func(c *Counts) { c.RecordsRepaired++ })
+	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
 
 	return nil
 }

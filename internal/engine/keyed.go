@@ -22,11 +22,6 @@ import (
 // server may be killed in between. A run is therefore found again by a memo with the id of the request, and Temporal
 // itself counts the id once for a signal and an update.
 
-// KeyedRequestStore holds which workflow a keyed request starts.
-type KeyedRequestStore interface {
-	SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error
-}
-
 // prepareKeyed records that the keyed request of ctx is about to start a workflow, and the newest run of its id, by
 // which StartedBy finds out whether it was started. It returns the memo of the new run. Without a keyed request it does
 // nothing.
@@ -43,18 +38,6 @@ func (r *Runs) prepareKeyed(ctx context.Context, tc client.Client, id string) (m
 		return nil, err
 	}
 	return map[string]any{workflows.MemoKeyedRequest: key}, nil
-}
-
-// newest returns the newest run of a workflow id, or nil.
-func newest(ctx context.Context, tc client.Client, id string) (*workflowpb.WorkflowExecutionInfo, error) {
-	d, err := tc.DescribeWorkflowExecution(ctx, id, "")
-	if isNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("asking for the newest run of %q: %w", id, err)
-	}
-	return d.GetWorkflowExecutionInfo(), nil
 }
 
 // takeKeyed returns the open run that prevented a start if the keyed request of ctx has started that run, because

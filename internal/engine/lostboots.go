@@ -32,9 +32,6 @@ type lostBoots struct {
 // and TFTP and iPXE within less.
 const bootSilence = 35 * time.Second
 
-// CheckBoots reports network boots that this server's restart has lost to their runs, once after each start.
-func (r *Reconciler) CheckBoots(ctx context.Context) error { return r.boots.check(ctx) }
-
 // check judges all boots once, when the server has listened for bootSilence.
 func (b *lostBoots) check(ctx context.Context) error {
 	up := b.up()

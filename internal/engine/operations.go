@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,18 +12,14 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// executionOf returns the run id of an operation's current execution. A recovery continues
-// as new when its history is full; its record keeps the run id of the first execution.
-func executionOf(o inventory.Operation) string { return cmp.Or(o.Execution, o.Run) }
-
 // judgeOperation writes the final state of an operation whose workflow is over. It reads the
 // record again first, because an operation writes its last record before Temporal closes it.
 func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
-	e, err := r.describe(ctx, tc, o.ID, executionOf(o))
+	e, err := describe(ctx, tc, o.ID, executionOf(o))
 	if err == nil && e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
 		// The next execution has not recorded anything yet. Unless it was reset or
 		// terminated, it will.
-		e, err = r.describe(ctx, tc, o.ID, "")
+		e, err = describe(ctx, tc, o.ID, "")
 		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
 			return err
 		}
@@ -48,7 +43,7 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 		return fmt.Errorf("repairing the record of %q: %w", o.ID, err)
 	}
 	r.log.Warn("repaired the record of an operation that is over", "operation", o.ID, "run", o.Run, "as", e.String())
-	r.count(func(c *Counts) { c.RecordsRepaired++ })
+	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
 
 	return nil
 }
@@ -71,7 +66,7 @@ func (r *Reconciler) reopenIntake(ctx context.Context) error {
 		return fmt.Errorf("taking new runs again: %w", err)
 	}
 	r.log.Warn("new runs are taken again: no migration is open", "reason", why)
-	r.count(func(c *Counts) { c.RecordsRepaired++ })
+	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
 
 	return nil
 }

@@ -18,15 +18,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// EventStore holds the events that runs wait for.
-type EventStore interface {
-	Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error)
-	MarkSignalled(ctx context.Context, seqs []int64) error
-	AppendEvents(ctx context.Context, es []inventory.Event) error
-	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
-	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
-}
-
 // Pump sends events to the runs that wait for them.
 //
 // Only Pump sends them, in the order of each run, by the raw request with RunID and
@@ -77,7 +68,6 @@ const (
 	pumpEvery  = 5 * time.Second
 	pumpBatch  = 256
 	pumpMax    = 1 << 14 // events in memory; the others wait in the store
-	signalWait = 10 * time.Second
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
 	maxTries   = 100 // of an event that Temporal refuses: almost an hour
@@ -347,16 +337,6 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 	}
 
 	return nil
-}
-
-// isAway reports whether Temporal could not be reached or did not answer in time.
-func isAway(err error) bool {
-	var unavailable *serviceerror.Unavailable
-	var late *serviceerror.DeadlineExceeded
-	var cancelled *serviceerror.Canceled
-
-	return errors.As(err, &unavailable) || errors.As(err, &late) || errors.As(err, &cancelled) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // delay makes the run wait, longer each time, and counts the refusals.

@@ -42,26 +42,9 @@ type Reconciler struct {
 	// noStuckQuery: Temporal is too old to know the search attribute of stuckQuery.
 	noStuckQuery bool
 
+	repairs         *repairs
 	mu              sync.Mutex
-	counts          Counts
 	recentlyUnknown map[string]time.Duration // run → since when Temporal has not known it
-}
-
-// Counts is what the loops have repaired since the server started.
-type Counts struct {
-	GrantsEnded            int64 `json:"grantsEnded"`
-	OperatorWindowsExpired int64 `json:"operatorWindowsExpired"`
-	RecordsRepaired        int64 `json:"recordsRepaired"`
-	AgentsLost             int64 `json:"agentsLost"`
-	AgentsIdle             int64 `json:"agentsIdle"`
-	// ClockSteps is how often the clock of this server was set.
-	ClockSteps int64 `json:"clockSteps"`
-	// SignalsRefused is how many events Temporal has refused.
-	SignalsRefused int64 `json:"signalsRefused"`
-	// RunsFenced is how many runs were told that they have lost their machine.
-	RunsFenced int64 `json:"runsFenced"`
-	// Stuck is how many runs have workflow code that keeps failing now.
-	Stuck int64 `json:"stuck"`
 }
 
 const (
@@ -81,18 +64,10 @@ const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Ru
 
 // Counts returns what was repaired since the server started.
 func (r *Reconciler) Counts() Counts {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.counts
+	c := r.repairs.read()
 	c.SignalsRefused = r.pump.Refused()
 
 	return c
-}
-
-func (r *Reconciler) count(add func(c *Counts)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	add(&r.counts)
 }
 
 // Run checks all grants and open records at the start and every 15 s, agents every 5 s, and network boots once,
@@ -128,6 +103,13 @@ func (r *Reconciler) pass(ctx context.Context, what string, check func(context.C
 		r.log.Warn("reconciling", "what", what, "error", err)
 	}
 }
+
+// CheckAgents checks the agents of live grants once: those that have work and are silent,
+// and those that ask for work and get none.
+func (r *Reconciler) CheckAgents(ctx context.Context) error { return r.watch.check(ctx) }
+
+// CheckBoots reports network boots that this server's restart has lost to their runs, once after each start.
+func (r *Reconciler) CheckBoots(ctx context.Context) error { return r.boots.check(ctx) }
 
 // CheckRuns checks grants and open records once. Without Temporal it only closes the expired
 // windows of operators. If Temporal hangs, the pass ends after a few timeouts, independent
@@ -230,16 +212,14 @@ func (r *Reconciler) expireOperatorWindows(ctx context.Context, grants []invento
 			continue
 		}
 		r.log.With(g.LogKeys(g.Boot)...).Info("closed a netboot window that expired")
-		r.count(func(c *Counts) { c.OperatorWindowsExpired++ })
+		r.repairs.count(func(c *Counts) { c.OperatorWindowsExpired++ })
 	}
 
 	return errors.Join(errs...)
 }
 
-const (
-	askedAtOnce = 16 // parallel requests to Temporal
-	hungAfter   = 16 // requests in a row without an answer
-)
+// hungAfter is how many requests in a row without an answer mean that Temporal hangs.
+const hungAfter = 16
 
 // errHangs means that Temporal does not answer.
 var errHangs = errors.New("no answer from Temporal")
@@ -308,7 +288,7 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	if n.GetCount() > 0 && n.GetCount() != r.Counts().Stuck {
 		r.log.Error("the code of workflows fails again and again", "runs", n.GetCount())
 	}
-	r.count(func(c *Counts) { c.Stuck = n.GetCount() })
+	r.repairs.count(func(c *Counts) { c.Stuck = n.GetCount() })
 
 	return nil
 }
@@ -317,7 +297,7 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 // at a stored wall-clock time: otherwise a step forward would close them under booting
 // machines, and a step backward would leave them open.
 func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
-	r.count(func(c *Counts) { c.ClockSteps++ })
+	r.repairs.count(func(c *Counts) { c.ClockSteps++ })
 	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)
 	if err != nil {
 		r.log.Error("the clock was set, and windows could not be moved with it", "by", to.Sub(from), "error", err)

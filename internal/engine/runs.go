@@ -20,10 +20,6 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TemporalTimeout limits a request to Temporal, and the wait for a worker to take a
-// decision.
-const TemporalTimeout = 5 * time.Second
-
 // Runs starts and changes runs, and finds their records. It remembers the runs started here
 // until their own record exists, because the worker may be busy or unavailable.
 type Runs struct {
@@ -297,18 +293,6 @@ func (r *Runs) Cancel(ctx context.Context, id, run string) error {
 	tc, err := r.Client()
 	if err == nil {
 		err = cancel(ctx, tc, id, run)
-	}
-	return err
-}
-
-// cancel requests the cancellation of a run. If Temporal says that the run is over, there is
-// nothing to do: the Reconciler repairs its record.
-func cancel(ctx context.Context, tc client.Client, id, run string) error {
-	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
-	defer stop()
-	err := tc.CancelWorkflow(ctx, id, run)
-	if isNotFound(err) {
-		return nil
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/api/serviceerror"
@@ -21,6 +22,9 @@ import (
 
 // maxSignal limits the part of a message that a signal carries, in bytes.
 const maxSignal = 2 << 10
+
+// signalWait limits the sending of an event.
+const signalWait = 10 * time.Second
 
 // signal sends one event, as dc writes it, to its run, which is an execution of the workflow id.
 func signal(ctx context.Context, tc client.Client, dc converter.DataConverter, namespace, id string, e inventory.Event) error {

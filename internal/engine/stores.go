@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Stores is what the engine reads and writes; inventory/sqlite implements it all.
+type Stores struct {
+	Agents      AgentStore
+	Assignments AssignmentStore
+	Changes     ChangeStore
+	Events      EventStore
+	Grants      GrantStore
+	Intake      IntakeStore
+	Operations  OperationStore
+	Workflows   WorkflowStore
+	Keyed       KeyedRequestStore // nil: no request has an Idempotency-Key
+}
+
+// GrantStore holds which run owns a machine, and when its windows expire.
+type GrantStore interface {
+	Grants(ctx context.Context) ([]inventory.Grant, error)
+	Grant(ctx context.Context, machine string) (inventory.Grant, error)
+	EndGrant(ctx context.Context, o inventory.Owner) error
+	ShiftWindows(ctx context.Context, from, to time.Time) (int, error)
+}
+
+// WorkflowStore holds the records of runs.
+type WorkflowStore interface {
+	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
+	LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error)
+	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	Resumable(ctx context.Context, run string) error
+	PutWorkflow(ctx context.Context, w inventory.Workflow) error
+}
+
+// OperationStore holds the records of operations.
+type OperationStore interface {
+	Operation(ctx context.Context, run string) (inventory.Operation, error)
+	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
+	PutOperation(ctx context.Context, o inventory.Operation) error
+}
+
+// IntakeStore holds whether new runs are accepted.
+type IntakeStore interface {
+	Intake(ctx context.Context) (why string, err error)
+	OpenIntake(ctx context.Context) error
+}
+
+// ChangeStore reports the writes of this process.
+type ChangeStore interface {
+	Subscribe() (ch <-chan struct{}, cancel func())
+}
+
+// AgentStore holds what agents reported.
+type AgentStore interface {
+	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
+	TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error
+	AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error
+}
+
+// AssignmentStore holds the work of agents.
+type AssignmentStore interface {
+	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
+}
+
+// EventStore holds the events that runs wait for.
+type EventStore interface {
+	Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error)
+	MarkSignalled(ctx context.Context, seqs []int64) error
+	AppendEvents(ctx context.Context, es []inventory.Event) error
+	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
+	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
+}
+
+// KeyedRequestStore holds which workflow a keyed request starts.
+type KeyedRequestStore interface {
+	SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error
+}
