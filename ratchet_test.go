@@ -26,8 +26,6 @@ var manyMethods = map[string]int{
 	"internal/server.server":               70,
 	"internal/siterole.Host":               50,
 	"template.checker":                     37,
-	"workflows.machineRun":                 42,
-	"workflows.provisioning":               34,
 }
 
 // manyBack are the packages with a larger share of references that point back, in percent.

@@ -29,10 +29,10 @@ func BMCJob(ctx workflow.Context, in BMCJobInput) (Outcome, error) {
 			}
 		}
 		r.record.State = inventory.StateRunning
-		if err := r.showPhase(ctx, inventory.PhasePower, "job %s", in.Job); err != nil {
+		if err := r.record.showPhase(ctx, inventory.PhasePower, "job %s", in.Job); err != nil {
 			return err
 		}
 		r.record.Message = "done"
-		return execute(ctx, bmc, nil, do.BMCTasks, r.owner, activities.Job(in.Job, in.Tasks))
+		return execute(ctx, bmc, nil, do.BMCTasks, r.grant.owner, activities.Job(in.Job, in.Tasks))
 	})
 }

@@ -55,7 +55,7 @@ func (d *decommissioning) decommission(ctx workflow.Context) error {
 				return err
 			}
 			d.assigned, d.doubts, d.notes = nil, nil, nil
-			d.resetActions(0)
+			d.record.resetActions(0)
 			continue
 		case errors.Is(err, errSkipped):
 			d.stopAssigned(ctx)
@@ -68,13 +68,13 @@ func (d *decommissioning) decommission(ctx workflow.Context) error {
 }
 
 func (d *decommissioning) planWipe(ctx workflow.Context) error {
-	if err := d.showPhase(ctx, inventory.PhasePlan, "planning the wipe"); err != nil {
+	if err := d.record.showPhase(ctx, inventory.PhasePlan, "planning the wipe"); err != nil {
 		return err
 	}
 	if err := invalid(d.in.Validate()); err != nil {
 		return err
 	}
-	q := activities.DecommissionRequest{Run: d.owner.Run, Machine: d.in.Machine, Wipe: d.in.Wipe}
+	q := activities.DecommissionRequest{Run: d.grant.owner.Run, Machine: d.in.Machine, Wipe: d.in.Wipe}
 	if err := execute(ctx, planning, &d.plan, do.PlanDecommission, q); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 		return d.resolveClaimConflict(ctx)
 	}
 
-	if err := d.showPhase(ctx, inventory.PhasePower, "switching the machine off"); err != nil {
+	if err := d.record.showPhase(ctx, inventory.PhasePower, "switching the machine off"); err != nil {
 		return err
 	}
 
@@ -126,7 +126,7 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	}
 
 	for n := 1; ; n++ {
-		err := execute(ctx, bmc, nil, do.PowerOff, d.owner)
+		err := execute(ctx, bmc, nil, do.PowerOff, d.grant.owner)
 		if err == nil || !operatorCanHelp(err) {
 			return err
 		}
@@ -140,7 +140,7 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 // without the agent's report the operator must confirm that the machine is off.
 func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	i := len(d.plan.Actions) - 1
-	k := d.beginAttempt(ctx, i)
+	k := d.record.beginAttempt(ctx, i)
 	if err := d.assign(ctx, k, 0); err != nil {
 		return err
 	}
@@ -168,15 +168,15 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 // retire purges the machine's secrets and records whether it is now available or
 // quarantined.
 func (d *decommissioning) retire(ctx workflow.Context) error {
-	if d.boot.armed {
-		if err := d.closeNetboot(ctx); err != nil {
+	if d.grant.armed {
+		if err := d.grant.closeNetboot(ctx); err != nil {
 			return err
 		}
 	}
 
 	var st inventory.Standing
 	err := execute(ctx, quick, &st, do.Retire, activities.RetireRequest{
-		Owner: d.owner, Doubts: d.doubts, Notes: d.notes, KeepAddress: d.in.KeepAddress,
+		Owner: d.grant.owner, Doubts: d.doubts, Notes: d.notes, KeepAddress: d.in.KeepAddress,
 	})
 	if err != nil {
 		return err
@@ -184,8 +184,8 @@ func (d *decommissioning) retire(ctx workflow.Context) error {
 
 	d.record.Message = strings.TrimSuffix(st.State+": "+st.Reason, ": ")
 	if st.State != inventory.StandingAvailable {
-		d.record.Next = "ingot machine decommission " + d.owner.Machine +
-			"   # again; or, when you have seen to it yourself: ingot machine release " + d.owner.Machine
+		d.record.Next = "ingot machine decommission " + d.grant.owner.Machine +
+			"   # again; or, when you have seen to it yourself: ingot machine release " + d.grant.owner.Machine
 		return newError(typeQuarantined, "%s", d.record.Message)
 	}
 	return nil

@@ -22,7 +22,7 @@ func Inspect(ctx workflow.Context, in InspectInput) (Outcome, error) {
 
 func (r *machineRun) inspect(ctx workflow.Context) error {
 	var hasBMC bool
-	if err := execute(ctx, quick, &hasBMC, do.HasBMC, r.owner.Machine); err != nil {
+	if err := execute(ctx, quick, &hasBMC, do.HasBMC, r.grant.owner.Machine); err != nil {
 		return err
 	}
 
@@ -45,22 +45,22 @@ func (r *machineRun) inspect(ctx workflow.Context) error {
 	}
 
 	var facts action.Facts
-	if err := execute(ctx, quick, &facts, do.AgentFacts, r.owner); err != nil {
+	if err := execute(ctx, quick, &facts, do.AgentFacts, r.grant.owner); err != nil {
 		return err
 	}
 
-	if err := r.closeNetboot(ctx); err != nil {
+	if err := r.grant.closeNetboot(ctx); err != nil {
 		return err
 	}
 
 	// An agent without a run switches its machine off or boots the next device. With a BMC,
 	// this run makes sure that the machine is off.
 	if !r.manual {
-		if err := execute(ctx, bmc, nil, do.PowerOff, r.owner); err != nil {
+		if err := execute(ctx, bmc, nil, do.PowerOff, r.grant.owner); err != nil {
 			return err
 		}
 	}
 
-	return r.showPhase(ctx, inventory.PhaseReady, "%d disks, %d interfaces, %d MiB of memory",
+	return r.record.showPhase(ctx, inventory.PhaseReady, "%d disks, %d interfaces, %d MiB of memory",
 		len(facts.Disks), len(facts.NICs), facts.Memory>>20)
 }

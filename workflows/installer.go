@@ -30,9 +30,9 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 		return p.decideAboutFailedInstaller(ctx)
 	}
 
-	end := p.closeSecrets
+	end := p.grant.closeSecrets
 	if p.provenBy == activities.EvidencePhoneHome && !p.signals.heard[inventory.EventPhoneHome] {
-		if err := p.openSecrets(ctx, untilReady); err != nil {
+		if err := p.grant.openSecrets(ctx, untilReady); err != nil {
 			return err
 		}
 		end = p.waitUntilReady
@@ -58,21 +58,21 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 		return err
 	}
 
-	k := p.beginAttempt(ctx, last)
+	k := p.record.beginAttempt(ctx, last)
 	a := &p.record.Actions[last]
 	if !p.manual {
 		a.State, a.Message = action.Success, "not needed: its BMC starts the machine again"
-		return p.writeRecord(ctx)
+		return p.record.writeRecord(ctx)
 	}
 
 	// The agent restarts the machine as soon as its report is stored. Storing the report
 	// also allows the installer's boot, at any time from now on.
-	p.boot.armed = true
+	p.grant.armed = true
 	if err := p.assign(ctx, k, reminder+windowMargin); err != nil {
 		return err
 	}
 
-	if err := p.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
 		return err
 	}
 
@@ -92,7 +92,7 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	}
 
 	a.State, a.Message = action.Timeout, "the agent did not report that it restarts the machine"
-	return p.writeRecord(ctx)
+	return p.record.writeRecord(ctx)
 }
 
 // waitForInstaller waits until the installer or the installed system has reported. At the
@@ -107,7 +107,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 		// before it recorded that. Close netboot, or the next network boot would start the
 		// installer again. If no file of this boot was fetched, the installer belongs to an
 		// earlier boot that a reset is about to end.
-		if err := p.closeNetboot(ctx); err != nil {
+		if err := p.grant.closeNetboot(ctx); err != nil {
 			return err
 		}
 	}
@@ -116,7 +116,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	defer stop()
 	var proof workflow.Future // of the installed system
 	if inventory.ProvenByDocument(i.Complete) {
-		proof = workflow.ExecuteActivity(asking, do.TalosInstalled, p.owner)
+		proof = workflow.ExecuteActivity(asking, do.TalosInstalled, p.grant.owner)
 	}
 
 	reported := func() bool {
@@ -125,10 +125,10 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	}
 
 	// The installer reads its files below the secret path until it ends.
-	open := func(d time.Duration) error { return p.openSecrets(ctx, d) }
+	open := func(d time.Duration) error { return p.grant.openSecrets(ctx, d) }
 	limit := i.Timeout.Duration()
 	for n := 0; ; n++ {
-		err := p.showPhase(ctx, inventory.PhaseInstall, "the installer is at work; waiting for its end (%s)", i.Complete)
+		err := p.record.showPhase(ctx, inventory.PhaseInstall, "the installer is at work; waiting for its end (%s)", i.Complete)
 		if err != nil {
 			return err
 		}

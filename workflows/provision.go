@@ -64,7 +64,7 @@ func (p *provisioning) install(ctx workflow.Context) error {
 			return err
 		}
 		p.assigned, p.disk, p.record.Disk = nil, p.plan.Disk, nil
-		p.resetActions(p.plan.From)
+		p.record.resetActions(p.plan.From)
 	}
 }
 
@@ -79,7 +79,7 @@ func (p *provisioning) installOnce(ctx workflow.Context) error {
 func (p *provisioning) arm(ctx workflow.Context) error { return p.takeGrant(ctx, false) }
 
 func (p *provisioning) makePlan(ctx workflow.Context) error {
-	if err := p.showPhase(ctx, inventory.PhasePlan, "rendering the template"); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhasePlan, "rendering the template"); err != nil {
 		return err
 	}
 
@@ -88,7 +88,7 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 	}
 
 	err := execute(ctx, planning, &p.plan, do.Plan, activities.PlanRequest{
-		Run: p.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image,
+		Run: p.grant.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image,
 		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe,
 	})
 	if err != nil {
@@ -128,11 +128,11 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 		return nil
 	}
 
-	if err := p.showPhase(ctx, inventory.PhaseBind, "choosing the disk"); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhaseBind, "choosing the disk"); err != nil {
 		return err
 	}
 
-	q := activities.BindRequest{Owner: p.owner, Disk: p.disk, From: p.plan.From}
+	q := activities.BindRequest{Owner: p.grant.owner, Disk: p.disk, From: p.plan.From}
 	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
 		// Bound earlier in this run: a retry must use the same disk.
 		q.Selector, q.Anyway = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}, true

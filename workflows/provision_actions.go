@@ -3,7 +3,6 @@ package workflows
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -18,7 +17,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	for i := p.plan.From; i < len(p.plan.Actions); i++ {
 		if p.plan.Actions[i].Leaving {
-			if i = p.firstUndone(i); i < 0 {
+			if i = p.record.firstUndone(i); i < 0 {
 				return nil
 			}
 		}
@@ -45,36 +44,11 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 			// Include the actions of an earlier run: the image is written again, and a run
 			// that is interrupted now must not resume after them.
 			p.plan.From = 0
-			p.resetActions(0)
+			p.record.resetActions(0)
 			i = -1
 		}
 	}
 	return nil
-}
-
-// firstUndone returns the index of the first action before last that must run again, see
-// markSeedsUndone, or -1.
-func (p *provisioning) firstUndone(last int) int {
-	return slices.IndexFunc(p.record.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
-}
-
-// markSeedsUndone resets the actions that wrote the instance id under an earlier boot. The
-// machine may have booted from the disk since, and cloud-init handles an instance id only
-// once.
-func (p *provisioning) markSeedsUndone() {
-	for i, planned := range p.plan.Actions {
-		if a := &p.record.Actions[i]; planned.Seed && a.State == action.Success {
-			a.State, a.Message = action.Pending, fmt.Sprintf("again, by the agent of boot %d", p.boot.number)
-		}
-	}
-}
-
-// resetActions sets the actions from an index on to pending.
-func (p *provisioning) resetActions(from int) {
-	for i := range p.record.Actions[from:] {
-		a := &p.record.Actions[from+i]
-		a.State, a.Message, a.Seconds = action.Pending, "", 0
-	}
 }
 
 // decideAboutFailure returns what follows a failed action: Retry, Skip, Restart, or an error
@@ -90,7 +64,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	if failed && p.retries < p.in.Retries.Count {
 		p.retries++
 		pause := min(firstPause<<min(p.retries-1, 10), lastPause)
-		if err := p.showPhase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
+		if err := p.record.showPhase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
 			return "", err
 		}
 		if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {
@@ -106,7 +80,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 		return "", cause
 	}
 
-	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
+	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
 	if errors.Is(err, errAborted) {
 		return "", cause // more detailed
 	}
@@ -117,7 +91,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 			by = "the operator"
 		}
 		a.State, a.Message = action.Success, fmt.Sprintf("skipped by %s: %s", by, a.Message)
-		err = p.writeRecord(ctx)
+		err = p.record.writeRecord(ctx)
 	}
 	return d.Choice, err
 }
@@ -128,11 +102,11 @@ func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (
 	if workflow.GetVersion(ctx, "ask-about-changed-images", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
 		return "", nil // runs that were started before
 	}
-	why, q := "", activities.ImagesRequest{Run: p.plan.Run, Machine: p.owner.Machine, Action: i}
+	why, q := "", activities.ImagesRequest{Run: p.plan.Run, Machine: p.grant.owner.Machine, Action: i}
 	if err := execute(ctx, quick, &why, do.ChangedImage, q); err != nil || why == "" {
 		return "", err
 	}
-	d, err := p.ask(ctx, p.attemptKey(i).String(), messageOf(cause)+": "+why, Retry, Abort)
+	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause)+": "+why, Retry, Abort)
 	if errors.Is(err, errAborted) {
 		return "", cause // more detailed
 	}
@@ -145,7 +119,7 @@ func (p *provisioning) restartAgent(ctx workflow.Context) error {
 	if err := p.startMachine(ctx); err != nil {
 		return err
 	}
-	p.markSeedsUndone()
+	p.record.markSeedsUndone(p.plan.Actions, p.boot.number)
 	if err := p.bindDisk(ctx); err != nil {
 		return err
 	}
@@ -162,7 +136,7 @@ func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 		}
 		if losses == lossesUntilAsked {
 			text := fmt.Sprintf("the agent was lost %d times during %q", losses, p.record.Actions[i].Name)
-			if _, err := p.ask(ctx, p.attemptKey(i).String(), text, Retry, Abort); err != nil {
+			if _, err := p.ask(ctx, p.record.attemptKey(i).String(), text, Retry, Abort); err != nil {
 				return err
 			}
 			losses = 0
@@ -174,29 +148,17 @@ func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 	}
 }
 
-func (p *provisioning) attemptKey(i int) action.Key {
-	return action.Key{Epoch: p.owner.Epoch, Action: i, Attempt: p.record.Actions[i].Attempt}
-}
-
-// beginAttempt starts the next attempt of an action and returns its key.
-func (p *provisioning) beginAttempt(ctx workflow.Context, i int) action.Key {
-	a := &p.record.Actions[i]
-	a.Attempt++
-	a.State, a.StartedAt, a.Message, a.Seconds = action.Running, workflow.Now(ctx), "", 0
-	return p.attemptKey(i)
-}
-
 // runAttempt assigns the action to the agent and waits for its end. agentLost means that the
 // agent is gone and writes nothing any more.
 func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, err error) {
-	k := p.beginAttempt(ctx, i)
+	k := p.record.beginAttempt(ctx, i)
 	p.assigned = &k // the agent may see the assignment from now on
 	if err := p.assign(ctx, k, 0); err != nil {
 		return false, err
 	}
 
 	a := &p.record.Actions[i]
-	if err := p.showPhase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhaseAction, "%s", a.Name); err != nil {
 		return false, err
 	}
 
@@ -255,7 +217,7 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 			// its secrets.
 			began, limit = workflow.Now(ctx), known.Left
 			prolonged++
-			if err := p.openSecrets(ctx, limit); err != nil {
+			if err := p.grant.openSecrets(ctx, limit); err != nil {
 				return false, err
 			}
 		case known.Kind == activities.Silent:
@@ -297,7 +259,7 @@ func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error 
 // opens the netboot window for the next boot for that long.
 func (p *provisioning) assign(ctx workflow.Context, k action.Key, next time.Duration) error {
 	return executeLocal(ctx, nil, do.Assign, activities.AssignRequest{
-		Owner: p.owner, Boot: p.boot.number, Key: k, Disk: p.disk, Next: next,
+		Owner: p.grant.owner, Boot: p.boot.number, Key: k, Disk: p.disk, Next: next,
 	})
 }
 
@@ -312,7 +274,7 @@ func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 		return nil // the next phase writes the record
 	}
 
-	if err := p.writeRecord(ctx); err != nil {
+	if err := p.record.writeRecord(ctx); err != nil {
 		return err
 	}
 
@@ -326,11 +288,11 @@ func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 // stopAttempt returns when the attempt cannot write any more: the agent reports closed
 // descriptors, a later boot has begun, the power is off, or the operator confirms it.
 func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
-	if err := p.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
 		return err
 	}
 
-	if err := executeLocal(ctx, nil, do.Stop, activities.StopRequest{Owner: p.owner, Key: k}); err != nil {
+	if err := executeLocal(ctx, nil, do.Stop, activities.StopRequest{Owner: p.grant.owner, Key: k}); err != nil {
 		return err
 	}
 
@@ -343,14 +305,14 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 
 	p.boot.poweredOff = true
 	if !p.manual {
-		err := execute(ctx, bmc, nil, do.PowerOff, p.owner)
+		err := execute(ctx, bmc, nil, do.PowerOff, p.grant.owner)
 		if err == nil || !operatorCanHelp(err) {
 			return err
 		}
 	}
 
 	text := fmt.Sprintf("the agent of %s does not answer and may still be writing: switch the machine off by hand, "+
-		"then continue", p.owner.Machine)
+		"then continue", p.grant.owner.Machine)
 	_, err := p.ask(ctx, k.String()+".stop", text, Continue)
 	return err
 }

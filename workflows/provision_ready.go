@@ -18,10 +18,10 @@ const evidenceOperator = "operator"
 // closeForInstalled closes netboot: from now on the machine boots from its disk only.
 func (p *provisioning) closeForInstalled(ctx workflow.Context) error {
 	p.record.State = inventory.StatePost
-	if err := p.showPhase(ctx, inventory.PhaseDisarm, "closing network boot"); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhaseDisarm, "closing network boot"); err != nil {
 		return err
 	}
-	return p.closeNetboot(ctx)
+	return p.grant.closeNetboot(ctx)
 }
 
 // bootInstalledSystem closes netboot, has the agent boot the installed system and waits for
@@ -38,19 +38,19 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	phonesHome := p.plan.Evidence == activities.EvidencePhoneHome
 	if phonesHome {
 		// The installed system reports when it has read its secrets.
-		if err := p.openSecrets(ctx, untilReady); err != nil {
+		if err := p.grant.openSecrets(ctx, untilReady); err != nil {
 			return err
 		}
 	}
 
 	i := len(p.plan.Actions) - 1
-	k := p.beginAttempt(ctx, i)
+	k := p.record.beginAttempt(ctx, i)
 	if err := p.assign(ctx, k, 0); err != nil {
 		return err
 	}
 
 	a := &p.record.Actions[i]
-	if err := p.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
+	if err := p.record.showPhase(ctx, inventory.PhaseReboot, "%s", a.Name); err != nil {
 		return err
 	}
 
@@ -94,7 +94,7 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	s := &p.signals
 	w := wait{limit: p.record.Actions[k.Action].Timeout.Duration() + grace, attempt: k}
 	if phonesHome {
-		w.prolong = func(time.Duration) error { return p.openSecrets(ctx, untilReady) }
+		w.prolong = func(time.Duration) error { return p.grant.openSecrets(ctx, untilReady) }
 	}
 
 	ok, known, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.heard[inventory.EventPhoneHome] || s.conflict })
@@ -122,9 +122,9 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 		limit = max(limit, p.plan.Installer.Timeout.Duration())
 	}
 
-	open := func(time.Duration) error { return p.openSecrets(ctx, untilReady) }
+	open := func(time.Duration) error { return p.grant.openSecrets(ctx, untilReady) }
 	for n := 0; ; n++ {
-		if err := p.showPhase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
+		if err := p.record.showPhase(ctx, inventory.PhaseReady, "waiting for the installed system to phone home"); err != nil {
 			return err
 		}
 		ok, _, err := p.waitFor(ctx, wait{limit: limit, served: true, prolong: open}, done)
@@ -132,7 +132,7 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 			return err
 		}
 		if !ok && n == 0 && !p.manual && !p.boot.installer {
-			if err := execute(ctx, bmc, nil, do.ColdStart, p.owner); err != nil && !operatorCanHelp(err) {
+			if err := execute(ctx, bmc, nil, do.ColdStart, p.grant.owner); err != nil && !operatorCanHelp(err) {
 				return err
 			}
 		} else if !ok {
@@ -145,7 +145,7 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 			}
 			if d != nil && d.Choice == Continue {
 				p.provenBy = evidenceOperator
-				return p.closeSecrets(ctx)
+				return p.grant.closeSecrets(ctx)
 			}
 			ok = d == nil
 		}
@@ -153,7 +153,7 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 		case s.conflict:
 			return p.resolveClaimConflict(ctx)
 		case ok:
-			return p.closeSecrets(ctx)
+			return p.grant.closeSecrets(ctx)
 		}
 		if err := open(untilReady); err != nil {
 			return err

@@ -29,10 +29,8 @@ var (
 
 // machineRun holds what every workflow that owns a machine needs.
 type machineRun struct {
-	log log.Logger // without the keys of the run, see logger
-	// owner identifies this execution in each effect. A reset changes the run id, which
-	// fences all effects of the old owner.
-	owner  inventory.Owner
+	log    log.Logger // without the keys of the run, see logger
+	grant  grant
 	manual bool // the operator presses the power button
 	// plannedAs is the run under which the plan is stored; empty if unknown. After a reset
 	// it differs from owner.Run.
@@ -58,7 +56,7 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 
 	r := &machineRun{
 		log:     workflow.GetLogger(ctx),
-		owner:   inventory.Owner{Machine: machine, Run: execution.RunID},
+		grant:   grant{owner: inventory.Owner{Machine: machine, Run: execution.RunID}},
 		signals: newSignals(),
 		boot:    boot{left: inventory.MaxBoots},
 		record: runRecord{input: input, Workflow: inventory.Workflow{
@@ -67,6 +65,7 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 		}},
 	}
 
+	r.record.logger = r.logger
 	err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, r.status,
 		workflow.QueryHandlerOptions{Description: "Where the run stands"})
 	if err != nil {
@@ -83,14 +82,14 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 
 // logger returns a logger with the keys of the run as it is now. Temporal's SDK adds the run's id.
 func (r *machineRun) logger() log.Logger {
-	o := r.owner
+	o := r.grant.owner
 	o.Run = ""
 	return log.With(r.log, append(o.LogKeys(r.boot.number), inventory.LogPhase, r.record.Phase)...)
 }
 
 func (r *machineRun) status() (Status, error) {
 	s := Status{
-		Machine: r.owner.Machine, Run: r.owner.Run, Epoch: r.owner.Epoch, Boot: r.boot.number,
+		Machine: r.grant.owner.Machine, Run: r.grant.owner.Run, Epoch: r.grant.owner.Epoch, Boot: r.boot.number,
 		State: r.record.State, Phase: r.record.Phase, Message: r.record.Message, Deadline: r.budget.deadline,
 		Question: r.record.Question, Actions: r.record.Actions,
 	}
@@ -150,7 +149,7 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 	}
 
 	// Release the grant first: then no window is open, even if a later write fails.
-	released := r.releaseGrant(ctx)
+	released := r.grant.release(ctx)
 	r.record.State, r.record.Question, r.record.Ended = state, nil, workflow.Now(ctx)
 	for i := range r.record.Actions {
 		if a := &r.record.Actions[i]; a.State == action.Running {
@@ -158,7 +157,7 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 		}
 	}
 
-	recorded := r.showPhase(ctx, phase, "%s", message)
+	recorded := r.record.showPhase(ctx, phase, "%s", message)
 	return endExecution(ctx, state, message, err, recorded, released)
 }
 
@@ -190,12 +189,12 @@ func endExecution(ctx workflow.Context, state, message string, errs ...error) er
 
 // retryCommand returns the command that repeats a run that failed.
 func (r *machineRun) retryCommand() string {
-	planned := r.plannedAs == "" || r.plannedAs == r.owner.Run
+	planned := r.plannedAs == "" || r.plannedAs == r.grant.owner.Run
 	for _, a := range r.record.Actions {
 		if planned && a.Attempt > 0 {
-			return fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.owner.Machine,
-				r.owner.Machine)
+			return fmt.Sprintf("ingot workflow logs %s; ingot workflow retry %s --from failed-step", r.grant.owner.Machine,
+				r.grant.owner.Machine)
 		}
 	}
-	return fmt.Sprintf("ingot workflow retry %s --from start", r.owner.Machine)
+	return fmt.Sprintf("ingot workflow retry %s --from start", r.grant.owner.Machine)
 }

@@ -18,7 +18,6 @@ type boot struct {
 	silent     int       // boots in a row without an agent
 	shim       bool      // a loader of the machine is shim
 	how        string    // how the present boot was started, if not in the usual way
-	armed      bool      // netboot may be open
 	installer  bool      // the plan's installer is booted, not the agent
 	path       int       // boot paths that were tried without an answer
 	lost       bool      // the machine booted its disk instead
@@ -92,13 +91,13 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 		inventory.Question{
 			ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
 			Text: fmt.Sprintf("the run has used up its boots (%d%s)%s; look at the machine's console and at: ingot why %s",
-				b.number, last, r.secureBootHint(), r.owner.Machine),
+				b.number, last, b.secureBootHint(r.signals.heard), r.grant.owner.Machine),
 		})
 	if err != nil || d == nil {
 		return d == nil, err
 	}
 
-	if err := executeLocal(ctx, nil, do.MoreBoots, r.owner); err != nil {
+	if err := executeLocal(ctx, nil, do.MoreBoots, r.grant.owner); err != nil {
 		return false, err
 	}
 
@@ -108,15 +107,14 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 
 // secureBootHint names the file that was delivered last in the present boot, if shim is the
 // machine's loader: the program that it was delivered to may have refused the next step.
-func (r *machineRun) secureBootHint() string {
-	heard := r.signals.heard
-	if !r.boot.shim {
+func (b *boot) secureBootHint(heard kinds) string {
+	if !b.shim {
 		return ""
 	}
 
 	last := "no file was delivered: with shim, firmware must boot by PXE (IPv4), not by HTTP"
 	switch {
-	case r.boot.installer && !heard[inventory.EventLoader]:
+	case b.installer && !heard[inventory.EventLoader]:
 		last = "no file was delivered: with shim, UEFI boots only the agent, and this boot is that of another installer; set another " +
 			"loader at the interface, for example snponly.efi, and switch Secure Boot off"
 	case heard[inventory.EventInitrd]:
@@ -143,7 +141,7 @@ func (r *machineRun) bootLost() bool { return !r.manual && r.signals.heard[inven
 // powerOn starts the present boot. If that fails, it asks the operator until it succeeds.
 func (r *machineRun) powerOn(ctx workflow.Context) error {
 	b, s := &r.boot, &r.signals
-	q := activities.PowerRequest{Owner: r.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
+	q := activities.PowerRequest{Owner: r.grant.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
 	message := ladder[b.rung()].does + " (boot %d)"
 	if r.manual {
 		message = "opening network boot (boot %d)"
@@ -158,12 +156,12 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		q.Path = b.path
 	}
 
-	if err := r.showPhase(ctx, inventory.PhasePower, message, b.number); err != nil {
+	if err := r.record.showPhase(ctx, inventory.PhasePower, message, b.number); err != nil {
 		return err
 	}
 
 	for n := 1; ; n++ {
-		b.armed = true
+		r.grant.armed = true
 		var done activities.Powered
 		err := execute(ctx, bmc, &done, do.Power, q)
 		switch {
@@ -268,12 +266,12 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 		if r.boot.how != "" {
 			text += ": " + r.boot.how
 		}
-		if err := r.showPhase(ctx, stage.phase, "%s (%s)", stage.message, text); err != nil {
+		if err := r.record.showPhase(ctx, stage.phase, "%s (%s)", stage.message, text); err != nil {
 			return false, err
 		}
 
 		// Every wait gets its whole window: the power operation may have taken long.
-		renew := func(d time.Duration) error { return r.renewNetboot(ctx, d) }
+		renew := func(d time.Duration) error { return r.grant.renewNetboot(ctx, d, r.boot.installer) }
 		limit := max(stage.limit, untilDHCP-workflow.Now(ctx).Sub(r.boot.began))
 		if !up() {
 			if err := renew(limit); err != nil {
@@ -322,11 +320,11 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 		return nil
 	}
 
-	r.record.Next = "ingot workflow powered-on " + r.owner.Machine
+	r.record.Next = "ingot workflow powered-on " + r.grant.owner.Machine
 	r.budget.pause(workflow.Now(ctx))
 	for renewal := workflow.Now(ctx).Add(reminder); ; {
 		shown := s.shownPackets()
-		err := r.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)%s", r.boot.number, shown)
+		err := r.record.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)%s", r.boot.number, shown)
 		if err != nil {
 			return err
 		}
@@ -337,7 +335,7 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 		case err != nil:
 			return err
 		case s.fenced:
-			return r.fencedError()
+			return r.signals.explainLoss()
 		case begun():
 			r.record.Next = ""
 			r.budget.resume(workflow.Now(ctx))
@@ -345,7 +343,7 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 		case news:
 			continue
 		}
-		if err := r.renewNetboot(ctx, reminder); err != nil {
+		if err := r.grant.renewNetboot(ctx, reminder, r.boot.installer); err != nil {
 			return err
 		}
 		renewal = workflow.Now(ctx).Add(reminder)
@@ -372,7 +370,7 @@ func (s *signals) shownPackets() string {
 // the run under a new epoch, which is errRestart; see retakeGrant.
 func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
 	// The task that received the conflict may have opened the secrets itself.
-	if err := r.closeSecrets(ctx); err != nil {
+	if err := r.grant.closeSecrets(ctx); err != nil {
 		return err
 	}
 

@@ -11,16 +11,16 @@ import (
 
 // takeGrant makes the run the owner of its machine. end always undoes it with releaseGrant.
 func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
-	if err := r.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
+	if err := r.record.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
 		return err
 	}
 
 	info := workflow.GetInfo(ctx)
 	q := activities.ArmRequest{
-		Machine: r.owner.Machine, Run: r.owner.Run, WorkflowID: info.WorkflowExecution.ID,
+		Machine: r.grant.owner.Machine, Run: r.grant.owner.Run, WorkflowID: info.WorkflowExecution.ID,
 		Force: force, Plan: r.record.Digest,
 	}
-	if info.OriginalRunID != r.owner.Run {
+	if info.OriginalRunID != r.grant.owner.Run {
 		q.ResetOf = info.OriginalRunID
 	}
 
@@ -28,7 +28,7 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 		var owner inventory.Owner
 		err := execute(ctx, quick, &owner, do.Arm, q)
 		if err == nil {
-			r.owner.Epoch = owner.Epoch
+			r.grant.owner.Epoch, r.record.Epoch = owner.Epoch, owner.Epoch
 			return nil
 		}
 		if !hasType(err, activities.TypeClock) {
@@ -45,9 +45,10 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 // retakeGrant releases the grant and takes it again: the epoch grows, and claim, token,
 // secret path and phone-home nonce change.
 func (r *machineRun) retakeGrant(ctx workflow.Context) error {
-	if err := r.releaseGrant(ctx); err != nil {
+	if err := r.grant.release(ctx); err != nil {
 		return err
 	}
+	r.grant.armed = false
 	r.boot = boot{left: inventory.MaxBoots, how: r.boot.how, installer: r.boot.installer}
 	s := &r.signals
 	s.heard, s.next, s.previous, s.helloBoot, s.pxe = kinds{}, kinds{}, nil, 0, false
@@ -59,33 +60,41 @@ func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 	return nil
 }
 
-// releaseGrant releases the grant and closes both windows. It is a regular activity:
+// grant is what a run holds of its machine, and the windows that it opens.
+type grant struct {
+	// owner identifies this execution in each effect. A reset changes the run id, which
+	// fences all effects of the old owner.
+	owner inventory.Owner
+	armed bool // netboot may be open
+}
+
+// release releases the grant and closes both windows. It is a regular activity:
 // Temporal refuses to complete a run while a signal arrives and repeats the task. The local
-// activities before releaseGrant would then run again and find that the run has lost its
+// activities before release would then run again and find that the run has lost its
 // machine.
-func (r *machineRun) releaseGrant(ctx workflow.Context) error {
-	return execute(ctx, quick, nil, do.End, r.owner)
+func (g *grant) release(ctx workflow.Context) error {
+	return execute(ctx, quick, nil, do.End, g.owner)
 }
 
 // closeNetboot closes the netboot window.
-func (r *machineRun) closeNetboot(ctx workflow.Context) error {
-	err := executeLocal(ctx, nil, do.Disarm, r.owner)
+func (g *grant) closeNetboot(ctx workflow.Context) error {
+	err := executeLocal(ctx, nil, do.Disarm, g.owner)
 	if err == nil {
-		r.boot.armed = false
+		g.armed = false
 	}
 	return err
 }
 
 // renewNetboot keeps the netboot window open for the duration of a wait.
-func (r *machineRun) renewNetboot(ctx workflow.Context, d time.Duration) error {
-	q := activities.WindowRequest{Owner: r.owner, For: d + windowMargin, Installer: r.boot.installer}
+func (g *grant) renewNetboot(ctx workflow.Context, d time.Duration, installer bool) error {
+	q := activities.WindowRequest{Owner: g.owner, For: d + windowMargin, Installer: installer}
 	return executeLocal(ctx, nil, do.RenewNetboot, q)
 }
 
-func (r *machineRun) openSecrets(ctx workflow.Context, d time.Duration) error {
-	return executeLocal(ctx, nil, do.OpenSecrets, activities.WindowRequest{Owner: r.owner, For: d + windowMargin})
+func (g *grant) openSecrets(ctx workflow.Context, d time.Duration) error {
+	return executeLocal(ctx, nil, do.OpenSecrets, activities.WindowRequest{Owner: g.owner, For: d + windowMargin})
 }
 
-func (r *machineRun) closeSecrets(ctx workflow.Context) error {
-	return executeLocal(ctx, nil, do.CloseSecrets, r.owner)
+func (g *grant) closeSecrets(ctx workflow.Context) error {
+	return executeLocal(ctx, nil, do.CloseSecrets, g.owner)
 }

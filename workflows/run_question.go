@@ -13,7 +13,7 @@ import (
 
 // questionID returns the id of a question: the epoch and the parts, joined by dots.
 func (r *machineRun) questionID(parts ...any) string {
-	id := fmt.Sprint(r.owner.Epoch)
+	id := fmt.Sprint(r.grant.owner.Epoch)
 	for _, p := range parts {
 		id += fmt.Sprint(".", p)
 	}
@@ -37,8 +37,8 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 	r.correctBudget(ctx)
 	r.budget.pause(workflow.Now(ctx))
 	defer func() { r.budget.resume(workflow.Now(ctx)) }()
-	if r.boot.armed {
-		if err := r.closeNetboot(ctx); err != nil && !lostMachine(err) {
+	if r.grant.armed {
+		if err := r.grant.closeNetboot(ctx); err != nil && !lostMachine(err) {
 			return nil, err
 		}
 	}
@@ -57,21 +57,21 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 		Question: q, withdrawn: withdrawn,
 		show: func() error {
 			r.record.Question = r.questions.open
-			r.record.Next = fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", r.owner.Machine, q.ID, q.Choices[0])
+			r.record.Next = fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", r.grant.owner.Machine, q.ID, q.Choices[0])
 			if len(q.Disks) > 0 {
 				r.record.Next += " --disk-serial SERIAL" // a placeholder: serial numbers are text of the machine
 			}
-			return r.showPhase(ctx, inventory.PhaseWaiting, "%s", q.Text)
+			return r.record.showPhase(ctx, inventory.PhaseWaiting, "%s", q.Text)
 		},
 		hide: func(answered bool) error {
 			r.record.Question, r.record.Next = nil, ""
-			if err := r.setPhase(ctx, phase, "%s", message); err != nil {
+			if err := r.record.setPhase(ctx, phase, "%s", message); err != nil {
 				return err
 			}
 			if answered {
-				return r.writeAnswer(ctx)
+				return r.record.writeAnswer(ctx)
 			}
-			return r.writeRecord(ctx) // withdrawn by a signal, and signals are never lost
+			return r.record.writeRecord(ctx) // withdrawn by a signal, and signals are never lost
 		},
 	})
 

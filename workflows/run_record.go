@@ -4,17 +4,20 @@ import (
 	"fmt"
 	"slices"
 
+	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // runRecord is the record of a run and the values that the search attributes already have.
 type runRecord struct {
 	inventory.Workflow
-	input    any // the input of the run
+	input    any               // the input of the run
+	logger   func() log.Logger // with the keys of the run
 	named    bool
 	template string
 }
@@ -31,20 +34,19 @@ var briefPhases = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.Ph
 
 // showPhase sets the run's phase in the record, the search attribute and the current
 // details.
-func (r *machineRun) showPhase(ctx workflow.Context, phase, format string, args ...any) error {
-	if err := r.setPhase(ctx, phase, format, args...); err != nil {
+func (w *runRecord) showPhase(ctx workflow.Context, phase, format string, args ...any) error {
+	if err := w.setPhase(ctx, phase, format, args...); err != nil {
 		return err
 	}
-	return r.writeRecord(ctx)
+	return w.writeRecord(ctx)
 }
 
 // setPhase is showPhase without writing the record.
-func (r *machineRun) setPhase(ctx workflow.Context, phase, format string, args ...any) error {
-	w := &r.record
+func (w *runRecord) setPhase(ctx workflow.Context, phase, format string, args ...any) error {
 	same := w.Phase == phase
 	w.Phase, w.Message = phase, fmt.Sprintf(format, args...)
 	if !same {
-		r.logger().Info("a phase begins", "message", w.Message)
+		w.logger().Info("a phase begins", "message", w.Message)
 	}
 	if same || slices.Contains(briefPhases, phase) {
 		return nil
@@ -52,7 +54,7 @@ func (r *machineRun) setPhase(ctx workflow.Context, phase, format string, args .
 
 	updates := []temporal.SearchAttributeUpdate{attrPhase.ValueSet(phase)}
 	if !w.named {
-		updates = append(updates, attrMachine.ValueSet(r.owner.Machine))
+		updates = append(updates, attrMachine.ValueSet(w.Machine))
 		w.named = true
 	}
 
@@ -65,23 +67,21 @@ func (r *machineRun) setPhase(ctx workflow.Context, phase, format string, args .
 
 // writeRecord stores the record. A late write cannot overwrite a newer record, because the
 // store compares Seq.
-func (r *machineRun) writeRecord(ctx workflow.Context) error {
-	r.stampRecord(ctx)
-	return executeLocal(ctx, nil, do.Record, r.record.Workflow, r.record.input)
+func (w *runRecord) writeRecord(ctx workflow.Context) error {
+	w.stamp(ctx)
+	return executeLocal(ctx, nil, do.Record, w.Workflow, w.input)
 }
 
 // writeAnswer is writeRecord after a decision, as a regular activity; see prompt.
-func (r *machineRun) writeAnswer(ctx workflow.Context) error {
-	r.stampRecord(ctx)
-	return execute(ctx, quick, nil, do.Record, r.record.Workflow, r.record.input)
+func (w *runRecord) writeAnswer(ctx workflow.Context) error {
+	w.stamp(ctx)
+	return execute(ctx, quick, nil, do.Record, w.Workflow, w.input)
 }
 
-// stampRecord gives the record the next sequence number.
-func (r *machineRun) stampRecord(ctx workflow.Context) {
-	w := &r.record
+// stamp gives the record the next sequence number.
+func (w *runRecord) stamp(ctx workflow.Context) {
 	w.Updated = workflow.Now(ctx)
 	w.Seq++
-	w.Epoch = r.owner.Epoch
 	details := fmt.Sprintf("**%s** %s", w.Phase, w.Message)
 	for _, a := range w.Actions {
 		if a.State == action.Running {
@@ -89,4 +89,42 @@ func (r *machineRun) stampRecord(ctx workflow.Context) {
 		}
 	}
 	workflow.SetCurrentDetails(ctx, details)
+}
+
+// firstUndone returns the index of the first action before last that must run again, see
+// markSeedsUndone, or -1.
+func (w *runRecord) firstUndone(last int) int {
+	return slices.IndexFunc(w.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
+}
+
+// markSeedsUndone resets the actions that wrote the instance id under an earlier boot. The
+// machine may have booted from the disk since, and cloud-init handles an instance id only
+// once.
+func (w *runRecord) markSeedsUndone(plan []activities.PlannedAction, boot int) {
+	for i, planned := range plan {
+		if a := &w.Actions[i]; planned.Seed && a.State == action.Success {
+			a.State, a.Message = action.Pending, fmt.Sprintf("again, by the agent of boot %d", boot)
+		}
+	}
+}
+
+// resetActions sets the actions from an index on to pending.
+func (w *runRecord) resetActions(from int) {
+	for i := range w.Actions[from:] {
+		a := &w.Actions[from+i]
+		a.State, a.Message, a.Seconds = action.Pending, "", 0
+	}
+}
+
+// attemptKey returns the key of an action's present attempt.
+func (w *runRecord) attemptKey(i int) action.Key {
+	return action.Key{Epoch: w.Epoch, Action: i, Attempt: w.Actions[i].Attempt}
+}
+
+// beginAttempt starts the next attempt of an action and returns its key.
+func (w *runRecord) beginAttempt(ctx workflow.Context, i int) action.Key {
+	a := &w.Actions[i]
+	a.Attempt++
+	a.State, a.StartedAt, a.Message, a.Seconds = action.Running, workflow.Now(ctx), "", 0
+	return w.attemptKey(i)
 }

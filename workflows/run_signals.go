@@ -84,7 +84,7 @@ func (s *signals) completed(k action.Key) bool {
 	return ok
 }
 
-// receiveSignals receives signals for as long as the run lives. It does not block on a
+// receiveSignals receives signals, but for events of another epoch, for as long as the run lives. It does not block on a
 // single channel, because a signal with an unreadable payload would delay all others until
 // the next signal of its name.
 func (r *machineRun) receiveSignals(ctx workflow.Context) {
@@ -96,14 +96,14 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 
 	add(SignalEvent, "Something seen of the machine or its agent", func(c workflow.ReceiveChannel) {
 		var e Event
-		if c.ReceiveAsync(&e) {
-			r.takeEvent(e, workflow.Now(ctx))
+		if c.ReceiveAsync(&e) && e.Epoch == r.grant.owner.Epoch {
+			r.signals.take(e, r.boot, workflow.Now(ctx))
 		}
 	})
 
 	add(SignalActionCompleted, "The agent's report on an action", func(c workflow.ReceiveChannel) {
 		var d ActionCompleted
-		if c.ReceiveAsync(&d) && !r.signals.completed(d.Key) && d.Key.Epoch == r.owner.Epoch {
+		if c.ReceiveAsync(&d) && !r.signals.completed(d.Key) && d.Key.Epoch == r.grant.owner.Epoch {
 			r.signals.results[d.Key] = d
 		}
 	})
@@ -118,15 +118,10 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	}
 }
 
-// takeEvent drops an event that does not carry this run's epoch.
-func (r *machineRun) takeEvent(e Event, now time.Time) {
-	s := &r.signals
-	if e.Epoch != r.owner.Epoch {
-		return
-	}
-
+// take records an event of this run's epoch, during boot b.
+func (s *signals) take(e Event, b boot, now time.Time) {
 	speaks := e.Kind == inventory.EventHello || e.Kind == inventory.EventAgentIdle
-	if speaks && e.Boot < r.boot.number && now.Sub(r.boot.began) > untilRestarted {
+	if speaks && e.Boot < b.number && now.Sub(b.began) > untilRestarted {
 		s.earlierAgent = true
 	}
 
@@ -151,7 +146,7 @@ func (r *machineRun) takeEvent(e Event, now time.Time) {
 			s.previous[e.Kind] = true
 		}
 	case inventory.EventInstalled, inventory.EventInstallFailed:
-		if r.takeBootEvent(e) {
+		if s.takeOfBoot(e, b.number) {
 			s.installerMessage = e.Message
 		}
 	case inventory.EventFenced:
@@ -162,7 +157,7 @@ func (r *machineRun) takeEvent(e Event, now time.Time) {
 		// Every host on the network can forge these events. They only end a wait and open
 		// nothing.
 		s.pxe = s.pxe || slices.Contains(networkBootKinds, e.Kind)
-		r.takeBootEvent(e)
+		s.takeOfBoot(e, b.number)
 	}
 }
 
@@ -170,18 +165,28 @@ var networkBootKinds = []string{
 	inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
 }
 
-// takeBootEvent records an event of the present boot, or of the one before or after it.
-func (r *machineRun) takeBootEvent(e Event) bool {
-	s := &r.signals
-	switch {
-	case e.Boot == r.boot.number:
+// takeOfBoot records an event of the present boot, or of the one before or after it.
+func (s *signals) takeOfBoot(e Event, present int) bool {
+	switch e.Boot - present {
+	case 0:
 		s.heard[e.Kind] = true
-	case e.Boot == r.boot.number+1:
+	case 1:
 		s.next[e.Kind] = true
-	case e.Boot == r.boot.number-1 && s.previous != nil:
+	case -1:
+		if s.previous == nil {
+			return false
+		}
 		s.previous[e.Kind] = true
 	default:
 		return false
 	}
 	return true
+}
+
+// explainLoss returns the error of a run that is fenced.
+func (s *signals) explainLoss() error {
+	if s.held {
+		return errHeld
+	}
+	return errFenced
 }

@@ -97,7 +97,7 @@ func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func(
 		case err != nil || done():
 			return err == nil, err
 		case r.signals.fenced:
-			return false, r.fencedError()
+			return false, r.signals.explainLoss()
 		case !limited:
 			return false, nil
 		}
@@ -120,7 +120,7 @@ func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func(
 // really pass. When it returns, all signals that arrived during the call have been
 // processed, and so has the report of the attempt.
 func (r *machineRun) evidence(ctx workflow.Context, attempt action.Key, w activities.Wait) (known activities.EvidenceFound, err error) {
-	q := activities.EvidenceRequest{Owner: r.owner, Key: attempt, Wait: w}
+	q := activities.EvidenceRequest{Owner: r.grant.owner, Key: attempt, Wait: w}
 	if err := execute(ctx, patient, &known, do.Evidence, q); err != nil {
 		return known, err
 	}
@@ -143,11 +143,4 @@ func (r *machineRun) evidence(ctx workflow.Context, attempt action.Key, w activi
 		}
 	}
 	return known, nil
-}
-
-func (r *machineRun) fencedError() error {
-	if r.signals.held {
-		return errHeld
-	}
-	return errFenced
 }
