@@ -404,7 +404,7 @@ func (x *cell) written(ctx context.Context, percent int64) error {
 }
 
 // catches is the maximum number of runs that are started to catch a phase of milliseconds.
-const catches = 8
+const catches = 24
 
 var errMissed = errors.New("missed")
 
