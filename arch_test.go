@@ -32,6 +32,8 @@ var may = map[string]string{
 	"internal/netserve/quietlog":     "",
 	"internal/secrets/keyring":       "inventory internal/host/durablefile",
 	"internal/temporal/payloadcodec": "inventory internal/host/durablefile go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
+	"workflows/contract":             "action inventory",
+	"internal/apitypes":              "inventory workflows/contract",
 	"internal/config":                "inventory internal/images/sbat internal/documents/strictyaml",
 	"internal/backup/dbcopy":         "internal/host/durablefile",
 	"internal/host/diskreserve":      "golang.org/x/sys",
@@ -67,7 +69,7 @@ var may = map[string]string{
 	"bmc": "internal/httpclient internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr " +
 		"github.com/stmcginnis/gofish",
 	"activities": "internal/text/plaintext action genesis inventory template internal/documents/cloudinit internal/systems go.temporal.io/sdk",
-	"workflows":  "action activities genesis inventory internal/documents/strictyaml go.temporal.io/api go.temporal.io/sdk",
+	"workflows":  "action activities genesis inventory workflows/contract internal/documents/strictyaml go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc/wire": "inventory internal/host/clock internal/netserve/guard internal/netserve/httpserve internal/text/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
 		"golang.org/x/sync golang.org/x/sys",
 	"bootsvc/tftp":       "bootsvc/wire internal/netserve/guard internal/netserve/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
@@ -77,12 +79,12 @@ var may = map[string]string{
 		"golang.org/x/sys",
 	"metadatasvc": "inventory internal/netserve/guard internal/netserve/httpserve internal/netserve/keptsocket internal/text/plaintext internal/netserve/quietlog internal/documents/cloudinit",
 	"web":         "",
-	"internal/engine": "internal/host/clock action inventory workflows internal/netserve/guard internal/text/plaintext internal/netserve/quietlog go.temporal.io/api go.temporal.io/sdk " +
+	"internal/engine": "internal/apitypes internal/host/clock action inventory workflows workflows/contract internal/netserve/guard internal/text/plaintext internal/netserve/quietlog go.temporal.io/api go.temporal.io/sdk " +
 		"golang.org/x/sync",
 	"internal/httpapi": "inventory internal/netserve/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/netserve/guard internal/httpapi internal/netserve/httpserve " +
 		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
-	"api": "action genesis internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
+	"api": "action genesis internal/apitypes workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
 		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
 		"github.com/gin-gonic/gin",
 	"worker-agent/disk/blockdev":   "internal/text/plaintext",
@@ -125,11 +127,11 @@ var may = map[string]string{
 
 	"internal/client": "internal/httpclient internal/secrets/keypin inventory internal/config internal/host/durablefile internal/host/hostnet internal/text/human internal/secrets/identity internal/documents/strictyaml",
 
-	"internal/doctor": "api bootsvc bootsvc/neighbours inventory internal/images/catalog internal/client internal/host/clock internal/config internal/host/durablefile internal/host/hostnet internal/text/human " +
+	"internal/doctor": "bootsvc internal/apitypes bootsvc/neighbours inventory internal/images/catalog internal/client internal/host/clock internal/config internal/host/durablefile internal/host/hostnet internal/text/human " +
 		"internal/secrets/keyring internal/observe/notify internal/host/diskreserve internal/images/sbat internal/server internal/siterole golang.org/x/sync " +
 		"golang.org/x/sys",
 
-	"internal/cli": "action activities api bootsvc bootsvc/neighbours bootsvc/wire genesis inventory template workflows internal/backup " +
+	"internal/cli": "action bootsvc bootsvc/neighbours genesis internal/apitypes inventory template workflows/contract internal/backup " +
 		"internal/images/catalog internal/client internal/config internal/doctor internal/host/durablefile internal/host/hostnet internal/text/human " +
 		"internal/documents/importfile internal/secrets/keyring internal/documents/machinefile internal/temporal/payloadcodec internal/images/provenance internal/server internal/siterole internal/documents/strictyaml " +
 		"github.com/spf13/cobra golang.org/x/term",

@@ -30,7 +30,7 @@ var manyMethods = map[string]int{
 
 // manyBack are the packages with a larger share of references that point back, in percent.
 var manyBack = map[string]int{
-	"bootsvc":                          26,
+	"bootsvc":                          25,
 	"cmd/worker-agent":                 23,
 	"deploy/image":                     38,
 	"deploy/release":                   43,
@@ -72,6 +72,7 @@ var smallPackages = map[string]string{
 	"internal/documents/machinefile":       "the document of a machine",
 	"internal/host/memlimit":               "keeps Temporal below the memory of its container",
 	"internal/temporal/payloadcodec":       "what the histories hold is sealed here",
+	"internal/apitypes":                    "what server and client of the API encode and decode",
 	"internal/pcap":                        "one file format",
 	"internal/text/plaintext":              "a leaf that the agent imports, too",
 	"internal/netserve/quietlog":           "bounds the lines of a log",

@@ -3,7 +3,6 @@ package activities
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
@@ -99,7 +98,7 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 	if d == nil && f.Truncated != "" {
 		reason += " (too long for the agent's report, and left out: " + f.Truncated + ")"
 	}
-	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !matches(*d, *m.DiskSelector) {
+	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !m.DiskSelector.Matches(*d) {
 		return nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the "+
 			"machine's disk selector: name the disk to go on with, or retry from the start",
 			d.Path, d.Serial, d.WWN)
@@ -119,7 +118,7 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 		free = append(free, d)
 	}
 
-	d, reason := Choose(free, selector)
+	d, reason := selector.Choose(free)
 	if d == nil && len(spared) > 0 {
 		reason += "; protected, and never written: " + strings.Join(spared, ", ")
 	}
@@ -136,58 +135,4 @@ func Identities(d action.Disk) []string {
 		ids = append(ids, "wwn:"+d.WWN)
 	}
 	return ids
-}
-
-// Choose returns the disk that selector names. Without a selector it returns the only fixed
-// disk, if that is blank or was last written by Ingot. If no disk or several disks match, it
-// returns nil and the reason.
-func Choose(disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk, string) {
-	var fit []action.Disk
-	if selector == nil || *selector == (inventory.DiskSelector{}) {
-		for _, d := range disks {
-			if !d.Removable && !d.ReadOnly && d.Transport != "usb" {
-				fit = append(fit, d)
-			}
-		}
-		switch {
-		case len(fit) == 0:
-			return nil, "the machine has no fixed disk"
-		case len(fit) > 1:
-			return nil, fmt.Sprintf("the machine has %d fixed disks and no disk selector", len(fit))
-		case !fit[0].Blank && fit[0].Written == "":
-			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; name its serial to have it overwritten",
-				fit[0].Path, contents(fit[0]))
-		}
-		return &fit[0], ""
-	}
-
-	for _, d := range disks {
-		if !d.ReadOnly && matches(d, *selector) {
-			fit = append(fit, d)
-		}
-	}
-
-	switch len(fit) {
-	case 1:
-		return &fit[0], ""
-	case 0:
-		return nil, "no disk matches the disk selector"
-	}
-	return nil, fmt.Sprintf("%d disks match the disk selector", len(fit))
-}
-
-func contents(d action.Disk) string {
-	if len(d.Signatures) == 0 {
-		return "data"
-	}
-	return strings.Join(d.Signatures, ", ")
-}
-
-func matches(d action.Disk, s inventory.DiskSelector) bool {
-	return (s.Serial == "" || s.Serial == d.Serial) &&
-		(s.WWN == "" || strings.EqualFold(s.WWN, d.WWN)) &&
-		(s.ByID == "" || slices.Contains(d.ByID, strings.TrimPrefix(s.ByID, "/dev/disk/by-id/"))) &&
-		(s.Model == "" || s.Model == d.Model) &&
-		(s.MinSize == 0 || d.Size >= int64(s.MinSize)) &&
-		(s.MaxSize == 0 || d.Size <= int64(s.MaxSize))
 }

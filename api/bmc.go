@@ -235,14 +235,6 @@ type forgetKey struct {
 	Machine string `json:"machine"`
 }
 
-// BMCCheck says whether a BMC accepted the login, and what it reported. Message says why it
-// did not.
-type BMCCheck struct {
-	OK bool `json:"ok"`
-	*inventory.BMCReport
-	Message string `json:"message,omitempty"`
-}
-
 // checkLogin logs in to a machine's BMC.
 func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error) {
 	m, err := b.machines.find(ctx, q.Machine)

@@ -25,20 +25,6 @@ type GenesisStore interface {
 	MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error)
 }
 
-// A GenesisPlan is what a lab file would do: the table of steps, what it overwrites, and
-// what would prevent a start now. It holds no secrets.
-type GenesisPlan struct {
-	Name   string         `json:"name"`
-	SHA256 string         `json:"sha256"`
-	Files  []string       `json:"files"` // their names
-	Steps  []genesis.Step `json:"steps"`
-	// Destroys lists the disks that are overwritten, one line per machine.
-	Destroys []string `json:"destroys"`
-	// Problems prevent a start now; Warnings do not.
-	Problems inventory.Problems `json:"problems"`
-	Warnings inventory.Problems `json:"warnings"`
-}
-
 type genesisRoutes struct {
 	store      GenesisStore
 	keys       KeyStore
@@ -67,13 +53,13 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 }
 
 // find returns a stored lab file and its plan. A newer server may find more problems.
-func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.GenesisBundle, GenesisPlan, error) {
+func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.GenesisBundle, genesis.Plan, error) {
 	b, err := g.store.Genesis(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return b, GenesisPlan{}, hint(fmt.Errorf("lab file %q: %w", name, inventory.ErrNotFound), "ingot genesis plan FILE")
+		return b, genesis.Plan{}, hint(fmt.Errorf("lab file %q: %w", name, inventory.ErrNotFound), "ingot genesis plan FILE")
 	}
 	if err != nil {
-		return b, GenesisPlan{}, err
+		return b, genesis.Plan{}, err
 	}
 	p, err := g.plan(ctx, b)
 
@@ -82,11 +68,11 @@ func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.Genesi
 
 // plan plans b. Mistakes in the lab file are returned as inventory.Problems, together with
 // the problems of the plan.
-func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (GenesisPlan, error) {
+func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (genesis.Plan, error) {
 	l, err := genesis.Load(b.File, b.Read)
 	var wrong inventory.Problems
 	if err != nil && !errors.As(err, &wrong) {
-		return GenesisPlan{}, err
+		return genesis.Plan{}, err
 	}
 	nameIsWrong := func(p inventory.Problem) bool { return p.Field == "name" || p.Field == "" && p.File == b.File }
 	if l.Name != b.Name && !slices.ContainsFunc(wrong, nameIsWrong) {
@@ -104,8 +90,8 @@ func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (Ge
 
 // planLab returns what b would do on this server now. It checks whether images that would be
 // fetched are available.
-func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, l genesis.Lab) (GenesisPlan, error) {
-	p := GenesisPlan{
+func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, l genesis.Lab) (genesis.Plan, error) {
+	p := genesis.Plan{
 		Name: b.Name, SHA256: b.SHA256, Files: slices.Sorted(maps.Keys(b.Files)), Steps: l.Steps(), Destroys: l.Destroys(),
 		Problems: inventory.Problems{}, Warnings: append(inventory.Problems{}, l.Warnings()...),
 	}
@@ -143,7 +129,7 @@ func (g *genesisRoutes) list(ctx context.Context, _ httpapi.Empty) (httpapi.List
 	return httpapi.NewList(all), err
 }
 
-func (g *genesisRoutes) getPlan(ctx context.Context, q byName) (GenesisPlan, error) {
+func (g *genesisRoutes) getPlan(ctx context.Context, q byName) (genesis.Plan, error) {
 	_, p, err := g.find(ctx, q.Name)
 	return p, err
 }
@@ -159,13 +145,13 @@ type putGenesis struct {
 
 // put validates and stores a lab file with the files that it names. It changes nothing else:
 // machines enter the inventory when Genesis starts.
-func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (GenesisPlan, error) {
+func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (genesis.Plan, error) {
 	b := inventory.GenesisBundle{Name: q.Name, File: q.File, Files: map[string]inventory.Secret{}, Replace: q.Replace}
 	for name, text := range q.Files {
 		b.Files[name] = inventory.NewSecret(text)
 	}
 	if err := b.Check(); err != nil {
-		return GenesisPlan{}, err
+		return genesis.Plan{}, err
 	}
 	b.SHA256 = b.Digest()
 	p, err := g.plan(ctx, b)
@@ -175,11 +161,11 @@ func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (GenesisPlan, err
 
 	// Steps read the file while they run, so it must not change.
 	if err := g.refuseRunning(ctx, b.Name); err != nil {
-		return GenesisPlan{}, err
+		return genesis.Plan{}, err
 	}
 	stored, err := g.store.PutGenesis(ctx, b, httpapi.Actor(ctx))
 	if err != nil {
-		return GenesisPlan{}, err
+		return genesis.Plan{}, err
 	}
 	g.log.Info("lab file stored", "name", b.Name, "sha256", stored.SHA256, "by", httpapi.Actor(ctx))
 

@@ -12,9 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 type bundleBody struct {
@@ -72,7 +74,7 @@ func TestGenesis(t *testing.T) {
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", only)
 	c.op(http.StatusNotFound, http.MethodGet, "/v1/genesis/home", nil)
 
-	p := decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab), http.StatusOK)
+	p := decode[genesis.Plan](t, c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab), http.StatusOK)
 	require.Len(t, p.Steps, 11)
 	require.Len(t, p.Destroys, 5)
 	require.Len(t, p.Problems, 7+lacking(s, "vyos", "talos", "harvester-create", "harvester-join", "harvester-join"), "%v", p.Problems)
@@ -90,7 +92,7 @@ func TestGenesis(t *testing.T) {
 	rec := c.op(http.StatusBadRequest, http.MethodPost, "/v1/genesis/home/start", nil)
 	require.Contains(t, rec.Body.String(), "images[6].name")
 	s.stock()
-	p = decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPost, "/v1/genesis/home/plan", nil), http.StatusOK)
+	p = decode[genesis.Plan](t, c.op(http.StatusOK, http.MethodPost, "/v1/genesis/home/plan", nil), http.StatusOK)
 	require.Empty(t, p.Problems)
 
 	// A machine of the inventory that differs is overwritten only on request.
@@ -118,7 +120,7 @@ func TestGenesis(t *testing.T) {
 	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
 	_, err = s.api.operations.start(
 		t.Context(),
-		engine.Start{Type: workflows.MigrateType, ID: workflows.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}},
+		engine.Start{Type: workflows.MigrateType, ID: contract.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}},
 		"platform",
 	)
 	require.ErrorIs(t, err, inventory.ErrConflict)
@@ -139,7 +141,7 @@ func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	lab.Files["lab.yaml"] = strings.Replace(lab.Files["lab.yaml"], "file: images/kernel-amd64", "url: "+target.URL+"/kernel", 1)
 	lab.Only = true
 	of := func() (out []string) {
-		p := decode[GenesisPlan](t, c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab), http.StatusOK)
+		p := decode[genesis.Plan](t, c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab), http.StatusOK)
 		for _, x := range p.Problems {
 			if strings.HasSuffix(x.Field, "].url") {
 				require.NotZero(t, x.Line)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -257,7 +258,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	s := newSite(t)
 	s.stock()
 	require.Len(t, s.unused(), 7)
-	decode[GenesisPlan](t, s.do(http.MethodPut, "/v1/genesis/home", exampleLab(t)), http.StatusOK)
+	decode[genesis.Plan](t, s.do(http.MethodPut, "/v1/genesis/home", exampleLab(t)), http.StatusOK)
 	require.Empty(t, s.unused())
 	a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/talos-initramfs", nil), http.StatusConflict)
 	require.Contains(t, a.Error, `image "talos-initramfs" is named by lab file home`)

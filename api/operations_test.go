@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func (s *site) operation(id, kind string, steps ...inventory.OperationStep) {
@@ -107,7 +108,7 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 	}
 	_, err = s.api.operations.start(
 		t.Context(),
-		engine.Start{Type: workflows.RecoverType, ID: workflows.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}},
+		engine.Start{Type: workflows.RecoverType, ID: contract.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}},
 		"rack",
 	)
 	require.NoError(t, err, "another type")

@@ -13,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // NewPeer is a peer with the token that it created for this server.
@@ -165,6 +166,6 @@ func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (St
 	}
 
 	return s.operations.start(ctx, engine.Start{
-		ID: workflows.MigrateID(in.Name), Type: workflows.MigrateType, Input: in,
+		ID: contract.MigrateID(in.Name), Type: workflows.MigrateType, Input: in,
 	}, in.Name)
 }

@@ -21,25 +21,6 @@ type SpaceConfig struct {
 	Reserve func() diskreserve.State
 }
 
-// SpaceStatus is the room on one disk.
-type SpaceStatus struct {
-	Directory string `json:"directory"`
-	// FreeBytes excludes what the reserve lacks, which others must not use.
-	FreeBytes    int64 `json:"freeBytes"`
-	MinFreeBytes int64 `json:"minFreeBytes"`
-	// Low: new runs and uploads are refused.
-	Low     bool           `json:"low"`
-	Reserve *ReserveStatus `json:"reserve,omitempty"`
-	Message string         `json:"message,omitempty"` // remedy
-}
-
-// ReserveStatus is the space reserved for DHCP, disarming and open runs.
-type ReserveStatus struct {
-	SizeBytes int64 `json:"sizeBytes"`
-	// Held: the reserve exists. It does not while it is in use because the disk was full.
-	Held bool `json:"held"`
-}
-
 type space struct {
 	SpaceConfig
 	imageDir string
@@ -93,14 +74,14 @@ func (s *space) disks() ([]SpaceStatus, error) {
 		}
 	}
 	for i := range out {
-		out[i].judge()
+		judgeSpace(&out[i])
 	}
 
 	return out, nil
 }
 
-// judge sets Low and the message with the remedy.
-func (st *SpaceStatus) judge() {
+// judgeSpace sets Low and the message with the remedy.
+func judgeSpace(st *SpaceStatus) {
 	st.FreeBytes = max(st.FreeBytes, 0)
 	st.Low = st.FreeBytes < st.MinFreeBytes
 	const refused = "new runs and uploads are refused; remove what is not needed (ingot image prune), or make the disk bigger"
@@ -122,11 +103,11 @@ func (s *space) checkData() error {
 	if err != nil || len(all) == 0 || s.DataDir == "" {
 		return err
 	}
-	return all[0].refusal()
+	return refuseLow(all[0])
 }
 
-// refusal returns the error for too little space, with the remedy.
-func (st SpaceStatus) refusal() error {
+// refuseLow returns the error for too little space, with the remedy.
+func refuseLow(st SpaceStatus) error {
 	if !st.Low {
 		return nil
 	}
@@ -142,7 +123,7 @@ func (s *space) spare() (int64, error) {
 		return 1 << 62, err
 	}
 	for _, st := range all {
-		if err := st.refusal(); err != nil {
+		if err := refuseLow(st); err != nil {
 			return 0, err
 		}
 	}

@@ -14,26 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
-
-// Started is a run that was started.
-type Started struct {
-	Workflow string `json:"workflow"`
-	Run      string `json:"run"`
-	Job      string `json:"job,omitempty"`
-	// Existing: a job of this name and with these tasks was started before, and no other one was.
-	Existing bool `json:"existing,omitempty"`
-}
-
-// Installation is the body of the routes that install a machine: fields that override those
-// of the machine for this run.
-type Installation struct {
-	Template    string            `json:"template,omitempty"`
-	Image       string            `json:"image,omitempty"`
-	Retries     workflows.Retries `json:"retries,omitzero"`
-	Policy      string            `json:"policy,omitempty"`
-	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
-}
 
 // defaultTemplate is the template of a machine that names none.
 const defaultTemplate = template.BuiltinImage
@@ -116,7 +98,7 @@ func (s *starter) provision(ctx context.Context, kind string, in workflows.Provi
 		}
 		// The run itself checks this again when it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
-			return Started{}, hint(err, engine.RetryCommand(in.Resume, workflows.FromStart))
+			return Started{}, hint(err, engine.RetryCommand(in.Resume, contract.FromStart))
 		}
 	}
 
@@ -220,7 +202,7 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	}
 
 	return s.operations.start(ctx, engine.Start{
-		ID: workflows.RecoverID(in.Name), Type: workflows.RecoverType, Input: in,
+		ID: contract.RecoverID(in.Name), Type: workflows.RecoverType, Input: in,
 	}, in.Name)
 }
 
@@ -293,7 +275,7 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 		return Started{}, err
 	}
 	again.Resume = ""
-	if from == workflows.FromFailedStep {
+	if from == contract.FromFailedStep {
 		again.Resume = w.Run
 	}
 

@@ -43,95 +43,6 @@ type StatusExtra struct {
 	Inventory InventoryStatus
 }
 
-// InventoryStatus is the result of a check of the whole database.
-type InventoryStatus struct {
-	Checked time.Time `json:"checked,omitzero"` // zero: the check is running
-	Error   string    `json:"error,omitempty"`  // damage and remedy
-}
-
-// NotifyStatus is the state of the notices.
-type NotifyStatus struct {
-	Receiver string    `json:"receiver"` // without path
-	Waiting  int       `json:"waiting"`  // to be delivered
-	Oldest   time.Time `json:"oldest,omitzero"`
-	Sent     time.Time `json:"sent,omitzero"` // the last one
-	Dropped  int       `json:"dropped,omitempty"`
-	Error    string    `json:"error,omitempty"` // of the last attempt
-}
-
-// NetbootStatus says where DHCP answers.
-type NetbootStatus struct {
-	Interfaces []string `json:"interfaces"`
-	// Relays of a server that only answers relays, and its Address.
-	Relays  []string `json:"relays,omitempty"`
-	Address string   `json:"address,omitempty"`
-	Off     bool     `json:"off"`
-	Message string   `json:"message,omitempty"`
-	// Rivals are other DHCP servers that were seen in the last hour.
-	Rivals []inventory.Rival `json:"rivals,omitempty"`
-	// Messages by syslog that are not kept since the server started: of machines that sent too many, and
-	// of hosts that are not in the inventory.
-	SyslogDropped int64 `json:"syslogDropped,omitempty"`
-	SyslogUnknown int64 `json:"syslogUnknown,omitempty"`
-}
-
-// Status is what GET /v1/status answers.
-type Status struct {
-	Version       string         `json:"version"`
-	UptimeSeconds int64          `json:"uptimeSeconds"`
-	Temporal      TemporalStatus `json:"temporal"`
-	Netboot       NetbootStatus  `json:"netboot"`
-	Machines      int            `json:"machines"`
-	OpenWorkflows int            `json:"openWorkflows"`
-	Secrets       string         `json:"secrets"` // ok | missing | wrong
-	// Inventory is the result of the database check at the start.
-	Inventory InventoryStatus `json:"inventory"`
-	Notify    *NotifyStatus   `json:"notify,omitempty"`
-	Reconcile engine.Counts   `json:"reconcile"`
-	// Panics counts packets and requests since the start whose handling panicked. Each panic
-	// is a bug in Ingot.
-	Panics int64 `json:"panics,omitempty"`
-	// Retrying lists activities of open runs that fail and are retried, at most ten.
-	Retrying []string `json:"retrying,omitempty"`
-	// Waiting lists runs and operations that wait for an operator, at most ten of each; MoreWaiting: there are more.
-	Waiting     []WaitingStatus `json:"waiting,omitempty"`
-	MoreWaiting bool            `json:"moreWaiting,omitempty"`
-	// Restored is the backup from which the site was restored.
-	Restored *RestoredStatus `json:"restored,omitempty"`
-	// Site is this server among its peers, if it has any.
-	Site *inventory.SiteStatus `json:"site,omitempty"`
-	// Space is the space of DataDir, and of ImageDir if it is on another disk.
-	Space []SpaceStatus `json:"space"`
-	Time  time.Time     `json:"time"`
-}
-
-// WaitingStatus is a run or an operation that waits for an operator.
-type WaitingStatus struct {
-	Name  string    `json:"name"` // machine, or the id of an operation
-	Type  string    `json:"type"`
-	Run   string    `json:"run"`
-	Since time.Time `json:"since"`
-	Text  string    `json:"text"`           // what is asked
-	Next  string    `json:"next,omitempty"` // the command that answers
-}
-
-// RestoredStatus says from which backup a site was restored.
-type RestoredStatus struct {
-	Backup string              `json:"backup"`
-	Taken  time.Time           `json:"taken"`
-	At     time.Time           `json:"at"`
-	Held   []inventory.HeldRun `json:"held"` // those that are still open
-}
-
-// TemporalStatus says whether Temporal is ready.
-type TemporalStatus struct {
-	Ready   bool      `json:"ready"`
-	Address string    `json:"address,omitempty"`
-	UI      string    `json:"ui,omitempty"`
-	Since   time.Time `json:"since,omitzero"`  // when it was ready last, or this server started
-	Error   string    `json:"error,omitempty"` // why it is not ready
-}
-
 type statusRoutes struct {
 	stores  Stores
 	engine  *engine.Engine
@@ -282,17 +193,17 @@ func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
 	st.MoreWaiting = len(runs) > maxWaiting || len(operations) > maxWaiting
 	for _, w := range runs[:min(len(runs), maxWaiting)] {
 		x := WaitingStatus{Name: w.Machine, Type: w.Type, Run: w.Run, Since: w.Updated, Text: w.Message, Next: w.Next}
-		st.Waiting = append(st.Waiting, x.asking(w.Question))
+		st.Waiting = append(st.Waiting, withQuestion(x, w.Question))
 	}
 	for _, o := range operations[:min(len(operations), maxWaiting)] {
 		x := WaitingStatus{Name: o.ID, Type: o.Type, Run: o.Run, Since: o.Updated, Text: o.Message, Next: o.Next}
-		st.Waiting = append(st.Waiting, x.asking(o.Question))
+		st.Waiting = append(st.Waiting, withQuestion(x, o.Question))
 	}
 	return nil
 }
 
-// asking returns w with what q asks; q is nil if the operator only has to press a button.
-func (w WaitingStatus) asking(q *inventory.Question) WaitingStatus {
+// withQuestion returns w with what q asks; q is nil if the operator only has to press a button.
+func withQuestion(w WaitingStatus, q *inventory.Question) WaitingStatus {
 	if q != nil {
 		w.Since, w.Text = q.Since, q.Text
 	}
@@ -314,21 +225,14 @@ func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	return "ok", nil
 }
 
-// SecretsStatus says whether stored secrets can be opened: State is ok, missing or wrong,
-// and Unreadable names those that cannot be opened.
-type SecretsStatus struct {
-	State      string   `json:"state"`
-	Unreadable []string `json:"unreadable"`
-}
-
 func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (SecretsStatus, error) {
 	state, err := s.keyState(ctx)
 	if err != nil || state == "ok" {
-		return SecretsStatus{state, []string{}}, err
+		return SecretsStatus{State: state, Unreadable: []string{}}, err
 	}
 	names, err := s.stores.Keys.SecretsUnreadable(ctx)
 
-	return SecretsStatus{state, append([]string{}, names...)}, err
+	return SecretsStatus{State: state, Unreadable: append([]string{}, names...)}, err
 }
 
 // servePage serves the dashboard; a path like a route gets an API error.

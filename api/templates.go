@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
@@ -20,16 +19,6 @@ type TemplateStore interface {
 	Templates(ctx context.Context) ([]inventory.Template, error)
 	PutTemplate(ctx context.Context, t inventory.Template, by string) error
 	DeleteTemplate(ctx context.Context, name, by string) error
-}
-
-// Rendered is a template rendered for a machine.
-type Rendered struct {
-	Actions       []action.Action `json:"actions"`
-	GlobalTimeout action.Seconds  `json:"globalTimeout"`
-	DiskAlias     string          `json:"diskAlias,omitempty"`
-	Warnings      []string        `json:"warnings,omitempty"`
-	// Explanation is there if the request asks for it.
-	Explanation *template.Explanation `json:"explanation,omitempty"`
 }
 
 type templates struct {
@@ -140,18 +129,18 @@ type renderTemplate struct {
 	Explain bool   `json:"explain"`
 }
 
-func (t *templates) render(ctx context.Context, q renderTemplate) (Rendered, error) {
+func (t *templates) render(ctx context.Context, q renderTemplate) (template.Rendering, error) {
 	found := inventory.Template{Name: q.Name, Source: q.Source}
 	if q.Source == "" {
 		var err error
 		if found, err = t.find(ctx, q.Name); err != nil {
-			return Rendered{}, err
+			return template.Rendering{}, err
 		}
 	}
 
 	d, err := t.data(ctx, q)
 	if err != nil {
-		return Rendered{}, err
+		return template.Rendering{}, err
 	}
 	out, err := template.Render(ctx, found.Name, found.Source, d)
 	if err != nil && d.Image != nil && d.ImageURL == "" {
@@ -159,10 +148,10 @@ func (t *templates) render(ctx context.Context, q renderTemplate) (Rendered, err
 			"run ingot init, then start the server again: %w", found.Name, d.Image.Name, inventory.ErrInvalid)
 	}
 	if err != nil {
-		return Rendered{}, err
+		return template.Rendering{}, err
 	}
 
-	answer := Rendered{
+	answer := template.Rendering{
 		Actions: httpapi.NewList(out.Actions).Items, GlobalTimeout: out.GlobalTimeout, DiskAlias: out.DiskAlias,
 		Warnings: out.Warnings,
 	}

@@ -22,20 +22,6 @@ type ViewStore interface {
 	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 }
 
-// A MachineView is a machine with its netboot window, shown run and agent.
-type MachineView struct {
-	inventory.Machine
-	Netboot  inventory.Netboot   `json:"netboot"`
-	Workflow *inventory.Workflow `json:"workflow"` // an open run, or the latest that installed or wiped it, or null
-	// Installed is what the last run that wrote to the disk installed; nil if the inventory
-	// knows of none.
-	Installed *inventory.Installed `json:"installed,omitempty"`
-	LastSeen  time.Time            `json:"lastSeen,omitzero"`
-	// Firmware is vendor, version and date of the machine's firmware, as its newest agent has found it. Only in
-	// the view of a single machine.
-	Firmware string `json:"firmware,omitempty"`
-}
-
 // views shows the current state of machines and runs.
 type views struct {
 	store  ViewStore

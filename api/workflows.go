@@ -18,6 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // WorkflowStore holds the records of runs.
@@ -198,7 +199,7 @@ func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inv
 		}
 	}
 	if found.Resumes() && errors.Is(w.store.Resumable(ctx, found.Run), inventory.ErrConflict) {
-		found.Next = engine.RetryCommand(found.Run, workflows.FromStart)
+		found.Next = engine.RetryCommand(found.Run, contract.FromStart)
 	}
 	return found
 }
@@ -278,17 +279,17 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error)
 	if err != nil {
 		return Started{}, err
 	}
-	from := cmp.Or(q.From, workflows.FromFailedStep)
+	from := cmp.Or(q.From, contract.FromFailedStep)
 	var problems inventory.Problems
-	checkWord(&problems, "from", from, workflows.FromFailedStep, workflows.FromStart)
+	checkWord(&problems, "from", from, contract.FromFailedStep, contract.FromStart)
 	switch {
 	case len(problems) > 0:
 		return Started{}, problems
 	case !inventory.Final(found.State):
 		return Started{}, machineIsBusy(found.Machine, found.ID, found.Run)
-	case from == workflows.FromFailedStep && found.State == inventory.StateSuccess:
+	case from == contract.FromFailedStep && found.State == inventory.StateSuccess:
 		return Started{}, hint(fmt.Errorf("run %q succeeded, there is no failed step: %w", found.Run, inventory.ErrConflict),
-			engine.RetryCommand(found.Run, workflows.FromStart))
+			engine.RetryCommand(found.Run, contract.FromStart))
 	case found.Type == workflows.BMCJobType:
 		return Started{}, hint(fmt.Errorf("run %q is a BMC job, create it again: %w", found.Run, inventory.ErrConflict),
 			"ingot bmc job create")

@@ -112,7 +112,7 @@ func TestWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Machine != "node1" || e.Verdict != Agent || e.Address != testAddr || e.Boot != 1 || len(e.Answers) != 4 {
+	if e.Machine != "node1" || e.Verdict != string(Agent) || e.Address != testAddr || e.Boot != 1 || len(e.Answers) != 4 {
 		t.Errorf("%+v", e)
 	}
 	want := []string{
@@ -126,7 +126,7 @@ func TestWhy(t *testing.T) {
 			t.Errorf("%s is given %q, want %q", a.Client, a.BootFile, want[i])
 		}
 	}
-	if e, err := s.Why(t.Context(), "52:54:00:99:99:99"); err != nil || e.Verdict != Unknown || len(e.Reasons) == 0 {
+	if e, err := s.Why(t.Context(), "52:54:00:99:99:99"); err != nil || e.Verdict != string(Unknown) || len(e.Reasons) == 0 {
 		t.Errorf("unknown: %+v, %v", e, err)
 	}
 	if _, err := s.Why(t.Context(), "node1"); !errors.Is(err, inventory.ErrInvalid) {
@@ -165,7 +165,7 @@ func TestWithoutKey(t *testing.T) {
 	s, _ := newServer(t, f, func(c *Config) { c.ClaimKey = nil })
 	f.setGrant(armed("node1"))
 	e, err := s.Why(t.Context(), testMAC)
-	if err != nil || e.Verdict != Disk || e.Address != testAddr ||
+	if err != nil || e.Verdict != string(Disk) || e.Address != testAddr ||
 		!strings.Contains(strings.Join(e.Reasons, "; "), "key of claims is missing") {
 		t.Errorf("%+v, %v", e, err)
 	}

@@ -88,7 +88,7 @@ func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 			t.Errorf("%q: events %q", method, kinds)
 		}
 		e, err := s.Why(t.Context(), testMAC)
-		if err != nil || e.Verdict != Hold || e.Answers[0].BootFile != "undionly.kpxe" ||
+		if err != nil || e.Verdict != string(Hold) || e.Answers[0].BootFile != "undionly.kpxe" ||
 			!strings.HasSuffix(e.Answers[3].BootFile, "/auto.ipxe") {
 			t.Errorf("%q: %+v, %v", method, e, err)
 		}

@@ -278,7 +278,7 @@ func TestInstallerThatCannotBeBooted(t *testing.T) {
 func TestWhyTellsOfTheInstaller(t *testing.T) {
 	s, f := withInstaller(t)
 	e, err := s.Why(t.Context(), testMAC)
-	if err != nil || e.Verdict != Installer {
+	if err != nil || e.Verdict != string(Installer) {
 		t.Fatalf("%q %v", e.Verdict, err)
 	}
 	all := strings.Join(e.Reasons, "\n")

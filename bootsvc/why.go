@@ -13,45 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Explanation is what `ingot why <mac>` prints.
-type Explanation struct {
-	MAC     string  `json:"mac"`
-	Machine string  `json:"machine,omitempty"`
-	Verdict Verdict `json:"verdict"`
-	// Address is the address that DHCP gives; "" = no answer.
-	Address string    `json:"address,omitempty"`
-	Run     string    `json:"run,omitempty"`
-	Epoch   int64     `json:"epoch,omitempty"`
-	Boot    int       `json:"boot,omitempty"`
-	Spent   bool      `json:"spent,omitempty"`
-	Until   time.Time `json:"until,omitzero"`
-	// Answers are what each kind of client would get now.
-	Answers []Answer `json:"answers,omitempty"`
-	Reasons []string `json:"reasons"`
-	// Heard are the client's last requests to this server since its start, oldest first.
-	Heard []wire.Heard         `json:"heard,omitempty"`
-	Lease *inventory.DHCPLease `json:"lease,omitempty"`
-}
-
-// Answer is what one kind of client gets.
-type Answer struct {
-	Client   string `json:"client"`
-	BootFile string `json:"bootFile"` // "" = none
-	Reason   string `json:"reason"`
-}
-
 // Why explains what a machine would be answered now. It accepts the forms of ParseMAC
 // and otherwise returns inventory.ErrInvalid. An unknown MAC is not an error.
-func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
+func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, error) {
 	canonical, ok := wire.ParseMAC(mac)
 	if !ok {
-		return Explanation{}, fmt.Errorf("reading MAC %q: %w", mac, inventory.ErrInvalid)
+		return inventory.Explanation{}, fmt.Errorf("reading MAC %q: %w", mac, inventory.ErrInvalid)
 	}
 	m, g, d, err := s.lookup(ctx, Request{MAC: canonical, Class: wire.ClassNone, Arch: wire.ArchUnknown})
 	if err != nil {
-		return Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
+		return inventory.Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
 	}
-	e := Explanation{MAC: canonical, Machine: d.Machine, Verdict: d.Verdict, Reasons: d.Reasons}
+	e := inventory.Explanation{MAC: canonical, Machine: d.Machine, Verdict: string(d.Verdict), Reasons: d.Reasons}
 	e.Heard = s.History.Of(canonical)
 	leases := s.Leases()
 	if n := slices.IndexFunc(leases, func(x inventory.DHCPLease) bool { return x.MAC == canonical }); n >= 0 {
@@ -113,7 +86,7 @@ func (s *Server) Why(ctx context.Context, mac string) (Explanation, error) {
 		case why == "":
 			why = d.Reasons[len(d.Reasons)-1]
 		}
-		e.Answers = append(e.Answers, Answer{c.name, file, why})
+		e.Answers = append(e.Answers, inventory.ClientAnswer{Client: c.name, BootFile: file, Reason: why})
 	}
 	return e, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // A wrecked is a Genesis run during which the server is killed or steps of the table fail.
@@ -327,7 +328,7 @@ func (w *wrecked) killMigration(ctx context.Context, s inventory.OperationStep) 
 	w.moves(ctx)
 	w.served = append(w.served, [2]string{before, w.secret(ctx)})
 	eventually(ctx, w.t, "the end of the migration", func() bool {
-		out, err := w.TemporalCLI(ctx, "workflow", "describe", "--workflow-id", workflows.MigrateID("platform"), "-o", "json")
+		out, err := w.TemporalCLI(ctx, "workflow", "describe", "--workflow-id", contract.MigrateID("platform"), "-o", "json")
 		return err == nil && strings.Contains(out, "WORKFLOW_EXECUTION_STATUS_COMPLETED")
 	})
 	w.kill(ctx, s, w.migrated(ctx))

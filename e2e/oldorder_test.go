@@ -13,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestOldOrderIsNotRepeated: a decommission is cancelled, and the machine is installed. The decommission is then retried by REST, by
@@ -45,7 +46,7 @@ func TestOldOrderIsNotRepeated(t *testing.T) {
 		require.Equal(t, inventory.StateSuccess, s.stateOf(ctx, t, "kept"), after)
 	}
 
-	for _, from := range []string{workflows.FromStart, workflows.FromFailedStep} {
+	for _, from := range []string{contract.FromStart, contract.FromFailedStep} {
 		err = s.REST(ctx, http.MethodPost, "/v1/workflows/"+old.Run+"/retry", map[string]string{"from": from}, nil)
 		require.ErrorContains(t, err, "only the newest is retried", from)
 		_, err = s.CLI(ctx, "workflow", "retry", old.Run, "--from", from, "--yes")

@@ -15,6 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestRecover wipes and installs three machines at the same time, one of which has a dead BMC: two
@@ -131,7 +132,7 @@ func TestRecover(t *testing.T) {
 	// With Temporal's own command, and one machine at a time.
 	input := `{"name":"again","machines":["one","three"],"order":[["three"]],"concurrency":1}`
 	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.RecoverType, "--task-queue",
-		workflows.TaskQueue, "--workflow-id", workflows.RecoverID("again"), "--input", input)
+		workflows.TaskQueue, "--workflow-id", contract.RecoverID("again"), "--input", input)
 	require.NoError(t, err)
 	o = s.operationEnds(ctx, t, "recover.again")
 	require.Equal(t, inventory.StateSuccess, o.State)
@@ -170,7 +171,7 @@ func states(o inventory.Operation) map[string]string {
 // recovered is the result of a recovery in Temporal.
 func (s *Site) recovered(ctx context.Context, t *testing.T, name string) workflows.Recovered {
 	t.Helper()
-	out, err := s.TemporalCLI(ctx, "workflow", "result", "--workflow-id", workflows.RecoverID(name), "-o", "json")
+	out, err := s.TemporalCLI(ctx, "workflow", "result", "--workflow-id", contract.RecoverID(name), "-o", "json")
 	require.NoError(t, err)
 	var doc struct{ Result workflows.Recovered }
 	require.NoError(t, json.NewDecoder(strings.NewReader(out)).Decode(&doc))

@@ -25,6 +25,20 @@ const (
 	StepProven     = "proven"
 )
 
+// A Plan is what a lab file would do: the table of steps, what it overwrites, and
+// what would prevent a start now. It holds no secrets.
+type Plan struct {
+	Name   string   `json:"name"`
+	SHA256 string   `json:"sha256"`
+	Files  []string `json:"files"` // their names
+	Steps  []Step   `json:"steps"`
+	// Destroys lists the disks that are overwritten, one line per machine.
+	Destroys []string `json:"destroys"`
+	// Problems prevent a start now; Warnings do not.
+	Problems inventory.Problems `json:"problems"`
+	Warnings inventory.Problems `json:"warnings"`
+}
+
 // A Step is one row of the table: the action, its object, and the probe that ends it, in the
 // words that the plan prints.
 type Step struct {

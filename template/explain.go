@@ -10,6 +10,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
+// A Rendering is what the API shows of a template rendered for a machine.
+type Rendering struct {
+	Actions       []action.Action `json:"actions"`
+	GlobalTimeout action.Seconds  `json:"globalTimeout"`
+	DiskAlias     string          `json:"diskAlias,omitempty"`
+	Warnings      []string        `json:"warnings,omitempty"`
+	// Explanation is there if the request asks for it.
+	Explanation *Explanation `json:"explanation,omitempty"`
+}
+
 // An Explanation describes the origin of every part of a rendered template. It contains no values
 // of the environment.
 type Explanation struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // bootstrap is a run of Genesis.
@@ -158,7 +159,7 @@ func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, 
 	if err := execute(ctx, operationBMC, nil, do.DeployTarget, q); err != nil {
 		return err
 	}
-	id := MigrateID(g.table.Target)
+	id := contract.MigrateID(g.table.Target)
 	run, err := g.startOrFindMigration(ctx, id, q)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // strict returns the workflow w for registration: with one input, decoded strictly. An
@@ -98,4 +99,12 @@ func keysOf(t reflect.Type, keys []string) []string {
 		}
 	}
 	return keys
+}
+
+// invalid is the error of a run whose request has problems; nil for none.
+func invalid(ps inventory.Problems) error {
+	if err := ps.Err(); err != nil {
+		return newError(activities.TypeInvalid, "%s", err)
+	}
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // Names of the steps of Migrate.
@@ -38,7 +39,7 @@ type migration struct {
 // back helps. The server process itself does the hand-over, because Temporal cannot run the
 // activity that stops it. The workflow id is migrate/<name>.
 func Migrate(ctx workflow.Context, in MigrateInput) error {
-	o, err := newOperation(ctx, MigrateType, MigrateID(in.Name), in.Name, in)
+	o, err := newOperation(ctx, MigrateType, contract.MigrateID(in.Name), in.Name, in)
 	if err != nil {
 		return err
 	}

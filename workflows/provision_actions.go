@@ -10,6 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // runActions carries out every action except one that ends the agent.
@@ -70,7 +71,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 		if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {
 			return "", err
 		}
-		if p.in.Retries.From == FromStart {
+		if p.in.Retries.From == contract.FromStart {
 			return Restart, nil
 		}
 		return Retry, nil

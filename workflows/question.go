@@ -10,7 +10,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -74,7 +73,7 @@ func (q *questions) validateUpdate(d Decision) error {
 	case d.Choice != Retry:
 		return fmt.Errorf("choice %q uses no disk: decide without one", d.Choice)
 	}
-	if _, reason := activities.Choose(q.open.Disks, d.DiskSelector); reason != "" {
+	if _, reason := d.DiskSelector.Choose(q.open.Disks); reason != "" {
 		return fmt.Errorf("%s; the machine has %s; after a change of disks, choose %s without a disk to have them listed again",
 			reason, nameDisks(q.open.Disks), Retry)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var recordHistories = flag.Bool("record", false, "record testdata/histories again; needs the Temporal command line of make deps")
@@ -60,12 +61,12 @@ func provision(name string, closes enums.EventType, in workflows.ProvisionInput,
 
 func recovery(name string, closes enums.EventType, in workflows.RecoverInput, script func(s *script)) recording {
 	in.Name = "rack"
-	return recording{"recover-" + name, workflows.RecoverType, workflows.RecoverID("rack"), in, closes, script}
+	return recording{"recover-" + name, workflows.RecoverType, contract.RecoverID("rack"), in, closes, script}
 }
 
 func migration(name string, closes enums.EventType, script func(s *script)) recording {
 	in := workflows.MigrateInput{Name: "nas", Target: "nas", Genesis: "home"}
-	return recording{"migrate-" + name, workflows.MigrateType, workflows.MigrateID("nas"), in, closes, script}
+	return recording{"migrate-" + name, workflows.MigrateType, contract.MigrateID("nas"), in, closes, script}
 }
 
 func bootstrap(name string, closes enums.EventType, in workflows.GenesisInput, script func(s *script)) recording {

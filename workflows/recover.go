@@ -11,10 +11,8 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
-
-// defaultConcurrency is how many machines a recovery installs at the same time.
-const defaultConcurrency = 2
 
 // recovery is a run of Recover: an operation whose rows are machines. Several machines are
 // installed at the same time.
@@ -39,14 +37,14 @@ type recovery struct {
 func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	before := in.Continued
 	in.Continued = nil
-	o, err := newOperation(ctx, RecoverType, RecoverID(in.Name), in.Name, in)
+	o, err := newOperation(ctx, RecoverType, contract.RecoverID(in.Name), in.Name, in)
 	if err != nil {
 		return out, err
 	}
 
 	r := &recovery{operation: o, in: in, limit: in.Concurrency}
 	if r.limit == 0 {
-		r.limit = defaultConcurrency
+		r.limit = contract.DefaultConcurrency
 	}
 	defer func() {
 		switch {

@@ -19,6 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // requests collects the activities that a workflow requests.
@@ -111,7 +112,7 @@ func TestResetOfAContinuedRecovery(t *testing.T) {
 					EventTime: timestamppb.Now(),
 					Attributes: &history.HistoryEvent_WorkflowExecutionStartedEventAttributes{
 						WorkflowExecutionStartedEventAttributes: &history.WorkflowExecutionStartedEventAttributes{
-							WorkflowType: &commonpb.WorkflowType{Name: workflows.RecoverType}, WorkflowId: workflows.RecoverID("rack"), Input: in,
+							WorkflowType: &commonpb.WorkflowType{Name: workflows.RecoverType}, WorkflowId: contract.RecoverID("rack"), Input: in,
 							TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}, OriginalExecutionRunId: c.original, ContinuedExecutionRunId: "before",
 						},
 					},
@@ -145,7 +146,7 @@ func TestResetOfAContinuedRecovery(t *testing.T) {
 			}}
 			// The history ends before the first record: the replay requests the record and waits.
 			require.NoError(t, intercepted(t, seen).ReplayWorkflowHistoryWithOptions(nil, h, worker.ReplayWorkflowHistoryOptions{
-				OriginalExecution: workflow.Execution{ID: workflows.RecoverID("rack"), RunID: "this"},
+				OriginalExecution: workflow.Execution{ID: contract.RecoverID("rack"), RunID: "this"},
 			}))
 			require.NotEmpty(t, seen.records)
 			require.Equal(t, c.record, seen.records[0].Run)

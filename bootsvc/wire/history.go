@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Limits of what is remembered of clients (security S48). It is kept in memory only.
@@ -18,14 +20,6 @@ const (
 	maxPacket = 1500 // bytes of a packet
 	MaxText   = 200  // characters of any other request
 )
-
-// Heard is a request of a client and its answer, as Explanation shows them.
-type Heard struct {
-	At      time.Time `json:"at"`
-	Where   string    `json:"where"` // interface, relay or protocol
-	Request string    `json:"request"`
-	Answer  string    `json:"answer"`
-}
 
 // Entry is a request as it is remembered; History.Of makes its text.
 type Entry struct {
@@ -130,7 +124,7 @@ func (w *History) HeardSince(mac string, since time.Time) bool {
 }
 
 // Of returns the last requests of a client, oldest first.
-func (w *History) Of(mac string) []Heard {
+func (w *History) Of(mac string) []inventory.Exchange {
 	w.mu.Lock()
 	var last []Entry
 	if e := w.byMAC[mac]; e != nil {
@@ -141,7 +135,7 @@ func (w *History) Of(mac string) []Heard {
 		}
 	}
 	w.mu.Unlock()
-	var out []Heard
+	var out []inventory.Exchange
 	for _, h := range last {
 		if len(h.Packet) > 0 {
 			h.Request, h.Reply = decodeDHCP(h.Packet), h.Answer.String()
@@ -149,7 +143,7 @@ func (w *History) Of(mac string) []Heard {
 		if h.Relay.IsValid() {
 			h.Where = "relay " + h.Relay.String()
 		}
-		out = append(out, Heard{At: h.At, Where: h.Where, Request: h.Request, Answer: h.Reply})
+		out = append(out, inventory.Exchange{At: h.At, Where: h.Where, Request: h.Request, Answer: h.Reply})
 	}
 	return out
 }

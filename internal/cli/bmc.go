@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func bmcCommand(o *options) *cobra.Command {
@@ -36,12 +36,12 @@ that it does not lock the user. Other credentials are tried at once. After a
 correction at the BMC itself, --retry logs in once more; a success ends the rest.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
 	}, func(c *call) error {
-		a, err := post[api.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.args[0], "retry": retry})
+		a, err := post[apitypes.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.args[0], "retry": retry})
 		if err != nil {
 			return err
 		}
 
-		err = show(c, a, func(w io.Writer, v api.BMCCheck) error {
+		err = show(c, a, func(w io.Writer, v apitypes.BMCCheck) error {
 			if v.OK {
 				printReport(w, c.args[0], *v.BMCReport)
 			}
@@ -116,7 +116,7 @@ server keeps the password that the BMC accepts. Drivers: redfish.`,
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
-		in := workflows.BMCJobInput{Machine: c.args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: force}
+		in := contract.BMCJobInput{Machine: c.args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: force}
 		return runJob(c, c.args[0], client.Path("bmc", "jobs"), in)
 	})
 }
@@ -228,7 +228,7 @@ earlier one is shown. So a job that may have begun is repeated with --name.`,
 	requireFlags(cmd, "task")
 
 	return o.command(cmd, func(c *call) error {
-		in := workflows.BMCJobInput{Machine: c.args[0], Job: *name, Force: force}
+		in := contract.BMCJobInput{Machine: c.args[0], Job: *name, Force: force}
 		var ps inventory.Problems
 		for _, t := range *tasks {
 			in.Tasks = append(in.Tasks, parseTask(&ps, t))

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/text/human"
@@ -307,7 +307,7 @@ func TestConfirmationOverASystem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl, _, _ := newCall(t.Context(), fakeServer(t, func(w http.ResponseWriter, _ *http.Request) {
-				require.NoError(t, json.NewEncoder(w).Encode(api.MachineView{Machine: inventory.Machine{Name: "node-1"}, Installed: c.installed}))
+				require.NoError(t, json.NewEncoder(w).Encode(apitypes.MachineView{Machine: inventory.Machine{Name: "node-1"}, Installed: c.installed}))
 			}))
 			err := confirmOverInstalled(cl, false, "node-1")
 			if c.says == "" {

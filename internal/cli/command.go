@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
@@ -89,12 +89,12 @@ func post[T any](c *call, route string, in any) (client.Answer[T], error) {
 }
 
 // postOnce is post for a route that starts something: it is sent again if the answer is lost, and starts one thing.
-func postOnce(c *call, route string, in any) (client.Answer[api.Started], error) {
+func postOnce(c *call, route string, in any) (client.Answer[apitypes.Started], error) {
 	s, err := c.server()
 	if err != nil {
-		return client.Answer[api.Started]{}, err
+		return client.Answer[apitypes.Started]{}, err
 	}
-	return client.Start[api.Started](c.Context(), s, route, in)
+	return client.Start[apitypes.Started](c.Context(), s, route, in)
 }
 
 func remove(c *call, route string) error {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -93,7 +94,7 @@ func showOfflinePlan(c *call, f labFile) error {
 		return err
 	}
 
-	p := api.GenesisPlan{
+	p := genesis.Plan{
 		Name: f.lab.Name, SHA256: f.bundle.Digest(), Steps: f.lab.Steps(), Destroys: f.lab.Destroys(),
 		Problems: inventory.Problems{}, Warnings: f.withPaths(f.lab.Warnings()),
 	}
@@ -106,7 +107,7 @@ func showOfflinePlan(c *call, f labFile) error {
 }
 
 // printPlan prints the steps of a lab.
-func printPlan(w io.Writer, p api.GenesisPlan) error {
+func printPlan(w io.Writer, p genesis.Plan) error {
 	fmt.Fprintf(w, "lab %s, %d steps\n", p.Name, len(p.Steps))
 	for n, s := range p.Steps {
 		fmt.Fprintf(w, "\n%d. %s", n+1, s.Name)
@@ -199,7 +200,7 @@ says so here, on the page, and in ingot genesis status.`,
 // confirmStoredLab asks for confirmation before a stored lab is started.
 func confirmStoredLab(c *call, yes bool) (name string, err error) {
 	name = c.args[0]
-	a, err := post[api.GenesisPlan](c, client.Path("genesis", name, "plan"), nil)
+	a, err := post[genesis.Plan](c, client.Path("genesis", name, "plan"), nil)
 	if err != nil {
 		return "", err
 	}
@@ -256,7 +257,7 @@ func startGenesis(c *call, name, verb string, in any, wait bool) error {
 		return waitForOperation(c, a.Value.Workflow)
 	}
 
-	return show(c, a, text(func(s api.Started) string {
+	return show(c, a, text(func(s apitypes.Started) string {
 		return fmt.Sprintf("%s has begun as run %s\nnext: ingot genesis status %s --wait", s.Workflow, s.Run, name)
 	}))
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
@@ -93,7 +92,7 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 // checkLab returns every problem of the lab, found here and on the server, as one
 // inventory.Problems, and the images that the server lacks. It stores nothing. Problems that
 // only prevent a start now are in the plan.
-func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[api.GenesisPlan], lacking []genesis.Image, err error) {
+func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[genesis.Plan], lacking []genesis.Image, err error) {
 	lacking, ps, err := f.checkImages(c)
 	local := f.lab.Together(f.problems, ps)
 	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a valid bundle it cannot be sent
@@ -136,7 +135,7 @@ func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 }
 
 // send checks the lab on the server, and stores it unless only is set.
-func (f labFile) send(c *call, replace, only bool) (client.Answer[api.GenesisPlan], error) {
+func (f labFile) send(c *call, replace, only bool) (client.Answer[genesis.Plan], error) {
 	body := struct {
 		File    string            `json:"file"`
 		Files   map[string]string `json:"files"`
@@ -147,7 +146,7 @@ func (f labFile) send(c *call, replace, only bool) (client.Answer[api.GenesisPla
 		body.Files[name] = text.Reveal()
 	}
 
-	return ask[api.GenesisPlan](c, "PUT", client.Path("genesis", f.bundle.Name), body)
+	return ask[genesis.Plan](c, "PUT", client.Path("genesis", f.bundle.Name), body)
 }
 
 // sendImage uploads an image, or makes the server fetch it.

@@ -10,8 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/activities"
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -26,7 +25,7 @@ func startRun(c *call, route string, in any, wait bool) error {
 		return waitForRun(c, a.Value.Run)
 	}
 
-	return show(c, a, text(func(s api.Started) string {
+	return show(c, a, text(func(s apitypes.Started) string {
 		name := strings.TrimPrefix(s.Workflow, "machine/")
 		if strings.Contains(name, "/") {
 			name = s.Run
@@ -36,8 +35,8 @@ func startRun(c *call, route string, in any, wait bool) error {
 }
 
 // installationFlags are the flags of all commands that install a machine.
-func installationFlags(o *options, cmd *cobra.Command) *api.Installation {
-	var in api.Installation
+func installationFlags(o *options, cmd *cobra.Command) *apitypes.Installation {
+	var in apitypes.Installation
 	x := cmd.Flags()
 	x.StringVar(&in.Template, "template", "", "template (default: the machine's, or image)")
 	x.StringVar(&in.Image, "image", "", "image (default: the machine's)")
@@ -87,7 +86,7 @@ Without --wait, and after Ctrl-C, the run continues.`,
 
 // confirmOverInstalled asks for confirmation before a machine whose disk may hold a system that Ingot has installed is installed.
 func confirmOverInstalled(c *call, yes bool, machine string) error {
-	a, err := get[api.MachineView](c, client.Path("machines", machine))
+	a, err := get[apitypes.MachineView](c, client.Path("machines", machine))
 	if err != nil || !a.Value.Installed.MayBeSystem() {
 		return err
 	}
@@ -152,7 +151,7 @@ has not written is not touched before the operator has confirmed it.`,
 // machineWithDisks returns a machine and the disks that an agent last found on it; none if
 // no agent has run.
 func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, error) {
-	a, err := get[api.MachineView](c, client.Path("machines", name))
+	a, err := get[apitypes.MachineView](c, client.Path("machines", name))
 	if err != nil {
 		return inventory.Machine{}, nil, err
 	}
@@ -168,7 +167,7 @@ func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, e
 // targetDisk describes the disk that a run would write, as far as known.
 func targetDisk(m inventory.Machine, disks []action.Disk) string {
 	free := slices.DeleteFunc(slices.Clone(disks), m.Protects)
-	if d, _ := activities.Choose(free, m.DiskSelector); d != nil {
+	if d, _ := m.DiskSelector.Choose(free); d != nil {
 		return diskText(*d)
 	}
 
@@ -269,7 +268,7 @@ decommissioning could not verify. Runs may write to it again.`,
 	yes := yesFlag(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		a, err := get[api.MachineView](c, client.Path("machines", c.args[0]))
+		a, err := get[apitypes.MachineView](c, client.Path("machines", c.args[0]))
 		if err != nil {
 			return err
 		}
@@ -280,7 +279,7 @@ decommissioning could not verify. Runs may write to it again.`,
 			}
 		}
 
-		return postAndShow(c, client.Path("machines", c.args[0], "release"), nil, text(func(m api.MachineView) string {
+		return postAndShow(c, client.Path("machines", c.args[0], "release"), nil, text(func(m apitypes.MachineView) string {
 			return "machine " + m.Name + " is in service"
 		}))
 	})

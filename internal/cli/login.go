@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/inventory"
@@ -85,7 +85,7 @@ func logIn(c *call, s client.Session) error {
 	if server, err = client.New(s); err != nil {
 		return err
 	}
-	st, err := client.Send[api.Status](c.Context(), server, http.MethodGet, client.Path("status"), nil)
+	st, err := client.Send[apitypes.Status](c.Context(), server, http.MethodGet, client.Path("status"), nil)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/documents/importfile"
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
@@ -98,7 +98,7 @@ A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`
 
 // pushed is the answer to a push.
 type pushed struct {
-	client.List[api.MachineView]
+	client.List[apitypes.MachineView]
 	Warnings []string `json:"warnings"`
 }
 

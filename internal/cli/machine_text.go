@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -151,7 +151,7 @@ func installedText(i *inventory.Installed) string {
 }
 
 // machineState returns the standing of a machine, or the state of its last run.
-func machineState(m api.MachineView) string {
+func machineState(m apitypes.MachineView) string {
 	if m.Standing != nil && (m.Workflow == nil || inventory.Final(m.Workflow.State)) {
 		return m.Standing.State
 	}

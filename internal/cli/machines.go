@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -29,7 +29,7 @@ func machineCommand(o *options) *cobra.Command {
 }
 
 func machineListCommand(o *options) *cobra.Command {
-	return listCommand(o, listing[api.MachineView]{
+	return listCommand(o, listing[apitypes.MachineView]{
 		cmd: &cobra.Command{
 			Short: "List machines",
 			Example: "  ingot machine list --output json\n  ingot machine list --label rack=a1 --state FAILED\n" +
@@ -41,7 +41,7 @@ func machineListCommand(o *options) *cobra.Command {
 		head: []string{
 			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN",
 		},
-		row: func(m api.MachineView) []any {
+		row: func(m apitypes.MachineView) []any {
 			i, _ := m.Machine.Netboot()
 			return []any{
 				m.Name, i.MAC, addressText(i.Address), powerSource(m.BMC), m.Template, m.Image,
@@ -58,7 +58,7 @@ func machineGetCommand(o *options) *cobra.Command {
 	}, func(c *call) error { return getAndShow(c, client.Path("machines", c.args[0]), printMachine) })
 }
 
-func printMachine(w io.Writer, m api.MachineView) error {
+func printMachine(w io.Writer, m apitypes.MachineView) error {
 	t := newTable(w)
 	t.field("name", m.Name)
 	var labels []string
@@ -127,7 +127,7 @@ its runs stay. What runs on the machine itself is not touched.`,
 		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
 	}, func(c *call) (deletion, error) {
 		route := client.Path("machines", c.args[0])
-		_, err := get[api.MachineView](c, route)
+		_, err := get[apitypes.MachineView](c, route)
 		lost := " with its reservation, its BMC password and its user data"
 		return deletion{what: "machine " + c.args[0], lost: lost, route: route}, err
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -162,7 +162,7 @@ func machineAcceptCommand(o *options) *cobra.Command {
 			Name string `json:"name"`
 			inventory.Interface
 		}{m.Name, m.Interfaces[0]}
-		return postAndShow(c, client.Path("seen", in.MAC, "accept"), in, text(func(client.List[api.MachineView]) string {
+		return postAndShow(c, client.Path("seen", in.MAC, "accept"), in, text(func(client.List[apitypes.MachineView]) string {
 			return machineStored(m)
 		}))
 	})

@@ -6,9 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func migrateCommand(o *options) *cobra.Command {
@@ -30,12 +31,12 @@ taken back.`,
 	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's)")
 
 	return o.command(cmd, func(c *call) error {
-		in := workflows.MigrateInput{Name: cmp.Or(*name, c.args[0]), Target: c.args[0]}
+		in := contract.MigrateInput{Name: cmp.Or(*name, c.args[0]), Target: c.args[0]}
 		a, err := postOnce(c, client.Path("migrate"), in)
 		if err != nil {
 			return err
 		}
-		return show(c, a, text(func(s api.Started) string {
+		return show(c, a, text(func(s apitypes.Started) string {
 			return fmt.Sprintf("%s started as run %s\nnext: ingot migrate status %s", s.Workflow, s.Run, in.Name)
 		}))
 	})
@@ -44,17 +45,17 @@ taken back.`,
 func migrateStatusCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "status NAME", Short: "Show a migration: its steps and what it waits for", Args: cobra.ExactArgs(1),
-		Example: "  ingot migrate status um760", ValidArgsFunction: firstArg(o.operationsOf(workflows.MigrateType)),
+		Example: "  ingot migrate status um760", ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeMigrate)),
 	}, func(c *call) error {
-		return getAndShow(c, operationPath(workflows.MigrateID(c.args[0])), printOperation)
+		return getAndShow(c, operationPath(contract.MigrateID(c.args[0])), printOperation)
 	})
 }
 
 func migrateCancelCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a migration and undo its steps", Args: cobra.ExactArgs(1),
-		Example: "  ingot migrate cancel um760", ValidArgsFunction: firstArg(o.operationsOf(workflows.MigrateType)),
+		Example: "  ingot migrate cancel um760", ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeMigrate)),
 	}, func(c *call) error {
-		return cancelOperation(c, workflows.MigrateID(c.args[0]), "ingot migrate status "+c.args[0])
+		return cancelOperation(c, contract.MigrateID(c.args[0]), "ingot migrate status "+c.args[0])
 	})
 }

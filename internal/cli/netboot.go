@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -43,7 +43,7 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 
 		// The window may be opened before the server is set up, but then the operator must
 		// be warned before waiting at the machine.
-		if s, err := get[api.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
+		if s, err := get[apitypes.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
 			c.note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
 		}
 

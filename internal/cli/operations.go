@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func operationCommand(o *options) *cobra.Command {
@@ -46,7 +46,7 @@ func cancelOperation(c *call, id, next string) error {
 	if err != nil {
 		return err
 	}
-	return postAndShow(c, operationPath(before.Value.Run, "cancel"), nil, text(func(s api.Started) string {
+	return postAndShow(c, operationPath(before.Value.Run, "cancel"), nil, text(func(s apitypes.Started) string {
 		if inventory.Final(before.Value.State) {
 			return fmt.Sprintf("%s was over: %s", s.Workflow, before.Value.State)
 		}
@@ -186,8 +186,8 @@ choices. Without --question this answers the question that is open now.
 // decisionFlags are the flags of the commands that answer a question.
 func decisionFlags(
 	o *options, cmd *cobra.Command, open func(c *call) (*inventory.Question, error),
-) *workflows.Decision {
-	var d workflows.Decision
+) *contract.Decision {
+	var d contract.Decision
 	cmd.Flags().StringVar(&d.Question, "question", "", "id of the question (default: the one that is open now)")
 	cmd.Flags().StringVar(&d.Choice, "choice", "", "one of the question's choices")
 	requireFlags(cmd, "choice")
@@ -206,7 +206,7 @@ func decisionFlags(
 
 // checkDecision refuses a decision that the open question of subject does not offer, and
 // sets the question's id.
-func checkDecision(d *workflows.Decision, q *inventory.Question, subject, next string) error {
+func checkDecision(d *contract.Decision, q *inventory.Question, subject, next string) error {
 	if q == nil {
 		return human.Advise(fmt.Errorf("%s has no open question: %w", subject, inventory.ErrConflict), next)
 	}
@@ -220,7 +220,7 @@ func checkDecision(d *workflows.Decision, q *inventory.Question, subject, next s
 	return nil
 }
 
-func decided(d *workflows.Decision) func(map[string]string) string {
+func decided(d *contract.Decision) func(map[string]string) string {
 	return func(map[string]string) string { return "decided: " + d.Choice }
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // twoPages answers each list with the first page, and with the second one if it
@@ -37,7 +37,7 @@ func TestWholeListsAreRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b", name)
 
-	names, err := recoveredMachines(c, workflows.RecoverInput{Machines: both})
+	names, err := recoveredMachines(c, contract.RecoverInput{Machines: both})
 	require.NoError(t, err)
 	require.ElementsMatch(t, both, names)
 

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func recoverCommand(o *options) *cobra.Command {
@@ -42,7 +42,7 @@ wait for an operator; open runs continue.`,
     --input '{"name":"flood","machines":["node-1"]}'`,
 	}
 
-	var in workflows.RecoverInput
+	var in contract.RecoverInput
 	x := cmd.Flags()
 	x.StringSliceVar(&in.Machines, "machine", nil, "machine; repeatable, or a list a,b,c")
 	x.StringToStringVar(&in.Selector, "selector", nil, "label key=value that all machines carry; repeatable")
@@ -81,7 +81,7 @@ wait for an operator; open runs continue.`,
 			return waitForOperation(c, a.Value.Workflow)
 		}
 
-		return show(c, a, text(func(s api.Started) string {
+		return show(c, a, text(func(s apitypes.Started) string {
 			return fmt.Sprintf("%s has begun as run %s, with %s\nnext: ingot recover status %s --wait",
 				s.Workflow, s.Run, human.Count(len(names), "machine"), in.Name)
 		}))
@@ -89,8 +89,8 @@ wait for an operator; open runs continue.`,
 }
 
 // recoveredMachines returns the names of the machines of a recovery, in order.
-func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
-	all, err := getAll[api.MachineView](c, client.Path("machines"))
+func recoveredMachines(c *call, in contract.RecoverInput) ([]string, error) {
+	all, err := getAll[apitypes.MachineView](c, client.Path("machines"))
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func recoveredMachines(c *call, in workflows.RecoverInput) ([]string, error) {
 func recoverStatusCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Show the outcome of each machine of a recovery",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(workflows.RecoverType)),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
 		Example: "  ingot recover status flood\n  ingot recover status flood --wait\n" +
 			"  ingot recover status flood --output json",
 	}
@@ -115,7 +115,7 @@ func recoverStatusCommand(o *options) *cobra.Command {
 	wait := waitFlags(cmd)
 
 	return o.command(cmd, func(c *call) error {
-		id := workflows.RecoverID(c.args[0])
+		id := contract.RecoverID(c.args[0])
 		if *wait {
 			return waitForOperation(c, id)
 		}
@@ -153,11 +153,11 @@ func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
 func recoverCancelCommand(o *options) *cobra.Command {
 	return o.command(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a recovery and its open runs",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(workflows.RecoverType)),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
 		Long: `Cancel a recovery. Its open runs are also cancelled; those that wait for the
 operator are left as they are.`,
 		Example: "  ingot recover cancel flood",
 	}, func(c *call) error {
-		return cancelOperation(c, workflows.RecoverID(c.args[0]), "ingot recover status "+c.args[0])
+		return cancelOperation(c, contract.RecoverID(c.args[0]), "ingot recover status "+c.args[0])
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
@@ -31,12 +31,12 @@ func secretStatusCommand(o *options) *cobra.Command {
 		Use: "status", Short: "Show whether stored secrets can be read", Args: cobra.NoArgs,
 		Example: "  ingot secret status",
 	}, func(c *call) error {
-		a, err := get[api.SecretsStatus](c, client.Path("secrets"))
+		a, err := get[apitypes.SecretsStatus](c, client.Path("secrets"))
 		if err != nil {
 			return err
 		}
 
-		err = show(c, a, func(w io.Writer, s api.SecretsStatus) error {
+		err = show(c, a, func(w io.Writer, s apitypes.SecretsStatus) error {
 			fmt.Fprintf(w, "key: %s\n", s.State)
 			for _, x := range s.Unreadable {
 				fmt.Fprintf(w, "cannot be read: %s\n", inert(x))

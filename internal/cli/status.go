@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
@@ -19,10 +19,10 @@ func statusCommand(o *options) *cobra.Command {
 		Use: "status", Short: "Show the server's status", Args: cobra.NoArgs,
 		Example: "  ingot status\n  ingot status --output json",
 	}, func(c *call) error {
-		return getAndShow(c, client.Path("status"), func(w io.Writer, s api.Status) error {
+		return getAndShow(c, client.Path("status"), func(w io.Writer, s apitypes.Status) error {
 			t := newTable(w)
 			// A server that is not the site reports only its place among its peers.
-			if s.Site != nil && s.Temporal == (api.TemporalStatus{}) {
+			if s.Site != nil && s.Temporal == (apitypes.TemporalStatus{}) {
 				t.field("server", fmt.Sprintf("%s, version %s", c.remote.URL(), s.Version))
 				siteFields(t, *s.Site)
 				return t.flush()
@@ -36,7 +36,7 @@ func statusCommand(o *options) *cobra.Command {
 }
 
 // statusFields returns the lines of a server that is the site.
-func statusFields(t *table, s api.Status) {
+func statusFields(t *table, s apitypes.Status) {
 	t.field("netboot", netbootStatus(s.Netboot))
 	for _, r := range s.Netboot.Rivals {
 		t.field("second DHCP", inert(r.String())+", "+human.Ago(r.Last)+": stop it, exclude the machines there, or set netboot.dhcp")
@@ -88,7 +88,7 @@ func statusFields(t *table, s api.Status) {
 	}
 }
 
-func netbootStatus(n api.NetbootStatus) string {
+func netbootStatus(n apitypes.NetbootStatus) string {
 	switch {
 	case n.Off:
 		return cmp.Or(n.Message, "off")
@@ -100,7 +100,7 @@ func netbootStatus(n api.NetbootStatus) string {
 	return strings.TrimSpace("on " + strings.Join(n.Interfaces, ", ") + "  " + n.Message)
 }
 
-func temporalStatus(s api.TemporalStatus) string {
+func temporalStatus(s apitypes.TemporalStatus) string {
 	switch {
 	case s.Ready:
 		return strings.TrimSpace("ready at " + s.Address + "  " + s.UI)
@@ -115,7 +115,7 @@ func temporalStatus(s api.TemporalStatus) string {
 }
 
 // noticeStatus describes the delivery of notices in one line.
-func noticeStatus(n api.NotifyStatus) string {
+func noticeStatus(n apitypes.NotifyStatus) string {
 	parts := []string{n.Receiver}
 	if n.Waiting > 0 {
 		parts = append(parts, fmt.Sprintf("%d waiting, the oldest since %s", n.Waiting, human.Time(n.Oldest)))
@@ -134,7 +134,7 @@ func noticeStatus(n api.NotifyStatus) string {
 }
 
 // spaceStatus describes a disk in one line.
-func spaceStatus(d api.SpaceStatus) string {
+func spaceStatus(d apitypes.SpaceStatus) string {
 	text := fmt.Sprintf("%s free in %s", human.Size(d.FreeBytes), d.Directory)
 	if r := d.Reserve; r != nil && r.Held {
 		text += fmt.Sprintf(", and %s in reserve", human.Size(r.SizeBytes))

@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 func TestNoticesInWords(t *testing.T) {
-	require.Equal(t, "https://example.com", noticeStatus(api.NotifyStatus{Receiver: "https://example.com"}))
-	text := noticeStatus(api.NotifyStatus{Receiver: "https://example.com", Error: "the receiver\x1b[2J answers 503", Dropped: 3})
+	require.Equal(t, "https://example.com", noticeStatus(apitypes.NotifyStatus{Receiver: "https://example.com"}))
+	text := noticeStatus(apitypes.NotifyStatus{Receiver: "https://example.com", Error: "the receiver\x1b[2J answers 503", Dropped: 3})
 	require.Contains(t, text, "3 given up")
 	require.NotContains(t, text, "\x1b")
 }
@@ -31,7 +32,7 @@ func TestSiteNamesTheWayOutOfMissingParts(t *testing.T) {
 func TestStatusNamesASecondDHCPServer(t *testing.T) {
 	var out bytes.Buffer
 	tab := newTable(&out)
-	statusFields(tab, api.Status{Netboot: api.NetbootStatus{Rivals: []inventory.Rival{
+	statusFields(tab, apitypes.Status{Netboot: apitypes.NetbootStatus{Rivals: []inventory.Rival{
 		{Server: netip.MustParseAddr("10.10.20.66"), Where: "eth1", Machine: "node-1\x1b[2J", Last: time.Now()},
 		{Server: netip.MustParseAddr("10.10.20.67"), Where: "eth1", Ingot: true, Last: time.Now()},
 	}}})
@@ -45,7 +46,7 @@ func TestStatusNamesASecondDHCPServer(t *testing.T) {
 func TestStatusShowsWhoWaits(t *testing.T) {
 	var out bytes.Buffer
 	tab := newTable(&out)
-	statusFields(tab, api.Status{Waiting: []api.WaitingStatus{
+	statusFields(tab, apitypes.Status{Waiting: []api.WaitingStatus{
 		{Name: "node-1", Since: time.Now(), Text: "disk \x1b[2Jholds ext4\nmore", Next: "ingot workflow decide node-1 --choice retry"},
 	}, MoreWaiting: true})
 	require.NoError(t, tab.flush())

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -58,7 +57,7 @@ some. Secrets stay references.`,
 		if err != nil {
 			return err
 		}
-		return show(c, a, func(w io.Writer, r api.Rendered) error {
+		return show(c, a, func(w io.Writer, r template.Rendering) error {
 			for _, warning := range r.Warnings {
 				c.note("warning: %s", inert(warning))
 			}
@@ -68,7 +67,7 @@ some. Secrets stay references.`,
 }
 
 // renderTemplate renders the template that the argument names.
-func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[api.Rendered], err error) {
+func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[template.Rendering], err error) {
 	name, file := c.args[0], ""
 	if isTemplateFile(name) {
 		ts, err := readTemplates(c, name)
@@ -86,7 +85,7 @@ func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[
 		return a, err
 	}
 
-	a, err = post[api.Rendered](c, client.Path("templates", name, "render"), in)
+	a, err = post[template.Rendering](c, client.Path("templates", name, "render"), in)
 	var e *client.Error
 	if !errors.As(err, &e) || len(e.Problems) == 0 {
 		return a, err
@@ -107,7 +106,7 @@ func isTemplateFile(arg string) bool {
 	return arg == "-" || strings.ContainsRune(arg, '/') || slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
 }
 
-func printRendered(w io.Writer, r api.Rendered) error {
+func printRendered(w io.Writer, r template.Rendering) error {
 	why := template.Explanation{Actions: make([]template.ActionExplanation, len(r.Actions))}
 	if r.Explanation != nil && len(r.Explanation.Actions) == len(r.Actions) {
 		why = *r.Explanation

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 const (
@@ -109,8 +109,8 @@ func waitForRun(c *call, run string) error {
 func runGoesOn(c *call, last inventory.Workflow) error {
 	name := cmp.Or(last.Machine, last.Run)
 	end := "ingot workflow cancel " + name
-	if q := last.Question; q != nil && slices.Contains(q.Choices, workflows.Abort) {
-		end = fmt.Sprintf("ingot workflow decide %s --choice %s", name, workflows.Abort)
+	if q := last.Question; q != nil && slices.Contains(q.Choices, contract.Abort) {
+		end = fmt.Sprintf("ingot workflow decide %s --choice %s", name, contract.Abort)
 	}
 	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\nEnd it with:                       %s", name, end)
 	return reported{context.Canceled}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/bootsvc"
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -31,23 +29,23 @@ function answers here and on the wire.`,
 	})
 }
 
-func printExplanation(w io.Writer, e bootsvc.Explanation) error {
+func printExplanation(w io.Writer, e inventory.Explanation) error {
 	subject := e.MAC
 	if e.Machine != "" {
 		subject += ", machine " + e.Machine
 	}
 
-	verdicts := map[bootsvc.Verdict]string{
-		bootsvc.Unknown:   "not answered: no machine has this MAC",
-		bootsvc.Agent:     "boots the agent's OS for its run",
-		bootsvc.Installer: "boots the installer of its run",
-		bootsvc.Rescue:    "boots the agent's OS for an operator",
-		bootsvc.Disk:      "boots from its disk",
-		bootsvc.Hold:      "waits at its loader until its run goes on",
-		bootsvc.Never:     "never boots from the network",
+	verdicts := map[string]string{
+		"unknown":   "not answered: no machine has this MAC",
+		"agent":     "boots the agent's OS for its run",
+		"installer": "boots the installer of its run",
+		"rescue":    "boots the agent's OS for an operator",
+		"disk":      "boots from its disk",
+		"hold":      "waits at its loader until its run goes on",
+		"never":     "never boots from the network",
 	}
 
-	fmt.Fprintf(w, "%s: %s\n", inert(subject), cmp.Or(verdicts[e.Verdict], string(e.Verdict)))
+	fmt.Fprintf(w, "%s: %s\n", inert(subject), cmp.Or(verdicts[e.Verdict], e.Verdict))
 	for _, r := range e.Reasons {
 		fmt.Fprintf(w, "  – %s\n", inert(r))
 	}
@@ -68,7 +66,7 @@ func printExplanation(w io.Writer, e bootsvc.Explanation) error {
 }
 
 // printHeard prints the last requests of a client.
-func printHeard(w io.Writer, all []wire.Heard) error {
+func printHeard(w io.Writer, all []inventory.Exchange) error {
 	if len(all) == 0 {
 		return nil
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/documents/importfile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // workflowBody is the body of POST /v1/workflows.
@@ -36,12 +36,12 @@ func readWorkflow(c *call, file string) (workflowBody, error) {
 
 	kind := docs[0].Text("type")
 	decode, known := map[string]func(strictyaml.Document) (workflowBody, error){
-		workflows.ProvisionType:    decodeWorkflow[workflows.ProvisionInput],
-		workflows.ReprovisionType:  decodeWorkflow[workflows.ProvisionInput],
-		workflows.DecommissionType: decodeWorkflow[workflows.DecommissionInput],
-		workflows.RecoverType:      decodeWorkflow[workflows.RecoverInput],
-		workflows.InspectType:      decodeWorkflow[workflows.InspectInput],
-		workflows.BMCJobType:       decodeWorkflow[workflows.BMCJobInput],
+		inventory.TypeProvision:    decodeWorkflow[contract.ProvisionInput],
+		inventory.TypeReprovision:  decodeWorkflow[contract.ProvisionInput],
+		inventory.TypeDecommission: decodeWorkflow[contract.DecommissionInput],
+		inventory.TypeRecover:      decodeWorkflow[contract.RecoverInput],
+		inventory.TypeInspect:      decodeWorkflow[contract.InspectInput],
+		inventory.TypeBMCJob:       decodeWorkflow[contract.BMCJobInput],
 	}[kind]
 	if !known {
 		return workflowBody{}, docs[0].Locate(inventory.Problems{{

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // printRun prints everything that is known about a run.
@@ -249,7 +249,7 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 
 	printChoices(w, q, func(choice string) []string {
 		line := fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", x.Machine, q.ID, choice)
-		if choice == workflows.Retry && len(q.Disks) > 0 {
+		if choice == contract.Retry && len(q.Disks) > 0 {
 			return diskChoices(line, q.Disks)
 		}
 		return []string{line}

@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func workflowCommand(o *options) *cobra.Command {
@@ -180,7 +180,7 @@ unless --yes is given.`,
 		}
 		switch w := a.Value; w.Type {
 		case inventory.TypeDecommission:
-			var in workflows.DecommissionInput
+			var in contract.DecommissionInput
 			if len(w.Input) > 0 {
 				if err := json.Unmarshal(w.Input, &in); err != nil {
 					return fmt.Errorf("reading the input of run %q: %w", w.Run, err)
@@ -254,7 +254,7 @@ written stays half-written, and does not boot.`,
 
 	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
 		run := a.Value
-		x, err := post[api.Started](c, client.Path("workflows", run.Run, "cancel"), map[string]string{"reason": *reason})
+		x, err := post[apitypes.Started](c, client.Path("workflows", run.Run, "cancel"), map[string]string{"reason": *reason})
 		if err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ written stays half-written, and does not boot.`,
 			return err
 		}
 
-		return show(c, x, text(func(api.Started) string {
+		return show(c, x, text(func(apitypes.Started) string {
 			if inventory.Final(run.State) {
 				return fmt.Sprintf("run %s was over: %s", run.Run, run.State)
 			}
@@ -281,7 +281,7 @@ func workflowPoweredOnCommand(o *options) *cobra.Command {
 		Use: "powered-on {MACHINE | RUN}", Short: "Tell a run that you have switched its machine on",
 		Example: "  ingot workflow powered-on node-1",
 	}, func(c *call, a client.Answer[inventory.Workflow]) error {
-		return postAndShow(c, client.Path("workflows", a.Value.Run, "powered-on"), nil, text(func(api.Started) string {
+		return postAndShow(c, client.Path("workflows", a.Value.Run, "powered-on"), nil, text(func(apitypes.Started) string {
 			return "run " + a.Value.Run + " knows that its machine is on"
 		}))
 	})
@@ -312,7 +312,7 @@ The content of the disk that a provisioning chooses is lost.`,
 			"  ingot workflow create -f workflow.yaml --wait",
 	}
 
-	var in workflows.ProvisionInput
+	var in contract.ProvisionInput
 	file := fileFlag(cmd, "YAML or JSON file, - for standard input")
 	hardware := cmd.Flags().String("hardware", "", "machine, by name or MAC")
 	cmd.Flags().StringVar(&in.Template, "template", "", "template (default: the machine's)")
@@ -330,7 +330,7 @@ The content of the disk that a provisioning chooses is lost.`,
 	cmd.MarkFlagsOneRequired("file", "hardware")
 
 	return o.command(cmd, func(c *call) (err error) {
-		body := workflowBody{Type: workflows.ProvisionType}
+		body := workflowBody{Type: inventory.TypeProvision}
 		if *file != "" {
 			body, err = readWorkflow(c, *file)
 		} else {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
@@ -120,8 +120,8 @@ type host struct {
 	offers  []foreignOffer
 
 	remote   *client.Client
-	status   *api.Status
-	machines []api.MachineView
+	status   *apitypes.Status
+	machines []apitypes.MachineView
 	findings []Finding
 }
 

@@ -12,14 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakeloader"
-	"github.com/stretchr/testify/require"
 )
 
 // runChecks runs the checks of those names.
@@ -112,16 +113,16 @@ func TestDoctorReadsTheCatalog(t *testing.T) {
 
 // Doctor names reservations that cannot be answered, one line per subnet.
 func TestDoctorLooksAtReservations(t *testing.T) {
-	at := func(name, address string) api.MachineView {
+	at := func(name, address string) apitypes.MachineView {
 		i := inventory.Interface{Address: netip.MustParseAddr(address), Netmask: "255.255.255.0"}
-		return api.MachineView{Machine: inventory.Machine{Name: name, Interfaces: []inventory.Interface{i}}}
+		return apitypes.MachineView{Machine: inventory.Machine{Name: name, Interfaces: []inventory.Interface{i}}}
 	}
 	n := inventory.Network{
 		Own: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, On: true,
 	}
 	found := reservationFindings(
 		n,
-		[]api.MachineView{at("right", "10.0.0.9"), at("self", "10.0.0.2"), at("far-1", "10.0.7.1"), at("far-2", "10.0.7.2")},
+		[]apitypes.MachineView{at("right", "10.0.0.9"), at("self", "10.0.0.2"), at("far-1", "10.0.7.1"), at("far-2", "10.0.7.2")},
 	)
 	require.Len(t, found, 2)
 	require.Equal(t, StateWarn, found[0].State)
@@ -130,8 +131,8 @@ func TestDoctorLooksAtReservations(t *testing.T) {
 }
 
 func TestDoctorLooksAtNotices(t *testing.T) {
-	found := func(url, secret string, n *api.NotifyStatus) []Finding {
-		d := &host{cfg: config.Config{Notify: config.Notify{URL: url, SecretFile: secret}}, status: &api.Status{Notify: n}}
+	found := func(url, secret string, n *apitypes.NotifyStatus) []Finding {
+		d := &host{cfg: config.Config{Notify: config.Notify{URL: url, SecretFile: secret}}, status: &apitypes.Status{Notify: n}}
 		found := runChecks(t, d, "notify", "notices")
 		for _, f := range found {
 			require.NotContains(t, f.Text, "TOKEN")
@@ -145,10 +146,10 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 
 	const url = "https://example.com/TOKEN"
 	secret := filepath.Join(t.TempDir(), "secret")
-	f = found(url, secret, &api.NotifyStatus{})
+	f = found(url, secret, &apitypes.NotifyStatus{})
 	require.Equal(t, StateFail, f[0].State, "there is no secret")
 	require.NoError(t, os.WriteFile(secret, []byte("0123456789abcdef0123456789abcdef"), 0o600))
-	for want, n := range map[string]*api.NotifyStatus{
+	for want, n := range map[string]*apitypes.NotifyStatus{
 		StateOK:   {Sent: time.Now()},
 		StateWarn: {Dropped: 2},
 		StateFail: {Waiting: 3, Oldest: time.Now().Add(-time.Hour), Error: "the receiver answers 503"},
@@ -158,8 +159,12 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 		require.Equal(t, Finding{State: StateOK, What: "notify", Text: "https://example.com is notified when an operator is needed"}, f[0])
 		require.Equal(t, want, f[1].State, f[1].Text)
 	}
-	require.Contains(t, found(url, secret, &api.NotifyStatus{Waiting: 3, Oldest: time.Now(), Error: "503"})[1].Text, "3 notices not accepted")
-	require.Contains(t, found(url, secret, &api.NotifyStatus{})[1].Text, "no run has needed one yet")
+	require.Contains(
+		t,
+		found(url, secret, &apitypes.NotifyStatus{Waiting: 3, Oldest: time.Now(), Error: "503"})[1].Text,
+		"3 notices not accepted",
+	)
+	require.Contains(t, found(url, secret, &apitypes.NotifyStatus{})[1].Text, "no run has needed one yet")
 	require.Equal(t, StateWarn, found(url, secret, nil)[1].State, "the server does not know of it")
 }
 

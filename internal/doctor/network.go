@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -276,7 +276,7 @@ func checkOffers(_ context.Context, d *host) (out []Finding) {
 	return offerFindings(d.offers, d.machines)
 }
 
-func offerFindings(offers []foreignOffer, machines []api.MachineView) (out []Finding) {
+func offerFindings(offers []foreignOffer, machines []apitypes.MachineView) (out []Finding) {
 	for _, o := range offers {
 		for _, m := range machines {
 			for _, i := range m.Interfaces {

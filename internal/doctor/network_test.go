@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/inventory"
@@ -133,7 +133,7 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 }
 
 func TestDoctorFindsOffersThatAreReservations(t *testing.T) {
-	machines := []api.MachineView{
+	machines := []apitypes.MachineView{
 		{Machine: inventory.Machine{Name: "node-1", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:01", Address: addr("10.0.0.150")}}}},
 		{Machine: inventory.Machine{Name: "node-2", Interfaces: []inventory.Interface{{MAC: "52:54:00:00:00:02"}}}},
 	}

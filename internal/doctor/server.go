@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/internal/server"
@@ -27,7 +27,7 @@ func checkServer(ctx context.Context, d *host) []Finding {
 		return []Finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
 	}
 
-	st, err := client.Get[api.Status](ctx, d.remote, client.Path("status"))
+	st, err := client.Get[apitypes.Status](ctx, d.remote, client.Path("status"))
 	if err != nil {
 		return []Finding{warn("%v", err)}
 	}
@@ -81,7 +81,7 @@ func checkNotices(_ context.Context, d *host) []Finding {
 }
 
 func checkSecrets(ctx context.Context, d *host) []Finding {
-	a, err := client.Get[api.SecretsStatus](ctx, d.remote, client.Path("secrets"))
+	a, err := client.Get[apitypes.SecretsStatus](ctx, d.remote, client.Path("secrets"))
 	switch {
 	case err != nil:
 		return []Finding{fail("%v", err)}
@@ -152,7 +152,7 @@ func (d *host) asksThisHost() bool {
 }
 
 func checkMachines(ctx context.Context, d *host) []Finding {
-	ms, err := client.GetAll[api.MachineView](ctx, d.remote, client.Path("machines"))
+	ms, err := client.GetAll[apitypes.MachineView](ctx, d.remote, client.Path("machines"))
 	if err != nil {
 		return []Finding{fail("%v", err)}
 	}
@@ -168,7 +168,7 @@ func checkReservations(_ context.Context, d *host) []Finding {
 	return reservationFindings(server.NetworkOf(d.cfg.Netboot), d.machines)
 }
 
-func reservationFindings(n inventory.Network, views []api.MachineView) (out []Finding) {
+func reservationFindings(n inventory.Network, views []apitypes.MachineView) (out []Finding) {
 	var ms []inventory.Machine
 	for _, m := range views {
 		ms = append(ms, m.Machine)
@@ -222,7 +222,7 @@ func (d *host) checkMachineBMC(ctx context.Context, m inventory.Machine) Finding
 		where = "the command " + m.BMC.Command
 	}
 
-	a, err := client.Send[api.BMCCheck](
+	a, err := client.Send[apitypes.BMCCheck](
 		ctx, d.remote, http.MethodPost, client.Path("bmc", "check"), map[string]string{"machine": m.Name})
 	switch {
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // judgeGrant ends the grant of a run that is over, and repairs its record. A run releases
@@ -237,11 +238,11 @@ func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) stri
 	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // these are not retried
 		return ""
 	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
-		return RetryCommand(w.Run, workflows.FromFailedStep)
+		return RetryCommand(w.Run, contract.FromFailedStep)
 	}
-	return RetryCommand(w.Run, workflows.FromStart)
+	return RetryCommand(w.Run, contract.FromStart)
 }
 
-// RetryCommand returns the command that retries a run from workflows.FromStart or
-// workflows.FromFailedStep.
+// RetryCommand returns the command that retries a run from contract.FromStart or
+// contract.FromFailedStep.
 func RetryCommand(run, from string) string { return "ingot workflow retry " + run + " --from " + from }

@@ -13,8 +13,8 @@ import (
 
 // whyOff explains a server whose DHCP is off: no machine is answered. It adds the
 // decision with DHCP on.
-func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, error) {
-	e := bootsvc.Explanation{MAC: mac, Verdict: bootsvc.Unknown, Reasons: []string{
+func whyOff(ctx context.Context, store byMAC, mac string) (inventory.Explanation, error) {
+	e := inventory.Explanation{MAC: mac, Verdict: string(bootsvc.Unknown), Reasons: []string{
 		"DHCP is off: neither an interface nor relay_only is configured; no machine is answered (ingot init)",
 	}}
 	m, g, err := store.MachineByMAC(ctx, mac)
@@ -23,7 +23,7 @@ func whyOff(ctx context.Context, store byMAC, mac string) (bootsvc.Explanation, 
 	}
 
 	d := bootsvc.Decide(m, g, bootsvc.Request{MAC: mac, Arch: wire.ArchUnknown}, time.Now())
-	e.Machine, e.Verdict, e.Reasons = d.Machine, d.Verdict, append(e.Reasons, d.Reasons...)
+	e.Machine, e.Verdict, e.Reasons = d.Machine, string(d.Verdict), append(e.Reasons, d.Reasons...)
 	if g.Run != "" {
 		e.Run, e.Epoch, e.Boot, e.Spent, e.Until = g.Run, g.Epoch, g.Boot, g.Spent, g.NetbootUntil
 	}

@@ -1,4 +1,4 @@
-package workflows
+package contract
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -16,6 +15,9 @@ const (
 	maxConcurrency = 200 // of a recovery: limits the damage of a typing error
 	maxTasks       = 32  // of a BMC job
 )
+
+// DefaultConcurrency is how many machines a recovery installs at the same time.
+const DefaultConcurrency = 2
 
 // Where a retry begins.
 const (
@@ -49,7 +51,7 @@ func (in DecommissionInput) Validate() (ps inventory.Problems) {
 // Validate is as in ProvisionInput.
 func (in RecoverInput) Validate() (ps inventory.Problems) {
 	if n := in.Concurrency; n < 0 || n > maxConcurrency {
-		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", defaultConcurrency, maxConcurrency),
+		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", DefaultConcurrency, maxConcurrency),
 			"invalid concurrency %d", n)
 	}
 	if in.AbortAfter < 0 {
@@ -107,12 +109,4 @@ func requireOneOf(ps *inventory.Problems, field, value string, allowed ...string
 		allowed = slices.DeleteFunc(allowed, func(a string) bool { return a == "" })
 		ps.Add(field, "", "invalid value %q; must be one of %v", value, allowed)
 	}
-}
-
-// invalid is the error of a run whose request has problems; nil for none.
-func invalid(ps inventory.Problems) error {
-	if err := ps.Err(); err != nil {
-		return newError(activities.TypeInvalid, "%s", err)
-	}
-	return nil
 }

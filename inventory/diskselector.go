@@ -1,0 +1,64 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+)
+
+// Choose returns the disk that s names. Without a selector, nil or zero, it returns the only fixed
+// disk, if that is blank or was last written by Ingot. If no disk or several disks match, it
+// returns nil and the reason.
+func (s *DiskSelector) Choose(disks []action.Disk) (*action.Disk, string) {
+	var fit []action.Disk
+	if s == nil || *s == (DiskSelector{}) {
+		for _, d := range disks {
+			if !d.Removable && !d.ReadOnly && d.Transport != "usb" {
+				fit = append(fit, d)
+			}
+		}
+		switch {
+		case len(fit) == 0:
+			return nil, "the machine has no fixed disk"
+		case len(fit) > 1:
+			return nil, fmt.Sprintf("the machine has %d fixed disks and no disk selector", len(fit))
+		case !fit[0].Blank && fit[0].Written == "":
+			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; name its serial to have it overwritten",
+				fit[0].Path, contentsOf(fit[0]))
+		}
+		return &fit[0], ""
+	}
+
+	for _, d := range disks {
+		if !d.ReadOnly && s.Matches(d) {
+			fit = append(fit, d)
+		}
+	}
+
+	switch len(fit) {
+	case 1:
+		return &fit[0], ""
+	case 0:
+		return nil, "no disk matches the disk selector"
+	}
+	return nil, fmt.Sprintf("%d disks match the disk selector", len(fit))
+}
+
+func contentsOf(d action.Disk) string {
+	if len(d.Signatures) == 0 {
+		return "data"
+	}
+	return strings.Join(d.Signatures, ", ")
+}
+
+// Matches reports whether d has all that s gives.
+func (s *DiskSelector) Matches(d action.Disk) bool {
+	return (s.Serial == "" || s.Serial == d.Serial) &&
+		(s.WWN == "" || strings.EqualFold(s.WWN, d.WWN)) &&
+		(s.ByID == "" || slices.Contains(d.ByID, strings.TrimPrefix(s.ByID, "/dev/disk/by-id/"))) &&
+		(s.Model == "" || s.Model == d.Model) &&
+		(s.MinSize == 0 || d.Size >= int64(s.MinSize)) &&
+		(s.MaxSize == 0 || d.Size <= int64(s.MaxSize))
+}
