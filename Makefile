@@ -141,7 +141,7 @@ chaos: deps-test build ## break every part in every phase, 25 min; writes docs/r
 first-machine: deps-test build ## run the commands of docs/first-machine.md in the lab, and write their outputs into it
 	$(LAB_TEST) -timeout 15m -run '^TestFirstMachine$$' ./e2e -args -lab -write
 
-bench: deps-test build ## the figures of docs/performance.md
+bench: deps-test build ## measure the server, and write its figures into docs/performance.md
 	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
 
 bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min

@@ -55,7 +55,7 @@ func (f fleet) like(g fleet) bool {
 
 // benchFleets compares growing numbers of agents, up to the largest one that plain Temporal completes. The host's speed varies
 // from one minute to the next, so it compares each number several times and shows the medians.
-func (s *Site) benchFleets(ctx context.Context, t *testing.T) {
+func (s *Site) benchFleets(ctx context.Context, t *testing.T, f *figures) {
 	t.Helper()
 	first := 0
 	for _, n := range []int{200, 1000} {
@@ -80,14 +80,14 @@ func (s *Site) benchFleets(ctx context.Context, t *testing.T) {
 			waits = append(waits, o50/b50)
 		}
 		require.GreaterOrEqual(t, len(walls), 2, "the histories are not the same")
-		show := func(what string, ratios []float64, goal float64) {
+		add := func(what string, ratios []float64, goal float64) {
 			slices.Sort(ratios)
-			t.Logf("%-34s %7.2f, all %.2f (goal: at most %.1f)",
-				fmt.Sprintf("%d agents, median ratio of %s", n, what), ratios[len(ratios)/2], ratios, goal)
+			f.add(t, fmt.Sprintf("%d agents at once, %d empty actions each: %s, times that of bare Temporal", n, emptyActions, what),
+				"%.2f; all: %.2f (goal: at most %.1f)", ratios[len(ratios)/2], ratios, goal)
 		}
-		show("walls", walls, 1.5)
-		show("CPU times", cpus, 1.3)
-		show("report → next, p50", waits, 3)
+		add("time to the last success", walls, 1.5)
+		add("processor time", cpus, 1.3)
+		add("p50 of report → next assignment", waits, 3)
 	}
 }
 

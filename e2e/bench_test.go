@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -33,34 +34,35 @@ var bench = flag.Bool("bench", false, "measure the figures of docs/performance.m
 // fleetOnly skips the slow benchmarks whose results rarely change.
 var fleetOnly = flag.Bool("fleet", false, "of the figures, only those of many machines at once")
 
-// TestBench prints the figures of docs/performance.md. It asserts nothing about time, but it checks that
-// compared runs are equal where it says so; see benchFleet.
+// TestBench measures the server and writes its figures into docs/performance.md. It asserts nothing about time, but it checks
+// that compared runs are equal where it says so; see benchFleet.
 func TestBench(t *testing.T) {
 	if !*bench {
 		t.Skip("measures: make bench")
 	}
 	ctx := needLabFor(t, 35*time.Minute)
-	for _, f := range []string{"bin/ingot", "bin/worker-agent"} {
-		t.Logf("%-34s %7.1f MB", f, float64(size("../"+f))/1e6)
+	var f figures
+	for _, program := range []string{"ingot", "worker-agent"} {
+		f.add(t, "`"+program+"`", "%.1f MB", float64(size("../bin/"+program))/1e6)
 	}
 	k, i := size("../bin/agentos/vmlinuz"), size("../bin/agentos/initramfs")
-	t.Logf("%-34s %7.1f MB", "kernel + initramfs", float64(k+i)/1e6)
+	f.add(t, "kernel + initramfs of the agent's system", "%.1f MB (goal: at most 35)", float64(k+i)/1e6)
 
 	began := time.Now()
 	s := measured(ctx, t)
-	t.Logf("%-34s %7.2f s (first start: keys, schemas, lab)", "start until Temporal is ready", time.Since(began).Seconds())
+	first := time.Since(began) // with keys, schemas and the lab
 	s.Stop()
 	began = time.Now()
 	require.NoError(t, s.Start(ctx))
-	t.Logf("%-34s %7.2f s", "restart until Temporal is ready", time.Since(began).Seconds())
-	t.Logf("%-34s %s", "file system of the databases", filesystem(t, s.dir))
-	for name, pid := range s.processes(t) {
-		anon, rss := memory(t, pid)
-		t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", name+", idle", anon, rss)
+	f.add(t, "start until Temporal is ready, first / again", "%.2f s / %.2f s", first.Seconds(), time.Since(began).Seconds())
+	f.add(t, "file system of the databases", "%s", filesystem(t, s.dir))
+	processes := s.processes(t)
+	for _, name := range slices.Sorted(maps.Keys(processes)) {
+		anon, rss := memory(t, processes[name])
+		f.add(t, name+", idle", "%.0f MB anonymous, %.0f MB resident (with the mapped program)", anon, rss)
 	}
-
 	anon, rss := s.benchAgent(ctx, t)
-	t.Logf("%-34s %7.0f MB anonymous, %.0f MB resident", "agent, waiting in an action", anon, rss)
+	f.add(t, "the agent, waiting in an action", "%.0f MB anonymous, %.0f MB resident", anon, rss)
 
 	sizes := []int{1, 50}
 	if *fleetOnly {
@@ -71,13 +73,16 @@ func TestBench(t *testing.T) {
 		bare, least := s.benchSignals(ctx, t, n, 10)
 		o50, o99 := percentiles(overhead)
 		b50, b99 := percentiles(bare)
-		t.Logf("%2d agents: report → next assignment  p50 %6.1f ms  p99 %6.1f ms", n, o50, o99)
-		t.Logf("%2d runs:   bare signal round trip    p50 %6.1f ms  p99 %6.1f ms  (ratio p50 %.1f)", n, b50, b99, o50/b50)
+		f.add(t, fmt.Sprintf("report → next assignment received, agents at once: %d", n),
+			"p50 %.1f ms, p99 %.1f ms; a bare signal round trip: p50 %.1f ms, p99 %.1f ms", o50, o99, b50, b99)
 		t.Logf("%2d of each:  events of a run           with everything around %.1f, of ten bare signals %.1f", n, ours, least)
 	}
-	s.benchNetboot(ctx, t, false)
-	s.benchNetboot(ctx, t, true)
-	s.benchFleets(ctx, t)
+	s.benchNetboot(ctx, t, &f, false)
+	s.benchNetboot(ctx, t, &f, true)
+	s.benchFleets(ctx, t, &f)
+	if !*fleetOnly {
+		f.write(t)
+	}
 }
 
 // benchActions lets n simulated agents carry out k no-op actions each. It returns the time that

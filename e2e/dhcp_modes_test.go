@@ -212,12 +212,8 @@ func installCell(ctx context.Context, t *testing.T, s *Site, setup dhcpSetup, sp
 // was not run (go test -run) keeps its text.
 func writeDHCPTable(t *testing.T, done map[dhcpCell]map[string]string) {
 	t.Helper()
-	const file, begin, end = "../docs/booting.md", "<!-- begin: written by TestDHCPModes -->\n", "<!-- end -->"
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	head, rest, ok := strings.Cut(string(text), begin)
-	table, tail, found := strings.Cut(rest, end)
-	require.True(t, ok && found, "the markers are missing in %s", file)
+	const page = "../docs/booting.md"
+	head, table, tail := cutWritten(t, page, "TestDHCPModes")
 	before := map[string][]string{}
 	for line := range strings.Lines(table) {
 		fields := strings.Split(line, "|")
@@ -241,7 +237,7 @@ func writeDHCPTable(t *testing.T, done map[dhcpCell]map[string]string) {
 		}
 		b.WriteString("\n")
 	}
-	require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644))
+	require.NoError(t, os.WriteFile(page, []byte(head+b.String()+tail), 0o644))
 }
 
 // TestOffBesideISC: another DHCP server always names the loader, and the machine boots from the
