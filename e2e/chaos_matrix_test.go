@@ -83,12 +83,12 @@ func (x *cell) result() string {
 	case x.err != nil:
 		return "WRONG"
 	case x.asked != "":
-		return fmt.Sprintf("answered, then right, %s", short(x.took))
+		return "answered, " + short(x.took)
 	}
 	if !x.felt {
-		return "right; not felt, " + short(x.took)
+		return "not felt, " + short(x.took)
 	}
-	return "right, " + short(x.took)
+	return short(x.took)
 }
 
 // lostTime returns how much longer the run took than the undisturbed one did from the same phase. The
@@ -357,7 +357,10 @@ func report(done map[strike]map[string][]*cell, emulated []*cell, begun time.Tim
 			if lost >= worst {
 				worst, worstOf = lost, x
 			}
-			return fmt.Sprintf("%s, %s lost", x.result(), short(lost))
+			if x.felt && x.asked == "" {
+				return "+" + short(lost)
+			}
+			return fmt.Sprintf("%s, +%s", x.result(), short(lost))
 		}
 		return x.result()
 	}
@@ -423,7 +426,7 @@ func report(done map[strike]map[string][]*cell, emulated []*cell, begun time.Tim
 	pf("# Reliability\n\nWritten by `%s`; do not edit.\n\n", command)
 	pf(
 		"Every part is broken on purpose, in every phase of `Provision` from plan to ready, and every installation must " +
-			"end as\n`e2e/chaos_expect_test.go` says, which was written down before. Left out are:\n\n",
+			"end as\n`e2e/chaos_expect_test.go` expects. Left out are:\n\n",
 	)
 	for _, p := range slices.Sorted(maps.Keys(leftOut)) {
 		pf("- `%s`: %s\n", p, leftOut[p])
@@ -436,43 +439,46 @@ func report(done map[strike]map[string][]*cell, emulated []*cell, begun time.Tim
 		took.Round(time.Second),
 	)
 	pf(
-		"%d cells: %d ended right without help, %d ended right after the operator had answered the question that is expected "+
-			"there,\n%d did not meet its fault, because the run does not need the broken part in that phase (*not felt*), and %d ended in\n"+
-			"another way than expected. In %d the fault has nothing to strike.\n\n",
+		"%d cells: %d ended right without help, %d after the operator had answered the question that is expected there\n"+
+			"(*answered*), %d did not meet their fault, because the run does not need the broken part in that phase (*not felt*), and %d\n"+
+			"ended in another way than expected. In %d (–) the fault has nothing to strike.\n\n",
 		cells, right, answered, unfelt, wrong, nothing,
 	)
 	pf(
-		"Each cell says how long it took from the strike to the end of the run. Where it is minutes, a boot was lost, " +
-			"and the time is the patience of a\nrun: servers take minutes before they first touch their network card.\n\n",
+		"The time is that from the strike to the end of the run. Where it is minutes, a boot was lost, and the run waited as long as\n" +
+			"servers need before they first touch their network card.\n",
 	)
 	if worstOf != nil {
 		pf(
-			"Where `ingot serve`, its Temporal child or its worker is killed, the cell also says how much of that time was lost: "+
-				"the rest is what the undisturbed\nrun of the first row needs from that phase on. The time in which the worker is "+
-				"kept from Temporal does not count. The most that was lost: %s (%s).\n\n",
+			"With + it is how much longer the run took than the undisturbed one of the first row, without the time in which the worker is\n"+
+				"kept from Temporal. At most: %s (%s).\n",
 			short(worst),
 			worstOf,
 		)
 	}
-	b.WriteString(tables)
+	b.WriteString("\n" + tables)
 	pf("## What the faults do\n\n| fault | what, and until when |\n|---|---|\n")
 	told := slices.Concat(siteStrikes, machineStrikes, otherStrikes)
 	if *full {
 		told = append(told, fullStrikes...)
 	}
 	for _, s := range told {
-		pf("| %s | %s |\n", s, about[s])
+		if !strings.HasPrefix(about[s], "as BMC") { // by Redfish: see below
+			pf("| %s | %s |\n", s, about[s])
+		}
 	}
 	pf(`
-No fault comes after a fixed time: each comes when its run was seen in the phase. Machines are held there until the fault, and
+The same faults by Redfish: no session of the service is open at the end of any of them, and the refusing one has ended all sessions.
+
+Each fault comes when its run was seen in the phase, never after a fixed time. Machines are held there until the fault, and
 released together with it: before the firmware's DHCP (dhcp), the boot script (loader), the kernel (agent), the installed
-system's call (ready), after half of the image (action), with a slow BMC (power), with a stopped agent (reboot). Plan, arm, bind
-and disarm last for milliseconds: there the Temporal server is stopped while the fault is made, and the phase is read again
-before. Each of them is struck twice: when it is seen first, and up to 8 ms of Temporal's time later, at random. A fault of a whole
+system's phone-home (ready), after half of the image (action), with a slow BMC (power), with a stopped agent (reboot). Plan, arm,
+bind and disarm last for milliseconds: there the Temporal server is stopped while the fault is made, and the phase is read again
+first. Each of them is struck twice: when it is seen first, and up to 8 ms of Temporal's time later, at random. A fault of a whole
 site meets one machine in each phase that lasts, at the same time.
 
-Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent, two disks,
-the real IPMI protocol or a Redfish service, real DHCP, TFTP, HTTP and disks (files), against an unmodified ` + "`ingot serve`" + ` with its Temporal.
+Each cell has a machine of its own: simulated firmware, iPXE and installed system in a network namespace, with the real agent, two
+disks, real IPMI or a Redfish service, real DHCP, TFTP and HTTP, against an unmodified ` + "`ingot serve`" + ` with its Temporal.
 
 ## When a fault counts as felt
 
@@ -482,20 +488,18 @@ machines share (worker, database, disk, a frozen server) is felt when one of the
 
 ## What is checked after each cell
 
-- The run has succeeded, and its evidence is the call of the installed system with the run's own nonce; within the time that
-  the table of expectations allows from the fault on.
-- The disk holds the image, by SHA-256, and it is the bound one. The first and the last MiB of the image are not compared: they
-  hold the partition tables, to which the run adds the partition of its configuration, and the second table moves to the end of
-  the disk. Outside of the image, its tables and its partitions, every byte is zero as before.
+- The run has succeeded within the time that is expected, and its evidence is the installed system's phone-home.
+- The disk is the bound one and holds the image, by SHA-256. Its first and last MiB are not compared: they hold the partition
+  tables, to which the run adds a partition. Outside of image, tables and partitions, every byte is zero.
 - The machine's other disk, which comes first on the bus, was never opened for writing, and holds what it held.
 - Network boot is closed: by the server's record, by the answer to a DISCOVER of the machine's firmware, and by its boot script.
   No run owns the machine; the machine is on.
 - The disk was never open for writing in two processes at once (every open is counted).
-- The machine was switched on and reset at most as often as expected: on once, once more (or reset) where a boot or a power supply
-  was lost, and reset by its own reboot and by a kernel whose agent was killed.
+- The machine was switched on once, and switched on or reset once more only where a boot or a power supply was lost, by its own
+  reboot, and by a kernel whose agent was killed.
 - There is one run in the inventory for each that was started, and Temporal's latest is the one that ended.
-- No operator was asked, not even for a moment, unless the table says so.
-- The run has met the fault, unless the table says that it need not.
+- No operator was asked, not even for a moment, unless that is expected.
+- The run has met the fault, unless it need not.
 
 A whole Genesis run whose server is killed, or whose steps fail, in every step: ` + "`make genesis CHAOS=1`" + `, [genesis.md](genesis.md).
 `)
