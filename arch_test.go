@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -131,12 +132,14 @@ var may = map[string]string{
 		"internal/secrets/keyring internal/observe/notify internal/host/diskreserve internal/images/sbat internal/server internal/siterole golang.org/x/sync " +
 		"golang.org/x/sys",
 
-	"internal/cli": "action bootsvc bootsvc/neighbours genesis internal/apitypes inventory template workflows/contract internal/backup " +
-		"internal/images/catalog internal/client internal/config internal/doctor internal/host/durablefile internal/host/hostnet internal/text/human " +
-		"internal/documents/importfile internal/secrets/keyring internal/documents/machinefile internal/temporal/payloadcodec internal/images/provenance internal/server internal/siterole internal/documents/strictyaml " +
-		"github.com/spf13/cobra golang.org/x/term",
+	"internal/cli": "action genesis internal/apitypes inventory template workflows/contract internal/images/catalog internal/client internal/config " +
+		"internal/host/durablefile internal/text/human internal/documents/importfile internal/documents/machinefile internal/images/provenance " +
+		"internal/documents/strictyaml github.com/spf13/cobra golang.org/x/term",
+	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/backup internal/cli internal/client internal/config internal/doctor " +
+		"internal/host/durablefile internal/host/hostnet internal/secrets/keyring internal/server internal/siterole internal/temporal/payloadcodec " +
+		"internal/text/human github.com/spf13/cobra",
 
-	"cmd/ingot":        "internal/cli internal/temporal/temporalchild internal/temporal/temporalserver",
+	"cmd/ingot":        "internal/cli internal/cli/host internal/temporal/temporalchild internal/temporal/temporalserver",
 	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
 
@@ -209,6 +212,36 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// serverOnly are the packages, and what is below them, that a client of the API must not need: it is built without cgo, and
+// stays small.
+var serverOnly = []string{
+	"github.com/gin-gonic/gin",
+	"github.com/mattn/go-sqlite3",
+	"go.temporal.io/sdk",
+	"modernc.org/sqlite",
+	module + "api",
+	module + "bootsvc",
+	module + "internal/backup",
+	module + "internal/server",
+	module + "internal/siterole",
+	module + "inventory/sqlite",
+}
+
+// TestClientNeedsNoServer: the commands that are clients of the API can be built without the server.
+func TestClientNeedsNoServer(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./internal/cli").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pkg := range strings.Fields(string(out)) {
+		for _, x := range serverOnly {
+			if pkg == x || strings.HasPrefix(pkg, x+"/") {
+				t.Errorf("internal/cli reaches %s", pkg)
+			}
+		}
+	}
+}
+
 // TestWorkflowTypesStandOnce: the name of a workflow's type is written in one
 // place, which records, activities and workflows share.
 func TestWorkflowTypesStandOnce(t *testing.T) {
@@ -233,7 +266,7 @@ func TestWorkflowTypesStandOnce(t *testing.T) {
 		types[name] = home
 	}
 	for _, pkg := range []string{
-		"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/siterole", "internal/cli",
+		"inventory", "activities", "workflows", "internal/engine", "api", "internal/server", "internal/siterole", "internal/cli", "internal/cli/host",
 	} {
 		files, err := filepath.Glob(pkg + "/*.go")
 		if err != nil {

@@ -17,7 +17,7 @@ var readFiles = map[string]string{
 	"internal/cli/command.go":                     "documents that a command names",
 	"internal/cli/genesis_file.go":                "documents that a lab file names",
 	"internal/cli/image_proof.go":                 "a public key",
-	"internal/cli/init_edit.go":                   "the configuration",
+	"internal/cli/host/init_edit.go":              "the configuration",
 	"internal/cli/machine_add.go":                 "public keys of SSH",
 	"internal/client/session.go":                  "the certificate of this host's server",
 	"internal/config/config.go":                   "the configuration",

@@ -36,6 +36,9 @@ var (
 	ErrFull = errors.New("the disk is full")
 	// ErrSealed: a secret cannot be opened because its key is missing or wrong.
 	ErrSealed = errors.New("secret key is missing or wrong")
+	// ErrSecondServer: another server works for this site. It ends the process, because this server must not answer
+	// machines either.
+	ErrSecondServer = errors.New("a second server")
 )
 
 // TextOf returns what err says, without an ErrInvalid or ErrConflict at its end: those words are for programs, which read them

@@ -10,6 +10,9 @@ type Peer struct {
 	Since       time.Time `json:"since,omitzero"`
 }
 
+// RoleActive is the role of the server that is the site.
+const RoleActive = "active"
+
 // SiteStatus is what this server is among its peers.
 type SiteStatus struct {
 	Name  string `json:"name,omitempty"`

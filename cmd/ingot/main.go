@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/cli/host"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalserver"
 )
@@ -23,5 +24,5 @@ func main() {
 		}
 		return
 	}
-	os.Exit(cli.Main(version))
+	os.Exit(cli.Main(version, host.AddCommands))
 }

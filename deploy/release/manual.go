@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/cli/host"
 )
 
 // writeManual writes one manual page for each command, and the completions of bash, zsh and fish.
@@ -22,7 +23,7 @@ func writeManual(r release, dir string) error {
 	if err := errors.Join(os.Setenv("XDG_CONFIG_HOME", "/etc"), os.Setenv("XDG_STATE_HOME", "/var/lib")); err != nil {
 		return err
 	}
-	root := cli.Root(r.version)
+	root := cli.Root(r.version, host.AddCommands)
 	omitTime(root)
 	header := &doc.GenManHeader{Section: "1", Date: &r.time, Source: "Ingot " + r.version, Manual: "Ingot"}
 	if err := doc.GenManTree(root, header, dir); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/cli/host"
 	"github.com/ingotmetal/ingot/internal/images/provenance"
 )
 
@@ -249,7 +250,7 @@ func TestS45Manual(t *testing.T) {
 			}
 		}
 	}
-	visit(cli.Root("1.2.3"))
+	visit(cli.Root("1.2.3", host.AddCommands))
 
 	files, err := os.ReadDir(one)
 	require.NoError(t, err)

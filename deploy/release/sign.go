@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"aead.dev/minisign"
+
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 

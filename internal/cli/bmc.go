@@ -17,17 +17,17 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-func bmcCommand(o *options) *cobra.Command {
-	job := group("job", "BMC jobs: ordered lists of tasks", "  ingot bmc job list",
+func bmcCommand(o *Options) *cobra.Command {
+	job := Group("job", "BMC jobs: ordered lists of tasks", "  ingot bmc job list",
 		jobCreateCommand(o), jobListCommand(o), jobGetCommand(o))
-	return group("bmc", "Management controllers",
+	return Group("bmc", "Management controllers",
 		"  ingot bmc check node-1\n  ingot bmc job create node-1 --task power:off --task boot:pxe --task power:on",
 		bmcCheckCommand(o), bmcForgetKeyCommand(o), bmcRotateCommand(o), job)
 }
 
-func bmcCheckCommand(o *options) *cobra.Command {
+func bmcCheckCommand(o *Options) *cobra.Command {
 	var retry bool
-	cmd := o.command(&cobra.Command{
+	cmd := o.NewCommand(&cobra.Command{
 		Use: "check NAME", Short: "Log in to a machine's BMC and read its power state",
 		Long: `Log in to a machine's BMC and read its power state.
 
@@ -35,15 +35,15 @@ Credentials that a BMC has refused three times in a row rest, longer each time, 
 that it does not lock the user. Other credentials are tried at once. After a
 correction at the BMC itself, --retry logs in once more; a success ends the rest.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
-	}, func(c *call) error {
-		a, err := post[apitypes.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.args[0], "retry": retry})
+	}, func(c *Call) error {
+		a, err := post[apitypes.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.Args[0], "retry": retry})
 		if err != nil {
 			return err
 		}
 
 		err = show(c, a, func(w io.Writer, v apitypes.BMCCheck) error {
 			if v.OK {
-				printReport(w, c.args[0], *v.BMCReport)
+				printReport(w, c.Args[0], *v.BMCReport)
 			}
 			return nil
 		})
@@ -52,8 +52,8 @@ correction at the BMC itself, --retry logs in once more; a success ends the rest
 		}
 
 		return human.Advise(
-			fmt.Errorf("checking the BMC of %s: %s", c.args[0], a.Value.Message),
-			"ingot machine get "+c.args[0]+" (address and user), ingot machine push --replace (password)")
+			fmt.Errorf("checking the BMC of %s: %s", c.Args[0], a.Value.Message),
+			"ingot machine get "+c.Args[0]+" (address and user), ingot machine push --replace (password)")
 	})
 	cmd.Flags().BoolVar(&retry, "retry", false, "log in once more with credentials that rest because the BMC has refused them")
 	return cmd
@@ -72,36 +72,36 @@ func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 		{"virtual media", strings.Join(r.Media, ", ")},
 	} {
 		if x.value != "" && x.value != "none" && x.value != "unknown" {
-			fmt.Fprintln(w, inert(x.name+": "+x.value))
+			fmt.Fprintln(w, Inert(x.name+": "+x.value))
 		}
 	}
 	for _, s := range r.Sensors {
-		fmt.Fprintln(w, inert(fmt.Sprintf("%s: %g %s %s", s.Name, s.Value, s.Unit, s.Health)))
+		fmt.Fprintln(w, Inert(fmt.Sprintf("%s: %g %s %s", s.Name, s.Value, s.Unit, s.Health)))
 	}
 	for _, text := range r.Odd {
-		fmt.Fprintln(w, inert("odd: "+text))
+		fmt.Fprintln(w, Inert("odd: "+text))
 	}
 }
 
-func bmcForgetKeyCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func bmcForgetKeyCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "forget-key NAME", Short: "Forget the key of a BMC's certificate, which was replaced",
 		Long: `Forget the key of the certificate of a machine's BMC. Ingot remembers the key at
 its first use and then sends the password to no other. The next key that the BMC
 presents is remembered again: replace certificates only where nobody else can
 answer for the BMC, or give the key as bmc.fingerprint.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc forget-key node-1",
-	}, func(c *call) error {
-		_, err := post[struct{}](c, client.Path("bmc", "forget-key"), map[string]string{"machine": c.args[0]})
+	}, func(c *Call) error {
+		_, err := post[struct{}](c, client.Path("bmc", "forget-key"), map[string]string{"machine": c.Args[0]})
 		if err != nil {
 			return err
 		}
-		c.note("The key is forgotten. See and remember the new one with:  ingot bmc check %s", c.args[0])
+		c.Note("The key is forgotten. See and remember the new one with:  ingot bmc check %s", c.Args[0])
 		return nil
 	})
 }
 
-func bmcRotateCommand(o *options) *cobra.Command {
+func bmcRotateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rotate NAME", Short: "Give a BMC a new password",
 		Long: `Give the BMC's user a new password. The server makes it, proves it by a log-in,
@@ -112,17 +112,17 @@ server keeps the password that the BMC accepts. Drivers: redfish.`,
 	var force, yes bool
 	addForceFlags(cmd, &force, &yes)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
-		in := contract.BMCJobInput{Machine: c.args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: force}
-		return runJob(c, c.args[0], client.Path("bmc", "jobs"), in)
+		in := contract.BMCJobInput{Machine: c.Args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: force}
+		return runJob(c, c.Args[0], client.Path("bmc", "jobs"), in)
 	})
 }
 
 // runJob starts a BMC job and waits for its end.
-func runJob(c *call, machine, route string, in any) error {
+func runJob(c *Call, machine, route string, in any) error {
 	st, err := postOnce(c, route, in)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func runJob(c *call, machine, route string, in any) error {
 		return err
 	}
 	if st.Value.Existing {
-		c.note("Job %s of %s was started before (%s), and was not started again.", a.Value.Name, machine, human.Time(a.Value.Started))
+		c.Note("Job %s of %s was started before (%s), and was not started again.", a.Value.Name, machine, human.Time(a.Value.Started))
 	}
 	if err := show(c, a, printJob); err != nil {
 		return err
@@ -151,7 +151,7 @@ func runJob(c *call, machine, route string, in any) error {
 const jobStart = time.Minute
 
 // waitForJob waits until a job is over.
-func waitForJob(c *call, machine, job string) (last client.Answer[inventory.BMCJob], err error) {
+func waitForJob(c *Call, machine, job string) (last client.Answer[inventory.BMCJob], err error) {
 	begun := time.Now()
 	err = c.poll(c.pollEvery/4, func() (bool, error) {
 		a, err := get[inventory.BMCJob](c, client.Path("bmc", "jobs", machine, job))
@@ -161,7 +161,7 @@ func waitForJob(c *call, machine, job string) (last client.Answer[inventory.BMCJ
 		last = a
 		return inventory.Final(a.Value.State), err
 	}, func() error {
-		c.note("\nThe job goes on. Look at it with:  ingot bmc job get %s %s", machine, job)
+		c.Note("\nThe job goes on. Look at it with:  ingot bmc job get %s %s", machine, job)
 		return reported{context.Canceled}
 	})
 
@@ -174,10 +174,10 @@ func printJob(w io.Writer, j inventory.BMCJob) error {
 		if t.Message != "" {
 			line += "  " + t.Message
 		}
-		fmt.Fprintln(w, inert(line))
+		fmt.Fprintln(w, Inert(line))
 	}
 	if j.Message != "" {
-		fmt.Fprintln(w, inert(j.Message))
+		fmt.Fprintln(w, Inert(j.Message))
 	}
 
 	return nil
@@ -206,7 +206,7 @@ func taskText(t inventory.BMCTask) string {
 	return text + " once"
 }
 
-func jobCreateCommand(o *options) *cobra.Command {
+func jobCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create MACHINE --task TASK…", Short: "Run tasks on a machine's BMC, in order",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -227,8 +227,8 @@ earlier one is shown. So a job that may have begun is repeated with --name.`,
 	addForceFlags(cmd, &force, &yes)
 	requireFlags(cmd, "task")
 
-	return o.command(cmd, func(c *call) error {
-		in := contract.BMCJobInput{Machine: c.args[0], Job: *name, Force: force}
+	return o.NewCommand(cmd, func(c *Call) error {
+		in := contract.BMCJobInput{Machine: c.Args[0], Job: *name, Force: force}
 		var ps inventory.Problems
 		for _, t := range *tasks {
 			in.Tasks = append(in.Tasks, parseTask(&ps, t))
@@ -240,7 +240,7 @@ earlier one is shown. So a job that may have begun is repeated with --name.`,
 			return err
 		}
 
-		return runJob(c, c.args[0], client.Path("bmc", "jobs"), in)
+		return runJob(c, c.Args[0], client.Path("bmc", "jobs"), in)
 	})
 }
 
@@ -271,7 +271,7 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 	return inventory.BMCTask{}
 }
 
-func jobListCommand(o *options) *cobra.Command {
+func jobListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.BMCJob]{
 		cmd:     &cobra.Command{Short: "List BMC jobs", Example: "  ingot bmc job list --machine node-1"},
 		route:   client.Path("bmc", "jobs"),
@@ -292,12 +292,12 @@ func jobListCommand(o *options) *cobra.Command {
 	})
 }
 
-func jobGetCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func jobGetCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "get MACHINE JOB", Short: "Show a BMC job", Args: cobra.ExactArgs(2),
 		ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc job get node-1 power-on-1a2b3c4d",
-	}, func(c *call) error {
-		return getAndShow(c, client.Path("bmc", "jobs", c.args[0], c.args[1]), func(w io.Writer, j inventory.BMCJob) error {
+	}, func(c *Call) error {
+		return getAndShow(c, client.Path("bmc", "jobs", c.Args[0], c.Args[1]), func(w io.Writer, j inventory.BMCJob) error {
 			fmt.Fprintf(w, "job %s of %s: %s\n", j.Name, j.Machine, j.State)
 			return printJob(w, j)
 		})

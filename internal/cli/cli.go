@@ -1,5 +1,5 @@
-// Package cli is the ingot command. Every subcommand is a client of a server's REST API,
-// except those that work on this host's files.
+// Package cli is the part of the ingot command that is a client of a server's REST API, and what all its commands share.
+// Package host adds the commands that work on the files of the server's host.
 package cli
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
+// An Extension adds commands to the command line.
+type Extension func(root *cobra.Command, o *Options)
+
 // Main runs the command with the arguments of the process and returns its exit code. version
 // is the version of the build, or "" for the version of the module.
-func Main(version string) int {
+func Main(version string, more ...Extension) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	return run(ctx, newRoot(version), &terminal{file: os.Stdout}, &terminal{file: os.Stderr})
+	return Run(ctx, Root(version, more...), &terminal{file: os.Stdout}, &terminal{file: os.Stderr})
 }
 
-// Root returns the whole command line, of which manual pages and completions are made.
-func Root(version string) *cobra.Command { return newRoot(version) }
-
-// run executes the command line of root and returns the exit code.
-func run(ctx context.Context, root *cobra.Command, out, errs io.Writer) int {
+// Run executes the command line of root and returns the exit code.
+func Run(ctx context.Context, root *cobra.Command, out, errs io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(errs)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -47,12 +47,13 @@ func moduleVersion() string {
 	return "unknown"
 }
 
-func newRoot(version string) *cobra.Command {
+// Root returns the command line with the commands of the extensions.
+func Root(version string, more ...Extension) *cobra.Command {
 	if version == "" {
 		version = moduleVersion()
 	}
 
-	o := &options{pollEvery: 300 * time.Millisecond, version: version}
+	o := &Options{pollEvery: 300 * time.Millisecond, ProgramVersion: version}
 	root := &cobra.Command{
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,
 		Long: `Install operating systems on bare metal, durably.
@@ -83,20 +84,22 @@ of it does not answer now, 6 another server works for the site, 7 with
 	completeWords(root, "output", "table", "json", "yaml")
 
 	root.AddCommand(
-		serveCommand(o), initCommand(o), doctorCommand(o), statusCommand(o),
+		statusCommand(o),
 		machineCommand(o), templateCommand(o), imageCommand(o), workflowCommand(o), operationCommand(o),
 		genesisCommand(o), recoverCommand(o), bmcCommand(o), netbootCommand(o), dhcpCommand(o), whyCommand(o),
-		configCommand(o), secretCommand(o), notifyCommand(o), metricsCommand(o), backupCommand(o), restoreCommand(o),
-		standbyCommand(o), peerCommand(o), migrateCommand(o), handoverCommand(o),
-		loginCommand(o), loginLinkCommand(o), temporalCommand(o), schemaCommand(o), importCommand(o), exportCommand(o), versionCommand(o),
+		secretCommand(o), notifyCommand(o), metricsCommand(o), peerCommand(o), migrateCommand(o), handoverCommand(o),
+		loginCommand(o), loginLinkCommand(o), schemaCommand(o), importCommand(o), exportCommand(o), versionCommand(o),
 	)
+	for _, add := range more {
+		add(root, o)
+	}
 	return root
 }
 
-func versionCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func versionCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs, Example: "  ingot version",
-	}, func(c *call) error {
-		return showText(c, map[string]string{"version": c.version}, c.version)
+	}, func(c *Call) error {
+		return ShowText(c, map[string]string{"version": c.ProgramVersion}, c.ProgramVersion)
 	})
 }

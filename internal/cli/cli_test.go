@@ -29,34 +29,9 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// every calls do for each command of the operator.
-func every(c *cobra.Command, do func(*cobra.Command)) {
-	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
-		return
-	}
-	do(c)
-	for _, sub := range c.Commands() {
-		every(sub, do)
-	}
-}
-
-func TestCommandsAreDocumented(t *testing.T) {
-	n := 0
-	every(newRoot("test"), func(c *cobra.Command) {
-		n++
-		require.NotEmpty(t, c.Short, c.CommandPath())
-		require.Contains(t, c.Example, "ingot", "%s has no example", c.CommandPath())
-		if strings.HasPrefix(c.Name(), "delete") || c.Name() == "prune" || c.CommandPath() == "ingot secret reset" {
-			require.NotNil(t, c.Flags().Lookup("yes"), "%s destroys something and has no --yes", c.CommandPath())
-		}
-	})
-	require.Greater(t, n, 50)
-}
 
 func TestExitCodes(t *testing.T) {
 	ran := func(err error) error { return commandError{fmt.Errorf("doing it: %w", err)} }
@@ -67,11 +42,11 @@ func TestExitCodes(t *testing.T) {
 		{nil, exitOK},
 		{errors.New("unknown command"), exitUsage}, // cobra's own: nothing ran
 		{ran(errors.New("anything")), exitFailure},
-		{ran(usage("wrong")), exitUsage},
+		{ran(UsageError("wrong")), exitUsage},
 		{ran(inventory.Problems{{What: "wrong"}}), exitUsage},
 		{ran(inventory.ErrNotFound), exitNotFound},
 		{ran(inventory.ErrConflict), exitConflict},
-		{ran(server.ErrSecondServer), exitSecondServer},
+		{ran(inventory.ErrSecondServer), exitSecondServer},
 		{ran(client.ErrUnavailable), exitUnavailable},
 		{ran(&client.Error{Code: "not_found"}), exitNotFound},
 		{ran(&client.Error{Code: "conflict"}), exitConflict},
@@ -113,7 +88,7 @@ func TestFormsKeepTheValue(t *testing.T) {
 	require.NoError(t, err)
 	for _, form := range []string{"json", "yaml"} {
 		var b bytes.Buffer
-		o := options{output: form}
+		o := Options{output: form}
 		require.NoError(t, o.print(&b, raw, nil))
 		for _, r := range b.String() {
 			require.False(t, r != '\n' && human.Dangerous(r), "%U is left in %q", r, b.String())
@@ -124,19 +99,19 @@ func TestFormsKeepTheValue(t *testing.T) {
 			require.Equal(t, hostile+"\u0085", back["serial"])
 		}
 	}
-	require.Error(t, (&options{output: "xml"}).checkOutput(&cobra.Command{}))
+	require.Error(t, (&Options{output: "xml"}).checkOutput(&cobra.Command{}))
 }
 
 // A machine's text cannot add a row to a table.
 func TestTableCellsAreOneLine(t *testing.T) {
 	var b bytes.Buffer
-	tab := newTable(&b, "A", "B")
-	tab.row("x\ny\tz", "")
-	require.NoError(t, tab.flush())
+	tab := NewTable(&b, "A", "B")
+	tab.Row("x\ny\tz", "")
+	require.NoError(t, tab.Flush())
 	require.Equal(t, "A      B\nx y z  –\n", b.String())
-	require.Equal(t, `'$(reboot)'`, shellWord("$(reboot)"))
-	require.Equal(t, `'a'\''b'`, shellWord("a'b"))
-	require.Equal(t, "S3Z9NX0M", shellWord("S3Z9NX0M"))
+	require.Equal(t, `'$(reboot)'`, ShellWord("$(reboot)"))
+	require.Equal(t, `'a'\''b'`, ShellWord("a'b"))
+	require.Equal(t, "S3Z9NX0M", ShellWord("S3Z9NX0M"))
 }
 
 // Secrets reach the server, and no command prints them.
@@ -163,12 +138,12 @@ func TestWireRevealsSecrets(t *testing.T) {
 }
 
 // fakeServer is a server that answers with h; the options point to it.
-func fakeServer(t *testing.T, h http.HandlerFunc) *options {
+func fakeServer(t *testing.T, h http.HandlerFunc) *Options {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	dir := t.TempDir()
-	o := &options{
+	o := &Options{
 		Lookup: client.Lookup{
 			ServerURL:  s.URL,
 			ConfigFile: filepath.Join(dir, "ingot.yaml"),
@@ -181,14 +156,14 @@ func fakeServer(t *testing.T, h http.HandlerFunc) *options {
 }
 
 // newCall is a call under way with its standard output and standard error.
-func newCall(ctx context.Context, o *options) (c *call, out, errs *bytes.Buffer) {
+func newCall(ctx context.Context, o *Options) (c *Call, out, errs *bytes.Buffer) {
 	out, errs = &bytes.Buffer{}, &bytes.Buffer{}
 	cmd := &cobra.Command{}
 	cmd.SetContext(ctx)
 	cmd.SetOut(out)
 	cmd.SetErr(errs)
 	cmd.SetIn(strings.NewReader(""))
-	return &call{Command: cmd, options: o}, out, errs
+	return &Call{Command: cmd, Options: o}, out, errs
 }
 
 // TestPruneGoesOnPastAConflict: an image that has come into use since it was listed stays,
@@ -474,7 +449,7 @@ func TestInterruptedWaitSaysThatTheRunGoesOn(t *testing.T) {
 	x := inventory.Workflow{Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhaseDHCP}
 	for name, test := range map[string]struct {
 		output string
-		wait   func(c *call, run string) error
+		wait   func(c *Call, run string) error
 	}{
 		"table": {"table", waitForRun}, "json": {"json", waitForRun}, "events": {"table", followEvents},
 	} {
@@ -622,9 +597,9 @@ func TestLoginPinsTheKey(t *testing.T) {
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	defer s.Close()
 	right := keypin.Of(s.Certificate())
-	login := func(fingerprint string) (*options, error) {
+	login := func(fingerprint string) (*Options, error) {
 		t.Setenv("INGOT_TOKEN", "the-token")
-		o := &options{Lookup: client.Lookup{ConfigFile: filepath.Join(t.TempDir(), "ingot.yaml")}}
+		o := &Options{Lookup: client.Lookup{ConfigFile: filepath.Join(t.TempDir(), "ingot.yaml")}}
 		cmd := loginCommand(o)
 		cmd.SetArgs([]string{s.URL, "--fingerprint", fingerprint})
 		cmd.SetErr(io.Discard)

@@ -21,31 +21,32 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// options are the flags that every command has.
-type options struct {
+// Options are the flags that every command has.
+type Options struct {
 	client.Lookup
 	output string
 
 	// pollEvery is the pause between two requests of a waiting command.
 	pollEvery time.Duration
-	version   string
+	// ProgramVersion is the version of this program.
+	ProgramVersion string
 }
 
-// call is one execution of a command: its streams, flags and arguments.
-type call struct {
+// A Call is one execution of a command: its streams, flags and arguments.
+type Call struct {
 	*cobra.Command
-	*options
-	args []string
+	*Options
+	Args []string
 
 	remote *client.Client // nil until the first request
 }
 
-// command sets run as the body of cmd.
-func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Command {
+// NewCommand sets run as the body of cmd.
+func (o *Options) NewCommand(cmd *cobra.Command, run func(c *Call) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c := &call{Command: cmd, options: o, args: args}
+		c := &Call{Command: cmd, Options: o, Args: args}
 		if wait := cmd.Flags().Lookup("wait"); c.requiresEvidence() && wait != nil && wait.Value.String() != "true" {
-			return commandError{usage("--%s has an effect with --wait only", requireEvidence)}
+			return commandError{UsageError("--%s has an effect with --wait only", requireEvidence)}
 		}
 		if err := run(c); err != nil {
 			return commandError{err}
@@ -55,9 +56,9 @@ func (o *options) command(cmd *cobra.Command, run func(c *call) error) *cobra.Co
 	return cmd
 }
 
-// server returns the client of the server given by the flags, the environment, the login or
+// Server returns the client of the server given by the flags, the environment, the login or
 // this host's configuration.
-func (c *call) server() (*client.Client, error) {
+func (c *Call) Server() (*client.Client, error) {
 	if c.remote != nil {
 		return c.remote, nil
 	}
@@ -66,45 +67,45 @@ func (c *call) server() (*client.Client, error) {
 	return c.remote, err
 }
 
-// loadConfig reads this host's configuration.
-func (c *call) loadConfig() (config.Config, error) {
+// LoadConfig reads this host's configuration.
+func (c *Call) LoadConfig() (config.Config, error) {
 	return config.Load(c.ConfigFile, c.Flags().Changed("config"))
 }
 
 // ask sends a request to the server and decodes the answer.
-func ask[T any](c *call, method, route string, in any) (client.Answer[T], error) {
-	s, err := c.server()
+func ask[T any](c *Call, method, route string, in any) (client.Answer[T], error) {
+	s, err := c.Server()
 	if err != nil {
 		return client.Answer[T]{}, err
 	}
 	return client.Send[T](c.Context(), s, method, route, in)
 }
 
-func get[T any](c *call, route string) (client.Answer[T], error) {
+func get[T any](c *Call, route string) (client.Answer[T], error) {
 	return ask[T](c, http.MethodGet, route, nil)
 }
 
-func post[T any](c *call, route string, in any) (client.Answer[T], error) {
+func post[T any](c *Call, route string, in any) (client.Answer[T], error) {
 	return ask[T](c, http.MethodPost, route, in)
 }
 
 // postOnce is post for a route that starts something: it is sent again if the answer is lost, and starts one thing.
-func postOnce(c *call, route string, in any) (client.Answer[apitypes.Started], error) {
-	s, err := c.server()
+func postOnce(c *Call, route string, in any) (client.Answer[apitypes.Started], error) {
+	s, err := c.Server()
 	if err != nil {
 		return client.Answer[apitypes.Started]{}, err
 	}
 	return client.Start[apitypes.Started](c.Context(), s, route, in)
 }
 
-func remove(c *call, route string) error {
+func remove(c *Call, route string) error {
 	_, err := ask[struct{}](c, http.MethodDelete, route, nil)
 	return err
 }
 
 // getAll asks for all pages of a list.
-func getAll[T any](c *call, route string) (client.Answer[client.List[T]], error) {
-	s, err := c.server()
+func getAll[T any](c *Call, route string) (client.Answer[client.List[T]], error) {
+	s, err := c.Server()
 	if err != nil {
 		return client.Answer[client.List[T]]{}, err
 	}
@@ -112,7 +113,7 @@ func getAll[T any](c *call, route string) (client.Answer[client.List[T]], error)
 }
 
 // getAndShow sends a GET request and shows the answer.
-func getAndShow[T any](c *call, route string, table func(w io.Writer, v T) error) error {
+func getAndShow[T any](c *Call, route string, table func(w io.Writer, v T) error) error {
 	a, err := get[T](c, route)
 	if err != nil {
 		return err
@@ -121,7 +122,7 @@ func getAndShow[T any](c *call, route string, table func(w io.Writer, v T) error
 }
 
 // postAndShow sends in to a route and shows the answer.
-func postAndShow[T any](c *call, route string, in any, table func(w io.Writer, v T) error) error {
+func postAndShow[T any](c *Call, route string, in any, table func(w io.Writer, v T) error) error {
 	a, err := post[T](c, route, in)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ type listing[T any] struct {
 }
 
 // listCommand returns the command of a listing.
-func listCommand[T any](o *options, l listing[T]) *cobra.Command {
+func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
 	selecting := l.filters
 	if l.sort != "" {
@@ -149,7 +150,7 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 	}
 	query := addFilters(l.cmd, l.filters)
 
-	return o.command(l.cmd, func(c *call) error {
+	return o.NewCommand(l.cmd, func(c *Call) error {
 		q, err := query()
 		if err != nil {
 			return err
@@ -159,26 +160,26 @@ func listCommand[T any](o *options, l listing[T]) *cobra.Command {
 			if len(v.Items) == 0 {
 				switch {
 				case q.Has("after") || slices.ContainsFunc(selecting, func(f filter) bool { return q.Has(f.name) }):
-					c.note("none is selected by these flags")
+					c.Note("none is selected by these flags")
 				case l.empty != "":
-					c.note("%s", l.empty)
+					c.Note("%s", l.empty)
 				}
 				return nil
 			}
-			t := newTable(w, l.head...)
+			t := NewTable(w, l.head...)
 			for _, item := range v.Items {
-				t.row(l.row(item)...)
+				t.Row(l.row(item)...)
 			}
 			c.notePage(v.Next)
-			return t.flush()
+			return t.Flush()
 		})
 	})
 }
 
 // notePage tells the user how to get the next page, if there is one.
-func (c *call) notePage(next string) {
+func (c *Call) notePage(next string) {
 	if next != "" {
-		c.note("there are more; the next page: --after %s", next)
+		c.Note("there are more; the next page: --after %s", next)
 	}
 }
 
@@ -228,7 +229,7 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 			completeWords(cmd, f.name, f.words...)
 		}
 		if f.complete != nil {
-			completeFlag(cmd, f.name, f.complete)
+			CompleteFlag(cmd, f.name, f.complete)
 		}
 	}
 
@@ -251,7 +252,7 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 // read validates a value and returns it as the server expects it.
 func (f filter) read(v string) (string, error) {
 	if n, err := strconv.Atoi(v); f.number && (err != nil || n < 1) {
-		return "", usage("invalid --%s %s; write a number of at least 1", f.name, v)
+		return "", UsageError("invalid --%s %s; write a number of at least 1", f.name, v)
 	}
 	if f.words == nil {
 		return v, nil
@@ -263,7 +264,7 @@ func (f filter) read(v string) (string, error) {
 		}
 	}
 
-	return "", usage("invalid --%s %q; must be one of %s", f.name, v, strings.Join(f.words, ", "))
+	return "", UsageError("invalid --%s %q; must be one of %s", f.name, v, strings.Join(f.words, ", "))
 }
 
 // A deletion describes what a "delete" command will delete.
@@ -276,32 +277,32 @@ type deletion struct {
 
 // deleteCommand returns a command that finds the object of its argument, asks for
 // confirmation and deletes the object.
-func deleteCommand(o *options, cmd *cobra.Command, find func(c *call) (deletion, error)) *cobra.Command {
+func deleteCommand(o *Options, cmd *cobra.Command, find func(c *Call) (deletion, error)) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
-	yes := yesFlag(cmd)
+	yes := YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		d, err := find(c)
 		if err != nil {
 			return err
 		}
 		if d.word == "" {
-			d.word = c.args[0]
+			d.word = c.Args[0]
 		}
-		if err := c.confirm(*yes, "deletes "+d.what+d.lost, d.word); err != nil {
+		if err := c.Confirm(*yes, "deletes "+d.what+d.lost, d.word); err != nil {
 			return err
 		}
 		if err := remove(c, d.route); err != nil {
 			return err
 		}
 
-		c.note("%s deleted", d.what)
+		c.Note("%s deleted", d.what)
 		return nil
 	})
 }
 
-// group returns a command that only holds subcommands.
-func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
+// Group returns a command that only holds subcommands.
+func Group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -312,7 +313,7 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 				text += "; did you mean " + strings.Join(s, " or ") + "?"
 			}
-			return commandError{human.Advise(usage("%s", text), cmd.CommandPath()+" --help")}
+			return commandError{human.Advise(UsageError("%s", text), cmd.CommandPath()+" --help")}
 		},
 	}
 
@@ -320,7 +321,8 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-func yesFlag(cmd *cobra.Command) *bool {
+// YesFlag adds the flag that confirms without a question.
+func YesFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("yes", "y", false, "do not ask for confirmation")
 }
 
@@ -339,7 +341,7 @@ func waitFlags(cmd *cobra.Command) *bool {
 }
 
 // requiresEvidence reports whether the command has the flag, and it is set.
-func (c *call) requiresEvidence() bool {
+func (c *Call) requiresEvidence() bool {
 	f := c.Flags().Lookup(requireEvidence)
 	return f != nil && f.Value.String() == "true"
 }
@@ -364,7 +366,7 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 
 	b, err = os.ReadFile(file)
 	if err != nil {
-		return file, nil, usage("%v", err)
+		return file, nil, UsageError("%v", err)
 	}
 
 	return file, b, nil
@@ -377,7 +379,7 @@ func readSecret(cmd *cobra.Command, file string) ([]byte, error) {
 	}
 	b, err := durablefile.ReadPrivate(file)
 	if err != nil {
-		return nil, usage("reading %s: %v", file, err)
+		return nil, UsageError("reading %s: %v", file, err)
 	}
 	return b, nil
 }

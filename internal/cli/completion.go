@@ -3,37 +3,38 @@ package cli
 import (
 	"slices"
 
-	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/client"
 )
 
-// noFiles disables the completion of file names.
-const noFiles = cobra.ShellCompDirectiveNoFileComp
+// NoFiles disables the completion of file names.
+const NoFiles = cobra.ShellCompDirectiveNoFileComp
 
-// completeFlag sets the completion of an existing flag's value.
-func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+// CompleteFlag sets the completion of an existing flag's value.
+func CompleteFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f))
 }
 
 // completeWords completes a flag's value from fixed words.
 func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	completeFlag(cmd, flag, cobra.FixedCompletions(words, noFiles))
+	CompleteFlag(cmd, flag, cobra.FixedCompletions(words, NoFiles))
 }
 
 // complete completes with what list returns.
-func (o *options) complete(list func(c *call) ([]string, error)) cobra.CompletionFunc {
+func (o *Options) complete(list func(c *Call) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		words, err := list(&call{Command: cmd, options: o, args: args})
+		words, err := list(&Call{Command: cmd, Options: o, Args: args})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		return words, noFiles
+		return words, NoFiles
 	}
 }
 
 // names completes from a field of the items of a list.
-func (o *options) names(route, field string) cobra.CompletionFunc {
-	return o.complete(func(c *call) ([]string, error) {
+func (o *Options) names(route, field string) cobra.CompletionFunc {
+	return o.complete(func(c *Call) ([]string, error) {
 		a, err := getAll[map[string]any](c, route)
 		if err != nil {
 			return nil, err
@@ -53,22 +54,22 @@ func (o *options) names(route, field string) cobra.CompletionFunc {
 func firstArg(f cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
-			return nil, noFiles
+			return nil, NoFiles
 		}
 		return f(cmd, args, to)
 	}
 }
 
-func (o *options) machines() cobra.CompletionFunc { return o.names(client.Path("machines"), "name") }
+func (o *Options) machines() cobra.CompletionFunc { return o.names(client.Path("machines"), "name") }
 
-func (o *options) templates() cobra.CompletionFunc { return o.names(client.Path("templates"), "name") }
-func (o *options) images() cobra.CompletionFunc    { return o.names(client.Path("images"), "name") }
-func (o *options) labs() cobra.CompletionFunc      { return o.names(client.Path("genesis"), "name") }
+func (o *Options) templates() cobra.CompletionFunc { return o.names(client.Path("templates"), "name") }
+func (o *Options) images() cobra.CompletionFunc    { return o.names(client.Path("images"), "name") }
+func (o *Options) labs() cobra.CompletionFunc      { return o.names(client.Path("genesis"), "name") }
 
 // operations completes the ids of operations, of every type or of one.
-func (o *options) operations() cobra.CompletionFunc { return o.names(client.Path("operations"), "id") }
+func (o *Options) operations() cobra.CompletionFunc { return o.names(client.Path("operations"), "id") }
 
 // operationsOf completes the names of the operations of one type.
-func (o *options) operationsOf(kind string) cobra.CompletionFunc {
+func (o *Options) operationsOf(kind string) cobra.CompletionFunc {
 	return o.names(client.Path("operations")+"?type="+kind, "name")
 }

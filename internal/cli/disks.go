@@ -14,23 +14,23 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-func machineDisksCommand(o *options) *cobra.Command {
+func machineDisksCommand(o *Options) *cobra.Command {
 	type disks struct {
 		Items []action.Disk `json:"items"`
 		At    time.Time     `json:"at"`
 	}
 
-	return o.command(&cobra.Command{
+	return o.NewCommand(&cobra.Command{
 		Use: "disks NAME", Short: "List the disks that an agent found",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
-	}, func(c *call) error {
-		return getAndShow(c, client.Path("machines", c.args[0], "disks"), func(w io.Writer, d disks) error {
+	}, func(c *Call) error {
+		return getAndShow(c, client.Path("machines", c.Args[0], "disks"), func(w io.Writer, d disks) error {
 			if len(d.Items) == 0 {
-				c.note("the agent found no disk")
+				c.Note("the agent found no disk")
 				return nil
 			}
-			c.note("as found %s", human.Ago(d.At))
+			c.Note("as found %s", human.Ago(d.At))
 			return printDisks(w, d.Items)
 		})
 	})
@@ -38,7 +38,7 @@ func machineDisksCommand(o *options) *cobra.Command {
 
 // printDisks lists disks with the flag that selects each.
 func printDisks(w io.Writer, disks []action.Disk) error {
-	t := newTable(w, "PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH")
+	t := NewTable(w, "PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH")
 	for _, d := range disks {
 		holds := strings.Join(d.Signatures, ", ")
 		if d.Blank {
@@ -54,21 +54,21 @@ func printDisks(w io.Writer, disks []action.Disk) error {
 		if d.SectorSize > 512 {
 			transport += fmt.Sprintf(", %d-byte sectors", d.SectorSize)
 		}
-		t.row(d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d))
+		t.Row(d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d))
 	}
 
-	return t.flush()
+	return t.Flush()
 }
 
 // diskFlag is the flag that selects a disk, to paste.
 func diskFlag(d action.Disk) string {
 	switch {
 	case d.Serial != "":
-		return "--disk-serial " + shellWord(d.Serial)
+		return "--disk-serial " + ShellWord(d.Serial)
 	case d.WWN != "":
-		return "--disk-wwn " + shellWord(d.WWN)
+		return "--disk-wwn " + ShellWord(d.WWN)
 	case len(d.ByID) > 0:
-		return "--disk-by-id " + shellWord(d.ByID[0])
+		return "--disk-by-id " + ShellWord(d.ByID[0])
 	}
 
 	return ""
@@ -91,15 +91,15 @@ func diskText(d action.Disk) string {
 		text += ", which holds " + strings.Join(d.Signatures, ", ")
 	}
 
-	return inert(text + ",")
+	return Inert(text + ",")
 }
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 
-// shellWord quotes text from a machine, so that pasting it into a shell cannot run a
+// ShellWord quotes text from a machine, so that pasting it into a shell cannot run a
 // command.
-func shellWord(s string) string {
-	s = inert(s)
+func ShellWord(s string) string {
+	s = Inert(s)
 	if plainWord.MatchString(s) && !strings.HasPrefix(s, "-") {
 		return s
 	}

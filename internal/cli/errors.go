@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -46,7 +45,7 @@ func exitCode(err error) int {
 		return exitNotFound
 	case errors.As(err, new(weakError)):
 		return exitWeak
-	case errors.Is(err, server.ErrSecondServer):
+	case errors.Is(err, inventory.ErrSecondServer):
 		return exitSecondServer
 	case errors.Is(err, inventory.ErrConflict), errors.Is(err, inventory.ErrFenced):
 		return exitConflict
@@ -67,8 +66,8 @@ func codeName(code int) string {
 	return names[code]
 }
 
-// usage returns an error about how a command was called.
-func usage(format string, args ...any) error {
+// UsageError returns an error about how a command was called.
+func UsageError(format string, args ...any) error {
 	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
 
@@ -87,7 +86,7 @@ func report(cmd *cobra.Command, err error) {
 	}
 
 	e := describeError(cmd, err)
-	o := options{}
+	o := Options{}
 	if f := cmd.Flag("output"); f != nil && (f.Value.String() == "json" || f.Value.String() == "yaml") {
 		o.output = f.Value.String()
 	}
@@ -129,7 +128,7 @@ func writeError(w io.Writer, e client.Error) error {
 		fmt.Fprintf(&b, "ingot: %s\n", e.Text)
 	} else {
 		for _, p := range e.Problems[:min(len(e.Problems), maxShownProblems)] {
-			fmt.Fprintln(&b, inert(p.String()))
+			fmt.Fprintln(&b, Inert(p.String()))
 		}
 		if more := len(e.Problems) - maxShownProblems; more > 0 {
 			fmt.Fprintf(&b, "… and %s more; --output json shows all\n", human.Count(more, "problem"))

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func workflowEventsCommand(o *options) *cobra.Command {
+func workflowEventsCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "events {MACHINE | RUN}", Short: "Show what happened in a run, in order",
 		Example: `  ingot workflow events node-1
@@ -30,7 +30,7 @@ func workflowEventsCommand(o *options) *cobra.Command {
 		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
 	}
 
-	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		if *follow {
 			return followEvents(c, a.Value.Run)
 		}
@@ -46,22 +46,22 @@ func workflowEventsCommand(o *options) *cobra.Command {
 
 		return show(c, events, func(w io.Writer, l client.List[inventory.Event]) error {
 			if len(l.Items) == 0 {
-				c.note("nothing was recorded")
+				c.Note("nothing was recorded")
 				return nil
 			}
-			t := newTable(w, "SEQ", "AT", "BOOT", "KIND", "COUNT", "BY", "MESSAGE")
+			t := NewTable(w, "SEQ", "AT", "BOOT", "KIND", "COUNT", "BY", "MESSAGE")
 			for _, e := range l.Items {
-				t.row(e.Seq, human.Time(e.At), e.Boot, e.Kind, e.Count, e.By, eventText(e))
+				t.Row(e.Seq, human.Time(e.At), e.Boot, e.Kind, e.Count, e.By, eventText(e))
 			}
 			c.notePage(l.Next)
-			return t.flush()
+			return t.Flush()
 		})
 	})
 }
 
 // getEvents returns the page of a run's events that the flags select, or all events if no
 // limit is set.
-func getEvents(c *call, run string, page url.Values) (client.Answer[client.List[inventory.Event]], error) {
+func getEvents(c *Call, run string, page url.Values) (client.Answer[client.List[inventory.Event]], error) {
 	route := client.WithQuery(client.Path("workflows", run, "events"), page)
 	if page.Has("limit") {
 		return get[client.List[inventory.Event]](c, route)
@@ -84,7 +84,7 @@ func eventText(e inventory.Event) string {
 }
 
 // followEvents prints events as they arrive, until the run is over.
-func followEvents(c *call, run string) error {
+func followEvents(c *Call, run string) error {
 	last := inventory.Workflow{Run: run}
 	var after int64
 
@@ -109,7 +109,7 @@ func followEvents(c *call, run string) error {
 	}, func() error { return runGoesOn(c, last) })
 }
 
-func printEvent(c *call, e inventory.Event) error {
+func printEvent(c *Call, e inventory.Event) error {
 	if c.output == "json" {
 		b, err := json.Marshal(e)
 		if err != nil {
@@ -119,7 +119,7 @@ func printEvent(c *call, e inventory.Event) error {
 		return nil
 	}
 
-	line := fmt.Sprintf("%s  %-18s %s", human.Time(e.At), e.Kind, inert(eventText(e)))
+	line := fmt.Sprintf("%s  %-18s %s", human.Time(e.At), e.Kind, Inert(eventText(e)))
 	c.Println(strings.TrimRight(line, " "))
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func exportCommand(o *options) *cobra.Command {
+func exportCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [NAME…]", Short: "Write machines and templates as YAML that ingot import reads",
 		ValidArgsFunction: o.machines(),
@@ -37,7 +37,7 @@ An existing file is not overwritten without --force.`,
 	file := fileFlag(cmd, "file to write (default: standard output)")
 	force := cmd.Flags().Bool("force", false, "overwrite the file")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if err := checkTarget(*file, *force); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ An existing file is not overwritten without --force.`,
 		if err != nil {
 			return err
 		}
-		ts, err := templatesToExport(c, ms, len(c.args)+len(*selector) > 0)
+		ts, err := templatesToExport(c, ms, len(c.Args)+len(*selector) > 0)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ An existing file is not overwritten without --force.`,
 		if err := writeExport(*file, b, *force); err != nil {
 			return err
 		}
-		c.note("%s written: machines %d, templates %d", *file, len(ms), len(ts))
+		c.Note("%s written: machines %d, templates %d", *file, len(ms), len(ts))
 		return nil
 	})
 }
@@ -79,7 +79,7 @@ func checkTarget(file string, force bool) error {
 }
 
 // machinesToExport returns the machines that the arguments and labels choose, by name.
-func machinesToExport(c *call, selector map[string]string) ([]inventory.Machine, error) {
+func machinesToExport(c *Call, selector map[string]string) ([]inventory.Machine, error) {
 	route := client.Path("machines")
 	if len(selector) > 0 {
 		var labels []string
@@ -90,13 +90,13 @@ func machinesToExport(c *call, selector map[string]string) ([]inventory.Machine,
 		route = client.WithQuery(route, url.Values{"label": {strings.Join(labels, ",")}})
 	}
 	a, err := getAll[inventory.Machine](c, route)
-	if err != nil || len(c.args) == 0 {
+	if err != nil || len(c.Args) == 0 {
 		return a.Value.Items, err
 	}
 
 	var out []inventory.Machine
 	var missing []error
-	for _, arg := range c.args {
+	for _, arg := range c.Args {
 		mac, _ := inventory.ParseMAC(arg) // "" is the MAC of none
 		n := slices.IndexFunc(a.Value.Items, func(m inventory.Machine) bool {
 			_, has := m.InterfaceByMAC(mac)
@@ -118,7 +118,7 @@ func machinesToExport(c *call, selector map[string]string) ([]inventory.Machine,
 
 // templatesToExport returns the stored templates that are not built in; with named, only
 // those that a machine of ms names.
-func templatesToExport(c *call, ms []inventory.Machine, named bool) ([]inventory.Template, error) {
+func templatesToExport(c *Call, ms []inventory.Machine, named bool) ([]inventory.Template, error) {
 	a, err := getAll[inventory.Template](c, client.Path("templates"))
 	if err != nil {
 		return nil, err

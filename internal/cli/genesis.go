@@ -16,8 +16,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func genesisCommand(o *options) *cobra.Command {
-	return group("genesis", "Genesis: a whole lab from one file, from nothing to the running cluster",
+func genesisCommand(o *Options) *cobra.Command {
+	return Group("genesis", "Genesis: a whole lab from one file, from nothing to the running cluster",
 		"  ingot genesis plan lab.yaml\n  ingot genesis start lab.yaml --wait\n  ingot genesis status home",
 		genesisPlanCommand(o), genesisStartCommand(o), genesisStatusCommand(o), genesisResumeCommand(o),
 		genesisCancelCommand(o), genesisListCommand(o), genesisDeleteCommand(o))
@@ -34,14 +34,14 @@ func isFile(arg string) bool {
 }
 
 // labsAndFiles completes the names of stored labs, and files.
-func (o *options) labsAndFiles() cobra.CompletionFunc {
+func (o *Options) labsAndFiles() cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 		names, _ := firstArg(o.labs())(cmd, args, to)
 		return names, cobra.ShellCompDirectiveDefault
 	}
 }
 
-func genesisPlanCommand(o *options) *cobra.Command {
+func genesisPlanCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
 		Short: "Show what Genesis would do: every step, and what is written to which disk",
@@ -60,23 +60,23 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
 	replace := cmd.Flags().Bool("replace", false, "as for start: machines of the inventory become what the file says")
 
-	return o.command(cmd, func(c *call) error {
-		if !isFile(c.args[0]) {
-			return postAndShow(c, client.Path("genesis", c.args[0], "plan"), nil, printPlan)
+	return o.NewCommand(cmd, func(c *Call) error {
+		if !isFile(c.Args[0]) {
+			return postAndShow(c, client.Path("genesis", c.Args[0], "plan"), nil, printPlan)
 		}
 
-		f, err := readLab(c.args[0])
+		f, err := readLab(c.Args[0])
 		if err != nil {
 			return err
 		}
 		if *offline {
 			return showOfflinePlan(c, f)
 		}
-		if _, err := c.server(); err != nil {
+		if _, err := c.Server(); err != nil {
 			if len(f.problems) > 0 {
 				return f.withPaths(f.problems)
 			}
-			return human.Advise(err, "ingot genesis plan "+c.args[0]+" --offline")
+			return human.Advise(err, "ingot genesis plan "+c.Args[0]+" --offline")
 		}
 
 		a, _, err := f.checkLab(c, *replace)
@@ -84,12 +84,12 @@ can fetch those images of the lab that have a URL; --offline leaves that out.`,
 			return err
 		}
 
-		return showValue(c, a.Value, func(w io.Writer) error { return printPlan(w, a.Value) })
+		return ShowValue(c, a.Value, func(w io.Writer) error { return printPlan(w, a.Value) })
 	})
 }
 
 // showOfflinePlan shows the plan of a lab without contacting the server.
-func showOfflinePlan(c *call, f labFile) error {
+func showOfflinePlan(c *Call, f labFile) error {
 	if err := f.withPaths(f.problems).Err(); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func showOfflinePlan(c *call, f labFile) error {
 		p.Files = append(p.Files, name)
 	}
 
-	return showValue(c, p, func(w io.Writer) error { return printPlan(w, p) })
+	return ShowValue(c, p, func(w io.Writer) error { return printPlan(w, p) })
 }
 
 // printPlan prints the steps of a lab.
@@ -116,10 +116,10 @@ func printPlan(w io.Writer, p genesis.Plan) error {
 		}
 		fmt.Fprintf(w, "\n   %s\n", s.Does)
 
-		t := newTable(w)
+		t := NewTable(w)
 		field := func(name, value string) {
 			if value != "" {
-				t.field("   "+name, value)
+				t.Field("   "+name, value)
 			}
 		}
 		field("overwrites", s.Disk)
@@ -131,7 +131,7 @@ func printPlan(w io.Writer, p genesis.Plan) error {
 		field("done when", s.Ready)
 		field("may take", human.Span(s.Budget))
 		field("undo", s.Undo)
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
@@ -151,11 +151,11 @@ func printProblems(w io.Writer, title string, ps inventory.Problems) {
 		fmt.Fprintf(w, "\n%s:\n", title)
 	}
 	for _, p := range ps {
-		fmt.Fprintf(w, "  %s\n", inert(p.String()))
+		fmt.Fprintf(w, "  %s\n", Inert(p.String()))
 	}
 }
 
-func genesisStartCommand(o *options) *cobra.Command {
+func genesisStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
 		Short: "Build the lab that a file describes: OVERWRITES the disks of its machines",
@@ -177,15 +177,15 @@ says so here, on the page, and in ingot genesis status.`,
   ingot genesis start home --again               # install again what is installed`,
 	}
 
-	yes := yesFlag(cmd)
+	yes := YesFlag(cmd)
 	replace := cmd.Flags().Bool("replace", false, "machines of the inventory become what the file says; what it leaves out is removed")
 	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
 	wait := waitFlags(cmd)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		prepare := confirmStoredLab
-		if isFile(c.args[0]) {
-			prepare = func(c *call, yes bool) (string, error) { return prepareLab(c, yes, *replace) }
+		if isFile(c.Args[0]) {
+			prepare = func(c *Call, yes bool) (string, error) { return prepareLab(c, yes, *replace) }
 		}
 
 		name, err := prepare(c, *yes)
@@ -198,8 +198,8 @@ says so here, on the page, and in ingot genesis status.`,
 }
 
 // confirmStoredLab asks for confirmation before a stored lab is started.
-func confirmStoredLab(c *call, yes bool) (name string, err error) {
-	name = c.args[0]
+func confirmStoredLab(c *Call, yes bool) (name string, err error) {
+	name = c.Args[0]
 	a, err := post[genesis.Plan](c, client.Path("genesis", name, "plan"), nil)
 	if err != nil {
 		return "", err
@@ -209,8 +209,8 @@ func confirmStoredLab(c *call, yes bool) (name string, err error) {
 
 // prepareLab does everything before the start of a lab file: it checks, asks for
 // confirmation, sends images and stores the file.
-func prepareLab(c *call, yes, replace bool) (name string, err error) {
-	f, err := readLab(c.args[0])
+func prepareLab(c *Call, yes, replace bool) (name string, err error) {
+	f, err := readLab(c.Args[0])
 	if err != nil {
 		return "", err
 	}
@@ -241,14 +241,14 @@ func prepareLab(c *call, yes, replace bool) (name string, err error) {
 	return f.lab.Name, err
 }
 
-func confirmOverwrite(c *call, yes bool, name string, disks []string) error {
+func confirmOverwrite(c *Call, yes bool, name string, disks []string) error {
 	what := fmt.Sprintf("overwrites disks of %s:\n  %s\nand their content is lost",
 		human.Count(len(disks), "machine"), strings.Join(disks, "\n  "))
-	return c.confirm(yes, what, name)
+	return c.Confirm(yes, what, name)
 }
 
 // startGenesis starts or resumes a Genesis. If wait is set, it shows it until it ends.
-func startGenesis(c *call, name, verb string, in any, wait bool) error {
+func startGenesis(c *Call, name, verb string, in any, wait bool) error {
 	a, err := postOnce(c, client.Path("genesis", name, verb), in)
 	if err != nil {
 		return err
@@ -262,7 +262,7 @@ func startGenesis(c *call, name, verb string, in any, wait bool) error {
 	}))
 }
 
-func genesisStatusCommand(o *options) *cobra.Command {
+func genesisStatusCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Show the progress of a Genesis: its steps, and what it waits for",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
@@ -272,16 +272,16 @@ func genesisStatusCommand(o *options) *cobra.Command {
 
 	wait := waitFlags(cmd)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if *wait {
-			return waitForOperation(c, "genesis/"+c.args[0])
+			return waitForOperation(c, "genesis/"+c.Args[0])
 		}
 
-		return getAndShow(c, client.Path("genesis", c.args[0], "status"), printOperation)
+		return getAndShow(c, client.Path("genesis", c.Args[0], "status"), printOperation)
 	})
 }
 
-func genesisResumeCommand(o *options) *cobra.Command {
+func genesisResumeCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Continue a Genesis that has stopped",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
@@ -294,19 +294,19 @@ repeated.`,
 
 	wait := waitFlags(cmd)
 
-	return o.command(cmd, func(c *call) error { return startGenesis(c, c.args[0], "resume", nil, *wait) })
+	return o.NewCommand(cmd, func(c *Call) error { return startGenesis(c, c.Args[0], "resume", nil, *wait) })
 }
 
-func genesisCancelCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func genesisCancelCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a Genesis; steps that are done stay done",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()), Example: "  ingot genesis cancel home",
-	}, func(c *call) error {
-		return cancelOperation(c, "genesis/"+c.args[0], "ingot genesis status "+c.args[0])
+	}, func(c *Call) error {
+		return cancelOperation(c, "genesis/"+c.Args[0], "ingot genesis status "+c.Args[0])
 	})
 }
 
-func genesisListCommand(o *options) *cobra.Command {
+func genesisListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.GenesisBundle]{
 		cmd:   &cobra.Command{Short: "List stored labs", Example: "  ingot genesis list"},
 		route: client.Path("genesis"), empty: "no labs; start with: ingot genesis plan FILE",
@@ -317,12 +317,12 @@ func genesisListCommand(o *options) *cobra.Command {
 	})
 }
 
-func genesisDeleteCommand(o *options) *cobra.Command {
+func genesisDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "delete NAME", Short: "Delete a stored lab with the files that it names", ValidArgsFunction: firstArg(o.labs()),
 		Example: "  ingot genesis delete home\n  ingot genesis delete home --yes",
-	}, func(c *call) (deletion, error) {
+	}, func(c *Call) (deletion, error) {
 		lost := " with the files that it names from the server; machines stay as they are"
-		return deletion{what: "lab " + c.args[0], lost: lost, route: client.Path("genesis", c.args[0])}, nil
+		return deletion{what: "lab " + c.Args[0], lost: lost, route: client.Path("genesis", c.Args[0])}, nil
 	})
 }

@@ -35,7 +35,7 @@ func readLab(file string) (labFile, error) {
 	case errors.As(err, &f.problems):
 		return f, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return f, usage("%v", err)
+		return f, UsageError("%v", err)
 	}
 
 	return f, err
@@ -61,7 +61,7 @@ func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
 }
 
 // hashImage hashes the file of an image, which takes a while for gigabytes.
-func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
+func (f labFile) hashImage(c *Call, i genesis.Image) (string, error) {
 	file, err := os.Open(f.resolve(i.File))
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func (f labFile) hashImage(c *call, i genesis.Image) (string, error) {
 
 // checkImages compares the images of the lab with the server's images and the local files.
 // It returns those that the server lacks.
-func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Problems, err error) {
+func (f labFile) checkImages(c *Call) (lacking []genesis.Image, ps inventory.Problems, err error) {
 	a, err := getAll[inventory.Image](c, client.Path("images"))
 	if err != nil {
 		return nil, nil, err
@@ -92,7 +92,7 @@ func (f labFile) checkImages(c *call) (lacking []genesis.Image, ps inventory.Pro
 // checkLab returns every problem of the lab, found here and on the server, as one
 // inventory.Problems, and the images that the server lacks. It stores nothing. Problems that
 // only prevent a start now are in the plan.
-func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[genesis.Plan], lacking []genesis.Image, err error) {
+func (f labFile) checkLab(c *Call, replace bool) (plan client.Answer[genesis.Plan], lacking []genesis.Image, err error) {
 	lacking, ps, err := f.checkImages(c)
 	local := f.lab.Together(f.problems, ps)
 	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a valid bundle it cannot be sent
@@ -111,7 +111,7 @@ func (f labFile) checkLab(c *call, replace bool) (plan client.Answer[genesis.Pla
 		return plan, nil, c.Context().Err()
 	case len(local) > 0 || err != nil && len(found) > 0:
 		if err != nil && len(found) == 0 {
-			c.note("the server has not been asked: %v", err)
+			c.Note("the server has not been asked: %v", err)
 		}
 		return plan, nil, f.withPaths(f.lab.Together(local, found))
 	case err != nil:
@@ -135,7 +135,7 @@ func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 }
 
 // send checks the lab on the server, and stores it unless only is set.
-func (f labFile) send(c *call, replace, only bool) (client.Answer[genesis.Plan], error) {
+func (f labFile) send(c *Call, replace, only bool) (client.Answer[genesis.Plan], error) {
 	body := struct {
 		File    string            `json:"file"`
 		Files   map[string]string `json:"files"`
@@ -150,7 +150,7 @@ func (f labFile) send(c *call, replace, only bool) (client.Answer[genesis.Plan],
 }
 
 // sendImage uploads an image, or makes the server fetch it.
-func (f labFile) sendImage(c *call, i genesis.Image) error {
+func (f labFile) sendImage(c *Call, i genesis.Image) error {
 	u := upload{name: i.Name, sha256: i.SHA256, replace: true} // what start destroys was confirmed
 	if slices.ContainsFunc(f.lab.Machines, func(m genesis.Machine) bool { return isInstallerImage(m, i.Name) }) {
 		u.use = inventory.UseInstaller
@@ -161,7 +161,7 @@ func (f labFile) sendImage(c *call, i genesis.Image) error {
 	}
 
 	file := f.resolve(i.File)
-	c.note("image %s: %s is sent to the server", i.Name, file)
+	c.Note("image %s: %s is sent to the server", i.Name, file)
 	_, err := uploadImage(c, u, file)
 	return err
 }

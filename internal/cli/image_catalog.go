@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-func imageCatalogCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func imageCatalogCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "catalog", Short: "List images that publishers offer", Args: cobra.NoArgs,
 		Long: `List the images that "ingot image add NAME" fetches from their publishers, and what an
 operator has to know about them: who logs in, what configures the installed system, and
@@ -21,13 +21,13 @@ which template installs it.
 A site with a mirror or images of its own writes this list to a file with -o yaml, edits
 it, and names it in the configuration of the server (images.catalog).`,
 		Example: "  ingot image catalog\n  ingot image add ubuntu-24.04\n  ingot image catalog -o yaml > /etc/ingot/images.yaml",
-	}, func(c *call) error {
+	}, func(c *Call) error {
 		return getAndShow(c, client.Path("image-catalog"), func(w io.Writer, v catalog.Catalog) error {
-			t := newTable(w, "NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT")
+			t := NewTable(w, "NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT")
 			for _, i := range v.Images {
-				t.row(i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About)
+				t.Row(i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About)
 			}
-			return t.flush()
+			return t.Flush()
 		})
 	})
 }
@@ -44,9 +44,9 @@ func provenBy(i catalog.Image) string {
 }
 
 // findInCatalog returns the URL of the image of that name, and sets in u and p what the catalog says about it.
-func (u *upload) findInCatalog(c *call, p *proof) (from string, err error) {
+func (u *upload) findInCatalog(c *Call, p *proof) (from string, err error) {
 	if *p != (proof{}) || u.sha256+u.sha512 != "" {
-		return "", usage("the catalog says how its images are proven: leave --sums, --sha256, --sha512 and --signature out, " +
+		return "", UsageError("the catalog says how its images are proven: leave --sums, --sha256, --sha512 and --signature out, " +
 			"or give FILE or URL as well")
 	}
 	a, err := get[catalog.Catalog](c, client.Path("image-catalog"))
@@ -56,7 +56,7 @@ func (u *upload) findInCatalog(c *call, p *proof) (from string, err error) {
 
 	at := slices.IndexFunc(a.Value.Images, func(i catalog.Image) bool { return i.Name == u.name })
 	if at < 0 {
-		return "", human.Advise(usage("the catalog has no image %q: choose one of it, or give a FILE or URL", u.name), "ingot image catalog")
+		return "", human.Advise(UsageError("the catalog has no image %q: choose one of it, or give a FILE or URL", u.name), "ingot image catalog")
 	}
 	i := a.Value.Images[at]
 	if err := i.Check().Err(); err != nil {

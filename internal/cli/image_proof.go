@@ -29,18 +29,18 @@ type proof struct {
 func (p proof) check(declared string) error {
 	switch {
 	case p.sums != "" && declared != "":
-		return usage("--sums and --sha256 or --sha512 both declare the digest: give one of them")
+		return UsageError("--sums and --sha256 or --sha512 both declare the digest: give one of them")
 	case (p.signature == "") != (p.key == ""):
-		return usage("--signature and --public-key belong together: give both")
+		return UsageError("--signature and --public-key belong together: give both")
 	}
 	if u, err := url.Parse(p.sums); err == nil && u.Scheme == "http" && p.signature == "" {
-		return usage("--sums: over http anyone on the way can change the list: use https, or give --signature and --public-key")
+		return UsageError("--sums: over http anyone on the way can change the list: use https, or give --signature and --public-key")
 	}
 	return nil
 }
 
 // declare sets in u what the proof says about the image at from.
-func (p proof) declare(c *call, from string, u *upload) (err error) {
+func (p proof) declare(c *Call, from string, u *upload) (err error) {
 	if p.signature != "" && p.sums == "" && isURL(from) {
 		signature, key, err := p.readSignature(c)
 		u.signature, u.publicKey = string(signature), string(key)
@@ -55,7 +55,7 @@ func (p proof) declare(c *call, from string, u *upload) (err error) {
 		u.sha512 = sum
 		return nil
 	case u.sha256 != "" && u.sha256 != sum:
-		return usage("%s has the SHA-256 %s, but %s was declared; nothing was sent", from, sum, u.sha256)
+		return UsageError("%s has the SHA-256 %s, but %s was declared; nothing was sent", from, sum, u.sha256)
 	}
 	u.sha256 = sum
 	return nil
@@ -63,7 +63,7 @@ func (p proof) declare(c *call, from string, u *upload) (err error) {
 
 // digest returns the SHA-256 or SHA-512 that the proof gives for the image, "" if there is none. What is signed was
 // verified.
-func (p proof) digest(c *call, from string) (string, error) {
+func (p proof) digest(c *Call, from string) (string, error) {
 	if p.sums == "" && p.signature == "" {
 		return "", nil
 	}
@@ -79,7 +79,7 @@ func (p proof) digest(c *call, from string) (string, error) {
 		if err := p.verify(c, bytes.NewReader(list)); err != nil {
 			return "", err
 		}
-		c.note("the signature of %s is right", shownSource(p.sums))
+		c.Note("the signature of %s is right", shownSource(p.sums))
 	}
 	name := path.Base(from)
 	if u, err := url.Parse(from); err == nil && isURL(from) {
@@ -89,10 +89,10 @@ func (p proof) digest(c *call, from string) (string, error) {
 }
 
 // verifyFile verifies the signature of a file and returns its digest, both of one reading.
-func (p proof) verifyFile(c *call, file string) (string, error) {
+func (p proof) verifyFile(c *Call, file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return "", usage("%v", err)
+		return "", UsageError("%v", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
@@ -109,7 +109,7 @@ func (p proof) verifyFile(c *call, file string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-func (p proof) verify(c *call, content io.Reader) error {
+func (p proof) verify(c *Call, content io.Reader) error {
 	signature, key, err := p.readSignature(c)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (p proof) verify(c *call, content io.Reader) error {
 	return provenance.VerifyMinisign(content, signature, key)
 }
 
-func (p proof) readSignature(c *call) (signature, key []byte, err error) {
+func (p proof) readSignature(c *Call) (signature, key []byte, err error) {
 	if signature, err = readSmall(c.Context(), p.signature); err != nil {
 		return nil, nil, err
 	}
@@ -126,7 +126,7 @@ func (p proof) readSignature(c *call) (signature, key []byte, err error) {
 		return signature, []byte(p.key), nil
 	}
 	if err != nil {
-		return nil, nil, usage("--public-key: %v", err)
+		return nil, nil, UsageError("--public-key: %v", err)
 	}
 	return signature, key, nil
 }
@@ -154,7 +154,7 @@ func readSmall(ctx context.Context, from string) ([]byte, error) {
 	if !isURL(from) {
 		f, err := os.Open(from)
 		if err != nil {
-			return nil, usage("%v", err)
+			return nil, UsageError("%v", err)
 		}
 		defer f.Close()
 		return readLimited(f, from)
@@ -164,7 +164,7 @@ func readSmall(ctx context.Context, from string) ([]byte, error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
-		return nil, usage("invalid address %q", shownSource(from))
+		return nil, UsageError("invalid address %q", shownSource(from))
 	}
 	client := http.Client{CheckRedirect: checkRedirect}
 	resp, err := client.Do(req)
@@ -198,7 +198,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 func readLimited(r io.Reader, name string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, provenance.MaxSums+1))
 	if err == nil && len(b) > provenance.MaxSums {
-		err = usage("%s has more than %d bytes: it is not a list of digests or a signature", name, provenance.MaxSums)
+		err = UsageError("%s has more than %d bytes: it is not a list of digests or a signature", name, provenance.MaxSums)
 	}
 	return b, err
 }

@@ -31,7 +31,7 @@ type upload struct {
 }
 
 // addImage stores the image of a file or URL, which p proves.
-func addImage(c *call, u upload, from string, p proof) (a client.Answer[inventory.Image], err error) {
+func addImage(c *Call, u upload, from string, p proof) (a client.Answer[inventory.Image], err error) {
 	if err := p.check(cmp.Or(u.sha256, u.sha512)); err != nil {
 		return a, err
 	}
@@ -45,10 +45,10 @@ func addImage(c *call, u upload, from string, p proof) (a client.Answer[inventor
 }
 
 // registerImage makes the server serve one of its host's files where it lies.
-func registerImage(c *call, u upload, path string, p proof) error {
+func registerImage(c *Call, u upload, path string, p proof) error {
 	switch {
 	case !filepath.IsAbs(path):
-		return usage("--in-place: %q is not an absolute path on the server", path)
+		return UsageError("--in-place: %q is not an absolute path on the server", path)
 	case p.signature != "" && p.sums == "":
 		signature, key, err := p.readSignature(c)
 		if err != nil {
@@ -63,7 +63,7 @@ func registerImage(c *call, u upload, path string, p proof) error {
 	if err := p.declare(c, path, &u); err != nil {
 		return err
 	}
-	c.note("the server reads %s", path)
+	c.Note("the server reads %s", path)
 	in := map[string]any{
 		"name": u.name, "path": path, "sha256": u.sha256, "sha512": u.sha512, "use": u.use,
 		"signature": u.signature, "publicKey": u.publicKey, "replace": u.replace,
@@ -89,7 +89,7 @@ func (u upload) query() url.Values {
 }
 
 // findStored returns the image that u would make again: of the same file, in the same form, and unchanged since.
-func findStored(c *call, u upload) (a client.Answer[inventory.Image], isStored bool, err error) {
+func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored bool, err error) {
 	given := cmp.Or(u.content, u.sha256)
 	if given == "" {
 		return a, false, nil
@@ -107,19 +107,19 @@ func findStored(c *call, u upload) (a client.Answer[inventory.Image], isStored b
 	}
 	check, err := post[imageCheck](c, client.Path("images", u.name, "verify"), nil)
 	if check.Value.OK {
-		c.note("the server has this file already")
+		c.Note("the server has this file already")
 	}
 	return a, check.Value.OK, err
 }
 
 // fetchImage makes the server fetch an image, and shows the progress.
-func fetchImage(c *call, u upload, from string) (client.Answer[inventory.Image], error) {
+func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image], error) {
 	a, isStored, err := findStored(c, u)
 	if err != nil || isStored {
 		return a, err
 	}
 
-	c.note("the server fetches %s", from)
+	c.Note("the server fetches %s", from)
 	p := newProgress(c, 0, "")
 	defer p.end()
 	sent := make(chan struct{})
@@ -138,10 +138,10 @@ const maxBreaks = 5
 
 // uploadImage sends a file. It resumes an earlier upload of the same file, which the server
 // recognizes by the digest.
-func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.Image], err error) {
+func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.Image], err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return none, usage("%v", err)
+		return none, UsageError("%v", err)
 	}
 
 	defer f.Close()
@@ -150,14 +150,14 @@ func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.I
 		return none, err
 	}
 	if !st.Mode().IsRegular() {
-		return none, usage("%q is not a file", file)
+		return none, UsageError("%q is not a file", file)
 	}
 
 	if u.content, err = hashFile(c, f); err != nil {
 		return none, err
 	}
 	if u.sha256 != "" && u.sha256 != u.content {
-		return none, usage("%s has the SHA-256 %s, but %s was declared; nothing was sent: "+
+		return none, UsageError("%s has the SHA-256 %s, but %s was declared; nothing was sent: "+
 			"correct --sha256, or get the file again", file, u.content, u.sha256)
 	}
 
@@ -170,7 +170,7 @@ func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.I
 		return none, err
 	}
 	if have > 0 {
-		c.note("going on at %s of %s", human.Size(have), human.Size(st.Size()))
+		c.Note("going on at %s of %s", human.Size(have), human.Size(st.Size()))
 	}
 
 	s := sending{c: c, upload: u, file: f, have: have, total: st.Size(), progress: newProgress(c, st.Size(), "")}
@@ -180,8 +180,8 @@ func uploadImage(c *call, u upload, file string) (none client.Answer[inventory.I
 
 // uploaded returns how many bytes of an upload the server has, and how many of the complete
 // file it has checked. A missing or invalid header counts as 0, so that everything is sent.
-func uploaded(c *call, u upload) (have, checked int64, err error) {
-	s, err := c.server()
+func uploaded(c *Call, u upload) (have, checked int64, err error) {
+	s, err := c.Server()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -200,7 +200,7 @@ func uploaded(c *call, u upload) (have, checked int64, err error) {
 
 // sending is a file that is being sent.
 type sending struct {
-	c      *call
+	c      *Call
 	upload upload
 	file   *os.File
 
@@ -221,7 +221,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 			return a, human.Advise(err, "run the same command again; it continues where it stopped")
 		}
 
-		s.progress.note("the upload broke off (%v), going on", err)
+		s.progress.Note("the upload broke off (%v), going on", err)
 		select {
 		case <-time.After(time.Duration(breaks+1) * s.c.pollEvery):
 		case <-s.c.Context().Done():
@@ -253,7 +253,7 @@ func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	q := s.upload.query()
 	q.Set("offset", strconv.FormatInt(s.have, 10))
 	q.Set("size", strconv.FormatInt(s.total, 10))
-	server, err := s.c.server()
+	server, err := s.c.Server()
 	if err != nil {
 		return none, err
 	}
@@ -284,7 +284,7 @@ func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 }
 
 // watchUpload shows the server's progress after everything was sent, until stop is called.
-func watchUpload(c *call, u upload, p *progress, sent <-chan struct{}) (stop func()) {
+func watchUpload(c *Call, u upload, p *progress, sent <-chan struct{}) (stop func()) {
 	var w sync.WaitGroup
 	done := make(chan struct{})
 	w.Go(func() {

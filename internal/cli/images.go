@@ -14,13 +14,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func imageCommand(o *options) *cobra.Command {
-	return group("image", "Images: the files that are written to disks",
+func imageCommand(o *Options) *cobra.Command {
+	return Group("image", "Images: the files that are written to disks",
 		"  ingot image add debian-12 debian-12.raw.zst\n  ingot image list",
 		imageAddCommand(o), imageCatalogCommand(o), imageListCommand(o), imageVerifyCommand(o), imageDeleteCommand(o), imagePruneCommand(o))
 }
 
-func imageAddCommand(o *options) *cobra.Command {
+func imageAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME [FILE | URL]", Short: "Store an image on the server", Args: cobra.RangeArgs(1, 2),
 		Long: `Store an image on the server: a disk image, raw or compressed by gzip, zstd, xz or
@@ -71,14 +71,14 @@ fetched, and proven as the catalog says.`,
 	cmd.Flags().StringVar(&p.signature, "signature", "", "minisign signature of the list or, without --sums, of the file: a file, or a URL")
 	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign key: a file, or the key itself")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		// An invalid name in the path would reach another route.
-		if err := inventory.ValidateImageName(c.args[0]).Err(); err != nil {
+		if err := inventory.ValidateImageName(c.Args[0]).Err(); err != nil {
 			return err
 		}
 
 		i := upload{
-			name: c.args[0], asIs: *asIs, replace: *replace,
+			name: c.Args[0], asIs: *asIs, replace: *replace,
 			sha256: strings.ToLower(strings.TrimPrefix(*sum, "sha256:")),
 			sha512: strings.ToLower(strings.TrimPrefix(*sum512, "sha512:")),
 		}
@@ -91,13 +91,13 @@ fetched, and proven as the catalog says.`,
 }
 
 // storeImage stores the image of the command's second argument or, without one, of the catalog.
-func storeImage(c *call, i upload, p proof, inPlace bool) (err error) {
+func storeImage(c *Call, i upload, p proof, inPlace bool) (err error) {
 	from := ""
 	switch {
-	case len(c.args) == 2:
-		from = c.args[1]
+	case len(c.Args) == 2:
+		from = c.Args[1]
 	case inPlace:
-		return usage("--in-place: give the path of the file on the server")
+		return UsageError("--in-place: give the path of the file on the server")
 	default:
 		if from, err = i.findInCatalog(c, &p); err != nil {
 			return err
@@ -149,7 +149,7 @@ func imageStored(i inventory.Image) string {
 	return b.String()
 }
 
-func imageListCommand(o *options) *cobra.Command {
+func imageListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Image]{
 		cmd:   &cobra.Command{Short: "List images", Example: "  ingot image list"},
 		route: client.Path("images"), sort: "name", empty: "no images; add one: ingot image add NAME FILE",
@@ -188,11 +188,11 @@ type imageCheck struct {
 	Message string `json:"message,omitempty"`
 }
 
-func imageVerifyCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func imageVerifyCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "verify [NAME…]", Short: "Read images again and compare their digests", ValidArgsFunction: o.images(),
 		Example: "  ingot image verify debian-12\n  ingot image verify      # all",
-	}, func(c *call) error {
+	}, func(c *Call) error {
 		names, err := imagesToVerify(c)
 		if err != nil {
 			return err
@@ -211,7 +211,7 @@ func imageVerifyCommand(o *options) *cobra.Command {
 			checks = append(checks, a.Value)
 		}
 
-		err = showValue(c, client.List[imageCheck]{Items: checks}, func(w io.Writer) error {
+		err = ShowValue(c, client.List[imageCheck]{Items: checks}, func(w io.Writer) error {
 			for _, v := range checks {
 				if v.OK {
 					fmt.Fprintf(w, "ok    %s  sha256 %s\n", v.Name, v.SHA256)
@@ -232,9 +232,9 @@ func imageVerifyCommand(o *options) *cobra.Command {
 
 // imagesToVerify returns the images of the arguments or, without arguments, those whose file
 // the server has.
-func imagesToVerify(c *call) ([]string, error) {
-	if len(c.args) > 0 {
-		return c.args, nil
+func imagesToVerify(c *Call) ([]string, error) {
+	if len(c.Args) > 0 {
+		return c.Args, nil
 	}
 
 	a, err := getAll[inventory.Image](c, client.Path("images"))
@@ -248,7 +248,7 @@ func imagesToVerify(c *call) ([]string, error) {
 	return names, err
 }
 
-func imageDeleteCommand(o *options) *cobra.Command {
+func imageDeleteCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "Delete an image and its file", ValidArgsFunction: firstArg(o.images()),
 		Long: `Delete an image and its file; a file that is served in place stays. It is refused while an open run has planned the
@@ -259,8 +259,8 @@ a stored lab file names it.`,
 
 	force := cmd.Flags().Bool("force", false, "even if a machine, a template or a lab file names it")
 
-	return deleteCommand(o, cmd, func(c *call) (deletion, error) {
-		route := client.Path("images", c.args[0])
+	return deleteCommand(o, cmd, func(c *Call) (deletion, error) {
+		route := client.Path("images", c.Args[0])
 		a, err := get[inventory.Image](c, route)
 		if *force {
 			route += "?force=true"
@@ -269,11 +269,11 @@ a stored lab file names it.`,
 		if x := a.Value.InPlace; x != nil {
 			lost = " (its file " + x.Path + " stays)"
 		}
-		return deletion{what: "image " + c.args[0], lost: lost, route: route}, err
+		return deletion{what: "image " + c.Args[0], lost: lost, route: route}, err
 	})
 }
 
-func imagePruneCommand(o *options) *cobra.Command {
+func imagePruneCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Delete the images that nothing names", Args: cobra.NoArgs,
 		Long: `Delete the images that no open run, no machine (by its image, a label or its user
@@ -281,15 +281,15 @@ data), no template and no stored lab file names.`,
 		Example: "  ingot image prune",
 	}
 
-	yes := yesFlag(cmd)
+	yes := YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		a, err := getAll[inventory.Image](c, client.Path("images")+"?unused=true")
 		if err != nil {
 			return err
 		}
 		if len(a.Value.Items) == 0 {
-			c.note("every image is named by a machine, a template, a lab file or a run")
+			c.Note("every image is named by a machine, a template, a lab file or a run")
 			return nil
 		}
 
@@ -301,7 +301,7 @@ data), no template and no stored lab file names.`,
 
 		what := fmt.Sprintf("deletes %s (%s): %s",
 			human.Count(len(names), "image"), human.Size(bytes), strings.Join(names, ", "))
-		if err := c.confirm(*yes, what, "prune"); err != nil {
+		if err := c.Confirm(*yes, what, "prune"); err != nil {
 			return err
 		}
 
@@ -309,11 +309,11 @@ data), no template and no stored lab file names.`,
 			err := remove(c, client.Path("images", name))
 			switch {
 			case errors.Is(err, inventory.ErrConflict): // in use since it was listed
-				c.note("image %s stays: %v", name, err)
+				c.Note("image %s stays: %v", name, err)
 			case err != nil:
 				return err
 			default:
-				c.note("image %s deleted", name)
+				c.Note("image %s deleted", name)
 			}
 		}
 		return nil

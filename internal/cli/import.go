@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func importCommand(o *options) *cobra.Command {
+func importCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import FILE…", Short: "Store the machines and templates of other programs' documents", Args: cobra.MinimumNArgs(1),
 		Long: `Store the machines and templates that files describe, and show for each what
@@ -42,8 +42,8 @@ prints the command that does the same.`,
 	dryRun := cmd.Flags().Bool("dry-run", false, "show what would change, and store nothing")
 	offline := cmd.Flags().Bool("offline", false, "check the files without a server, and store nothing")
 
-	return o.command(cmd, func(c *call) error {
-		files, err := readFiles(c, c.args)
+	return o.NewCommand(cmd, func(c *Call) error {
+		files, err := readFiles(c, c.Args)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ prints the command that does the same.`,
 }
 
 // readFiles reads the files that arguments name. Its error is an inventory.Problems.
-func readFiles(c *call, names []string) ([]importfile.File, error) {
+func readFiles(c *Call, names []string) ([]importfile.File, error) {
 	var out []importfile.File
 	var ps inventory.Problems
 	for _, file := range names {
@@ -123,7 +123,7 @@ type importOptions struct {
 
 // runImport compares what files contain with the inventory, has the server check all of it,
 // and then stores it: templates first, because machines name them.
-func runImport(c *call, read importfile.Import, o importOptions) error {
+func runImport(c *Call, read importfile.Import, o importOptions) error {
 	out := newImported(read)
 	templates, err := compareTemplates(c, &out, read.Templates)
 	if err != nil {
@@ -163,7 +163,7 @@ func runImport(c *call, read importfile.Import, o importOptions) error {
 }
 
 // compareTemplates adds the templates to out, and returns those that storing would change.
-func compareTemplates(c *call, out *imported, ts []importfile.Template) ([]inventory.Template, error) {
+func compareTemplates(c *Call, out *imported, ts []importfile.Template) ([]inventory.Template, error) {
 	a, err := getAll[inventory.Template](c, client.Path("templates"))
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func compareTemplates(c *call, out *imported, ts []importfile.Template) ([]inven
 
 // compareMachines adds the machines to out. It returns those that storing would change, as
 // they are to be stored, and what was read of each.
-func compareMachines(c *call, out *imported, ms []importfile.Machine) ([]importfile.Machine, []inventory.Machine, error) {
+func compareMachines(c *Call, out *imported, ms []importfile.Machine) ([]importfile.Machine, []inventory.Machine, error) {
 	a, err := getAll[inventory.Machine](c, client.Path("machines"))
 	if err != nil {
 		return nil, nil, err
@@ -251,26 +251,26 @@ func addPlaces(err error, ms []importfile.Machine) error {
 }
 
 // showImport prints what was imported, what was ignored, and the commands that start runs.
-func showImport(c *call, x imported) error {
+func showImport(c *Call, x imported) error {
 	printWarnings(c, x.Warnings)
-	return showValue(c, x, func(w io.Writer) error {
+	return ShowValue(c, x, func(w io.Writer) error {
 		for _, o := range x.Objects {
-			fmt.Fprintf(w, "%s %s %s\n", o.Kind, inert(o.Name), o.Result)
+			fmt.Fprintf(w, "%s %s %s\n", o.Kind, Inert(o.Name), o.Result)
 			for _, change := range o.Changes {
-				fmt.Fprintf(w, "  %s\n", inert(change.String()))
+				fmt.Fprintf(w, "  %s\n", Inert(change.String()))
 			}
 		}
 		for n, i := range x.Ignored {
 			if n == 0 {
 				fmt.Fprintln(w, "\nnot imported:")
 			}
-			fmt.Fprintf(w, "  %s: %s: %s: %s\n", i.Place, inert(i.Object), inert(i.Key), inert(i.Why))
+			fmt.Fprintf(w, "  %s: %s: %s: %s\n", i.Place, Inert(i.Object), Inert(i.Key), Inert(i.Why))
 		}
 		for n, s := range x.Starts {
 			if n == 0 {
 				fmt.Fprintln(w, "\nnot started; to start it:")
 			}
-			fmt.Fprintf(w, "  %s   # %s\n", inert(s.Command), inert(s.Object))
+			fmt.Fprintf(w, "  %s   # %s\n", Inert(s.Command), Inert(s.Object))
 		}
 		if !x.Stored {
 			fmt.Fprintln(w, "\nnothing was stored")
@@ -281,7 +281,7 @@ func showImport(c *call, x imported) error {
 
 // importOther imports a file if it is in the format of another program, and reports whether
 // it is.
-func importOther(c *call, file importfile.File, replace bool) (bool, error) {
+func importOther(c *Call, file importfile.File, replace bool) (bool, error) {
 	if !importfile.Known(file) {
 		return false, nil
 	}

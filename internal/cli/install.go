@@ -16,7 +16,7 @@ import (
 )
 
 // startRun starts a run by a POST, and waits for it or prints how to show it.
-func startRun(c *call, route string, in any, wait bool) error {
+func startRun(c *Call, route string, in any, wait bool) error {
 	a, err := postOnce(c, route, in)
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func startRun(c *call, route string, in any, wait bool) error {
 }
 
 // installationFlags are the flags of all commands that install a machine.
-func installationFlags(o *options, cmd *cobra.Command) *apitypes.Installation {
+func installationFlags(o *Options, cmd *cobra.Command) *apitypes.Installation {
 	var in apitypes.Installation
 	x := cmd.Flags()
 	x.StringVar(&in.Template, "template", "", "template (default: the machine's, or image)")
@@ -44,12 +44,12 @@ func installationFlags(o *options, cmd *cobra.Command) *apitypes.Installation {
 	x.IntVar(&in.Retries.Count, "retries", 0, "how often this run retries failed actions")
 	x.StringVar(&in.Policy, "policy", "",
 		"after a failed action without retries left: fail (default), or pause, which asks the operator")
-	completeFlag(cmd, "template", o.templates())
-	completeFlag(cmd, "image", o.images())
+	CompleteFlag(cmd, "template", o.templates())
+	CompleteFlag(cmd, "image", o.images())
 	return &in
 }
 
-func machineProvisionCommand(o *options) *cobra.Command {
+func machineProvisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "provision NAME", Short: "Install a machine: the content of its disk is lost",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -70,37 +70,37 @@ Without --wait, and after Ctrl-C, the run continues.`,
 	in := installationFlags(o, cmd)
 	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
 	completeWords(cmd, "from", "failed-step", "start")
-	wait, yes := waitFlags(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if in.Retries.From != "" && in.Retries.Count == 0 {
-			return usage("--from says where a retry begins, but --retries is 0")
+			return UsageError("--from says where a retry begins, but --retries is 0")
 		}
 
-		if err := confirmOverInstalled(c, *yes, c.args[0]); err != nil {
+		if err := confirmOverInstalled(c, *yes, c.Args[0]); err != nil {
 			return err
 		}
-		return startRun(c, client.Path("machines", c.args[0], "provision"), in, *wait)
+		return startRun(c, client.Path("machines", c.Args[0], "provision"), in, *wait)
 	})
 }
 
 // confirmOverInstalled asks for confirmation before a machine whose disk may hold a system that Ingot has installed is installed.
-func confirmOverInstalled(c *call, yes bool, machine string) error {
+func confirmOverInstalled(c *Call, yes bool, machine string) error {
 	a, err := get[apitypes.MachineView](c, client.Path("machines", machine))
 	if err != nil || !a.Value.Installed.MayBeSystem() {
 		return err
 	}
 	m := a.Value
 	if m.Installed.NoSystem {
-		return c.confirm(yes, fmt.Sprintf("installs machine %s over what its disk holds; the last run that wrote to it, %s (%s), wrote no "+
+		return c.Confirm(yes, fmt.Sprintf("installs machine %s over what its disk holds; the last run that wrote to it, %s (%s), wrote no "+
 			"system, so an earlier one may still be there", m.Name, m.Installed.Run, m.Installed.Template), m.Name)
 	}
 	what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
 		m.Name, installedText(m.Installed), m.Installed.Run)
-	return c.confirm(yes, what, m.Name)
+	return c.Confirm(yes, what, m.Name)
 }
 
-func machineInspectCommand(o *options) *cobra.Command {
+func machineInspectCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "inspect NAME", Short: "Boot the agent to list a machine's disks and interfaces; nothing is written",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -109,12 +109,12 @@ func machineInspectCommand(o *options) *cobra.Command {
 
 	wait := waitFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		return startRun(c, client.Path("machines", c.args[0], "inspect"), nil, *wait)
+	return o.NewCommand(cmd, func(c *Call) error {
+		return startRun(c, client.Path("machines", c.Args[0], "inspect"), nil, *wait)
 	})
 }
 
-func machineReprovisionCommand(o *options) *cobra.Command {
+func machineReprovisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reprovision NAME", Short: "Wipe a machine's disk and install it again",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -126,10 +126,10 @@ has not written is not touched before the operator has confirmed it.`,
 	}
 
 	in := installationFlags(o, cmd)
-	wait, yes := waitFlags(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		m, disks, err := machineWithDisks(c, c.args[0])
+	return o.NewCommand(cmd, func(c *Call) error {
+		m, disks, err := machineWithDisks(c, c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ has not written is not touched before the operator has confirmed it.`,
 		}
 
 		what := fmt.Sprintf("wipes %s of machine %s, and installs template %s", targetDisk(m, disks), m.Name, source)
-		if err := c.confirm(*yes, what, m.Name); err != nil {
+		if err := c.Confirm(*yes, what, m.Name); err != nil {
 			return err
 		}
 
@@ -150,7 +150,7 @@ has not written is not touched before the operator has confirmed it.`,
 
 // machineWithDisks returns a machine and the disks that an agent last found on it; none if
 // no agent has run.
-func machineWithDisks(c *call, name string) (inventory.Machine, []action.Disk, error) {
+func machineWithDisks(c *Call, name string) (inventory.Machine, []action.Disk, error) {
 	a, err := get[apitypes.MachineView](c, client.Path("machines", name))
 	if err != nil {
 		return inventory.Machine{}, nil, err
@@ -181,7 +181,7 @@ func targetDisk(m inventory.Machine, disks []action.Disk) string {
 	return "the disk that the operator will choose"
 }
 
-func machineDecommissionCommand(o *options) *cobra.Command {
+func machineDecommissionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "decommission NAME", Short: "Wipe all disks of a machine, purge its secrets, switch it off",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -212,18 +212,18 @@ quarantined.`,
 		"quick (default) zeroes the whole of each disk, metadata only what makes it recognised")
 	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "keep the addresses of its interfaces")
 	completeWords(cmd, "wipe", "quick", "metadata")
-	wait, yes := waitFlag(cmd), yesFlag(cmd)
+	wait, yes := waitFlag(cmd), YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		if err := confirmDecommission(c, *yes, c.args[0], in.KeepAddress); err != nil {
+	return o.NewCommand(cmd, func(c *Call) error {
+		if err := confirmDecommission(c, *yes, c.Args[0], in.KeepAddress); err != nil {
 			return err
 		}
-		return startRun(c, client.Path("machines", c.args[0], "decommission"), in, *wait)
+		return startRun(c, client.Path("machines", c.Args[0], "decommission"), in, *wait)
 	})
 }
 
 // confirmDecommission asks for confirmation before a machine is decommissioned.
-func confirmDecommission(c *call, yes bool, machine string, keepAddress bool) error {
+func confirmDecommission(c *Call, yes bool, machine string, keepAddress bool) error {
 	m, disks, err := machineWithDisks(c, machine)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func confirmDecommission(c *call, yes bool, machine string, keepAddress bool) er
 		lost += ", releases its addresses"
 	}
 	what := fmt.Sprintf("wipes %s of machine %s%s and switches it off", fixedDisks(m, disks), m.Name, lost)
-	return c.confirm(yes, what, m.Name)
+	return c.Confirm(yes, what, m.Name)
 }
 
 // fixedDisks lists the disks that a decommissioning wipes.
@@ -256,7 +256,7 @@ func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 	return text
 }
 
-func machineReleaseCommand(o *options) *cobra.Command {
+func machineReleaseCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "release NAME", Short: "Put a quarantined machine back into service",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -265,21 +265,21 @@ decommissioning could not verify. Runs may write to it again.`,
 		Example: "  ingot machine release node-1\n  ingot machine release node-1 --yes",
 	}
 
-	yes := yesFlag(cmd)
+	yes := YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		a, err := get[apitypes.MachineView](c, client.Path("machines", c.args[0]))
+	return o.NewCommand(cmd, func(c *Call) error {
+		a, err := get[apitypes.MachineView](c, client.Path("machines", c.Args[0]))
 		if err != nil {
 			return err
 		}
 		if m := a.Value.Machine; m.Quarantined() {
-			what := inert(fmt.Sprintf("ends the quarantine of machine %s: %s", m.Name, m.Standing.Reason))
-			if err := c.confirm(*yes, what, m.Name); err != nil {
+			what := Inert(fmt.Sprintf("ends the quarantine of machine %s: %s", m.Name, m.Standing.Reason))
+			if err := c.Confirm(*yes, what, m.Name); err != nil {
 				return err
 			}
 		}
 
-		return postAndShow(c, client.Path("machines", c.args[0], "release"), nil, text(func(m apitypes.MachineView) string {
+		return postAndShow(c, client.Path("machines", c.Args[0], "release"), nil, text(func(m apitypes.MachineView) string {
 			return "machine " + m.Name + " is in service"
 		}))
 	})

@@ -23,7 +23,7 @@ import (
 
 var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-func loginCommand(o *options) *cobra.Command {
+func loginCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "login [URL]", Short: "Remember a server for this user's commands", Args: cobra.MaximumNArgs(1),
 		Long: `Remember a server, its key and its admin token for this user's commands. The
@@ -38,28 +38,28 @@ when it starts. Without a URL: print a one-time link to the page, like
 	fingerprint := cmd.Flags().String("fingerprint", "", "sha256:… of the server's key, as ingot serve logs it")
 	forget := cmd.Flags().Bool("remove", false, "forget the server")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		switch {
 		case *forget:
 			if err := os.Remove(c.SessionFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			c.note("no server is remembered any more")
+			c.Note("no server is remembered any more")
 			return nil
-		case len(c.args) == 0:
+		case len(c.Args) == 0:
 			return printLoginLink(c)
 		}
 
 		return logIn(c, client.Session{
-			Server: strings.TrimSuffix(c.args[0], "/"), Fingerprint: strings.ToLower(*fingerprint),
+			Server: strings.TrimSuffix(c.Args[0], "/"), Fingerprint: strings.ToLower(*fingerprint),
 		})
 	})
 }
 
 // logIn stores the session after the server has proven its key and accepted the token.
-func logIn(c *call, s client.Session) error {
+func logIn(c *Call, s client.Session) error {
 	if s.Fingerprint != "" && !fingerprintForm.MatchString(s.Fingerprint) {
-		return usage("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
+		return UsageError("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
 	}
 
 	server, err := client.New(s)
@@ -94,13 +94,13 @@ func logIn(c *call, s client.Session) error {
 		return err
 	}
 
-	c.note("%s, version %s, is remembered in %s", s.Server, st.Value.Version, c.SessionFile())
+	c.Note("%s, version %s, is remembered in %s", s.Server, st.Value.Version, c.SessionFile())
 	return nil
 }
 
 // readToken reads the admin token from the flag's file, the environment or the
 // terminal.
-func readToken(c *call) (inventory.Secret, error) {
+func readToken(c *Call) (inventory.Secret, error) {
 	if v := os.Getenv("INGOT_TOKEN"); c.TokenFile == "" && v != "" {
 		return inventory.NewSecret(v), nil
 	}
@@ -109,23 +109,23 @@ func readToken(c *call) (inventory.Secret, error) {
 		return inventory.NewSecret(strings.TrimSpace(string(b))), err
 	}
 
-	s, err := promptSecret(c.Command, "Admin token: ")
+	s, err := PromptSecret(c.Command, "Admin token: ")
 	if errors.Is(err, inventory.ErrInvalid) {
-		return s, usage("the admin token is missing: give --token-file or INGOT_TOKEN")
+		return s, UsageError("the admin token is missing: give --token-file or INGOT_TOKEN")
 	}
 
 	return s, err
 }
 
-func loginLinkCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func loginLinkCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "login-link", Short: "Print a one-time link to the page", Args: cobra.NoArgs,
 		Long:    "Print a link that opens the page in a browser, once and within five minutes.",
 		Example: "  xdg-open \"$(ingot login-link)\"",
 	}, printLoginLink)
 }
 
-func printLoginLink(c *call) error {
+func printLoginLink(c *Call) error {
 	type loginLink struct {
 		URL     string    `json:"url"`
 		Expires time.Time `json:"expires"`

@@ -72,7 +72,7 @@ func (f *machineFlags) addFlags(cmd *cobra.Command) {
 	x.StringVar(&f.userDataFile, "user-data-file", "", "file with user data (a secret), - for standard input")
 }
 
-func machineAddCommand(o *options) *cobra.Command {
+func machineAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME --mac MAC", Short: "Add a machine", Args: cobra.ExactArgs(1),
 		Long: `Add a machine with one network interface. Machines with several, and many at
@@ -90,11 +90,11 @@ others may use is refused.`,
 	var f machineFlags
 	f.addFlags(cmd)
 	requireFlags(cmd, "mac")
-	completeFlag(cmd, "template", o.templates())
-	completeFlag(cmd, "image", o.images())
+	CompleteFlag(cmd, "template", o.templates())
+	CompleteFlag(cmd, "image", o.images())
 
-	return o.command(cmd, func(c *call) error {
-		m, err := f.machine(c, c.args[0])
+	return o.NewCommand(cmd, func(c *Call) error {
+		m, err := f.machine(c, c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ others may use is refused.`,
 }
 
 // machine returns the machine that the flags describe, or every problem of the flags.
-func (f machineFlags) machine(c *call, name string) (inventory.Machine, error) {
+func (f machineFlags) machine(c *Call, name string) (inventory.Machine, error) {
 	var ps inventory.Problems
 	m := inventory.Machine{Name: name, Labels: f.labels, Template: f.template, Image: f.image}
 	m.Interfaces = []inventory.Interface{f.parseInterface(&ps, name)}
@@ -295,12 +295,12 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 
 // readPassword reads the BMC's password from the flag's file, the environment or
 // the terminal.
-func (f bmcFlags) readPassword(c *call, b *inventory.BMC) (inventory.Secret, error) {
+func (f bmcFlags) readPassword(c *Call, b *inventory.BMC) (inventory.Secret, error) {
 	if f.passwordFile != "" {
 		text, err := readSecret(c.Command, f.passwordFile)
 		text = bytes.TrimRight(text, "\r\n")
 		if err == nil && len(text) == 0 {
-			err = usage("%s is empty: write the BMC's password into it", f.passwordFile)
+			err = UsageError("%s is empty: write the BMC's password into it", f.passwordFile)
 		}
 		return inventory.NewSecret(string(text)), err
 	}
@@ -311,9 +311,9 @@ func (f bmcFlags) readPassword(c *call, b *inventory.BMC) (inventory.Secret, err
 		return inventory.Secret{}, nil
 	}
 
-	s, err := promptSecret(c.Command, fmt.Sprintf("Password of %s at %s: ", b.User, b.Host))
+	s, err := PromptSecret(c.Command, fmt.Sprintf("Password of %s at %s: ", b.User, b.Host))
 	if errors.Is(err, inventory.ErrInvalid) {
-		return s, usage("the BMC's password is missing: give --bmc-password-file or INGOT_BMC_PASSWORD")
+		return s, UsageError("the BMC's password is missing: give --bmc-password-file or INGOT_BMC_PASSWORD")
 	}
 
 	return s, err

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func machinePushCommand(o *options) *cobra.Command {
+func machinePushCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "push --file FILE", Short: "Store the machines of a file, all or none", Args: cobra.NoArgs,
 		Long: `Store the machines of a YAML or JSON file ("-" is standard input) with one
@@ -55,7 +55,7 @@ A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`
 	replace := cmd.Flags().Bool("replace", false, "change machines that exist")
 	requireFlags(cmd, "file")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		name, b, err := readInput(c.Command, *file)
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`
 
 		ms, notes, err := machinefile.Read(name, docs)
 		for _, n := range notes {
-			c.note("note: %s", inert(n))
+			c.Note("note: %s", Inert(n))
 		}
 		if err != nil {
 			return err
@@ -108,7 +108,7 @@ type pushOptions struct {
 }
 
 // pushMachines stores machines, all or none.
-func pushMachines(c *call, ms []inventory.Machine, o pushOptions) (client.Answer[pushed], error) {
+func pushMachines(c *Call, ms []inventory.Machine, o pushOptions) (client.Answer[pushed], error) {
 	body := struct {
 		Machines []json.RawMessage `json:"machines"`
 		Replace  bool              `json:"replace,omitempty"`
@@ -125,9 +125,9 @@ func pushMachines(c *call, ms []inventory.Machine, o pushOptions) (client.Answer
 	return post[pushed](c, client.Path("machines"), body)
 }
 
-func printWarnings(c *call, warnings []string) {
+func printWarnings(c *Call, warnings []string) {
 	for _, w := range warnings {
-		c.note("warn: %s", inert(w))
+		c.Note("warn: %s", Inert(w))
 	}
 }
 

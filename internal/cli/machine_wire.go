@@ -17,7 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func machineLogCommand(o *options) *cobra.Command {
+func machineLogCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "log NAME", Short: "Show what a machine has sent by syslog", Args: cobra.ExactArgs(1),
 		Long: `Show what a machine has sent by syslog, the newest 500 lines. The server receives syslog
@@ -33,8 +33,8 @@ reserved address. Secrets of boots are cut out.`,
 		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
 	}
 
-	return o.command(cmd, func(c *call) error {
-		route := client.Path("machines", c.args[0], "syslog")
+	return o.NewCommand(cmd, func(c *Call) error {
+		route := client.Path("machines", c.Args[0], "syslog")
 		if *follow {
 			return followSyslog(c, route)
 		}
@@ -44,7 +44,7 @@ reserved address. Secrets of boots are cut out.`,
 		}
 		return getAndShow(c, client.WithQuery(route, q), func(w io.Writer, l client.List[inventory.SyslogLine]) error {
 			if len(l.Items) == 0 {
-				c.note("the machine has sent nothing by syslog")
+				c.Note("the machine has sent nothing by syslog")
 				return nil
 			}
 			for _, x := range l.Items {
@@ -57,7 +57,7 @@ reserved address. Secrets of boots are cut out.`,
 }
 
 // followSyslog prints lines as they arrive, until the command is interrupted.
-func followSyslog(c *call, route string) error {
+func followSyslog(c *Call, route string) error {
 	var after int64
 	return c.poll(c.pollEvery, func() (over bool, err error) {
 		l, err := get[client.List[inventory.SyslogLine]](c, fmt.Sprintf("%s?after=%d", route, after))
@@ -85,10 +85,10 @@ func syslogText(x inventory.SyslogLine) string {
 	if program != "" {
 		program += ": "
 	}
-	return fmt.Sprintf("%s  %-7s  %s", human.Time(x.At), x.Severity, inert(program+x.Text))
+	return fmt.Sprintf("%s  %-7s  %s", human.Time(x.At), x.Severity, Inert(program+x.Text))
 }
 
-func machineCaptureCommand(o *options) *cobra.Command {
+func machineCaptureCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "capture NAME", Short: "Write a machine's packets to a pcap file", Args: cobra.ExactArgs(1),
 		Long: `Write the packets of a machine, from now on, to a pcap file for tcpdump or Wireshark: ARP,
@@ -106,33 +106,33 @@ the file, and in it user data with its passwords and keys.`,
 	duration := cmd.Flags().Duration("for", 5*time.Minute, "how long, at most 1h")
 	all := cmd.Flags().Bool("all", false, "also HTTP and everything else, with the secrets in it")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		to := *out
 		if to == "" {
-			to = c.args[0] + ".pcap"
+			to = c.Args[0] + ".pcap"
 		}
 		if t, ok := c.OutOrStdout().(*terminal); ok && to == "-" {
 			if _, ok := terminalOf(t); ok {
-				return usage("a capture is not for the terminal: give --out FILE, or pipe it")
+				return UsageError("a capture is not for the terminal: give --out FILE, or pipe it")
 			}
 		}
 		q := url.Values{"for": {duration.String()}}
 		if *all {
 			q.Set("all", "true")
-			c.note("warning: the file will hold what the machine fetches by HTTP: passwords and keys of its user data")
+			c.Note("warning: the file will hold what the machine fetches by HTTP: passwords and keys of its user data")
 		}
 		w, done, err := createCapture(c, to)
 		if err != nil {
 			return err
 		}
-		err = copyCapture(c, client.WithQuery(client.Path("machines", c.args[0], "capture"), q), w)
+		err = copyCapture(c, client.WithQuery(client.Path("machines", c.Args[0], "capture"), q), w)
 		return done(err)
 	})
 }
 
 // createCapture creates the file of a capture, or returns standard output. done closes it, and
 // removes it if it is empty.
-func createCapture(c *call, to string) (w io.Writer, done func(error) error, err error) {
+func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err error) {
 	if to == "-" {
 		return c.OutOrStdout(), func(err error) error { return err }, nil
 	}
@@ -149,14 +149,14 @@ func createCapture(c *call, to string) (w io.Writer, done func(error) error, err
 		if statErr == nil && info.Size() == 0 {
 			return errors.Join(err, os.Remove(to))
 		}
-		c.note("wrote %s, %s", to, human.Size(info.Size()))
+		c.Note("wrote %s, %s", to, human.Size(info.Size()))
 		return err
 	}, nil
 }
 
 // copyCapture copies a capture to w. One that the operator interrupts is complete.
-func copyCapture(c *call, route string, w io.Writer) error {
-	s, err := c.server()
+func copyCapture(c *Call, route string, w io.Writer) error {
+	s, err := c.Server()
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func copyCapture(c *call, route string, w io.Writer) error {
 		return err
 	}
 	defer resp.Body.Close()
-	c.note("capturing; end it with Ctrl-C")
+	c.Note("capturing; end it with Ctrl-C")
 	_, err = io.Copy(w, resp.Body)
 	if c.Context().Err() != nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func machineCommand(o *options) *cobra.Command {
-	c := group("machine", "Machines: the inventory, and what is done to them",
+func machineCommand(o *Options) *cobra.Command {
+	c := Group("machine", "Machines: the inventory, and what is done to them",
 		"  ingot machine list\n  ingot machine provision node-1 --image debian-12 --wait",
 		machinePushCommand(o), machineAddCommand(o), machineListCommand(o), machineGetCommand(o), machineDeleteCommand(o),
 		machineSeenCommand(o), machineAcceptCommand(o), machineDisksCommand(o), machinePowerCommand(o),
@@ -28,7 +28,7 @@ func machineCommand(o *options) *cobra.Command {
 	return c
 }
 
-func machineListCommand(o *options) *cobra.Command {
+func machineListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[apitypes.MachineView]{
 		cmd: &cobra.Command{
 			Short: "List machines",
@@ -51,53 +51,53 @@ func machineListCommand(o *options) *cobra.Command {
 	})
 }
 
-func machineGetCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func machineGetCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "get NAME", Short: "Show a machine", Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Example: "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
-	}, func(c *call) error { return getAndShow(c, client.Path("machines", c.args[0]), printMachine) })
+	}, func(c *Call) error { return getAndShow(c, client.Path("machines", c.Args[0]), printMachine) })
 }
 
 func printMachine(w io.Writer, m apitypes.MachineView) error {
-	t := newTable(w)
-	t.field("name", m.Name)
+	t := NewTable(w)
+	t.Field("name", m.Name)
 	var labels []string
 	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
 		labels = append(labels, k+"="+m.Labels[k])
 	}
 
-	t.field("labels", strings.Join(labels, ", "))
+	t.Field("labels", strings.Join(labels, ", "))
 	for _, i := range m.Interfaces {
-		t.field("interface", interfaceText(i))
+		t.Field("interface", interfaceText(i))
 	}
 
 	for _, d := range m.Disks {
-		t.field("disk", d.Device)
+		t.Field("disk", d.Device)
 	}
 	if m.DiskSelector != nil {
-		t.field("disk selector", selectorText(*m.DiskSelector))
+		t.Field("disk selector", selectorText(*m.DiskSelector))
 	}
 
 	for _, id := range m.ProtectedDisks {
-		t.field("protected disk", selectorText(inventory.DiskSelector{Serial: id.Serial, WWN: id.WWN}))
+		t.Field("protected disk", selectorText(inventory.DiskSelector{Serial: id.Serial, WWN: id.WWN}))
 	}
 
-	t.field("standing", standingText(m.Standing))
-	t.field("power", powerText(m.BMC))
+	t.Field("standing", standingText(m.Standing))
+	t.Field("power", powerText(m.BMC))
 
-	t.field("firmware", m.Firmware)
-	t.field("template", m.Template)
-	t.field("image", m.Image)
+	t.Field("firmware", m.Firmware)
+	t.Field("template", m.Template)
+	t.Field("image", m.Image)
 	if m.HasUserData {
-		t.field("user data", "stored")
+		t.Field("user data", "stored")
 	}
 	if m.HasVendorData {
-		t.field("vendor data", "stored")
+		t.Field("vendor data", "stored")
 	}
 
-	t.field("SSH keys", orNone(len(m.SSHKeys)))
+	t.Field("SSH keys", orNone(len(m.SSHKeys)))
 	if i := m.Installed; i != nil {
-		t.field("installed", fmt.Sprintf("%s  by run %s, %s", installedText(i), i.Run, human.Ago(i.At)))
+		t.Field("installed", fmt.Sprintf("%s  by run %s, %s", installedText(i), i.Run, human.Ago(i.At)))
 	}
 
 	netboot := netbootState(m.Netboot)
@@ -105,31 +105,31 @@ func printMachine(w io.Writer, m apitypes.MachineView) error {
 		netboot += "  held by " + m.Netboot.Run
 	}
 
-	t.field("netboot", netboot)
+	t.Field("netboot", netboot)
 	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
-		t.field("note", k+": "+m.Notes[k])
+		t.Field("note", k+": "+m.Notes[k])
 	}
 
-	t.field("seen", human.Ago(m.LastSeen))
+	t.Field("seen", human.Ago(m.LastSeen))
 	if r := m.Workflow; r != nil {
-		t.field("last run", fmt.Sprintf("%s  %s  %s", r.Run, runState(r), r.Message))
-		t.field("next", r.Next)
+		t.Field("last run", fmt.Sprintf("%s  %s  %s", r.Run, runState(r), r.Message))
+		t.Field("next", r.Next)
 	}
 
-	return t.flush()
+	return t.Flush()
 }
 
-func machineDeleteCommand(o *options) *cobra.Command {
+func machineDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "delete NAME", Short: "Delete a machine with its secrets", ValidArgsFunction: firstArg(o.machines()),
 		Long: `Delete a machine, its reservation, its BMC password and its user data. Records of
 its runs stay. What runs on the machine itself is not touched.`,
 		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
-	}, func(c *call) (deletion, error) {
-		route := client.Path("machines", c.args[0])
+	}, func(c *Call) (deletion, error) {
+		route := client.Path("machines", c.Args[0])
 		_, err := get[apitypes.MachineView](c, route)
 		lost := " with its reservation, its BMC password and its user data"
-		return deletion{what: "machine " + c.args[0], lost: lost, route: route}, err
+		return deletion{what: "machine " + c.Args[0], lost: lost, route: route}, err
 	})
 }
 
@@ -143,7 +143,7 @@ func machineStored(m inventory.Machine) string {
 }
 
 // findMachine returns the name of the machine given by its name or by a MAC.
-func findMachine(c *call, arg string) (string, error) {
+func findMachine(c *Call, arg string) (string, error) {
 	mac, err := inventory.ParseMAC(arg)
 	if err != nil {
 		return arg, nil

@@ -22,41 +22,41 @@ type seenList struct {
 	Dropped int64 `json:"dropped"`
 }
 
-func machineSeenCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func machineSeenCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "seen [MAC]", Short: "List unknown machines that asked for an address", Args: cobra.MaximumNArgs(1),
 		Long: `List unknown machines that asked for an address, or show the hardware that one of
 them has reported (netboot.discovery in the configuration).`,
 		Example: "  ingot machine seen\n  ingot machine seen 02:00:00:00:00:03",
-	}, func(c *call) error {
-		if len(c.args) == 1 {
+	}, func(c *Call) error {
+		if len(c.Args) == 1 {
 			return showSeen(c)
 		}
 		return getAndShow(c, client.Path("seen"), func(w io.Writer, l seenList) error {
 			if l.Dropped > 0 {
-				c.note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
+				c.Note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
 					human.Count(int(l.Dropped), "packet"))
 			}
 			if len(l.Items) == 0 {
-				c.note("no unknown machine has asked for an address; is DHCP on? ingot status")
+				c.Note("no unknown machine has asked for an address; is DHCP on? ingot status")
 				return nil
 			}
-			t := newTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE")
+			t := NewTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE")
 			for _, s := range l.Items {
-				t.row(s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts))
+				t.Row(s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts))
 			}
-			if err := t.flush(); err != nil {
+			if err := t.Flush(); err != nil {
 				return err
 			}
-			c.note("next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)
+			c.Note("next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)
 			return nil
 		})
 	})
 }
 
 // showSeen prints the hardware of one unknown machine.
-func showSeen(c *call) error {
-	mac, err := inventory.ParseMAC(c.args[0])
+func showSeen(c *Call) error {
+	mac, err := inventory.ParseMAC(c.Args[0])
 	if err != nil {
 		return err
 	}
@@ -69,31 +69,31 @@ func showSeen(c *call) error {
 		return fmt.Errorf("MAC %s: %w: no unknown machine has asked with it (ingot machine seen)", mac, inventory.ErrNotFound)
 	}
 	s := l.Value.Items[i]
-	return showValue(c, s, func(w io.Writer) error {
+	return ShowValue(c, s, func(w io.Writer) error {
 		if s.Facts == nil {
 			fmt.Fprintf(w, "%s has reported no hardware\n", s.MAC)
 			return nil
 		}
 		f := s.Facts
-		fmt.Fprintf(w, "%s: %s, reported %s\n", s.MAC, inert(hardwareText(f)), human.Ago(s.Reported))
+		fmt.Fprintf(w, "%s: %s, reported %s\n", s.MAC, Inert(hardwareText(f)), human.Ago(s.Reported))
 		for _, x := range [][2]string{{"processor", f.CPU}, {"firmware", f.BIOS}} {
 			if x[1] != "" {
-				fmt.Fprintf(w, "  – %s %s\n", x[0], inert(x[1]))
+				fmt.Fprintf(w, "  – %s %s\n", x[0], Inert(x[1]))
 			}
 		}
 		if b := f.BMC; b != nil {
-			fmt.Fprintf(w, "  – management controller %s\n", inert(bmcText(*b)))
+			fmt.Fprintf(w, "  – management controller %s\n", Inert(bmcText(*b)))
 		}
 		for _, n := range f.NICs {
 			at := ""
 			if x := n.Neighbour; x != nil {
 				at = fmt.Sprintf(", at port %s of %s", x.Port, cmp.Or(x.System, x.Chassis))
 			}
-			fmt.Fprintf(w, "  – network card %s\n", inert(n.Name+" "+n.MAC+firmwareText(n.Firmware)+at))
+			fmt.Fprintf(w, "  – network card %s\n", Inert(n.Name+" "+n.MAC+firmwareText(n.Firmware)+at))
 		}
 		for _, d := range f.Disks {
 			if d.Firmware != "" {
-				fmt.Fprintf(w, "  – disk %s\n", inert(d.Path+" "+d.Model+firmwareText(d.Firmware)))
+				fmt.Fprintf(w, "  – disk %s\n", Inert(d.Path+" "+d.Model+firmwareText(d.Firmware)))
 			}
 		}
 		fmt.Fprintln(w)
@@ -140,7 +140,7 @@ func hardwareText(f *action.Facts) string {
 		human.Count(len(f.Disks)+f.DisksOmitted, "disk")), ", ")
 }
 
-func machineAcceptCommand(o *options) *cobra.Command {
+func machineAcceptCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "accept MAC --name NAME", Short: "Add an unknown machine that asked for an address", Args: cobra.ExactArgs(1),
 		Example: "  ingot machine accept 02:00:00:00:00:03 --name node-3 --address 10.0.0.13/24 --gateway 10.0.0.1",
@@ -151,8 +151,8 @@ func machineAcceptCommand(o *options) *cobra.Command {
 	f.addInterfaceFlags(cmd)
 	requireFlags(cmd, "name")
 
-	return o.command(cmd, func(c *call) error {
-		f.mac = c.args[0]
+	return o.NewCommand(cmd, func(c *Call) error {
+		f.mac = c.Args[0]
 		m, err := f.machine(c, *name)
 		if err != nil {
 			return err

@@ -12,18 +12,18 @@ import (
 const tokenExample = "  install -m 600 -o prometheus -g prometheus /dev/null /etc/prometheus/ingot.token\n" +
 	"  ingot metrics token > /etc/prometheus/ingot.token"
 
-func metricsCommand(o *options) *cobra.Command {
-	return group("metrics", "Metrics for Prometheus",
+func metricsCommand(o *Options) *cobra.Command {
+	return Group("metrics", "Metrics for Prometheus",
 		"  ingot metrics show\n"+tokenExample,
 		metricsShowCommand(o), metricsTokenCommand(o))
 }
 
-func metricsShowCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func metricsShowCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "show", Short: "Print the metrics as Prometheus reads them", Args: cobra.NoArgs,
 		Example: "  ingot metrics show | promtool check metrics",
-	}, func(c *call) error {
-		s, err := c.server()
+	}, func(c *Call) error {
+		s, err := c.Server()
 		if err != nil {
 			return err
 		}
@@ -36,18 +36,18 @@ func metricsShowCommand(o *options) *cobra.Command {
 	})
 }
 
-func metricsTokenCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func metricsTokenCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "token", Short: "Print the token that opens /metrics alone", Args: cobra.NoArgs,
 		Long: `Print the token with which Prometheus may read /metrics. It opens nothing else. It
 is derived from the admin token, and changes with it.`,
 		Example: tokenExample,
-	}, func(c *call) error {
-		s, err := c.server()
+	}, func(c *Call) error {
+		s, err := c.Server()
 		if err != nil {
 			return err
 		}
 		token := s.MetricsToken()
-		return showText(c, map[string]string{"token": token}, token)
+		return ShowText(c, map[string]string{"token": token}, token)
 	})
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-func migrateCommand(o *options) *cobra.Command {
-	return group("migrate", "Move this site to another host", "  ingot migrate start um760\n  ingot migrate status um760",
+func migrateCommand(o *Options) *cobra.Command {
+	return Group("migrate", "Move this site to another host", "  ingot migrate start um760\n  ingot migrate status um760",
 		migrateStartCommand(o), migrateStatusCommand(o), migrateCancelCommand(o))
 }
 
-func migrateStartCommand(o *options) *cobra.Command {
+func migrateStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start PEER", Short: "Start to move this site to a peer", Args: cobra.ExactArgs(1),
 		Long: `Start to move this site to a peer that "ingot peer add" has paired with. Images
@@ -30,8 +30,8 @@ taken back.`,
 
 	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's)")
 
-	return o.command(cmd, func(c *call) error {
-		in := contract.MigrateInput{Name: cmp.Or(*name, c.args[0]), Target: c.args[0]}
+	return o.NewCommand(cmd, func(c *Call) error {
+		in := contract.MigrateInput{Name: cmp.Or(*name, c.Args[0]), Target: c.Args[0]}
 		a, err := postOnce(c, client.Path("migrate"), in)
 		if err != nil {
 			return err
@@ -42,20 +42,20 @@ taken back.`,
 	})
 }
 
-func migrateStatusCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func migrateStatusCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "status NAME", Short: "Show a migration: its steps and what it waits for", Args: cobra.ExactArgs(1),
 		Example: "  ingot migrate status um760", ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeMigrate)),
-	}, func(c *call) error {
-		return getAndShow(c, operationPath(contract.MigrateID(c.args[0])), printOperation)
+	}, func(c *Call) error {
+		return getAndShow(c, operationPath(contract.MigrateID(c.Args[0])), printOperation)
 	})
 }
 
-func migrateCancelCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func migrateCancelCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a migration and undo its steps", Args: cobra.ExactArgs(1),
 		Example: "  ingot migrate cancel um760", ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeMigrate)),
-	}, func(c *call) error {
-		return cancelOperation(c, contract.MigrateID(c.args[0]), "ingot migrate status "+c.args[0])
+	}, func(c *Call) error {
+		return cancelOperation(c, contract.MigrateID(c.Args[0]), "ingot migrate status "+c.Args[0])
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func netbootCommand(o *options) *cobra.Command {
-	return group("netboot", "Open and close netboot windows by hand",
+func netbootCommand(o *Options) *cobra.Command {
+	return Group("netboot", "Open and close netboot windows by hand",
 		"  ingot netboot arm node-1 --for 1h\n  ingot netboot disarm node-1",
 		netbootArmCommand(o), netbootDisarmCommand(o))
 }
@@ -24,7 +24,7 @@ type netbootBody struct {
 	Force bool   `json:"force,omitempty"`
 }
 
-func netbootArmCommand(o *options) *cobra.Command {
+func netbootArmCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "arm NAME", Short: "Let a machine boot the agent's OS for a limited time, for rescue",
 		Long: `Let a machine boot the agent's OS for a limited time, so that an operator can look
@@ -35,8 +35,8 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 
 	d := cmd.Flags().Duration("for", time.Hour, "how long; at most 24h")
 
-	return o.command(cmd, func(c *call) error {
-		a, err := post[inventory.Netboot](c, client.Path("machines", c.args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
+	return o.NewCommand(cmd, func(c *Call) error {
+		a, err := post[inventory.Netboot](c, client.Path("machines", c.Args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
 		if err != nil {
 			return err
 		}
@@ -44,14 +44,14 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 		// The window may be opened before the server is set up, but then the operator must
 		// be warned before waiting at the machine.
 		if s, err := get[apitypes.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
-			c.note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
+			c.Note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
 		}
 
-		return show(c, a, netbootText(c.args[0]))
+		return show(c, a, netbootText(c.Args[0]))
 	})
 }
 
-func netbootDisarmCommand(o *options) *cobra.Command {
+func netbootDisarmCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "disarm NAME", Short: "Close a machine's netboot window",
 		Long: `Close the netboot window that an operator has opened. With --force also that of
@@ -63,17 +63,17 @@ a run: the run loses the machine and then asks the operator.`,
 	var force, yes bool
 	addForceFlags(cmd, &force, &yes)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
 
-		a, err := post[inventory.Netboot](c, client.Path("machines", c.args[0], "netboot"), netbootBody{Force: force})
+		a, err := post[inventory.Netboot](c, client.Path("machines", c.Args[0], "netboot"), netbootBody{Force: force})
 		if err != nil {
 			return err
 		}
 
-		return show(c, a, netbootText(c.args[0]))
+		return show(c, a, netbootText(c.Args[0]))
 	})
 }
 

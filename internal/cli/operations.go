@@ -18,8 +18,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-func operationCommand(o *options) *cobra.Command {
-	return group("operation", "Operations: Genesis runs, migrations, recoveries",
+func operationCommand(o *Options) *cobra.Command {
+	return Group("operation", "Operations: Genesis runs, migrations, recoveries",
 		"  ingot operation list --open\n  ingot operation get genesis/lab\n"+
 			"  ingot operation decide genesis/lab --choice retry",
 		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
@@ -32,7 +32,7 @@ func operationPath(id string, more ...string) string {
 }
 
 // getOperation finds an operation by its run or its workflow id.
-func getOperation(c *call, id string) (client.Answer[inventory.Operation], error) {
+func getOperation(c *Call, id string) (client.Answer[inventory.Operation], error) {
 	a, err := get[inventory.Operation](c, operationPath(id))
 	if errors.Is(err, inventory.ErrNotFound) {
 		err = human.Advise(err, "ingot operation list")
@@ -41,7 +41,7 @@ func getOperation(c *call, id string) (client.Answer[inventory.Operation], error
 }
 
 // cancelOperation requests the cancellation of an operation.
-func cancelOperation(c *call, id, next string) error {
+func cancelOperation(c *Call, id, next string) error {
 	before, err := getOperation(c, id)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func cancelOperation(c *call, id, next string) error {
 	}))
 }
 
-func operationListCommand(o *options) *cobra.Command {
+func operationListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Operation]{
 		cmd: &cobra.Command{
 			Short:   "List operations, the newest first",
@@ -78,13 +78,13 @@ func operationListCommand(o *options) *cobra.Command {
 	})
 }
 
-func operationGetCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func operationGetCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "get {ID | RUN}", Short: "Show an operation: its steps, what it waits for, why it failed",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
 		Example: "  ingot operation get genesis/lab\n  ingot operation get recover/rack-1 --output json",
-	}, func(c *call) error {
-		a, err := getOperation(c, c.args[0])
+	}, func(c *Call) error {
+		a, err := getOperation(c, c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -95,23 +95,23 @@ func operationGetCommand(o *options) *cobra.Command {
 
 // printOperation prints the table of steps and the open question.
 func printOperation(w io.Writer, x inventory.Operation) error {
-	t := newTable(w)
-	t.field("operation", x.ID)
-	t.field("run", x.Run)
-	t.field("state", x.State)
-	t.field("step", x.Step)
-	t.field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
-	if err := t.flush(); err != nil {
+	t := NewTable(w)
+	t.Field("operation", x.ID)
+	t.Field("run", x.Run)
+	t.Field("state", x.State)
+	t.Field("step", x.Step)
+	t.Field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
+	if err := t.Flush(); err != nil {
 		return err
 	}
 
 	if len(x.Steps) > 0 {
 		fmt.Fprintln(w)
-		t = newTable(w, "#", "STEP", "MACHINE", "STATE", "TOOK", "MESSAGE")
+		t = NewTable(w, "#", "STEP", "MACHINE", "STATE", "TOOK", "MESSAGE")
 		for i, s := range x.Steps {
-			t.row(i+1, s.Name, s.Machine, s.State, stepTime(s), shorten(firstLine(stepText(s)), 90))
+			t.Row(i+1, s.Name, s.Machine, s.State, stepTime(s), shorten(firstLine(stepText(s)), 90))
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
@@ -150,7 +150,7 @@ func stepTime(s inventory.OperationStep) string {
 	return human.Span(s.Worked(time.Now()))
 }
 
-func operationDecideCommand(o *options) *cobra.Command {
+func operationDecideCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "decide {ID | RUN} --choice CHOICE", Short: "Answer the question of an operation",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
@@ -165,13 +165,13 @@ choices. Without --question this answers the question that is open now.
 			"  ingot operation decide migrate/um760 --question relay.1 --choice undo",
 	}
 
-	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
-		a, err := getOperation(c, c.args[0])
+	d := decisionFlags(o, cmd, func(c *Call) (*inventory.Question, error) {
+		a, err := getOperation(c, c.Args[0])
 		return a.Value.Question, err
 	})
 
-	return o.command(cmd, func(c *call) error {
-		a, err := getOperation(c, c.args[0])
+	return o.NewCommand(cmd, func(c *Call) error {
+		a, err := getOperation(c, c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -185,14 +185,14 @@ choices. Without --question this answers the question that is open now.
 
 // decisionFlags are the flags of the commands that answer a question.
 func decisionFlags(
-	o *options, cmd *cobra.Command, open func(c *call) (*inventory.Question, error),
+	o *Options, cmd *cobra.Command, open func(c *Call) (*inventory.Question, error),
 ) *contract.Decision {
 	var d contract.Decision
 	cmd.Flags().StringVar(&d.Question, "question", "", "id of the question (default: the one that is open now)")
 	cmd.Flags().StringVar(&d.Choice, "choice", "", "one of the question's choices")
 	requireFlags(cmd, "choice")
-	completeFlag(cmd, "choice", o.complete(func(c *call) ([]string, error) {
-		if len(c.args) != 1 {
+	CompleteFlag(cmd, "choice", o.complete(func(c *Call) ([]string, error) {
+		if len(c.Args) != 1 {
 			return nil, nil
 		}
 		q, err := open(c)
@@ -214,7 +214,7 @@ func checkDecision(d *contract.Decision, q *inventory.Question, subject, next st
 		d.Question = q.ID
 	}
 	if d.Question == q.ID && !slices.Contains(q.Choices, d.Choice) {
-		return usage("invalid --choice %q; must be one of %s", d.Choice, strings.Join(q.Choices, ", "))
+		return UsageError("invalid --choice %q; must be one of %s", d.Choice, strings.Join(q.Choices, ", "))
 	}
 
 	return nil
@@ -224,24 +224,24 @@ func decided(d *contract.Decision) func(map[string]string) string {
 	return func(map[string]string) string { return "decided: " + d.Choice }
 }
 
-func operationCancelCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func operationCancelCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "cancel {ID | RUN}", Short: "Cancel an operation",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
 		Long: `Cancel an operation. What its step has under way on machines is also cancelled,
 and undone where the step can; steps that are done stay done.`,
 		Example: "  ingot operation cancel genesis/lab",
-	}, func(c *call) error {
-		return cancelOperation(c, c.args[0], "ingot operation get "+c.args[0])
+	}, func(c *Call) error {
+		return cancelOperation(c, c.Args[0], "ingot operation get "+c.Args[0])
 	})
 }
 
 // waitForOperation shows an operation until it ends: one line per change of its steps. A
 // server that does not answer is asked again, because it may be moving to another host.
-func waitForOperation(c *call, run string) error {
+func waitForOperation(c *Call, run string) error {
 	w := operationWatcher{c: c, run: run}
 	return c.poll(c.pollEvery, w.look, func() error {
-		c.note("\nThe operation goes on. Look at it with:  ingot operation get %s\n"+
+		c.Note("\nThe operation goes on. Look at it with:  ingot operation get %s\n"+
 			"End it with:                             ingot operation cancel %s", run, run)
 		return reported{context.Canceled}
 	})
@@ -249,7 +249,7 @@ func waitForOperation(c *call, run string) error {
 
 // operationWatcher prints the changes of an operation.
 type operationWatcher struct {
-	c    *call
+	c    *Call
 	run  string
 	line string // last line printed
 	away bool   // the server does not answer
@@ -260,7 +260,7 @@ func (w *operationWatcher) look() (over bool, err error) {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
 		if !w.away {
-			w.c.note("the server does not answer; waiting: %v", err)
+			w.c.Note("the server does not answer; waiting: %v", err)
 		}
 		w.away = true
 		return false, nil
@@ -285,7 +285,7 @@ func (w *operationWatcher) look() (over bool, err error) {
 
 // checkSteps returns an error for the machines' runs that succeeded without evidence of the installed system, or whose record
 // was deleted.
-func (c *call) checkSteps(steps []inventory.OperationStep) error {
+func (c *Call) checkSteps(steps []inventory.OperationStep) error {
 	var weak weakError
 	for _, s := range steps {
 		if s.Run == "" {
@@ -318,9 +318,9 @@ func (w *operationWatcher) print(x inventory.Operation) {
 		return
 	}
 
-	w.c.note("%s  %s", time.Now().Format(time.TimeOnly), line)
+	w.c.Note("%s  %s", time.Now().Format(time.TimeOnly), line)
 	if q := x.Question; q != nil {
-		w.c.note("answer with: ingot operation decide %s --question %s --choice {%s}",
+		w.c.Note("answer with: ingot operation decide %s --question %s --choice {%s}",
 			x.ID, q.ID, strings.Join(q.Choices, "|"))
 	}
 }

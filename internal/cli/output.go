@@ -16,12 +16,12 @@ import (
 )
 
 // show prints a in the format of --output.
-func show[T any](c *call, a client.Answer[T], table func(w io.Writer, v T) error) error {
+func show[T any](c *Call, a client.Answer[T], table func(w io.Writer, v T) error) error {
 	return c.print(c.OutOrStdout(), a.Raw, func(w io.Writer) error { return table(w, a.Value) })
 }
 
-// showValue is show for a value that this program created.
-func showValue(c *call, v any, table func(w io.Writer) error) error {
+// ShowValue is show for a value that this program created.
+func ShowValue(c *Call, v any, table func(w io.Writer) error) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -29,9 +29,9 @@ func showValue(c *call, v any, table func(w io.Writer) error) error {
 	return c.print(c.OutOrStdout(), raw, table)
 }
 
-// showText is showValue with the text for table output.
-func showText(c *call, v any, text string) error {
-	return showValue(c, v, func(w io.Writer) error {
+// ShowText is ShowValue with the text for table output.
+func ShowText(c *Call, v any, text string) error {
+	return ShowValue(c, v, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, text)
 		return err
 	})
@@ -46,22 +46,22 @@ func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 }
 
 // checkOutput refuses an unknown --output before the command starts.
-func (o *options) checkOutput(cmd *cobra.Command) error {
+func (o *Options) checkOutput(cmd *cobra.Command) error {
 	switch o.output {
 	case "", "table", "json", "yaml", cmd.Annotations[extraOutput]:
 		return nil
 	}
-	return usage("invalid --output %q; must be one of table, json, yaml", o.output)
+	return UsageError("invalid --output %q; must be one of table, json, yaml", o.output)
 }
 
 // extraOutput is the annotation of a command with an additional output format.
 const extraOutput = "output"
 
 // forPeople reports whether the output format is a table.
-func (o *options) forPeople() bool { return o.output == "" || o.output == "table" }
+func (o *Options) forPeople() bool { return o.output == "" || o.output == "table" }
 
 // print writes raw as JSON or YAML, or calls table, according to --output.
-func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
+func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
 	switch o.output {
 	case "json":
 		var b bytes.Buffer
@@ -82,26 +82,27 @@ func (o *options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 	return table(w)
 }
 
-// table aligns columns of sanitized text.
-type table struct{ w *tabwriter.Writer }
+// A Table aligns columns of sanitized text.
+type Table struct{ w *tabwriter.Writer }
 
-func newTable(w io.Writer, head ...string) *table {
-	t := &table{tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)}
+// NewTable returns a table that Flush writes to w.
+func NewTable(w io.Writer, head ...string) *Table {
+	t := &Table{tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)}
 	if len(head) > 0 {
 		cells := make([]any, len(head))
 		for i, h := range head {
 			cells[i] = h
 		}
-		t.row(cells...)
+		t.Row(cells...)
 	}
 
 	return t
 }
 
-// row adds a row; an empty cell is printed as –.
-func (t *table) row(cells ...any) {
+// Row adds a row; an empty cell is printed as –.
+func (t *Table) Row(cells ...any) {
 	for i, c := range cells {
-		text := inert(fmt.Sprint(c))
+		text := Inert(fmt.Sprint(c))
 		if text == "" {
 			text = "–"
 		}
@@ -114,17 +115,18 @@ func (t *table) row(cells ...any) {
 	_, _ = io.WriteString(t.w, "\n")
 }
 
-// field adds a line "name: value"; an empty value is left out.
-func (t *table) field(name string, value any) {
+// Field adds a line "name: value"; an empty value is left out.
+func (t *Table) Field(name string, value any) {
 	if v := fmt.Sprint(value); v != "" {
-		t.row(name+":", v)
+		t.Row(name+":", v)
 	}
 }
 
-func (t *table) flush() error { return t.w.Flush() }
+// Flush writes the table.
+func (t *Table) Flush() error { return t.w.Flush() }
 
-// note writes a message to standard error.
-func (c *call) note(format string, args ...any) {
+// Note writes a message to standard error.
+func (c *Call) Note(format string, args ...any) {
 	c.PrintErrln(fmt.Sprintf(format, args...))
 }
 

@@ -9,19 +9,18 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
-	"github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func peerCommand(o *options) *cobra.Command {
-	return group("peer", "Servers to which this site may move",
+func peerCommand(o *Options) *cobra.Command {
+	return Group("peer", "Servers to which this site may move",
 		"  ingot peer list\n"+
 			"  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
 		peerAddCommand(o), peerListCommand(o), peerRemoveCommand(o))
 }
 
-func peerAddCommand(o *options) *cobra.Command {
+func peerAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME URL", Short: "Pair with a standby", Args: cobra.ExactArgs(2),
 		Long: `Pair with a server that "ingot standby" has set up. From then on this server asks
@@ -35,9 +34,9 @@ exists.`,
 	fingerprint := cmd.Flags().String("fingerprint", "", "of the peer's key: sha256:…")
 	file := cmd.Flags().String("peer-token-file", "", "file with the token that the peer made")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if *fingerprint == "" || *file == "" {
-			return usage("give --fingerprint and --peer-token-file, as ingot standby printed them")
+			return UsageError("give --fingerprint and --peer-token-file, as ingot standby printed them")
 		}
 
 		token, err := durablefile.ReadPrivate(*file)
@@ -46,17 +45,17 @@ exists.`,
 		}
 
 		in := map[string]string{
-			"name": c.args[0], "url": c.args[1], "fingerprint": *fingerprint, "token": strings.TrimSpace(string(token)),
+			"name": c.Args[0], "url": c.Args[1], "fingerprint": *fingerprint, "token": strings.TrimSpace(string(token)),
 		}
 
 		return postAndShow(c, client.Path("peers"), in, text(func(p inventory.Peer) string {
-			name := inert(p.Name)
-			return fmt.Sprintf("paired with %s at %s\nnext: ingot migrate start %s", name, inert(p.URL), name)
+			name := Inert(p.Name)
+			return fmt.Sprintf("paired with %s at %s\nnext: ingot migrate start %s", name, Inert(p.URL), name)
 		}))
 	})
 }
 
-func peerListCommand(o *options) *cobra.Command {
+func peerListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Peer]{
 		cmd:   &cobra.Command{Short: "List peers", Example: "  ingot peer list"},
 		route: client.Path("peers"), empty: "no peers",
@@ -65,82 +64,82 @@ func peerListCommand(o *options) *cobra.Command {
 	})
 }
 
-func peerRemoveCommand(o *options) *cobra.Command {
+func peerRemoveCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Remove a peer; this server does not ask it any more", Args: cobra.ExactArgs(1),
 		Aliases: []string{"rm"}, Example: "  ingot peer remove um760",
 		ValidArgsFunction: firstArg(o.names(client.Path("peers"), "name")),
 	}
 
-	yes := yesFlag(cmd)
+	yes := YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		what := "removes peer " + c.args[0] + ": earlier copies of this server still ask it, this one does not"
-		if err := c.confirm(*yes, what, "remove"); err != nil {
+	return o.NewCommand(cmd, func(c *Call) error {
+		what := "removes peer " + c.Args[0] + ": earlier copies of this server still ask it, this one does not"
+		if err := c.Confirm(*yes, what, "remove"); err != nil {
 			return err
 		}
 
-		return remove(c, client.Path("peers", c.args[0]))
+		return remove(c, client.Path("peers", c.Args[0]))
 	})
 }
 
-func handoverCommand(o *options) *cobra.Command {
-	return group("handover", "This server's role among its peers, and the operator's decision when it is unclear",
+func handoverCommand(o *Options) *cobra.Command {
+	return Group("handover", "This server's role among its peers, and the operator's decision when it is unclear",
 		"  ingot handover status\n  ingot handover take-over --peer-is-off\n  ingot handover give-up --yes",
 		handoverStatusCommand(o), takeOverCommand(o), giveUpCommand(o))
 }
 
-func handoverStatusCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func handoverStatusCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "status", Short: "Show this server's role, and why it is silent", Args: cobra.NoArgs,
 		Example: "  ingot handover status",
-	}, func(c *call) error { return getAndShow(c, client.Path("site"), printSite) })
+	}, func(c *Call) error { return getAndShow(c, client.Path("site"), printSite) })
 }
 
 func printSite(w io.Writer, s inventory.SiteStatus) error {
-	t := newTable(w)
+	t := NewTable(w)
 	siteFields(t, s)
-	return t.flush()
+	return t.Flush()
 }
 
 // siteFields returns the lines about a server among its peers.
-func siteFields(t *table, s inventory.SiteStatus) {
+func siteFields(t *Table, s inventory.SiteStatus) {
 	role := s.Role
 	if s.Epoch > 0 {
 		role += fmt.Sprintf(", site epoch %d", s.Epoch)
 	}
 
-	t.field("role", role)
+	t.Field("role", role)
 	if s.Silent != "" {
-		t.field("silent", s.Silent)
+		t.Field("silent", s.Silent)
 		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; " +
 			"or, if it is the site: ingot handover give-up [--peer NAME]"
-		if s.Role == siterole.Active && s.Prepared != "" {
+		if s.Role == inventory.RoleActive && s.Prepared != "" {
 			next = "put the file back; or stop this server, move its data and its keys away, " +
 				"and restore it from a backup: ingot restore"
 		}
-		t.field("next", next)
+		t.Field("next", next)
 	}
 	if p := s.Successor; p != nil {
-		t.field("moved to", p.Name+"  "+p.URL)
+		t.Field("moved to", p.Name+"  "+p.URL)
 	}
 
-	t.field("why", s.Why)
+	t.Field("why", s.Why)
 	for _, p := range s.Peers {
-		t.field("peer", p.Name+"  "+p.URL)
+		t.Field("peer", p.Name+"  "+p.URL)
 	}
 	if h := s.HandOver; h != nil {
-		t.field("hand-over", strings.TrimSpace(fmt.Sprintf("%s to %s, %s  %s", h.ID, h.Peer, h.State, h.Why)))
+		t.Field("hand-over", strings.TrimSpace(fmt.Sprintf("%s to %s, %s  %s", h.ID, h.Peer, h.State, h.Why)))
 	}
 
-	t.field("prepared", s.Prepared)
+	t.Field("prepared", s.Prepared)
 	if s.Intake != "" {
-		t.field("intake", "closed: "+s.Intake)
+		t.Field("intake", "closed: "+s.Intake)
 	}
 }
 
 // decideSite sends the operator's decision, with the peer that it names, if any.
-func decideSite(c *call, word, peer string) error {
+func decideSite(c *Call, word, peer string) error {
 	in := map[string]string{"word": word}
 	if peer != "" {
 		in["peer"] = peer
@@ -148,7 +147,7 @@ func decideSite(c *call, word, peer string) error {
 	return postAndShow(c, client.Path("site", "decide"), in, printSite)
 }
 
-func takeOverCommand(o *options) *cobra.Command {
+func takeOverCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "take-over", Short: "Make this server the site, because the other host is off", Args: cobra.NoArgs,
 		Long: `Make this server the site, although its peer does not answer. Two servers that
@@ -160,16 +159,16 @@ peers are removed; a standby becomes the site that was prepared on it.`,
 
 	off := cmd.Flags().Bool("peer-is-off", false, "confirm that the other host is off")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if !*off {
-			return usage("give --peer-is-off, and make sure that it is: two servers would answer the same machines")
+			return UsageError("give --peer-is-off, and make sure that it is: two servers would answer the same machines")
 		}
 
 		return decideSite(c, inventory.TakeOver, "")
 	})
 }
 
-func giveUpCommand(o *options) *cobra.Command {
+func giveUpCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "give-up", Short: "Retire this server, because the other one is the site", Args: cobra.NoArgs,
 		Long: `Retire this server, because the other one is the site: its keys are destroyed, and
@@ -179,10 +178,10 @@ the site.`,
 	}
 
 	peer := cmd.Flags().String("peer", "", "the peer that is the site")
-	yes := yesFlag(cmd)
+	yes := YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		if err := c.confirm(*yes, "destroys the keys of this server: it is never the site again", "give-up"); err != nil {
+	return o.NewCommand(cmd, func(c *Call) error {
+		if err := c.Confirm(*yes, "destroys the keys of this server: it is never the site again", "give-up"); err != nil {
 			return err
 		}
 

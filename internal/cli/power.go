@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func machinePowerCommand(o *options) *cobra.Command {
+func machinePowerCommand(o *Options) *cobra.Command {
 	actions := [][2]string{
 		{"on", "Switch a machine on"},
 		{"off", "Switch a machine off, hard"},
@@ -22,11 +22,11 @@ func machinePowerCommand(o *options) *cobra.Command {
 		subs = append(subs, powerActionCommand(o, a[0], a[1]))
 	}
 
-	return group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine by its BMC",
+	return Group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine by its BMC",
 		"  ingot machine power status node-1\n  ingot machine power cycle node-1", subs...)
 }
 
-func powerActionCommand(o *options, action, short string) *cobra.Command {
+func powerActionCommand(o *Options, action, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: action + " NAME", Short: short, Example: "  ingot machine power " + action + " node-1",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
@@ -37,7 +37,7 @@ func powerActionCommand(o *options, action, short string) *cobra.Command {
 		addForceFlags(cmd, &force, &yes)
 	}
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if err := c.confirmForce(force, yes); err != nil {
 			return err
 		}
@@ -47,18 +47,18 @@ func powerActionCommand(o *options, action, short string) *cobra.Command {
 			in["force"] = true
 		}
 
-		return runJob(c, c.args[0], client.Path("machines", c.args[0], "power"), in)
+		return runJob(c, c.Args[0], client.Path("machines", c.Args[0], "power"), in)
 	})
 }
 
-func machineBootDeviceCommand(o *options) *cobra.Command {
+func machineBootDeviceCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "boot-device NAME DEVICE", Short: "Set what a machine boots next: pxe, disk, cdrom, bios or none",
 		Example: "  ingot machine boot-device node-1 disk\n  ingot machine boot-device node-1 pxe --efi --persistent",
 		Args:    cobra.ExactArgs(2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
-				return []string{"pxe", "disk", "cdrom", "bios", "none"}, noFiles
+				return []string{"pxe", "disk", "cdrom", "bios", "none"}, NoFiles
 			}
 			return firstArg(o.machines())(cmd, args, to)
 		},
@@ -74,13 +74,13 @@ func machineBootDeviceCommand(o *options) *cobra.Command {
 	cmd.Flags().BoolVar(&in.EFI, "efi", false, "by UEFI")
 	addForceFlags(cmd, &in.Force, &yes)
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		if err := c.confirmForce(in.Force, yes); err != nil {
 			return err
 		}
 
-		in.Device = c.args[1]
-		return runJob(c, c.args[0], client.Path("machines", c.args[0], "boot-device"), in)
+		in.Device = c.Args[1]
+		return runJob(c, c.Args[0], client.Path("machines", c.Args[0], "boot-device"), in)
 	})
 }
 
@@ -90,10 +90,10 @@ func addForceFlags(cmd *cobra.Command, force, yes *bool) {
 }
 
 // confirmForce asks for confirmation before a machine is taken from its run.
-func (c *call) confirmForce(force, yes bool) error {
+func (c *Call) confirmForce(force, yes bool) error {
 	if !force {
 		return nil
 	}
-	what := "takes machine " + c.args[0] + " away from the run that holds it, which then asks the operator"
-	return c.confirm(yes, what, c.args[0])
+	what := "takes machine " + c.Args[0] + " away from the run that holds it, which then asks the operator"
+	return c.Confirm(yes, what, c.Args[0])
 }

@@ -16,7 +16,7 @@ import (
 // progress shows the progress of a transfer on standard error: on a terminal in one line,
 // otherwise every ten seconds.
 type progress struct {
-	c        *call
+	c        *Call
 	terminal *os.File // nil: standard error is not a terminal
 	total    int64
 	verb     string // verb and a space; "": sent
@@ -27,7 +27,7 @@ type progress struct {
 	drawn          bool // a line on the terminal is not ended
 }
 
-func newProgress(c *call, total int64, verb string) *progress {
+func newProgress(c *Call, total int64, verb string) *progress {
 	p := &progress{c: c, total: total, verb: verb, began: time.Now(), printed: time.Now()}
 	p.terminal, _ = terminalOf(c.ErrOrStderr())
 	return p
@@ -64,10 +64,10 @@ func (p *progress) at(n int64) {
 	_, _ = fmt.Fprintf(p.terminal, "\r\x1b[K%s", text) // errors are ignored: this is only progress
 }
 
-// note ends the line and writes another one.
-func (p *progress) note(format string, args ...any) {
+// Note ends the line and writes another one.
+func (p *progress) Note(format string, args ...any) {
 	p.end()
-	p.c.note(format, args...)
+	p.c.Note(format, args...)
 }
 
 // end ends the line on the terminal.
@@ -79,7 +79,7 @@ func (p *progress) end() {
 }
 
 // hashFile returns the SHA-256 of a file, in hex, and shows the progress.
-func hashFile(c *call, f *os.File) (string, error) {
+func hashFile(c *Call, f *os.File) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return "", err

@@ -14,17 +14,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// confirm asks before a destructive command: the operator must type word. Without a terminal
+// Confirm asks before a destructive command: the operator must type word. Without a terminal
 // only --yes confirms.
-func (c *call) confirm(yes bool, what, word string) error {
+func (c *Call) Confirm(yes bool, what, word string) error {
 	if yes {
 		return nil
 	}
-	if !interactive(c.Command) {
-		return usage("this %s: give --yes, standard input is not a terminal", what)
+	if !Interactive(c.Command) {
+		return UsageError("this %s: give --yes, standard input is not a terminal", what)
 	}
 
-	got, err := prompt(c.Command, fmt.Sprintf("This %s.\nType %s to continue: ", what, word))
+	got, err := Prompt(c.Command, fmt.Sprintf("This %s.\nType %s to continue: ", what, word))
 	if err != nil {
 		return err
 	}
@@ -35,8 +35,8 @@ func (c *call) confirm(yes bool, what, word string) error {
 	return nil
 }
 
-// prompt reads a line, or returns when the command's context ends.
-func prompt(cmd *cobra.Command, text string) (string, error) {
+// Prompt reads a line, or returns when the command's context ends.
+func Prompt(cmd *cobra.Command, text string) (string, error) {
 	cmd.PrintErr(text)
 	return readInterruptibly(cmd.Context(), func() (string, error) {
 		var b strings.Builder
@@ -57,12 +57,12 @@ func prompt(cmd *cobra.Command, text string) (string, error) {
 	})
 }
 
-// promptSecret reads a line without showing it. Without a terminal it is an
+// PromptSecret reads a line without showing it. Without a terminal it is an
 // inventory.ErrInvalid.
-func promptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
+func PromptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 	f, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return inventory.Secret{}, usage("%s: standard input is not a terminal", strings.TrimRight(text, ": "))
+		return inventory.Secret{}, UsageError("%s: standard input is not a terminal", strings.TrimRight(text, ": "))
 	}
 
 	before, err := term.GetState(int(f.Fd()))

@@ -15,13 +15,13 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-func recoverCommand(o *options) *cobra.Command {
-	return group("recover", "Recoveries: wipe and install many machines after a disaster",
+func recoverCommand(o *Options) *cobra.Command {
+	return Group("recover", "Recoveries: wipe and install many machines after a disaster",
 		"  ingot recover start flood --selector rack=a1 --abort-after 3\n  ingot recover status flood",
 		recoverStartCommand(o), recoverStatusCommand(o), recoverCancelCommand(o))
 }
 
-func recoverStartCommand(o *options) *cobra.Command {
+func recoverStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start NAME {--machine M… | --selector KEY=VALUE…}", Args: cobra.ExactArgs(1),
 		Short: "Wipe and install many machines, each by its own template",
@@ -52,12 +52,12 @@ wait for an operator; open runs continue.`,
 	x.IntVar(&in.AbortAfter, "abort-after", 0,
 		"start no more once so many have failed or wait for an operator (default: never)")
 	x.StringVar(&in.Template, "template", "", "template instead of each machine's own")
-	wait, yes := waitFlags(cmd), yesFlag(cmd)
-	completeFlag(cmd, "machine", o.machines())
-	completeFlag(cmd, "template", o.templates())
+	wait, yes := waitFlags(cmd), YesFlag(cmd)
+	CompleteFlag(cmd, "machine", o.machines())
+	CompleteFlag(cmd, "template", o.templates())
 
-	return o.command(cmd, func(c *call) error {
-		in.Name, in.Order = c.args[0], nil
+	return o.NewCommand(cmd, func(c *Call) error {
+		in.Name, in.Order = c.Args[0], nil
 		for _, names := range *order {
 			isSeparator := func(r rune) bool { return r == ',' || r == ' ' }
 			in.Order = append(in.Order, strings.FieldsFunc(names, isSeparator))
@@ -69,7 +69,7 @@ wait for an operator; open runs continue.`,
 		}
 
 		what := fmt.Sprintf("wipes %s and installs them again: %s", human.Count(len(names), "machine"), strings.Join(names, ", "))
-		if err := c.confirm(*yes, what, in.Name); err != nil {
+		if err := c.Confirm(*yes, what, in.Name); err != nil {
 			return err
 		}
 
@@ -89,7 +89,7 @@ wait for an operator; open runs continue.`,
 }
 
 // recoveredMachines returns the names of the machines of a recovery, in order.
-func recoveredMachines(c *call, in contract.RecoverInput) ([]string, error) {
+func recoveredMachines(c *Call, in contract.RecoverInput) ([]string, error) {
 	all, err := getAll[apitypes.MachineView](c, client.Path("machines"))
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func recoveredMachines(c *call, in contract.RecoverInput) ([]string, error) {
 	return slices.Concat(groups...), err
 }
 
-func recoverStatusCommand(o *options) *cobra.Command {
+func recoverStatusCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Show the outcome of each machine of a recovery",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
@@ -114,8 +114,8 @@ func recoverStatusCommand(o *options) *cobra.Command {
 
 	wait := waitFlags(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		id := contract.RecoverID(c.args[0])
+	return o.NewCommand(cmd, func(c *Call) error {
+		id := contract.RecoverID(c.Args[0])
 		if *wait {
 			return waitForOperation(c, id)
 		}
@@ -141,7 +141,7 @@ func recoverStatusCommand(o *options) *cobra.Command {
 
 // printWaiting prints what a machine waits for. The recovery may be over, and the operator
 // may have answered since.
-func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
+func printWaiting(c *Call, w io.Writer, s inventory.OperationStep) {
 	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))
 	if err != nil || now.Value.AwaitsOperator() {
 		fmt.Fprintf(w, "\n%s waits for the operator: ingot workflow get %s\n", s.Machine, s.Machine)
@@ -150,14 +150,14 @@ func printWaiting(c *call, w io.Writer, s inventory.OperationStep) {
 	fmt.Fprintf(w, "\n%s has waited for the operator; now: %s\n", s.Machine, runState(&now.Value))
 }
 
-func recoverCancelCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func recoverCancelCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a recovery and its open runs",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
 		Long: `Cancel a recovery. Its open runs are also cancelled; those that wait for the
 operator are left as they are.`,
 		Example: "  ingot recover cancel flood",
-	}, func(c *call) error {
-		return cancelOperation(c, contract.RecoverID(c.args[0]), "ingot recover status "+c.args[0])
+	}, func(c *Call) error {
+		return cancelOperation(c, contract.RecoverID(c.Args[0]), "ingot recover status "+c.Args[0])
 	})
 }

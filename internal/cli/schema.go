@@ -34,15 +34,15 @@ func fileSchemas() []namedSchema {
 	}
 }
 
-func schemaCommand(o *options) *cobra.Command {
+func schemaCommand(o *Options) *cobra.Command {
 	var names []string
 	for _, s := range fileSchemas() {
 		names = append(names, s.Name)
 	}
 
-	return o.command(&cobra.Command{
+	return o.NewCommand(&cobra.Command{
 		Use: "schema [NAME]", Short: "Print the JSON Schema of a kind of file, for editors", Args: cobra.MaximumNArgs(1),
-		ValidArgsFunction: firstArg(cobra.FixedCompletions(names, noFiles)),
+		ValidArgsFunction: firstArg(cobra.FixedCompletions(names, NoFiles)),
 		Long: `Print the JSON Schema of a kind of file: ` + strings.Join(names, ", ") + `. Without a name, list them.
 An editor with the YAML language server completes and checks a file that names its
 schema in its first line:
@@ -51,13 +51,13 @@ schema in its first line:
 
 Needs no server.`,
 		Example: "  ingot schema machine > ingot-machine.json\n  ingot schema",
-	}, func(c *call) error {
-		if len(c.args) == 0 {
+	}, func(c *Call) error {
+		if len(c.Args) == 0 {
 			return showSchemas(c)
 		}
 
 		for _, s := range fileSchemas() {
-			if s.Name != c.args[0] {
+			if s.Name != c.Args[0] {
 				continue
 			}
 			raw, err := json.MarshalIndent(s.schema(), "", "  ")
@@ -69,17 +69,17 @@ Needs no server.`,
 				return err
 			})
 		}
-		return human.Advise(usage("unknown schema %q; must be one of %s", c.args[0], strings.Join(names, ", ")), "ingot schema")
+		return human.Advise(UsageError("unknown schema %q; must be one of %s", c.Args[0], strings.Join(names, ", ")), "ingot schema")
 	})
 }
 
-func showSchemas(c *call) error {
+func showSchemas(c *Call) error {
 	all := fileSchemas()
-	return showValue(c, all, func(w io.Writer) error {
-		t := newTable(w, "NAME", "FILES OF")
+	return ShowValue(c, all, func(w io.Writer) error {
+		t := NewTable(w, "NAME", "FILES OF")
 		for _, s := range all {
-			t.row(s.Name, s.Reads)
+			t.Row(s.Name, s.Reads)
 		}
-		return t.flush()
+		return t.Flush()
 	})
 }

@@ -114,7 +114,7 @@ func compiled(t *testing.T) map[string]*jsonschema.Schema {
 	out := map[string]*jsonschema.Schema{}
 	for _, s := range fileSchemas() {
 		text := new(bytes.Buffer)
-		root := newRoot("test")
+		root := Root("test")
 		root.SetOut(text)
 		root.SetArgs([]string{"schema", s.Name})
 		require.NoError(t, root.Execute())

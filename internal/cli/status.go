@@ -14,65 +14,65 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-func statusCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func statusCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "status", Short: "Show the server's status", Args: cobra.NoArgs,
 		Example: "  ingot status\n  ingot status --output json",
-	}, func(c *call) error {
+	}, func(c *Call) error {
 		return getAndShow(c, client.Path("status"), func(w io.Writer, s apitypes.Status) error {
-			t := newTable(w)
+			t := NewTable(w)
 			// A server that is not the site reports only its place among its peers.
 			if s.Site != nil && s.Temporal == (apitypes.TemporalStatus{}) {
-				t.field("server", fmt.Sprintf("%s, version %s", c.remote.URL(), s.Version))
+				t.Field("server", fmt.Sprintf("%s, version %s", c.remote.URL(), s.Version))
 				siteFields(t, *s.Site)
-				return t.flush()
+				return t.Flush()
 			}
 			up := human.Span(time.Duration(s.UptimeSeconds) * time.Second)
-			t.field("server", fmt.Sprintf("%s, version %s, up %s", c.remote.URL(), s.Version, up))
+			t.Field("server", fmt.Sprintf("%s, version %s, up %s", c.remote.URL(), s.Version, up))
 			statusFields(t, s)
-			return t.flush()
+			return t.Flush()
 		})
 	})
 }
 
 // statusFields returns the lines of a server that is the site.
-func statusFields(t *table, s apitypes.Status) {
-	t.field("netboot", netbootStatus(s.Netboot))
+func statusFields(t *Table, s apitypes.Status) {
+	t.Field("netboot", netbootStatus(s.Netboot))
 	for _, r := range s.Netboot.Rivals {
-		t.field("second DHCP", inert(r.String())+", "+human.Ago(r.Last)+": stop it, exclude the machines there, or set netboot.dhcp")
+		t.Field("second DHCP", Inert(r.String())+", "+human.Ago(r.Last)+": stop it, exclude the machines there, or set netboot.dhcp")
 	}
-	t.field("Temporal", temporalStatus(s.Temporal))
-	t.field("secrets", map[string]string{
+	t.Field("Temporal", temporalStatus(s.Temporal))
+	t.Field("secrets", map[string]string{
 		"ok": "ok", "missing": "the key file is missing: ingot secret status",
 		"wrong": "the key file is another server's: ingot secret status",
 	}[s.Secrets])
-	t.field("inventory", s.Inventory.Error)
+	t.Field("inventory", s.Inventory.Error)
 	if s.Notify != nil {
-		t.field("notices", noticeStatus(*s.Notify))
+		t.Field("notices", noticeStatus(*s.Notify))
 	}
 
 	for _, d := range s.Space {
-		t.field("space", spaceStatus(d))
+		t.Field("space", spaceStatus(d))
 	}
 
-	t.field("machines", s.Machines)
-	t.field("open runs", s.OpenWorkflows)
+	t.Field("machines", s.Machines)
+	t.Field("open runs", s.OpenWorkflows)
 	for _, w := range s.Waiting {
-		t.field("waits", fmt.Sprintf("%s, %s: %s", w.Name, human.Ago(w.Since), shorten(inert(firstLine(w.Text)), 200)))
-		t.field("answer", w.Next)
+		t.Field("waits", fmt.Sprintf("%s, %s: %s", w.Name, human.Ago(w.Since), shorten(Inert(firstLine(w.Text)), 200)))
+		t.Field("answer", w.Next)
 	}
 	if s.MoreWaiting {
-		t.field("waits", "more: ingot workflow list --state waiting")
+		t.Field("waits", "more: ingot workflow list --state waiting")
 	}
 
 	if r := s.Restored; r != nil {
-		t.field("restored", fmt.Sprintf("from the backup of %s, %s", human.Time(r.Taken), human.Ago(r.At)))
+		t.Field("restored", fmt.Sprintf("from the backup of %s, %s", human.Time(r.Taken), human.Ago(r.At)))
 		for _, h := range r.Held {
 			if h.Later {
-				t.field("held", h.Machine+": its run began after the backup, and is being cancelled")
+				t.Field("held", h.Machine+": its run began after the backup, and is being cancelled")
 				continue
 			}
-			t.field("held", fmt.Sprintf("%s: its run began before the restore; look at the machine, "+
+			t.Field("held", fmt.Sprintf("%s: its run began before the restore; look at the machine, "+
 				"then: ingot workflow decide %s --choice abort", h.Machine, h.Machine))
 		}
 	}
@@ -81,10 +81,10 @@ func statusFields(t *table, s apitypes.Status) {
 	}
 
 	for _, r := range s.Retrying {
-		t.field("retrying", r)
+		t.Field("retrying", r)
 	}
 	if s.Panics > 0 {
-		t.field("panics", fmt.Sprintf("%d, each at a packet or request that the log names: report this defect", s.Panics))
+		t.Field("panics", fmt.Sprintf("%d, each at a packet or request that the log names: report this defect", s.Panics))
 	}
 }
 
@@ -109,7 +109,7 @@ func temporalStatus(s apitypes.TemporalStatus) string {
 		if !s.Since.IsZero() {
 			since = fmt.Sprintf(" since %s (%s)", human.Time(s.Since), human.Ago(s.Since))
 		}
-		return "not ready" + since + ": " + inert(s.Error)
+		return "not ready" + since + ": " + Inert(s.Error)
 	}
 	return "starting"
 }
@@ -121,7 +121,7 @@ func noticeStatus(n apitypes.NotifyStatus) string {
 		parts = append(parts, fmt.Sprintf("%d waiting, the oldest since %s", n.Waiting, human.Time(n.Oldest)))
 	}
 	if n.Error != "" {
-		parts = append(parts, "last attempt: "+inert(n.Error))
+		parts = append(parts, "last attempt: "+Inert(n.Error))
 	}
 	if n.Dropped > 0 {
 		parts = append(parts, fmt.Sprintf("%d given up", n.Dropped))

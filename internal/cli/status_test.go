@@ -31,12 +31,12 @@ func TestSiteNamesTheWayOutOfMissingParts(t *testing.T) {
 // S33: another DHCP server is in the status.
 func TestStatusNamesASecondDHCPServer(t *testing.T) {
 	var out bytes.Buffer
-	tab := newTable(&out)
+	tab := NewTable(&out)
 	statusFields(tab, apitypes.Status{Netboot: apitypes.NetbootStatus{Rivals: []inventory.Rival{
 		{Server: netip.MustParseAddr("10.10.20.66"), Where: "eth1", Machine: "node-1\x1b[2J", Last: time.Now()},
 		{Server: netip.MustParseAddr("10.10.20.67"), Where: "eth1", Ingot: true, Last: time.Now()},
 	}}})
-	require.NoError(t, tab.flush())
+	require.NoError(t, tab.Flush())
 	require.Contains(t, out.String(), "another DHCP server, 10.10.20.66, is chosen by machine node-1")
 	require.Contains(t, out.String(), "another server of Ingot, 10.10.20.67, answers clients (eth1)")
 	require.NotContains(t, out.String(), "\x1b")
@@ -45,11 +45,11 @@ func TestStatusNamesASecondDHCPServer(t *testing.T) {
 // The status names who waits, for what, and the command that answers.
 func TestStatusShowsWhoWaits(t *testing.T) {
 	var out bytes.Buffer
-	tab := newTable(&out)
+	tab := NewTable(&out)
 	statusFields(tab, apitypes.Status{Waiting: []api.WaitingStatus{
 		{Name: "node-1", Since: time.Now(), Text: "disk \x1b[2Jholds ext4\nmore", Next: "ingot workflow decide node-1 --choice retry"},
 	}, MoreWaiting: true})
-	require.NoError(t, tab.flush())
+	require.NoError(t, tab.Flush())
 	require.Regexp(t, `waits: +node-1, .*: disk .*holds ext4`, out.String())
 	require.Regexp(t, `answer: +ingot workflow decide node-1 --choice retry`, out.String())
 	require.Contains(t, out.String(), "more: ingot workflow list --state waiting")

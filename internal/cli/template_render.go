@@ -27,7 +27,7 @@ type renderRequest struct {
 	Explain     bool              `json:"explain,omitempty"`
 }
 
-func templateRenderCommand(o *options) *cobra.Command {
+func templateRenderCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "render NAME|FILE --machine M", Short: "Show what a template would do to a machine; nothing is changed",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
@@ -49,17 +49,17 @@ some. Secrets stay references.`,
 		"further data for the template, key=value; repeatable")
 	cmd.Flags().BoolVar(&in.Explain, "explain", false, "show where everything comes from")
 	requireFlags(cmd, "machine")
-	completeFlag(cmd, "machine", o.machines())
-	completeFlag(cmd, "image", o.images())
+	CompleteFlag(cmd, "machine", o.machines())
+	CompleteFlag(cmd, "image", o.images())
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		a, err := renderTemplate(c, *machine, in)
 		if err != nil {
 			return err
 		}
 		return show(c, a, func(w io.Writer, r template.Rendering) error {
 			for _, warning := range r.Warnings {
-				c.note("warning: %s", inert(warning))
+				c.Note("warning: %s", Inert(warning))
 			}
 			return printRendered(w, r)
 		})
@@ -67,15 +67,15 @@ some. Secrets stay references.`,
 }
 
 // renderTemplate renders the template that the argument names.
-func renderTemplate(c *call, machine string, in renderRequest) (a client.Answer[template.Rendering], err error) {
-	name, file := c.args[0], ""
+func renderTemplate(c *Call, machine string, in renderRequest) (a client.Answer[template.Rendering], err error) {
+	name, file := c.Args[0], ""
 	if isTemplateFile(name) {
 		ts, err := readTemplates(c, name)
 		if err != nil {
 			return a, err
 		}
 		if len(ts) > 1 {
-			return a, usage("%s holds %d templates; import them, and name one", name, len(ts))
+			return a, UsageError("%s holds %d templates; import them, and name one", name, len(ts))
 		}
 		t := ts[0]
 		file, in.Source = t.File, t.Source
@@ -114,14 +114,14 @@ func printRendered(w io.Writer, r template.Rendering) error {
 
 	fmt.Fprintf(w, "global timeout: %s%s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"), because(why.GlobalTimeout))
 	if r.DiskAlias != "" {
-		fmt.Fprintf(w, "disk:           the chosen one, for %s%s\n", inert(r.DiskAlias), because(why.DiskAlias))
+		fmt.Fprintf(w, "disk:           the chosen one, for %s%s\n", Inert(r.DiskAlias), because(why.DiskAlias))
 	}
 	if why.Installer != "" {
-		fmt.Fprintf(w, "installer:      %s\n", inert(why.Installer))
+		fmt.Fprintf(w, "installer:      %s\n", Inert(why.Installer))
 	}
 
 	for i, a := range r.Actions {
-		fmt.Fprintf(w, "\n%d  %s  %s  (timeout %s%s)\n", i, inert(a.Name), inert(a.Image), secondsText(int64(a.Timeout)),
+		fmt.Fprintf(w, "\n%d  %s  %s  (timeout %s%s)\n", i, Inert(a.Name), Inert(a.Image), secondsText(int64(a.Timeout)),
 			because(why.Actions[i].Timeout))
 		if err := printAction(w, a, why.Actions[i]); err != nil {
 			return err
@@ -133,15 +133,15 @@ func printRendered(w io.Writer, r template.Rendering) error {
 
 // printAction prints the details of an action; why is the zero value without --explain.
 func printAction(w io.Writer, a action.Action, why template.ActionExplanation) error {
-	t := newTable(w)
+	t := NewTable(w)
 	if why.Native != "" {
-		t.row("   action", why.Native+because(why.Rule))
+		t.Row("   action", why.Native+because(why.Rule))
 	}
 	for _, f := range [][2]string{
 		{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yes(why.Writes)}, {"leaves", yes(why.Leaves)},
 	} {
 		if f[1] != "" {
-			t.row("   "+f[0], f[1])
+			t.Row("   "+f[0], f[1])
 		}
 	}
 
@@ -149,7 +149,7 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 	names = append(names, slices.Collect(maps.Keys(why.Environment))...)
 	slices.Sort(names)
 	for _, k := range slices.Compact(names) {
-		t.row("   "+k, shorten(a.Environment[k], 120)+because(why.Environment[k]))
+		t.Row("   "+k, shorten(a.Environment[k], 120)+because(why.Environment[k]))
 	}
 
 	for _, list := range []struct {
@@ -161,13 +161,13 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 			if err != nil {
 				return err
 			}
-			t.row("   "+list.key, shorten(string(b), 120))
+			t.Row("   "+list.key, shorten(string(b), 120))
 		}
 	}
 	if len(a.Volumes) > 0 {
-		t.row("   volumes", strings.Join(a.Volumes, ", "))
+		t.Row("   volumes", strings.Join(a.Volumes, ", "))
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // because formats where a value comes from.
@@ -175,7 +175,7 @@ func because(from string) string {
 	if from == "" {
 		return ""
 	}
-	return "  ← " + inert(from)
+	return "  ← " + Inert(from)
 }
 
 func yes(b bool) string {

@@ -16,15 +16,15 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-func templateCommand(o *options) *cobra.Command {
-	return group("template", "Templates: the actions of an installation",
+func templateCommand(o *Options) *cobra.Command {
+	return Group("template", "Templates: the actions of an installation",
 		"  ingot template lint my-template.yaml\n  ingot template create --file my-template.yaml\n"+
 			"  ingot template render my-template --machine node-1",
 		templateCreateCommand(o), templateListCommand(o), templateGetCommand(o), templateDeleteCommand(o),
 		templateLintCommand(o), templateRenderCommand(o))
 }
 
-func templateCreateCommand(o *options) *cobra.Command {
+func templateCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create --file FILE", Short: "Store a template, or a new version of it", Args: cobra.NoArgs,
 		Long: `Store a template of Tinkerbell's format 0.1. Everything that is wrong is reported
@@ -38,7 +38,7 @@ import --help.`,
 	name := cmd.Flags().String("name", "", "name (default: the one in the file)")
 	requireFlags(cmd, "file")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *Call) error {
 		from, b, err := readInput(c.Command, *file)
 		if err != nil {
 			return err
@@ -52,7 +52,7 @@ import --help.`,
 			return err
 		}
 		for _, p := range t.Unplannable {
-			c.note("warning: %s", inert(p.String()))
+			c.Note("warning: %s", Inert(p.String()))
 		}
 
 		in := map[string]string{"name": *name, "source": t.Source}
@@ -62,7 +62,7 @@ import --help.`,
 	})
 }
 
-func templateListCommand(o *options) *cobra.Command {
+func templateListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Template]{
 		cmd:   &cobra.Command{Short: "List templates", Example: "  ingot template list"},
 		route: client.Path("templates"), sort: "name", empty: "no templates",
@@ -77,27 +77,27 @@ func templateListCommand(o *options) *cobra.Command {
 	})
 }
 
-func templateGetCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func templateGetCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "get NAME", Short: "Print a template as it was entered",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template get image > my-template.yaml",
-	}, func(c *call) error {
-		return getAndShow(c, client.Path("templates", c.args[0]), text(func(t inventory.Template) string {
+	}, func(c *Call) error {
+		return getAndShow(c, client.Path("templates", c.Args[0]), text(func(t inventory.Template) string {
 			return strings.TrimRight(t.Source, "\n")
 		}))
 	})
 }
 
-func templateDeleteCommand(o *options) *cobra.Command {
+func templateDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "delete NAME", Short: "Delete a template", ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template delete my-template --yes",
-	}, func(c *call) (deletion, error) {
-		route := client.Path("templates", c.args[0])
+	}, func(c *Call) (deletion, error) {
+		route := client.Path("templates", c.Args[0])
 		_, err := get[inventory.Template](c, route)
 		lost := "; machines that name it cannot be provisioned until they name another"
-		return deletion{what: "template " + c.args[0], lost: lost, route: route}, err
+		return deletion{what: "template " + c.Args[0], lost: lost, route: route}, err
 	})
 }
 
@@ -109,8 +109,8 @@ type lintedTemplate struct {
 	Notes []inventory.Problem `json:"notes"`
 }
 
-func templateLintCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func templateLintCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "lint FILE…", Short: "Report everything that is wrong with templates; needs no server", Args: cobra.MinimumNArgs(1),
 		Long: `Report everything that is wrong with templates and can be told without a machine:
 syntax, unknown keys and functions, actions that do not exist, values of
@@ -122,10 +122,10 @@ A variable that its action does not read is a note, not a problem.
 
 Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 		Example: "  ingot template lint my-template.yaml\n  ingot template lint templates/*.yaml --output json",
-	}, func(c *call) error {
+	}, func(c *Call) error {
 		var all inventory.Problems
 		linted := []lintedTemplate{}
-		for _, file := range c.args {
+		for _, file := range c.Args {
 			ts, err := readTemplates(c, file)
 			var ps inventory.Problems
 			switch {
@@ -144,12 +144,12 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 			return err
 		}
 
-		return showValue(c, linted, func(w io.Writer) error {
+		return ShowValue(c, linted, func(w io.Writer) error {
 			for _, t := range linted {
 				for _, n := range t.Notes {
-					c.note("note: %s", inert(n.String()))
+					c.Note("note: %s", Inert(n.String()))
 				}
-				fmt.Fprintf(w, "%s is right\n", inert(t.File))
+				fmt.Fprintf(w, "%s is right\n", Inert(t.File))
 			}
 			return nil
 		})
@@ -158,7 +158,7 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 
 // readTemplates reads and checks the template in a file, or the templates in a document of
 // another program.
-func readTemplates(c *call, file string) ([]*template.Template, error) {
+func readTemplates(c *Call, file string) ([]*template.Template, error) {
 	from, b, err := readInput(c.Command, file)
 	if err != nil {
 		return nil, err

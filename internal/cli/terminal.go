@@ -46,8 +46,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// inert returns s as one line of safe text.
-func inert(s string) string {
+// Inert returns s as one line of safe text.
+func Inert(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\t', r == '\r':
@@ -67,8 +67,20 @@ func terminalOf(w io.Writer) (*os.File, bool) {
 	return nil, false
 }
 
-// interactive reports whether the operator can be prompted.
-func interactive(cmd *cobra.Command) bool {
+// Interactive reports whether the operator can be prompted.
+func Interactive(cmd *cobra.Command) bool {
 	f, ok := cmd.InOrStdin().(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// BinaryOutput returns standard output for data that is not text. A terminal is refused.
+func (c *Call) BinaryOutput() (io.Writer, error) {
+	out := c.OutOrStdout()
+	if _, ok := terminalOf(out); ok {
+		return nil, UsageError("binary data is not for the terminal: give --to FILE, or pipe it")
+	}
+	if t, ok := out.(*terminal); ok {
+		return t.file, nil // terminal would change binary data
+	}
+	return out, nil
 }

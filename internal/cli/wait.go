@@ -44,7 +44,7 @@ func (e weakError) Error() string {
 }
 
 // checkRun is checkOutcome, and with --require-evidence an error for a run without evidence of the installed system.
-func (c *call) checkRun(x inventory.Workflow) error {
+func (c *Call) checkRun(x inventory.Workflow) error {
 	err := checkOutcome(x.Run, x.State)
 	if err == nil && c.requiresEvidence() && !x.Proven() {
 		err = weakError{[]string{fmt.Sprintf("run %s of %s", x.Run, x.Machine)}}
@@ -54,7 +54,7 @@ func (c *call) checkRun(x inventory.Workflow) error {
 
 // poll calls look at intervals until it is done or fails. Ctrl-C ends the wait with the
 // error of interrupted.
-func (c *call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
+func (c *Call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
 	for {
 		over, err := look()
 		switch {
@@ -73,8 +73,8 @@ func (c *call) poll(every time.Duration, look func() (over bool, err error), int
 }
 
 // getWithin is get with pollTimeout; a timeout is client.ErrUnavailable.
-func getWithin[T any](c *call, route string) (client.Answer[T], error) {
-	s, err := c.server()
+func getWithin[T any](c *Call, route string) (client.Answer[T], error) {
+	s, err := c.Server()
 	if err != nil {
 		return client.Answer[T]{}, err
 	}
@@ -93,7 +93,7 @@ func getWithin[T any](c *call, route string) (client.Answer[T], error) {
 // waitForRun shows a run until it ends: a line at each change and at least every 10 s. With
 // --output json or yaml it prints only the final record. A server that does not answer is
 // asked again, because the run does not depend on this command.
-func waitForRun(c *call, run string) error {
+func waitForRun(c *Call, run string) error {
 	w := runWatcher{c: c, last: client.Answer[inventory.Workflow]{Value: inventory.Workflow{Run: run}}}
 	look := w.look
 	if c.forPeople() {
@@ -106,19 +106,19 @@ func waitForRun(c *call, run string) error {
 }
 
 // runGoesOn prints, after Ctrl-C, that the run continues and how to end it.
-func runGoesOn(c *call, last inventory.Workflow) error {
+func runGoesOn(c *Call, last inventory.Workflow) error {
 	name := cmp.Or(last.Machine, last.Run)
 	end := "ingot workflow cancel " + name
 	if q := last.Question; q != nil && slices.Contains(q.Choices, contract.Abort) {
 		end = fmt.Sprintf("ingot workflow decide %s --choice %s", name, contract.Abort)
 	}
-	c.note("\nThe run goes on. Look at it with:  ingot workflow get %s\nEnd it with:                       %s", name, end)
+	c.Note("\nThe run goes on. Look at it with:  ingot workflow get %s\nEnd it with:                       %s", name, end)
 	return reported{context.Canceled}
 }
 
 // runWatcher prints the changes of a run.
 type runWatcher struct {
-	c    *call
+	c    *Call
 	last client.Answer[inventory.Workflow]
 
 	line     string    // last line, without the part that always changes
@@ -203,7 +203,7 @@ func (w *runWatcher) printNewQuestion(x inventory.Workflow) error {
 
 func (w *runWatcher) print(format string, args ...any) {
 	w.printed = time.Now()
-	w.c.Printf("%s  %s\n", w.printed.Format(time.TimeOnly), inert(fmt.Sprintf(format, args...)))
+	w.c.Printf("%s  %s\n", w.printed.Format(time.TimeOnly), Inert(fmt.Sprintf(format, args...)))
 }
 
 // describe returns a line in two parts: one that changes with events, and one that changes

@@ -12,16 +12,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func whyCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func whyCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "why {MAC | NAME}", Short: "Show what a machine would be answered if it booted now, and why",
 		Long: `Show what a machine would be answered if it booted now, and why. The same
 function answers here and on the wire.`,
 		Example: "  ingot why 02:00:00:00:00:01\n  ingot why node-1",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-	}, func(c *call) error {
-		route := client.Path("machines", c.args[0], "why")
-		if mac, err := inventory.ParseMAC(c.args[0]); err == nil {
+	}, func(c *Call) error {
+		route := client.Path("machines", c.Args[0], "why")
+		if mac, err := inventory.ParseMAC(c.Args[0]); err == nil {
 			route = client.Path("why", mac)
 		}
 
@@ -45,20 +45,20 @@ func printExplanation(w io.Writer, e inventory.Explanation) error {
 		"never":     "never boots from the network",
 	}
 
-	fmt.Fprintf(w, "%s: %s\n", inert(subject), cmp.Or(verdicts[e.Verdict], e.Verdict))
+	fmt.Fprintf(w, "%s: %s\n", Inert(subject), cmp.Or(verdicts[e.Verdict], e.Verdict))
 	for _, r := range e.Reasons {
-		fmt.Fprintf(w, "  – %s\n", inert(r))
+		fmt.Fprintf(w, "  – %s\n", Inert(r))
 	}
 	if x := e.Lease; x != nil {
 		fmt.Fprintf(w, "  – lease of %s: %s %s\n", x.Address, leaseState(*x), human.Ago(x.At))
 	}
 	if len(e.Answers) > 0 {
 		fmt.Fprintln(w)
-		t := newTable(w, "CLIENT", "GETS", "BECAUSE")
+		t := NewTable(w, "CLIENT", "GETS", "BECAUSE")
 		for _, a := range e.Answers {
-			t.row(a.Client, a.BootFile, a.Reason)
+			t.Row(a.Client, a.BootFile, a.Reason)
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
@@ -71,10 +71,10 @@ func printHeard(w io.Writer, all []inventory.Exchange) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	t := newTable(w, "HEARD", "BY", "REQUEST", "ANSWER")
+	t := NewTable(w, "HEARD", "BY", "REQUEST", "ANSWER")
 	for _, h := range all {
-		t.row(h.At.UTC().Format("15:04:05.000"), h.Where, h.Request, h.Answer)
+		t.Row(h.At.UTC().Format("15:04:05.000"), h.Where, h.Request, h.Answer)
 	}
 
-	return t.flush()
+	return t.Flush()
 }

@@ -16,7 +16,7 @@ type workflowBody struct {
 }
 
 // readWorkflow parses a workflow as strictly as the server, but with line numbers.
-func readWorkflow(c *call, file string) (workflowBody, error) {
+func readWorkflow(c *Call, file string) (workflowBody, error) {
 	name, b, err := readInput(c.Command, file)
 	if err != nil {
 		return workflowBody{}, err

@@ -16,33 +16,33 @@ import (
 )
 
 // printRun prints everything that is known about a run.
-func printRun(c *call, w io.Writer, x inventory.Workflow) error {
-	t := newTable(w)
-	t.field("run", x.Run)
-	t.field("workflow", x.ID)
-	t.field("type", x.Type)
-	t.field("machine", x.Machine)
-	t.field("template", x.Template)
-	t.field("image", x.Image)
-	t.field("state", x.State)
-	t.field("phase", x.Phase)
-	t.field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
+func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
+	t := NewTable(w)
+	t.Field("run", x.Run)
+	t.Field("workflow", x.ID)
+	t.Field("type", x.Type)
+	t.Field("machine", x.Machine)
+	t.Field("template", x.Template)
+	t.Field("image", x.Image)
+	t.Field("state", x.State)
+	t.Field("phase", x.Phase)
+	t.Field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
 	if d := x.Disk; d != nil {
-		t.field("disk", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", d.Path, d.Serial, human.Size(d.Size))))
+		t.Field("disk", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", d.Path, d.Serial, human.Size(d.Size))))
 	}
 
-	t.field("evidence", x.Evidence)
-	if err := t.flush(); err != nil {
+	t.Field("evidence", x.Evidence)
+	if err := t.Flush(); err != nil {
 		return err
 	}
 
 	if len(x.Actions) > 0 {
 		fmt.Fprintln(w)
-		t = newTable(w, "#", "TASK", "ACTION", "STATE", "ATTEMPT", "BEGAN", "SECONDS", "PROGRESS")
+		t = NewTable(w, "#", "TASK", "ACTION", "STATE", "ATTEMPT", "BEGAN", "SECONDS", "PROGRESS")
 		for i, a := range x.Actions {
-			t.row(i, a.Task, a.Name, a.State, orNone(a.Attempt), human.Time(a.StartedAt), actionSeconds(a), progressText(a))
+			t.Row(i, a.Task, a.Name, a.State, orNone(a.Attempt), human.Time(a.StartedAt), actionSeconds(a), progressText(a))
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func progressText(a inventory.ActionRecord) string {
 
 // printTrouble prints what a run waits for or why it failed: what was observed, what is
 // missing, and what to do next.
-func printTrouble(c *call, w io.Writer, x inventory.Workflow) error {
+func printTrouble(c *Call, w io.Writer, x inventory.Workflow) error {
 	if x.Message != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(x.Message))
 	}
@@ -105,7 +105,7 @@ func printTrouble(c *call, w io.Writer, x inventory.Workflow) error {
 }
 
 // printFailedAction prints the first failed action with the end of its log.
-func printFailedAction(c *call, w io.Writer, x inventory.Workflow) {
+func printFailedAction(c *Call, w io.Writer, x inventory.Workflow) {
 	i := slices.IndexFunc(x.Actions, func(a inventory.ActionRecord) bool {
 		return a.State == action.Failed || a.State == action.Timeout || a.State == action.Stopped
 	})
@@ -138,7 +138,7 @@ func logTail(log string) string {
 	lines := strings.Split(log, "\n")
 	lines = lines[max(0, len(lines)-maxTail):]
 	for i, l := range lines {
-		lines[i] = "  | " + inert(l)
+		lines[i] = "  | " + Inert(l)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -165,7 +165,7 @@ func bootSteps(installer bool) []bootStep {
 
 // bootProgress describes which steps of the network boot were observed and which are
 // missing; "" if the run is past its boot.
-func bootProgress(c *call, x inventory.Workflow) string {
+func bootProgress(c *Call, x inventory.Workflow) string {
 	if !isBooting(x) {
 		return ""
 	}

@@ -13,7 +13,7 @@ import (
 const outputTinkerbell = "tinkerbell"
 
 // printTinkerbell prints a run as Tinkerbell before v0.25 did.
-func printTinkerbell(c *call, w inventory.Workflow) error {
+func printTinkerbell(c *Call, w inventory.Workflow) error {
 	b, err := json.MarshalIndent(w.Tinkerbell(), "", "  ")
 	if err != nil {
 		return err

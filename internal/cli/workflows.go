@@ -20,8 +20,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-func workflowCommand(o *options) *cobra.Command {
-	return group("workflow", "Workflows: runs that are open or over",
+func workflowCommand(o *Options) *cobra.Command {
+	return Group("workflow", "Workflows: runs that are open or over",
 		"  ingot workflow list --open\n  ingot workflow get node-1            # the machine's open run, or its last installation or wipe\n"+
 			"  ingot workflow retry node-1 --from failed-step",
 		workflowCreateCommand(o), workflowListCommand(o), workflowGetCommand(o), workflowEventsCommand(o),
@@ -30,10 +30,10 @@ func workflowCommand(o *options) *cobra.Command {
 }
 
 // runCommand returns a command about the run given by its argument.
-func runCommand(o *options, cmd *cobra.Command, run func(c *call, a client.Answer[inventory.Workflow]) error) *cobra.Command {
+func runCommand(o *Options, cmd *cobra.Command, run func(c *Call, a client.Answer[inventory.Workflow]) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.machines())
-	return o.command(cmd, func(c *call) error {
-		a, err := findRun(c, c.args[0])
+	return o.NewCommand(cmd, func(c *Call) error {
+		a, err := findRun(c, c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func runCommand(o *options, cmd *cobra.Command, run func(c *call, a client.Answe
 var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // findRun returns the run given by a run id, or a machine's open run or latest order.
-func findRun(c *call, arg string) (client.Answer[inventory.Workflow], error) {
+func findRun(c *Call, arg string) (client.Answer[inventory.Workflow], error) {
 	ofMachine := client.Path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
 	if !runID.MatchString(arg) {
 		return get[inventory.Workflow](c, ofMachine)
@@ -61,7 +61,7 @@ func findRun(c *call, arg string) (client.Answer[inventory.Workflow], error) {
 	return a, err
 }
 
-func workflowListCommand(o *options) *cobra.Command {
+func workflowListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Workflow]{
 		cmd: &cobra.Command{
 			Short: "List runs, the newest first",
@@ -89,14 +89,14 @@ func workflowListCommand(o *options) *cobra.Command {
 	})
 }
 
-func workflowGetCommand(o *options) *cobra.Command {
+func workflowGetCommand(o *Options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
 		Use: "get {MACHINE | RUN}", Short: "Show a run: what it does, what it waits for, why it failed",
 		Long: `Show a run: what it does, what it waits for, why it failed. With --output
 tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`,
 		Example:     "  ingot workflow get node-1\n  ingot workflow get node-1 --output json",
 		Annotations: map[string]string{extraOutput: outputTinkerbell},
-	}, func(c *call, a client.Answer[inventory.Workflow]) error {
+	}, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		if c.output == outputTinkerbell {
 			return printTinkerbell(c, a.Value)
 		}
@@ -105,7 +105,7 @@ tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`
 	})
 }
 
-func workflowLogsCommand(o *options) *cobra.Command {
+func workflowLogsCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs {MACHINE | RUN}", Short: "Print the log of an action",
 		Long: `Print the log of an action: of the first that did not succeed, or the last, unless
@@ -116,23 +116,23 @@ func workflowLogsCommand(o *options) *cobra.Command {
 	action := cmd.Flags().String("action", "", "name or number of the action")
 	attempt := cmd.Flags().Int("attempt", 0, "attempt, from 1 (default: the last)")
 
-	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		log, err := readLog(c, a.Value.Run, *action, *attempt)
 		if err != nil {
 			return err
 		}
 		if log == "" && c.forPeople() {
-			c.note("the log is empty")
+			c.Note("the log is empty")
 			return nil
 		}
 
-		return showText(c, map[string]string{"run": a.Value.Run, "log": log}, strings.TrimRight(log, "\n"))
+		return ShowText(c, map[string]string{"run": a.Value.Run, "log": log}, strings.TrimRight(log, "\n"))
 	})
 }
 
 // readLog returns the log of an action, by name or index; "" and 0 mean the server's
 // defaults.
-func readLog(c *call, run, action string, attempt int) (string, error) {
+func readLog(c *Call, run, action string, attempt int) (string, error) {
 	q := url.Values{}
 	if action != "" {
 		q.Set("action", action)
@@ -141,7 +141,7 @@ func readLog(c *call, run, action string, attempt int) (string, error) {
 		q.Set("attempt", strconv.Itoa(attempt))
 	}
 
-	s, err := c.server()
+	s, err := c.Server()
 	if err != nil {
 		return "", err
 	}
@@ -156,7 +156,7 @@ func readLog(c *call, run, action string, attempt int) (string, error) {
 	return string(b), err
 }
 
-func workflowRetryCommand(o *options) *cobra.Command {
+func workflowRetryCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
 		Long: `Start a new run with the input of one that is over: from its failed step, with the
@@ -172,11 +172,11 @@ unless --yes is given.`,
 
 	from := cmd.Flags().String("from", "failed-step", "failed-step or start")
 	completeWords(cmd, "from", "failed-step", "start")
-	wait, yes := waitFlags(cmd), yesFlag(cmd)
+	wait, yes := waitFlags(cmd), YesFlag(cmd)
 
-	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		if *from != "failed-step" && *from != "start" {
-			return usage("invalid --from %q; must be one of failed-step, start", *from)
+			return UsageError("invalid --from %q; must be one of failed-step, start", *from)
 		}
 		switch w := a.Value; w.Type {
 		case inventory.TypeDecommission:
@@ -199,7 +199,7 @@ unless --yes is given.`,
 	})
 }
 
-func workflowDecideCommand(o *options) *cobra.Command {
+func workflowDecideCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "decide {MACHINE | RUN} --choice CHOICE", Short: "Answer the question of a run",
 		Long: `Answer the question of a run; ingot workflow get shows it with its choices. An
@@ -209,8 +209,8 @@ answer names its question, so that it never answers the next one; without
   ingot workflow decide node-1 --choice abort`,
 	}
 
-	d := decisionFlags(o, cmd, func(c *call) (*inventory.Question, error) {
-		a, err := findRun(c, c.args[0])
+	d := decisionFlags(o, cmd, func(c *Call) (*inventory.Question, error) {
+		a, err := findRun(c, c.Args[0])
 		return a.Value.Question, err
 	})
 
@@ -220,9 +220,9 @@ answer names its question, so that it never answers the next one; without
 	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name below /dev/disk/by-id of the disk to write")
 	wait := waitFlags(cmd)
 
-	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		run := a.Value.Run
-		if err := checkDecision(d, a.Value.Question, "run "+run, "ingot workflow get "+c.args[0]); err != nil {
+		if err := checkDecision(d, a.Value.Question, "run "+run, "ingot workflow get "+c.Args[0]); err != nil {
 			return err
 		}
 		if disk != (inventory.DiskSelector{}) {
@@ -241,7 +241,7 @@ answer names its question, so that it never answers the next one; without
 	})
 }
 
-func workflowCancelCommand(o *options) *cobra.Command {
+func workflowCancelCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel {MACHINE | RUN}", Short: "Cancel a run; its netboot window closes",
 		Long: `Cancel a run. Its agent stops and its netboot window closes. A disk that was being
@@ -252,7 +252,7 @@ written stays half-written, and does not boot.`,
 	reason := cmd.Flags().String("reason", "", "why; it is recorded")
 	wait := waitFlag(cmd)
 
-	return runCommand(o, cmd, func(c *call, a client.Answer[inventory.Workflow]) error {
+	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		run := a.Value
 		x, err := post[apitypes.Started](c, client.Path("workflows", run.Run, "cancel"), map[string]string{"reason": *reason})
 		if err != nil {
@@ -276,31 +276,31 @@ written stays half-written, and does not boot.`,
 	})
 }
 
-func workflowPoweredOnCommand(o *options) *cobra.Command {
+func workflowPoweredOnCommand(o *Options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
 		Use: "powered-on {MACHINE | RUN}", Short: "Tell a run that you have switched its machine on",
 		Example: "  ingot workflow powered-on node-1",
-	}, func(c *call, a client.Answer[inventory.Workflow]) error {
+	}, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		return postAndShow(c, client.Path("workflows", a.Value.Run, "powered-on"), nil, text(func(apitypes.Started) string {
 			return "run " + a.Value.Run + " knows that its machine is on"
 		}))
 	})
 }
 
-func workflowDeleteCommand(o *options) *cobra.Command {
+func workflowDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "delete {MACHINE | RUN}", Short: "Delete the record of a run that is over",
 		Long: `Delete the record of a run that is over, with its events and logs. The machine is
 not touched.`,
 		Example: "  ingot workflow delete 3f2c… --yes", ValidArgsFunction: firstArg(o.machines()),
-	}, func(c *call) (deletion, error) {
-		a, err := findRun(c, c.args[0])
+	}, func(c *Call) (deletion, error) {
+		a, err := findRun(c, c.Args[0])
 		lost := fmt.Sprintf(" of %s (%s, %s) with its events and logs", a.Value.Machine, a.Value.State, human.Time(a.Value.Started))
 		return deletion{what: "the record of run " + a.Value.Run, lost: lost, route: client.Path("workflows", a.Value.Run)}, err
 	})
 }
 
-func workflowCreateCommand(o *options) *cobra.Command {
+func workflowCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create {--template T --hardware M | -f FILE}", Short: "Start a workflow", Args: cobra.NoArgs,
 		Long: `Start a workflow: a provisioning of a machine (its name or MAC) by a template, or
@@ -320,16 +320,16 @@ The content of the disk that a provisioning chooses is lost.`,
 	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
 		"further data for the template, key=value; repeatable")
 	wait := waitFlags(cmd)
-	completeFlag(cmd, "template", o.templates())
-	completeFlag(cmd, "image", o.images())
-	completeFlag(cmd, "hardware", o.machines())
+	CompleteFlag(cmd, "template", o.templates())
+	CompleteFlag(cmd, "image", o.images())
+	CompleteFlag(cmd, "hardware", o.machines())
 	for _, flag := range []string{"template", "image", "hardware", "hardware-map"} {
 		cmd.MarkFlagsMutuallyExclusive("file", flag)
 	}
 
 	cmd.MarkFlagsOneRequired("file", "hardware")
 
-	return o.command(cmd, func(c *call) (err error) {
+	return o.NewCommand(cmd, func(c *Call) (err error) {
 		body := workflowBody{Type: inventory.TypeProvision}
 		if *file != "" {
 			body, err = readWorkflow(c, *file)

@@ -174,11 +174,7 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 	}
 }
 
-// ErrSecondServer means that another server works for this site. It ends the process, because this server must not answer
-// machines either.
-var ErrSecondServer = errors.New("a second server")
-
-// secondServer is ErrSecondServer, with the worker of the other server.
+// secondServer is inventory.ErrSecondServer, with the worker of the other server.
 type secondServer struct{ worker, namespace, address string }
 
 func (e *secondServer) Error() string {
@@ -186,7 +182,9 @@ func (e *secondServer) Error() string {
 		"of its own (temporal.namespace)", e.namespace, e.address, e.worker)
 }
 
-func (*secondServer) Unwrap() []error { return []error{ErrSecondServer, inventory.ErrConflict} }
+func (*secondServer) Unwrap() []error {
+	return []error{inventory.ErrSecondServer, inventory.ErrConflict}
+}
 
 // polling returns the workers that have asked for workflow tasks in the last minutes.
 func polling(ctx context.Context, c client.Client) ([]*taskqueuepb.PollerInfo, error) {

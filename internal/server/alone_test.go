@@ -18,6 +18,8 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // pollers is a cluster that workers poll.
@@ -145,7 +147,7 @@ func TestOneServerWorks(t *testing.T) {
 					p.poll(worker, c.from, c.to, !c.cut)
 				}
 				err := s.requireAlone(t.Context(), p)
-				require.Equal(t, c.refused, errors.Is(err, ErrSecondServer), "%v", err)
+				require.Equal(t, c.refused, errors.Is(err, inventory.ErrSecondServer), "%v", err)
 				if c.waits > 0 || c.refused {
 					require.Contains(t, s.status().Error, worker, "the reason for the wait is shown")
 				}
@@ -163,7 +165,7 @@ func TestOneServerWorks(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				err = s.staysAlone(ctx, p, own)
-				require.Equal(t, c.givesUp, errors.Is(err, ErrSecondServer), "%v", err)
+				require.Equal(t, c.givesUp, errors.Is(err, inventory.ErrSecondServer), "%v", err)
 			})
 		})
 	}
@@ -200,7 +202,7 @@ func TestOneOfTwoServersWorks(t *testing.T) {
 						own := s.workerPrefix() + since + time.Now().Add(ahead).UTC().Format(startFormat)
 						p.poll(own, time.Since(p.began), 24*time.Hour, true)
 						if err := s.staysAlone(ctx, p, own); err != nil {
-							require.ErrorIs(t, err, ErrSecondServer)
+							require.ErrorIs(t, err, inventory.ErrSecondServer)
 							gaveUp.Add(1)
 							p.stop(own)
 						}

@@ -188,7 +188,7 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 			return nil
 		}
 		t.set(nil, err)
-		if errors.Is(err, ErrSecondServer) {
+		if errors.Is(err, inventory.ErrSecondServer) {
 			return err
 		}
 		t.log.Warn("runs cannot be worked on: trying again", "address", opts.HostPort, "error", err)

@@ -31,10 +31,10 @@ const format = 1
 
 // Roles of a server.
 const (
-	Active      = "active"       // it is the site
-	Standby     = "standby"      // it waits for a site and answers no machine
-	HandingOver = "handing-over" // a hand-over has begun; only the target knows which server is the site
-	Retired     = "retired"      // the site has moved away
+	Active      = inventory.RoleActive // it is the site
+	Standby     = "standby"            // it waits for a site and answers no machine
+	HandingOver = "handing-over"       // a hand-over has begun; only the target knows which server is the site
+	Retired     = "retired"            // the site has moved away
 )
 
 // States of a HandOver.

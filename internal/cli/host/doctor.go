@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"fmt"
@@ -6,13 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/doctor"
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-func doctorCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func doctorCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "doctor", Short: "Check this host and its server, with a remedy for each problem", Args: cobra.NoArgs,
 		Long: `Check this host's server: configuration, keys, the inventory's file, space, clock,
 capabilities, ports, interfaces, other DHCP servers, boot files, notices; and,
@@ -20,18 +21,18 @@ through the server when it runs, Temporal, notices, secrets, images, their URLs
 and the log-in of every BMC.
 One line each, with a remedy. Exits 1 if any check fails.`,
 		Example: "  ingot doctor\n  ingot doctor --output json",
-	}, func(c *call) error {
+	}, func(c *cli.Call) error {
 		findings := doctor.Run(c.Context(), c.Lookup, c.Flags().Changed("config"))
-		err := showValue(c, client.List[doctor.Finding]{Items: findings}, func(w io.Writer) error {
-			t := newTable(w)
+		err := cli.ShowValue(c, client.List[doctor.Finding]{Items: findings}, func(w io.Writer) error {
+			t := cli.NewTable(w)
 			for _, f := range findings {
 				text := f.Text
 				if f.Remedy != "" {
 					text += "  → " + f.Remedy
 				}
-				t.row(f.State, f.What, text)
+				t.Row(f.State, f.What, text)
 			}
-			return t.flush()
+			return t.Flush()
 		})
 		if err != nil {
 			return err

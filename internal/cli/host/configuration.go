@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"fmt"
@@ -7,22 +7,23 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-func configCommand(o *options) *cobra.Command {
-	return group("config", "The server's configuration", "  ingot config check\n  ingot config example",
+func configCommand(o *cli.Options) *cobra.Command {
+	return cli.Group("config", "The server's configuration", "  ingot config check\n  ingot config example",
 		configCheckCommand(o), configExampleCommand(o))
 }
 
-func configCheckCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func configCheckCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "check [FILE]", Short: "Report everything that is wrong with a configuration", Args: cobra.MaximumNArgs(1),
 		Example: "  ingot config check\n  ingot config check /etc/ingot/ingot.yaml",
-	}, func(c *call) error {
+	}, func(c *cli.Call) error {
 		file, named := c.ConfigFile, c.Flags().Changed("config")
-		if len(c.args) > 0 {
-			file, named = c.args[0], true
+		if len(c.Args) > 0 {
+			file, named = c.Args[0], true
 		}
 
 		cfg, err := config.Load(file, named)
@@ -30,15 +31,15 @@ func configCheckCommand(o *options) *cobra.Command {
 			return err
 		}
 
-		return showText(c, cfg, file+" is right; ingot doctor checks whether the files and interfaces in it exist")
+		return cli.ShowText(c, cfg, file+" is right; ingot doctor checks whether the files and interfaces in it exist")
 	})
 }
 
-func configExampleCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func configExampleCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "example", Short: "Print a commented configuration", Args: cobra.NoArgs,
 		Example: "  ingot config example > ingot.yaml",
-	}, func(c *call) error {
+	}, func(c *cli.Call) error {
 		_, err := io.WriteString(c.OutOrStdout(), configExample{}.text())
 		return err
 	})

@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"os"
@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/server"
-	"github.com/stretchr/testify/require"
 )
 
 // TestTemporalEnvOfAnotherCluster: what the configuration says of a cluster by
@@ -44,7 +46,7 @@ func TestTemporalEnvOfAnotherCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "false", env["TEMPORAL_TLS"], "the server does not use TLS there")
 
-	out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "X="+shellWord(ca)+"; printf %s \"$X\"").Output()
+	out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "X="+cli.ShellWord(ca)+"; printf %s \"$X\"").Output()
 	require.NoError(t, err)
 	require.Equal(t, ca, string(out))
 

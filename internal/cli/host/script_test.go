@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/freeport"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
@@ -31,13 +32,13 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
 		execProgram()
 	}
-	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(Main("test")) }})
+	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(cli.Main("test", AddCommands)) }})
 }
 
 // program is bin/ingot.
 func program() string {
 	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "../../bin/ingot")
+	return filepath.Join(filepath.Dir(here), "../../../bin/ingot")
 }
 
 // execProgram becomes bin/ingot, which has the embedded Temporal. The test binary has not: with the race detector the
@@ -56,7 +57,7 @@ func TestScripts(t *testing.T) {
 	require.FileExists(t, program(), "the servers of the scripts start their Temporal by it: make build")
 	here, err := os.Getwd() // before a command changes the working directory
 	require.NoError(t, err)
-	lab := filepath.Join(here, "../../deploy/genesis")
+	lab := filepath.Join(here, "../../../deploy/genesis")
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join(here, "testdata/script"), RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
@@ -91,7 +92,7 @@ func TestScripts(t *testing.T) {
 // writeRESTScript writes the shell lines of docs/rest.md to rest.sh, for this test's server.
 func writeRESTScript(e *testscript.Env, listen string) error {
 	_, here, _, _ := runtime.Caller(0)
-	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../docs/rest.md"))
+	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../../docs/rest.md"))
 	if err != nil {
 		return err
 	}
@@ -127,10 +128,10 @@ func runHere(ts *testscript.TestScript, args []string) int {
 		defer setEnv(ts, name, before)
 	}
 
-	root := newRoot("test")
+	root := cli.Root("test", AddCommands)
 	root.SetArgs(args)
 	root.SetIn(strings.NewReader(""))
-	return run(context.Background(), root, ts.Stdout(), ts.Stderr())
+	return cli.Run(context.Background(), root, ts.Stdout(), ts.Stderr())
 }
 
 func setEnv(ts *testscript.TestScript, name, value string) {
@@ -146,7 +147,7 @@ func runCLI(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 0 || args[0] != "ingot" {
 		ts.Fatalf("usage: run ingot ARGS…")
 	}
-	if code := runHere(ts, args[1:]); neg != (code != exitOK) {
+	if code := runHere(ts, args[1:]); neg != (code != 0) {
 		ts.Fatalf("unexpected exit code %d", code)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"fmt"
@@ -7,10 +7,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-func restoreCommand(o *options) *cobra.Command {
+func restoreCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore FILE", Short: "Restore a server from a backup, in an empty data directory", Args: cobra.ExactArgs(1),
 		Long: `Restore a server from a backup, in an empty data directory of this host (images may
@@ -35,23 +36,23 @@ answer the same machines.
 
 	var keys keyFlags
 	keys.addFlags(cmd)
-	yes := yesFlag(cmd)
+	yes := cli.YesFlag(cmd)
 
-	return o.command(cmd, func(c *call) error {
-		cfg, err := c.loadConfig()
+	return o.NewCommand(cmd, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
 		if err != nil {
 			return err
 		}
 
-		r := backup.Restore{Config: cfg, File: c.args[0], WithoutKey: keys.without}
+		r := backup.Restore{Config: cfg, File: c.Args[0], WithoutKey: keys.without}
 		m, err := r.Look(c.Context())
 		if err != nil {
 			return err
 		}
 
 		what := fmt.Sprintf("makes %s the server of the backup of %s, made on %s; that one must be off",
-			cfg.DataDir, human.Time(m.Created), inert(m.Host))
-		if err := c.confirm(*yes, what, "restore"); err != nil {
+			cfg.DataDir, human.Time(m.Created), cli.Inert(m.Host))
+		if err := c.Confirm(*yes, what, "restore"); err != nil {
 			return err
 		}
 		if m.Key != nil && !keys.without {
@@ -65,31 +66,31 @@ answer the same machines.
 			return fmt.Errorf("%w; nothing was changed", err)
 		}
 
-		return showValue(c, done, func(w io.Writer) error { return printRestored(w, done) })
+		return cli.ShowValue(c, done, func(w io.Writer) error { return printRestored(w, done) })
 	})
 }
 
 func printRestored(w io.Writer, r backup.Restored) error {
-	fmt.Fprintf(w, "restored backup %s of %s into %s\n", inert(r.Backup), human.Time(r.Taken), r.DataDir)
+	fmt.Fprintf(w, "restored backup %s of %s into %s\n", cli.Inert(r.Backup), human.Time(r.Taken), r.DataDir)
 	for _, h := range r.Held {
 		if h.Machine == "" {
-			fmt.Fprintf(w, "held: %s was under way; to see it: ingot operation get %[1]s\n", inert(h.Workflow))
+			fmt.Fprintf(w, "held: %s was under way; to see it: ingot operation get %[1]s\n", cli.Inert(h.Workflow))
 			continue
 		}
-		machine := inert(h.Machine)
+		machine := cli.Inert(h.Machine)
 		fmt.Fprintf(w, "held: run %s of %s was under way; look at the machine, "+
-			"then: ingot workflow decide %s --choice abort\n", inert(h.Run), machine, machine)
+			"then: ingot workflow decide %s --choice abort\n", cli.Inert(h.Run), machine, machine)
 	}
 	if r.AwaitsCluster {
 		fmt.Fprintln(w, "held as soon as the server reaches its Temporal cluster: every run that is open there")
 	}
 
 	for _, x := range r.Lost {
-		fmt.Fprintf(w, "cannot be read: %s\n", inert(x))
+		fmt.Fprintf(w, "cannot be read: %s\n", cli.Inert(x))
 	}
 
 	for _, x := range r.Missing {
-		fmt.Fprintf(w, "image without its file: %s\n", inert(x))
+		fmt.Fprintf(w, "image without its file: %s\n", cli.Inert(x))
 	}
 
 	next := "ingot doctor && ingot serve"

@@ -1,12 +1,13 @@
-package cli
+package host
 
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
-func standbyCommand(o *options) *cobra.Command {
+func standbyCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "standby", Short: "Set this host up as one to which a site can be moved", Args: cobra.NoArgs,
 		Long: `Set this host up as one to which a site can be moved: in an empty data directory it
@@ -27,8 +28,8 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		"name of this server among its peers (default: site.name, then the host's name)")
 	cmd.AddCommand(standbyFilesCommand(o))
 
-	return o.command(cmd, func(c *call) error {
-		cfg, err := c.loadConfig()
+	return o.NewCommand(cmd, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
 		if err != nil {
 			return err
 		}
@@ -56,15 +57,15 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 	})
 }
 
-func standbyFilesCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func standbyFilesCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "files DIR", Short: "Make the key and the token of a standby elsewhere", Args: cobra.ExactArgs(1),
 		Long: `Make site.pem (the key by which the source knows the standby) and standby.token in
 DIR. Put them beside the key_file of the standby, from a Kubernetes Secret for
 example, before "ingot standby" is run there.`,
 		Example: "  ingot standby files ./secret",
-	}, func(c *call) error {
-		certificate, token, fingerprint, err := siterole.MakeStandbyFiles(c.args[0])
+	}, func(c *cli.Call) error {
+		certificate, token, fingerprint, err := siterole.MakeStandbyFiles(c.Args[0])
 		if err != nil {
 			return err
 		}

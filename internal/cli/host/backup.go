@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/text/human"
@@ -30,7 +31,7 @@ from --passphrase-file or asked for. Without the passphrase no one can open them
 With --without-key they stay out, and what they seal (BMC passwords, user data) is
 lost unless the key file is kept elsewhere.`
 
-func backupCommand(o *options) *cobra.Command {
+func backupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Back up a whole server while it runs", Args: cobra.NoArgs,
 		Long: `Back up a whole server while it runs: both databases, each copied whole and proven
@@ -53,7 +54,7 @@ Images are listed by digest; --images includes their files.`,
 	keys.addFlags(cmd)
 	cmd.AddCommand(backupVerifyCommand(o))
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *cli.Call) error {
 		if *to == "" {
 			*to = "ingot-" + time.Now().UTC().Format("20060102T150405Z") + ".tar"
 		}
@@ -74,14 +75,14 @@ Images are listed by digest; --images includes their files.`,
 		}
 
 		for _, x := range m.Lost {
-			c.note("not in it, because the keys are not: %s", x)
+			c.Note("not in it, because the keys are not: %s", x)
 		}
 		if m.Key == nil {
-			c.note("warn: without the key file of that server %s cannot be read after a restore; "+
+			c.Note("warn: without the key file of that server %s cannot be read after a restore; "+
 				"keep it, apart from the backup", human.Count(len(m.Lost), "secret"))
 		}
 		if *to == "-" {
-			c.note("backup %s: proven while it was written", m.ID)
+			c.Note("backup %s: proven while it was written", m.ID)
 			return nil
 		}
 		return showBackup(c, m, "wrote "+*to+", and read it back")
@@ -89,8 +90,8 @@ Images are listed by digest; --images includes their files.`,
 }
 
 // requestBackup asks the server for a backup; the caller closes it.
-func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
-	s, err := c.server()
+func requestBackup(c *cli.Call, keys keyFlags, images bool) (io.ReadCloser, error) {
+	s, err := c.Server()
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func requestBackup(c *call, keys keyFlags, images bool) (io.ReadCloser, error) {
 
 // receiveBackup writes the archive to a file that appears only when the archive is complete
 // and verified, or to standard output.
-func receiveBackup(c *call, to string, r io.Reader) (backup.Manifest, error) {
+func receiveBackup(c *cli.Call, to string, r io.Reader) (backup.Manifest, error) {
 	if to == "-" {
 		return streamBackup(c, r)
 	}
@@ -161,13 +162,10 @@ func nameBackup(part, to string) error {
 }
 
 // streamBackup writes the archive to standard output and verifies its digests.
-func streamBackup(c *call, r io.Reader) (backup.Manifest, error) {
-	out := c.OutOrStdout()
-	if t, ok := out.(*terminal); ok {
-		if _, ok := terminalOf(t); ok {
-			return backup.Manifest{}, usage("a backup is not for the terminal: give --to FILE, or pipe it")
-		}
-		out = t.file // terminal would change binary data
+func streamBackup(c *cli.Call, r io.Reader) (backup.Manifest, error) {
+	out, err := c.BinaryOutput()
+	if err != nil {
+		return backup.Manifest{}, err
 	}
 
 	m, _, err := backup.Read(io.TeeReader(r, out), nil)
@@ -178,16 +176,16 @@ func streamBackup(c *call, r io.Reader) (backup.Manifest, error) {
 	return m, err
 }
 
-func backupVerifyCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func backupVerifyCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "verify FILE", Short: "Prove that a backup is complete", Args: cobra.ExactArgs(1),
 		Long: `Prove that a backup is complete: the digest of each part, and that each database
 is sound, holds the rows and the content that were written, and belongs to the
 same backup. Needs no server and no passphrase. Only ingot restore, which has the
 keys, proves that the backup was not changed on purpose.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
-	}, func(c *call) error {
-		m, err := backup.Verify(c.Context(), c.args[0])
+	}, func(c *cli.Call) error {
+		m, err := backup.Verify(c.Context(), c.Args[0])
 		if err != nil {
 			return err
 		}
@@ -211,30 +209,31 @@ func (k *keyFlags) addFlags(cmd *cobra.Command) {
 
 // passphrase reads the passphrase from the file, or prompts; a new one is prompted for
 // twice.
-func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
+func (k *keyFlags) passphrase(c *cli.Call, isNew bool) (inventory.Secret, error) {
 	if k.file != "" {
 		b, err := durablefile.ReadPrivate(k.file)
 		if err != nil {
 			return inventory.Secret{}, fmt.Errorf("reading the passphrase: %w", err)
 		}
-		return checkPassphrase(inventory.NewSecret(strings.TrimSuffix(firstLine(string(b)), "\r")))
+		line, _, _ := strings.Cut(string(b), "\n")
+		return checkPassphrase(inventory.NewSecret(strings.TrimSuffix(line, "\r")))
 	}
-	if !interactive(c.Command) {
-		return inventory.Secret{}, usage("the keys are wrapped with a passphrase: " +
+	if !cli.Interactive(c.Command) {
+		return inventory.Secret{}, cli.UsageError("the keys are wrapped with a passphrase: " +
 			"give --passphrase-file, or --without-key to leave them out")
 	}
 
-	p, err := promptSecret(c.Command, "Passphrase of the keys: ")
+	p, err := cli.PromptSecret(c.Command, "Passphrase of the keys: ")
 	if err != nil {
 		return p, err
 	}
 	if isNew {
-		again, err := promptSecret(c.Command, "Repeat it: ")
+		again, err := cli.PromptSecret(c.Command, "Repeat it: ")
 		if err != nil {
 			return again, err
 		}
 		if again.Reveal() != p.Reveal() {
-			return p, usage("the two are not the same; nothing was done")
+			return p, cli.UsageError("the two are not the same; nothing was done")
 		}
 	}
 
@@ -243,7 +242,7 @@ func (k *keyFlags) passphrase(c *call, isNew bool) (inventory.Secret, error) {
 
 func checkPassphrase(p inventory.Secret) (inventory.Secret, error) {
 	if len(p.Reveal()) < backup.MinPassphrase {
-		return inventory.Secret{}, usage("the passphrase is shorter than %d characters", backup.MinPassphrase)
+		return inventory.Secret{}, cli.UsageError("the passphrase is shorter than %d characters", backup.MinPassphrase)
 	}
 	return p, nil
 }
@@ -263,7 +262,7 @@ type backupSummary struct {
 }
 
 // showBackup prints the contents of a backup, and a conclusion in table output.
-func showBackup(c *call, m backup.Manifest, conclusion string) error {
+func showBackup(c *cli.Call, m backup.Manifest, conclusion string) error {
 	s := backupSummary{
 		ID: m.ID, Created: m.Created, Version: m.Version, Host: m.Host, InventoryRows: m.Inventory.Rows(),
 		External: m.External, Keys: m.Key != nil, Lost: m.Lost, Images: m.Images,
@@ -272,7 +271,7 @@ func showBackup(c *call, m backup.Manifest, conclusion string) error {
 		s.TemporalRows = m.Temporal.Rows()
 	}
 
-	return showValue(c, s, func(w io.Writer) error {
+	return cli.ShowValue(c, s, func(w io.Writer) error {
 		if err := printBackup(w, m); err != nil {
 			return err
 		}
@@ -282,19 +281,19 @@ func showBackup(c *call, m backup.Manifest, conclusion string) error {
 }
 
 func printBackup(w io.Writer, m backup.Manifest) error {
-	t := newTable(w)
-	t.field("backup", m.ID)
-	t.field("made", fmt.Sprintf("%s by ingot %s on %s", human.Time(m.Created), m.Version, m.Host))
-	t.field("inventory", m.Inventory.String())
+	t := cli.NewTable(w)
+	t.Field("backup", m.ID)
+	t.Field("made", fmt.Sprintf("%s by ingot %s on %s", human.Time(m.Created), m.Version, m.Host))
+	t.Field("inventory", m.Inventory.String())
 	if m.Temporal != nil {
-		t.field("Temporal", m.Temporal.String())
+		t.Field("Temporal", m.Temporal.String())
 	} else {
-		t.field("Temporal", "not in it: the runs are at "+m.External+", which has backups of its own")
+		t.Field("Temporal", "not in it: the runs are at "+m.External+", which has backups of its own")
 	}
 	if m.Key != nil {
-		t.field("keys", "in it, wrapped with the passphrase")
+		t.Field("keys", "in it, wrapped with the passphrase")
 	} else {
-		t.field("keys", fmt.Sprintf("not in it; %s lost unless the key file is kept elsewhere",
+		t.Field("keys", fmt.Sprintf("not in it; %s lost unless the key file is kept elsewhere",
 			human.Count(len(m.Lost), "secret")))
 	}
 
@@ -306,6 +305,6 @@ func printBackup(w io.Writer, m backup.Manifest) error {
 		}
 	}
 
-	t.field("images", fmt.Sprintf("%d listed, %d in it (%s)", len(m.Images), included, human.Size(size)))
-	return t.flush()
+	t.Field("images", fmt.Sprintf("%d listed, %d in it (%s)", len(m.Images), included, human.Size(size)))
+	return t.Flush()
 }

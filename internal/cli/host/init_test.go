@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
@@ -81,7 +82,7 @@ func TestAskForInterfaces(t *testing.T) {
 		cmd.SetContext(t.Context())
 		cmd.SetIn(strings.NewReader(c.typed))
 		cmd.SetErr(io.Discard)
-		got, err := askForInterfaces(&call{Command: cmd}, c.usable)
+		got, err := askForInterfaces(&cli.Call{Command: cmd}, c.usable)
 		require.NoError(t, err)
 		require.Equal(t, c.want, got, c.typed)
 	}
@@ -106,7 +107,7 @@ func TestInitEditsTheConfiguration(t *testing.T) {
 		cmd.SetErr(&out)
 		before, err := config.Load(file, true)
 		require.NoError(t, err)
-		err = editConfig(&call{Command: cmd, options: &options{Lookup: client.Lookup{ConfigFile: file}}}, f, before)
+		err = editConfig(&cli.Call{Command: cmd, Options: &cli.Options{Lookup: client.Lookup{ConfigFile: file}}}, f, before)
 		return out.String(), err
 	}
 	read := func() string {

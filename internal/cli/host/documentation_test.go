@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/cli"
 )
 
 // A documentedCommand is an ingot command in a document.
@@ -23,10 +25,10 @@ type documentedCommand struct {
 // TestDocumentedCommands: every ingot command in the documents exists, with its flags and its
 // number of arguments.
 func TestDocumentedCommands(t *testing.T) {
-	files, err := filepath.Glob("../../docs/*.md")
+	files, err := filepath.Glob("../../../docs/*.md")
 	require.NoError(t, err)
 	all, whole := 0, 0
-	for _, file := range append(files, "../../README.md", "../../CONTRIBUTING.md") {
+	for _, file := range append(files, "../../../README.md", "../../../CONTRIBUTING.md") {
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, c := range documentedCommands(filepath.Base(file), string(b)) {
@@ -78,7 +80,7 @@ func TestCheckDocumentedCommand(t *testing.T) {
 
 // check returns what is wrong with a command.
 func (d documentedCommand) check() error {
-	root := newRoot("test")
+	root := cli.Root("test", AddCommands)
 	cmd, rest, err := root.Find(d.words)
 	if err != nil {
 		return err
@@ -202,7 +204,7 @@ func shellWords(s string) (out []string) {
 
 // TestExamplesExist: every command of an example in the help exists as well.
 func TestExamplesExist(t *testing.T) {
-	every(newRoot("test"), func(cmd *cobra.Command) {
+	every(cli.Root("test", AddCommands), func(cmd *cobra.Command) {
 		for line := range strings.Lines(strings.ReplaceAll(cmd.Example, "\\\n", "")) {
 			for _, words := range ingotCommands(line) {
 				c := documentedCommand{cmd.CommandPath(), words, true}

@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/text/human"
@@ -35,7 +36,7 @@ func (f initFlags) settings(n config.Netboot) (out []setting) {
 
 // editConfig puts settings into the existing configuration, after it has shown the difference and
 // the operator has agreed. Comments and all other settings stay.
-func editConfig(c *call, f initFlags, before config.Config) error {
+func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 	settings := f.settings(before.Netboot)
 	if len(settings) == 0 {
 		c.Printf("kept  %s\n", c.ConfigFile)
@@ -68,7 +69,7 @@ func editConfig(c *call, f initFlags, before config.Config) error {
 	for _, line := range changed {
 		c.Printf("%s\n", line)
 	}
-	if err := c.confirm(f.yes, "changes "+c.ConfigFile+" as shown", "yes"); err != nil {
+	if err := c.Confirm(f.yes, "changes "+c.ConfigFile+" as shown", "yes"); err != nil {
 		return err
 	}
 	if err := replaceConfig(c.ConfigFile, text); err != nil {

@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"fmt"
@@ -8,37 +8,38 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/temporal/payloadcodec"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-func temporalCommand(o *options) *cobra.Command {
-	return group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
+func temporalCommand(o *cli.Options) *cobra.Command {
+	return cli.Group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
 		"  ingot temporal setup\n  eval \"$(ingot temporal env)\"",
 		temporalSetupCommand(o), temporalEnvCommand(o), temporalTokenCommand(o), temporalNewKeyCommand(o))
 }
 
-func temporalTokenCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func temporalTokenCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "token", Short: "Print the token that opens /codec alone", Args: cobra.NoArgs,
 		Long: `Print the token with which Temporal's own command may have payloads decrypted by
 "ingot serve" (temporal.encryption_key_file). It opens nothing else. It is derived
 from the admin token, and changes with it.`,
 		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
-	}, func(c *call) error {
-		s, err := c.server()
+	}, func(c *cli.Call) error {
+		s, err := c.Server()
 		if err != nil {
 			return err
 		}
 		token := s.CodecToken()
-		return showText(c, map[string]string{"token": token}, token)
+		return cli.ShowText(c, map[string]string{"token": token}, token)
 	})
 }
 
-func temporalNewKeyCommand(o *options) *cobra.Command {
-	return o.command(&cobra.Command{
+func temporalNewKeyCommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
 		Use: "new-key", Short: "Put a new key into temporal.encryption_key_file", Args: cobra.NoArgs,
 		Long: `Put a random key in front of those in temporal.encryption_key_file, or make the
 file. The first key encrypts, all of them decrypt: a running "ingot serve" uses
@@ -48,8 +49,8 @@ written with it is gone from Temporal (temporal.retention after it ended).
 Keep a copy of the file elsewhere: it is in no backup, and what was written with
 a lost key cannot be read again.`,
 		Example: "  ingot temporal new-key && systemctl restart ingot",
-	}, func(c *call) error {
-		cfg, err := c.loadConfig()
+	}, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
 		if err != nil {
 			return err
 		}
@@ -62,7 +63,7 @@ a lost key cannot be read again.`,
 		if err != nil {
 			return err
 		}
-		return showText(
+		return cli.ShowText(
 			c,
 			map[string]string{"file": file, "key": id},
 			fmt.Sprintf("key %s is in %s, and encrypts after the next start", id, file),
@@ -70,7 +71,7 @@ a lost key cannot be read again.`,
 	})
 }
 
-func temporalSetupCommand(o *options) *cobra.Command {
+func temporalSetupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "setup", Short: "Make what this site needs in the Temporal cluster of its configuration", Args: cobra.NoArgs,
 		Long: `Make what this site needs in the cluster of temporal.address: the namespace, its
@@ -87,8 +88,8 @@ no "ingot serve". The embedded server needs no setup.`,
 	}
 	check := cmd.Flags().Bool("check", false, "only look, change nothing")
 
-	return o.command(cmd, func(c *call) error {
-		cfg, err := c.loadConfig()
+	return o.NewCommand(cmd, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
 		if err != nil {
 			return err
 		}
@@ -97,15 +98,15 @@ no "ingot serve". The embedded server needs no setup.`,
 			return err
 		}
 		absent := 0
-		err = showValue(c, steps, func(w io.Writer) error {
+		err = cli.ShowValue(c, steps, func(w io.Writer) error {
 			for _, s := range steps {
 				line := s.What + ": " + s.State
 				if s.Why != "" {
 					line += ": " + s.Why
 				}
-				fmt.Fprintln(w, inert(line))
+				fmt.Fprintln(w, cli.Inert(line))
 				if s.Remedy != "" {
-					fmt.Fprintln(w, "  make it with: "+inert(s.Remedy))
+					fmt.Fprintln(w, "  make it with: "+cli.Inert(s.Remedy))
 				}
 			}
 			return nil
@@ -123,7 +124,7 @@ no "ingot serve". The embedded server needs no setup.`,
 	})
 }
 
-func temporalEnvCommand(o *options) *cobra.Command {
+func temporalEnvCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "env", Short: "Print the environment that the temporal command needs for this site", Args: cobra.NoArgs,
 		Long: `Print what the unmodified temporal command, or any other program that reads the
@@ -146,8 +147,8 @@ of "ingot serve": outside its container.`,
 	certificate := cmd.Flags().String("certificate", "",
 		"with temporal.mutual_tls: a copy of the certificate, to be named in its place")
 
-	return o.command(cmd, func(c *call) error {
-		cfg, err := c.loadConfig()
+	return o.NewCommand(cmd, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
 		if err != nil {
 			return err
 		}
@@ -157,15 +158,15 @@ of "ingot serve": outside its container.`,
 			return err
 		}
 
-		return showValue(c, env, func(w io.Writer) error {
+		return cli.ShowValue(c, env, func(w io.Writer) error {
 			for _, name := range slices.Sorted(maps.Keys(env)) {
-				if _, err := fmt.Fprintf(w, "export %s=%s\n", name, shellWord(env[name])); err != nil {
+				if _, err := fmt.Fprintf(w, "export %s=%s\n", name, cli.ShellWord(env[name])); err != nil {
 					return err
 				}
 			}
 			// The shell reads the secrets: they are not printed.
 			if key := cfg.Temporal.APIKeyFile; key != "" {
-				if _, err := fmt.Fprintf(w, "export TEMPORAL_API_KEY=\"$(cat %s)\"\n", shellWord(key)); err != nil {
+				if _, err := fmt.Fprintf(w, "export TEMPORAL_API_KEY=\"$(cat %s)\"\n", cli.ShellWord(key)); err != nil {
 					return err
 				}
 			}

@@ -1,15 +1,16 @@
-package cli
+package host
 
 import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/server"
 )
 
-func serveCommand(o *options) *cobra.Command {
+func serveCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
 		Long: `Run the server: API and page, workflows, and, on the interfaces that the
@@ -23,7 +24,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 	level := cmd.Flags().String("log-level", "info", "debug, info, warn or error")
 	format := cmd.Flags().String("log-format", server.LogText, "text or json; docs/monitoring.md lists the keys")
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *cli.Call) error {
 		cfg, err := config.Load(*file, c.Flags().Changed("config"))
 		if err != nil {
 			return err
@@ -31,7 +32,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 
 		var l slog.Level
 		if err := l.UnmarshalText([]byte(*level)); err != nil {
-			return usage("invalid --log-level %q; must be one of debug, info, warn, error", *level)
+			return cli.UsageError("invalid --log-level %q; must be one of debug, info, warn, error", *level)
 		}
 
 		log, err := server.NewLog(c.ErrOrStderr(), *format, l)
@@ -43,6 +44,6 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 		if *format == server.LogJSON {
 			out = nil // the journal has both streams, and its readers parse each line
 		}
-		return server.Serve(c.Context(), server.Options{Config: cfg, ConfigFile: *file, Version: c.version, Log: log, Out: out})
+		return server.Serve(c.Context(), server.Options{Config: cfg, ConfigFile: *file, Version: c.ProgramVersion, Log: log, Out: out})
 	})
 }

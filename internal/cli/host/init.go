@@ -1,4 +1,4 @@
-package cli
+package host
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/doctor"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
@@ -32,7 +33,7 @@ type initFlags struct {
 	yes        bool
 }
 
-func initCommand(o *options) *cobra.Command {
+func initCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
 		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers on
@@ -61,11 +62,11 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 	x.StringArrayVar(&f.interfaces, "interface", nil, "interface on which machines are answered; repeatable")
 	x.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 	cmd.MarkFlagsMutuallyExclusive("interface", "relay-only")
-	completeFlag(cmd, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return interfaceNames(), noFiles
+	cli.CompleteFlag(cmd, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return interfaceNames(), cli.NoFiles
 	})
 
-	return o.command(cmd, func(c *call) error {
+	return o.NewCommand(cmd, func(c *cli.Call) error {
 		if err := f.checkRelays(); err != nil {
 			return err
 		}
@@ -93,7 +94,7 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 func (f *initFlags) checkRelays() error {
 	if !f.relayOnly {
 		if len(f.relays) > 0 || f.address != "" {
-			return usage("--relay and --address belong to --relay-only")
+			return cli.UsageError("--relay and --address belong to --relay-only")
 		}
 		return nil
 	}
@@ -155,7 +156,7 @@ func (f initFlags) agree(n config.Netboot) bool {
 }
 
 // initConfig writes the configuration, or changes an existing one.
-func initConfig(c *call, f initFlags) (exists bool, err error) {
+func initConfig(c *cli.Call, f initFlags) (exists bool, err error) {
 	_, err = os.Stat(c.ConfigFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -169,7 +170,7 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 		return true, err
 	}
 	asked := len(f.interfaces) > 0 && !f.agree(before.Netboot)
-	prompts := !before.Netboot.On() && !f.relayOnly && !f.yes && interactive(c.Command)
+	prompts := !before.Netboot.On() && !f.relayOnly && !f.yes && cli.Interactive(c.Command)
 	if asked || prompts {
 		if f.interfaces, err = chooseInterfaces(c, f); err != nil {
 			return true, err
@@ -182,7 +183,7 @@ func initConfig(c *call, f initFlags) (exists bool, err error) {
 }
 
 // createConfig writes a new configuration.
-func createConfig(c *call, f initFlags) error {
+func createConfig(c *cli.Call, f initFlags) error {
 	var err error
 	if !f.relayOnly {
 		if f.interfaces, err = chooseInterfaces(c, f); err != nil {
@@ -217,7 +218,7 @@ func createConfig(c *call, f initFlags) error {
 }
 
 // initKeys creates missing keys and a missing admin token.
-func initKeys(c *call, cfg config.Config) error {
+func initKeys(c *cli.Call, cfg config.Config) error {
 	// Never create new keys for a site with data: its secrets can be read only with the
 	// original keys.
 	hadKeys, hadToken := fileExists(cfg.KeyFile), fileExists(cfg.TokenFile)
@@ -256,7 +257,7 @@ const (
 )
 
 // printNextSteps prints how to enable DHCP, and what to run next.
-func printNextSteps(c *call, cfg config.Config, configExisted bool) {
+func printNextSteps(c *cli.Call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
 		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.ConfigFile)
 		if configExisted {
@@ -292,23 +293,23 @@ func interfaceNames() (names []string) {
 }
 
 // chooseInterfaces validates the interfaces of the flags, or prompts for them.
-func chooseInterfaces(c *call, f initFlags) ([]string, error) {
+func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 	all, chosen := bootInterfaces(), f.interfaces
-	t := newTable(c.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
+	t := cli.NewTable(c.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
 	for _, i := range all {
 		state := "down"
 		if i.Up {
 			state = "up"
 		}
-		t.row(i.Name, state, i.MAC, strings.Join(i.Addresses, ", "))
+		t.Row(i.Name, state, i.MAC, strings.Join(i.Addresses, ", "))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return nil, err
 	}
 
 	if len(chosen) == 0 && !f.yes {
-		if !interactive(c.Command) {
-			return nil, usage("which interface are the machines on? give --interface, or --yes to leave DHCP off")
+		if !cli.Interactive(c.Command) {
+			return nil, cli.UsageError("which interface are the machines on? give --interface, or --yes to leave DHCP off")
 		}
 		var err error
 		if chosen, err = askForInterfaces(c, usable(all)); err != nil {
@@ -345,13 +346,13 @@ func usable(all []hostnet.Interface) (names []string) {
 }
 
 // askForInterfaces prompts until the operator has decided. Enter takes the only interface that is usable.
-func askForInterfaces(c *call, usable []string) ([]string, error) {
+func askForInterfaces(c *cli.Call, usable []string) ([]string, error) {
 	question := "Which interfaces are the machines on? (names, or none to leave DHCP off) "
 	if len(usable) == 1 {
 		question = fmt.Sprintf("Which interfaces are the machines on? (Enter for %s, or none to leave DHCP off) ", usable[0])
 	}
 	for {
-		line, err := prompt(c.Command, question)
+		line, err := cli.Prompt(c.Command, question)
 		switch {
 		case err != nil:
 			return nil, err
@@ -366,23 +367,23 @@ func askForInterfaces(c *call, usable []string) ([]string, error) {
 }
 
 // reportForeignDHCP warns of other DHCP servers on an interface.
-func reportForeignDHCP(c *call, name string) {
+func reportForeignDHCP(c *cli.Call, name string) {
 	found, err := neighbours.ProbeDHCP(c.Context(), name)
 	switch {
 	case err != nil && len(found) == 0:
-		c.note("warn: looking for other DHCP servers: %v", err)
+		c.Note("warn: looking for other DHCP servers: %v", err)
 	case len(found) == 0:
 		c.Printf("no other DHCP server answers on %s\n", name)
 	}
 
 	for _, f := range found {
-		c.note("warn: %s", doctor.ForeignDHCPText(name, f))
+		c.Note("warn: %s", doctor.ForeignDHCPText(name, f))
 	}
 }
 
 // findBootFiles looks for boot files where packages and the build install them. A missing
 // directory is "".
-func findBootFiles(c *call) (loaders, agentOS string) {
+func findBootFiles(c *cli.Call) (loaders, agentOS string) {
 	program, _ := os.Executable() // without it, use the current directory
 	beside := filepath.Dir(program)
 	find := func(key, remedy string, files []string, dirs ...string) string {
@@ -391,7 +392,7 @@ func findBootFiles(c *call) (loaders, agentOS string) {
 				return dir
 			}
 		}
-		c.note("warn: found no directory with %s: set netboot.%s when you have them (%s)",
+		c.Note("warn: found no directory with %s: set netboot.%s when you have them (%s)",
 			strings.Join(files, " and "), key, remedy)
 		return ""
 	}

@@ -1,0 +1,83 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func dhcpSnippetCommand(o *cli.Options) *cobra.Command {
+	servers := neighbours.SnippetServers()
+	cmd := &cobra.Command{
+		Use:   "snippet {" + strings.Join(servers, " | ") + "}",
+		Short: "Print what sends machines from another DHCP server to Ingot",
+		Long: `Print what sends machines from another DHCP server to Ingot, for interfaces with
+"dhcp: off" in the configuration. The boot files are the same for every machine and
+at all times: Ingot refuses them to a machine that is not armed, and the machine
+boots from its disk.
+
+Without flags, the address, the port and the loader are those of this host's
+configuration.`,
+		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --loader shim",
+		Args:    cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: servers,
+	}
+	var address, loader string
+	var port int
+	var secureBoot bool
+	cmd.Flags().StringVar(&loader, "loader", "", "shim or ipxe-shim, for UEFI machines (default: netboot.loader)")
+	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "short for --loader shim; =false: iPXE")
+	cmd.MarkFlagsMutuallyExclusive("loader", "secure-boot")
+	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
+	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")
+
+	return o.NewCommand(cmd, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
+		if err != nil {
+			return err
+		}
+		n := cfg.Netboot
+		at, err := netip.ParseAddr(address)
+		switch {
+		case address == "" && !n.On():
+			return inventory.Invalid("--address", "give --address", "this host's configuration answers no machines")
+		case address == "":
+			if at, err = hostnet.ProvisioningAddress(n); err != nil {
+				return err
+			}
+		case err != nil || !at.Is4():
+			return inventory.Invalid("--address", "write an IPv4 address, for example 10.0.20.2", "invalid IPv4 address %q", address)
+		}
+		switch changed := c.Flags().Changed; {
+		case secureBoot:
+			loader = inventory.LoaderShim
+		case !changed("loader") && !changed("secure-boot"):
+			loader = n.Loader
+		}
+		if port == 0 {
+			port = n.HTTP[0]
+		}
+		base := "http://" + at.String()
+		if port != 80 {
+			base = "http://" + config.Join(at.String(), port)
+		}
+		files, err := bootsvc.SnippetFiles(loader)
+		if err != nil {
+			return err
+		}
+		text, err := neighbours.Snippet(c.Args[0], at, base, files[0])
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(c.OutOrStdout(), text)
+		return err
+	})
+}

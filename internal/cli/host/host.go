@@ -1,0 +1,26 @@
+// Package host holds the commands of ingot that work on the files of the server's host, and the server itself.
+package host
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/cli"
+)
+
+// AddCommands adds the commands of this package to the command line, some of them to groups of the client.
+func AddCommands(root *cobra.Command, o *cli.Options) {
+	root.AddCommand(
+		serveCommand(o), initCommand(o), doctorCommand(o), configCommand(o), backupCommand(o), restoreCommand(o),
+		standbyCommand(o), temporalCommand(o),
+	)
+	groupOf(root, "secret").AddCommand(secretResetCommand(o))
+	groupOf(root, "dhcp").AddCommand(dhcpSnippetCommand(o))
+}
+
+// groupOf returns the group of commands of that name, which the client has.
+func groupOf(root *cobra.Command, name string) *cobra.Command {
+	all := root.Commands()
+	return all[slices.IndexFunc(all, func(c *cobra.Command) bool { return c.Name() == name })]
+}

@@ -1,0 +1,120 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+	"github.com/ingotmetal/ingot/internal/secrets/keyring"
+	"github.com/ingotmetal/ingot/internal/server"
+	"github.com/ingotmetal/ingot/internal/siterole"
+	"github.com/ingotmetal/ingot/internal/text/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+func secretResetCommand(o *cli.Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "reset", Short: "Give up the secrets whose key is lost", Args: cobra.NoArgs,
+		Long: `Give up the secrets whose key is lost: list what has to be entered again, delete
+what cannot be read, and continue with the key file that is there, or a new one if
+there is none. Works on this host's data directory while ingot serve is stopped.`,
+		Example: "  ingot secret reset",
+	}
+
+	yes := cli.YesFlag(cmd)
+
+	return o.NewCommand(cmd, func(c *cli.Call) error {
+		cfg, err := c.LoadConfig()
+		if err != nil {
+			return err
+		}
+		if err := checkStopped(c, cfg); err != nil {
+			return err
+		}
+
+		if err := checkHasKeys(cfg); err != nil {
+			return err
+		}
+
+		keys, err := keyring.Load(cfg.KeyFile)
+		noKeyFile := errors.Is(err, fs.ErrNotExist)
+		if err != nil && !noKeyFile {
+			return err
+		}
+
+		lost, err := server.ListUnreadable(c.Context(), cfg, keys)
+		if err != nil {
+			return err
+		}
+		if len(lost.Secrets)+len(lost.Runs) == 0 && !noKeyFile {
+			c.Note("every secret can be read; there is nothing to reset")
+			return nil
+		}
+		if err := confirmReset(c, *yes, cfg, lost, noKeyFile); err != nil {
+			return err
+		}
+
+		if noKeyFile {
+			if keys, err = keyring.Create(cfg.KeyFile); err != nil {
+				return err
+			}
+		}
+		deleted, err := server.ResetSecrets(c.Context(), cfg, keys)
+		if err != nil {
+			return err
+		}
+		text := fmt.Sprintf("%s forgotten\nnext: ingot serve, then enter them again: "+
+			"ingot machine push --replace --file FILE", human.Count(len(deleted), "secret"))
+		return cli.ShowText(c, map[string][]string{"forgotten": append([]string{}, deleted...)}, text)
+	})
+}
+
+// checkStopped refuses to work on a data directory that is missing or in use.
+func checkStopped(c *cli.Call, cfg config.Config) error {
+	if _, err := os.Stat(server.InventoryFile(cfg)); err != nil {
+		return fmt.Errorf("no inventory in %s: %w", cfg.DataDir, inventory.ErrNotFound)
+	}
+	if hostnet.ServerAnswers(c.Context(), cfg) {
+		return fmt.Errorf("a server answers at %s: stop ingot serve first: %w", cfg.Listen, inventory.ErrConflict)
+	}
+	return nil
+}
+
+// checkHasKeys refuses to give keys to a server whose site has moved away.
+func checkHasKeys(cfg config.Config) error {
+	mark, retired, err := siterole.ReadMark(cfg.KeyFile)
+	switch {
+	case err != nil:
+		return err
+	case retired && mark.Retired.To.Name != "":
+		return fmt.Errorf("this server is retired: its site and its keys have moved to %s: %w", mark.Retired.To.Name,
+			inventory.ErrConflict)
+	case retired:
+		return fmt.Errorf("this server is retired: its keys were destroyed: %w", inventory.ErrConflict)
+	}
+	return nil
+}
+
+// confirmReset lists what will be lost and asks for confirmation.
+func confirmReset(c *cli.Call, yes bool, cfg config.Config, lost server.Unreadable, noKeyFile bool) error {
+	for _, x := range lost.Secrets {
+		c.Note("to be entered again: %s", x)
+	}
+
+	for _, x := range lost.Runs {
+		c.Note("lost: %s", x)
+	}
+
+	what := "permanently deletes " + human.Count(len(lost.Secrets)+len(lost.Runs), "secret")
+	if noKeyFile {
+		what += " and makes a new key file " + cfg.KeyFile
+	}
+
+	return c.Confirm(yes, what, "reset")
+}
