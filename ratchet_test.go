@@ -73,6 +73,7 @@ var smallPackages = map[string]string{
 	"internal/host/memlimit":               "keeps Temporal below the memory of its container",
 	"internal/temporal/payloadcodec":       "what the histories hold is sealed here",
 	"internal/apitypes":                    "what server and client of the API encode and decode",
+	"internal/problem":                     "what is wrong with an input, for readers of files and for the domain",
 	"internal/pcap":                        "one file format",
 	"internal/text/plaintext":              "a leaf that the agent imports, too",
 	"internal/netserve/quietlog":           "bounds the lines of a log",

@@ -1,7 +1,7 @@
 // Package inventory holds Ingot's domain: machines and what is known of them,
 // templates, images, the grant that says which run owns a machine, workflow
-// records, assignments and events. It imports the standard library only;
-// inventory/sqlite stores these types.
+// records, assignments and events. It imports no more than the standard library and
+// leaf packages; inventory/sqlite stores these types.
 package inventory
 
 import (
@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/problem"
 )
 
 // The error vocabulary. Adapters wrap these; each edge maps them once: api to
@@ -19,7 +20,7 @@ import (
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("conflict")
-	ErrInvalid  = errors.New("invalid")
+	ErrInvalid  = problem.ErrInvalid
 	// ErrFenced: the (run, epoch) that a statement named no longer owns the
 	// machine. Not retryable.
 	ErrFenced = errors.New("fenced: another run owns the machine")
@@ -83,6 +84,12 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redacted()), nil
 // LogValue returns the redacted form.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redacted()) }
 
+// UnmarshalBinary reads any bytes. A type with this method may hold bytes in a YAML file (!!binary).
+func (s *Secret) UnmarshalBinary(b []byte) error {
+	s.v = string(b)
+	return nil
+}
+
 // UnmarshalJSON reads a secret that was entered: text, or {"base64": …} for bytes.
 // The redacted form is refused, or saving what was shown would destroy what was stored.
 func (s *Secret) UnmarshalJSON(b []byte) error {
@@ -97,58 +104,11 @@ func (s *Secret) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A Problem is one thing wrong with an input.
-type Problem struct {
-	File   string `json:"file,omitempty"`
-	Line   int    `json:"line,omitempty"`
-	Field  string `json:"field,omitempty"`
-	What   string `json:"what"`
-	Remedy string `json:"remedy,omitempty"`
-}
-
-func (p Problem) String() string {
-	var b strings.Builder
-	if p.File != "" {
-		b.WriteString(p.File + ":")
-		if p.Line > 0 {
-			fmt.Fprintf(&b, "%d:", p.Line)
-		}
-		b.WriteByte(' ')
-	} else if p.Line > 0 {
-		fmt.Fprintf(&b, "line %d: ", p.Line)
-	}
-	if p.Field != "" {
-		b.WriteString(p.Field + ": ")
-	}
-
-	b.WriteString(p.What)
-	if p.Remedy != "" {
-		b.WriteString(" (" + p.Remedy + ")")
-	}
-	return b.String()
-}
-
-// Problems are all problems of an input; as an error it is an ErrInvalid.
-type Problems []Problem
-
-func (p Problems) Error() string {
-	lines := make([]string, len(p))
-	for i, x := range p {
-		lines[i] = x.String()
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Is makes errors.Is(err, ErrInvalid) true.
-func (p Problems) Is(target error) bool { return target == ErrInvalid }
-
-// Err returns p as an error, or nil when there is none.
-func (p Problems) Err() error {
-	if len(p) == 0 {
-		return nil
-	}
-	return p
-}
+// What is wrong with an input. As an error it is an ErrInvalid.
+type (
+	Problem  = problem.Problem
+	Problems = problem.List
+)
 
 // Conflicts are problems of a valid input with what is stored or under way. As an
 // error it is an ErrConflict; errors.As finds its Problems.
@@ -166,9 +126,4 @@ func (c Conflicts) As(target any) bool {
 		*p = Problems(c)
 	}
 	return ok
-}
-
-// Add appends a problem.
-func (p *Problems) Add(field, remedy, format string, args ...any) {
-	*p = append(*p, Problem{Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy})
 }

@@ -2,14 +2,13 @@ package inventory
 
 import (
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // A Machine is one piece of hardware that Ingot may provision.
@@ -227,25 +226,21 @@ func (l *Lease) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &text); err != nil {
 		text = string(b)
 	}
-	v, err := ParseLease(text)
-	if err == nil {
-		*l = v
-	}
-	return err
+	return l.UnmarshalText([]byte(text))
 }
 
-// ParseLease reads a lease time: "24h", a number of seconds, or nanoseconds
-// that are no number of seconds. Anything else is ErrInvalid.
-func ParseLease(s string) (Lease, error) {
-	if d, err := time.ParseDuration(s); err == nil {
-		return Lease(d), nil
-	}
-	n, err := strconv.ParseUint(s, 10, 32)
+// UnmarshalText reads "24h" or a number of seconds.
+func (l *Lease) UnmarshalText(b []byte) error {
+	d, err := human.ParseDuration(string(b))
 	if err != nil {
-		return 0, fmt.Errorf("reading lease time %q: write for example 24h, or a number of seconds: %w", s, ErrInvalid)
+		return err
 	}
-	return Lease(n) * Lease(time.Second), nil
+	*l = Lease(d)
+	return nil
 }
+
+// TextPattern is the form of a lease in a file.
+func (*Lease) TextPattern() string { return human.DurationPattern }
 
 // DeclaredDisk is a disk that the inventory names; a path does not identify a disk.
 type DeclaredDisk struct {

@@ -55,3 +55,6 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	}
 	return err
 }
+
+// TextPattern is the form of a size in a file.
+func (*Size) TextPattern() string { return `^[0-9]+(\.[0-9]+)? ?([kKMGTP]?B|[KMGTP]iB)$|^[0-9]+$` }

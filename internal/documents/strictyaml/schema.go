@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // A Schema is a JSON Schema, or a part of one.
@@ -58,10 +58,8 @@ func SchemaOf[T any](title string, rules Rules) Schema {
 
 // Forms of values that are texts in a file.
 const (
-	durationForm = `^[+-]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$|^[0-9]+$`
-	sizeForm     = `^[0-9]+(\.[0-9]+)? ?([kKMGTP]?B|[KMGTP]iB)$|^[0-9]+$`
-	addressForm  = `^[0-9A-Fa-f:.]*$`
-	prefixForm   = `^[0-9A-Fa-f:.]+/[0-9]+$`
+	addressForm = `^[0-9A-Fa-f:.]*$`
+	prefixForm  = `^[0-9A-Fa-f:.]+/[0-9]+$`
 )
 
 // descriptions are the first paragraphs of the comments of fields, by type and key. Comments are
@@ -69,6 +67,9 @@ const (
 //
 //go:embed descriptions.json
 var descriptions []byte
+
+// A Patterned type is written as a whole number or as text that matches a regular expression.
+type Patterned interface{ TextPattern() string }
 
 type describer struct {
 	rules        Rules
@@ -85,20 +86,21 @@ func (d describer) value(t reflect.Type, path string) Schema {
 func (d describer) kind(t reflect.Type, path string) Schema {
 	form := func(pattern string, types ...string) Schema { return Schema{"type": anys(types), "pattern": pattern} }
 	switch t {
-	case reflect.TypeFor[time.Duration](), reflect.TypeFor[inventory.Lease]():
-		return form(durationForm, "string", "integer")
-	case reflect.TypeFor[inventory.Size]():
-		return form(sizeForm, "string", "integer")
+	case reflect.TypeFor[time.Duration]():
+		return form(human.DurationPattern, "string", "integer")
 	case reflect.TypeFor[netip.Addr]():
 		return form(addressForm, "string")
 	case reflect.TypeFor[netip.Prefix]():
 		return form(prefixForm, "string")
 	case reflect.TypeFor[time.Time]():
 		return Schema{"type": "string"}
-	case reflect.TypeFor[inventory.Secret]():
-		return textOrBytes()
+	}
+	if x, ok := reflect.New(t).Interface().(Patterned); ok {
+		return form(x.TextPattern(), "string", "integer")
 	}
 	switch p := reflect.PointerTo(t); {
+	case p.Implements(reflect.TypeFor[encoding.BinaryUnmarshaler]()):
+		return textOrBytes()
 	case p.Implements(reflect.TypeFor[json.Unmarshaler]()):
 		return Schema{}
 	case p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):

@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/internal/problem"
 )
 
 // A Document is one document of a YAML stream.
@@ -24,7 +24,7 @@ type Document struct {
 }
 
 // Documents splits b into its documents without empty ones. A syntax error is an
-// inventory.Problems.
+// problem.List.
 func Documents(file string, b []byte) ([]Document, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var docs []Document
@@ -35,7 +35,7 @@ func Documents(file string, b []byte) ([]Document, error) {
 			return docs, nil
 		}
 		if err != nil {
-			return nil, inventory.Problems{syntaxProblem(file, b, err)}
+			return nil, problem.List{syntaxProblem(file, b, err)}
 		}
 		if n.Kind == yaml.DocumentNode && len(n.Content) == 1 && !isNull(n.Content[0]) {
 			docs = append(docs, Document{File: file, root: n.Content[0]})
@@ -59,9 +59,9 @@ var lineInError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 // unknownAnchor is the parser's error for an alias without an anchor. It has no line.
 var unknownAnchor = regexp.MustCompile(`^yaml: unknown anchor '(.*)' referenced$`)
 
-func syntaxProblem(file string, b []byte, err error) inventory.Problem {
+func syntaxProblem(file string, b []byte, err error) problem.Problem {
 	if m := unknownAnchor.FindStringSubmatch(err.Error()); m != nil {
-		p := inventory.Problem{ // without the name: a password may start with *
+		p := problem.Problem{ // without the name: a password may start with *
 			File: file, What: "not valid YAML: text that starts with * refers to an anchor, and there is none of that name",
 			Remedy: "put the text in quotes",
 		}
@@ -71,7 +71,7 @@ func syntaxProblem(file string, b []byte, err error) inventory.Problem {
 		return p
 	}
 
-	p := inventory.Problem{File: file, What: err.Error()}
+	p := problem.Problem{File: file, What: err.Error()}
 	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
 		p.What = "not valid YAML: " + m[2]
 		p.Line = 1 // the parser omits line 1
@@ -92,7 +92,7 @@ func syntaxProblem(file string, b []byte, err error) inventory.Problem {
 }
 
 // Decode decodes the only document of b into into, a pointer. The error is an
-// inventory.Problems with every problem; into may then be partly set.
+// problem.List with every problem; into may then be partly set.
 func Decode(file string, b []byte, into any) error {
 	docs, err := Documents(file, b)
 	if err != nil {
@@ -101,12 +101,12 @@ func Decode(file string, b []byte, into any) error {
 
 	switch len(docs) {
 	case 0:
-		return inventory.Problems{{File: file, What: "is empty"}}
+		return problem.List{{File: file, What: "is empty"}}
 	case 1:
 		return docs[0].Decode(into)
 	}
 
-	return inventory.Problems{{
+	return problem.List{{
 		File: file, Line: docs[1].Line(), What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
 		Remedy: "remove the lines \"---\" or split the file",
 	}}
@@ -114,7 +114,7 @@ func Decode(file string, b []byte, into any) error {
 
 // Locate sets File and Line of problems from a validation of the first document of b, by
 // their Field.
-func Locate(file string, b []byte, problems inventory.Problems) inventory.Problems {
+func Locate(file string, b []byte, problems problem.List) problem.List {
 	docs, err := Documents(file, b)
 	if err != nil || len(docs) == 0 {
 		d := Document{File: file}
@@ -157,8 +157,8 @@ func (d Document) LineOf(path string) int {
 }
 
 // Locate sets File and, if it is 0, Line of each problem by its Field.
-func (d Document) Locate(problems inventory.Problems) inventory.Problems {
-	out := make(inventory.Problems, len(problems))
+func (d Document) Locate(problems problem.List) problem.List {
+	out := make(problem.List, len(problems))
 	for i, p := range problems {
 		if p.File == "" {
 			p.File = d.File
@@ -296,7 +296,7 @@ func (d Document) YAML() ([]byte, error) {
 	w := walker{file: d.File}
 	n, err := w.expand(d.root, 0)
 	if err != nil {
-		return nil, inventory.Problems{{
+		return nil, problem.List{{
 			File: d.File, Line: d.Line(), What: "is too large or too deep", Remedy: "write repeated parts out less",
 		}}
 	}

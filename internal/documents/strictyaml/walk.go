@@ -17,8 +17,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ingotmetal/ingot/internal/problem"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Limits of a document after its aliases are expanded, against nested aliases that grow
@@ -32,7 +33,7 @@ const (
 type walker struct {
 	file     string
 	nodes    int
-	problems inventory.Problems
+	problems problem.List
 }
 
 var errTooMuch = errors.New("too much")
@@ -53,7 +54,7 @@ func (w *walker) add(n *yaml.Node, path, remedy, format string, args ...any) {
 	if n != nil {
 		line = n.Line
 	}
-	w.problems = append(w.problems, inventory.Problem{
+	w.problems = append(w.problems, problem.Problem{
 		File: w.file, Line: line, Field: path, What: fmt.Sprintf(format, args...), Remedy: remedy,
 	})
 }
@@ -87,17 +88,16 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!binary" {
 		return w.binary(n, v, path, depth)
 	}
-	if v.Type() == reflect.TypeFor[time.Duration]() || v.Type() == reflect.TypeFor[inventory.Lease]() {
-		w.duration(n, v, path)
-		return nil
-	}
 	if v.CanAddr() {
 		switch u := v.Addr().Interface().(type) {
-		case json.Unmarshaler:
-			return w.unmarshalJSON(n, u, path, depth)
+		case *time.Duration:
+			w.text(n, (*duration)(u), path)
+			return nil
 		case encoding.TextUnmarshaler:
 			w.text(n, u, path)
 			return nil
+		case json.Unmarshaler:
+			return w.unmarshalJSON(n, u, path, depth)
 		}
 	}
 
@@ -127,7 +127,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	return nil
 }
 
-// binary decodes base64 with the tag !!binary. Only a secret, and a value that parses text itself, may hold bytes that are
+// binary decodes base64 with the tag !!binary. Only a value that reads bytes or parses text itself may hold bytes that are
 // not UTF-8.
 func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
@@ -138,11 +138,13 @@ func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) e
 	decoded := *n
 	decoded.Tag, decoded.Value, decoded.Style = "!!str", string(b), 0
 	switch u := v.Addr().Interface().(type) {
-	case *inventory.Secret:
-		*u = inventory.NewSecret(string(b))
-		return nil
 	case encoding.TextUnmarshaler:
 		w.text(&decoded, u, path)
+		return nil
+	case encoding.BinaryUnmarshaler:
+		if err := u.UnmarshalBinary(b); err != nil {
+			w.add(n, path, "", "%s", err)
+		}
 		return nil
 	}
 	if !utf8.Valid(b) {
@@ -160,15 +162,26 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 	}
 
 	err := u.UnmarshalText([]byte(n.Value))
-	if err == nil {
-		return
-	}
-	if _, isAddress := u.(*netip.Addr); isAddress { // its parser's error is for programmers
+	var known problem.Problem
+	_, isAddress := u.(*netip.Addr)
+	switch {
+	case err == nil:
+	case isAddress: // its parser's error is for programmers
 		w.add(n, path, "write it as 10.0.0.11", "invalid IP address %q", clip(n.Value))
-		return
+	case errors.As(err, &known):
+		w.add(n, path, known.Remedy, "%s", known.What)
+	default:
+		w.add(n, path, "", "%s", err)
 	}
+}
 
-	w.add(n, path, "", "%s", err)
+// duration reads a time.Duration.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(b []byte) error {
+	x, err := human.ParseDuration(string(b))
+	*d = duration(x)
+	return err
 }
 
 // scalar decodes a number or a boolean.
@@ -196,23 +209,6 @@ func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// duration accepts "1h30m" and numbers, as inventory.ParseLease does.
-func (w *walker) duration(n *yaml.Node, v reflect.Value, path string) {
-	const remedy = `write for example "1h" or "24h", or a number of seconds`
-	if n.Kind != yaml.ScalarNode {
-		w.add(n, path, remedy, "must be a duration, but is %s", kindName(n))
-		return
-	}
-
-	d, err := inventory.ParseLease(n.Value)
-	if err != nil {
-		w.add(n, path, remedy, "must be a duration, but is %q", clip(n.Value))
-		return
-	}
-
-	v.SetInt(int64(d))
-}
-
 func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, depth int) error {
 	x, err := w.plain(n, depth)
 	if err != nil {
@@ -235,7 +231,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 		var te *json.UnmarshalTypeError
 		if errors.As(err, &te) {
 			must := "must not be %s"
-			if _, secret := u.(*inventory.Secret); secret {
+			if _, text := u.(encoding.BinaryUnmarshaler); text {
 				must = "must be text, but is %s"
 			}
 			w.add(n, path, "", must, kindName(n))

@@ -3,8 +3,12 @@ package human
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/problem"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
 // Count formats n with a noun: "1 image", "2 images".
@@ -56,4 +60,22 @@ func Span(d time.Duration) string {
 		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 	}
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// DurationPattern is the form of what ParseDuration reads, as a regular expression.
+const DurationPattern = `^[+-]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$|^[0-9]+$`
+
+// ParseDuration reads a duration of a document: "24h", or a number of seconds. Its error is a problem.Problem.
+func ParseDuration(s string) (time.Duration, error) {
+	if d, err := time.ParseDuration(s); err == nil {
+		return d, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return 0, problem.Problem{
+			What:   fmt.Sprintf("must be a duration, but is %q", plaintext.Clip(s, 60)),
+			Remedy: `write for example "1h" or "24h", or a number of seconds`,
+		}
+	}
+	return time.Duration(n) * time.Second, nil
 }
