@@ -60,7 +60,7 @@ var ignoredController = map[string]string{
 // A controller is a bmc Machine with its login.
 type controller struct {
 	object
-	key     string // in reader.controllers
+	key     string // in bmcs.controllers
 	at      string // path of the connection
 	secret  string // key of the reference to the login, below at
 	bmc     inventory.BMC
@@ -91,24 +91,34 @@ var ignoredSecret = map[string]string{
 	"immutable":          "a login changes with its machine",
 }
 
+// bmcs are the BMCs of the documents and their logins, by "namespace/name". A reference to a Secret that is wrong is not
+// reported as well.
+type bmcs struct {
+	found        *findings
+	controllers  map[string]controller
+	secrets      map[string]secret
+	wrongSecrets map[string]bool
+	logins       []login
+}
+
 // readSecret keeps the login of a Secret for the Machines that refer to it. Its problems
 // repeat no value.
-func (r *reader) readSecret(o object) {
+func (r *bmcs) readSecret(o object) {
 	if !o.doc.Has("data.username") && !o.doc.Has("stringData.username") &&
 		!o.doc.Has("data.password") && !o.doc.Has("stringData.password") {
-		r.ignore(o, "kind", "it holds no username and password of a BMC")
+		r.found.ignore(o, "kind", "it holds no username and password of a BMC")
 		return
 	}
 
 	var d secretDocument
-	if !r.decode(o, &d, ignoredSecret) {
+	if !r.found.decode(o, &d, ignoredSecret) {
 		r.wrongSecrets[o.key()] = true
 		return
 	}
 	for path, values := range map[string]map[string]string{"data": d.Data, "stringData": d.StringData} {
 		for key := range values {
 			if key != "username" && key != "password" {
-				r.ignore(o, path+"."+key, "the login of a BMC is username and password")
+				r.found.ignore(o, path+"."+key, "the login of a BMC is username and password")
 			}
 		}
 	}
@@ -118,38 +128,38 @@ func (r *reader) readSecret(o object) {
 		}
 		b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(d.Data[key]))
 		if err != nil {
-			r.add(o.doc, "data."+key, "write it into stringData, or encode it", "the value is not base64")
+			r.found.add(o.doc, "data."+key, "write it into stringData, or encode it", "the value is not base64")
 		}
 		return string(b)
 	}
 	s := secret{o, value("username"), value("password")}
 	if _, double := r.secrets[o.key()]; double {
-		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Secret %s in this namespace already", clip(o.name))
+		r.found.add(o.doc, "metadata.name", "keep one of the two", "there is a Secret %s in this namespace already", clip(o.name))
 	}
 	r.secrets[o.key()] = s
 }
 
 // readController keeps a bmc Machine for the Hardware that refers to it.
-func (r *reader) readController(o object) {
+func (r *bmcs) readController(o object) {
 	var d controllerDocument
-	if !r.decode(o, &d, ignoredController) {
+	if !r.found.decode(o, &d, ignoredController) {
 		return
 	}
 	if _, double := r.controllers[o.key()]; double {
-		r.add(o.doc, "metadata.name", "keep one of the two", "there is a Machine %s in this namespace already", clip(o.name))
+		r.found.add(o.doc, "metadata.name", "keep one of the two", "there is a Machine %s in this namespace already", clip(o.name))
 	}
 	r.addController(controller{object: o, key: o.key(), at: "spec.connection", secret: "authSecretRef"}, d.Spec.Connection)
 }
 
 // addController keeps a controller with its connection.
-func (r *reader) addController(c controller, x connection) {
+func (r *bmcs) addController(c controller, x connection) {
 	c.bmc = bmcOf(x)
 	r.noteConnection(c, x)
 	r.controllers[c.key] = c
 	if x.AuthSecretRef != nil {
 		r.logins = append(r.logins, login{c.key, *x.AuthSecretRef})
 	} else if c.bmc.Capabilities().NeedsPassword {
-		r.add(c.doc, c.at+"."+c.secret, "name a Secret with username and password",
+		r.found.add(c.doc, c.at+"."+c.secret, "name a Secret with username and password",
 			"there is no login, and the driver %s needs one", c.bmc.Driver)
 	}
 }
@@ -198,11 +208,11 @@ func bmcOf(c connection) inventory.BMC {
 }
 
 // noteConnection notes what the driver of a controller does not use.
-func (r *reader) noteConnection(c controller, x connection) {
+func (r *bmcs) noteConnection(c controller, x connection) {
 	at := c.at + "."
 	ignore := func(given bool, key, why string) {
 		if given {
-			r.ignore(c.object, at+key, why)
+			r.found.ignore(c.object, at+key, why)
 		}
 	}
 	b := c.bmc
@@ -215,7 +225,7 @@ func (r *reader) noteConnection(c controller, x connection) {
 	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
 	if p := x.ProviderOptions; p != nil {
 		if a := p.IntelAMT; a != nil && b.Driver == inventory.DriverAMT && a.HostScheme == "https" && b.Port != amtTLSPort {
-			r.add(c.doc, at+"providerOptions.intelAMT.port", fmt.Sprintf("use port %d", amtTLSPort), "TLS of AMT is on port %d only, not on %d",
+			r.found.add(c.doc, at+"providerOptions.intelAMT.port", fmt.Sprintf("use port %d", amtTLSPort), "TLS of AMT is on port %d only, not on %d",
 				amtTLSPort, b.Port)
 		}
 		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
@@ -227,12 +237,12 @@ func (r *reader) noteConnection(c controller, x connection) {
 
 // A login is a reference of a controller to its Secret.
 type login struct {
-	controller string // key in reader.controllers
+	controller string // key in bmcs.controllers
 	ref        reference
 }
 
 // joinLogins gives controllers their logins, and checks the controllers.
-func (r *reader) joinLogins() {
+func (r *bmcs) joinLogins() {
 	for _, l := range r.logins {
 		c := r.controllers[l.controller]
 		key, ok := find(r.secrets, l.ref, c.object)
@@ -240,14 +250,14 @@ func (r *reader) joinLogins() {
 		if !ok {
 			_, wrong := find(r.wrongSecrets, l.ref, c.object)
 			if c.bmc.Capabilities().NeedsPassword && !wrong {
-				r.add(c.doc, c.at+"."+c.secret, "give the file with that Secret as well",
+				r.found.add(c.doc, c.at+"."+c.secret, "give the file with that Secret as well",
 					"the files hold no Secret %s in this namespace", clip(l.ref.Name))
 			}
 			c.unknown = true
 		} else if c.bmc.Capabilities().NeedsPassword {
 			c.bmc.User, c.bmc.Password = s.user, inventory.NewSecret(s.password)
 			if s.password == "" {
-				r.add(s.doc, "stringData.password", "write it there, or in base64 into data",
+				r.found.add(s.doc, "stringData.password", "write it there, or in base64 into data",
 					"there is no password, and the %s needs one", c)
 			}
 		}
@@ -260,7 +270,7 @@ func (r *reader) joinLogins() {
 }
 
 // checkController reports what is wrong with a BMC, in its own document.
-func (r *reader) checkController(c controller) {
+func (r *bmcs) checkController(c controller) {
 	m := inventory.Canonical(inventory.Machine{Name: "x", BMC: &c.bmc})
 	for _, p := range inventory.Validate(m) {
 		if !strings.HasPrefix(p.Field, "bmc") || c.unknown && strings.HasPrefix(p.Field, "bmc.user") ||
@@ -268,7 +278,7 @@ func (r *reader) checkController(c controller) {
 			continue
 		}
 		p.Field = c.field(p.Field)
-		r.problems = append(r.problems, c.doc.Locate(inventory.Problems{p})...)
+		r.found.problems = append(r.found.problems, c.doc.Locate(inventory.Problems{p})...)
 	}
 }
 
@@ -287,9 +297,9 @@ func (c controller) field(field string) string {
 }
 
 // use notes that a machine has the controller, and reports whether it can have it.
-func (r *reader) use(c controller, by object) bool {
+func (r *bmcs) use(c controller, by object) bool {
 	if c.usedBy != "" {
-		r.add(by.doc, "spec.bmcRef", "give each machine a BMC of its own", "the BMC %s belongs to %s already", clip(c.name), c.usedBy)
+		r.found.add(by.doc, "spec.bmcRef", "give each machine a BMC of its own", "the BMC %s belongs to %s already", clip(c.name), c.usedBy)
 		return false
 	}
 	c.usedBy = by.String()
@@ -298,10 +308,10 @@ func (r *reader) use(c controller, by object) bool {
 }
 
 // noteUnused notes BMCs that no machine has.
-func (r *reader) noteUnused() {
+func (r *bmcs) noteUnused() {
 	for _, c := range r.controllers {
 		if c.usedBy == "" {
-			r.ignore(c.object, "kind", "no Hardware in the files refers to it; a BMC belongs to a machine")
+			r.found.ignore(c.object, "kind", "no Hardware in the files refers to it; a BMC belongs to a machine")
 		}
 	}
 }

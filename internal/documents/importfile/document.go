@@ -3,7 +3,6 @@ package importfile
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -30,7 +29,7 @@ type object struct {
 // String returns the kind and name for messages.
 func (o object) String() string { return o.kind + " " + clip(o.name) }
 
-// key is how r.controllers and r.secrets find the object.
+// key is how bmcs finds the object.
 func (o object) key() string { return o.namespace + "/" + o.name }
 
 // A reference names an object; without a namespace, one in the namespace of the document.
@@ -95,25 +94,25 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	case o.kind == "" && group == "":
 		r.readOwn(d)
 	case o.kind == "" || group == "":
-		r.add(d, "", "write both apiVersion and kind, or none of them for Ingot's own form", "kind and apiVersion belong together")
+		r.found.add(d, "", "write both apiVersion and kind, or none of them for Ingot's own form", "kind and apiVersion belong together")
 	case o.kind == "List" && group == "v1":
 		r.readList(o)
 	case group == "v1" && o.kind == "Secret":
-		r.readSecret(o)
+		r.bmcs.readSecret(o)
 	case (group == groupTinkerbell || group == groupBMC) && version != "v1alpha1":
 		r.readLater(o, group, version)
 	case group == groupEKSA && version != "v1alpha1":
-		r.add(d, "apiVersion", "write it as v1alpha1", "version %q of %s is not read; v1alpha1 is", clip(version), group)
+		r.found.add(d, "apiVersion", "write it as v1alpha1", "version %q of %s is not read; v1alpha1 is", clip(version), group)
 	case group == groupBMC && o.kind == "Task":
-		r.ignore(o, "kind", "a Task is a step of a Job; the Job has a command")
+		r.found.ignore(o, "kind", "a Task is a step of a Job; the Job has a command")
 	case group == groupTinkerbell || group == groupBMC || group == groupEKSA:
-		if read, ok := kinds[group+" "+o.kind]; ok {
-			read(r, o)
+		if read, ok := r.kinds()[group+" "+o.kind]; ok {
+			read(o)
 			return
 		}
-		r.ignore(o, "kind", "documents of this kind have no counterpart")
+		r.found.ignore(o, "kind", "documents of this kind have no counterpart")
 	default:
-		r.ignore(o, "kind", "the document belongs to another program")
+		r.found.ignore(o, "kind", "the document belongs to another program")
 	}
 }
 
@@ -128,7 +127,7 @@ func (r *reader) tooLarge(d strictyaml.Document) bool {
 	}
 	d.Each(func(string, int) { r.keys++ })
 	if r.keys > maxKeys {
-		r.add(d, "", "import in several steps, and write repeated parts out", "the files have more than %d keys", maxKeys)
+		r.found.add(d, "", "import in several steps, and write repeated parts out", "the files have more than %d keys", maxKeys)
 		return true
 	}
 	return false
@@ -138,11 +137,11 @@ func (r *reader) tooLarge(d strictyaml.Document) bool {
 func (r *reader) readList(o object) {
 	items := o.doc.List("items")
 	if items == nil {
-		r.add(o.doc, "items", "give the documents as a list", "a List needs items")
+		r.found.add(o.doc, "items", "give the documents as a list", "a List needs items")
 	}
 	for n, item := range items {
 		if item.Text("kind") == "List" {
-			r.add(o.doc, fmt.Sprintf("items[%d]", n), "put its items into the outer one", "a List is not read inside of another")
+			r.found.add(o.doc, fmt.Sprintf("items[%d]", n), "put its items into the outer one", "a List is not read inside of another")
 			continue
 		}
 		r.readDocument(item)
@@ -150,95 +149,54 @@ func (r *reader) readList(o object) {
 }
 
 // kinds has one row for each kind that is read.
-var kinds = map[string]func(r *reader, o object){
-	groupTinkerbell + " Hardware":           (*reader).readHardware,
-	groupTinkerbell + " Template":           (*reader).readTemplate,
-	groupTinkerbell + " Workflow":           (*reader).readWorkflow,
-	groupBMC + " Machine":                   (*reader).readController,
-	groupBMC + " Job":                       (*reader).readJob,
-	groupEKSA + " TinkerbellTemplateConfig": (*reader).readTemplateConfig,
-	groupEKSA + " TinkerbellMachineConfig":  (*reader).readMachineConfig,
+func (r *reader) kinds() map[string]func(o object) {
+	return map[string]func(o object){
+		groupTinkerbell + " Hardware":           r.readHardware,
+		groupTinkerbell + " Template":           r.templates.readTemplate,
+		groupTinkerbell + " Workflow":           r.starts.readWorkflow,
+		groupBMC + " Machine":                   r.bmcs.readController,
+		groupBMC + " Job":                       r.starts.readJob,
+		groupEKSA + " TinkerbellTemplateConfig": r.templates.readTemplateConfig,
+		groupEKSA + " TinkerbellMachineConfig":  r.readMachineConfig,
+	}
 }
 
 // laterKinds has one row for each kind of v1alpha2 that is read.
-var laterKinds = map[string]func(r *reader, o object){
-	groupTinkerbell + " Hardware": (*reader).readLaterHardware,
-	groupTinkerbell + " Task":     (*reader).readLaterTask,
-	groupTinkerbell + " Workflow": (*reader).readLaterWorkflow,
-	groupBMC + " Job":             (*reader).readLaterJob,
+func (r *reader) laterKinds() map[string]func(o object) {
+	return map[string]func(o object){
+		groupTinkerbell + " Hardware": r.readLaterHardware,
+		groupTinkerbell + " Task":     r.templates.readLaterTask,
+		groupTinkerbell + " Workflow": r.starts.readLaterWorkflow,
+		groupBMC + " Job":             r.starts.readLaterJob,
+	}
 }
 
 // readLater reads v1alpha2 of Tinkerbell's API, which no controller runs yet, and refuses other versions.
 func (r *reader) readLater(o object, group, version string) {
 	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && slices.Contains([]string{"WorkflowRuleSet", "Policy"}, o.kind) {
-		r.ignore(o, "kind", "documents of this kind have no counterpart")
+		r.found.ignore(o, "kind", "documents of this kind have no counterpart")
 		return
 	}
-	if read, ok := laterKinds[group+" "+o.kind]; ok && version == "v1alpha2" {
-		read(r, o)
+	if read, ok := r.laterKinds()[group+" "+o.kind]; ok && version == "v1alpha2" {
+		read(o)
 		return
 	}
-	r.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
+	r.found.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
 		o.kind, clip(version), group)
 }
 
 // readOwn reads a machine in Ingot's own form.
 func (r *reader) readOwn(d strictyaml.Document) {
 	ms, notes, err := machinefile.Read(d.File, []strictyaml.Document{d})
-	r.report(err)
+	r.found.report(err)
 	if err != nil {
 		return
 	}
 	o := object{doc: d, kind: "machine", name: ms[0].Name}
 	if len(notes) > 0 {
-		r.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
+		r.found.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
 	}
 	r.addMachine(Machine{Machine: ms[0], Place: Place{d.File, d.Line()}, Own: true, lineOf: d.LineOf})
-}
-
-// decode reads a document strictly, notes the keys of table that it has, and reports whether
-// it could be read. table maps patterns of paths (a[].b) to the reason.
-func (r *reader) decode(o object, into any, table map[string]string) bool {
-	err := o.doc.Decode(into)
-	r.report(err)
-	if err == nil && o.name == "" {
-		r.add(o.doc, "metadata.name", "name the object", "there is no name")
-		err = inventory.ErrInvalid
-	}
-	r.note(o, table)
-	return err == nil
-}
-
-// note notes the keys of a document that table names.
-func (r *reader) note(o object, table map[string]string) {
-	ignored := "" // the last one; what is below it needs no line of its own
-	o.doc.Each(func(path string, line int) {
-		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
-			return
-		}
-		pattern := macKey.ReplaceAllString(index.ReplaceAllString(path, "[]"), "[]")
-		why, ok := table[pattern]
-		if !ok {
-			if why, ok = ofKubernetes[pattern]; ok && why == "" {
-				return
-			}
-		}
-		if ok {
-			ignored = path
-			r.Ignored = append(r.Ignored, Ignored{Place{o.doc.File, line}, o.String(), path, why})
-		}
-	})
-}
-
-var index = regexp.MustCompile(`\[\d+\]`)
-
-// ofKubernetes are keys of every document. Those without a reason are what Kubernetes adds,
-// and not worth a line.
-var ofKubernetes = map[string]string{
-	"metadata.generateName": "", "metadata.creationTimestamp": "", "metadata.deletionTimestamp": "", "metadata.finalizers": "",
-	"metadata.generation": "", "metadata.managedFields": "", "metadata.resourceVersion": "", "metadata.selfLink": "", "metadata.uid": "",
-	"status": "it is the state in another program", "metadata.annotations": "a machine has labels only",
-	"metadata.ownerReferences": "the object is owned by another program; Ingot does not take part in that",
 }
 
 // place returns where a document starts.
@@ -253,7 +211,7 @@ func (r *reader) checked(o object, m inventory.Machine, fieldOf func(field strin
 	for i := range ps {
 		ps[i].Field = fieldOf(ps[i].Field)
 	}
-	r.problems = append(r.problems, o.doc.Locate(ps)...)
+	r.found.problems = append(r.found.problems, o.doc.Locate(ps)...)
 	return Machine{
 		Machine: m, Place: o.place(), says: saysAlways, lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
 	}

@@ -45,7 +45,7 @@ type machineConfig struct {
 
 func (r *reader) readMachineConfig(o object) {
 	var d machineConfigDocument
-	if !r.decode(o, &d, ignoredMachineConfig) {
+	if !r.found.decode(o, &d, ignoredMachineConfig) {
 		return
 	}
 	c := machineConfig{object: o, selector: d.Spec.HardwareSelector, users: d.Spec.Users}
@@ -53,15 +53,15 @@ func (r *reader) readMachineConfig(o object) {
 		c.template = ref.Name
 	}
 	if url := d.Spec.OSImageURL; url != "" {
-		r.ignore(o, "spec.osImageURL", "add the image: "+command("ingot", "image", "add", "NAME", url))
+		r.found.ignore(o, "spec.osImageURL", "add the image: "+command("ingot", "image", "add", "NAME", url))
 	}
 	for n, u := range c.users {
 		if u.Name == "" {
-			r.add(o.doc, fmt.Sprintf("spec.users[%d].name", n), "name the user", "there is no name")
+			r.found.add(o.doc, fmt.Sprintf("spec.users[%d].name", n), "name the user", "there is no name")
 		}
 	}
 	if len(c.selector) == 0 {
-		r.ignore(o, "spec.hardwareSelector", "without it, the users and the template belong to no machine")
+		r.found.ignore(o, "spec.hardwareSelector", "without it, the users and the template belong to no machine")
 		return
 	}
 	r.configs = append(r.configs, c)
@@ -71,15 +71,15 @@ func (r *reader) readMachineConfig(o object) {
 // its selector matches.
 func (r *reader) applyConfig(c machineConfig) {
 	matched := false
-	for i := range r.Machines {
-		m := &r.Machines[i]
+	for i := range r.machines {
+		m := &r.machines[i]
 		if m.Own || !matches(m.Labels, c.selector) {
 			continue
 		}
 		matched = true
 
 		if other := r.configured[m.Name]; other != "" {
-			r.add(c.doc, "spec.hardwareSelector", "let one selector match each machine", "machine %s is also matched by %s", m.Name, other)
+			r.found.add(c.doc, "spec.hardwareSelector", "let one selector match each machine", "machine %s is also matched by %s", m.Name, other)
 			continue
 		}
 		r.configured[m.Name] = c.String()
@@ -89,12 +89,12 @@ func (r *reader) applyConfig(c machineConfig) {
 		r.giveUsers(c, &m.Machine)
 		for _, p := range inventory.Validate(m.Machine) {
 			if strings.HasPrefix(p.Field, "sshKeys") || p.Field == "template" || p.Field == "userData" {
-				r.add(c.doc, "spec", p.Remedy, "for machine %s, %s: %s", m.Name, p.Field, p.What)
+				r.found.add(c.doc, "spec", p.Remedy, "for machine %s, %s: %s", m.Name, p.Field, p.What)
 			}
 		}
 	}
 	if !matched {
-		r.ignore(c.object, "spec.hardwareSelector", "no machine in the files has these labels")
+		r.found.ignore(c.object, "spec.hardwareSelector", "no machine in the files has these labels")
 	}
 }
 
@@ -121,7 +121,7 @@ func (r *reader) giveUsers(c machineConfig, m *inventory.Machine) {
 	switch {
 	case len(c.users) == 0:
 	case !m.UserData.IsZero():
-		r.ignore(c.object, "spec.users", fmt.Sprintf("machine %s has user data of its own; its keys are given as metadata", m.Name))
+		r.found.ignore(c.object, "spec.users", fmt.Sprintf("machine %s has user data of its own; its keys are given as metadata", m.Name))
 	default:
 		m.UserData = inventory.NewSecret(cloudConfig(c.users))
 	}

@@ -196,14 +196,14 @@ type hardware struct {
 // readHardware reads a Hardware document.
 func (r *reader) readHardware(o object) {
 	var d hardwareDocument
-	if !r.decode(o, &d, ignoredHardware) {
+	if !r.found.decode(o, &d, ignoredHardware) {
 		return
 	}
 
 	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels)}
 	var cut bool
 	if m.Name, cut = shortName(o.name); cut {
-		r.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
+		r.found.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
 	}
 	for _, x := range d.Spec.Disks {
 		m.Disks = append(m.Disks, inventory.DeclaredDisk(x))
@@ -218,7 +218,7 @@ func (r *reader) readHardware(o object) {
 	if x := d.Spec.Metadata; x != nil && x.Instance != nil {
 		r.fillInstance(o, &m, *x.Instance)
 		if !d.Spec.UserData.IsZero() && !x.Instance.Userdata.IsZero() {
-			r.ignore(o, "spec.metadata.instance.userdata", "spec.userData comes first")
+			r.found.ignore(o, "spec.metadata.instance.userdata", "spec.userData comes first")
 		}
 	}
 	if !d.Spec.UserData.IsZero() {
@@ -233,7 +233,7 @@ func (r *reader) labels(o object, labels map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range labels {
 		if strings.HasPrefix(k, "v1alpha1.tinkerbell.org/") {
-			r.ignore(o, "metadata.labels", k+": the machine is owned by a Cluster API provider; Ingot does not take it over")
+			r.found.ignore(o, "metadata.labels", k+": the machine is owned by a Cluster API provider; Ingot does not take it over")
 			continue
 		}
 		out[k] = v
@@ -259,7 +259,7 @@ func (r *reader) fillInstance(o object, m *inventory.Machine, x hardwareInstance
 	}
 	storage, err := readStorage(x.Storage)
 	if err != nil {
-		r.ignore(
+		r.found.ignore(
 			o,
 			"spec.metadata.instance.storage",
 			fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err),
@@ -300,7 +300,7 @@ func (r *reader) interfaces(o object, m *inventory.Machine, all []hardwareInterf
 
 		if b := x.Netboot; b != nil {
 			if booting >= 0 {
-				r.ignore(o, field+".netboot", fmt.Sprintf("a machine boots from one interface, the first: %s", all[booting].mac()))
+				r.found.ignore(o, field+".netboot", fmt.Sprintf("a machine boots from one interface, the first: %s", all[booting].mac()))
 			} else {
 				booting = n
 				m.Notes = map[string]string{"allowPXE": strconv.FormatBool(b.AllowPXE != nil && *b.AllowPXE)}
@@ -334,7 +334,7 @@ func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardware
 	i.TimeServers = r.timeServers(o, field+".time_servers", x.TimeServers)
 	if ip := x.IP; ip != nil {
 		if ip.Address.Is6() && !ip.Address.Is4In6() {
-			r.ignore(o, field+".ip", "only IPv4 addresses are given by DHCP")
+			r.found.ignore(o, field+".ip", "only IPv4 addresses are given by DHCP")
 			return
 		}
 		i.Address, i.Netmask, i.Gateway = ip.Address, ip.Netmask, ip.Gateway
@@ -348,7 +348,7 @@ func (r *reader) lease(o object, field string, seconds *int64) inventory.Lease {
 	case seconds == nil:
 		return 0
 	case *seconds < 0 || *seconds > most:
-		r.add(o.doc, field, "leave it out for 7 days", "a lease of %d seconds cannot be given", *seconds)
+		r.found.add(o.doc, field, "leave it out for 7 days", "a lease of %d seconds cannot be given", *seconds)
 		return 0
 	}
 	return inventory.Lease(time.Duration(*seconds) * time.Second)
@@ -360,7 +360,7 @@ func (r *reader) timeServers(o object, field string, texts []string) (out []neti
 		if a, err := netip.ParseAddr(text); err == nil {
 			out = append(out, a)
 		} else {
-			r.ignore(o, fmt.Sprintf("%s[%d]", field, n), "DHCP sends addresses of time servers, not names")
+			r.found.ignore(o, fmt.Sprintf("%s[%d]", field, n), "DHCP sends addresses of time servers, not names")
 		}
 	}
 	return out
@@ -368,18 +368,18 @@ func (r *reader) timeServers(o object, field string, texts []string) (out []neti
 
 // addHardware adds the machine of a document, with its BMC.
 func (r *reader) addHardware(h hardware) {
-	if c, ok := r.controllers[h.controller]; ok && r.use(c, h.object) {
+	if c, ok := r.bmcs.controllers[h.controller]; ok && r.bmcs.use(c, h.object) {
 		h.machine.BMC = &c.bmc
 	}
 	if h.bmc != nil {
-		if key, ok := find(r.controllers, *h.bmc, h.object); ok {
-			c := r.controllers[key]
+		if key, ok := find(r.bmcs.controllers, *h.bmc, h.object); ok {
+			c := r.bmcs.controllers[key]
 			b := c.bmc
-			if r.use(c, h.object) {
+			if r.bmcs.use(c, h.object) {
 				h.machine.BMC = &b
 			}
 		} else {
-			r.ignore(h.object, "spec.bmcRef", "the files hold no Machine "+clip(h.bmc.Name)+
+			r.found.ignore(h.object, "spec.bmcRef", "the files hold no Machine "+clip(h.bmc.Name)+
 				": an operator switches the power until the machine has a BMC")
 		}
 	}

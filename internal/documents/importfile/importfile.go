@@ -95,46 +95,50 @@ func Known(f File) bool {
 // Read reads all files. Its error is an inventory.Problems with everything that is wrong in
 // any of them; then nothing is returned.
 func Read(files []File) (Import, error) {
-	r := &reader{
-		taken: machinefile.Claims{}, controllers: map[string]controller{}, secrets: map[string]secret{}, wrongSecrets: map[string]bool{},
-		configured: map[string]string{},
-	}
+	r := newReader()
 	for _, f := range files {
 		r.readFile(f)
 	}
-	if len(files) > 0 && len(r.problems) == 0 && r.documents == 0 {
-		r.problems = append(r.problems, inventory.Problem{
+	if len(files) > 0 && len(r.found.problems) == 0 && r.documents == 0 {
+		r.found.problems = append(r.found.problems, inventory.Problem{
 			File: files[0].Name, What: "holds nothing", Remedy: "ingot import --help",
 		})
 	}
 
 	r.join()
-	if err := r.problems.Err(); err != nil {
+	if err := r.found.problems.Err(); err != nil {
 		return Import{}, err
 	}
-	return r.Import, nil
+	return Import{Machines: r.machines, Templates: r.templates.all, Starts: r.starts.commands, Ignored: r.found.ignored}, nil
 }
 
 // A reader collects what files contain.
 type reader struct {
-	Import
-	problems  inventory.Problems
+	found     *findings
+	templates *templates
+	bmcs      *bmcs
+	starts    *starts
+
 	documents int
+	keys      int // of all documents, see tooLarge
 	taken     machinefile.Claims
+	machines  []Machine
+	hardware  []hardware
+	configs   []machineConfig
+	// configured has the TinkerbellMachineConfig that matches a machine, by the machine's name.
+	configured map[string]string
+}
 
-	keys int // of all documents, see tooLarge
-
-	// What documents refer to by "namespace/name". A reference to a
-	// Secret that is wrong is not reported as well.
-	controllers  map[string]controller
-	secrets      map[string]secret
-	wrongSecrets map[string]bool
-	configured   map[string]string // machine → the TinkerbellMachineConfig that matches it
-	logins       []login
-	hardware     []hardware
-	configs      []machineConfig
-	jobs         []job
-	workflows    []workflow
+func newReader() *reader {
+	found, taken := &findings{}, machinefile.Claims{}
+	return &reader{
+		found: found, taken: taken, configured: map[string]string{},
+		templates: &templates{found: found, taken: taken},
+		bmcs: &bmcs{
+			found: found, controllers: map[string]controller{}, secrets: map[string]secret{}, wrongSecrets: map[string]bool{},
+		},
+		starts: &starts{found: found},
+	}
 }
 
 // readFile reads the documents of a file. References between documents are left to join.
@@ -142,8 +146,8 @@ func (r *reader) readFile(f File) {
 	if isCSV(f.Content) {
 		ms, ignored, ps := readCSV(f.Name, f.Content)
 		r.documents += len(ms)
-		r.problems = append(r.problems, ps...)
-		r.Ignored = append(r.Ignored, ignored...)
+		r.found.problems = append(r.found.problems, ps...)
+		r.found.ignored = append(r.found.ignored, ignored...)
 		for _, m := range ms {
 			r.addMachine(m)
 		}
@@ -151,41 +155,17 @@ func (r *reader) readFile(f File) {
 	}
 
 	if bytes.ContainsRune(f.Content, 0) {
-		r.problems = append(r.problems, inventory.Problem{
+		r.found.problems = append(r.found.problems, inventory.Problem{
 			File: f.Name, What: "is not text", Remedy: "give a CSV, YAML or JSON file",
 		})
 		return
 	}
 
 	docs, err := strictyaml.Documents(f.Name, f.Content)
-	r.report(err)
+	r.found.report(err)
 	for _, d := range docs {
 		r.readDocument(d)
 	}
-}
-
-// report adds the problems of an error of this package's readers.
-func (r *reader) report(err error) {
-	if err == nil {
-		return
-	}
-	ps, ok := err.(inventory.Problems) //nolint:errorlint // the readers return it bare
-	if !ok {
-		ps = inventory.Problems{{What: err.Error()}}
-	}
-	r.problems = append(r.problems, ps...)
-}
-
-// add adds a problem of a document.
-func (r *reader) add(d strictyaml.Document, field, remedy, format string, args ...any) {
-	ps := inventory.Problems{}
-	ps.Add(field, remedy, format, args...)
-	r.problems = append(r.problems, d.Locate(ps)...)
-}
-
-// ignore notes a key that is not imported.
-func (r *reader) ignore(o object, key, why string) {
-	r.Ignored = append(r.Ignored, Ignored{Place{o.doc.File, cmp.Or(o.doc.LineOf(key), o.doc.Line())}, o.String(), key, why})
 }
 
 // addMachine checks a machine against those before it.
@@ -205,8 +185,8 @@ func (r *reader) addMachine(m Machine) {
 			ps[i].Field = m.fieldOf(ps[i].Field)
 		}
 	}
-	r.problems = append(r.problems, ps...)
-	r.Machines = append(r.Machines, m)
+	r.found.problems = append(r.found.problems, ps...)
+	r.machines = append(r.machines, m)
 }
 
 // claimHostnames claims the host names that DHCP gives to m. Several interfaces may have one.
@@ -223,26 +203,26 @@ func (r *reader) claimHostnames(ps *inventory.Problems, m Machine, at func(field
 
 // join resolves references between documents, and makes machines of what needs them.
 func (r *reader) join() {
-	r.joinLogins()
+	r.bmcs.joinLogins()
 	for _, h := range r.hardware {
 		r.addHardware(h)
 	}
-	r.noteUnused()
+	r.bmcs.noteUnused()
 	for _, c := range r.configs {
 		r.applyConfig(c)
 	}
-	for _, w := range r.workflows {
-		r.startWorkflow(w)
+	for _, w := range r.starts.workflows {
+		r.starts.startWorkflow(w, r.machines)
 	}
-	for _, j := range r.jobs {
-		r.startJob(j)
+	for _, j := range r.starts.jobs {
+		r.starts.startJob(j, r.machineOf(j))
 	}
 
-	slices.SortStableFunc(r.Machines, func(a, b Machine) int { return a.compare(b.Place) })
-	slices.SortStableFunc(r.problems, func(a, b inventory.Problem) int {
+	slices.SortStableFunc(r.machines, func(a, b Machine) int { return a.compare(b.Place) })
+	slices.SortStableFunc(r.found.problems, func(a, b inventory.Problem) int {
 		return cmp.Or(Place{a.File, a.Line}.compare(Place{b.File, b.Line}), strings.Compare(a.Field, b.Field))
 	})
-	slices.SortStableFunc(r.Ignored, func(a, b Ignored) int {
+	slices.SortStableFunc(r.found.ignored, func(a, b Ignored) int {
 		return cmp.Or(a.compare(b.Place), strings.Compare(a.Key, b.Key), strings.Compare(a.Why, b.Why))
 	})
 }

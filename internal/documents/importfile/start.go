@@ -33,6 +33,14 @@ var ignoredWorkflow = map[string]string{
 	"spec.bootOptions":   "a run switches power and network boot itself",
 }
 
+// starts are the documents that start something elsewhere, and the commands that do the same here.
+type starts struct {
+	found     *findings
+	workflows []workflow
+	jobs      []job
+	commands  []Start
+}
+
 // A workflow is a Workflow whose machine is not resolved yet.
 type workflow struct {
 	object
@@ -40,13 +48,13 @@ type workflow struct {
 	hardwareMap        map[string]string
 }
 
-func (r *reader) readWorkflow(o object) {
+func (r *starts) readWorkflow(o object) {
 	var d workflowDocument
-	if !r.decode(o, &d, ignoredWorkflow) {
+	if !r.found.decode(o, &d, ignoredWorkflow) {
 		return
 	}
 	if d.Spec.TemplateRef == "" {
-		r.add(o.doc, "spec.templateRef", "name a template", "there is no template")
+		r.found.add(o.doc, "spec.templateRef", "name a template", "there is no template")
 	}
 	r.workflows = append(r.workflows, workflow{o, d.Spec.TemplateRef, d.Spec.HardwareRef, d.Spec.HardwareMap})
 }
@@ -57,7 +65,7 @@ var device = regexp.MustCompile(`^device_[1-9][0-9]*$`)
 
 // startWorkflow adds the command that does what a Workflow does. Its machine is the
 // hardwareRef, or else the machine whose MAC is device_1 of the hardware map.
-func (r *reader) startWorkflow(w workflow) {
+func (r *starts) startWorkflow(w workflow, machines []Machine) {
 	name, _ := shortName(w.hardware)
 	words := []string{"--template", w.template}
 	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
@@ -66,25 +74,25 @@ func (r *reader) startWorkflow(w workflow) {
 			if pair, ok := hardwareMapWord(k, v); ok {
 				words = append(words, "--hardware-map", pair)
 			} else {
-				r.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name",
+				r.found.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name",
 					"it cannot be given on a command line")
 			}
 			continue
 		}
 
-		owner := r.machineByMAC(v)
+		owner := machineByMAC(machines, v)
 		switch {
 		case k == "device_1" && name == "":
 			name = cmp.Or(owner, v)
 		case owner != "" && owner != name:
-			r.add(w.doc, "spec.hardwareMap."+k, "write a Workflow for each machine", "%s is the MAC address of %s, and the workflow is for %s",
+			r.found.add(w.doc, "spec.hardwareMap."+k, "write a Workflow for each machine", "%s is the MAC address of %s, and the workflow is for %s",
 				clip(v), owner, clip(name))
 		case owner == "":
-			r.ignore(w.object, "spec.hardwareMap."+k, "a run sets it from the interfaces of its machine")
+			r.found.ignore(w.object, "spec.hardwareMap."+k, "a run sets it from the interfaces of its machine")
 		}
 	}
 	if name == "" {
-		r.add(w.doc, "spec.hardwareRef", "name a Hardware, or give device_1 in spec.hardwareMap", "there is no machine")
+		r.found.add(w.doc, "spec.hardwareRef", "name a Hardware, or give device_1 in spec.hardwareMap", "there is no machine")
 		return
 	}
 
@@ -96,7 +104,7 @@ func (r *reader) startWorkflow(w workflow) {
 	if !r.printable(w.object, "spec", words) {
 		return
 	}
-	r.Starts = append(r.Starts, Start{w.place(), w.String(), command(words...)})
+	r.commands = append(r.commands, Start{w.place(), w.String(), command(words...)})
 }
 
 // hardwareMapWord returns a pair in the form of the flag --hardware-map, and whether it has one:
@@ -115,9 +123,9 @@ func hardwareMapWord(key, value string) (string, bool) {
 	return pair, true
 }
 
-// machineByMAC returns the name of the machine of the files that has the MAC address, or "".
-func (r *reader) machineByMAC(mac string) string {
-	for _, m := range r.Machines {
+// machineByMAC returns the name of the machine that has the MAC address, or "".
+func machineByMAC(machines []Machine, mac string) string {
+	for _, m := range machines {
 		if i, ok := m.InterfaceByMAC(strings.ToLower(mac)); ok && i.MAC != "" {
 			return m.Name
 		}
@@ -127,14 +135,14 @@ func (r *reader) machineByMAC(mac string) string {
 
 // printable reports a word of a command that could do something to the terminal that it is
 // shown on, or that ingot would take for a flag.
-func (r *reader) printable(o object, field string, words []string) bool {
+func (r *starts) printable(o object, field string, words []string) bool {
 	for n, w := range words {
 		if strings.ContainsFunc(w, func(c rune) bool { return !unicode.IsPrint(c) }) || !utf8.ValidString(w) {
-			r.add(o.doc, field, "write names and values on one line", "the command would have a character that cannot be printed: %q", clip(w))
+			r.found.add(o.doc, field, "write names and values on one line", "the command would have a character that cannot be printed: %q", clip(w))
 			return false
 		}
 		if n > 0 && !strings.HasPrefix(words[n-1], "-") && strings.HasPrefix(w, "-") && !slices.Contains(flags, w) {
-			r.add(o.doc, field, "give the object another name", "%q would be a flag of the command", clip(w))
+			r.found.add(o.doc, field, "give the object another name", "%q would be a flag of the command", clip(w))
 			return false
 		}
 	}
@@ -184,9 +192,9 @@ type job struct {
 	partial  bool // a task cannot be expressed, so that the others would do something else
 }
 
-func (r *reader) readJob(o object) {
+func (r *starts) readJob(o object) {
 	var d jobDocument
-	if !r.decode(o, &d, map[string]string{
+	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace": ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":    ignoredWorkflow["metadata.labels"],
 	}) {
@@ -202,16 +210,16 @@ func (r *reader) readJob(o object) {
 		}
 	}
 	if j.machine.Name == "" {
-		r.add(o.doc, "spec.machineRef", "name a Machine", "there is no machine")
+		r.found.add(o.doc, "spec.machineRef", "name a Machine", "there is no machine")
 	}
 	if len(d.Spec.Tasks) == 0 {
-		r.add(o.doc, "spec.tasks", "give at least one task", "there is no task")
+		r.found.add(o.doc, "spec.tasks", "give at least one task", "there is no task")
 	}
 	r.jobs = append(r.jobs, j)
 }
 
 // task returns a task in the form of ingot bmc job create; "" if it cannot be expressed.
-func (r *reader) task(o object, field string, a bmcAction) string {
+func (r *starts) task(o object, field string, a bmcAction) string {
 	given := 0
 	for _, has := range []bool{a.PowerAction != "", a.OneTimeBootDev != nil, a.BootDevice != nil, a.VirtualMedia != nil} {
 		if has {
@@ -219,14 +227,14 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 		}
 	}
 	if given != 1 {
-		r.add(o.doc, field, "give one of powerAction, bootDevice, oneTimeBootDeviceAction, virtualMediaAction",
+		r.found.add(o.doc, field, "give one of powerAction, bootDevice, oneTimeBootDeviceAction, virtualMediaAction",
 			"a task has exactly one action, and here are %d", given)
 		return ""
 	}
 
 	boot := func(device string, efi, persistent bool) string {
 		if devices := []string{"pxe", "http", "disk", "cdrom", "bios", "none"}; !slices.Contains(devices, device) {
-			r.add(o.doc, field, "use one of: "+strings.Join(devices, ", "), "unknown device %q", clip(device))
+			r.found.add(o.doc, field, "use one of: "+strings.Join(devices, ", "), "unknown device %q", clip(device))
 		}
 		task := "boot:" + device
 		if efi {
@@ -241,43 +249,50 @@ func (r *reader) task(o object, field string, a bmcAction) string {
 	case a.PowerAction != "":
 		actions := []string{"on", "off", "soft", "cycle", "reset", "status"}
 		if !slices.Contains(actions, a.PowerAction) {
-			r.add(o.doc, field+".powerAction", "use one of: "+strings.Join(actions, ", "), "unknown action %q", clip(a.PowerAction))
+			r.found.add(o.doc, field+".powerAction", "use one of: "+strings.Join(actions, ", "), "unknown action %q", clip(a.PowerAction))
 		}
 		return "power:" + a.PowerAction
 	case a.BootDevice != nil:
 		return boot(a.BootDevice.Device, a.BootDevice.EFIBoot, a.BootDevice.Persistent)
 	case a.VirtualMedia != nil:
 		if a.VirtualMedia.Kind != nil {
-			r.ignore(o, field+".virtualMediaAction.kind", "an image goes into the virtual CD drive")
+			r.found.ignore(o, field+".virtualMediaAction.kind", "an image goes into the virtual CD drive")
 		}
 		return "media:" + a.VirtualMedia.MediaURL
 	}
 
 	if len(a.OneTimeBootDev.Device) == 0 {
-		r.add(o.doc, field+".oneTimeBootDeviceAction.device", "name one", "there is no device")
+		r.found.add(o.doc, field+".oneTimeBootDeviceAction.device", "name one", "there is no device")
 		return ""
 	}
 	if len(a.OneTimeBootDev.Device) > 1 {
-		r.ignore(o, field+".oneTimeBootDeviceAction.device[1]", "only the first device counts")
+		r.found.ignore(o, field+".oneTimeBootDeviceAction.device[1]", "only the first device counts")
 	}
 	return boot(a.OneTimeBootDev.Device[0], a.OneTimeBootDev.EFIBoot, false)
 }
 
-// startJob adds the command that does what a Job does.
-func (r *reader) startJob(j job) {
-	name, _ := shortName(j.hardware)
-	key, _ := find(r.controllers, j.machine, j.object)
+// machineOf returns the name of the machine of a Job: the one that it names, or the one that has its BMC; "" for none.
+func (r *reader) machineOf(j job) string {
+	if name, _ := shortName(j.hardware); name != "" {
+		return name
+	}
+	key, _ := find(r.bmcs.controllers, j.machine, j.object)
 	for _, h := range r.hardware {
-		if h.bmc == nil || name != "" {
+		if h.bmc == nil {
 			continue
 		}
-		k, _ := find(r.controllers, *h.bmc, h.object)
+		k, _ := find(r.bmcs.controllers, *h.bmc, h.object)
 		if k == key && (k != "" || h.bmc.key(h.object) == j.machine.key(j.object)) {
-			name = h.machine.Name
+			return h.machine.Name
 		}
 	}
+	return ""
+}
+
+// startJob adds the command that does what a Job does on the machine of that name; "" for none.
+func (r *starts) startJob(j job, name string) {
 	if name == "" {
-		r.ignore(j.object, "spec.machineRef", "no Hardware in the files has the BMC "+clip(j.machine.Name)+
+		r.found.ignore(j.object, "spec.machineRef", "no Hardware in the files has the BMC "+clip(j.machine.Name)+
 			"; its command is: ingot bmc job create MACHINE --task …")
 		return
 	}
@@ -287,6 +302,6 @@ func (r *reader) startJob(j job) {
 		words = append(words, "--task", t)
 	}
 	if !j.partial && r.printable(j.object, "spec.tasks", words) {
-		r.Starts = append(r.Starts, Start{j.place(), j.String(), command(words...)})
+		r.commands = append(r.commands, Start{j.place(), j.String(), command(words...)})
 	}
 }

@@ -5,9 +5,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
+
+// templates are the templates of the documents.
+type templates struct {
+	found *findings
+	taken machinefile.Claims // names
+	all   []Template
+}
 
 // templateKind is tinkerbell.org/v1alpha1 Template.
 type templateKind struct {
@@ -17,16 +25,16 @@ type templateKind struct {
 	} `json:"spec"`
 }
 
-func (r *reader) readTemplate(o object) {
+func (r *templates) readTemplate(o object) {
 	var d templateKind
-	if !r.decode(o, &d, map[string]string{
+	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace": ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":    "a template has no labels",
 	}) {
 		return
 	}
 	if strings.TrimSpace(d.Spec.Data) == "" {
-		r.add(o.doc, "spec.data", "put the template's text there", "the template is empty")
+		r.found.add(o.doc, "spec.data", "put the template's text there", "the template is empty")
 		return
 	}
 
@@ -39,30 +47,30 @@ func (r *reader) readTemplate(o object) {
 }
 
 // addTemplate adds a template, or the problems of err, which locate places in the file.
-func (r *reader) addTemplate(o object, source string, err error, locate func(p inventory.Problem) inventory.Problem) {
+func (r *templates) addTemplate(o object, source string, err error, locate func(p inventory.Problem) inventory.Problem) {
 	var ps inventory.Problems
 	switch {
 	case errors.As(err, &ps):
 		for _, p := range ps {
 			p.File = o.doc.File
-			r.problems = append(r.problems, locate(p))
+			r.found.problems = append(r.found.problems, locate(p))
 		}
 		return
 	case err != nil:
-		r.add(o.doc, "", "", "%v", err)
+		r.found.add(o.doc, "", "", "%v", err)
 		return
 	}
 
 	if !inventory.SafeName(o.name) {
-		r.add(o.doc, "metadata.name", "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
+		r.found.add(o.doc, "metadata.name", "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
 	}
 	if slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == o.name }) {
-		r.add(o.doc, "metadata.name", "choose another name", "the template %s comes with the program", o.name)
+		r.found.add(o.doc, "metadata.name", "choose another name", "the template %s comes with the program", o.name)
 	}
 	ps = nil
 	r.taken.Add(&ps, "metadata.name", "template name", o.name, o.place().String())
-	r.problems = append(r.problems, o.doc.Locate(ps)...)
-	r.Templates = append(r.Templates, Template{inventory.Template{Name: o.name, Source: source}, o.place()})
+	r.found.problems = append(r.found.problems, o.doc.Locate(ps)...)
+	r.all = append(r.all, Template{inventory.Template{Name: o.name, Source: source}, o.place()})
 }
 
 // templateConfig is EKS Anywhere's TinkerbellTemplateConfig.
@@ -74,19 +82,19 @@ type templateConfig struct {
 }
 
 // readTemplateConfig reads a template that stands in the document as YAML, not as text.
-func (r *reader) readTemplateConfig(o object) {
+func (r *templates) readTemplateConfig(o object) {
 	var d templateConfig
-	if !r.decode(o, &d, map[string]string{"metadata.namespace": ignoredWorkflow["metadata.namespace"]}) {
+	if !r.found.decode(o, &d, map[string]string{"metadata.namespace": ignoredWorkflow["metadata.namespace"]}) {
 		return
 	}
 	part := o.doc.Part("spec.template")
 	source, err := part.YAML()
 	if err != nil {
-		r.report(err)
+		r.found.report(err)
 		return
 	}
 	if len(d.Spec.Template) == 0 {
-		r.add(o.doc, "spec.template", "put the template there", "the template is empty")
+		r.found.add(o.doc, "spec.template", "put the template there", "the template is empty")
 		return
 	}
 

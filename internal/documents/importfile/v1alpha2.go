@@ -128,7 +128,7 @@ var macKey = regexp.MustCompile(`\.[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}`)
 // readLaterHardware reads a Hardware. Its interfaces come in the order of the document.
 func (r *reader) readLaterHardware(o object) {
 	var d laterHardware
-	if !r.decode(o, &d, ignoredLaterHardware) {
+	if !r.found.decode(o, &d, ignoredLaterHardware) {
 		return
 	}
 
@@ -136,7 +136,7 @@ func (r *reader) readLaterHardware(o object) {
 	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels), SSHKeys: x.Instance.SSHKeys, KernelArgs: x.Instance.OSIE.KernelParams}
 	var cut bool
 	if m.Name, cut = shortName(o.name); cut {
-		r.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
+		r.found.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
 	}
 	for _, s := range x.StorageDevices {
 		m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: s.Name})
@@ -152,11 +152,11 @@ func (r *reader) readLaterHardware(o object) {
 	uefi := false
 	if x.BMC != nil {
 		if uefi = x.BMC.BootMode == "UEFI"; !uefi && x.BMC.BootMode != "BIOS" && x.BMC.BootMode != "" {
-			r.add(o.doc, "spec.bmc.bootMode", "write UEFI or BIOS", "unknown boot mode %q", clip(x.BMC.BootMode))
+			r.found.add(o.doc, "spec.bmc.bootMode", "write UEFI or BIOS", "unknown boot mode %q", clip(x.BMC.BootMode))
 		}
 		if c := x.BMC.Connection; c != nil {
 			h.controller = "Hardware " + o.key()
-			r.addController(controller{object: o, key: h.controller, at: "spec.bmc.connection", secret: "credentialsRef"},
+			r.bmcs.addController(controller{object: o, key: h.controller, at: "spec.bmc.connection", secret: "credentialsRef"},
 				connection{Host: c.Host, AuthSecretRef: c.CredentialsRef, InsecureTLS: c.InsecureTLS, ProviderOptions: c.ProviderOptions})
 		}
 	}
@@ -166,7 +166,7 @@ func (r *reader) readLaterHardware(o object) {
 		i := r.laterInterface(o, "spec.networkInterfaces."+mac, x.NetworkInterfaces[mac])
 		i.MAC, i.Arch, i.UEFI = mac, x.Arch, uefi
 		if boots := func(i inventory.Interface) bool { return !i.DisableNetboot }; boots(i) && slices.ContainsFunc(m.Interfaces, boots) {
-			r.ignore(o, "spec.networkInterfaces."+mac+".netboot", "a machine boots from one interface, the first")
+			r.found.ignore(o, "spec.networkInterfaces."+mac+".netboot", "a machine boots from one interface, the first")
 			i.DisableNetboot = true
 		}
 		m.Interfaces = append(m.Interfaces, i)
@@ -198,7 +198,7 @@ func (r *reader) laterInterface(o object, path string, x laterInterface) invento
 	if ip.Prefix != nil {
 		bits, err := strconv.Atoi(strings.TrimPrefix(fmt.Sprint(ip.Prefix), "/"))
 		if err != nil || bits < 1 || bits > 32 {
-			r.add(o.doc, path+".ipam.ipv4.prefix", "write a number from 1 to 32", "invalid prefix")
+			r.found.add(o.doc, path+".ipam.ipv4.prefix", "write a number from 1 to 32", "invalid prefix")
 		} else {
 			i.Netmask = net.IP(net.CIDRMask(bits, 32)).String()
 		}
@@ -277,9 +277,9 @@ type laterTask struct {
 }
 
 // readLaterTask reads a Task. What would silently do something else is an error.
-func (r *reader) readLaterTask(o object) {
+func (r *templates) readLaterTask(o object) {
 	var d laterTask
-	if !r.decode(o, &d, map[string]string{
+	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace":     ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":        "a template has no labels",
 		"spec.references":        ignoredHardware["spec.references"],
@@ -293,10 +293,10 @@ func (r *reader) readLaterTask(o object) {
 	for n, x := range d.Spec.Actions {
 		at := fmt.Sprintf("spec.actions[%d].", n)
 		if x.If != "" {
-			r.add(o.doc, at+"if", "write a template for each case", "an action is always carried out")
+			r.found.add(o.doc, at+"if", "write a template for each case", "an action is always carried out")
 		}
 		if x.Background {
-			r.add(o.doc, at+"background", "leave it out, or give the work to the installed system", "actions are carried out one after another")
+			r.found.add(o.doc, at+"background", "leave it out, or give the work to the installed system", "actions are carried out one after another")
 		}
 		a := map[string]any{"name": x.Name, "image": x.Image, "environment": x.Env, "volumes": x.Volumes, "namespaces": x.Namespaces}
 		if x.TimeoutSeconds != 0 {
@@ -340,12 +340,12 @@ func (r *reader) readLaterTask(o object) {
 		Tasks   []any  `json:"tasks"`
 	}{"0.1", o.name, []any{task}})
 	if err != nil {
-		r.report(err)
+		r.found.report(err)
 		return
 	}
 	source, err := strictyaml.FromJSON(raw)
 	if err != nil {
-		r.report(err)
+		r.found.report(err)
 		return
 	}
 	_, err = template.Parse(o.doc.File, source)
@@ -380,10 +380,10 @@ type laterWorkflow struct {
 }
 
 // readLaterWorkflow reads a Workflow: each of its tasks is a run.
-func (r *reader) readLaterWorkflow(o object) {
+func (r *starts) readLaterWorkflow(o object) {
 	const times = "actions have time-outs; the template has global_timeout"
 	var d laterWorkflow
-	if !r.decode(o, &d, map[string]string{
+	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace":                ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":                   ignoredWorkflow["metadata.labels"],
 		"spec.disabled":                     ignoredWorkflow["spec.disabled"],
@@ -399,19 +399,19 @@ func (r *reader) readLaterWorkflow(o object) {
 		return
 	}
 	if len(d.Spec.Tasks) == 0 {
-		r.add(o.doc, "spec.tasks", "give at least one task", "there is no task")
+		r.found.add(o.doc, "spec.tasks", "give at least one task", "there is no task")
 	}
 	for n, x := range d.Spec.Tasks {
 		at := fmt.Sprintf("spec.tasks[%d].", n)
 		if x.TaskRef.Name == "" {
-			r.add(o.doc, at+"taskRef", "name a Task", "there is no task")
+			r.found.add(o.doc, at+"taskRef", "name a Task", "there is no task")
 		}
 		if x.Hardware.HardwareRef.Name == "" {
-			r.add(o.doc, at+"hardware.hardwareRef", "name a Hardware", "there is no machine")
+			r.found.add(o.doc, at+"hardware.hardwareRef", "name a Hardware", "there is no machine")
 			continue
 		}
 		if n > 0 {
-			r.ignore(o, strings.TrimSuffix(at, "."), "each task is a run of its own: start one after the other")
+			r.found.ignore(o, strings.TrimSuffix(at, "."), "each task is a run of its own: start one after the other")
 		}
 		r.workflows = append(r.workflows, workflow{o, x.TaskRef.Name, x.Hardware.HardwareRef.Name, nil})
 	}
@@ -437,9 +437,9 @@ type laterJob struct {
 }
 
 // readLaterJob reads a Job, whose operations are the tasks of v1alpha1.
-func (r *reader) readLaterJob(o object) {
+func (r *starts) readLaterJob(o object) {
 	var d laterJob
-	if !r.decode(o, &d, map[string]string{
+	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace":               ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":                  ignoredWorkflow["metadata.labels"],
 		"spec.connection":                  "a command goes to the BMC of a machine",
@@ -450,10 +450,10 @@ func (r *reader) readLaterJob(o object) {
 
 	j := job{object: o, hardware: d.Spec.HardwareRef.Name}
 	if j.hardware == "" {
-		r.add(o.doc, "spec.hardwareRef", "name a Hardware", "there is no machine")
+		r.found.add(o.doc, "spec.hardwareRef", "name a Hardware", "there is no machine")
 	}
 	if len(d.Spec.Operations) == 0 {
-		r.add(o.doc, "spec.operations", "give at least one operation", "there is no operation")
+		r.found.add(o.doc, "spec.operations", "give at least one operation", "there is no operation")
 	}
 	for n, x := range d.Spec.Operations {
 		a := bmcAction{PowerAction: x.PowerAction, VirtualMedia: x.VirtualMedia}
