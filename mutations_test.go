@@ -377,7 +377,7 @@ var mutations = []mutation{
 		"storageName = regexp.MustCompile(`^[A-Za-z0-9]", "storageName = regexp.MustCompile(`^[A-Za-z0-9-]",
 	},
 	{
-		"S42", "TestS42CommandsAreQuoted", "internal/documents/importfile/document.go",
+		"S42", "TestS42CommandsAreQuoted", "internal/documents/importfile/object.go",
 		`if word != "" && !strings`, `if word != "" || !strings`,
 	},
 	{

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
-	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -134,30 +133,6 @@ type row struct {
 	line  int // where it starts
 	cells []string
 	lines []int // of each cell
-}
-
-// readCSV reads a hardware CSV of EKS Anywhere: one machine a row. It returns every problem
-// of every row, with the column as the field; no problem repeats user or password of a BMC.
-// What is ignored is what bmc_type makes useless.
-func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, problems inventory.Problems) {
-	t, ps := readTable(file, b)
-	if t == nil {
-		return nil, nil, ps
-	}
-
-	for _, r := range t.rows {
-		m, unused, found := r.machine()
-		machines, ignored, ps = append(machines, m), append(ignored, unused...), append(ps, found...)
-	}
-	if len(t.rows) == 0 && len(ps) == 0 {
-		ps = inventory.Problems{{File: file, Line: 1, What: "holds no machine", Remedy: "write one row for each below the header"}}
-	}
-
-	machinefile.SortByLine(ps)
-	if len(ps) > 0 {
-		return nil, nil, ps
-	}
-	return machines, ignored, nil
 }
 
 // readTable reads header and rows. It returns no table without a header that can be read.
@@ -285,6 +260,3 @@ func (t *table) add(r row) (p inventory.Problem) {
 	t.rows = append(t.rows, r)
 	return inventory.Problem{}
 }
-
-// clip shortens text of a file for a message.
-func clip(s string) string { return plaintext.Clip(s, 60) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -18,6 +19,30 @@ const (
 	bmcNone = "none"
 	bmcPlug = "plug"
 )
+
+// readCSV reads a hardware CSV of EKS Anywhere: one machine a row. It returns every problem
+// of every row, with the column as the field; no problem repeats user or password of a BMC.
+// What is ignored is what bmc_type makes useless.
+func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, problems inventory.Problems) {
+	t, ps := readTable(file, b)
+	if t == nil {
+		return nil, nil, ps
+	}
+
+	for _, r := range t.rows {
+		m, unused, found := r.machine()
+		machines, ignored, ps = append(machines, m), append(ignored, unused...), append(ps, found...)
+	}
+	if len(t.rows) == 0 && len(ps) == 0 {
+		ps = inventory.Problems{{File: file, Line: 1, What: "holds no machine", Remedy: "write one row for each below the header"}}
+	}
+
+	machinefile.SortByLine(ps)
+	if len(ps) > 0 {
+		return nil, nil, ps
+	}
+	return machines, ignored, nil
+}
 
 // A rowReader makes a machine of a row.
 type rowReader struct {
@@ -49,7 +74,7 @@ func (r row) machine() (Machine, []Ignored, inventory.Problems) {
 		r.taken.Add(&found, "bmc.host", "BMC", b.Host, r.place("bmc.host"))
 	}
 
-	lineOf := func(field string) int { return r.lineOf(r.columnOf(field)) }
+	lineOf := func(field string) int { return r.cellLine(r.columnOf(field)) }
 	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, says: r.says, lineOf: lineOf}, rd.ignored, rd.judge(found)
 }
 
@@ -68,7 +93,7 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 		if dependent || !several && unread(col) {
 			continue
 		}
-		p.File, p.Line, p.Field = r.file, r.lineOf(col), col
+		p.File, p.Line, p.Field = r.file, r.cellLine(col), col
 		out = append(out, p)
 	}
 	if slices.ContainsFunc(r.header, mayHoldPassword) {
@@ -117,8 +142,8 @@ func (r row) columnOf(field string) string {
 	return field
 }
 
-// lineOf returns the line of a column's cell, or of the row.
-func (r row) lineOf(col string) int {
+// cellLine returns the line of a column's cell, or of the row.
+func (r row) cellLine(col string) int {
 	if n := slices.Index(r.header, col); n >= 0 {
 		return r.lines[n]
 	}
@@ -127,7 +152,7 @@ func (r row) lineOf(col string) int {
 
 // place returns where a field of the machine was written.
 func (r row) place(field string) string {
-	return fmt.Sprintf("%s:%d", r.file, r.lineOf(r.columnOf(field)))
+	return fmt.Sprintf("%s:%d", r.file, r.cellLine(r.columnOf(field)))
 }
 
 // text returns the trimmed value of a column, or "".
@@ -145,7 +170,7 @@ func (r row) verbatim(col string) string {
 // add adds a problem of a column.
 func (r *rowReader) add(col, remedy, format string, args ...any) {
 	r.ps = append(r.ps, inventory.Problem{
-		File: r.file, Line: r.lineOf(col), Field: col, What: fmt.Sprintf(format, args...), Remedy: remedy,
+		File: r.file, Line: r.cellLine(col), Field: col, What: fmt.Sprintf(format, args...), Remedy: remedy,
 	})
 }
 
@@ -272,9 +297,6 @@ func (r *rowReader) readLabels() {
 	}
 }
 
-// byID is the folder of the links that name disks by their identity.
-const byID = "/dev/disk/by-id/"
-
 // readDisk reads the path that templates name, and the identity of the disk.
 func (r *rowReader) readDisk() {
 	var s inventory.DiskSelector
@@ -369,4 +391,9 @@ func (r *rowReader) needLogin(ip string, b inventory.BMC) {
 			r.add(x.col, "give all of bmc_ip, bmc_username and bmc_password, or none", "is empty")
 		}
 	}
+}
+
+// says is saysAlways for a row: it says nothing about a field without a column.
+func (r row) says(field string) bool {
+	return saysAlways(field) && slices.Contains(r.header, r.columnOf(field))
 }

@@ -49,11 +49,6 @@ func saysAlways(field string) bool {
 	return false
 }
 
-// says is saysAlways for a row: it says nothing about a field without a column.
-func (r row) says(field string) bool {
-	return saysAlways(field) && slices.Contains(r.header, r.columnOf(field))
-}
-
 // Differences returns the fields in which next differs from old, as the inventory shows
 // them, sorted. A secret that is given is not compared: what is stored cannot be read.
 func Differences(old, next inventory.Machine) ([]Change, error) {

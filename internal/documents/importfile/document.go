@@ -1,14 +1,11 @@
 package importfile
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // API groups.
@@ -17,67 +14,6 @@ const (
 	groupBMC        = "bmc.tinkerbell.org"
 	groupEKSA       = "anywhere.eks.amazonaws.com"
 )
-
-// An object is a document with the identity that others refer to it by.
-type object struct {
-	doc       strictyaml.Document
-	kind      string
-	namespace string
-	name      string
-}
-
-// String returns the kind and name for messages.
-func (o object) String() string { return o.kind + " " + clip(o.name) }
-
-// key is how bmcs finds the object.
-func (o object) key() string { return o.namespace + "/" + o.name }
-
-// A reference names an object; without a namespace, one in the namespace of the document.
-type reference struct {
-	APIGroup  string `json:"apiGroup"`
-	Kind      string `json:"kind"`
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
-}
-
-func (x reference) key(from object) string { return cmp.Or(x.Namespace, from.namespace) + "/" + x.Name }
-
-// find returns the key in objects of what x refers to: an object of that namespace, or one whose
-// document names none and so goes into any.
-func find[T any](objects map[string]T, x reference, from object) (string, bool) {
-	for _, key := range []string{x.key(from), "/" + x.Name} {
-		if _, ok := objects[key]; ok {
-			return key, true
-		}
-	}
-	return "", false
-}
-
-// objectMeta is a Kubernetes metadata; what only Kubernetes writes is any.
-type objectMeta struct {
-	Name              string            `json:"name"`
-	GenerateName      any               `json:"generateName"`
-	Namespace         string            `json:"namespace"`
-	Labels            map[string]string `json:"labels"`
-	Annotations       map[string]string `json:"annotations"`
-	CreationTimestamp any               `json:"creationTimestamp"`
-	DeletionTimestamp any               `json:"deletionTimestamp"`
-	Finalizers        any               `json:"finalizers"`
-	Generation        any               `json:"generation"`
-	ManagedFields     any               `json:"managedFields"`
-	OwnerReferences   any               `json:"ownerReferences"`
-	ResourceVersion   any               `json:"resourceVersion"`
-	SelfLink          any               `json:"selfLink"`
-	UID               any               `json:"uid"`
-}
-
-// typeMeta begins each document.
-type typeMeta struct {
-	APIVersion string     `json:"apiVersion"`
-	Kind       string     `json:"kind"`
-	Metadata   objectMeta `json:"metadata"`
-	Status     any        `json:"status"`
-}
 
 // ownForm says how to write what is not read.
 const ownForm = "write it as ingot machine push --help shows"
@@ -92,7 +28,7 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	group, version, _ := strings.Cut(d.Text("apiVersion"), "/")
 	switch {
 	case o.kind == "" && group == "":
-		r.readOwn(d)
+		r.machines.readOwn(d)
 	case o.kind == "" || group == "":
 		r.found.add(d, "", "write both apiVersion and kind, or none of them for Ingot's own form", "kind and apiVersion belong together")
 	case o.kind == "List" && group == "v1":
@@ -151,20 +87,20 @@ func (r *reader) readList(o object) {
 // kinds has one row for each kind that is read.
 func (r *reader) kinds() map[string]func(o object) {
 	return map[string]func(o object){
-		groupTinkerbell + " Hardware":           r.readHardware,
+		groupTinkerbell + " Hardware":           r.machines.readHardware,
 		groupTinkerbell + " Template":           r.templates.readTemplate,
 		groupTinkerbell + " Workflow":           r.starts.readWorkflow,
 		groupBMC + " Machine":                   r.bmcs.readController,
 		groupBMC + " Job":                       r.starts.readJob,
 		groupEKSA + " TinkerbellTemplateConfig": r.templates.readTemplateConfig,
-		groupEKSA + " TinkerbellMachineConfig":  r.readMachineConfig,
+		groupEKSA + " TinkerbellMachineConfig":  r.machines.readMachineConfig,
 	}
 }
 
 // laterKinds has one row for each kind of v1alpha2 that is read.
 func (r *reader) laterKinds() map[string]func(o object) {
 	return map[string]func(o object){
-		groupTinkerbell + " Hardware": r.readLaterHardware,
+		groupTinkerbell + " Hardware": r.machines.readLaterHardware,
 		groupTinkerbell + " Task":     r.templates.readLaterTask,
 		groupTinkerbell + " Workflow": r.starts.readLaterWorkflow,
 		groupBMC + " Job":             r.starts.readLaterJob,
@@ -183,62 +119,4 @@ func (r *reader) readLater(o object, group, version string) {
 	}
 	r.found.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
 		o.kind, clip(version), group)
-}
-
-// readOwn reads a machine in Ingot's own form.
-func (r *reader) readOwn(d strictyaml.Document) {
-	ms, notes, err := machinefile.Read(d.File, []strictyaml.Document{d})
-	r.found.report(err)
-	if err != nil {
-		return
-	}
-	o := object{doc: d, kind: "machine", name: ms[0].Name}
-	if len(notes) > 0 {
-		r.found.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
-	}
-	r.addMachine(Machine{Machine: ms[0], Place: Place{d.File, d.Line()}, Own: true, lineOf: d.LineOf})
-}
-
-// place returns where a document starts.
-func (o object) place() Place { return Place{o.doc.File, o.doc.Line()} }
-
-// checked canonicalizes and validates a machine. Its problems get the places of the fields
-// in the document, which fieldOf translates.
-func (r *reader) checked(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
-	m = inventory.Canonical(m)
-	ps := inventory.Validate(m)
-	ps = slices.DeleteFunc(ps, func(p inventory.Problem) bool { return strings.HasPrefix(p.Field, "bmc") }) // see checkController
-	for i := range ps {
-		ps[i].Field = fieldOf(ps[i].Field)
-	}
-	r.found.problems = append(r.found.problems, o.doc.Locate(ps)...)
-	return Machine{
-		Machine: m, Place: o.place(), says: saysAlways, lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
-	}
-}
-
-// shortName returns a name without its domain, and whether it had one: machines have names
-// of one label.
-func shortName(name string) (string, bool) {
-	short, _, cut := strings.Cut(name, ".")
-	return short, cut
-}
-
-// quote writes a word for a shell.
-func quote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(c rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-", c)
-	}) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-// command joins the words of a command for a shell.
-func command(words ...string) string {
-	words = slices.Clone(words)
-	for i := range words {
-		words[i] = quote(words[i])
-	}
-	return strings.Join(words, " ")
 }

@@ -43,7 +43,7 @@ type machineConfig struct {
 	users    []configUser
 }
 
-func (r *reader) readMachineConfig(o object) {
+func (r *machines) readMachineConfig(o object) {
 	var d machineConfigDocument
 	if !r.found.decode(o, &d, ignoredMachineConfig) {
 		return
@@ -69,10 +69,10 @@ func (r *reader) readMachineConfig(o object) {
 
 // applyConfig gives what a TinkerbellMachineConfig says to the machines of the files that
 // its selector matches.
-func (r *reader) applyConfig(c machineConfig) {
+func (r *machines) applyConfig(c machineConfig) {
 	matched := false
-	for i := range r.machines {
-		m := &r.machines[i]
+	for i := range r.all {
+		m := &r.all[i]
 		if m.Own || !matches(m.Labels, c.selector) {
 			continue
 		}
@@ -109,7 +109,7 @@ func matches(labels, selector map[string]string) bool {
 
 // giveUsers adds the keys of all users to m. The users themselves need user data, which a
 // machine has from one source only.
-func (r *reader) giveUsers(c machineConfig, m *inventory.Machine) {
+func (r *machines) giveUsers(c machineConfig, m *inventory.Machine) {
 	for _, u := range c.users {
 		for _, k := range u.Keys {
 			if k = strings.TrimSpace(k); k != "" && !slices.Contains(m.SSHKeys, k) {

@@ -83,3 +83,6 @@ var ofKubernetes = map[string]string{
 	"status": "it is the state in another program", "metadata.annotations": "a machine has labels only",
 	"metadata.ownerReferences": "the object is owned by another program; Ingot does not take part in that",
 }
+
+// macKey is a MAC address as a key in a path.
+var macKey = regexp.MustCompile(`\.[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}`)

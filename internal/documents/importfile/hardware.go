@@ -194,7 +194,7 @@ type hardware struct {
 }
 
 // readHardware reads a Hardware document.
-func (r *reader) readHardware(o object) {
+func (r *machines) readHardware(o object) {
 	var d hardwareDocument
 	if !r.found.decode(o, &d, ignoredHardware) {
 		return
@@ -229,7 +229,7 @@ func (r *reader) readHardware(o object) {
 }
 
 // labels returns those labels that a machine takes over.
-func (r *reader) labels(o object, labels map[string]string) map[string]string {
+func (r *machines) labels(o object, labels map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range labels {
 		if strings.HasPrefix(k, "v1alpha1.tinkerbell.org/") {
@@ -245,7 +245,7 @@ func (r *reader) labels(o object, labels map[string]string) map[string]string {
 }
 
 // fillInstance takes over what spec.metadata.instance says.
-func (r *reader) fillInstance(o object, m *inventory.Machine, x hardwareInstance) {
+func (r *machines) fillInstance(o object, m *inventory.Machine, x hardwareInstance) {
 	if len(m.Interfaces) > 0 && m.Interfaces[0].Hostname == "" {
 		m.Interfaces[0].Hostname = x.Hostname
 	}
@@ -289,7 +289,7 @@ func readStorage(value any) (action.Storage, error) {
 }
 
 // interfaces reads spec.interfaces. Only the first of those that have network boot keeps it.
-func (r *reader) interfaces(o object, m *inventory.Machine, all []hardwareInterface) {
+func (r *machines) interfaces(o object, m *inventory.Machine, all []hardwareInterface) {
 	booting := -1
 	for n, x := range all {
 		field := fmt.Sprintf("spec.interfaces[%d]", n)
@@ -324,7 +324,7 @@ func (x hardwareInterface) mac() string {
 }
 
 // dhcp takes over a reservation.
-func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardwareDHCP) {
+func (r *machines) dhcp(o object, i *inventory.Interface, field string, x hardwareDHCP) {
 	i.MAC, i.Hostname, i.Domain = x.MAC, x.Hostname, x.DomainName
 	i.Arch, i.UEFI, i.VLAN = x.Arch, x.UEFI, int(x.VLAN)
 	if len(x.NameServers) > 0 {
@@ -342,7 +342,7 @@ func (r *reader) dhcp(o object, i *inventory.Interface, field string, x hardware
 }
 
 // lease returns the length of a lease of some seconds.
-func (r *reader) lease(o object, field string, seconds *int64) inventory.Lease {
+func (r *machines) lease(o object, field string, seconds *int64) inventory.Lease {
 	const most = 1<<32 - 1 // RFC 2131: 32 bits
 	switch {
 	case seconds == nil:
@@ -355,7 +355,7 @@ func (r *reader) lease(o object, field string, seconds *int64) inventory.Lease {
 }
 
 // timeServers returns the time servers that DHCP can send.
-func (r *reader) timeServers(o object, field string, texts []string) (out []netip.Addr) {
+func (r *machines) timeServers(o object, field string, texts []string) (out []netip.Addr) {
 	for n, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {
 			out = append(out, a)
@@ -367,7 +367,7 @@ func (r *reader) timeServers(o object, field string, texts []string) (out []neti
 }
 
 // addHardware adds the machine of a document, with its BMC.
-func (r *reader) addHardware(h hardware) {
+func (r *machines) addHardware(h hardware) {
 	if c, ok := r.bmcs.controllers[h.controller]; ok && r.bmcs.use(c, h.object) {
 		h.machine.BMC = &c.bmc
 	}
@@ -384,7 +384,7 @@ func (r *reader) addHardware(h hardware) {
 		}
 	}
 	m := r.checked(h.object, h.machine, h.fieldOf)
-	r.addMachine(m)
+	r.add(m)
 }
 
 // dhcpFields are the paths of an interface's fields in the document, by those in the inventory.

@@ -7,7 +7,6 @@ package importfile
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,71 +14,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// A File is one file as the operator gave it.
-type File struct {
-	Name    string // for messages
-	Content []byte
-}
-
-// A Place is where something was written.
-type Place struct {
-	File string `json:"file"`
-	Line int    `json:"line"` // from 1
-}
-
-// String returns "FILE:LINE".
-func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
-
-func (p Place) compare(q Place) int { return cmp.Or(strings.Compare(p.File, q.File), p.Line-q.Line) }
-
-// A Machine is a machine that a file describes.
-type Machine struct {
-	inventory.Machine
-	Place
-	// Own is set for Ingot's own form, which describes all of a machine. The other formats
-	// have no word for some fields; what is stored in those stays.
-	Own bool
-	// says reports whether the document says what a field of inventory.Machine is, even if the
-	// field is empty.
-	says func(field string) bool
-	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
-	lineOf func(field string) int
-	// fieldOf translates such a field to the words of the document.
-	fieldOf func(field string) string
-}
-
-// LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac".
-func (m Machine) LineOf(field string) int { return cmp.Or(m.lineOf(field), m.Line) }
-
-// A Template is a template that a file contains.
-type Template struct {
-	inventory.Template
-	Place
-}
-
-// A Start is a document that starts something elsewhere. Here an operator starts it.
-type Start struct {
-	Place
-	Object  string `json:"object"`  // such as "Workflow node-1"
-	Command string `json:"command"` // that does the same
-}
-
-// An Ignored is a key that was not imported.
-type Ignored struct {
-	Place
-	Object string `json:"object"` // such as "Hardware node-1"
-	Key    string `json:"key"`    // path in the document, or the column
-	Why    string `json:"why"`
-}
-
-// An Import is what files contain.
-type Import struct {
-	Machines  []Machine
-	Templates []Template
-	Starts    []Start
-	Ignored   []Ignored
-}
 
 // Known reports whether a file is in a format of another program that Read reads.
 func Known(f File) bool {
@@ -109,35 +43,30 @@ func Read(files []File) (Import, error) {
 	if err := r.found.problems.Err(); err != nil {
 		return Import{}, err
 	}
-	return Import{Machines: r.machines, Templates: r.templates.all, Starts: r.starts.commands, Ignored: r.found.ignored}, nil
+	return Import{Machines: r.machines.all, Templates: r.templates.all, Starts: r.starts.commands, Ignored: r.found.ignored}, nil
 }
 
 // A reader collects what files contain.
 type reader struct {
 	found     *findings
-	templates *templates
 	bmcs      *bmcs
+	machines  *machines
+	templates *templates
 	starts    *starts
 
 	documents int
 	keys      int // of all documents, see tooLarge
-	taken     machinefile.Claims
-	machines  []Machine
-	hardware  []hardware
-	configs   []machineConfig
-	// configured has the TinkerbellMachineConfig that matches a machine, by the machine's name.
-	configured map[string]string
 }
 
 func newReader() *reader {
 	found, taken := &findings{}, machinefile.Claims{}
+	bmcs := &bmcs{
+		found: found, controllers: map[string]controller{}, secrets: map[string]secret{}, wrongSecrets: map[string]bool{},
+	}
+	machines := &machines{found: found, bmcs: bmcs, taken: taken, configured: map[string]string{}}
 	return &reader{
-		found: found, taken: taken, configured: map[string]string{},
-		templates: &templates{found: found, taken: taken},
-		bmcs: &bmcs{
-			found: found, controllers: map[string]controller{}, secrets: map[string]secret{}, wrongSecrets: map[string]bool{},
-		},
-		starts: &starts{found: found},
+		found: found, bmcs: bmcs, machines: machines, templates: &templates{found: found, taken: taken},
+		starts: &starts{found: found, machines: machines},
 	}
 }
 
@@ -149,7 +78,7 @@ func (r *reader) readFile(f File) {
 		r.found.problems = append(r.found.problems, ps...)
 		r.found.ignored = append(r.found.ignored, ignored...)
 		for _, m := range ms {
-			r.addMachine(m)
+			r.machines.add(m)
 		}
 		return
 	}
@@ -168,57 +97,24 @@ func (r *reader) readFile(f File) {
 	}
 }
 
-// addMachine checks a machine against those before it.
-func (r *reader) addMachine(m Machine) {
-	var ps inventory.Problems
-	at := func(field string) string { return Place{m.File, m.LineOf(field)}.String() }
-	r.taken.Machine(&ps, "", m.Machine, at)
-	if !m.Own {
-		r.claimHostnames(&ps, m, at)
-	}
-	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
-		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.OwnPort()), at("bmc.host"))
-	}
-	for i := range ps {
-		ps[i].File, ps[i].Line = m.File, m.LineOf(ps[i].Field)
-		if m.fieldOf != nil {
-			ps[i].Field = m.fieldOf(ps[i].Field)
-		}
-	}
-	r.found.problems = append(r.found.problems, ps...)
-	r.machines = append(r.machines, m)
-}
-
-// claimHostnames claims the host names that DHCP gives to m. Several interfaces may have one.
-func (r *reader) claimHostnames(ps *inventory.Problems, m Machine, at func(field string) string) {
-	var own []string
-	for n, i := range m.Interfaces {
-		if i.Hostname != "" && !slices.Contains(own, i.Hostname) {
-			own = append(own, i.Hostname)
-			field := fmt.Sprintf("interfaces[%d].hostname", n)
-			r.taken.Add(ps, field, "host name", i.Hostname, at(field))
-		}
-	}
-}
-
 // join resolves references between documents, and makes machines of what needs them.
 func (r *reader) join() {
 	r.bmcs.joinLogins()
-	for _, h := range r.hardware {
-		r.addHardware(h)
+	for _, h := range r.machines.hardware {
+		r.machines.addHardware(h)
 	}
 	r.bmcs.noteUnused()
-	for _, c := range r.configs {
-		r.applyConfig(c)
+	for _, c := range r.machines.configs {
+		r.machines.applyConfig(c)
 	}
 	for _, w := range r.starts.workflows {
-		r.starts.startWorkflow(w, r.machines)
+		r.starts.startWorkflow(w)
 	}
 	for _, j := range r.starts.jobs {
-		r.starts.startJob(j, r.machineOf(j))
+		r.starts.startJob(j)
 	}
 
-	slices.SortStableFunc(r.machines, func(a, b Machine) int { return a.compare(b.Place) })
+	slices.SortStableFunc(r.machines.all, func(a, b Machine) int { return a.compare(b.Place) })
 	slices.SortStableFunc(r.found.problems, func(a, b inventory.Problem) int {
 		return cmp.Or(Place{a.File, a.Line}.compare(Place{b.File, b.Line}), strings.Compare(a.Field, b.Field))
 	})

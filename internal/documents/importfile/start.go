@@ -36,6 +36,7 @@ var ignoredWorkflow = map[string]string{
 // starts are the documents that start something elsewhere, and the commands that do the same here.
 type starts struct {
 	found     *findings
+	machines  *machines
 	workflows []workflow
 	jobs      []job
 	commands  []Start
@@ -59,18 +60,18 @@ func (r *starts) readWorkflow(o object) {
 	r.workflows = append(r.workflows, workflow{o, d.Spec.TemplateRef, d.Spec.HardwareRef, d.Spec.HardwareMap})
 }
 
-// device matches the keys of a hardware map that every run sets itself: the MAC addresses of
+// deviceKey matches the keys of a hardware map that every run sets itself: the MAC addresses of
 // the machine's interfaces.
-var device = regexp.MustCompile(`^device_[1-9][0-9]*$`)
+var deviceKey = regexp.MustCompile(`^device_[1-9][0-9]*$`)
 
 // startWorkflow adds the command that does what a Workflow does. Its machine is the
 // hardwareRef, or else the machine whose MAC is device_1 of the hardware map.
-func (r *starts) startWorkflow(w workflow, machines []Machine) {
+func (r *starts) startWorkflow(w workflow) {
 	name, _ := shortName(w.hardware)
 	words := []string{"--template", w.template}
 	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
 		v := w.hardwareMap[k]
-		if !device.MatchString(k) {
+		if !deviceKey.MatchString(k) {
 			if pair, ok := hardwareMapWord(k, v); ok {
 				words = append(words, "--hardware-map", pair)
 			} else {
@@ -80,7 +81,7 @@ func (r *starts) startWorkflow(w workflow, machines []Machine) {
 			continue
 		}
 
-		owner := machineByMAC(machines, v)
+		owner := r.machines.byMAC(v)
 		switch {
 		case k == "device_1" && name == "":
 			name = cmp.Or(owner, v)
@@ -121,16 +122,6 @@ func hardwareMapWord(key, value string) (string, bool) {
 		pair = `"` + strings.ReplaceAll(pair, `"`, `""`) + `"`
 	}
 	return pair, true
-}
-
-// machineByMAC returns the name of the machine that has the MAC address, or "".
-func machineByMAC(machines []Machine, mac string) string {
-	for _, m := range machines {
-		if i, ok := m.InterfaceByMAC(strings.ToLower(mac)); ok && i.MAC != "" {
-			return m.Name
-		}
-	}
-	return ""
 }
 
 // printable reports a word of a command that could do something to the terminal that it is
@@ -271,26 +262,12 @@ func (r *starts) task(o object, field string, a bmcAction) string {
 	return boot(a.OneTimeBootDev.Device[0], a.OneTimeBootDev.EFIBoot, false)
 }
 
-// machineOf returns the name of the machine of a Job: the one that it names, or the one that has its BMC; "" for none.
-func (r *reader) machineOf(j job) string {
-	if name, _ := shortName(j.hardware); name != "" {
-		return name
+// startJob adds the command that does what a Job does.
+func (r *starts) startJob(j job) {
+	name, _ := shortName(j.hardware)
+	if name == "" {
+		name = r.machines.withBMC(j.machine, j.object)
 	}
-	key, _ := find(r.bmcs.controllers, j.machine, j.object)
-	for _, h := range r.hardware {
-		if h.bmc == nil {
-			continue
-		}
-		k, _ := find(r.bmcs.controllers, *h.bmc, h.object)
-		if k == key && (k != "" || h.bmc.key(h.object) == j.machine.key(j.object)) {
-			return h.machine.Name
-		}
-	}
-	return ""
-}
-
-// startJob adds the command that does what a Job does on the machine of that name; "" for none.
-func (r *starts) startJob(j job, name string) {
 	if name == "" {
 		r.found.ignore(j.object, "spec.machineRef", "no Hardware in the files has the BMC "+clip(j.machine.Name)+
 			"; its command is: ingot bmc job create MACHINE --task …")

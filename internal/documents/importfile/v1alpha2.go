@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,11 +121,8 @@ var ignoredLaterHardware = map[string]string{
 
 func laterDHCP(key string) string { return "spec.networkInterfaces[].dhcp.ipv4." + key }
 
-// macKey is a MAC address as a key in a path.
-var macKey = regexp.MustCompile(`\.[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}`)
-
 // readLaterHardware reads a Hardware. Its interfaces come in the order of the document.
-func (r *reader) readLaterHardware(o object) {
+func (r *machines) readLaterHardware(o object) {
 	var d laterHardware
 	if !r.found.decode(o, &d, ignoredLaterHardware) {
 		return
@@ -187,7 +183,7 @@ func keysBelow(o object, path string) []string {
 	return keys
 }
 
-func (r *reader) laterInterface(o object, path string, x laterInterface) inventory.Interface {
+func (r *machines) laterInterface(o object, path string, x laterInterface) inventory.Interface {
 	dhcp, ip := x.DHCP.IPv4, x.IPAM.IPv4
 	i := inventory.Interface{
 		Hostname: dhcp.Hostname, Domain: dhcp.DomainName, Nameservers: dhcp.Nameservers, VLAN: int(dhcp.VLANID),

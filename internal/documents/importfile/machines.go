@@ -1,0 +1,110 @@
+package importfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// machines are the machines of the documents. Those whose references are not resolved yet are in hardware and configs.
+type machines struct {
+	found    *findings
+	bmcs     *bmcs
+	taken    machinefile.Claims
+	all      []Machine
+	hardware []hardware
+	configs  []machineConfig
+	// configured has the TinkerbellMachineConfig that matches a machine, by the machine's name.
+	configured map[string]string
+}
+
+// add checks a machine against those before it.
+func (r *machines) add(m Machine) {
+	var ps inventory.Problems
+	at := func(field string) string { return Place{m.File, m.LineOf(field)}.String() }
+	r.taken.Machine(&ps, "", m.Machine, at)
+	if !m.Own {
+		r.claimHostnames(&ps, m, at)
+	}
+	if b := m.BMC; b != nil && b.Host != "" && b.Capabilities().NeedsHost {
+		r.taken.Add(&ps, "bmc.host", "BMC", fmt.Sprintf("%s:%d", b.Host, b.OwnPort()), at("bmc.host"))
+	}
+	for i := range ps {
+		ps[i].File, ps[i].Line = m.File, m.LineOf(ps[i].Field)
+		if m.fieldOf != nil {
+			ps[i].Field = m.fieldOf(ps[i].Field)
+		}
+	}
+	r.found.problems = append(r.found.problems, ps...)
+	r.all = append(r.all, m)
+}
+
+// claimHostnames claims the host names that DHCP gives to m. Several interfaces may have one.
+func (r *machines) claimHostnames(ps *inventory.Problems, m Machine, at func(field string) string) {
+	var own []string
+	for n, i := range m.Interfaces {
+		if i.Hostname != "" && !slices.Contains(own, i.Hostname) {
+			own = append(own, i.Hostname)
+			field := fmt.Sprintf("interfaces[%d].hostname", n)
+			r.taken.Add(ps, field, "host name", i.Hostname, at(field))
+		}
+	}
+}
+
+// checked canonicalizes and validates a machine. Its problems get the places of the fields
+// in the document, which fieldOf translates.
+func (r *machines) checked(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
+	m = inventory.Canonical(m)
+	ps := inventory.Validate(m)
+	ps = slices.DeleteFunc(ps, func(p inventory.Problem) bool { return strings.HasPrefix(p.Field, "bmc") }) // see checkController
+	for i := range ps {
+		ps[i].Field = fieldOf(ps[i].Field)
+	}
+	r.found.problems = append(r.found.problems, o.doc.Locate(ps)...)
+	return Machine{
+		Machine: m, Place: o.place(), says: saysAlways, lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
+	}
+}
+
+// readOwn reads a machine in Ingot's own form.
+func (r *machines) readOwn(d strictyaml.Document) {
+	ms, notes, err := machinefile.Read(d.File, []strictyaml.Document{d})
+	r.found.report(err)
+	if err != nil {
+		return
+	}
+	o := object{doc: d, kind: "machine", name: ms[0].Name}
+	if len(notes) > 0 {
+		r.found.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
+	}
+	r.add(Machine{Machine: ms[0], Place: Place{d.File, d.Line()}, Own: true, lineOf: d.LineOf})
+}
+
+// byMAC returns the name of the machine that has the MAC address, or "".
+func (r *machines) byMAC(mac string) string {
+	for _, m := range r.all {
+		if i, ok := m.InterfaceByMAC(strings.ToLower(mac)); ok && i.MAC != "" {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// withBMC returns the name of the machine that has the BMC to which x refers; "" for none.
+func (r *machines) withBMC(x reference, from object) string {
+	key, _ := find(r.bmcs.controllers, x, from)
+	for _, h := range r.hardware {
+		if h.bmc == nil {
+			continue
+		}
+		k, _ := find(r.bmcs.controllers, *h.bmc, h.object)
+		if k == key && (k != "" || h.bmc.key(h.object) == x.key(from)) {
+			return h.machine.Name
+		}
+	}
+	return ""
+}
