@@ -20,7 +20,7 @@ var readFiles = map[string]string{
 	"internal/cli/host/init_edit.go":              "the configuration",
 	"internal/cli/machine_add.go":                 "public keys of SSH",
 	"internal/client/session.go":                  "the certificate of this host's server",
-	"internal/config/config.go":                   "the configuration",
+	"internal/config/load.go":                     "the configuration",
 	"internal/doctor/network.go":                  "the kernel's files",
 	"internal/host/hostnet/routes.go":             "the kernel's files",
 	"internal/secrets/identity/identity.go":       "certificates",

@@ -51,7 +51,7 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 			Remedy: "describe one lab per file",
 		}}
 		if len(docs) > 1 {
-			ps[0].Line = docs[1].Line()
+			ps[0].Line = docs[1].FirstLine()
 		}
 		return l, ps
 	}

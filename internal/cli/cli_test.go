@@ -625,7 +625,7 @@ func TestLoginPinsTheKey(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 	t.Setenv("INGOT_TOKEN", "")
 	told = ""
-	c, err := o.Client()
+	c, err := o.FindServer()
 	require.NoError(t, err)
 	_, err = client.Get[struct{}](t.Context(), c, client.Path("status"))
 	require.NoError(t, err)

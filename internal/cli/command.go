@@ -63,7 +63,7 @@ func (c *Call) Server() (*client.Client, error) {
 		return c.remote, nil
 	}
 	var err error
-	c.remote, err = c.Client()
+	c.remote, err = c.FindServer()
 	return c.remote, err
 }
 

@@ -42,6 +42,15 @@ type Answer[T any] struct {
 	Raw   json.RawMessage
 }
 
+// Session is what "ingot login URL" stores.
+type Session struct {
+	Server string `json:"server"`
+	// Fingerprint pins the key of the server's certificate; "" verifies the certificate
+	// against the system's authorities.
+	Fingerprint string `json:"fingerprint,omitempty"`
+	Token       string `json:"token"`
+}
+
 // Client sends requests to one server's operator API.
 type Client struct {
 	base  *url.URL
@@ -303,4 +312,11 @@ func WithQuery(route string, q url.Values) string {
 		return route
 	}
 	return route + "?" + q.Encode()
+}
+
+// wrongKeyError means that the server's key is not the pinned one.
+type wrongKeyError struct{ got string }
+
+func (e wrongKeyError) Error() string {
+	return "the server's key is not the one that was pinned, its fingerprint is " + e.got
 }

@@ -19,15 +19,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-// Session is what "ingot login URL" stores.
-type Session struct {
-	Server string `json:"server"`
-	// Fingerprint pins the key of the server's certificate; "" verifies the certificate
-	// against the system's authorities.
-	Fingerprint string `json:"fingerprint,omitempty"`
-	Token       string `json:"token"`
-}
-
 // Lookup holds the flags of a command that say where the server is. All but ConfigFile may
 // be empty.
 type Lookup struct {
@@ -65,9 +56,9 @@ func (l *Lookup) WriteSession(s Session) error {
 	return durablefile.ReplaceJSON(l.SessionFile(), s)
 }
 
-// Client finds the server and its token. A token is sent only to its own server, unless it
+// FindServer finds the server and its token. A token is sent only to its own server, unless it
 // was given for this call.
-func (l *Lookup) Client() (*Client, error) {
+func (l *Lookup) FindServer() (*Client, error) {
 	login, err := l.readSession()
 	if err != nil {
 		return nil, err
@@ -162,11 +153,4 @@ func localFingerprint(c config.Config) (string, error) {
 	}
 
 	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
-}
-
-// wrongKeyError means that the server's key is not the pinned one.
-type wrongKeyError struct{ got string }
-
-func (e wrongKeyError) Error() string {
-	return "the server's key is not the one that was pinned, its fingerprint is " + e.got
 }

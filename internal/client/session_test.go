@@ -6,8 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/ingotmetal/ingot/inventory"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 func TestTokenStaysWithItsServer(t *testing.T) {
@@ -17,22 +18,22 @@ func TestTokenStaysWithItsServer(t *testing.T) {
 	l := &Lookup{ConfigFile: filepath.Join(dir, "ingot.yaml")}
 	require.NoError(t, os.WriteFile(l.ConfigFile, fmt.Appendf(nil, "listen: 127.0.0.1:9\ntoken_file: %s/token\n", dir), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("local\n"), 0o600))
-	c, err := l.Client()
+	c, err := l.FindServer()
 	require.NoError(t, err)
 	require.Equal(t, "local", c.token)
 	l.ServerURL = "http://127.0.0.1:9"
-	c, err = l.Client()
+	c, err = l.FindServer()
 	require.NoError(t, err)
 	require.Equal(t, "local", c.token)
 	l.ServerURL = "https://elsewhere.example"
-	_, err = l.Client()
+	_, err = l.FindServer()
 	require.ErrorIs(t, err, inventory.ErrInvalid, "the local token must not go elsewhere")
 	t.Setenv("INGOT_TOKEN", "named")
-	c, err = l.Client()
+	c, err = l.FindServer()
 	require.NoError(t, err)
 	require.Equal(t, "named", c.token)
 	l.ServerURL = "http://elsewhere.example"
-	_, err = l.Client()
+	_, err = l.FindServer()
 	require.ErrorContains(t, err, "without TLS")
 }
 
@@ -50,7 +51,7 @@ func TestS64ClientTokensArePrivate(t *testing.T) {
 		if name == "given" {
 			l.ServerURL, l.TokenFile = "http://127.0.0.1:9", file
 		}
-		_, err := l.Client()
+		_, err := l.FindServer()
 		require.ErrorContains(t, err, "run: chmod 600 "+file, name)
 	}
 }

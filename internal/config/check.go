@@ -350,3 +350,39 @@ func (p *checker) program(field string, argv []string) {
 		}
 	}
 }
+
+func (t Tracing) check(p *checker) {
+	if t.Endpoint == "" {
+		for field, value := range map[string]string{"headers_file": t.HeadersFile, "tls_ca": t.TLSCA} {
+			if value != "" {
+				p.Add("tracing."+field, "give tracing.endpoint, too", "traces have no collector")
+			}
+		}
+		return
+	}
+
+	switch u, err := url.Parse(t.Endpoint); { // it may hold a token: it is not repeated
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		p.Add("tracing.endpoint", "write https://host:4318", "invalid URL of a collector")
+	case u.User != nil || u.RawQuery != "":
+		p.Add("tracing.endpoint", "write a header to tracing.headers_file", "a URL must not hold credentials")
+	}
+}
+
+// checkPorts finds ports that two listeners of this server would bind.
+func (c *Config) checkPorts(p *checker) {
+	all := c.tcpListeners()
+	for i, b := range all {
+		for _, a := range all[:i] {
+			if !a.collides(b) {
+				continue
+			}
+			what := a.key
+			if a.last > a.first {
+				what += fmt.Sprintf(", which is %d to %d", a.first, a.last)
+			}
+			p.Add(b.key, "choose another port", "port %d is taken by %s", max(a.first, b.first), what)
+			break
+		}
+	}
+}

@@ -2,19 +2,14 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -242,100 +237,6 @@ type Temporal struct {
 	Retention time.Duration `json:"retention,omitempty"`
 }
 
-// Paths returns where config and state lie: /etc/ingot and /var/lib/ingot for
-// root, the XDG directories for other users.
-func Paths() (etc, state string) {
-	if os.Geteuid() == 0 && os.Getenv("XDG_CONFIG_HOME") == "" {
-		return "/etc/ingot", "/var/lib/ingot"
-	}
-
-	home := os.Getenv("HOME")
-	pick := func(env, fallback string) string {
-		if v := os.Getenv(env); v != "" {
-			return filepath.Join(v, "ingot")
-		}
-		return filepath.Join(home, fallback, "ingot")
-	}
-
-	return pick("XDG_CONFIG_HOME", ".config"), pick("XDG_STATE_HOME", ".local/state")
-}
-
-// DefaultFile is where the file is looked for.
-func DefaultFile() string { etc, _ := Paths(); return filepath.Join(etc, "ingot.yaml") }
-
-// Default returns the configuration of a server without a file.
-func Default() Config {
-	etc, state := Paths()
-	return Config{
-		DataDir: state, KeyFile: filepath.Join(etc, "keys.json"), TokenFile: filepath.Join(etc, "token"),
-		Listen:   "127.0.0.1:8080",
-		Netboot:  Netboot{HTTP: []int{80, 7080}, TFTP: 69, Syslog: 514, Agent: 7443, Metadata: []int{7172}},
-		Temporal: Temporal{Port: 7233, UIPort: 8233, Namespace: "default", Retention: 30 * 24 * time.Hour},
-		MinFree:  1024,
-		Reserve:  64,
-		Records:  Records{Retention: 90 * 24 * time.Hour, Keep: 10},
-		Site:     Site{Listen: ":7444"},
-	}
-}
-
-// Schema returns the JSON Schema of the file.
-func Schema() strictyaml.Schema {
-	port := strictyaml.Between(1, 65535)
-	return strictyaml.SchemaOf[Config]("The configuration of ingot serve", strictyaml.Rules{
-		"notify.events[]":    strictyaml.OneOf(inventory.NoticeEvents()...),
-		"netboot.dhcp.*":     strictyaml.OneOf(inventory.DHCPModes()...),
-		"netboot.loader":     strictyaml.OneOf(inventory.SecureLoaders()...),
-		"netboot.http[]":     port,
-		"netboot.tftp":       port,
-		"netboot.agent":      port,
-		"netboot.syslog":     strictyaml.Between(0, 65535),
-		"min_free_mib":       {"minimum": 0},
-		"reserve_mib":        {"minimum": 0},
-		"records.keep":       {"minimum": 1},
-		"temporal.port":      port,
-		"temporal.ui_port":   port,
-		"netboot.metadata[]": port,
-
-		"netboot.minimum_sbat.*": strictyaml.Between(0, 65535),
-	})
-}
-
-// Load reads file over the defaults. A file that does not exist is the
-// defaults, unless it was named. Everything that is wrong comes back at once, as
-// inventory.Problems.
-func Load(file string, named bool) (Config, error) {
-	c := Default()
-	b, err := os.ReadFile(file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !named:
-		return c, nil
-	case err != nil:
-		return c, fmt.Errorf("reading the configuration: %w", err)
-	}
-
-	var unread inventory.Problems
-	if err := strictyaml.Decode(file, b, &c); err != nil && !errors.As(err, &unread) {
-		return c, err
-	}
-
-	// A field that could not be read has its default here: problems of the default
-	// are left out.
-	for _, u := range unread {
-		if u.Field == "" {
-			return c, unread.Err()
-		}
-	}
-
-	for _, x := range strictyaml.Locate(file, b, c.check()) {
-		if !slices.ContainsFunc(unread, func(u inventory.Problem) bool { return strings.HasPrefix(x.Field, u.Field) }) {
-			unread = append(unread, x)
-		}
-	}
-
-	slices.SortStableFunc(unread, func(a, b inventory.Problem) int { return a.Line - b.Line })
-	return c, unread.Err()
-}
-
 // Prefix reads an address or a prefix.
 func Prefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
@@ -392,3 +293,13 @@ func Loopback(addr string) bool {
 
 // Join returns host:port.
 func Join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// Tracing says where the traces of runs go.
+type Tracing struct {
+	// Endpoint is the collector, OTLP over HTTP: http or https; "": no traces.
+	Endpoint string `json:"endpoint,omitempty"`
+	// HeadersFile holds a line "Name: value" for each header that requests to the collector carry, for example a token.
+	HeadersFile string `json:"headers_file,omitempty"`
+	// TLSCA holds the certificates of the authorities of the collector, in PEM; default: the system's.
+	TLSCA string `json:"tls_ca,omitempty"`
+}

@@ -62,21 +62,3 @@ func (a listener) collides(b listener) bool {
 	return a.first <= b.last && b.first <= a.last &&
 		(wild(a.host) || wild(b.host) || local(a.host) == local(b.host))
 }
-
-// checkPorts finds ports that two listeners of this server would bind.
-func (c *Config) checkPorts(p *checker) {
-	all := c.tcpListeners()
-	for i, b := range all {
-		for _, a := range all[:i] {
-			if !a.collides(b) {
-				continue
-			}
-			what := a.key
-			if a.last > a.first {
-				what += fmt.Sprintf(", which is %d to %d", a.first, a.last)
-			}
-			p.Add(b.key, "choose another port", "port %d is taken by %s", max(a.first, b.first), what)
-			break
-		}
-	}
-}

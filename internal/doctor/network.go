@@ -2,19 +2,16 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -262,12 +259,6 @@ func checkSnippet(name string, n config.Netboot, f neighbours.ForeignServer) Fin
 	return ok("%s gives addresses on %s and sends machines to Ingot", f.Server, name)
 }
 
-// A foreignOffer is the answer of a foreign DHCP server on an interface.
-type foreignOffer struct {
-	iface string
-	neighbours.ForeignServer
-}
-
 // checkOffers looks for offers of foreign DHCP servers that are reservations of machines.
 func checkOffers(_ context.Context, d *host) (out []Finding) {
 	if !d.asksThisHost() {
@@ -381,27 +372,4 @@ func checkReachability(ctx context.Context, d *host) (out []Finding) {
 	}
 
 	return out
-}
-
-// headURL sends a HEAD request to u and returns the status code. With insecure it accepts
-// any certificate, because machines pin the server's.
-func headURL(ctx context.Context, u string, insecure bool) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u, nil)
-	if err != nil {
-		return 0, err
-	}
-
-	t := &http.Transport{
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure},
-		DisableKeepAlives: true,
-	}
-
-	resp, err := t.RoundTrip(req)
-	if err != nil {
-		return 0, err
-	}
-
-	return resp.StatusCode, resp.Body.Close()
 }

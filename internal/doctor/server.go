@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -23,7 +23,7 @@ import (
 // checkServer reads the server's status.
 func checkServer(ctx context.Context, d *host) []Finding {
 	var err error
-	if d.remote, err = d.lookup.Client(); err != nil {
+	if d.remote, err = d.lookup.FindServer(); err != nil {
 		return []Finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
 	}
 
@@ -146,11 +146,6 @@ func (d *host) checkImageFile(i inventory.Image) Finding {
 	return ok("%s, %s (ingot image verify %s reads it all)", i.Name, human.Size(i.Size), i.Name)
 }
 
-// asksThisHost reports whether the server is the one of this host's configuration.
-func (d *host) asksThisHost() bool {
-	return d.remote.URL().String() == hostnet.LocalURL(d.cfg)
-}
-
 func checkMachines(ctx context.Context, d *host) []Finding {
 	ms, err := client.GetAll[apitypes.MachineView](ctx, d.remote, client.Path("machines"))
 	if err != nil {
@@ -232,4 +227,27 @@ func (d *host) checkMachineBMC(ctx context.Context, m inventory.Machine) Finding
 	}
 
 	return ok("%s at %s accepts the log-in, power is %s", m.Name, where, a.Value.Power)
+}
+
+// headURL sends a HEAD request to u and returns the status code. With insecure it accepts
+// any certificate, because machines pin the server's.
+func headURL(ctx context.Context, u string, insecure bool) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u, nil)
+	if err != nil {
+		return 0, err
+	}
+
+	t := &http.Transport{
+		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure},
+		DisableKeepAlives: true,
+	}
+
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+
+	return resp.StatusCode, resp.Body.Close()
 }

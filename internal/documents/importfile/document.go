@@ -71,7 +71,7 @@ func (r *reader) tooLarge(d strictyaml.Document) bool {
 
 // readList reads the items of a v1 List, as "kubectl get -o yaml" prints them.
 func (r *reader) readList(o object) {
-	items := o.doc.List("items")
+	items := o.doc.Elements("items")
 	if items == nil {
 		r.found.add(o.doc, "items", "give the documents as a list", "a List needs items")
 	}

@@ -36,7 +36,7 @@ func (r *findings) add(d strictyaml.Document, field, remedy, format string, args
 
 // ignore notes a key that is not imported.
 func (r *findings) ignore(o object, key, why string) {
-	r.ignored = append(r.ignored, Ignored{Place{o.doc.File, cmp.Or(o.doc.LineOf(key), o.doc.Line())}, o.String(), key, why})
+	r.ignored = append(r.ignored, Ignored{Place{o.doc.File, cmp.Or(o.doc.LineOf(key), o.doc.FirstLine())}, o.String(), key, why})
 }
 
 // decode reads a document strictly, notes the keys of table that it has, and reports whether

@@ -81,7 +81,7 @@ func (r *machines) readOwn(d strictyaml.Document) {
 	if len(notes) > 0 {
 		r.found.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
 	}
-	r.add(Machine{Machine: ms[0], Place: Place{d.File, d.Line()}, Own: true, lineOf: d.LineOf})
+	r.add(Machine{Machine: ms[0], Place: Place{d.File, d.FirstLine()}, Own: true, lineOf: d.LineOf})
 }
 
 // byMAC returns the name of the machine that has the MAC address, or "".

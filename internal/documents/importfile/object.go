@@ -71,7 +71,7 @@ type typeMeta struct {
 }
 
 // place returns where a document starts.
-func (o object) place() Place { return Place{o.doc.File, o.doc.Line()} }
+func (o object) place() Place { return Place{o.doc.File, o.doc.FirstLine()} }
 
 // shortName returns a name without its domain, and whether it had one: machines have names
 // of one label.

@@ -107,7 +107,7 @@ func Decode(file string, b []byte, into any) error {
 	}
 
 	return problem.List{{
-		File: file, Line: docs[1].Line(), What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
+		File: file, Line: docs[1].FirstLine(), What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
 		Remedy: "remove the lines \"---\" or split the file",
 	}}
 }
@@ -123,8 +123,8 @@ func Locate(file string, b []byte, problems problem.List) problem.List {
 	return docs[0].Locate(problems)
 }
 
-// Line is the line where the document's content starts, from 1.
-func (d Document) Line() int {
+// FirstLine is the line where the document's content starts, from 1.
+func (d Document) FirstLine() int {
 	if d.root == nil {
 		return 0
 	}
@@ -239,17 +239,8 @@ func valueAtKey(key, value *yaml.Node) *yaml.Node {
 	return &v
 }
 
-func follow(n *yaml.Node) *yaml.Node {
-	for i := 0; n.Kind == yaml.AliasNode && n.Alias != nil && i < maxDepth; i++ {
-		n = n.Alias
-	}
-	return n
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// List returns the elements of the sequence at a field path, as documents of their own.
-func (d Document) List(path string) []Document {
+// Elements returns the elements of the sequence at a field path, as documents of their own.
+func (d Document) Elements(path string) []Document {
 	n, whole := d.find(path)
 	if !whole || n == nil || follow(n).Kind != yaml.SequenceNode {
 		return nil
@@ -297,7 +288,7 @@ func (d Document) YAML() ([]byte, error) {
 	n, err := w.expand(d.root, 0)
 	if err != nil {
 		return nil, problem.List{{
-			File: d.File, Line: d.Line(), What: "is too large or too deep", Remedy: "write repeated parts out less",
+			File: d.File, Line: d.FirstLine(), What: "is too large or too deep", Remedy: "write repeated parts out less",
 		}}
 	}
 	return yaml.Marshal(n)

@@ -139,7 +139,7 @@ func TestDocuments(t *testing.T) {
 	require.Equal(t, "Machine", docs[0].Text("kind"))
 	require.Equal(t, "a", docs[0].Text("metadata.name"))
 	require.Equal(t, "", docs[0].Text("metadata"))
-	require.Equal(t, 6, docs[1].Line())
+	require.Equal(t, 6, docs[1].FirstLine())
 }
 
 func TestLocate(t *testing.T) {

@@ -19,24 +19,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/problem"
 	"github.com/ingotmetal/ingot/internal/text/human"
-	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
-
-// Limits of a document after its aliases are expanded, against nested aliases that grow
-// exponentially.
-const (
-	maxNodes    = 200_000
-	maxDepth    = 100
-	maxProblems = 50
-)
-
-type walker struct {
-	file     string
-	nodes    int
-	problems problem.List
-}
-
-var errTooMuch = errors.New("too much")
 
 func (w *walker) decode(n *yaml.Node, into any) {
 	v := reflect.ValueOf(into)
@@ -47,24 +30,6 @@ func (w *walker) decode(n *yaml.Node, into any) {
 	if err := w.value(n, v.Elem(), "", 0); err != nil {
 		w.add(n, "", "write repeated parts out less", "is too large, too deep, or wrong in too many places")
 	}
-}
-
-func (w *walker) add(n *yaml.Node, path, remedy, format string, args ...any) {
-	line := 0
-	if n != nil {
-		line = n.Line
-	}
-	w.problems = append(w.problems, problem.Problem{
-		File: w.file, Line: line, Field: path, What: fmt.Sprintf(format, args...), Remedy: remedy,
-	})
-}
-
-func (w *walker) tick(depth int) error {
-	w.nodes++
-	if w.nodes > maxNodes || depth > maxDepth || len(w.problems) >= maxProblems {
-		return errTooMuch
-	}
-	return nil
 }
 
 // value decodes n into v. Problems of the document go into w.problems; an error means that
@@ -231,7 +196,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 		var te *json.UnmarshalTypeError
 		if errors.As(err, &te) {
 			must := "must not be %s"
-			if _, text := u.(encoding.BinaryUnmarshaler); text {
+			if _, isText := u.(encoding.BinaryUnmarshaler); isText {
 				must = "must be text, but is %s"
 			}
 			w.add(n, path, "", must, kindName(n))
@@ -372,116 +337,3 @@ func collect(t reflect.Type, at []int, into map[string][]int) {
 		}
 	}
 }
-
-type pair struct{ key, value *yaml.Node }
-
-// pairs returns the entries of a mapping, including those of its merge keys (<<). A direct
-// entry overrides a merged one.
-func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
-	if n.Kind != yaml.MappingNode {
-		w.add(n, path, "", "must be a mapping of names to values, but is %s", kindName(n))
-		return nil, nil
-	}
-
-	seen := map[string]int{}
-	var out []pair
-	var merges []*yaml.Node
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := follow(n.Content[i]), n.Content[i+1]
-		if k.ShortTag() == "!!merge" {
-			merges = append(merges, v)
-			continue
-		}
-		if k.Kind != yaml.ScalarNode {
-			w.add(n.Content[i], path, "put text that starts with { or [ in quotes", "a name must be text, but is %s", kindName(k))
-			continue
-		}
-		if line, dup := seen[k.Value]; dup {
-			name, _ := nameOf(k.Value)
-			w.add(n.Content[i], join(path, name), "keep one of the two", "is given twice, first on line %d", line)
-			continue
-		}
-		seen[k.Value] = n.Content[i].Line
-		key := *k
-		key.Line = n.Content[i].Line
-		out = append(out, pair{&key, v})
-	}
-
-	for _, m := range merges {
-		merged, err := w.merged(follow(m), path, depth)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range merged {
-			if _, dup := seen[p.key.Value]; !dup {
-				seen[p.key.Value] = p.key.Line
-				out = append(out, p)
-			}
-		}
-	}
-
-	return out, nil
-}
-
-// merged returns the entries of the mappings that a merge key names.
-func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err error) {
-	sources := []*yaml.Node{m}
-	if m.Kind == yaml.SequenceNode {
-		sources = m.Content
-	}
-
-	for _, s := range sources {
-		s = follow(s)
-		if err := w.tick(depth); err != nil {
-			return nil, err
-		}
-		if s.Kind != yaml.MappingNode {
-			w.add(s, path, "", "<< must name a mapping, but names %s", kindName(s))
-			continue
-		}
-		pairs, err := w.pairs(s, path, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, pairs...)
-	}
-
-	return out, nil
-}
-
-// nameOf returns the name of a key for messages. joined: the key is NAME:VALUE, NAME=VALUE or NAME VALUE, as YAML reads
-// {NAME:VALUE}; the value may be a password.
-func nameOf(key string) (name string, joined bool) {
-	if n := strings.IndexAny(key, ":= \t\n"); n >= 0 {
-		return key[:n], true
-	}
-	return key, false
-}
-
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-func kindName(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a mapping"
-	case yaml.SequenceNode:
-		return "a list"
-	case yaml.ScalarNode:
-		switch n.ShortTag() {
-		case "!!int", "!!float":
-			return "a number"
-		case "!!bool":
-			return "a truth value"
-		}
-		return "text"
-	}
-
-	return "an unknown node"
-}
-
-func clip(s string) string { return plaintext.Clip(s, 60) }

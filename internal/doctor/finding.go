@@ -1,0 +1,90 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/internal/apitypes"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/hostnet"
+)
+
+// A check is one row of the report: its name, its function, and a default remedy for its
+// findings.
+type check struct {
+	name, remedy string
+	run          func(ctx context.Context, d *host) []Finding
+}
+
+// A Finding is one line of doctor.
+type Finding struct {
+	State  string `json:"state"` // ok | warn | fail
+	What   string `json:"what"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// States of a finding. Only StateFail makes "ingot doctor" fail.
+const (
+	StateOK   = "ok"
+	StateWarn = "warn"
+	StateFail = "fail"
+)
+
+func ok(format string, args ...any) Finding {
+	return Finding{State: StateOK, Text: fmt.Sprintf(format, args...)}
+}
+
+func warn(format string, args ...any) Finding {
+	return Finding{State: StateWarn, Text: fmt.Sprintf(format, args...)}
+}
+
+func fail(format string, args ...any) Finding {
+	return Finding{State: StateFail, Text: fmt.Sprintf(format, args...)}
+}
+
+// remedy returns f with the given remedy.
+func (f Finding) remedy(text string) Finding {
+	f.Remedy = text
+	return f
+}
+
+// host is the host under check and what was found.
+type host struct {
+	lookup  client.Lookup
+	cfg     config.Config
+	routes  string // the kernel's routes, see hostnet.Routes
+	running bool   // a server answers on this host
+	offers  []foreignOffer
+
+	remote   *client.Client
+	status   *apitypes.Status
+	machines []apitypes.MachineView
+	findings []Finding
+}
+
+// runAll runs checks and adds their findings.
+func (d *host) runAll(ctx context.Context, checks []check) {
+	for _, c := range checks {
+		for _, f := range c.run(ctx, d) {
+			f.What = c.name
+			if f.State != StateOK && f.Remedy == "" {
+				f.Remedy = c.remedy
+			}
+			d.findings = append(d.findings, f)
+		}
+	}
+}
+
+// asksThisHost reports whether the server is the one of this host's configuration.
+func (d *host) asksThisHost() bool {
+	return d.remote.URL().String() == hostnet.LocalURL(d.cfg)
+}
+
+// A foreignOffer is the answer of a foreign DHCP server on an interface.
+type foreignOffer struct {
+	iface string
+	neighbours.ForeignServer
+}
