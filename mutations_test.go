@@ -166,7 +166,7 @@ var mutations = []mutation{
 	},
 	{
 		"S18", "TestS18DigestsAreDeclaredOrRecorded", "template/image.go",
-		"if c.data.RequireDigest {", "if false {",
+		"if p.data.RequireDigest {", "if false {",
 	},
 	{
 		"S18", "TestAPlanRefusesAnImageThatIsNotForDisks", "template/image.go",

@@ -24,7 +24,6 @@ var manyMethods = map[string]int{
 	"bootsvc.Server":         123,
 	"internal/server.server": 70,
 	"internal/siterole.Host": 50,
-	"template.checker":       37,
 }
 
 // manyBack are the packages with a larger share of references that point back, in percent.
@@ -45,7 +44,6 @@ var manyBack = map[string]int{
 	"internal/temporal/temporalserver": 22,
 	"internal/observe/tracing":         34,
 	"metadatasvc":                      34,
-	"template":                         26,
 }
 
 // smallPackages are the packages with fewer lines, and why each is one.

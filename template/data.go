@@ -326,3 +326,23 @@ func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
 	}
 	return v, func(s string) bool { return strings.Contains(s, mark) }
 }
+
+// Data is the data for rendering a template.
+type Data struct {
+	Machine inventory.Machine
+	// Image is .image, and the image of image actions without an IMG_URL; nil if the machine has
+	// none.
+	Image *inventory.Image
+	// ImageURL is the URL from which the agent fetches Image.
+	ImageURL string
+	// ImagesURL is the base URL of all images, without a trailing slash.
+	ImagesURL string
+	// Images are the images of this server, by the URL from which the agent fetches them.
+	Images map[string]inventory.Image
+	// RequireDigest refuses images whose digest was not declared (security S18).
+	RequireDigest bool
+	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
+	UploadHosts []string
+	// HardwareMap is added to the data by its keys, as in Tinkerbell.
+	HardwareMap map[string]string
+}

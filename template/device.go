@@ -8,10 +8,24 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// diskAlias returns the disk that the template names, or else the first disk that the machine declares. Without data it
-// returns "" where the template names none.
-func (c *checker) diskAlias() string {
-	alias := ""
+// diskAlias returns the disk that the template names, or else the first disk that the machine declares.
+func (p *planner) diskAlias() string {
+	alias, path := p.check.namedDisk()
+	switch m := p.data.Machine; {
+	case alias != "":
+		p.why.DiskAlias = path
+	case len(m.Disks) > 0:
+		alias, p.why.DiskAlias = m.Disks[0].Device, "the first disk that the machine declares"
+	case m.Storage != nil && len(m.Storage.Disks) > 0:
+		alias, p.why.DiskAlias = m.Storage.Disks[0].Device, "the first disk of the machine's storage"
+	default:
+		alias, p.why.DiskAlias = DefaultDisk, "default: neither template nor machine names one"
+	}
+	return alias
+}
+
+// namedDisk returns the disk that the template names first, and where; "" for none.
+func (c *checker) namedDisk() (alias, where string) {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
 			for _, key := range action.DiskVariables() {
@@ -29,7 +43,7 @@ func (c *checker) diskAlias() string {
 					c.add(path, "declare it in the machine's storage, or name a disk",
 						"%q is an array or a logical volume that the storage of the machine does not declare", value)
 				case alias == "":
-					alias, c.why.DiskAlias = disk, path
+					alias, where = disk, path
 				case alias != disk:
 					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk,
 						alias)
@@ -37,19 +51,7 @@ func (c *checker) diskAlias() string {
 			}
 		}
 	}
-	if alias != "" || c.data == nil {
-		return alias
-	}
-
-	switch m := c.data.Machine; {
-	case len(m.Disks) > 0:
-		alias, c.why.DiskAlias = m.Disks[0].Device, "the first disk that the machine declares"
-	case m.Storage != nil && len(m.Storage.Disks) > 0:
-		alias, c.why.DiskAlias = m.Storage.Disks[0].Device, "the first disk of the machine's storage"
-	default:
-		alias, c.why.DiskAlias = DefaultDisk, "default: neither template nor machine names one"
-	}
-	return alias
+	return alias, where
 }
 
 // declares reports whether the storage of an action, in one of its environments, declares an array or a logical volume at
@@ -69,22 +71,22 @@ func (c *checker) declares(task, step map[string]string, device string) bool {
 
 // device checks the device that an action names. It gives the action the machine's storage if that declares the device. disk
 // is the run's.
-func (c *checker) device(path, native string, env environment, disk string) {
+func (p *planner) device(path, native string, env environment, disk string) {
 	variable := action.DiskVariable(native, env.values)
 	device := env.values[variable]
 	_, own := action.PartitionOf(device, disk)
 	path, step := path+".environment."+variable, path
-	switch declared := !own && device != "" && c.declares(nil, env.values, device); {
+	switch declared := !own && device != "" && p.check.declares(nil, env.values, device); {
 	case declared && action.Describe(native).Volumes:
-		c.storage(step, env, disk)
+		p.storage(step, env, disk)
 	case declared:
-		c.add(path, "name a disk", "%q is part of the machine's storage, and %s needs a disk", device, native)
+		p.check.add(path, "name a disk", "%q is part of the machine's storage, and %s needs a disk", device, native)
 		return
 	case !own && device != "" && action.DiskOf(device) != disk:
 		return // diskAlias reports it
 	}
 	if err := action.CheckDevice(native, env.values, disk); err != nil {
-		c.add(path, "see "+actionsPage, "%v", err)
+		p.check.add(path, "see "+actionsPage, "%v", err)
 	}
 }
 
@@ -94,7 +96,7 @@ var deviceVariables = []string{
 }
 
 // literalDevice checks the device that an action names as far as the template alone shows it.
-func (c *checker) literalDevice(at place, native string, env environment) {
+func (l *linter) literalDevice(at place, native string, env environment) {
 	read := slices.Concat(deviceVariables, action.DiskVariables())
 	for _, v := range action.Describe(native).Variables {
 		value, set := env.values[v.Name]
@@ -107,6 +109,6 @@ func (c *checker) literalDevice(at place, native string, env environment) {
 		return // diskAlias reports it
 	}
 	if err := action.CheckDevice(native, env.values); err != nil {
-		c.add(at.step+".environment."+variable, "see "+actionsPage, "%v", err)
+		l.check.add(at.step+".environment."+variable, "see "+actionsPage, "%v", err)
 	}
 }

@@ -5,10 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 const (
@@ -99,181 +97,22 @@ func (d document) shape() []part {
 	return append(s, d.installerShape()...)
 }
 
-// checker collects the problems of a document and creates its actions.
-type checker struct {
-	out  output
-	doc  document
-	data *Data // nil: check only what needs no data
-	// unknown reports whether a text contains a placeholder, so that its value cannot be checked.
-	unknown  func(string) bool
-	problems inventory.Problems
-	warnings []string
-	// unplannable are problems with which a template may be stored: see Template.
-	unplannable inventory.Problems
-	why         Explanation       // explains the result of actions
-	wrapped     map[string]string // see unwrap
+// handlers are the lists of a step that the agent carries out when the step does not succeed, by their keys.
+func (s step) handlers() map[string][]string {
+	return map[string][]string{"on-timeout": s.OnTimeout, "on-failure": s.OnFailure}
 }
 
-func (c *checker) add(path, remedy, format string, args ...any) {
-	c.problems = append(c.problems, inventory.Problem{
-		File: c.out.file, Line: c.out.line(path), Field: path, What: fmt.Sprintf(format, args...), Remedy: remedy,
-	})
-}
-
-func (c *checker) open(s string) bool { return c.unknown != nil && c.unknown(s) }
-
-// structure checks everything that does not depend on the machine.
-func (c *checker) structure() {
-	d := c.doc
-	if d.Version != version && !c.open(d.Version) {
-		c.add("version", `write version: "0.1"`, "is %q, but the format known here is %q", d.Version, version)
-	}
-	if len(d.Name) > maxName {
-		c.add("name", "", "is longer than %d characters", maxName)
-	}
-	if d.GlobalTimeout < 0 {
-		c.add("global_timeout", "give seconds, or leave it out", "is negative")
-	}
-
-	total := 0
-	for _, t := range d.Tasks {
-		total += len(t.Actions)
-	}
-	switch {
-	case len(d.Tasks) == 0 && d.Installer == nil:
-		c.add("tasks", "", "a template needs at least one task")
-	case total > maxActions:
-		c.add("tasks", "", "hold %d actions; more than %d are not carried out in one run", total, maxActions)
-		return
-	}
-
-	tasks, n := map[string]bool{}, 0
-	for i, t := range d.Tasks {
-		p := fmt.Sprintf("tasks[%d]", i)
-		c.name(p+".name", t.Name, "task", tasks)
-		if len(t.Actions) == 0 {
-			c.add(p+".actions", "", "a task needs at least one action")
+// handlerShape returns what data must not change in a handler: the action and the names of its variables.
+func handlerShape(words []string) string {
+	names := slices.Clone(words[:min(1, len(words))])
+	for _, word := range words[len(names):] {
+		name, _, _ := strings.Cut(word, "=")
+		if words[0] == action.Echo {
+			name = "" // text
 		}
-
-		names := map[string]bool{}
-		for j, a := range t.Actions {
-			n++
-			c.step(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
-		}
+		names = append(names, name)
 	}
-
-	c.workers()
-	c.documents()
-	c.installer()
-}
-
-func (c *checker) name(path, name, of string, seen map[string]bool) {
-	switch {
-	case name == "":
-		c.add(path, "", "the %s needs a name", of)
-	case len(name) > maxName:
-		c.add(path, "", "is longer than %d characters", maxName)
-	case strings.ContainsFunc(name, unicode.IsControl):
-		c.add(path, "", "holds a control character")
-	case seen[name]:
-		c.add(path, "give each a different name", "is the second %s named %q", of, name)
-	}
-	seen[name] = true
-}
-
-func (c *checker) step(path string, a step, names map[string]bool, last bool) {
-	c.name(path+".name", a.Name, "action", names)
-	if a.Timeout < 0 {
-		c.add(path+".timeout", "give seconds, or leave it out", "is negative")
-	}
-	if a.PID != "" && a.Namespaces.PID != "" && a.PID != a.Namespaces.PID {
-		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
-	}
-
-	c.handlers(path, a)
-	if a.Image == "" {
-		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
-		return
-	}
-	if c.open(a.Image) {
-		return
-	}
-
-	native, ok := action.Native(a.Image)
-	if why := action.Foreign(a.Image); why != "" {
-		c.add(path+".image", "write the name alone for the agent's own action, or name a registry of yours, which counts as a mirror",
-			"%q: %s", a.Image, why)
-		return
-	}
-	if !ok {
-		c.add(path+".image", "use one of: "+knownActions(),
-			"%q names no action that the agent carries out itself, and running containers is not supported", a.Image)
-		return
-	}
-	if action.Leaves(native) && !last {
-		c.add(path+".image", "move it to the end of the last task",
-			"%q takes the machine away from the agent, so it can only be the last action", a.Image)
-	}
-}
-
-// actionsPage documents the environment of every native action.
-const actionsPage = "docs/templates.md"
-
-func knownActions() string { return strings.Join(action.Names(), ", ") }
-
-// actions creates the actions of the run and checks what depends on the machine.
-func (c *checker) actions() Rendered {
-	r := Rendered{Name: c.doc.Name, GlobalTimeout: c.doc.GlobalTimeout}
-	c.why.GlobalTimeout = "the template"
-	if r.GlobalTimeout == 0 {
-		r.GlobalTimeout, c.why.GlobalTimeout = DefaultGlobalTimeout, "default"
-		if c.doc.Installer != nil {
-			r.GlobalTimeout += c.doc.Installer.timeout()
-			c.why.GlobalTimeout = "default, and the time of the installer"
-		}
-	}
-
-	if c.data.Image != nil {
-		c.declared("", *c.data.Image)
-	}
-	r.DiskAlias = c.diskAlias()
-	c.why.Installer = c.doc.Installer.explain()
-	r.Documents, r.Installer = c.doc.documents(), c.doc.Installer.plan()
-	for i, t := range c.doc.Tasks {
-		c.worker(fmt.Sprintf("tasks[%d].worker", i), t)
-		for j, s := range t.Actions {
-			r.Actions = append(r.Actions, c.action(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
-		}
-	}
-
-	if len(r.Actions) > 0 {
-		c.appendReboot(&r)
-	}
-	r.Explanation, r.Warnings = c.why, c.warnings
-	return r
-}
-
-// appendReboot adds a reboot unless the last action leaves the agent.
-func (c *checker) appendReboot(r *Rendered) {
-	last := r.Actions[len(r.Actions)-1]
-	if native, _ := action.Native(last.Image); action.Leaves(native) {
-		return
-	}
-
-	name := action.Reboot
-	for taken(r.Actions, last.Task, name) {
-		name += "-at-the-end"
-	}
-	reboot := action.Action{Name: name, Task: last.Task, Image: action.Reboot, Timeout: DefaultActionTimeout}
-	r.Actions = append(r.Actions, reboot)
-
-	why := environmentOf(task{}, step{}).explain(reboot, 0)
-	why.Appended = "the last action of the template does not leave the agent"
-	c.why.Actions = append(c.why.Actions, why)
-}
-
-func taken(actions []action.Action, task, name string) bool {
-	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
+	return strings.Join(names, "\x00")
 }
 
 // Why all tasks have one worker, and what to do with tasks of another machine.
@@ -283,81 +122,3 @@ const (
 	oneWorkerRemedy = `write worker: "{{.device_1}}" in every task; ` +
 		"store the tasks of another machine as a template of their own, and provision that machine with it"
 )
-
-// workers checks that all tasks name the same worker. Whether that is the run's machine is known
-// only with data.
-func (c *checker) workers() {
-	first := -1
-	for i, t := range c.doc.Tasks {
-		switch {
-		case t.Worker == "":
-		case first < 0:
-			first = i
-		case t.Worker != c.doc.Tasks[first].Worker:
-			c.add(fmt.Sprintf("tasks[%d].worker", i), oneWorkerRemedy, "task %q has another worker than task %q: %s",
-				t.Name, c.doc.Tasks[first].Name, oneWorker)
-		}
-	}
-}
-
-// worker checks that a task is for this machine.
-func (c *checker) worker(path string, t task) {
-	worker, m := t.Worker, c.data.Machine
-	if worker == "" || worker == m.Name {
-		return
-	}
-	if _, ok := m.InterfaceByMAC(strings.ToLower(strings.ReplaceAll(worker, "-", ":"))); ok {
-		return
-	}
-
-	c.add(path, oneWorkerRemedy, "%q is neither a MAC nor the name of machine %q, for which task %q would run: %s",
-		worker, m.Name, t.Name, oneWorker)
-}
-
-func (c *checker) action(path string, t task, s step, disk string) action.Action {
-	a := action.Action{
-		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: s.PID,
-		Timeout: s.Timeout, OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
-		Volumes: append(slices.Clone(t.Volumes), s.Volumes...),
-	}
-	if a.PID == "" {
-		a.PID = s.Namespaces.PID
-	}
-	if a.Timeout == 0 {
-		a.Timeout = DefaultActionTimeout
-	}
-
-	env := environmentOf(t, s)
-	native, _ := action.Native(s.Image)
-	row := action.Describe(native)
-	if row.URL != "" {
-		c.image(path, native, env)
-	}
-	if native == action.RootIO {
-		c.storage(path, env, disk)
-	}
-	if variable := action.DiskVariable(native, env.values); variable != "" {
-		if !action.Requires(native, variable) {
-			env.setDefault(variable, disk, "the run's disk")
-		}
-		c.device(path, native, env, disk)
-	}
-	for _, v := range row.Variables {
-		if err := v.Check(env.values); err != nil {
-			c.add(path+".environment."+v.Name, "see "+actionsPage, "%v", err)
-		}
-	}
-	c.upload(path, native, env)
-	if err := action.CheckCommand(native, s.Command); err != nil {
-		c.add(path+".command", "see "+actionsPage, "%v", err)
-	}
-	c.handlerDisks(path, s, disk)
-	if len(env.values) > 0 {
-		a.Environment = env.values
-	}
-
-	why := env.explain(a, s.Timeout)
-	c.explainWrapped(path, &why)
-	c.why.Actions = append(c.why.Actions, why)
-	return a
-}

@@ -16,22 +16,22 @@ import (
 // environments checks the actions' environments as far as possible without a machine. It returns
 // notes about variables that no action reads. It checks only values that are literal in src, the
 // unrendered template.
-func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory.Problems) {
-	docs, err := strictyaml.Documents(c.out.file, []byte(src))
+func (l *linter) environments(src string, trees []*parse.Tree) (notes inventory.Problems) {
+	docs, err := strictyaml.Documents(l.check.out.file, []byte(src))
 	if err != nil || len(docs) != 1 { // an expression without quotes, or one on a line of its own
-		docs, err = strictyaml.Documents(c.out.file, []byte(withoutExpressions(src)))
+		docs, err = strictyaml.Documents(l.check.out.file, []byte(withoutExpressions(src)))
 	}
 	if err != nil || len(docs) != 1 {
 		return inventory.Problems{{
-			File: c.out.file, What: "without a machine, its actions could not be checked: it is not YAML before it is rendered",
+			File: l.check.out.file, What: "without a machine, its actions could not be checked: it is not YAML before it is rendered",
 			Remedy: "ingot template render FILE --machine NAME",
 		}}
 	}
 
 	if !hasConditions(trees) {
-		c.diskAlias()
+		l.check.namedDisk()
 	}
-	for i, t := range c.doc.Tasks {
+	for i, t := range l.check.doc.Tasks {
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
 			if !ok {
@@ -39,12 +39,12 @@ func (c *checker) environments(src string, trees []*parse.Tree) (notes inventory
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			env := environmentOf(t, s)
-			c.variables(at, native, env)
-			c.literalDevice(at, native, env)
-			c.foreignURL(at, native, env)
-			c.handlerShells(at, s)
-			notes = append(notes, c.mirrors(at.step, s)...)
-			notes = append(notes, c.unread(at.step+".environment", native, s.Environment)...)
+			l.variables(at, native, env)
+			l.literalDevice(at, native, env)
+			l.foreignURL(at, native, env)
+			l.handlerShells(at, s)
+			notes = append(notes, l.mirrors(at.step, s)...)
+			notes = append(notes, l.unread(at.step+".environment", native, s.Environment)...)
 		}
 	}
 	return notes
@@ -67,27 +67,8 @@ func withoutExpressions(src string) string {
 	return strings.ReplaceAll(strings.Join(lines, "\n"), "\x00", "DATA-OF-THE-MACHINE")
 }
 
-// A place is an action in the unrendered template.
-type place struct {
-	source     strictyaml.Document
-	task, step string
-	// conditions means that the template has conditions, so a missing variable may exist for some
-	// machines.
-	conditions bool
-}
-
-// isLiteral reports whether the unrendered template sets the variable to this value.
-func (p place) isLiteral(name, value string) bool {
-	for _, path := range []string{p.step, p.task} {
-		if path += ".environment." + name; p.source.Has(path) {
-			return p.source.Text(path) == value
-		}
-	}
-	return false
-}
-
 // variables checks the variables of one action.
-func (c *checker) variables(at place, native string, env environment) {
+func (l *linter) variables(at place, native string, env environment) {
 	if digest := action.Describe(native).Digest; digest != "" { // the server knows the digests of its own images
 		env = environment{maps.Clone(env.values), maps.Clone(env.from)}
 		env.setDefault(digest, strings.Repeat("0", 64), "")
@@ -95,7 +76,7 @@ func (c *checker) variables(at place, native string, env environment) {
 
 	if native == action.CExec && env.values[action.InterpreterVariable] != "" &&
 		!at.isLiteral(action.CommandVariable, env.values[action.CommandVariable]) {
-		c.add(at.step+".environment."+action.CommandVariable, `put the data into another variable, and write "$NAME" here`,
+		l.check.add(at.step+".environment."+action.CommandVariable, `put the data into another variable, and write "$NAME" here`,
 			"a shell would read the template's data as commands")
 	}
 
@@ -105,13 +86,13 @@ func (c *checker) variables(at place, native string, env environment) {
 			continue
 		}
 		if err := v.Check(env.values); err != nil {
-			c.add(at.step+".environment."+v.Name, "see "+actionsPage, "%v", err)
+			l.check.add(at.step+".environment."+v.Name, "see "+actionsPage, "%v", err)
 		}
 	}
 }
 
 // unread returns a note for each variable that the action does not read.
-func (c *checker) unread(path, native string, env map[string]string) (notes inventory.Problems) {
+func (l *linter) unread(path, native string, env map[string]string) (notes inventory.Problems) {
 	var known []string
 	for _, v := range action.Describe(native).Variables {
 		known = append(known, v.Name)
@@ -122,7 +103,7 @@ func (c *checker) unread(path, native string, env map[string]string) (notes inve
 			continue
 		}
 		note := inventory.Problem{
-			File: c.out.file, Line: c.out.line(path + "." + name), Field: path + "." + name, What: native + " does not read it",
+			File: l.check.out.file, Line: l.check.out.line(path + "." + name), Field: path + "." + name, What: native + " does not read it",
 		}
 		if near := strictyaml.Nearest(name, known); near != "" {
 			note.Remedy = fmt.Sprintf("did you mean %q?", near)
@@ -133,9 +114,9 @@ func (c *checker) unread(path, native string, env map[string]string) (notes inve
 }
 
 // mirrors returns notes about the images of an action that count as native actions because a registry is taken for a mirror.
-func (c *checker) mirrors(path string, s step) (notes inventory.Problems) {
+func (l *linter) mirrors(path string, s step) (notes inventory.Problems) {
 	images := map[string]string{"image": s.Image}
-	if outer := c.wrapped[path]; outer != "" {
+	if outer := l.wrapped[path]; outer != "" {
 		images = map[string]string{"image": outer, "environment." + action.InnerImageVariable: s.Image}
 	}
 	for key, words := range s.handlers() {
@@ -145,13 +126,13 @@ func (c *checker) mirrors(path string, s step) (notes inventory.Problems) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(images)) {
 		host := action.Mirror(images[key])
-		if host == "" || c.open(images[key]) {
+		if host == "" || l.check.open(images[key]) {
 			continue
 		}
 		native, _ := action.Native(images[key])
 		notes = append(notes, inventory.Problem{
-			File:  c.out.file,
-			Line:  c.out.line(path + "." + key),
+			File:  l.check.out.file,
+			Line:  l.check.out.line(path + "." + key),
 			Field: path + "." + key,
 			What: fmt.Sprintf(
 				"%s counts as a mirror of the publisher's registry: the agent carries out its own %s, and fetches nothing there",

@@ -9,24 +9,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// handlers are the lists of a step that the agent carries out when the step does not succeed, by their keys.
-func (s step) handlers() map[string][]string {
-	return map[string][]string{"on-timeout": s.OnTimeout, "on-failure": s.OnFailure}
-}
-
-// handlerShape returns what data must not change in a handler: the action and the names of its variables.
-func handlerShape(words []string) string {
-	names := slices.Clone(words[:min(1, len(words))])
-	for _, word := range words[len(names):] {
-		name, _, _ := strings.Cut(word, "=")
-		if words[0] == action.Echo {
-			name = "" // text
-		}
-		names = append(names, name)
-	}
-	return strings.Join(names, "\x00")
-}
-
 // handlers checks what the action at path has for failures and time-outs.
 func (c *checker) handlers(path string, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
@@ -47,7 +29,7 @@ func (c *checker) handlers(path string, s step) {
 
 // handlerShells refuses data in a handler whose commands a shell reads (security S42). With data whose form is not known, any
 // word may be the interpreter.
-func (c *checker) handlerShells(at place, s step) {
+func (l *linter) handlerShells(at place, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words, shell, fromData := s.handlers()[key], false, false
 		for n, word := range words {
@@ -61,13 +43,17 @@ func (c *checker) handlerShells(at place, s step) {
 			continue
 		}
 		if native, known := action.Native(words[0]); native == action.CExec || !known {
-			c.add(at.step+"."+key, "leave out "+action.InterpreterVariable+", or the data", "a shell would read the template's data as commands")
+			l.check.add(
+				at.step+"."+key,
+				"leave out "+action.InterpreterVariable+", or the data",
+				"a shell would read the template's data as commands",
+			)
 		}
 	}
 }
 
 // handlerDisks checks that the handlers of the action at path name no other disk than the run's.
-func (c *checker) handlerDisks(path string, s step, disk string) {
+func (p *planner) handlerDisks(path string, s step, disk string) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		h, err := action.ParseHandler(s.handlers()[key])
 		if err != nil {
@@ -76,12 +62,12 @@ func (c *checker) handlerDisks(path string, s step, disk string) {
 		second := false
 		for _, name := range action.DiskVariables() {
 			if value := h.Environment[name]; value != "" && action.DiskOf(value) != disk {
-				c.add(path+"."+key, "leave out "+name, "%q is a second disk beside %q; a run is bound to one disk", value, disk)
+				p.check.add(path+"."+key, "leave out "+name, "%q is a second disk beside %q; a run is bound to one disk", value, disk)
 				second = true
 			}
 		}
 		if err := action.CheckDevice(h.Native, h.Environment, disk); err != nil && !second {
-			c.add(path+"."+key, "see "+actionsPage, "%v", err)
+			p.check.add(path+"."+key, "see "+actionsPage, "%v", err)
 		}
 	}
 }

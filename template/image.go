@@ -14,16 +14,16 @@ import (
 // image sets what an action fetches: the URL in its environment, or else the machine's image; and the digest of an image of
 // this server. What is written must be known before: it refuses a URL of another server without a digest, and an image of
 // this server that has another digest or is for another use.
-func (c *checker) image(path, native string, env environment) {
-	d, row := c.data, action.Describe(native)
+func (p *planner) image(path, native string, env environment) {
+	d, row := p.data, action.Describe(native)
 	if env.values[row.URL] == "" {
 		if d.Image == nil {
-			c.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set %s", d.Machine.Name, row.URL),
+			p.check.add(path+".image", fmt.Sprintf("give machine %s an image, name one when provisioning, or set %s", d.Machine.Name, row.URL),
 				"writes the machine's image, but machine %q has none", d.Machine.Name)
 			return
 		}
 		if d.ImageURL == "" {
-			c.add(path+".image", "configure an interface for netboot: ingot init", "image %s has no address for agents", d.Image.Name)
+			p.check.add(path+".image", "configure an interface for netboot: ingot init", "image %s has no address for agents", d.Image.Name)
 			return
 		}
 		env.setDefault(row.URL, d.ImageURL, "image "+d.Image.Name)
@@ -33,15 +33,15 @@ func (c *checker) image(path, native string, env environment) {
 	given := env.values[row.URL]
 	img, ours := d.imageAt(given)
 	if ours {
-		c.ourImage(path, native, env, img)
+		p.ourImage(path, native, env, img)
 		return
 	}
 	// The agent refuses every qcow2 image before it writes; a name tells it before power.
 	if shown := action.PublicURL(given); action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2") {
-		c.add(path+row.URL, "let the server convert it (ingot image add NAME URL), and name that image",
+		p.check.add(path+row.URL, "let the server convert it (ingot image add NAME URL), and name that image",
 			"%s is a qcow2 image of another server, which the agent does not read", shown)
 	} else if _, err := url.Parse(given); err == nil && env.values[row.Digest] == "" {
-		c.add(path+row.Digest, digestRemedy(row.Digest), "no digest is known for %s", shown)
+		p.check.add(path+row.Digest, digestRemedy(row.Digest), "no digest is known for %s", shown)
 	}
 }
 
@@ -58,15 +58,15 @@ func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
 }
 
 // ourImage checks that an image of this server is what an action can use, and sets its digest.
-func (c *checker) ourImage(path, native string, env environment, img inventory.Image) {
+func (p *planner) ourImage(path, native string, env environment, img inventory.Image) {
 	row := action.Describe(native)
-	c.declared(path+row.URL, img)
+	p.declared(path+row.URL, img)
 	switch {
 	case action.WritesWhole(native) && img.Use != "":
-		c.add(path+row.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
+		p.check.add(path+row.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
 			cmp.Or(img.Contents, "stored with --installer"))
 	case native == action.Archive2Disk && img.Use == "":
-		c.add(path+row.URL, "name a tar archive", "image %s is a disk image (%s), not an archive", img.Name, img.Contents)
+		p.check.add(path+row.URL, "name a tar archive", "image %s is a disk image (%s), not an archive", img.Name, img.Contents)
 	}
 
 	want, err := action.SHA256(env.values, row.Digest)
@@ -74,7 +74,7 @@ func (c *checker) ourImage(path, native string, env environment, img inventory.I
 		return // reported with the other variables
 	}
 	if want != "" && !img.HasDigest(want) {
-		c.add(path+row.Digest, "correct it, or store that image again: ingot image add "+img.Name+" FILE",
+		p.check.add(path+row.Digest, "correct it, or store that image again: ingot image add "+img.Name+" FILE",
 			"is %.12s, and image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
 	}
 	if want == "" || want != img.SHA256 {
@@ -83,36 +83,36 @@ func (c *checker) ourImage(path, native string, env environment, img inventory.I
 }
 
 // declared refuses, or warns of, an image whose digest was computed only by this server (security S18).
-func (c *checker) declared(path string, img inventory.Image) {
+func (p *planner) declared(path string, img inventory.Image) {
 	if !img.FirstSeen {
 		return
 	}
-	if c.data.RequireDigest {
-		c.add(path, "add it again with its digest", "image %q: its digest was not declared, and require_digest is set", img.Name)
+	if p.data.RequireDigest {
+		p.check.add(path, "add it again with its digest", "image %q: its digest was not declared, and require_digest is set", img.Name)
 		return
 	}
 	warning := fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by no one", img.Name)
-	if !slices.Contains(c.warnings, warning) {
-		c.warnings = append(c.warnings, warning)
+	if !slices.Contains(p.warnings, warning) {
+		p.warnings = append(p.warnings, warning)
 	}
 }
 
 // upload refuses an action that sends the content of a disk to a host that the configuration does not list (security S59).
-func (c *checker) upload(path, native string, env environment) {
+func (p *planner) upload(path, native string, env environment) {
 	variable := action.Describe(native).Upload
 	if variable == "" {
 		return
 	}
 	host, err := action.UploadHost(env.values[variable])
-	if err == nil && !slices.Contains(c.data.UploadHosts, host) {
-		c.add(path+".environment."+variable, "add the host to images.upload_hosts of the configuration and start the server again, "+
+	if err == nil && !slices.Contains(p.data.UploadHosts, host) {
+		p.check.add(path+".environment."+variable, "add the host to images.upload_hosts of the configuration and start the server again, "+
 			"or name a host that is listed", "the host %q may not be sent the content of disks", host)
 	}
 }
 
 // foreignURL returns a problem if an action fetches a file of another server without a digest: no server knows it then. The
 // template alone shows it for an address that this server never has.
-func (c *checker) foreignURL(at place, native string, env environment) {
+func (l *linter) foreignURL(at place, native string, env environment) {
 	row := action.Describe(native)
 	given, digest := env.values[row.URL], env.values[row.Digest]
 	if row.URL == "" || given == "" || digest != "" || at.conditions || !at.isLiteral(row.URL, given) {
@@ -122,9 +122,9 @@ func (c *checker) foreignURL(at place, native string, env environment) {
 		return // invalid, or perhaps of this server
 	}
 	p := inventory.Problem{
-		File: c.out.file, Field: at.step + ".environment." + row.URL, Remedy: digestRemedy(row.Digest),
+		File: l.check.out.file, Field: at.step + ".environment." + row.URL, Remedy: digestRemedy(row.Digest),
 		What: fmt.Sprintf("no digest is known for %s: every run with it ends in its plan", action.PublicURL(given)),
 	}
-	p.Line = c.out.line(p.Field)
-	c.unplannable = append(c.unplannable, p)
+	p.Line = l.check.out.line(p.Field)
+	l.unplannable = append(l.unplannable, p)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/template"
 	"text/template/parse"
+	"unicode/utf8"
 
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
@@ -137,25 +138,6 @@ func treesOf(t *template.Template) (trees []*parse.Tree) {
 
 	slices.SortFunc(trees, func(a, b *parse.Tree) int { return strings.Compare(a.Name, b.Name) })
 	return trees
-}
-
-// output is a rendered text with its relation to the source.
-type output struct {
-	file  string
-	text  string
-	marks []mark
-}
-
-// sourceLine returns the source line of line n of the text.
-func (o output) sourceLine(n int) int {
-	src := n
-	for _, m := range o.marks {
-		if m.out > n {
-			break
-		}
-		src = m.src + n - m.out
-	}
-	return src
 }
 
 // execute renders src. Its error is an inventory.Problems, which also matches errLimit if a limit
@@ -465,4 +447,16 @@ func (g *guard) call(fn reflect.Value, args []reflect.Value, checks []check) (re
 		return out[0], err
 	}
 	return out[0], weigh(out[0])
+}
+
+func checkSource(file, src string) error {
+	switch {
+	case len(src) > maxSource:
+		return inventory.Problems{{File: file, What: fmt.Sprintf("is larger than %d KiB", maxSource>>10)}}
+	case !utf8.ValidString(src):
+		return inventory.Problems{{File: file, What: "is not UTF-8 text"}}
+	case strings.TrimSpace(src) == "":
+		return inventory.Problems{{File: file, What: "is empty"}}
+	}
+	return nil
 }

@@ -11,15 +11,15 @@ import (
 
 // storage gives an action the machine's storage, and checks that each disk of it is known: alias is
 // the path of the run's disk.
-func (c *checker) storage(path string, env environment, alias string) {
-	if raw := c.machineStorage(); raw != "" {
+func (p *planner) storage(path string, env environment, alias string) {
+	if raw := p.check.machineStorage(); raw != "" {
 		env.setDefault(action.StorageVariable, raw, "the machine's storage")
 	}
 
 	if env.values[action.StorageVariable] == "" {
-		c.add(path+".image", fmt.Sprintf("give machine %s a storage (disks, filesystems), or set %s", c.data.Machine.Name,
+		p.check.add(path+".image", fmt.Sprintf("give machine %s a storage (disks, filesystems), or set %s", p.data.Machine.Name,
 			action.StorageVariable), "partitions and formats what the machine's storage says, but machine %q has none",
-			c.data.Machine.Name)
+			p.data.Machine.Name)
 		return
 	}
 	storage, err := action.ParseStorage(env.values[action.StorageVariable])
@@ -27,19 +27,19 @@ func (c *checker) storage(path string, env environment, alias string) {
 		return // reported with the other variables
 	}
 	if err := action.CheckStorageDisks(env.values, alias); err != nil {
-		c.add(path+".environment."+action.StorageVariable, "see "+actionsPage, "%v", err)
+		p.check.add(path+".environment."+action.StorageVariable, "see "+actionsPage, "%v", err)
 	}
-	c.storageOfMachine(path, storage, alias)
+	p.storageOfMachine(path, storage, alias)
 }
 
 // storageOfMachine checks the disks of a storage against what the machine says of its disks: the agent finds the run's disk by
 // the machine's selector, and writes no protected disk.
-func (c *checker) storageOfMachine(path string, s action.Storage, alias string) {
-	m := c.data.Machine
+func (p *planner) storageOfMachine(path string, s action.Storage, alias string) {
+	m := p.data.Machine
 	for i, d := range s.Disks {
 		field, own := fmt.Sprintf("%s.environment.%s", path, action.StorageVariable), d.Device == alias
 		if slices.ContainsFunc(m.ProtectedDisks, func(p action.DiskID) bool { return p.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}) }) {
-			c.add(field, "remove it from the storage, or from protectedDisks", "disks[%d] (%s) is protected: it is never written", i, d.Device)
+			p.check.add(field, "remove it from the storage, or from protectedDisks", "disks[%d] (%s) is protected: it is never written", i, d.Device)
 		}
 		sel := m.DiskSelector
 		if sel == nil {
@@ -49,10 +49,10 @@ func (c *checker) storageOfMachine(path string, s action.Storage, alias string) 
 		differs := func(a, b string) bool { return a != "" && b != "" && !strings.EqualFold(a, b) }
 		switch {
 		case own && (differs(d.Serial, bound.Serial) || differs(d.WWN, bound.WWN)):
-			c.add(field, "give it the serial or wwn of the disk selector, or none",
+			p.check.add(field, "give it the serial or wwn of the disk selector, or none",
 				"disks[%d] (%s) is the run's disk, and the machine's disk selector names another one", i, d.Device)
 		case !own && bound.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}):
-			c.add(field, "name it as "+alias, "disks[%d] (%s) is the disk that the machine's disk selector names for %s", i, d.Device, alias)
+			p.check.add(field, "name it as "+alias, "disks[%d] (%s) is the disk that the machine's disk selector names for %s", i, d.Device, alias)
 		}
 	}
 }

@@ -12,17 +12,13 @@ package template
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"text/template/parse"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -50,44 +46,6 @@ type Template struct {
 	// Unplannable are problems that end each run in its plan. The template may be stored with them: adding something to the
 	// server, such as an image, solves them.
 	Unplannable inventory.Problems
-}
-
-// Data is the data for rendering a template.
-type Data struct {
-	Machine inventory.Machine
-	// Image is .image, and the image of image actions without an IMG_URL; nil if the machine has
-	// none.
-	Image *inventory.Image
-	// ImageURL is the URL from which the agent fetches Image.
-	ImageURL string
-	// ImagesURL is the base URL of all images, without a trailing slash.
-	ImagesURL string
-	// Images are the images of this server, by the URL from which the agent fetches them.
-	Images map[string]inventory.Image
-	// RequireDigest refuses images whose digest was not declared (security S18).
-	RequireDigest bool
-	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
-	UploadHosts []string
-	// HardwareMap is added to the data by its keys, as in Tinkerbell.
-	HardwareMap map[string]string
-}
-
-// Rendered is a template rendered for a machine.
-type Rendered struct {
-	Name          string
-	Actions       []action.Action
-	GlobalTimeout action.Seconds
-	// DiskAlias is the path that the actions use for the disk of the run. It does not identify the
-	// disk: the agent replaces the path and its partitions with the bound disk.
-	DiskAlias string
-	// Installer is the system that the machine boots after the actions, nil for none. Documents are
-	// what it or the installed system fetches.
-	Installer *inventory.Installer `json:",omitempty"`
-	Documents []inventory.Document `json:",omitempty"`
-	// Warnings are about what is allowed and yet may surprise.
-	Warnings []string `json:",omitempty"`
-	// Explanation describes the origin of all of this.
-	Explanation Explanation `json:"-"`
 }
 
 // Parse parses a template. It reports as inventory.Problems everything that can be checked without
@@ -141,10 +99,10 @@ func Parse(file string, src []byte) (*Template, error) {
 	}
 
 	c := checker{out: out, doc: doc, unknown: isPlaceholder}
-	c.unwrap()
+	l := linter{check: &c, wrapped: c.unwrap()}
 	c.structure()
-	t.Notes = c.environments(t.Source, trees)
-	t.Unplannable = c.unplannable
+	t.Notes = l.environments(t.Source, trees)
+	t.Unplannable = l.unplannable
 	problems = append(problems, c.problems...)
 	return t, problems.Err()
 }
@@ -185,9 +143,9 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	}
 
 	c := checker{out: out, doc: doc, data: &d}
-	c.unwrap()
+	p := planner{check: &c, data: &d, wrapped: c.unwrap()}
 	c.structure()
-	r := c.actions()
+	r := p.actions()
 	if r.Name == "" {
 		r.Name = name
 	}
@@ -265,37 +223,4 @@ func usedKeys(src string, trees []*parse.Tree) map[string]int {
 	}
 
 	return keys
-}
-
-func checkSource(file, src string) error {
-	switch {
-	case len(src) > maxSource:
-		return inventory.Problems{{File: file, What: fmt.Sprintf("is larger than %d KiB", maxSource>>10)}}
-	case !utf8.ValidString(src):
-		return inventory.Problems{{File: file, What: "is not UTF-8 text"}}
-	case strings.TrimSpace(src) == "":
-		return inventory.Problems{{File: file, What: "is empty"}}
-	}
-	return nil
-}
-
-// document parses the rendered text.
-func (o output) document() (document, error) {
-	var doc document
-	err := strictyaml.Decode(o.file, []byte(o.text), &doc)
-	var p inventory.Problems
-
-	if errors.As(err, &p) {
-		for i := range p {
-			p[i].Line = o.sourceLine(p[i].Line)
-		}
-		return doc, p
-	}
-	return doc, err
-}
-
-// line returns the source line of the field at path.
-func (o output) line(path string) int {
-	at := strictyaml.Locate(o.file, []byte(o.text), inventory.Problems{{Field: path}})
-	return o.sourceLine(at[0].Line)
 }

@@ -10,8 +10,9 @@ import (
 
 // unwrap puts in place of each waitdaemon the action that it starts, or that does what the command of
 // its container does. One whose environment is wrong, or not known without data, stays: its check
-// reports it.
-func (c *checker) unwrap() {
+// reports it. It returns the images of the waitdaemons by the paths of the actions.
+func (c *checker) unwrap() map[string]string {
+	wrapped := map[string]string{}
 	for i, t := range c.doc.Tasks {
 		for j := range t.Actions {
 			s := &t.Actions[j]
@@ -31,21 +32,19 @@ func (c *checker) unwrap() {
 				inner, s.Command = leaving, nil
 			}
 
-			if c.wrapped == nil {
-				c.wrapped = map[string]string{}
-			}
-			c.wrapped[fmt.Sprintf("tasks[%d].actions[%d]", i, j)] = s.Image
+			wrapped[fmt.Sprintf("tasks[%d].actions[%d]", i, j)] = s.Image
 			s.Image, s.Environment = inner, maps.Clone(s.Environment)
 			for _, v := range action.Describe(native).Variables {
 				delete(s.Environment, v.Name)
 			}
 		}
 	}
+	return wrapped
 }
 
 // explainWrapped says that the action at path stands in the place of a waitdaemon.
-func (c *checker) explainWrapped(path string, why *ActionExplanation) {
-	if outer := c.wrapped[path]; outer != "" {
+func (p *planner) explainWrapped(path string, why *ActionExplanation) {
+	if outer := p.wrapped[path]; outer != "" {
 		why.Rule = strings.Join([]string{outer + " starts it", why.Rule}, "; ")
 	}
 }

@@ -225,8 +225,14 @@ func (r *bmcs) noteConnection(c controller, x connection) {
 	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
 	if p := x.ProviderOptions; p != nil {
 		if a := p.IntelAMT; a != nil && b.Driver == inventory.DriverAMT && a.HostScheme == "https" && b.Port != amtTLSPort {
-			r.found.add(c.doc, at+"providerOptions.intelAMT.port", fmt.Sprintf("use port %d", amtTLSPort), "TLS of AMT is on port %d only, not on %d",
-				amtTLSPort, b.Port)
+			r.found.add(
+				c.doc,
+				at+"providerOptions.intelAMT.port",
+				fmt.Sprintf("use port %d", amtTLSPort),
+				"TLS of AMT is on port %d only, not on %d",
+				amtTLSPort,
+				b.Port,
+			)
 		}
 		ignore(p.IntelAMT != nil && b.Driver != inventory.DriverAMT, "providerOptions.intelAMT", "the driver is "+b.Driver)
 		ignore(p.Redfish != nil && b.Driver != inventory.DriverRedfish, "providerOptions.redfish", "the driver is "+b.Driver)

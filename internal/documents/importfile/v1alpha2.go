@@ -292,7 +292,12 @@ func (r *templates) readLaterTask(o object) {
 			r.found.add(o.doc, at+"if", "write a template for each case", "an action is always carried out")
 		}
 		if x.Background {
-			r.found.add(o.doc, at+"background", "leave it out, or give the work to the installed system", "actions are carried out one after another")
+			r.found.add(
+				o.doc,
+				at+"background",
+				"leave it out, or give the work to the installed system",
+				"actions are carried out one after another",
+			)
 		}
 		a := map[string]any{"name": x.Name, "image": x.Image, "environment": x.Env, "volumes": x.Volumes, "namespaces": x.Namespaces}
 		if x.TimeoutSeconds != 0 {

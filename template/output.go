@@ -1,0 +1,48 @@
+package template
+
+import (
+	"errors"
+
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// output is a rendered text with its relation to the source.
+type output struct {
+	file  string
+	text  string
+	marks []mark
+}
+
+// sourceLine returns the source line of line n of the text.
+func (o output) sourceLine(n int) int {
+	src := n
+	for _, m := range o.marks {
+		if m.out > n {
+			break
+		}
+		src = m.src + n - m.out
+	}
+	return src
+}
+
+// document parses the rendered text.
+func (o output) document() (document, error) {
+	var doc document
+	err := strictyaml.Decode(o.file, []byte(o.text), &doc)
+	var p inventory.Problems
+
+	if errors.As(err, &p) {
+		for i := range p {
+			p[i].Line = o.sourceLine(p[i].Line)
+		}
+		return doc, p
+	}
+	return doc, err
+}
+
+// line returns the source line of the field at path.
+func (o output) line(path string) int {
+	at := strictyaml.Locate(o.file, []byte(o.text), inventory.Problems{{Field: path}})
+	return o.sourceLine(at[0].Line)
+}

@@ -1,0 +1,145 @@
+package template
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// actions creates the actions of the run and checks what depends on the machine.
+func (p *planner) actions() Rendered {
+	r := Rendered{Name: p.check.doc.Name, GlobalTimeout: p.check.doc.GlobalTimeout}
+	p.why.GlobalTimeout = "the template"
+	if r.GlobalTimeout == 0 {
+		r.GlobalTimeout, p.why.GlobalTimeout = DefaultGlobalTimeout, "default"
+		if p.check.doc.Installer != nil {
+			r.GlobalTimeout += p.check.doc.Installer.timeout()
+			p.why.GlobalTimeout = "default, and the time of the installer"
+		}
+	}
+
+	if p.data.Image != nil {
+		p.declared("", *p.data.Image)
+	}
+	r.DiskAlias = p.diskAlias()
+	p.why.Installer = p.check.doc.Installer.explain()
+	r.Documents, r.Installer = p.check.doc.documents(), p.check.doc.Installer.plan()
+	for i, t := range p.check.doc.Tasks {
+		p.worker(fmt.Sprintf("tasks[%d].worker", i), t)
+		for j, s := range t.Actions {
+			r.Actions = append(r.Actions, p.action(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
+		}
+	}
+
+	if len(r.Actions) > 0 {
+		p.appendReboot(&r)
+	}
+	r.Explanation, r.Warnings = p.why, p.warnings
+	return r
+}
+
+// appendReboot adds a reboot unless the last action leaves the agent.
+func (p *planner) appendReboot(r *Rendered) {
+	last := r.Actions[len(r.Actions)-1]
+	if native, _ := action.Native(last.Image); action.Leaves(native) {
+		return
+	}
+
+	name := action.Reboot
+	for taken(r.Actions, last.Task, name) {
+		name += "-at-the-end"
+	}
+	reboot := action.Action{Name: name, Task: last.Task, Image: action.Reboot, Timeout: DefaultActionTimeout}
+	r.Actions = append(r.Actions, reboot)
+
+	why := environmentOf(task{}, step{}).explain(reboot, 0)
+	why.Appended = "the last action of the template does not leave the agent"
+	p.why.Actions = append(p.why.Actions, why)
+}
+
+func taken(actions []action.Action, task, name string) bool {
+	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
+}
+
+// worker checks that a task is for this machine.
+func (p *planner) worker(path string, t task) {
+	worker, m := t.Worker, p.data.Machine
+	if worker == "" || worker == m.Name {
+		return
+	}
+	if _, ok := m.InterfaceByMAC(strings.ToLower(strings.ReplaceAll(worker, "-", ":"))); ok {
+		return
+	}
+
+	p.check.add(path, oneWorkerRemedy, "%q is neither a MAC nor the name of machine %q, for which task %q would run: %s",
+		worker, m.Name, t.Name, oneWorker)
+}
+
+func (p *planner) action(path string, t task, s step, disk string) action.Action {
+	a := action.Action{
+		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: s.PID,
+		Timeout: s.Timeout, OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
+		Volumes: append(slices.Clone(t.Volumes), s.Volumes...),
+	}
+	if a.PID == "" {
+		a.PID = s.Namespaces.PID
+	}
+	if a.Timeout == 0 {
+		a.Timeout = DefaultActionTimeout
+	}
+
+	env := environmentOf(t, s)
+	native, _ := action.Native(s.Image)
+	row := action.Describe(native)
+	if row.URL != "" {
+		p.image(path, native, env)
+	}
+	if native == action.RootIO {
+		p.storage(path, env, disk)
+	}
+	if variable := action.DiskVariable(native, env.values); variable != "" {
+		if !action.Requires(native, variable) {
+			env.setDefault(variable, disk, "the run's disk")
+		}
+		p.device(path, native, env, disk)
+	}
+	for _, v := range row.Variables {
+		if err := v.Check(env.values); err != nil {
+			p.check.add(path+".environment."+v.Name, "see "+actionsPage, "%v", err)
+		}
+	}
+	p.upload(path, native, env)
+	if err := action.CheckCommand(native, s.Command); err != nil {
+		p.check.add(path+".command", "see "+actionsPage, "%v", err)
+	}
+	p.handlerDisks(path, s, disk)
+	if len(env.values) > 0 {
+		a.Environment = env.values
+	}
+
+	why := env.explain(a, s.Timeout)
+	p.explainWrapped(path, &why)
+	p.why.Actions = append(p.why.Actions, why)
+	return a
+}
+
+// Rendered is a template rendered for a machine.
+type Rendered struct {
+	Name          string
+	Actions       []action.Action
+	GlobalTimeout action.Seconds
+	// DiskAlias is the path that the actions use for the disk of the run. It does not identify the
+	// disk: the agent replaces the path and its partitions with the bound disk.
+	DiskAlias string
+	// Installer is the system that the machine boots after the actions, nil for none. Documents are
+	// what it or the installed system fetches.
+	Installer *inventory.Installer `json:",omitempty"`
+	Documents []inventory.Document `json:",omitempty"`
+	// Warnings are about what is allowed and yet may surprise.
+	Warnings []string `json:",omitempty"`
+	// Explanation describes the origin of all of this.
+	Explanation Explanation `json:"-"`
+}

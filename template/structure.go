@@ -1,0 +1,264 @@
+package template
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// structure checks everything that does not depend on the machine.
+func (c *checker) structure() {
+	d := c.doc
+	if d.Version != version && !c.open(d.Version) {
+		c.add("version", `write version: "0.1"`, "is %q, but the format known here is %q", d.Version, version)
+	}
+	if len(d.Name) > maxName {
+		c.add("name", "", "is longer than %d characters", maxName)
+	}
+	if d.GlobalTimeout < 0 {
+		c.add("global_timeout", "give seconds, or leave it out", "is negative")
+	}
+
+	total := 0
+	for _, t := range d.Tasks {
+		total += len(t.Actions)
+	}
+	switch {
+	case len(d.Tasks) == 0 && d.Installer == nil:
+		c.add("tasks", "", "a template needs at least one task")
+	case total > maxActions:
+		c.add("tasks", "", "hold %d actions; more than %d are not carried out in one run", total, maxActions)
+		return
+	}
+
+	tasks, n := map[string]bool{}, 0
+	for i, t := range d.Tasks {
+		p := fmt.Sprintf("tasks[%d]", i)
+		c.name(p+".name", t.Name, "task", tasks)
+		if len(t.Actions) == 0 {
+			c.add(p+".actions", "", "a task needs at least one action")
+		}
+
+		names := map[string]bool{}
+		for j, a := range t.Actions {
+			n++
+			c.step(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
+		}
+	}
+
+	c.workers()
+	c.documents()
+	c.installer()
+}
+
+func (c *checker) name(path, name, of string, seen map[string]bool) {
+	switch {
+	case name == "":
+		c.add(path, "", "the %s needs a name", of)
+	case len(name) > maxName:
+		c.add(path, "", "is longer than %d characters", maxName)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		c.add(path, "", "holds a control character")
+	case seen[name]:
+		c.add(path, "give each a different name", "is the second %s named %q", of, name)
+	}
+	seen[name] = true
+}
+
+func (c *checker) step(path string, a step, names map[string]bool, last bool) {
+	c.name(path+".name", a.Name, "action", names)
+	if a.Timeout < 0 {
+		c.add(path+".timeout", "give seconds, or leave it out", "is negative")
+	}
+	if a.PID != "" && a.Namespaces.PID != "" && a.PID != a.Namespaces.PID {
+		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
+	}
+
+	c.handlers(path, a)
+	if a.Image == "" {
+		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
+		return
+	}
+	if c.open(a.Image) {
+		return
+	}
+
+	native, ok := action.Native(a.Image)
+	if why := action.Foreign(a.Image); why != "" {
+		c.add(path+".image", "write the name alone for the agent's own action, or name a registry of yours, which counts as a mirror",
+			"%q: %s", a.Image, why)
+		return
+	}
+	if !ok {
+		c.add(path+".image", "use one of: "+knownActions(),
+			"%q names no action that the agent carries out itself, and running containers is not supported", a.Image)
+		return
+	}
+	if action.Leaves(native) && !last {
+		c.add(path+".image", "move it to the end of the last task",
+			"%q takes the machine away from the agent, so it can only be the last action", a.Image)
+	}
+}
+
+func knownActions() string { return strings.Join(action.Names(), ", ") }
+
+// workers checks that all tasks name the same worker. Whether that is the run's machine is known
+// only with data.
+func (c *checker) workers() {
+	first := -1
+	for i, t := range c.doc.Tasks {
+		switch {
+		case t.Worker == "":
+		case first < 0:
+			first = i
+		case t.Worker != c.doc.Tasks[first].Worker:
+			c.add(fmt.Sprintf("tasks[%d].worker", i), oneWorkerRemedy, "task %q has another worker than task %q: %s",
+				t.Name, c.doc.Tasks[first].Name, oneWorker)
+		}
+	}
+}
+
+var (
+	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	imageName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+)
+
+func (c *checker) documents() {
+	if len(c.doc.Documents) > maxDocuments {
+		c.add("documents", "", "are %d; at most %d are allowed", len(c.doc.Documents), maxDocuments)
+		return
+	}
+	names := map[string]bool{}
+	for n, x := range c.doc.Documents {
+		p := fmt.Sprintf("documents[%d]", n)
+		switch {
+		case c.open(x.Name):
+		case !documentName.MatchString(x.Name):
+			c.add(p+".name", "letters, digits, dot, dash and underscore, at most 64", "%q cannot be the last element of a URL",
+				x.Name)
+		case names[x.Name]:
+			c.add(p+".name", "give each a different name", "is the second document named %q", x.Name)
+		}
+
+		names[x.Name] = true
+		if kinds := inventory.DocumentKinds(); x.Kind != "" && !c.open(x.Kind) && !slices.Contains(kinds, x.Kind) {
+			c.add(p+".kind", "use one of: "+strings.Join(kinds, ", "), "unknown kind of document %q", x.Kind)
+		}
+		if len(x.Contents) > maxDocument {
+			c.add(p+".contents", "", "are larger than %d KiB", maxDocument>>10)
+		}
+		if inventory.Refers(x.Contents, inventory.RefBootURL) {
+			c.add(p+".contents", "use .images_url", "name .boot_url, which ends with the boot")
+		}
+	}
+}
+
+func (c *checker) installer() {
+	i := c.doc.Installer
+	if i == nil {
+		return
+	}
+
+	c.imageName("installer.kernel", i.Kernel)
+	if len(i.Initrd) == 0 || len(i.Initrd) > maxInitrds {
+		c.add("installer.initrd", "name the initramfs, an image of the inventory", "has %d entries; 1 to %d are allowed",
+			len(i.Initrd), maxInitrds)
+	}
+
+	seen := map[string]bool{i.Kernel: true}
+	for n, name := range i.Initrd {
+		path := fmt.Sprintf("installer.initrd[%d]", n)
+		c.imageName(path, name)
+		if seen[name] {
+			c.add(path, "", "%q is loaded twice", name)
+		}
+		seen[name] = true
+	}
+
+	if i.Payload != "" {
+		c.imageName("installer.payload", i.Payload)
+		if i.Payload == i.Kernel {
+			c.add("installer.payload", "name what is fetched last", "is the kernel, which is fetched first")
+		}
+	}
+	if len(i.Parameters) > maxParameters {
+		c.add("installer.parameters", "", "are %d; at most %d are allowed", len(i.Parameters), maxParameters)
+	}
+
+	for n, a := range i.Parameters {
+		c.parameter(fmt.Sprintf("installer.parameters[%d]", n), a)
+	}
+	c.completion(i.Complete)
+	if i.Timeout < 0 {
+		c.add("installer.timeout", "give seconds, or leave it out", "is negative")
+	}
+	if c.doc.GlobalTimeout > 0 && c.doc.GlobalTimeout <= i.timeout() {
+		c.add("global_timeout", "make it longer, or leave it out", "ends before installer.timeout of %d s", i.timeout())
+	}
+
+	c.leaving()
+}
+
+// completion checks how the end of the installer is detected.
+func (c *checker) completion(complete string) {
+	known := inventory.Completions()
+	if !c.open(complete) && !slices.Contains(known, complete) {
+		c.add("installer.complete", "use one of: "+strings.Join(known, ", "),
+			"invalid sign of an installer's end %q", complete)
+	}
+
+	documents := 0
+	for _, x := range c.doc.Documents {
+		if x.Kind == complete {
+			documents++
+		}
+	}
+	if inventory.ProvenByDocument(complete) && documents != 1 {
+		c.add("installer.complete", "give it one document of kind "+complete,
+			"is %s, but there are %d documents of that kind", complete, documents)
+	}
+}
+
+// leaving checks that the last action lets the machine boot the installer.
+func (c *checker) leaving() {
+	for i, t := range c.doc.Tasks {
+		for j, s := range t.Actions {
+			native, ok := action.Native(s.Image)
+			if ok && action.Leaves(native) && native != action.Reboot {
+				c.add(fmt.Sprintf("tasks[%d].actions[%d].image", i, j), "leave it out",
+					"%q does not lead to the installer, which is booted next", s.Image)
+			}
+		}
+	}
+}
+
+func (c *checker) imageName(path, name string) {
+	if !c.open(name) && !imageName.MatchString(name) {
+		c.add(path, "add the file with: ingot image add NAME FILE, and name it here", "invalid image name %q", name)
+	}
+}
+
+// secretElsewhere are references that may not appear on a kernel command line, because every
+// process can read it (security S44).
+var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, inventory.RefUserData, inventory.RefVendorData}
+
+func (c *checker) parameter(path, a string) {
+	for _, ref := range secretElsewhere {
+		if inventory.Refers(a, ref) {
+			c.add(path, "put it into a document, and give the kernel .documents_url",
+				"puts a secret on the kernel command line, where every process can read it")
+			return
+		}
+	}
+	if c.open(a) {
+		return
+	}
+	if why := inventory.InstallerParameterProblem(a); why != "" {
+		c.add(path, "write one parameter per entry, as the kernel reads it, or leave it out", "%q %s", a, why)
+	}
+}
