@@ -272,6 +272,19 @@ type laterTask struct {
 	} `json:"spec"`
 }
 
+// laterCommand returns the words of a command, which is text or a list, and its arguments.
+func laterCommand(command any, args []string) (words []string) {
+	switch c := command.(type) {
+	case string:
+		words = append(words, c)
+	case []any:
+		for _, word := range c {
+			words = append(words, fmt.Sprint(word))
+		}
+	}
+	return append(words, args...)
+}
+
 // readLaterTask reads a Task. What would silently do something else is an error.
 func (r *templates) readLaterTask(o object) {
 	var d laterTask
@@ -303,17 +316,7 @@ func (r *templates) readLaterTask(o object) {
 		if x.TimeoutSeconds != 0 {
 			a["timeout"] = x.TimeoutSeconds
 		}
-		command := x.Args
-		switch c := x.Command.(type) {
-		case string:
-			command = append([]string{c}, x.Args...)
-		case []any:
-			command = nil
-			for _, word := range c {
-				command = append(command, fmt.Sprint(word))
-			}
-			command = append(command, x.Args...)
-		}
+		command := laterCommand(x.Command, x.Args)
 		if len(command) > 0 {
 			a["command"] = command
 		}
