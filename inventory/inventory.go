@@ -104,11 +104,11 @@ func (s *Secret) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// What is wrong with an input. As an error it is an ErrInvalid.
-type (
-	Problem  = problem.Problem
-	Problems = problem.List
-)
+// Problem is one thing wrong with an input.
+type Problem = problem.Problem
+
+// Problems are all problems of an input; as an error it is an ErrInvalid.
+type Problems = problem.List
 
 // Conflicts are problems of a valid input with what is stored or under way. As an
 // error it is an ErrConflict; errors.As finds its Problems.

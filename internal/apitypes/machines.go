@@ -1,3 +1,4 @@
+// Package apitypes declares what the server and the clients of the API encode and decode. It needs no server.
 package apitypes
 
 import (
