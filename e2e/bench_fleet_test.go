@@ -82,10 +82,10 @@ func (s *Site) benchFleets(ctx context.Context, t *testing.T, f *figures) {
 		require.GreaterOrEqual(t, len(walls), 2, "the histories are not the same")
 		add := func(what string, ratios []float64, goal float64) {
 			slices.Sort(ratios)
-			f.add(t, fmt.Sprintf("%d agents at once, %d empty actions each: %s, times that of bare Temporal", n, emptyActions, what),
+			f.add(t, fmt.Sprintf("%d agents at once, ratio of %s", n, what),
 				"%.2f; all: %.2f (goal: at most %.1f)", ratios[len(ratios)/2], ratios, goal)
 		}
-		add("time to the last success", walls, 1.5)
+		add("the time to the last success", walls, 1.5)
 		add("processor time", cpus, 1.3)
 		add("p50 of report → next assignment", waits, 3)
 	}
