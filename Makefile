@@ -119,7 +119,7 @@ LONG_TESTS = TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bootsvc/tftp ./bmc ./internal/images/imagefile ./lab -args -lab
+	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bootsvc/dhcp ./bootsvc/tftp ./bmc ./internal/images/imagefile ./lab -args -lab
 	$(if $(FULL),$(LAB_TEST) -timeout 60m -skip '^TestLab' ./lab -args -lab -debian)
 	$(LAB_TEST) -parallel 64 -timeout $(if $(FULL),180m,80m) -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
 	  -args -lab $(if $(FULL),-full) $(E2E)

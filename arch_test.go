@@ -76,9 +76,10 @@ var may = map[string]string{
 		"golang.org/x/sync golang.org/x/sys",
 	"bootsvc/tftp":       "bootsvc/wire internal/netserve/guard internal/netserve/httpserve github.com/pin/tftp/v3 golang.org/x/sys",
 	"bootsvc/neighbours": "bootsvc/wire inventory internal/netserve/guard github.com/insomniacslk/dhcp golang.org/x/sys",
-	"bootsvc": "bootsvc/neighbours bootsvc/tftp bootsvc/wire internal/host/clock action inventory internal/netserve/guard internal/netserve/httpserve internal/netserve/keptsocket internal/text/plaintext internal/netserve/quietlog internal/images/sbat internal/documents/cloudinit " +
-		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/net golang.org/x/sync " +
-		"golang.org/x/sys",
+	"bootsvc/dhcp": "bootsvc/neighbours bootsvc/wire internal/host/clock internal/netserve/guard internal/netserve/httpserve inventory " +
+		"github.com/insomniacslk/dhcp golang.org/x/net golang.org/x/sync golang.org/x/sys",
+	"bootsvc": "bootsvc/dhcp bootsvc/neighbours bootsvc/tftp bootsvc/wire internal/host/clock action inventory internal/netserve/guard internal/netserve/httpserve internal/netserve/keptsocket internal/text/plaintext internal/netserve/quietlog internal/images/sbat internal/documents/cloudinit " +
+		"github.com/insomniacslk/dhcp github.com/pin/tftp/v3 golang.org/x/sync",
 	"metadatasvc": "inventory internal/netserve/guard internal/netserve/httpserve internal/netserve/keptsocket internal/text/plaintext internal/netserve/quietlog internal/documents/cloudinit",
 	"web":         "",
 	"internal/engine": "internal/apitypes internal/host/clock action inventory workflows workflows/contract internal/netserve/guard internal/text/plaintext internal/netserve/quietlog go.temporal.io/api go.temporal.io/sdk " +

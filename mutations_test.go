@@ -286,24 +286,24 @@ var mutations = []mutation{
 		"if toSame >= w.perAddress || now.Sub(w.ring[w.oldest].at) < arpGivesUp {", "if toSame < 0 {",
 	},
 	{
-		"S30", "TestS30ProxyAnswers", "bootsvc/proxy.go",
-		"case !i.Address.Is4() && s.nearRelay(to):", "case to.IsValid():",
+		"S30", "TestS30ProxyAnswers", "bootsvc/dhcp/proxy.go",
+		"case !i.Address.Is4() && s.cfg.Relays.AreNear(to):", "case to.IsValid():",
 	},
 	{
-		"S30", "TestS30MalformedPackets", "bootsvc/dhcp.go",
+		"S30", "TestS30MalformedPackets", "bootsvc/dhcp/answer.go",
 		"if to != reserved {", "if !to.IsValid() {",
 	},
 	{
-		"S31", "TestS31RelayOnly", "bootsvc/dhcp.go",
+		"S31", "TestS31RelayOnly", "bootsvc/dhcp/exchange.go",
 		"|| p.HopCount > maxHops", "|| p.HopCount > 254",
 	},
 	{
-		"S31", "TestS31RelayOnly", "bootsvc/dhcp.go",
-		"return !s.cfg.RelayOnly", "return true",
+		"S31", "TestS31RelayOnly", "bootsvc/dhcp/answer.go",
+		"return !relaysOnly", "return true",
 	},
 	{
-		"S31", "TestLinkSelection", "bootsvc/dhcp.go",
-		"if !e.near(e.network) || len(s.cfg.Relays) == 0 && !e.near(e.relay) {", "if !e.near(e.network) {",
+		"S31", "TestLinkSelection", "bootsvc/dhcp/answer.go",
+		"if !e.isNear(e.Network) || len(s.cfg.Relays) == 0 && !e.isNear(e.Relay) {", "if !e.isNear(e.Network) {",
 	},
 	{
 		"S32", "TestS32AGuestGivesUpAReservedAddress", "bootsvc/discovery.go",
@@ -314,7 +314,7 @@ var mutations = []mutation{
 		"if taken(a) {", "if !a.IsValid() {",
 	},
 	{
-		"S33", "TestS33AMachineChoosesAnotherServer", "bootsvc/dhcp.go",
+		"S33", "TestS33AMachineChoosesAnotherServer", "bootsvc/dhcp/answer.go",
 		"s.noteRival(e)", "",
 	},
 	{
@@ -429,12 +429,12 @@ var mutations = []mutation{
 		"ORDER BY seq DESC LIMIT 1 OFFSET ?2)", "ORDER BY seq DESC LIMIT 1 OFFSET 9*?2)",
 	},
 	{
-		"S48", "TestRelayed", "bootsvc/relayed.go",
+		"S48", "TestRelayed", "bootsvc/dhcp/relays.go",
 		"if len(r.known) < maxRelays {", "if len(r.known) >= 0 {",
 	},
 	{
-		"S48", "TestS48ForgedRelaysWriteNothing", "bootsvc/dhcp.go",
-		"		if reserved {", "		if e.relay.IsValid() {",
+		"S48", "TestS48ForgedRelaysWriteNothing", "bootsvc/dhcp/answer.go",
+		"		if reserved {", "		if e.Relay.IsValid() {",
 	},
 	{
 		"S48", "TestS48FetchesWriteBoundedRows", "metadatasvc/fetches.go",

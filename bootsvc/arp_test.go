@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 )
 
 // S48: a probe believes the host that answers, and no entry of the kernel's table.
@@ -29,6 +31,28 @@ func TestLabProbeARP(t *testing.T) {
 		got, ok := s.probe(netip.MustParseAddr(c.address), c.besides)
 		if got != c.want || ok != (c.want != "") {
 			t.Errorf("%s besides %s: %q, want %q", c.address, c.besides, got, c.want)
+		}
+	}
+}
+
+// TestLabNeighbours: the kernel is asked for the MAC of one address.
+func TestLabNeighbours(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	ip(t, "-n", clientNS, "address", "add", testAddr+"/24", "dev", "cli0")
+	var n neighbours.Table
+	client := netip.MustParseAddr(testAddr)
+	if mac, ok := n.MAC(client); ok || !n.Unresolved(client) {
+		t.Errorf("%s is known as %s before any packet", client, mac)
+	}
+	s, _ := newServer(t, &fakeMachines{}, nil)
+	if mac, ok := neighbours.NewProber(nil, &n, s.log).AskKernel(client); !ok || n.Unresolved(client) {
+		t.Errorf("%s is %q after a packet to it", client, mac)
+	}
+	for a, unresolved := range map[string]bool{"10.10.20.99": true, "10.10.20.2": false, "192.0.2.1": false, "127.0.0.1": false} {
+		if mac, ok := n.MAC(netip.MustParseAddr(a)); ok || n.Unresolved(netip.MustParseAddr(a)) != unresolved {
+			t.Errorf("%s: %q, unresolved %t", a, mac, !unresolved)
 		}
 	}
 }

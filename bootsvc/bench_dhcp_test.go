@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 )
 
 const (
@@ -32,8 +34,8 @@ const (
 // The sockets of perfdhcp and Kea get a receive buffer of the size that this server's have. The kernel's usual one holds 277
 // answers: all losses beside this server would be in perfdhcp's socket (RcvbufErrors of its namespace).
 func TestBenchDHCP(t *testing.T) {
-	setHost(t, "core/rmem_max", strconv.Itoa(dhcpBuffer))
-	setHost(t, "core/rmem_default", strconv.Itoa(2*dhcpBuffer)) // the kernel doubles only what a program sets
+	setHost(t, "core/rmem_max", strconv.Itoa(dhcp.ReceiveBuffer))
+	setHost(t, "core/rmem_default", strconv.Itoa(2*dhcp.ReceiveBuffer)) // the kernel doubles only what a program sets
 	dir, ok := beginBench(t)
 	if !ok {
 		return

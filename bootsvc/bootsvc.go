@@ -20,9 +20,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
@@ -105,7 +105,7 @@ type Config struct {
 	// Relays lists the relays that may ask. If it is empty, any relay may. The relay's
 	// address must be in the subnet of the reservation that it asks for, unless a listed
 	// relay selects that subnet (RFC 3527): elsewhere the address could not be used.
-	Relays []netip.Prefix
+	Relays wire.Relays
 	// LinkLocal adds classless routes (option 121) to 169.254.169.254 through this
 	// server, or through the gateway behind a relay. The operator must add that
 	// address to the server's host.
@@ -138,43 +138,30 @@ type Config struct {
 // Server answers booting machines. New creates it. Its handlers may be used without
 // Run.
 type Server struct {
-	relayed  relays
 	cfg      Config
+	dhcp     *dhcp.Server
 	machines Machines
 	checker  *neighbours.Checker
 	// Rivals are the other DHCP servers.
-	Rivals     *neighbours.Rivals
-	sightRival func(inventory.Rival)
-	// deliver passes a reply of DHCP to the check that waits for it.
-	deliver func(*dhcpv4.DHCPv4)
+	Rivals *neighbours.Rivals
 	// History has the last requests of each client.
 	History *wire.History
 	syslog  *wire.Syslog
 	tftp    *tftp.Server
-	// logServer reports whether machines can send syslog to Address.
-	logServer func() bool
-	journal   Journal
-	rec       *wire.Recorder
-	unspent   chan unspent // boots whose delivery is not recorded yet
-	guard     *guard.Guard
-	log       *slog.Logger
-	now       func() time.Time
-	guests    map[string]*guests // by interface or relay
-	leases    leases
+	journal Journal
+	rec     *wire.Recorder
+	unspent chan unspent // boots whose delivery is not recorded yet
+	guard   *guard.Guard
+	log     *slog.Logger
+	now     func() time.Time
+	guests  map[string]*guests // by interface or relay
 	// neighbour returns the MAC that the kernel knows for an address.
 	neighbour func(netip.Addr) (mac string, ok bool)
 	// probe returns the MAC of a host other than besides that answers at an address.
 	probe    func(a netip.Addr, besides string) (mac string, ok bool)
 	limits   *neighbours.Limits
 	httpPort atomic.Uint32
-	stats    stats
 	requests httpserve.Requests
-}
-
-// stats are the counters of Stats.
-type stats struct {
-	dhcpReceived, dhcpAnswered, dhcpDropped, dhcpMalformed, dhcpUnknown, dhcpDirect atomic.Int64
-	dhcpUnresolved, dhcpUnsent                                                      atomic.Int64
 }
 
 // Stats counts since the start of the server.
@@ -206,12 +193,11 @@ type Stats struct {
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	dropped, files := s.rec.Dropped(), s.tftp.Stats()
+	dropped, files, packets := s.rec.Dropped(), s.tftp.Stats(), s.dhcp.Stats()
 	return Stats{
-		DHCPReceived: s.stats.dhcpReceived.Load(), DHCPAnswered: s.stats.dhcpAnswered.Load(),
-		DHCPDropped: s.stats.dhcpDropped.Load(), DHCPMalformed: s.stats.dhcpMalformed.Load(),
-		DHCPUnknown: s.stats.dhcpUnknown.Load(), DHCPDirect: s.stats.dhcpDirect.Load(), TFTPServed: files.Served,
-		DHCPUnresolved: s.stats.dhcpUnresolved.Load(), DHCPUnsent: s.stats.dhcpUnsent.Load(),
+		DHCPReceived: packets.Received, DHCPAnswered: packets.Answered, DHCPDropped: packets.Dropped,
+		DHCPMalformed: packets.Malformed, DHCPUnknown: packets.Unknown, DHCPDirect: packets.Direct,
+		DHCPUnresolved: packets.Unresolved, DHCPUnsent: packets.Unsent, TFTPServed: files.Served,
 		TFTPRefused: files.Refused, TFTPAborted: files.Aborted,
 		TFTPUnresolved: files.Unresolved, TFTPUnproven: files.Unproven, TFTPUnsent: files.Unsent,
 		EventsDropped: dropped.Events,
@@ -280,12 +266,10 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		rec: wire.NewRecorder(journal, cfg.Guard, cfg.Log, cfg.Now), unspent: make(chan unspent, maxUnspent), History: wire.NewHistory(),
 	}
 	s.syslog = wire.NewSyslog(s.rec, s.machineAt)
-	s.logServer = s.syslog.IsNamed
 	var table neighbours.Table
 	s.neighbour, s.limits = table.MAC, neighbours.NewLimits(table.Unresolved)
 	s.checker = neighbours.NewChecker(cfg.Address, cfg.Guard)
 	s.Rivals = neighbours.NewRivals(s.checker, cfg.givesAddresses(), journal, cfg.Log, cfg.Now)
-	s.sightRival, s.deliver = s.Rivals.Sight, s.checker.Deliver
 	s.tftp = tftp.NewServer(s.readTFTP, s.limits, s.guard)
 	s.probe = neighbours.NewProber(cfg.Interfaces, &table, cfg.Log).Probe
 	s.guests = map[string]*guests{}
@@ -296,6 +280,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		s.guests[name] = newGuests(inventory.Range{})
 		s.guests[name].earlierUntil = s.now().Add(guestLease)
 	}
+	s.dhcp = dhcp.New(s.dhcpConfig())
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 			s.httpPort.Store(uint32(n))
@@ -375,7 +360,7 @@ func (s *Server) Run(ctx context.Context) error {
 		closeAll(https)
 		return err
 	}
-	dhcp, err := s.listenDHCP(ctx)
+	ports, err := s.dhcp.Listen(ctx)
 	if err != nil {
 		closeAll(https)
 		return errors.Join(err, tftpConn.Close())
@@ -393,41 +378,14 @@ func (s *Server) Run(ctx context.Context) error {
 			g.Go(func() error { return s.syslog.Serve(ctx, c) })
 		}
 	}
-	for _, c := range dhcp {
-		g.Go(func() error { return s.serveDHCP(ctx, c) })
+	for _, c := range ports {
+		g.Go(func() error { return s.dhcp.Serve(ctx, c) })
 	}
 	s.log.Info("boot services are up", "interfaces", s.cfg.Interfaces, "dhcp", s.cfg.Modes, "relayOnly", s.cfg.RelayOnly, "address",
 		s.cfg.Address.String(), "http", s.Base())
 	err = g.Wait()
 	stopWriting()
 	return errors.Join(err, writers.Wait())
-}
-
-// listenDHCP binds the UDP ports of the interfaces' modes, or port 67 of the address that relays send to.
-func (s *Server) listenDHCP(ctx context.Context) (out []*dhcpConn, err error) {
-	if s.cfg.RelayOnly {
-		c, err := listenRelayed(ctx, s.cfg.bind())
-		return []*dhcpConn{c}, err
-	}
-	for _, name := range s.cfg.Interfaces {
-		var ports []int
-		switch s.cfg.mode(name) {
-		case inventory.DHCPReservation:
-			ports = []int{dhcpv4.ServerPort}
-		case inventory.DHCPProxy:
-			ports = []int{dhcpv4.ServerPort, wire.ProxyPort}
-		}
-		for _, port := range ports {
-			c, err := listenDHCP(ctx, name, port, s.cfg.Address)
-			if err != nil {
-				closeAll(out)
-				return nil, err
-			}
-			c.mode = s.cfg.mode(name)
-			out = append(out, c)
-		}
-	}
-	return out, nil
 }
 
 type closer interface{ Close() error }

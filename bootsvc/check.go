@@ -7,33 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"syscall"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
 	pin "github.com/pin/tftp/v3"
 
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// answerCheck answers a DISCOVER of CheckMAC. It does not answer other packets.
-func (s *Server) answerCheck(p *dhcpv4.DHCPv4, req Request, giaddr netip.Addr) reply {
-	if p.MessageType() != dhcpv4.MessageTypeDiscover || req.Class != wire.ClassPXE {
-		return reply{}
-	}
-	r := s.base(p, dhcpv4.MessageTypeOffer)
-	r.SetBroadcast() // the client has no address and takes none
-	r.ServerIPAddr = s.cfg.Address.AsSlice()
-	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
-	r.UpdateOption(dhcpv4.OptBootFileName(s.Base() + neighbours.CheckPath))
-	s.stats.dhcpAnswered.Add(1)
-	return s.send(r, giaddr, netip.Addr{})
-}
 
 // checkScript returns the script for CheckMAC, by HTTP and TFTP.
 func (s *Server) checkScript() string {

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
@@ -34,39 +36,39 @@ func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *d
 func TestCheckIsAnswered(t *testing.T) {
 	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, j := newServer(t, machines, nil)
-	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "eth0"})
-	if r.route != routeBroadcast {
-		t.Fatalf("it leaves by %s", r.route)
+	r := s.dhcp.Handle(t.Context(), checking(t, dhcpv4.MessageTypeDiscover).ToBytes(), dhcp.Link{Name: "eth0"})
+	if r.Route != dhcp.RouteBroadcast {
+		t.Fatalf("it leaves by %s", r.Route)
 	}
-	if wire.Addr4(r.packet.ServerIdentifier()) != s.cfg.Address || r.packet.BootFileNameOption() != s.Base()+neighbours.CheckPath ||
-		!r.packet.YourIPAddr.IsUnspecified() {
-		t.Errorf("%s", r.packet.Summary())
+	if wire.Addr4(r.Packet.ServerIdentifier()) != s.cfg.Address || r.Packet.BootFileNameOption() != s.Base()+neighbours.CheckPath ||
+		!r.Packet.YourIPAddr.IsUnspecified() {
+		t.Errorf("%s", r.Packet.Summary())
 	}
 	for name, p := range map[string]*dhcpv4.DHCPv4{
 		"a REQUEST": checking(t, dhcpv4.MessageTypeRequest),
 		"an INFORM": checking(t, dhcpv4.MessageTypeInform),
 		"a system":  checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithOption(dhcpv4.OptClassIdentifier("udhcp"))),
 	} {
-		if s.answer(t.Context(), p, link{name: "eth0"}).route != routeNone {
+		if s.dhcp.Handle(t.Context(), p.ToBytes(), dhcp.Link{Name: "eth0"}).Route != dhcp.RouteNone {
 			t.Errorf("%s is answered", name)
 		}
 	}
 	if len(j.relays) != 0 {
-		t.Errorf("relays heard: %v", j.relays)
+		t.Errorf("relays recorded: %v", j.relays)
 	}
 	// S30: if no relay is listed, a giaddr may be forged. It is answered only in the
 	// network of a reservation or of the interface.
-	in := link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.99.0.2/24")}}
+	in := dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.99.0.2/24")}}
 	for range 100 {
-		for giaddr, want := range map[string]route{"192.0.2.1": routeNone, "10.10.21.1": routeNone, "8.8.8.8": routeNone, "10.10.20.1": routeRelay, "10.99.0.1": routeRelay} {
-			r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr))), in)
-			if r.route != want || want == routeRelay && r.to.String() != giaddr {
-				t.Errorf("giaddr %s: %s to %s", giaddr, r.route, r.to)
+		for giaddr, want := range map[string]dhcp.Route{"192.0.2.1": dhcp.RouteNone, "10.10.21.1": dhcp.RouteNone, "8.8.8.8": dhcp.RouteNone, "10.10.20.1": dhcp.RouteRelay, "10.99.0.1": dhcp.RouteRelay} {
+			r := s.dhcp.Handle(t.Context(), checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr))).ToBytes(), in)
+			if r.Route != want || want == dhcp.RouteRelay && r.To.String() != giaddr {
+				t.Errorf("giaddr %s: %s to %s", giaddr, r.Route, r.To)
 			}
 		}
 	}
 	if len(j.relays) != 1 || j.relays[0].String() != "10.10.20.1" {
-		t.Errorf("relays heard: %v", j.relays)
+		t.Errorf("relays recorded: %v", j.relays)
 	}
 	for _, path := range []string{neighbours.CheckPath, "/ipxe/binary/" + neighbours.CheckMAC + "/autoexec.ipxe"} {
 		w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr)
@@ -84,12 +86,12 @@ func TestCheckIsAnswered(t *testing.T) {
 // With discovery on, a check is answered as without: its client is not discovered.
 func TestCheckIsAnsweredWithDiscovery(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, discovering)
-	r := s.answer(t.Context(), checking(t, dhcpv4.MessageTypeDiscover), link{name: "eth8"})
-	if r.route != routeBroadcast {
-		t.Fatalf("it leaves by %s", r.route)
+	r := s.dhcp.Handle(t.Context(), checking(t, dhcpv4.MessageTypeDiscover).ToBytes(), dhcp.Link{Name: "eth8"})
+	if r.Route != dhcp.RouteBroadcast {
+		t.Fatalf("it leaves by %s", r.Route)
 	}
-	if r.packet.BootFileNameOption() != s.Base()+neighbours.CheckPath || !r.packet.YourIPAddr.IsUnspecified() {
-		t.Errorf("%s", r.packet.Summary())
+	if r.Packet.BootFileNameOption() != s.Base()+neighbours.CheckPath || !r.Packet.YourIPAddr.IsUnspecified() {
+		t.Errorf("%s", r.Packet.Summary())
 	}
 }
 
@@ -97,12 +99,12 @@ func TestCheckIsAnsweredWithDiscovery(t *testing.T) {
 // port reaches the check that waits for it.
 func TestCheckThroughARelay(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, relayOnly)
-	in := (&dhcpConn{}).link()
-	for giaddr, want := range map[string]route{s.cfg.Address.String(): routeRelay, "10.10.20.1": routeRelay, "10.10.20.254": routeNone, "0.0.0.0": routeNone} {
+	in := dhcp.Link{Name: "relay"}
+	for giaddr, want := range map[string]dhcp.Route{s.cfg.Address.String(): dhcp.RouteRelay, "10.10.20.1": dhcp.RouteRelay, "10.10.20.254": dhcp.RouteNone, "0.0.0.0": dhcp.RouteNone} {
 		p := checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(giaddr)))
-		r := s.answer(t.Context(), p, in)
-		if r.route != want || want == routeRelay && r.to.String() != giaddr {
-			t.Errorf("giaddr %s: %s to %s", giaddr, r.route, r.to)
+		r := s.dhcp.Handle(t.Context(), p.ToBytes(), in)
+		if r.Route != want || want == dhcp.RouteRelay && r.To.String() != giaddr {
+			t.Errorf("giaddr %s: %s to %s", giaddr, r.Route, r.To)
 		}
 	}
 	for _, heard := range j.relays {
@@ -112,12 +114,14 @@ func TestCheckThroughARelay(t *testing.T) {
 	}
 	p := checking(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(s.cfg.Address.AsSlice()))
 	var delivered *dhcpv4.DHCPv4
-	s.deliver = func(p *dhcpv4.DHCPv4) { delivered = p }
-	r := s.answer(t.Context(), p, in)
-	if x := s.answer(t.Context(), r.packet, in); x.route != routeNone {
-		t.Errorf("a reply is answered by %s", x.route)
+	cfg := s.dhcpConfig()
+	cfg.Deliver = func(p *dhcpv4.DHCPv4) { delivered = p }
+	s.dhcp = dhcp.New(cfg)
+	r := s.dhcp.Handle(t.Context(), p.ToBytes(), in)
+	if x := s.dhcp.Handle(t.Context(), r.Packet.ToBytes(), in); x.Route != dhcp.RouteNone {
+		t.Errorf("a reply is answered by %s", x.Route)
 	}
-	if delivered != r.packet {
+	if delivered == nil || !bytes.Equal(delivered.ToBytes(), r.Packet.ToBytes()) {
 		t.Error("the reply does not reach the check")
 	}
 }

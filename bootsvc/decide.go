@@ -78,19 +78,23 @@ type Decision struct {
 	brief bool // has no reasons
 }
 
+// holder returns d's machine, and the run that owns it.
+func (d Decision) holder() inventory.Owner {
+	return inventory.Owner{Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch}
+}
+
 // event returns an event of d's machine.
 func (d Decision) event(kind, message string) inventory.Event {
-	return inventory.Event{
-		Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch, Boot: d.Boot, Kind: kind, Message: message,
-	}
+	return newEvent(d.holder(), d.Boot, kind, message)
+}
+
+// newEvent returns an event of a boot of o.
+func newEvent(o inventory.Owner, boot int, kind, message string) inventory.Event {
+	return inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: kind, Message: message}
 }
 
 // logKeys returns the keys of the log for d's machine, and its run if one owns it.
-func (d Decision) logKeys() []any {
-	o := d.Owner
-	o.Machine = d.Machine
-	return o.LogKeys(d.Boot)
-}
+func (d Decision) logKeys() []any { return d.holder().LogKeys(d.Boot) }
 
 // Armed reports whether boot assets (loader, kernel, initramfs) are served.
 func (d Decision) Armed() bool {
@@ -244,7 +248,7 @@ func (d *Decision) chooseBootFile(r Request) {
 		d.because("the client is iPXE: the boot script")
 	case wire.ClassPXE, wire.ClassHTTP:
 		switch file := loader(d.Interface, r.Arch); {
-		case file == "" && r.Arch != wire.ArchUnknown && !isX86(d.Interface) && hasLoader(r.Arch):
+		case file == "" && r.Arch != wire.ArchUnknown && !isX86(d.Interface) && wire.HasLoader(r.Arch):
 			d.because("no loader for %s, because the machine's document says arch: %s; correct the document, or set the interface's loader",
 				archName(r.Arch), d.Interface.Arch)
 		case file == "":
@@ -303,22 +307,16 @@ func loader(i inventory.Interface, arch int) string {
 	if !isX86(i) { // the ROM of a Raspberry Pi 4 sends architecture 0
 		return ""
 	}
-	switch arch {
-	case wire.ArchBIOS, wire.ArchHTTPBIOS:
+	switch {
+	case arch == wire.ArchBIOS, arch == wire.ArchHTTPBIOS:
 		return loaderBIOS
-	case wire.ArchUEFIEBC, wire.ArchUEFI, wire.ArchHTTPx86, wire.ArchHTTP, wire.ArchHTTPEBC:
+	case arch == wire.ArchUnknown && !i.UEFI: // very old ROMs do not send option 93: use the inventory
+		return loaderBIOS
+	case arch == wire.ArchUnknown, wire.HasLoader(arch):
 		return uefi
-	case wire.ArchUnknown: // very old ROMs do not send option 93: use the inventory
-		if i.UEFI {
-			return uefi
-		}
-		return loaderBIOS
 	}
 	return ""
 }
-
-// hasLoader reports whether an architecture of option 93 has a loader of its own.
-func hasLoader(arch int) bool { return loader(inventory.Interface{}, arch) != "" }
 
 // isX86 reports whether the document of an interface's machine does not exclude the loaders, which are for x86.
 func isX86(i inventory.Interface) bool { return i.Arch == "" || i.Arch == "x86_64" }
@@ -339,29 +337,32 @@ func archName(arch int) string {
 // lookup finds the machine of a request in the inventory and decides its answer. It
 // returns an error only if the inventory failed; the decision is then Unknown.
 func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inventory.Grant, Decision, error) {
-	var m inventory.Machine
-	var g inventory.Grant
-	var err error
-	if r.MAC != "" {
-		m, g, err = s.machines.MachineByMAC(ctx, r.MAC)
-	} else {
-		m, g, err = s.machines.MachineByAddress(ctx, r.Address)
-	}
-	if err != nil {
-		m, g = inventory.Machine{}, inventory.Grant{}
-		if errors.Is(err, inventory.ErrNotFound) {
-			err = nil
-		}
-	}
+	m, g, err := s.findMachine(ctx, r)
 	if err != nil {
 		return m, g, s.decide(m, g, r), err
 	}
 	return m, g, s.decideAny(m, g, r), nil
 }
 
+// findMachine finds the machine of a request in the inventory. An unknown one is zero.
+func (s *Server) findMachine(ctx context.Context, r Request) (m inventory.Machine, g inventory.Grant, err error) {
+	if r.MAC != "" {
+		m, g, err = s.machines.MachineByMAC(ctx, r.MAC)
+	} else {
+		m, g, err = s.machines.MachineByAddress(ctx, r.Address)
+	}
+	switch {
+	case errors.Is(err, inventory.ErrNotFound):
+		return inventory.Machine{}, inventory.Grant{}, nil
+	case err != nil:
+		return inventory.Machine{}, inventory.Grant{}, err
+	}
+	return m, g, nil
+}
+
 // machineAt returns the name of the machine that sends from an address, or "".
 func (s *Server) machineAt(ctx context.Context, source netip.Addr) string {
-	ctx, cancel := context.WithTimeout(ctx, dhcpLookup)
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	_, _, d, err := s.lookup(ctx, s.identify(Request{Address: source, Class: wire.ClassNone, Arch: wire.ArchUnknown}))
 	if err != nil {
@@ -392,32 +393,4 @@ func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decis
 		d.because("this server's key of claims is missing: no machine is armed (ingot doctor)")
 	}
 	return d
-}
-
-// bootFile returns the file name or URL that DHCP hands out for d, or "". If d has a
-// loader that cannot be served, why explains it: DHCP must not hand out a name that
-// does not resolve.
-func (s *Server) bootFile(d Decision, class wire.Class) (file, why string) {
-	switch {
-	case d.Interface.DisableDHCP:
-		return "", ""
-	case d.Script:
-		return s.Base() + "/ipxe/script/" + d.Interface.MAC + "/auto.ipxe", ""
-	case d.Loader == "":
-		return "", ""
-	case s.cfg.LoaderDir == "":
-		return "", fmt.Sprintf("loader %s is not served: netboot.loaders is not set", d.Loader)
-	}
-	if why := s.unserved(d.Loader); why != "" {
-		return "", why
-	}
-	if class == wire.ClassHTTP {
-		return s.loaderURL(d, d.Loader), ""
-	}
-	return d.Loader, ""
-}
-
-// loaderURL returns the URL of a loader for the client of d.
-func (s *Server) loaderURL(d Decision, name string) string {
-	return s.Base() + loaderPath + strings.ReplaceAll(d.Interface.MAC, ":", "-") + "/" + name
 }

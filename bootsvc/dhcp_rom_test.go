@@ -11,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -46,17 +47,17 @@ func TestOldROMsReadTheFileName(t *testing.T) {
 			for name, extra := range map[string][]dhcpv4.Modifier{
 				"option 97": {uuid}, "the end": nil, "option 82": {generic(82, 1, 2, 'p', '7')},
 			} {
-				in := link{name: "lo", prefixes: []netip.Prefix{here}, mode: mode, port: 67}
+				in := dhcp.Link{Name: "lo", Prefixes: []netip.Prefix{here}, Mode: mode, Port: 67}
 				kind := dhcpv4.MessageTypeDiscover
 				if mode == inventory.DHCPProxy && arch != wire.ArchBIOS {
-					in.port, in.from, kind = wire.ProxyPort, netip.MustParseAddrPort("10.10.20.170:4011"), dhcpv4.MessageTypeRequest
+					in.Port, in.From, kind = wire.ProxyPort, netip.MustParseAddrPort("10.10.20.170:4011"), dhcpv4.MessageTypeRequest
 				}
 				where := fmt.Sprintf("%s, architecture %d, then %s", mode, arch, name)
-				r := s.handlePacket(t.Context(), packet(t, kind, append(extra, pxeClient(arch))...).ToBytes(), in)
-				if r.route == routeNone {
+				r := s.dhcp.Handle(t.Context(), packet(t, kind, append(extra, pxeClient(arch))...).ToBytes(), in)
+				if r.Route == dhcp.RouteNone {
 					t.Fatalf("%s: no answer", where)
 				}
-				sent := r.packet.ToBytes()
+				sent := r.Packet.ToBytes()
 				file := romText(sent, 67)
 				if mode == inventory.DHCPReservation {
 					if server := romText(sent, 66); server != testSelf.String() {
@@ -94,8 +95,8 @@ func TestArchitecturesOfAClient(t *testing.T) {
 		var log strings.Builder
 		s, _ := newServer(t, f, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		p := packet(t, dhcpv4.MessageTypeDiscover, generic(60, []byte("PXEClient:Arch:00006:UNDI:003016")...), generic(93, c.list...))
-		r := s.handlePacket(t.Context(), p.ToBytes(), link{name: "eth0"})
-		if r.route == routeNone || r.packet.BootFileName != c.file {
+		r := s.dhcp.Handle(t.Context(), p.ToBytes(), dhcp.Link{Name: "eth0"})
+		if r.Route == dhcp.RouteNone || r.Packet.BootFileName != c.file {
 			t.Errorf("option 93 = %x: %s, want file %q", c.list, describe(r), c.file)
 		}
 		if !strings.Contains(log.String(), c.why) {

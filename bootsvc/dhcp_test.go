@@ -19,6 +19,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
@@ -39,18 +40,18 @@ func dhcpPackets(t testing.TB, pattern string) []pcap.Packet {
 }
 
 // describe returns the text of a reply for golden files.
-func describe(r reply) string {
-	if r.route == routeNone {
+func describe(r dhcp.Reply) string {
+	if r.Route == dhcp.RouteNone {
 		return "silence"
 	}
-	p := r.packet
+	p := r.Packet
 	var b strings.Builder
 	fmt.Fprintf(
 		&b,
 		"%s by %s to %s yiaddr=%s siaddr=%s giaddr=%s",
 		p.MessageType(),
-		r.route,
-		r.to,
+		r.Route,
+		r.To,
 		p.YourIPAddr,
 		p.ServerIPAddr,
 		p.GatewayIPAddr,
@@ -127,13 +128,13 @@ func TestCaptures(t *testing.T) {
 			for _, grant := range []inventory.Grant{{}, armed("node1")} {
 				f := &fakeMachines{machines: []inventory.Machine{m}, grants: map[string]inventory.Grant{"node1": grant}}
 				s, _ := newServer(t, f, nil)
-				r := s.handlePacket(t.Context(), c.Payload, link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+				r := s.dhcp.Handle(t.Context(), c.Payload, dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
 				state := "off  "
 				if grant.Run != "" {
 					state = "armed"
 				}
 				fmt.Fprintf(&golden, "%3d %s %s %s\n", c.N, p.MessageType(), state, describe(r))
-				if r.route == routeNone {
+				if r.Route == dhcp.RouteNone {
 					continue
 				}
 				answered++
@@ -173,9 +174,9 @@ func compareGolden(t *testing.T, file, got string) {
 	}
 }
 
-func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address netip.Addr, isArmed bool) {
+func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r dhcp.Reply, address netip.Addr, isArmed bool) {
 	t.Helper()
-	sent := r.packet.ToBytes()
+	sent := r.Packet.ToBytes()
 	back, err := dhcpv4.FromBytes(sent)
 	if err != nil {
 		t.Fatalf("%s: the reply cannot be read back: %v", where, err)
@@ -197,16 +198,16 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r reply, address ne
 	}
 	switch giaddr := wire.Addr4(p.GatewayIPAddr); {
 	case giaddr.IsValid():
-		if r.route != routeRelay || r.to != giaddr {
-			t.Errorf("%s: relayed, but answered by %s to %s", where, r.route, r.to)
+		if r.Route != dhcp.RouteRelay || r.To != giaddr {
+			t.Errorf("%s: relayed, but answered by %s to %s", where, r.Route, r.To)
 		}
-	case p.IsBroadcast() && r.route != routeBroadcast, !p.IsBroadcast() && r.route != routeRaw && r.route != routeUnicast:
-		t.Errorf("%s: answered by %s", where, r.route)
+	case p.IsBroadcast() && r.Route != dhcp.RouteBroadcast, !p.IsBroadcast() && r.Route != dhcp.RouteRaw && r.Route != dhcp.RouteUnicast:
+		t.Errorf("%s: answered by %s", where, r.Route)
 	}
 	if got := wire.Addr4(back.YourIPAddr); got != address {
 		t.Errorf("%s: yiaddr %s, want %s", where, got, address)
 	}
-	if back.IPAddressLeaseTime(0) != defaultLease {
+	if back.IPAddressLeaseTime(0) != 7*24*time.Hour {
 		t.Errorf("%s: lease time %s", where, back.IPAddressLeaseTime(0))
 	}
 	class := p.ClassIdentifier()
@@ -356,7 +357,11 @@ func TestAnswers(t *testing.T) {
 	for _, r := range rows {
 		f := &fakeMachines{machines: []inventory.Machine{machine(r.edit)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 		s, _ := newServer(t, f, r.cfg)
-		got := s.handlePacket(t.Context(), r.p.ToBytes(), link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+		got := s.dhcp.Handle(
+			t.Context(),
+			r.p.ToBytes(),
+			dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}},
+		)
 		fmt.Fprintf(&golden, "%s: %s\n", r.name, describe(got))
 	}
 	compareGolden(t, "testdata/answers.golden", golden.String())
@@ -379,7 +384,7 @@ func TestLogSaysWhyDHCPRefuses(t *testing.T) {
 		var log bytes.Buffer
 		f := &fakeMachines{machines: []inventory.Machine{machine(refused.edit)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 		s, _ := newServer(t, f, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-		s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(refused.arch)).ToBytes(), link{name: "eth0"})
+		s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(refused.arch)).ToBytes(), dhcp.Link{Name: "eth0"})
 		if !strings.Contains(log.String(), reason) {
 			t.Errorf("%q is not in the log: %s", reason, log.String())
 		}
@@ -391,11 +396,11 @@ func TestEventsOfDHCP(t *testing.T) {
 	s, j := newServer(t, f, nil)
 	discover := func() {
 		t.Helper()
-		if r := s.handlePacket(
+		if r := s.dhcp.Handle(
 			t.Context(),
 			packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(),
-			link{name: "eth0"},
-		); r.route == routeNone {
+			dhcp.Link{Name: "eth0"},
+		); r.Route == dhcp.RouteNone {
 			t.Fatal("not answered")
 		}
 	}
@@ -421,7 +426,7 @@ func TestEventsOfDHCP(t *testing.T) {
 	if got := j.kinds(t, s); got != inventory.EventRebooted {
 		t.Errorf("spent: %q", got)
 	}
-	s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), link{name: "eth0"})
+	s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), dhcp.Link{Name: "eth0"})
 	if got := j.kinds(t, s); got != inventory.EventOS {
 		t.Errorf("operating system: %q", got)
 	}
@@ -435,7 +440,7 @@ func TestUnknownMACs(t *testing.T) {
 			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}
 			p.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient\x1b[2J<script>"))
 		})
-		if r := s.handlePacket(t.Context(), p.ToBytes(), link{name: "eth0"}); r.route != routeNone {
+		if r := s.dhcp.Handle(t.Context(), p.ToBytes(), dhcp.Link{Name: "eth0"}); r.Route != dhcp.RouteNone {
 			t.Fatal("an unknown MAC was answered")
 		}
 	}
@@ -447,7 +452,7 @@ func TestUnknownMACs(t *testing.T) {
 		t.Errorf("class %q", j.seen[0].Class)
 	}
 	f.err = errors.New("database is gone")
-	if r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), link{}); r.route != routeNone {
+	if r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover).ToBytes(), dhcp.Link{}); r.Route != dhcp.RouteNone {
 		t.Error("answered without an inventory")
 	}
 }
@@ -465,9 +470,9 @@ func FuzzDHCP(f *testing.F) {
 	s.guests["eth8"].earlierUntil = testNow // no earlier process has given addresses
 	s.probe = func(netip.Addr, string) (string, bool) { return "", false }
 	in := onWire
-	in.name = "eth8"
+	in.Name = "eth8"
 	unknown := packet(f, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 1}), pxeClient(7))
-	if r := s.handlePacket(f.Context(), unknown.ToBytes(), in); r.route == routeNone {
+	if r := s.dhcp.Handle(f.Context(), unknown.ToBytes(), in); r.Route == dhcp.RouteNone {
 		f.Fatal("an unknown machine is not answered")
 	}
 	f.Fuzz(func(t *testing.T, b []byte, known bool) {
@@ -480,11 +485,11 @@ func FuzzDHCP(f *testing.F) {
 		if len(b) >= 34 {
 			copy(b[28:], mac)
 		}
-		r := s.handlePacket(t.Context(), b, in)
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), b, in)
+		if r.Route == dhcp.RouteNone {
 			return
 		}
-		sent := r.packet.ToBytes()
+		sent := r.Packet.ToBytes()
 		if len(sent) > len(b)+400 {
 			t.Fatalf("%d bytes were answered by %d", len(b), len(sent))
 		}
@@ -493,9 +498,21 @@ func FuzzDHCP(f *testing.F) {
 			t.Fatal(err)
 		}
 		o := allOptions(t, sent)
-		if most := 240 + optionRoom(p) + 1 + optionSize(len(o[82])) + optionSize(len(o[61])); len(sent) > most {
+		if most := sizeFor(p) + partsSize(o[82]) + partsSize(o[61]); len(sent) > most {
 			t.Fatalf("a reply of %d bytes; the client accepts %d", len(sent), most)
 		}
 		checkConfined(t, b, r, allowed)
 	})
 }
+
+// sizeFor returns the size of the longest reply that the client of p accepts (option 57), without IP and UDP.
+func sizeFor(p *dhcpv4.DHCPv4) int {
+	size := 576
+	if b := p.Options.Get(dhcpv4.OptionMaximumDHCPMessageSize); len(b) == 2 {
+		size = min(max(int(b[0])<<8|int(b[1]), size), 1500)
+	}
+	return size - 28
+}
+
+// partsSize returns the size of an option, which may be in several parts (RFC 3396).
+func partsSize(b []byte) int { return len(b) + 2*max(1, (len(b)+254)/255) }

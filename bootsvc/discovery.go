@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
@@ -139,6 +140,16 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 	return false
 }
 
+// renew renews the address of a guest.
+func (g *guests) renew(mac string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if x, ok := g.byMAC[mac]; ok && !x.probing && now.Before(x.until) {
+		x.until = now.Add(guestLease)
+		g.byMAC[mac] = x
+	}
+}
+
 // evict forgets a guest, whose address is of another machine now.
 func (g *guests) evict(mac string) {
 	g.mu.Lock()
@@ -222,15 +233,15 @@ func (s *Server) newGuestsOf(name string, r inventory.Range) *guests {
 	return g
 }
 
-// guestsOf returns the guests that e may be one of, with their name in the configuration, or nil: those of
+// guestsOf returns the guests that the client of r may be one of, with their name in the configuration, or nil: those of
 // its interface or relay. A relay that is listed has the mode of its interface where another DHCP server
 // gives the addresses.
-func (s *Server) guestsOf(e *exchange) (name string, g *guests) {
-	here := s.guests[e.in.name]
-	if !e.relay.IsValid() {
-		return e.in.name, here
+func (s *Server) guestsOf(r dhcp.Request) (name string, g *guests) {
+	here := s.guests[r.In.Name]
+	if !r.Relay.IsValid() {
+		return r.In.Name, here
 	}
-	for _, network := range []netip.Addr{e.network, e.relay} {
+	for _, network := range []netip.Addr{r.Network, r.Relay} {
 		for name, g := range s.guests {
 			if g.relay.IsValid() && g.relay.Addr() == network {
 				return name, g
@@ -238,31 +249,9 @@ func (s *Server) guestsOf(e *exchange) (name string, g *guests) {
 		}
 	}
 	if here != nil && here.Range == (inventory.Range{}) && len(s.cfg.Relays) > 0 {
-		return e.in.name, here
+		return r.In.Name, here
 	}
 	return "", nil
-}
-
-// discoverGuest decides for an unknown client of DHCP. Only a guest of the interface or relay that the
-// packet came through is answered: an address of another network is of no use, and discovery may be off
-// here. ok is false if the client is not, and does not become, such a guest.
-func (s *Server) discoverGuest(ctx context.Context, e *exchange) (ok bool) {
-	name, g := s.guestsOf(e)
-	if g == nil {
-		return false
-	}
-	d, ok := s.decideGuestOf(name, g, e.request)
-	if ok && s.isReserved(ctx, d.Interface.Address) { // since the guest got it
-		g.evict(e.request.MAC)
-		ok = false
-	}
-	if !ok && s.admitGuest(ctx, e, name, g) {
-		d, ok = s.decideGuestOf(name, g, e.request)
-	}
-	if ok {
-		e.decision = d
-	}
-	return ok
 }
 
 // isReserved reports whether a machine of the inventory has an address (security S32). If the inventory cannot be read, it has none.
@@ -277,7 +266,7 @@ func (s *Server) isReserved(ctx context.Context, a netip.Addr) bool {
 // admitGuest gives an unknown machine that boots from the network an address for its discovery.
 // A client without a boot class (a telephone, a system on a disk) gets none. The agent has a class of its own: this
 // server may have been started after its loader was admitted.
-func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *guests) bool {
+func (s *Server) admitGuest(ctx context.Context, r dhcp.Request, name string, g *guests) bool {
 	networks := sync.OnceValue(func() []netip.Prefix { return s.networksOf(name, g) })
 	taken := func(a netip.Addr) bool {
 		if a == s.cfg.Address || a.IsValid() && !isHostOf(networks(), a) {
@@ -286,17 +275,17 @@ func (s *Server) admitGuest(ctx context.Context, e *exchange, name string, g *gu
 		_, _, err := s.machines.MachineByAddress(ctx, a)
 		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
 	}
-	switch kind := e.packet.MessageType(); {
-	case e.request.MAC == neighbours.CheckMAC:
+	switch kind := r.Packet.MessageType(); {
+	case r.MAC == neighbours.CheckMAC:
 		return false
 	case kind == dhcpv4.MessageTypeRequest:
-		return g.readmit(e.request.MAC, wire.Addr4(e.packet.ClientIPAddr), s.now(), taken)
-	case kind != dhcpv4.MessageTypeDiscover, e.request.Class == wire.ClassNone && e.packet.ClassIdentifier() != action.VendorClass:
+		return g.readmit(r.MAC, wire.Addr4(r.Packet.ClientIPAddr), s.now(), taken)
+	case kind != dhcpv4.MessageTypeDiscover, r.Class == wire.ClassNone && r.Packet.ClassIdentifier() != action.VendorClass:
 		return false
 	}
-	ok := g.admit(e.request.MAC, s.now(), taken)
+	ok := g.admit(r.MAC, s.now(), taken)
 	if !ok {
-		e.log().Warn("an unknown machine is not discovered: no address of this network is left in the range, or too many are new",
+		r.Log(s.log).Warn("an unknown machine is not discovered: no address of this network is left in the range, or too many are new",
 			"range", g.String())
 	}
 	return ok
@@ -386,7 +375,7 @@ func (s *Server) Guest(ctx context.Context, mac string, a netip.Addr) bool {
 // Behind a router it is not known: there the address must be near a listed relay.
 func (s *Server) visits(mac string, source netip.Addr) *guests {
 	for _, name := range s.cfg.Interfaces {
-		if !local(link{prefixes: s.prefixes(name)}, source) {
+		if !wire.OnNetworks(s.prefixes(name), source) {
 			continue
 		}
 		if known, ok := s.neighbour(source); !ok || known != mac {
@@ -397,7 +386,7 @@ func (s *Server) visits(mac string, source netip.Addr) *guests {
 		}
 		return nil
 	}
-	if len(s.cfg.DiscoverBeside) > 0 && s.nearRelay(source) {
+	if len(s.cfg.DiscoverBeside) > 0 && s.cfg.Relays.AreNear(source) {
 		return s.guests[s.cfg.DiscoverBeside[0]]
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
@@ -48,33 +49,33 @@ func TestS7S8S32DiscoveryThroughARelay(t *testing.T) {
 			"10.10.30.1/24": {From: netip.MustParseAddr("10.10.30.200"), To: netip.MustParseAddr("10.10.30.201")},
 		}
 	})
-	ask := func(mac, giaddr string, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) reply {
+	ask := func(mac, giaddr string, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) dhcp.Reply {
 		t.Helper()
 		hw, err := net.ParseMAC(mac)
 		if err != nil {
 			t.Fatal(err)
 		}
 		mods = append(mods, dhcpv4.WithHwAddr(hw), dhcpv4.WithGatewayIP(net.ParseIP(giaddr)))
-		return s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "lo", mode: inventory.DHCPReservation})
+		return s.dhcp.Handle(t.Context(), packet(t, kind, mods...).ToBytes(), dhcp.Link{Name: "lo", Mode: inventory.DHCPReservation})
 	}
-	if r := ask(unknownMAC, "10.10.40.1", dhcpv4.MessageTypeDiscover, pxeClient(7)); r.route != routeNone {
-		t.Errorf("a relay without a range: %s", r.packet.Summary())
+	if r := ask(unknownMAC, "10.10.40.1", dhcpv4.MessageTypeDiscover, pxeClient(7)); r.Route != dhcp.RouteNone {
+		t.Errorf("a relay without a range: %s", r.Packet.Summary())
 	}
-	if r := ask(unknownMAC, "10.10.30.1", dhcpv4.MessageTypeDiscover); r.route != routeNone {
-		t.Errorf("a telephone: %s", r.packet.Summary())
+	if r := ask(unknownMAC, "10.10.30.1", dhcpv4.MessageTypeDiscover); r.Route != dhcp.RouteNone {
+		t.Errorf("a telephone: %s", r.Packet.Summary())
 	}
 	r := ask(unknownMAC, "10.10.30.1", dhcpv4.MessageTypeDiscover, pxeClient(7))
-	if r.route != routeRelay || r.to.String() != "10.10.30.1" || r.packet.YourIPAddr.String() != "10.10.30.201" ||
-		r.packet.BootFileName != "snponly.efi" || !r.packet.Router()[0].Equal(net.IPv4(10, 10, 30, 1)) ||
-		net.IP(r.packet.SubnetMask()).String() != "255.255.255.0" {
-		t.Fatalf("firmware by %s: %v", r.route, r.packet)
+	if r.Route != dhcp.RouteRelay || r.To.String() != "10.10.30.1" || r.Packet.YourIPAddr.String() != "10.10.30.201" ||
+		r.Packet.BootFileName != "snponly.efi" || !r.Packet.Router()[0].Equal(net.IPv4(10, 10, 30, 1)) ||
+		net.IP(r.Packet.SubnetMask()).String() != "255.255.255.0" {
+		t.Fatalf("firmware by %s: %v", r.Route, r.Packet)
 	}
 	r = ask(unknownMAC, "10.10.30.1", dhcpv4.MessageTypeRequest, generic(50, 10, 10, 30, 201))
-	if r.packet == nil || r.packet.MessageType() != dhcpv4.MessageTypeAck || r.packet.BootFileName != "" {
-		t.Errorf("its agent: %v", r.packet)
+	if r.Packet == nil || r.Packet.MessageType() != dhcpv4.MessageTypeAck || r.Packet.BootFileName != "" {
+		t.Errorf("its agent: %v", r.Packet)
 	}
-	if r := ask("02:00:00:00:00:02", "10.10.30.1", dhcpv4.MessageTypeDiscover, pxeClient(7)); r.route != routeNone {
-		t.Errorf("the only address that is left is reserved: %s", r.packet.Summary())
+	if r := ask("02:00:00:00:00:02", "10.10.30.1", dhcpv4.MessageTypeDiscover, pxeClient(7)); r.Route != dhcp.RouteNone {
+		t.Errorf("the only address that is left is reserved: %s", r.Packet.Summary())
 	}
 	if !s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.201")) ||
 		s.Guest(t.Context(), unknownMAC, netip.MustParseAddr("10.10.30.200")) {
@@ -107,31 +108,32 @@ func discoveringBeside(t *testing.T, mode inventory.DHCPMode, f *fakeMachines) (
 // address. A report counts from the MAC that the kernel knows for the source.
 func TestS7S8S32DiscoveryByProxy(t *testing.T) {
 	s, arp := discoveringBeside(t, inventory.DHCPProxy, &fakeMachines{machines: []inventory.Machine{machine(nil)}})
-	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPProxy, prefixes: s.prefixes("lo")}
+	in := dhcp.Link{Name: "lo", Port: dhcpv4.ServerPort, Mode: inventory.DHCPProxy, Prefixes: s.prefixes("lo")}
 	mac := func(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)} }
-	ask := func(n int, in link, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) reply {
+	ask := func(n int, in dhcp.Link, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) dhcp.Reply {
 		t.Helper()
-		return s.handlePacket(t.Context(), packet(t, kind, append(mods, dhcpv4.WithHwAddr(mac(n)))...).ToBytes(), in)
+		return s.dhcp.Handle(t.Context(), packet(t, kind, append(mods, dhcpv4.WithHwAddr(mac(n)))...).ToBytes(), in)
 	}
-	if r := ask(1, in, dhcpv4.MessageTypeDiscover); r.route != routeNone {
-		t.Errorf("a telephone: %s", r.packet.Summary())
+	if r := ask(1, in, dhcpv4.MessageTypeDiscover); r.Route != dhcp.RouteNone {
+		t.Errorf("a telephone: %s", r.Packet.Summary())
 	}
 	r := ask(1, in, dhcpv4.MessageTypeDiscover, pxeClient(0))
-	if r.route != routeBroadcast || wire.Addr4(r.packet.YourIPAddr).IsValid() || r.packet.BootFileName != "02-00-00-00-00-01/undionly.kpxe" {
-		t.Fatalf("BIOS by %s: %v", r.route, r.packet)
+	if r.Route != dhcp.RouteBroadcast || wire.Addr4(r.Packet.YourIPAddr).IsValid() ||
+		r.Packet.BootFileName != "02-00-00-00-00-01/undionly.kpxe" {
+		t.Fatalf("BIOS by %s: %v", r.Route, r.Packet)
 	}
 	ask(2, in, dhcpv4.MessageTypeDiscover, pxeClient(7))
 	asked := in
-	asked.port, asked.from = wire.ProxyPort, netip.MustParseAddrPort("127.0.0.77:4011")
+	asked.Port, asked.From = wire.ProxyPort, netip.MustParseAddrPort("127.0.0.77:4011")
 	r = ask(2, asked, dhcpv4.MessageTypeRequest, pxeClient(7))
-	if r.route != routeSource || r.packet.BootFileName != "02-00-00-00-00-02/snponly.efi" {
-		t.Fatalf("UEFI on port 4011 by %s: %v", r.route, r.packet)
+	if r.Route != dhcp.RouteSource || r.Packet.BootFileName != "02-00-00-00-00-02/snponly.efi" {
+		t.Fatalf("UEFI on port 4011 by %s: %v", r.Route, r.Packet)
 	}
-	if r := ask(3, in, dhcpv4.MessageTypeDiscover, pxeClient(0), dhcpv4.WithGatewayIP(net.ParseIP("10.10.30.1"))); r.route != routeRelay {
-		t.Errorf("through a listed relay: %s", r.route)
+	if r := ask(3, in, dhcpv4.MessageTypeDiscover, pxeClient(0), dhcpv4.WithGatewayIP(net.ParseIP("10.10.30.1"))); r.Route != dhcp.RouteRelay {
+		t.Errorf("through a listed relay: %s", r.Route)
 	}
-	if r := ask(4, in, dhcpv4.MessageTypeDiscover, pxeClient(0), dhcpv4.WithGatewayIP(net.ParseIP("10.10.99.1"))); r.route != routeNone {
-		t.Errorf("through another relay: %s", r.route)
+	if r := ask(4, in, dhcpv4.MessageTypeDiscover, pxeClient(0), dhcpv4.WithGatewayIP(net.ParseIP("10.10.99.1"))); r.Route != dhcp.RouteNone {
+		t.Errorf("through another relay: %s", r.Route)
 	}
 	kernel := reports(t, get(t, s.Handler(), http.MethodGet, "/ipxe/script/"+unknownMAC+"/auto.ipxe", "127.0.0.77").Body.String())
 	if w := get(t, s.Handler(), http.MethodGet, kernel, "127.0.0.77"); w.Code != http.StatusOK {
@@ -153,7 +155,7 @@ func TestS7S8S32DiscoveryByProxy(t *testing.T) {
 
 	admitted := 0
 	for n := 10; n < 600; n++ {
-		if r := ask(n, in, dhcpv4.MessageTypeDiscover, pxeClient(0)); r.route != routeNone {
+		if r := ask(n, in, dhcpv4.MessageTypeDiscover, pxeClient(0)); r.Route != dhcp.RouteNone {
 			admitted++
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -27,14 +28,14 @@ func TestS7S8S32Discovery(t *testing.T) {
 	now := testNow
 	s, _ := newServer(t, f, func(c *Config) { discovering(c); c.Now = func() time.Time { return now } })
 	now = now.Add(guestLease) // no earlier process has given addresses
-	in := link{name: "eth8", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
+	in := dhcp.Link{Name: "eth8", Port: dhcpv4.ServerPort, Mode: inventory.DHCPReservation}
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	ask := func(n byte, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
-		r := s.handlePacket(t.Context(), packet(t, kind, append(mods, dhcpv4.WithHwAddr(mac(n)))...).ToBytes(), in)
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), packet(t, kind, append(mods, dhcpv4.WithHwAddr(mac(n)))...).ToBytes(), in)
+		if r.Route == dhcp.RouteNone {
 			return ""
 		}
-		return r.packet.MessageType().String() + " " + r.packet.YourIPAddr.String() + " " + r.packet.BootFileName
+		return r.Packet.MessageType().String() + " " + r.Packet.YourIPAddr.String() + " " + r.Packet.BootFileName
 	}
 	if got := ask(1, dhcpv4.MessageTypeDiscover); got != "" {
 		t.Errorf("a telephone got %s", got)
@@ -56,8 +57,8 @@ func TestS7S8S32Discovery(t *testing.T) {
 	if got := ask(4, dhcpv4.MessageTypeDiscover, pxeClient(0)); got != "" {
 		t.Errorf("from a full range: %q", got)
 	}
-	if n := len(s.leases.byMAC); n != 0 {
-		t.Errorf("guests fill the table of leases: %d", n)
+	if leases := s.dhcp.Leases(); len(leases) != 0 {
+		t.Errorf("guests fill the table of leases: %+v", leases)
 	}
 	if all := s.Leases(); len(all) != 3 || all[0] != (inventory.DHCPLease{
 		MAC: "02:00:00:00:00:01", Address: netip.MustParseAddr("10.10.20.10"), State: inventory.LeaseDiscovery,
@@ -123,11 +124,11 @@ func TestS32AGuestGivesUpAReservedAddress(t *testing.T) {
 	now = now.Add(guestLease) // no earlier process has given addresses
 	ask := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
 		mods = append(mods, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 1}))
-		r := s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "eth8", mode: inventory.DHCPReservation})
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), packet(t, kind, mods...).ToBytes(), dhcp.Link{Name: "eth8", Mode: inventory.DHCPReservation})
+		if r.Route == dhcp.RouteNone {
 			return ""
 		}
-		return r.packet.YourIPAddr.String()
+		return r.Packet.YourIPAddr.String()
 	}
 	first := ask(dhcpv4.MessageTypeDiscover, pxeClient(7))
 	f.err = errors.New("the database is locked")
@@ -172,11 +173,11 @@ func TestGuestsGetAddressesOfTheirNetwork(t *testing.T) {
 		})
 		now = now.Add(guestLease) // no earlier process has given addresses
 		got := ""
-		a := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+		a := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
 			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-		}).ToBytes(), link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation})
-		if a.route != routeNone {
-			got = a.packet.YourIPAddr.String()
+		}).ToBytes(), dhcp.Link{Name: "lo", Port: dhcpv4.ServerPort, Mode: inventory.DHCPReservation})
+		if a.Route != dhcp.RouteNone {
+			got = a.Packet.YourIPAddr.String()
 		}
 		if got != want {
 			t.Errorf("of %s: %q, not %q", text, got, want)
@@ -187,9 +188,9 @@ func TestGuestsGetAddressesOfTheirNetwork(t *testing.T) {
 // Without discovery an unknown machine gets nothing.
 func TestS41DiscoveryIsOffByDefault(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
-	r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(7)).ToBytes(), link{name: "lo"})
-	if r.route != routeNone {
-		t.Errorf("answered by %s", r.route)
+	r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(7)).ToBytes(), dhcp.Link{Name: "lo"})
+	if r.Route != dhcp.RouteNone {
+		t.Errorf("answered by %s", r.Route)
 	}
 }
 
@@ -206,21 +207,21 @@ func TestGuestsAreOfOneInterface(t *testing.T) {
 		}
 	})
 	now = now.Add(guestLease) // no earlier process has given addresses
-	ask := func(iface string, mode inventory.DHCPMode) reply {
-		return s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+	ask := func(iface string, mode inventory.DHCPMode) dhcp.Reply {
+		return s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
 			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-		}).ToBytes(), link{name: iface, mode: mode, port: dhcpv4.ServerPort})
+		}).ToBytes(), dhcp.Link{Name: iface, Mode: mode, Port: dhcpv4.ServerPort})
 	}
 	r := ask("lo", inventory.DHCPReservation)
-	if r.packet == nil || r.packet.YourIPAddr.String() != "127.0.20.10" || len(r.packet.Router()) != 1 ||
-		r.packet.Router()[0].String() != "127.0.0.1" {
-		t.Fatalf("on another network than the server's address: %v", r.packet)
+	if r.Packet == nil || r.Packet.YourIPAddr.String() != "127.0.20.10" || len(r.Packet.Router()) != 1 ||
+		r.Packet.Router()[0].String() != "127.0.0.1" {
+		t.Fatalf("on another network than the server's address: %v", r.Packet)
 	}
-	if r := ask("eth9", inventory.DHCPProxy); r.route != routeNone {
-		t.Errorf("where discovery is off: %s", r.packet.Summary())
+	if r := ask("eth9", inventory.DHCPProxy); r.Route != dhcp.RouteNone {
+		t.Errorf("where discovery is off: %s", r.Packet.Summary())
 	}
-	if r := ask("eth8", inventory.DHCPReservation); r.packet == nil || r.packet.YourIPAddr.String() != "10.10.20.10" {
-		t.Errorf("on the other interface with a range: %v", r.packet)
+	if r := ask("eth8", inventory.DHCPReservation); r.Packet == nil || r.Packet.YourIPAddr.String() != "10.10.20.10" {
+		t.Errorf("on the other interface with a range: %v", r.Packet)
 	}
 	for _, a := range []string{"127.0.20.10", "10.10.20.10"} {
 		for range 20 { // the order of a map is random
@@ -252,11 +253,11 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		mods = append(mods, dhcpv4.WithHwAddr(hw))
-		r := s.handlePacket(t.Context(), packet(t, kind, mods...).ToBytes(), link{name: "eth8", mode: inventory.DHCPReservation})
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), packet(t, kind, mods...).ToBytes(), dhcp.Link{Name: "eth8", Mode: inventory.DHCPReservation})
+		if r.Route == dhcp.RouteNone {
 			return ""
 		}
-		return r.packet.MessageType().String() + " " + r.packet.YourIPAddr.String()
+		return r.Packet.MessageType().String() + " " + r.Packet.YourIPAddr.String()
 	}
 	discover := func() string { return ask(unknownMAC, dhcpv4.MessageTypeDiscover, pxeClient(7)) }
 

@@ -147,7 +147,7 @@ var (
 func (c *floodClient) open() {
 	c.t.Helper()
 	atClient(c.t, func() (err error) {
-		lc := net.ListenConfig{Control: dhcpSocket("cli0")}
+		lc := net.ListenConfig{Control: broadcastOn("cli0")}
 		c.dhcp, err = lc.ListenPacket(c.t.Context(), "udp4", ":68")
 		return err
 	})

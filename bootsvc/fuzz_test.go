@@ -11,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -31,19 +32,19 @@ func FuzzProxy(f *testing.F) {
 			copy(b[28:], []byte{0x52, 0x54, 0, 0x20, 1, 1}) // the known machine
 		}
 		from := netip.AddrFrom4([4]byte{byte(source >> 24), byte(source >> 16), byte(source >> 8), byte(source)})
-		in := link{
-			name: "lo", prefixes: []netip.Prefix{own}, mode: inventory.DHCPProxy, port: dhcpv4.ServerPort,
-			from: netip.AddrPortFrom(from, 68),
+		in := dhcp.Link{
+			Name: "lo", Prefixes: []netip.Prefix{own}, Mode: inventory.DHCPProxy, Port: dhcpv4.ServerPort,
+			From: netip.AddrPortFrom(from, 68),
 		}
 		if bootServer {
-			in.port = wire.ProxyPort
+			in.Port = wire.ProxyPort
 		}
-		r := s.handlePacket(t.Context(), b, in)
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), b, in)
+		if r.Route == dhcp.RouteNone {
 			return
 		}
 
-		sent := r.packet.ToBytes()
+		sent := r.Packet.ToBytes()
 		if len(sent) > len(b)+400 {
 			t.Fatalf("%d bytes were answered by %d", len(b), len(sent))
 		}
@@ -51,8 +52,8 @@ func FuzzProxy(f *testing.F) {
 			t.Fatalf("the reply gives an address or cannot be read: %v, %v", p, err)
 		}
 		relay := netip.MustParsePrefix("10.10.30.0/24")
-		if r.to.IsValid() && !own.Contains(r.to) && !relay.Contains(r.to) {
-			t.Fatalf("the reply goes to %s", r.to)
+		if r.To.IsValid() && !own.Contains(r.To) && !relay.Contains(r.To) {
+			t.Fatalf("the reply goes to %s", r.To)
 		}
 	})
 }

@@ -72,7 +72,7 @@ func (s *Server) readGrub(ctx context.Context, seg []string, ask tftpAsk) error 
 		return tftp.ErrOptional
 	}
 
-	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
+	lookup, cancel := context.WithTimeout(ctx, lookupTime)
 	req = s.identify(req)
 	m, d := s.decided(lookup, req)
 	if m == nil && own && s.admitVisitor(lookup, req.MAC, ask.From) {

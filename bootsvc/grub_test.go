@@ -14,6 +14,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -118,15 +119,15 @@ func TestGrubDiscovers(t *testing.T) {
 		write(t, filepath.Join(s.cfg.LoaderDir, name), name)
 	}
 	addr := startTFTP(t, s)
-	in := link{name: "lo", port: dhcpv4.ServerPort, mode: inventory.DHCPReservation}
+	in := dhcp.Link{Name: "lo", Port: dhcpv4.ServerPort, Mode: inventory.DHCPReservation}
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	if _, err := tftptest.Get(t, addr, "/grub/m/"+mac.String()); err == nil {
 		t.Error("a machine that has no lease gets GRUB's configuration")
 	}
 	s.guests["lo"].earlierUntil = testNow
-	offer := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac), pxeClient(7)).ToBytes(), in)
-	if offer.route == routeNone || offer.packet.BootFileName != "shimx64.efi" {
-		t.Fatalf("the offer is %v", offer.packet)
+	offer := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac), pxeClient(7)).ToBytes(), in)
+	if offer.Route == dhcp.RouteNone || offer.Packet.BootFileName != "shimx64.efi" {
+		t.Fatalf("the offer is %v", offer.Packet)
 	}
 	script, err := tftptest.Get(t, addr, "/grub/m/"+mac.String())
 	if err != nil || !strings.Contains(script, " 'ingot.discover=1' ") || strings.Contains(script, "ingot.claim") {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 )
 
 // A client that asks over InfiniBand, or another network than Ethernet, is not answered. The log says why, and
@@ -48,7 +50,7 @@ func TestOtherHardwareIsNamed(t *testing.T) {
 			}
 		})
 		p := packet(t, dhcpv4.MessageTypeDiscover, c.mods...)
-		if r := s.handlePacket(t.Context(), p.ToBytes(), link{name: "eth0"}); r.route != routeNone {
+		if r := s.dhcp.Handle(t.Context(), p.ToBytes(), dhcp.Link{Name: "eth0"}); r.Route != dhcp.RouteNone {
 			t.Errorf("%s: answered with %s", name, describe(r))
 		}
 		if !strings.Contains(log.String(), c.log) || (c.log == "") != !strings.Contains(log.String(), "not answered") {

@@ -17,8 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/tftp/tftptest"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"golang.org/x/net/ipv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -203,8 +203,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 	for n := range 3 {
 		want := 3 * int64(n)
 		discover := packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes()
-		s.handleDHCP(t.Context(), &dhcpConn{}, newPacketBatch(),
-			[]ipv4.Message{{Buffers: [][]byte{discover}, N: len(discover), Addr: &net.UDPAddr{}}})
+		s.dhcp.Handle(t.Context(), discover, dhcp.Link{})
 		if got := s.guard.Panics(); got != want+1 {
 			t.Errorf("DHCP: %d panics were counted, not %d", got, want+1)
 		}

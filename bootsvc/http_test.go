@@ -23,6 +23,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
@@ -119,11 +120,11 @@ func TestEveryNameResolves(t *testing.T) {
 	}
 	bootFile := func(mods ...dhcpv4.Modifier) string {
 		t.Helper()
-		r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, mods...).ToBytes(), link{name: "eth0"})
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, mods...).ToBytes(), dhcp.Link{Name: "eth0"})
+		if r.Route == dhcp.RouteNone {
 			t.Fatal("not answered")
 		}
-		return r.packet.BootFileName
+		return r.Packet.BootFileName
 	}
 	loaders := map[byte]string{
 		0:  "undionly.kpxe",

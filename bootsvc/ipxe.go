@@ -86,7 +86,7 @@ func (s *Server) loadAgentOS(d Decision, line string) string {
 	base := s.bootURL(d)
 	lines := fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base)
 	if d.Interface.Loader == inventory.LoaderIPXEShim {
-		lines += "shim " + s.loaderURL(d, loaderShim) + " ||\n"
+		lines += "shim " + s.loaderURL(d.Interface.MAC, loaderShim) + " ||\n"
 	}
 	return lines
 }

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/sys/unix"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
@@ -113,16 +115,16 @@ func TestLabDHCP(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].MAC = cli.HardwareAddr.String() })}}
 	s, j := newServer(t, f, func(c *Config) { c.Interfaces, c.HTTPAddr = []string{"srv0"}, nil })
 	f.setGrant(armed("node1"))
-	c, err := listenDHCP(t.Context(), "srv0", 67, testSelf)
+	c, err := dhcp.Listen(t.Context(), "srv0", 67, testSelf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenDHCP(t.Context(), "srv0", 67, testSelf); err == nil || !strings.Contains(err.Error(), "UDP port 67 on srv0") {
+	if _, err := dhcp.Listen(t.Context(), "srv0", 67, testSelf); err == nil || !strings.Contains(err.Error(), "UDP port 67 on srv0") {
 		t.Errorf("a second server: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.serveDHCP(ctx, c) }()
+	go func() { done <- s.dhcp.Serve(ctx, c) }()
 	for _, broadcast := range []bool{false, true} {
 		var client *nclient4.Client
 		atClient(t, func() (err error) {
@@ -199,36 +201,44 @@ func relayed(t *testing.T, cli *net.Interface) {
 }
 
 // offering returns the socket of a DHCP server on cli0 that answers any client until it is closed.
-func offering(t *testing.T) *net.UDPConn {
+func offering(t *testing.T) net.PacketConn {
 	t.Helper()
-	var foreign *net.UDPConn
-	atClient(t, func() error {
-		c, err := listenDHCP(t.Context(), "cli0", 67, netip.MustParseAddr("10.10.20.1"))
-		if err == nil {
-			foreign = c.conn
-			go func() {
-				b := make([]byte, wire.MaxDatagram)
-				for {
-					n, _, err := foreign.ReadFrom(b)
-					if err != nil {
-						_ = c.Close()
-						return
-					}
-					p, err := dhcpv4.FromBytes(b[:n])
-					if err != nil {
-						continue
-					}
-					r, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer), dhcpv4.WithYourIP(net.IPv4(10, 10, 20, 99)),
-						dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 10, 20, 1))))
-					if err == nil {
-						c.write(newPacketBatch().out, []reply{{packet: r, route: routeBroadcast}}, func(reply, error) {})
-					}
-				}
-			}()
-		}
+	var foreign net.PacketConn
+	atClient(t, func() (err error) {
+		lc := net.ListenConfig{Control: broadcastOn("cli0")}
+		foreign, err = lc.ListenPacket(t.Context(), "udp4", ":67")
 		return err
 	})
+	go func() {
+		b := make([]byte, wire.MaxDatagram)
+		for {
+			n, _, err := foreign.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			p, err := dhcpv4.FromBytes(b[:n])
+			if err != nil {
+				continue
+			}
+			r, err := dhcpv4.NewReplyFromRequest(p, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer), dhcpv4.WithYourIP(net.IPv4(10, 10, 20, 99)),
+				dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 10, 20, 1))))
+			if err == nil {
+				_, _ = foreign.WriteTo(r.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 68}) // the client asks again
+			}
+		}
+	}()
 	return foreign
+}
+
+// broadcastOn binds a socket to a device, on which it may send broadcasts.
+func broadcastOn(device string) func(_, _ string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var set error
+		err := c.Control(func(fd uintptr) {
+			set = errors.Join(unix.BindToDevice(int(fd), device), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
+		})
+		return errors.Join(err, set)
+	}
 }
 
 // probed checks that ProbeDHCP finds a server that answers any client.
@@ -282,14 +292,14 @@ func TestLabCheckClient(t *testing.T) {
 
 	// Another Ingot server receives the same broadcast, as it would behind a relay.
 	twin, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Address = netip.MustParseAddr("10.10.20.1") })
-	var at *dhcpConn
+	var at *dhcp.Conn
 	atClient(t, func() (err error) {
-		at, err = listenDHCP(t.Context(), "cli0", 67, netip.MustParseAddr("10.10.20.1"))
+		at, err = dhcp.Listen(t.Context(), "cli0", 67, netip.MustParseAddr("10.10.20.1"))
 		return err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- twin.serveDHCP(ctx, at) }()
+	go func() { done <- twin.dhcp.Serve(ctx, at) }()
 	waitFor(t, func() bool { // on a slow host the second answer may come too late
 		_, err = s.CheckClient(t.Context())
 		return errors.Is(err, inventory.ErrConflict)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -101,16 +102,16 @@ func TestRepliesAreNotTooLong(t *testing.T) {
 		f := &fakeMachines{machines: []inventory.Machine{machine(withLongNames)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 		var log strings.Builder
 		s, _ := newServer(t, f, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-		in := link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
+		in := dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
 		if c.port == wire.ProxyPort {
-			in.mode, in.port, in.from = inventory.DHCPProxy, wire.ProxyPort, netip.MustParseAddrPort("10.10.20.170:4011")
+			in.Mode, in.Port, in.From = inventory.DHCPProxy, wire.ProxyPort, netip.MustParseAddrPort("10.10.20.170:4011")
 		}
 		p := packet(t, dhcpv4.MessageTypeDiscover, c.mods...)
-		r := s.handlePacket(t.Context(), p.ToBytes(), in)
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), p.ToBytes(), in)
+		if r.Route == dhcp.RouteNone {
 			t.Fatalf("%s: no answer", c.name)
 		}
-		sent := r.packet.ToBytes()
+		sent := r.Packet.ToBytes()
 		got := allOptions(t, sent)
 		if len(sent) > c.most {
 			t.Errorf("%s: %d bytes, want at most %d", c.name, len(sent), c.most)
@@ -130,7 +131,7 @@ func TestRepliesAreNotTooLong(t *testing.T) {
 			}
 		}
 		if p.Options.Has(dhcpv4.OptionClassIdentifier) &&
-			(!got.Has(dhcpv4.OptionBootfileName) || r.packet.BootFileName == "" || got.Has(dhcpv4.OptionOptionOverload)) {
+			(!got.Has(dhcpv4.OptionBootfileName) || r.Packet.BootFileName == "" || got.Has(dhcpv4.OptionOptionOverload)) {
 			t.Errorf("%s: the boot file is missing: %s", c.name, describe(r))
 		}
 		if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(sent) != 82 {
@@ -162,13 +163,13 @@ func TestLabUdhcpcReadsFileAndSname(t *testing.T) {
 	s, _ := newServer(t, f, func(c *Config) {
 		c.Interfaces, c.HTTPAddr, c.Log = []string{"srv0"}, nil, slog.New(slog.NewTextHandler(&log, nil))
 	})
-	c, err := listenDHCP(t.Context(), "srv0", 67, testSelf)
+	c, err := dhcp.Listen(t.Context(), "srv0", 67, testSelf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.serveDHCP(ctx, c) }()
+	go func() { done <- s.dhcp.Serve(ctx, c) }()
 
 	script := filepath.Join(t.TempDir(), "script")
 	write(t, script, "#!"+busybox+" sh\n[ \"$1\" = bound ] && echo \"$ip|$hostname|$domain|$dns|$ntpsrv\"\nexit 0\n")

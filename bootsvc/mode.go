@@ -43,7 +43,7 @@ func (s *Server) modeOf(i inventory.Interface) inventory.DHCPMode {
 	var all []inventory.DHCPMode
 	for _, name := range s.cfg.Interfaces {
 		m := s.cfg.mode(name)
-		if i.Address.Is4() && local(link{prefixes: s.prefixes(name)}, i.Address) {
+		if i.Address.Is4() && wire.OnNetworks(s.prefixes(name), i.Address) {
 			return m
 		}
 		all = append(all, m)
@@ -67,7 +67,7 @@ func (s *Server) givenByAnother(a netip.Addr) bool {
 		return false
 	}
 	return !slices.ContainsFunc(s.cfg.Interfaces, func(name string) bool {
-		return s.cfg.mode(name) == inventory.DHCPReservation && local(link{prefixes: s.prefixes(name)}, a)
+		return s.cfg.mode(name) == inventory.DHCPReservation && wire.OnNetworks(s.prefixes(name), a)
 	})
 }
 

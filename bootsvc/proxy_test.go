@@ -15,6 +15,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
@@ -69,17 +70,17 @@ func TestS30ProxyAnswers(t *testing.T) {
 			f.grants["node1"] = armed("node1")
 		}
 		s, _ := newServer(t, f, beside(inventory.DHCPProxy))
-		in := link{
-			name: "lo", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}, mode: inventory.DHCPProxy,
-			port: dhcpv4.ServerPort,
+		in := dhcp.Link{
+			Name: "lo", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}, Mode: inventory.DHCPProxy,
+			Port: dhcpv4.ServerPort,
 		}
 		if r.from != "" {
-			in.port, in.from = wire.ProxyPort, netip.MustParseAddrPort(r.from)
+			in.Port, in.From = wire.ProxyPort, netip.MustParseAddrPort(r.from)
 		}
-		got := s.handlePacket(t.Context(), r.p.ToBytes(), in)
+		got := s.dhcp.Handle(t.Context(), r.p.ToBytes(), in)
 		text := describe(got)
-		if got.route == routeSource {
-			text = strings.Replace(text, "source to ", fmt.Sprintf("source to port %d of ", got.port), 1)
+		if got.Route == dhcp.RouteSource {
+			text = strings.Replace(text, "source to ", fmt.Sprintf("source to port %d of ", got.Port), 1)
 		}
 		fmt.Fprintf(&golden, "%s: %s\n", r.name, text)
 	}
@@ -92,9 +93,9 @@ func TestProxyNamesResolve(t *testing.T) {
 	s, _ := newServer(t, f, beside(inventory.DHCPProxy))
 	s.neighbour = func(netip.Addr) (string, bool) { return "", false }
 	addr := startTFTP(t, s)
-	in := link{name: "lo", mode: inventory.DHCPProxy, port: dhcpv4.ServerPort}
-	r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), in)
-	name := r.packet.BootFileName
+	in := dhcp.Link{Name: "lo", Mode: inventory.DHCPProxy, Port: dhcpv4.ServerPort}
+	r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), in)
+	name := r.Packet.BootFileName
 	body, err := tftptest.Get(t, addr, name)
 	if err != nil || !strings.Contains(body, "undionly.kpxe") {
 		t.Fatalf("TFTP %q: %v", name, err)
@@ -231,10 +232,10 @@ func TestProxyNamesTheLengthOfARelaysNetwork(t *testing.T) {
 			beside(inventory.DHCPProxy)(c)
 			c.Relays, c.Log = []netip.Prefix{netip.MustParsePrefix(relay)}, slog.New(slog.NewTextHandler(&log, nil))
 		})
-		in := link{name: "lo", mode: inventory.DHCPProxy, port: wire.ProxyPort, from: netip.MustParseAddrPort("10.10.31.77:4011")}
-		r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeRequest, pxeClient(7)).ToBytes(), in)
-		if (r.route == routeSource) != answered || strings.Contains(log.String(), "for example 10.10.30.0/23") == answered {
-			t.Errorf("relays: [%s]: by %s; %s", relay, r.route, log.String())
+		in := dhcp.Link{Name: "lo", Mode: inventory.DHCPProxy, Port: wire.ProxyPort, From: netip.MustParseAddrPort("10.10.31.77:4011")}
+		r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeRequest, pxeClient(7)).ToBytes(), in)
+		if (r.Route == dhcp.RouteSource) != answered || strings.Contains(log.String(), "for example 10.10.30.0/23") == answered {
+			t.Errorf("relays: [%s]: by %s; %s", relay, r.Route, log.String())
 		}
 	}
 }

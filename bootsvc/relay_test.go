@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,8 +18,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
-	"golang.org/x/net/ipv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -65,7 +64,7 @@ func TestS31RelayOnlyNeedsItsRelays(t *testing.T) {
 func TestS31RelayOnly(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, relayOnly)
-	in := (&dhcpConn{}).link()
+	in := dhcp.Link{Name: "relay"}
 	relay := func(a string) dhcpv4.Modifier { return dhcpv4.WithGatewayIP(net.ParseIP(a)) }
 	with := func(code uint8, a string) dhcpv4.Modifier { return generic(code, net.ParseIP(a).To4()...) }
 	ciaddr := dhcpv4.WithClientIP(net.ParseIP(testAddr))
@@ -91,39 +90,23 @@ func TestS31RelayOnly(t *testing.T) {
 		{"our own address", packet(t, discover, relay("192.168.1.10")), "none", ""},
 		{"too many hops", packet(t, discover, relay("10.10.20.1"), func(p *dhcpv4.DHCPv4) { p.HopCount = 17 }), "none", ""},
 	} {
-		r := s.handlePacket(t.Context(), c.p.ToBytes(), in)
-		if r.route.String() != c.want || r.route != routeNone && r.to.String() != c.to {
-			t.Errorf("%s: by %s to %s, want %s to %s", c.name, r.route, r.to, c.want, c.to)
+		r := s.dhcp.Handle(t.Context(), c.p.ToBytes(), in)
+		if r.Route.String() != c.want || r.Route != dhcp.RouteNone && r.To.String() != c.to {
+			t.Errorf("%s: by %s to %s, want %s to %s", c.name, r.Route, r.To, c.want, c.to)
 		}
-		if r.route == routeNone {
+		if r.Route == dhcp.RouteNone {
 			continue
 		}
-		sent := r.packet.ToBytes()
+		sent := r.Packet.ToBytes()
 		if !bytes.Contains(sent, append([]byte{82, 10}, c.p.Options.Get(dhcpv4.OptionRelayAgentInformation)...)) || lastOption(sent) != 82 {
 			t.Errorf("%s: option 82 is not echoed as it came: % x", c.name, sent[240:])
 		}
-		if id := wire.Addr4(r.packet.Options.Get(dhcpv4.OptionServerIdentifier)); id != relaySelf {
+		if id := wire.Addr4(r.Packet.Options.Get(dhcpv4.OptionServerIdentifier)); id != relaySelf {
 			t.Errorf("%s: server %s", c.name, id)
 		}
 	}
 	if n := s.Stats().DHCPDirect; n != 2 {
 		t.Errorf("%d packets without giaddr were counted", n)
-	}
-	// Such a socket sends only replies to relays.
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}
-	defer c.Close()
-	var refused []route
-	ways := []route{routeBroadcast, routeRaw}
-	c.write(newPacketBatch().out, []reply{
-		{packet: packet(t, discover), route: ways[0], to: netip.MustParseAddr(testAddr)},
-		{packet: packet(t, discover), route: ways[1], to: netip.MustParseAddr(testAddr)},
-	}, func(r reply, _ error) { refused = append(refused, r.route) })
-	if !slices.Equal(refused, ways) {
-		t.Errorf("replies by %v were refused, not those by %v", refused, ways)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -43,22 +44,22 @@ func TestOptionsOfRelaysAndClientsComeBack(t *testing.T) {
 			f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 			s, _ := newServer(t, f, nil)
 			p := packet(t, kind, mods...)
-			r := s.handlePacket(t.Context(), p.ToBytes(), link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
-			if r.route == routeNone {
+			r := s.dhcp.Handle(t.Context(), p.ToBytes(), dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+			if r.Route == dhcp.RouteNone {
 				t.Errorf("%s, %s: no answer", name, kind)
 				continue
 			}
-			back, err := dhcpv4.FromBytes(r.packet.ToBytes())
+			back, err := dhcpv4.FromBytes(r.Packet.ToBytes())
 			if err != nil {
 				t.Fatal(err)
 			}
-			options := allOptions(t, r.packet.ToBytes())
+			options := allOptions(t, r.Packet.ToBytes())
 			for _, code := range []uint8{82, 61} {
 				if got, ok := options[code]; ok != p.Options.Has(dhcpv4.GenericOptionCode(code)) || !bytes.Equal(got, p.Options[code]) {
 					t.Errorf("%s, %s: option %d is %x (%t), want %x", name, back.MessageType(), code, got, ok, p.Options[code])
 				}
 			}
-			if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(r.packet.ToBytes()) != 82 {
+			if p.Options.Has(dhcpv4.OptionRelayAgentInformation) && lastOption(r.Packet.ToBytes()) != 82 {
 				t.Errorf("%s, %s: option 82 is not the last", name, back.MessageType())
 			}
 			if got := wire.Addr4(back.ServerIdentifier()); got != testSelf {
@@ -80,7 +81,9 @@ func TestServerIdentifierOverride(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, nil)
 	var seen []inventory.Rival
-	s.sightRival = func(x inventory.Rival) { seen = append(seen, x) }
+	cfg := s.dhcpConfig()
+	cfg.SightRival = func(x inventory.Rival) { seen = append(seen, x) }
+	s.dhcp = dhcp.New(cfg)
 	for _, c := range []struct {
 		name string
 		p    *dhcpv4.DHCPv4
@@ -99,10 +102,10 @@ func TestServerIdentifierOverride(t *testing.T) {
 		{"0.0.0.0", packet(t, discover, via(relay), generic(82, 11, 4, 0, 0, 0, 0)), dhcpv4.MessageTypeOffer, "10.10.20.2"},
 		{"RELEASE", packet(t, release, via(relay), override, server(relay), dhcpv4.WithClientIP(net.ParseIP(testAddr))), dhcpv4.MessageTypeNone, ""},
 	} {
-		r := s.handlePacket(t.Context(), c.p.ToBytes(), link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
+		r := s.dhcp.Handle(t.Context(), c.p.ToBytes(), dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}})
 		kind, id := dhcpv4.MessageTypeNone, ""
-		if r.route != routeNone {
-			kind, id = r.packet.MessageType(), r.packet.ServerIdentifier().String()
+		if r.Route != dhcp.RouteNone {
+			kind, id = r.Packet.MessageType(), r.Packet.ServerIdentifier().String()
 		}
 		if kind != c.kind || id != c.id {
 			t.Errorf("%s: %s from %q, want %s from %q", c.name, kind, id, c.kind, c.id)

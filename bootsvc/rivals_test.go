@@ -7,29 +7,29 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // S33: a machine that chooses another server is noticed. A flood of packets does not wait.
 func TestS33AMachineChoosesAnotherServer(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, nil)
-	in := link{name: "eth1", mode: inventory.DHCPReservation}
-	request := func(server ...byte) route {
-		return s.handlePacket(
-			t.Context(),
-			packet(t, dhcpv4.MessageTypeRequest, generic(54, server...), generic(50, 10, 10, 20, 11)).ToBytes(),
-			in,
-		).route
+	in := dhcp.Link{Name: "eth1", Mode: inventory.DHCPReservation}
+	request := func(server ...byte) dhcp.Route {
+		p := packet(t, dhcpv4.MessageTypeRequest, generic(54, server...), generic(50, 10, 10, 20, 11))
+		return s.dhcp.Handle(t.Context(), p.ToBytes(), in).Route
 	}
 	for range 100 {
 		request(10, 10, 20, 77)
 	}
 	var seen []inventory.Rival
-	s.sightRival = func(x inventory.Rival) { seen = append(seen, x) }
-	if request(10, 10, 20, 2) == routeNone || len(seen) != 0 {
+	cfg := s.dhcpConfig()
+	cfg.SightRival = func(x inventory.Rival) { seen = append(seen, x) }
+	s.dhcp = dhcp.New(cfg)
+	if request(10, 10, 20, 2) == dhcp.RouteNone || len(seen) != 0 {
 		t.Errorf("this server is its own rival: %v", seen)
 	}
-	if by := request(10, 10, 20, 66); by != routeNone {
+	if by := request(10, 10, 20, 66); by != dhcp.RouteNone {
 		t.Errorf("answered by %s", by)
 	}
 	if len(seen) != 1 || seen[0].Server.String() != "10.10.20.66" || seen[0].Machine != "node1" || seen[0].Where != "eth1" {
@@ -44,12 +44,12 @@ func TestLabS33SecondServer(t *testing.T) {
 	}
 	s, j := newServer(t, &fakeMachines{}, func(c *Config) { c.Interfaces = []string{"srv0"} })
 	ctx, stop := context.WithCancel(t.Context())
-	own, err := listenDHCP(ctx, "srv0", 67, testSelf)
+	own, err := dhcp.Listen(ctx, "srv0", 67, testSelf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 2)
-	go func() { done <- s.serveDHCP(ctx, own) }()
+	go func() { done <- s.dhcp.Serve(ctx, own) }()
 	s.Rivals.Probe(ctx, "srv0")
 	if got := s.Rivals.Recent(); len(got) != 0 {
 		t.Errorf("alone: %v", got)
@@ -67,12 +67,12 @@ func TestLabS33SecondServer(t *testing.T) {
 	}
 
 	twin, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Address = netip.MustParseAddr("10.10.20.1") })
-	var at *dhcpConn
+	var at *dhcp.Conn
 	atClient(t, func() (err error) {
-		at, err = listenDHCP(ctx, "cli0", 67, netip.MustParseAddr("10.10.20.1"))
+		at, err = dhcp.Listen(ctx, "cli0", 67, netip.MustParseAddr("10.10.20.1"))
 		return err
 	})
-	go func() { done <- twin.serveDHCP(ctx, at) }()
+	go func() { done <- twin.dhcp.Serve(ctx, at) }()
 	got := probe()
 	if len(got) != 1 || got[0].Server.String() != "10.10.20.1" || !got[0].Ingot || got[0].Where != "srv0" || len(j.events) != 1 {
 		t.Errorf("%+v, events %+v", got, j.events)
@@ -87,13 +87,13 @@ func TestLabS33SecondServer(t *testing.T) {
 	// A DHCP server that offers an address to any client.
 	foreign := offering(t)
 	defer foreign.Close()
-	own, err = listenDHCP(t.Context(), "srv0", 67, testSelf)
+	own, err = dhcp.Listen(t.Context(), "srv0", 67, testSelf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop = context.WithCancel(t.Context())
 	s, _ = newServer(t, &fakeMachines{}, func(c *Config) { c.Interfaces = []string{"srv0"} })
-	go func() { done <- s.serveDHCP(ctx, own) }()
+	go func() { done <- s.dhcp.Serve(ctx, own) }()
 	if got = probe(); len(got) != 1 || got[0].Ingot {
 		t.Errorf("a foreign server: %+v", got)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -27,7 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
-var onWire = link{name: "eth0", prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
+var onWire = dhcp.Link{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}}
 
 // TestS4ForwardedForIsNotBelieved: for a request without a MAC, only the address of the
 // connection counts. A spoofed header makes no difference.
@@ -352,11 +353,11 @@ func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 	var all strings.Builder
 	all.WriteString(script)
 	for _, mod := range []dhcpv4.Modifier{pxeClient(0), pxeClient(7), pxeClient(16), generic(77, []byte("iPXE")...)} {
-		r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, mod).ToBytes(), onWire)
-		if r.route == routeNone {
+		r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, mod).ToBytes(), onWire)
+		if r.Route == dhcp.RouteNone {
 			t.Fatal("not answered")
 		}
-		all.Write(r.packet.ToBytes())
+		all.Write(r.Packet.ToBytes())
 	}
 	for what, secret := range map[string]string{
 		"a canary": "canary", "the capability": inventory.Capability(testKey, g.Owner), "the nonce": inventory.Nonce(testKey, g.Owner), "the key": string(testKey),
@@ -404,12 +405,12 @@ func TestS30MalformedPackets(t *testing.T) {
 			copy(b[28:], mac)
 		}
 		sent++
-		reply := s.handlePacket(t.Context(), b, onWire)
-		if reply.route == routeNone {
+		reply := s.dhcp.Handle(t.Context(), b, onWire)
+		if reply.Route == dhcp.RouteNone {
 			return
 		}
 		answered++
-		sent := reply.packet.ToBytes()
+		sent := reply.Packet.ToBytes()
 		if !known {
 			t.Fatalf("a stranger was answered: %x", b)
 		}
@@ -453,17 +454,17 @@ func TestS30MalformedPackets(t *testing.T) {
 func TestS30OnlyConfiguredInterfaces(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, f, func(c *Config) { c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")} })
-	for relay, want := range map[string]route{"10.10.20.1": routeRelay, "10.10.20.77": routeNone, "192.0.2.1": routeNone, "127.0.0.1": routeNone} {
+	for relay, want := range map[string]dhcp.Route{"10.10.20.1": dhcp.RouteRelay, "10.10.20.77": dhcp.RouteNone, "192.0.2.1": dhcp.RouteNone, "127.0.0.1": dhcp.RouteNone} {
 		p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP(relay)))
-		if r := s.handlePacket(t.Context(), p.ToBytes(), onWire); r.route != want {
-			t.Errorf("through %s: %s", relay, r.route)
+		if r := s.dhcp.Handle(t.Context(), p.ToBytes(), onWire); r.Route != want {
+			t.Errorf("through %s: %s", relay, r.Route)
 		}
 	}
 	// Without listed relays, a relay of another subnet gets no answer either.
 	open, _ := newServer(t, f, nil)
 	p := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.ParseIP("192.0.2.1")))
-	if r := open.handlePacket(t.Context(), p.ToBytes(), onWire); r.route != routeNone {
-		t.Errorf("through a relay elsewhere: %s", r.route)
+	if r := open.dhcp.Handle(t.Context(), p.ToBytes(), onWire); r.Route != dhcp.RouteNone {
+		t.Errorf("through a relay elsewhere: %s", r.Route)
 	}
 	none, err := New(Config{}, f, &fakeJournal{})
 	if err != nil {
@@ -529,14 +530,14 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range forged {
-		s.handlePacket(ctx, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(byte(n%20)), func(p *dhcpv4.DHCPv4) {
+		s.dhcp.Handle(ctx, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(byte(n%20)), func(p *dhcpv4.DHCPv4) {
 			p.TransactionID = dhcpv4.TransactionID{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 			p.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient" + strings.Repeat("x", n%200)))
 			if n%3 == 0 { // relays that do not exist
 				p.GatewayIPAddr = net.IPv4(10, byte(n), byte(n>>8), 1)
 			}
 		}).ToBytes(), onWire)
-		s.handlePacket(ctx, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
+		s.dhcp.Handle(ctx, packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0), func(p *dhcpv4.DHCPv4) {
 			p.ClientHWAddr = net.HardwareAddr{2, 0, 0, byte(n >> 16), byte(n >> 8), byte(n)}
 			p.UpdateOption(dhcpv4.OptClassIdentifier(strings.Repeat("\x1b[2J<script>", 20)))
 			if n%2 == 0 {
@@ -601,29 +602,29 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 
 // checkConfined fails t if r answers b with an address that is not allowed, or is sent to another host than the relay of
 // onWire's network or the client: at the address that it has or is given, or by broadcast.
-func checkConfined(t testing.TB, b []byte, r reply, allowed func(netip.Addr) bool) {
+func checkConfined(t testing.TB, b []byte, r dhcp.Reply, allowed func(netip.Addr) bool) {
 	t.Helper()
 	p, err := dhcpv4.FromBytes(b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	given := wire.Addr4(r.packet.YourIPAddr)
+	given := wire.Addr4(r.Packet.YourIPAddr)
 	if given.IsValid() && !allowed(given) {
 		t.Fatalf("a reply gives %s", given)
 	}
 	confined := false
-	switch r.route {
-	case routeRelay:
-		confined = r.to == wire.Addr4(p.GatewayIPAddr) && onWire.prefixes[0].Contains(r.to)
-	case routeUnicast:
-		confined = r.to == wire.Addr4(p.ClientIPAddr) && allowed(r.to)
-	case routeRaw:
-		confined = r.to == given && given.IsValid()
-	case routeBroadcast:
-		confined = !r.to.IsValid()
+	switch r.Route {
+	case dhcp.RouteRelay:
+		confined = r.To == wire.Addr4(p.GatewayIPAddr) && onWire.Prefixes[0].Contains(r.To)
+	case dhcp.RouteUnicast:
+		confined = r.To == wire.Addr4(p.ClientIPAddr) && allowed(r.To)
+	case dhcp.RouteRaw:
+		confined = r.To == given && given.IsValid()
+	case dhcp.RouteBroadcast:
+		confined = !r.To.IsValid()
 	}
 	if !confined {
-		t.Fatalf("a reply is sent by %s to %s", r.route, r.to)
+		t.Fatalf("a reply is sent by %s to %s", r.Route, r.To)
 	}
 }
 

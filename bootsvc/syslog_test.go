@@ -6,6 +6,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -25,13 +26,15 @@ func TestOptionOfTheLogServer(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{machine(nil)}}, nil)
 	offer := func() string {
 		ipxe := dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionUserClassInformation, []byte("iPXE")))
-		r := s.handlePacket(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, ipxe).ToBytes(), link{name: "lo"})
-		return wire.Addr4(r.packet.Options.Get(dhcpv4.OptionLogServer)).String()
+		r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, ipxe).ToBytes(), dhcp.Link{Name: "lo"})
+		return wire.Addr4(r.Packet.Options.Get(dhcpv4.OptionLogServer)).String()
 	}
 	if got := offer(); got != "invalid IP" {
 		t.Errorf("option 7: %s", got)
 	}
-	s.logServer = func() bool { return true }
+	cfg := s.dhcpConfig()
+	cfg.LogServer = func() bool { return true }
+	s.dhcp = dhcp.New(cfg)
 	if got := offer(); got != testSelf.String() {
 		t.Errorf("option 7: %s", got)
 	}

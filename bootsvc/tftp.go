@@ -69,7 +69,7 @@ func (s *Server) readTFTP(ctx context.Context, r tftp.Request) error {
 	if mac == "" {
 		req.MAC, req.Address = ask.mac, ask.From
 	}
-	lookup, cancel := context.WithTimeout(ctx, dhcpLookup)
+	lookup, cancel := context.WithTimeout(ctx, lookupTime)
 	m, d := s.decided(lookup, req)
 	if m == nil && s.admitVisitor(lookup, req.MAC, ask.From) {
 		m, d = s.decided(lookup, req)

@@ -46,7 +46,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
 	}
 	mode := s.modeOf(d.Interface)
-	conflict, inConflict := s.conflict(canonical, d.Interface.Address)
+	conflict, until, inConflict := s.dhcp.Conflict(canonical, d.Interface.Address)
 	inConflict = inConflict && d.Address && mode == inventory.DHCPReservation
 	switch {
 	case mode == inventory.DHCPProxy:
@@ -60,7 +60,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		e.Address = ""
 		e.Reasons = append(e.Reasons, fmt.Sprintf("but %s is in conflict: the host %s answers there. The address is not offered "+
 			"until %s; change that host's address, or the machine's (ingot machine push --replace, after its run)", conflict.Address, conflict.Other,
-			conflict.At.Add(conflictPause).UTC().Format(time.RFC3339)))
+			until.UTC().Format(time.RFC3339)))
 	case d.Address:
 		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
 		n := s.servedNetworks()
@@ -79,7 +79,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		{"iPXE", wire.ClassIPXE, wire.ArchUnknown},
 	} {
 		d := s.decideAny(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
-		file, why := s.bootFile(d, c.class)
+		file, why := s.bootFile(d.client(), c.class)
 		switch {
 		case inConflict:
 			file, why = "", "its address is in conflict"
@@ -97,7 +97,7 @@ func (s *Server) relayReasons(i inventory.Interface) []string {
 	if len(s.cfg.Relays) == 0 {
 		return nil
 	}
-	subnet := reservationPrefix(i, link{})
+	subnet := i.Subnet()
 	var ours []string
 	for _, r := range s.cfg.Relays {
 		switch {

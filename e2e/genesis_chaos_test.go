@@ -192,7 +192,7 @@ func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) s
 		return sideEffect{
 			activity: "RelayProven",
 			let:      func() { w.press(ctx, "um760") },
-			done:     func() bool { return w.logged(st.Size(), "relay heard", lab.DirectGateway) },
+			done:     func() bool { return w.logged(st.Size(), "a relay is used", lab.DirectGateway) },
 		}
 	case genesis.StepKubernetes:
 		return sideEffect{activity: "TalosBootstrap", let: func() { w.mend(ctx, "um760") }, done: func() bool { return w.bootstraps() == 1 }}

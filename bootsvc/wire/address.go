@@ -68,3 +68,25 @@ func Prefixes(i *net.Interface) []netip.Prefix {
 	}
 	return out
 }
+
+// OnNetworks reports whether a is in one of these networks.
+func OnNetworks(networks []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Relays are the relays that may ask, or their networks. If there are none, any relay may.
+type Relays []netip.Prefix
+
+// MayAsk reports whether a relay may ask.
+func (r Relays) MayAsk(giaddr netip.Addr) bool { return len(r) == 0 || OnNetworks(r, giaddr) }
+
+// AreNear reports whether an address is in the network of a listed relay. The length of that
+// network is not known: 24 bits are assumed, as for a reservation without a netmask.
+func (r Relays) AreNear(a netip.Addr) bool {
+	return slices.ContainsFunc(r, func(p netip.Prefix) bool {
+		if p.IsSingleIP() {
+			p = netip.PrefixFrom(p.Addr(), 24)
+		}
+		return p.Masked().Contains(a)
+	})
+}

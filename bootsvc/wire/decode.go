@@ -44,6 +44,15 @@ func Architectures(b []byte) (out []int) {
 	return out
 }
 
+// HasLoader reports whether an architecture of option 93 has a loader.
+func HasLoader(arch int) bool {
+	switch arch {
+	case ArchBIOS, ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC, ArchHTTPBIOS:
+		return true
+	}
+	return false
+}
+
 // Options of iPXE (https://ipxe.org/howto/dhcpd).
 const (
 	IPXEOptions = 175 // contains iPXE's own options

@@ -1,15 +1,15 @@
-package bootsvc
+package dhcp
 
 import (
-	"cmp"
+	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 	"unique"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -23,6 +23,11 @@ type lease struct {
 
 // leases are the leases since the start of the server, by MAC.
 type leases struct {
+	probe func(a netip.Addr, besides string) (mac string, ok bool) // see Config
+	guard *guard.Guard
+	log   *slog.Logger
+	now   func() time.Time
+
 	mu     sync.Mutex
 	byMAC  map[string]lease
 	probed map[string]time.Time // when a DECLINE of a MAC has last caused a probe
@@ -50,68 +55,53 @@ func (l *leases) get(mac string) (inventory.DHCPLease, bool) {
 	return x.DHCPLease, ok
 }
 
-// Leases returns the leases of reservations since the start of the server, and those of discovery that have not
-// ended, by address.
-func (s *Server) Leases() []inventory.DHCPLease {
-	s.leases.mu.Lock()
-	out := make([]inventory.DHCPLease, 0, len(s.leases.byMAC))
-	for _, x := range s.leases.byMAC {
+// all returns the leases.
+func (l *leases) all() []inventory.DHCPLease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]inventory.DHCPLease, 0, len(l.byMAC))
+	for _, x := range l.byMAC {
 		out = append(out, x.DHCPLease)
 	}
-	s.leases.mu.Unlock()
-	for name, g := range s.guests {
-		out = append(out, g.leases(name, s.now())...)
-	}
-	slices.SortFunc(out, func(a, b inventory.DHCPLease) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.MAC, b.MAC))
-	})
 	return out
 }
 
-// noteLease stores the result of an exchange with a machine that has a reservation. Guests have none:
+// note stores the result of an exchange with a machine that has a reservation. Guests have none:
 // their MACs are not bounded by the inventory (security S48).
-func (s *Server) noteLease(e *exchange, r reply) {
-	if e.decision.Verdict == Discover {
+func (l *leases) note(e *exchange, r Reply) {
+	if e.client.Guest {
 		return
 	}
 	x := inventory.DHCPLease{
-		MAC: e.decision.Interface.MAC, Machine: e.machine.Name, Address: e.decision.Interface.Address, At: s.now(), Where: e.where(),
+		MAC: e.client.Interface.MAC, Machine: e.client.Owner.Machine, Address: e.client.Interface.Address, At: l.now(), Where: e.where(),
 	}
-	switch kind := e.packet.MessageType(); {
+	switch kind := e.Packet.MessageType(); {
 	case kind == dhcpv4.MessageTypeDecline:
-		if _, known := s.conflict(x.MAC, x.Address); known || !s.declinesReservation(e) {
+		if _, known := l.conflict(x.MAC, x.Address); known || !e.declinesReservation() {
 			return
 		}
 		x.State = inventory.LeaseDeclined
-		s.leases.put(x)
-		s.probeDeclined(x)
+		l.put(x)
+		l.probeDeclined(x)
 		return
-	case kind == dhcpv4.MessageTypeRelease && !s.isFor(e.packet):
+	case kind == dhcpv4.MessageTypeRelease && !e.toUs:
 		return
 	case kind == dhcpv4.MessageTypeRelease:
 		x.State = inventory.LeaseReleased
-	case r.route == routeNone:
+	case r.Route == RouteNone:
 		return
-	case r.packet.MessageType() == dhcpv4.MessageTypeOffer:
-		if before, ok := s.leases.get(x.MAC); ok && before.State == inventory.LeaseBound && before.Address == x.Address {
+	case r.Packet.MessageType() == dhcpv4.MessageTypeOffer:
+		if before, ok := l.get(x.MAC); ok && before.State == inventory.LeaseBound && before.Address == x.Address {
 			return // it may choose another server, and keeps what it has
 		}
 		x.State = inventory.LeaseOffered
-	case r.packet.MessageType() == dhcpv4.MessageTypeAck && kind == dhcpv4.MessageTypeRequest:
+	case r.Packet.MessageType() == dhcpv4.MessageTypeAck && kind == dhcpv4.MessageTypeRequest:
 		x.State = inventory.LeaseBound
-		x.Expires = x.At.Add(r.packet.IPAddressLeaseTime(0))
+		x.Expires = x.At.Add(r.Packet.IPAddressLeaseTime(0))
 	default:
 		return
 	}
-	s.leases.put(x)
-}
-
-// where returns the relay or the interface that e came through.
-func (e *exchange) where() string {
-	if e.relay.IsValid() {
-		return "relay " + e.relay.String()
-	}
-	return e.in.name
+	l.put(x)
 }
 
 const (
@@ -124,17 +114,17 @@ const (
 // probeDeclined checks whether another host has the address of a lease that its machine has
 // declined (RFC 2131 §4.3.3). A DECLINE can be forged: only a host that answers makes a conflict.
 // Through a relay nothing can be checked.
-func (s *Server) probeDeclined(x inventory.DHCPLease) {
-	if !s.leases.mayProbe(x.MAC, x.At) {
+func (l *leases) probeDeclined(x inventory.DHCPLease) {
+	if !l.mayProbe(x.MAC, x.At) {
 		return
 	}
 	go func() {
-		defer s.guard.Recover("a probe of a declined address")
-		other, found := s.probe(x.Address, x.MAC)
-		if !found || !s.leases.setConflict(x, other) {
+		defer l.guard.Recover("a probe of a declined address")
+		other, found := l.probe(x.Address, x.MAC)
+		if !found || !l.setConflict(x, other) {
 			return
 		}
-		s.log.Error("the reserved address is used by another host: not offered for 5 minutes",
+		l.log.Error("the reserved address is used by another host: not offered for 5 minutes",
 			"machine", x.Machine, "mac", x.MAC, "address", x.Address.String(), "other", other)
 	}()
 }
@@ -170,7 +160,7 @@ func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 }
 
 // conflict returns the lease of a machine whose address was found at another host a short time ago.
-func (s *Server) conflict(mac string, a netip.Addr) (x inventory.DHCPLease, ok bool) {
-	x, ok = s.leases.get(mac)
-	return x, ok && x.State == inventory.LeaseConflict && x.Address == a && s.now().Sub(x.At) < conflictPause
+func (l *leases) conflict(mac string, a netip.Addr) (x inventory.DHCPLease, ok bool) {
+	x, ok = l.get(mac)
+	return x, ok && x.State == inventory.LeaseConflict && x.Address == a && l.now().Sub(x.At) < conflictPause
 }

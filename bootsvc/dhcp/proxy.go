@@ -1,15 +1,13 @@
-package bootsvc
+package dhcp
 
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // answerProxy answers a known machine beside the DHCP server that gives it an address. It is
@@ -20,74 +18,73 @@ import (
 //     option 43 they send a REQUEST there.
 //   - A message on port 4011 is answered with an ACK that has the boot file.
 //   - Everything else belongs to the other server.
-func (s *Server) answerProxy(ctx context.Context, e *exchange) reply {
-	kind := e.packet.MessageType()
-	asked := e.in.port == wire.ProxyPort
-	if e.request.Class == wire.ClassNone {
+func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
+	kind := e.Packet.MessageType()
+	asked := e.In.Port == wire.ProxyPort
+	if e.Class == wire.ClassNone {
 		if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
-			s.rec.Event(e.decision.event(inventory.EventOS, ""))
+			s.cfg.Decider.BootFile(ctx, e.client, e.Request) // there is none, but the request is recorded
 		}
-		return reply{}
+		return Reply{}
 	}
 	if !asked && kind != dhcpv4.MessageTypeDiscover || !s.mayProxy(ctx, e, asked) {
-		return reply{}
+		return Reply{}
 	}
-	file := s.offeredFile(e)
+	file := s.cfg.Decider.BootFile(ctx, e.client, e.Request)
 	if file == "" {
-		return reply{}
+		return Reply{}
 	}
-	if e.request.Class == wire.ClassPXE {
+	if e.Class == wire.ClassPXE {
 		// The client's address is the other server's choice, so the name says which machine it is.
-		file = strings.ReplaceAll(e.request.MAC, ":", "-") + "/" + file
+		file = strings.ReplaceAll(e.MAC, ":", "-") + "/" + file
 	}
 
 	if asked {
-		r := s.base(e.packet, dhcpv4.MessageTypeAck)
-		r.ClientIPAddr = e.packet.ClientIPAddr
-		s.putProxyFile(r, e.request, file)
-		from := e.in.from
-		return reply{packet: r, route: routeSource, to: wire.Unmap(from.Addr()), port: from.Port(), mac: r.ClientHWAddr}
+		r := s.compose.base(e.Packet, dhcpv4.MessageTypeAck)
+		r.ClientIPAddr = e.Packet.ClientIPAddr
+		s.compose.putProxyFile(r, e.Class, file)
+		from := e.In.From
+		return Reply{Packet: r, Route: RouteSource, To: wire.Unmap(from.Addr()), Port: from.Port(), mac: r.ClientHWAddr}
 	}
-	r := s.base(e.packet, dhcpv4.MessageTypeOffer)
-	if e.request.Class == wire.ClassPXE && isUEFI(e.request.Arch) {
+	r := s.compose.base(e.Packet, dhcpv4.MessageTypeOffer)
+	if e.Class == wire.ClassPXE && isUEFI(e.Arch) {
 		r.ServerIPAddr = s.cfg.Address.AsSlice()
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 	} else {
-		s.putProxyFile(r, e.request, file)
+		s.compose.putProxyFile(r, e.Class, file)
 	}
 	// There is no address to send a unicast to.
 	r.SetBroadcast()
-	return s.send(r, e.relay, netip.Addr{})
+	return routeReply(r, e.Relay, netip.Addr{})
 }
 
 // putProxyFile adds a boot file to a proxy's reply. Every PXE client, also iPXE, recognizes a proxy
 // by option 60, and skips port 4011 with option 43.
-func (s *Server) putProxyFile(r *dhcpv4.DHCPv4, req Request, file string) {
-	class := req.Class
+func (c *composer) putProxyFile(r *dhcpv4.DHCPv4, class wire.Class, file string) {
 	if class == wire.ClassIPXE {
 		class = wire.ClassPXE
 	}
-	s.putBootFile(r, class, file)
+	c.putBootFile(r, class, file)
 }
 
 // mayProxy reports whether a request may be answered: the machine's interface is not excluded,
 // and the answer goes to a network of this host or to the network of the machine's address, so
 // that a sender cannot direct packets to any host (S30).
 func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
-	i := e.decision.Interface
+	i := e.client.Interface
 	if i.DisableDHCP {
-		e.log().Info("DHCP not answered", "reasons", s.reasons(e))
+		e.log().Info("DHCP not answered", "reasons", s.cfg.Decider.Reasons(ctx, e.Request))
 		return false
 	}
-	to := e.network
+	to := e.Network
 	if asked {
-		to = wire.Unmap(e.in.from.Addr())
+		to = wire.Unmap(e.In.From.Addr())
 	}
 	switch {
-	case !to.IsValid(), asked && local(e.in, to):
+	case !to.IsValid(), asked && wire.OnNetworks(e.In.Prefixes, to):
 		return true
-	case i.Address.Is4() && e.near(to) && (asked || len(s.cfg.Relays) > 0 || e.near(e.relay)):
-	case !i.Address.Is4() && s.nearRelay(to):
+	case i.Address.Is4() && e.isNear(to) && (asked || len(s.cfg.Relays) > 0 || e.isNear(e.Relay)):
+	case !i.Address.Is4() && s.cfg.Relays.AreNear(to):
 	default:
 		e.log().Error("DHCP not answered: the machine has no address in the network that it asks from; "+
 			"enter the one that the other DHCP server gives to it, or list the relay under netboot.relays, with the length of "+
@@ -95,20 +92,9 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 		return false
 	}
 	if !asked && len(s.cfg.Relays) == 0 {
-		s.recordRelay(ctx, e.relay, e.log)
+		s.relays.record(ctx, e.Relay, e.log)
 	}
 	return true
-}
-
-// nearRelay reports whether an address is in the network of a listed relay. The length of that
-// network is not known: 24 bits are assumed, as for a reservation without a netmask.
-func (s *Server) nearRelay(a netip.Addr) bool {
-	return slices.ContainsFunc(s.cfg.Relays, func(p netip.Prefix) bool {
-		if p.IsSingleIP() {
-			p = netip.PrefixFrom(p.Addr(), 24)
-		}
-		return p.Masked().Contains(a)
-	})
 }
 
 // isUEFI reports whether an architecture of option 93 is UEFI PXE.

@@ -1,4 +1,4 @@
-package bootsvc
+package dhcp
 
 import (
 	"encoding/binary"
@@ -58,7 +58,7 @@ func optionsSize(o dhcpv4.Options) (size int) {
 // or the client has sent, stays in any case. Option 82 alone does not cost a client the options of reaching: the relay takes
 // it off again (RFC 3046 §2.1).
 func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
-	room := optionRoom(e.packet)
+	room := optionRoom(e.Packet)
 	if optionsSize(r.Options) <= room {
 		return
 	}
@@ -71,10 +71,10 @@ func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
 			}
 		}
 	}
-	if asked := e.packet.Options.Get(dhcpv4.OptionParameterRequestList); len(asked) > 0 {
+	if asked := e.Packet.Options.Get(dhcpv4.OptionParameterRequestList); len(asked) > 0 {
 		leaveOut(spareable, room, asked)
 	}
-	if e.request.Class == wire.ClassNone {
+	if e.Class == wire.ClassNone {
 		overload(r, room)
 	}
 	leaveOut(spareable, room, nil)

@@ -1,4 +1,4 @@
-package bootsvc
+package dhcp
 
 import (
 	"context"
@@ -15,16 +15,15 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 func TestDHCPCountsWhatTheKernelDrops(t *testing.T) {
-	lc := net.ListenConfig{Control: dhcpSocket("")}
+	lc := net.ListenConfig{Control: setSocket("")}
 	pc, err := lc.ListenPacket(t.Context(), "udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &dhcpConn{conn: pc.(*net.UDPConn), p4: ipv4.NewPacketConn(pc), raw: -1}
+	c := &Conn{conn: pc.(*net.UDPConn), p4: ipv4.NewPacketConn(pc), raw: -1}
 	defer c.Close()
 	if err := c.conn.SetReadBuffer(1); err != nil { // the kernel's smallest
 		t.Fatal(err)
@@ -63,43 +62,25 @@ func TestDHCPCountsWhatTheKernelDrops(t *testing.T) {
 	}
 }
 
-// heldMachines keeps each lookup of an unknown MAC until release is closed.
-type heldMachines struct {
-	Machines
-	asked   chan string
-	release chan struct{}
-}
-
-func (h heldMachines) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
-	if m, g, err := h.Machines.MachineByMAC(ctx, mac); err == nil {
-		return m, g, nil
-	}
-	h.asked <- mac
-	<-h.release
-	return inventory.Machine{}, inventory.Grant{}, inventory.ErrNotFound
-}
-
 // A lookup that takes long does not keep the packets that follow waiting.
 func TestSlowLookupDoesNotBlockOthers(t *testing.T) {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := &fakeMachines{}
-	s, _ := newServer(t, known, nil)
-	held := heldMachines{known, make(chan string), make(chan struct{})}
-	s.machines = held
+	asked, release := make(chan string), make(chan struct{})
+	s, _ := newServer(t, &fakeDecider{wait: func(mac string) { asked <- mac; <-release }}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- s.serveDHCP(ctx, &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}) }()
-	for n := range dhcpWorkers {
+	go func() { ended <- s.Serve(ctx, &Conn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}) }()
+	for n := range workers {
 		mac := net.HardwareAddr{2, 0, 0, 0, 0, byte(n)}
 		b := packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac)).ToBytes()
 		if _, err := conn.WriteToUDPAddrPort(b, conn.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
 			t.Fatal(err)
 		}
 		select {
-		case got := <-held.asked:
+		case got := <-asked:
 			if got != mac.String() {
 				t.Errorf("%s was looked up, not %s", got, mac)
 			}
@@ -108,7 +89,7 @@ func TestSlowLookupDoesNotBlockOthers(t *testing.T) {
 		}
 	}
 	cancel()
-	close(held.release)
+	close(release)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -131,11 +112,11 @@ func TestSlowLookupDoesNotDelayReadyReplies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	sent := make(sends, 1)
-	s, _ := newServer(t, known, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(sent, nil)) })
-	held := heldMachines{known, make(chan string, 1), make(chan struct{})}
-	s.machines = held
+	asked, release := make(chan string, 1), make(chan struct{})
+	s, _ := newServer(t, &fakeDecider{wait: func(mac string) { asked <- mac; <-release }}, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(sent, nil))
+	})
 	for _, mac := range []string{testMAC, "02:00:00:00:00:01"} { // both are there before the first read
 		hw, err := net.ParseMAC(mac)
 		if err != nil {
@@ -148,15 +129,15 @@ func TestSlowLookupDoesNotDelayReadyReplies(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- s.serveDHCP(ctx, &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}) }()
-	<-held.asked
+	go func() { ended <- s.Serve(ctx, &Conn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}) }()
+	<-asked
 	select {
 	case <-sent:
 	case <-time.After(time.Minute):
 		t.Error("a reply waits for the lookup of another machine")
 	}
 	cancel()
-	close(held.release)
+	close(release)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -175,16 +156,16 @@ func TestRepliesOfABatch(t *testing.T) {
 	defer client.Close()
 	self := netip.MustParseAddr("127.0.0.1")
 	port := uint16(client.LocalAddr().(*net.UDPAddr).Port)
-	c := &dhcpConn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1, iface: &net.Interface{Index: 1}}
+	c := &Conn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1, iface: &net.Interface{Index: 1}}
 	defer c.Close()
-	var replies []reply
+	var replies []Reply
 	for n := range byte(3) {
 		p := packet(t, dhcpv4.MessageTypeOffer, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, n}))
-		replies = append(replies, reply{packet: p, route: routeSource, to: self, port: port})
+		replies = append(replies, Reply{Packet: p, Route: RouteSource, To: self, Port: port})
 	}
-	replies[1].port = 0 // the kernel refuses it
+	replies[1].Port = 0 // the kernel refuses it
 	var refused []byte
-	c.write(newPacketBatch().out, replies, func(r reply, _ error) { refused = append(refused, r.packet.ClientHWAddr[5]) })
+	c.write(newPacketBatch().out, replies, func(r Reply, _ error) { refused = append(refused, r.Packet.ClientHWAddr[5]) })
 	if !slices.Equal(refused, []byte{1}) {
 		t.Errorf("the replies %v were refused", refused)
 	}
@@ -198,5 +179,24 @@ func TestRepliesOfABatch(t *testing.T) {
 		if err != nil || p.ClientHWAddr[5] != want {
 			t.Errorf("%v, %v", p, err)
 		}
+	}
+}
+
+// TestS31RelaySocketSendsToRelaysOnly: a socket that only relays send to sends only replies to relays.
+func TestS31RelaySocketSendsToRelaysOnly(t *testing.T) {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Conn{conn: conn, p4: ipv4.NewPacketConn(conn), raw: -1}
+	defer c.Close()
+	var refused []Route
+	ways := []Route{RouteBroadcast, RouteRaw}
+	c.write(newPacketBatch().out, []Reply{
+		{Packet: packet(t, dhcpv4.MessageTypeDiscover), Route: ways[0], To: netip.MustParseAddr(testAddr)},
+		{Packet: packet(t, dhcpv4.MessageTypeDiscover), Route: ways[1], To: netip.MustParseAddr(testAddr)},
+	}, func(r Reply, _ error) { refused = append(refused, r.Route) })
+	if !slices.Equal(refused, ways) {
+		t.Errorf("replies by %v were refused, not those by %v", refused, ways)
 	}
 }

@@ -1,4 +1,4 @@
-package bootsvc
+package dhcp
 
 import (
 	"net"
@@ -27,17 +27,17 @@ func linkSelection(p *dhcpv4.DHCPv4) netip.Addr {
 	return wire.Addr4(relaySubOption(p, dhcpv4.LinkSelectionSubOption))
 }
 
-// identifierFor returns the server identifier (option 54) in a lease for the client of p: this server's address, or that
-// of a relay which asks for the client's later messages (RFC 5107).
-func (s *Server) identifierFor(p *dhcpv4.DHCPv4) netip.Addr {
+// identifierFor returns the server identifier (option 54) in a lease for the client of p: self, the address of this server,
+// or that of a relay which asks for the client's later messages (RFC 5107).
+func identifierFor(p *dhcpv4.DHCPv4, self netip.Addr) netip.Addr {
 	if a := wire.Addr4(relaySubOption(p, dhcpv4.ServerIdentifierOverrideSubOption)); a.IsValid() {
 		return a
 	}
-	return s.cfg.Address
+	return self
 }
 
 // isFor reports whether a packet names this server, the relay that stands in for it (RFC 5107), or none (option 54).
-func (s *Server) isFor(p *dhcpv4.DHCPv4) bool {
+func isFor(p *dhcpv4.DHCPv4, self netip.Addr) bool {
 	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
-	return id == nil || wire.Addr4(id) == s.cfg.Address || wire.Addr4(id) == s.identifierFor(p)
+	return id == nil || wire.Addr4(id) == self || wire.Addr4(id) == identifierFor(p, self)
 }

@@ -1,4 +1,4 @@
-package bootsvc
+package dhcp
 
 import (
 	"context"
@@ -18,8 +18,11 @@ const (
 	relayRetry, relayWait = time.Second, 500 * time.Millisecond
 )
 
-// relays are the relays that were heard.
+// relays are the relays that packets came through.
 type relays struct {
+	journal Journal
+	now     func() time.Time
+
 	mu    sync.Mutex // protects the map; not held during a write
 	known map[netip.Addr]*relay
 }
@@ -88,12 +91,12 @@ func (r *relays) room(now time.Time) bool {
 	return oldest.IsValid()
 }
 
-// recordRelay records that a relay was heard, which proves that it relays. It writes the
+// record records that a packet came through a relay, which proves that it relays. It writes the
 // record before the packet is answered: a client with an answer does not ask again,
 // and the server may crash at any time. Packets of the same relay wait for the
 // record; packets of other relays do not.
-func (s *Server) recordRelay(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
-	end, wait, first := s.relayed.beginRecord(giaddr, s.now())
+func (r *relays) record(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
+	end, wait, first := r.beginRecord(giaddr, r.now())
 	if end == nil && wait == nil {
 		return
 	}
@@ -107,13 +110,13 @@ func (s *Server) recordRelay(ctx context.Context, giaddr netip.Addr, log func() 
 		return
 	}
 	again := relayRetry
-	defer func() { end(s.now().Add(again)) }() // also if the journal panics, because other packets wait
-	if err := s.journal.PutRelay(ctx, giaddr, s.now()); err != nil {
-		log().Warn("recording that a relay was heard", "error", err)
+	defer func() { end(r.now().Add(again)) }() // also if the journal panics, because other packets wait
+	if err := r.journal.PutRelay(ctx, giaddr, r.now()); err != nil {
+		log().Warn("recording that a packet came through a relay", "error", err)
 		return
 	}
 	again = relayAgain
 	if first {
-		log().Info("relay heard")
+		log().Info("a relay is used")
 	}
 }

@@ -1,4 +1,4 @@
-package bootsvc
+package dhcp
 
 import (
 	"fmt"
@@ -12,25 +12,22 @@ import (
 
 // noteHardware records a DHCP client that is not answered because it does not ask over Ethernet. Over InfiniBand, the
 // header of its requests may contain no address (RFC 4390 §2.1), and then only the log has it.
-func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in link) {
+func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in Link) {
 	relay := wire.Addr4(p.GatewayIPAddr)
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType == iana.HWTypeEthernet || p.MessageType() == dhcpv4.MessageTypeNone ||
-		!relay.IsValid() && s.cfg.RelayOnly || relay.IsValid() && !s.mayRelay(relay) {
+		!relay.IsValid() && s.cfg.RelayAt.IsValid() || relay.IsValid() && !s.cfg.Relays.MayAsk(relay) {
 		return
 	}
 	class := "hardware type " + strconv.Itoa(int(p.HWType)) + ": not supported"
 	if p.HWType == iana.HWTypeInfiniband {
 		class = "InfiniBand: not supported"
 	}
-	port, giaddr := in.name, ""
-	if relay.IsValid() {
-		port, giaddr = relay.String(), relay.String()
-	}
-	s.stats.dhcpUnknown.Add(1)
-	s.log.Warn("DHCP not answered: the client does not ask over Ethernet; boot the machine from an Ethernet interface",
-		"hardware", class, "address", p.ClientHWAddr.String(), "interface", in.name, "relay", giaddr,
+	port, giaddr := seenAt(in, relay)
+	s.stats.unknown.Add(1)
+	s.cfg.Log.Warn("DHCP not answered: the client does not ask over Ethernet; boot the machine from an Ethernet interface",
+		"hardware", class, "address", p.ClientHWAddr.String(), "interface", in.Name, "relay", giaddr,
 		"clientID", fmt.Sprintf("%x", p.Options.Get(dhcpv4.OptionClientIdentifier)))
 	if mac, ok := wire.HostMAC(p.ClientHWAddr); ok {
-		s.rec.Unknown(mac, port, giaddr, class)
+		s.cfg.Recorder.Unknown(mac, port, giaddr, class)
 	}
 }

@@ -1,0 +1,246 @@
+package dhcp
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// answer returns the reply to a packet, or RouteNone. It sends nothing. It waits only
+// for the inventory and for the record of a relay.
+func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
+	if p.OpCode == dhcpv4.OpcodeBootReply {
+		s.cfg.Deliver(p)
+		return Reply{}
+	}
+	x, ok := newExchange(p, in, s.cfg.Address, s.cfg.Log)
+	if !ok {
+		s.noteHardware(p, in)
+		return Reply{}
+	}
+
+	// A pointer to it is not returned, so that it stays on the stack.
+	e := &x
+	if e.MAC == neighbours.CheckMAC && e.Relay.IsValid() && e.Relay == s.cfg.Address { // from CheckClient of this server
+		return s.answerCheck(e)
+	}
+	if !s.acceptsRelay(ctx, e) {
+		return Reply{}
+	}
+
+	var err error
+	if e.client, err = s.cfg.Decider.FindClient(ctx, e.Request); err != nil {
+		e.log().Error("looking up a machine for DHCP", "error", err)
+		return Reply{}
+	}
+	if e.client.Owner.Machine == "" {
+		if e.client, ok = s.cfg.Decider.Discover(ctx, e.Request); !ok {
+			return s.answerUnknown(ctx, e)
+		}
+		s.noteUnknown(e)
+	}
+	return s.answerClient(ctx, e)
+}
+
+// answerClient answers a client that has a reservation, or is being discovered.
+func (s *Server) answerClient(ctx context.Context, e *exchange) Reply {
+	e.subnet = reservationPrefix(e.client.Interface, e.In)
+	var r Reply
+	switch {
+	case e.In.Mode == inventory.DHCPProxy:
+		r = s.answerProxy(ctx, e)
+	case s.mayLease(ctx, e):
+		r = s.answerKnown(ctx, e)
+		s.leases.note(e, r)
+	}
+	if r.Route == RouteNone {
+		return r
+	}
+
+	e.shortenReply(r.Packet)
+	r.own = e.client.Armed && r.To == e.client.Interface.Address || r.Route == RouteRelay && len(s.cfg.Relays) > 0
+	s.stats.answered.Add(1)
+	if s.cfg.Log.Enabled(ctx, slog.LevelDebug) {
+		e.log().Debug("DHCP answered", "reply", r.Packet.MessageType().String(), "route", r.Route.String(),
+			"bootFile", r.Packet.BootFileName, "armed", e.client.Armed)
+	}
+	return r
+}
+
+// acceptsRelay applies Config.Relays and Config.RelayAt. It records the use of a listed relay. Without a list, a relay is
+// recorded once its request matches a reservation.
+func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
+	if !e.Relay.IsValid() {
+		relaysOnly := s.cfg.RelayAt.IsValid()
+		if relaysOnly {
+			// A renewal by unicast, which the client repeats by broadcast, or a client
+			// that is not behind a relay.
+			s.stats.direct.Add(1)
+		}
+		return !relaysOnly
+	}
+	if !s.cfg.Relays.MayAsk(e.Relay) {
+		e.log().Warn("DHCP through a relay that is not listed: not answered")
+		return false
+	}
+	if len(s.cfg.Relays) > 0 {
+		s.relays.record(ctx, e.Relay, e.log)
+	}
+	return true
+}
+
+// answerUnknown records a client that is not in the inventory. It answers only the
+// client of a check, CheckMAC.
+func (s *Server) answerUnknown(ctx context.Context, e *exchange) Reply {
+	if e.Relay.IsValid() && len(s.cfg.Relays) == 0 {
+		// The client has no reservation to compare giaddr with. Answers to any giaddr
+		// would let a sender direct packets to any host (S30).
+		reserved := s.cfg.Decider.InReservedNetwork(e.Relay)
+		if reserved {
+			s.relays.record(ctx, e.Relay, e.log)
+		}
+		if e.MAC == neighbours.CheckMAC && !reserved && !wire.OnNetworks(e.In.Prefixes, e.Relay) {
+			return Reply{}
+		}
+	}
+	if e.MAC == neighbours.CheckMAC {
+		return s.answerCheck(e)
+	}
+
+	s.noteUnknown(e)
+	return Reply{}
+}
+
+// answerCheck answers a DISCOVER of CheckMAC. It does not answer other packets.
+func (s *Server) answerCheck(e *exchange) Reply {
+	if e.Packet.MessageType() != dhcpv4.MessageTypeDiscover || e.Class != wire.ClassPXE {
+		return Reply{}
+	}
+	r := s.compose.base(e.Packet, dhcpv4.MessageTypeOffer)
+	r.SetBroadcast() // the client has no address and takes none
+	r.ServerIPAddr = s.cfg.Address.AsSlice()
+	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
+	r.UpdateOption(dhcpv4.OptBootFileName(s.cfg.Base() + neighbours.CheckPath))
+	s.stats.answered.Add(1)
+	return routeReply(r, e.Relay, netip.Addr{})
+}
+
+// noteUnknown records that an unknown MAC has asked.
+func (s *Server) noteUnknown(e *exchange) {
+	s.stats.unknown.Add(1)
+	port, giaddr := seenAt(e.In, e.Relay)
+	s.cfg.Recorder.Unknown(e.MAC, port, giaddr, string(e.Packet.Options.Get(dhcpv4.OptionClassIdentifier)))
+}
+
+// mayLease reports whether the machine has a reservation in the network that the
+// request came from.
+func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
+	if !e.client.Address {
+		e.log().Info("DHCP not answered", "reasons", s.cfg.Decider.Reasons(ctx, e.Request))
+		return false
+	}
+	if !e.Relay.IsValid() {
+		return true
+	}
+	if !e.isNear(e.Network) || len(s.cfg.Relays) == 0 && !e.isNear(e.Relay) {
+		e.log().Error("DHCP not answered: the reservation is not in the relay's subnet; "+
+			"correct the machine's address or its cabling, or list the relay under netboot.relays if it selects another subnet",
+			"reservation", e.subnet.String(), "selected", e.Network.String())
+		return false
+	}
+	if len(s.cfg.Relays) == 0 {
+		s.relays.record(ctx, e.Relay, e.log)
+	}
+	return true
+}
+
+// answerKnown answers a machine that has a reservation.
+func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
+	p, reserved := e.Packet, e.client.Interface.Address
+	// Send by unicast only to the reservation. With any other address, a sender could
+	// direct packets to any host.
+	to := wire.Addr4(p.ClientIPAddr)
+	if to != reserved {
+		to = netip.Addr{}
+	}
+
+	switch p.MessageType() {
+	case dhcpv4.MessageTypeDiscover:
+		if x, ok := s.leases.conflict(e.MAC, reserved); ok {
+			e.log().Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String(), "other", x.Other)
+			return Reply{}
+		}
+		return routeReply(s.lease(ctx, e, dhcpv4.MessageTypeOffer), e.Relay, to)
+	case dhcpv4.MessageTypeRequest:
+		if e.toUs { // otherwise the client chose another server
+			return s.answerRequest(ctx, e, to)
+		}
+		s.noteRival(e)
+	case dhcpv4.MessageTypeInform:
+		if !to.IsValid() {
+			return Reply{}
+		}
+		r := s.lease(ctx, e, dhcpv4.MessageTypeAck)
+		r.YourIPAddr = net.IPv4zero
+		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
+		return Reply{Packet: r, Route: RouteUnicast, To: to, mac: r.ClientHWAddr}
+	case dhcpv4.MessageTypeDecline:
+		if e.declinesReservation() { // the packet may be forged, so the reservation stays
+			e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
+				"address", reserved.String())
+			if e.client.Guest {
+				s.cfg.Decider.DeclineGuest(e.Request)
+			}
+		}
+	case dhcpv4.MessageTypeRelease:
+		if e.toUs {
+			e.log().Info("DHCP RELEASE: the reservation stays")
+		}
+	}
+	return Reply{}
+}
+
+// answerRequest answers a REQUEST to this server. to is the address for a unicast
+// answer, if any.
+func (s *Server) answerRequest(ctx context.Context, e *exchange, to netip.Addr) Reply {
+	reserved := e.client.Interface.Address
+	wanted := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
+	if !wanted.IsValid() {
+		wanted = wire.Addr4(e.Packet.ClientIPAddr)
+	}
+	switch {
+	case !wanted.IsValid():
+		e.log().Info("DHCP REQUEST without an address: not answered")
+	case wanted == reserved:
+		return routeReply(s.lease(ctx, e, dhcpv4.MessageTypeAck), e.Relay, to)
+	case e.Relay.IsValid() || wire.OnNetworks(e.In.Prefixes, reserved):
+		e.log().Info("DHCP REQUEST for an address that is not the reservation: NAK",
+			"wanted", wanted.String(), "reservation", reserved.String())
+		return s.compose.nak(e.Packet, e.Relay)
+	}
+	return Reply{}
+}
+
+// lease returns an OFFER or ACK with the reservation and, if the decision allows it, a boot file.
+func (s *Server) lease(ctx context.Context, e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	r := s.compose.lease(e, kind)
+	s.compose.addBoot(r, e, s.cfg.Decider.BootFile(ctx, e.client, e.Request))
+	return r
+}
+
+// noteRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It may also have
+// chosen this one, through a relay which stands in for it (RFC 5107); that relay's copy of the message is answered.
+func (s *Server) noteRival(e *exchange) {
+	server := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionServerIdentifier))
+	if !server.IsValid() || s.relays.has(server) {
+		return
+	}
+	s.cfg.SightRival(inventory.Rival{Server: server, Where: e.where(), Machine: e.client.Owner.Machine})
+}

@@ -1,0 +1,259 @@
+package dhcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// ReceiveBuffer is the size of a socket's receive buffer in bytes. The kernel permits net.core.rmem_max.
+const ReceiveBuffer = 4 << 20
+
+const batchSize = 16 // packets that one system call reads or sends
+
+// Conn is a UDP port on one interface, or port 67 on the address that relays send to.
+type Conn struct {
+	name  string // of the interface, or the address
+	port  int    // 67, or wire.ProxyPort
+	mode  inventory.DHCPMode
+	iface *net.Interface // nil = only relays
+	self  netip.Addr
+	conn  *net.UDPConn
+	p4    *ipv4.PacketConn
+	raw   int // packet socket that only sends; -1 = none
+	// onLink and routed are the control messages of a reply. Both set its source address, onLink also the interface. They are
+	// nil without an interface.
+	onLink, routed []byte
+	once           sync.Once
+	turn           sync.Mutex // held by the worker that reads and answers; see Server.Serve
+	known          atomic.Pointer[knownPrefixes]
+	full           uint32 // packets that the kernel has dropped because the socket's buffer was full; guarded by turn
+}
+
+// listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
+// does not bind to a device, broadcast or open a packet socket.
+func listenRelayed(ctx context.Context, at netip.Addr) (*Conn, error) {
+	lc := net.ListenConfig{Control: setSocket("")}
+	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
+	if err != nil {
+		return nil, fmt.Errorf("binding UDP port 67 on %s for DHCP: %w (%s)", at, err,
+			httpserve.BindRemedy(err, "address"))
+	}
+	conn := pc.(*net.UDPConn)
+	return &Conn{
+		name: at.String(), port: dhcpv4.ServerPort, mode: inventory.DHCPReservation, self: at, conn: conn,
+		p4: ipv4.NewPacketConn(conn), raw: -1,
+	}, nil
+}
+
+// prefixesFor is how long the addresses of an interface are not read again.
+const prefixesFor = time.Second
+
+// knownPrefixes are the addresses of an interface, as last read.
+type knownPrefixes struct {
+	read     time.Time
+	prefixes []netip.Prefix
+}
+
+// link returns where packets on c are received.
+func (c *Conn) link() Link {
+	if c.iface == nil {
+		return Link{Name: "relay"}
+	}
+	known := c.known.Load()
+	if known == nil || time.Since(known.read) > prefixesFor {
+		known = &knownPrefixes{time.Now(), wire.Prefixes(c.iface)}
+		c.known.Store(known)
+	}
+	return Link{Name: c.name, Prefixes: known.prefixes, Mode: c.mode, Port: c.port}
+}
+
+// Listen binds a UDP port on the interface. The socket is bound to the device,
+// so it neither receives packets of other networks nor conflicts with a DHCP server
+// on them. The port is not shared: two servers would answer.
+func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn, error) {
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("finding interface %q: %w (list them with: ip link; correct the configuration)", name, err)
+	}
+	lc := net.ListenConfig{Control: setSocket(name)}
+	pc, err := lc.ListenPacket(ctx, "udp4", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("binding UDP port %d on %s for DHCP: %w (%s)", port, name, err,
+			httpserve.BindRemedy(err, "interfaces"))
+	}
+	conn := pc.(*net.UDPConn)
+	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receive nothing
+	if err != nil {
+		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
+		return nil, errors.Join(err, conn.Close())
+	}
+	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // the kernel's default size serves as well
+	return &Conn{
+		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
+		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
+		routed: (&ipv4.ControlMessage{Src: self.AsSlice()}).Marshal(),
+	}, nil
+}
+
+// setSocket sets the options of a socket, which is bound to device unless that is "".
+func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var set error
+		err := c.Control(func(own uintptr) {
+			fd := int(own)
+			set = errors.Join(
+				wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, ReceiveBuffer),
+				wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // tells what was dropped
+			)
+			if device != "" {
+				set = errors.Join(set, unix.BindToDevice(fd, device), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
+			}
+		})
+		return errors.Join(err, set)
+	}
+}
+
+// A packetBatch is the memory of a worker: the packets that one system call reads, and what is sent for them.
+type packetBatch struct {
+	in    []ipv4.Message
+	mu    sync.Mutex // guards the rest
+	out   []ipv4.Message
+	ready []Reply // not sent yet
+	late  bool    // slowBatch has passed: send each reply as soon as it is ready
+}
+
+func newPacketBatch() *packetBatch {
+	b := &packetBatch{in: make([]ipv4.Message, batchSize), out: make([]ipv4.Message, batchSize)}
+	for n := range batchSize {
+		b.in[n] = ipv4.Message{
+			Buffers: [][]byte{make([]byte, wire.MaxDatagram)},
+			OOB:     make([]byte, 32), // one message of 4 bytes, once a packet was dropped
+		}
+		b.out[n] = ipv4.Message{Buffers: make([][]byte, 1), Addr: &net.UDPAddr{}}
+	}
+	return b
+}
+
+// delay has each reply sent as soon as it is ready.
+func (b *packetBatch) delay() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late = true
+}
+
+// add adds a reply to those that are ready, and reports whether they are to be sent now.
+func (b *packetBatch) add(r Reply) (send bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = append(b.ready, r)
+	return b.late
+}
+
+// read waits for packets and returns those that have arrived. It adds to dropped what the kernel has dropped since.
+func (c *Conn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, error) {
+	n, err := c.p4.ReadBatch(b.in, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, packet := range b.in[:n] {
+		if packet.NN == 0 {
+			continue
+		}
+		messages, err := unix.ParseSocketControlMessage(packet.OOB[:packet.NN])
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_RXQ_OVFL && len(m.Data) >= 4 {
+				now := binary.NativeEndian.Uint32(m.Data)
+				dropped.Add(int64(now - c.full))
+				c.full = now
+			}
+		}
+	}
+	return b.in[:n], nil
+}
+
+// Close closes the sockets of c. It may be called again.
+func (c *Conn) Close() error {
+	var err error
+	c.once.Do(func() {
+		if err = c.conn.Close(); c.raw >= 0 {
+			err = errors.Join(err, unix.Close(c.raw))
+		}
+	})
+	return err
+}
+
+// write sends replies, at most batchSize. It does not wait: it calls failed for each reply that cannot be sent now.
+func (c *Conn) write(out []ipv4.Message, replies []Reply, failed func(Reply, error)) {
+	var replyOf [batchSize]int // by index in out
+	used := 0
+	for n, r := range replies {
+		if r.Route == RouteRaw && c.iface != nil {
+			if err := c.writeRaw(r); err != nil {
+				failed(r, err)
+			}
+			continue
+		}
+		if err := c.compose(&out[used], r); err != nil {
+			failed(r, err)
+			continue
+		}
+		replyOf[used] = n
+		used++
+	}
+	for first := 0; first < used; {
+		n, err := c.p4.WriteBatch(out[first:used], unix.MSG_DONTWAIT)
+		first += max(n, 0)
+		if err != nil { // of message first; those before it were sent
+			failed(replies[replyOf[first]], err)
+			first++
+		}
+	}
+}
+
+// writeRaw sends a reply in an Ethernet frame.
+func (c *Conn) writeRaw(r Reply) error {
+	ll := &unix.SockaddrLinklayer{Protocol: wire.Hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
+	copy(ll.Addr[:], r.mac)
+	return unix.Sendto(c.raw, wire.IPPacket(c.self, r.To, r.Packet.ToBytes()), 0, ll)
+}
+
+// compose makes m the message of a reply. The source is the server's configured address: relays and firewalls drop replies
+// from another address of the host.
+func (c *Conn) compose(m *ipv4.Message, r Reply) error {
+	m.Buffers[0], m.OOB = r.Packet.ToBytes(), c.onLink
+	to := m.Addr.(*net.UDPAddr)
+	to.IP, to.Port = r.To.AsSlice(), dhcpv4.ClientPort
+	switch {
+	case r.Route == RouteRelay:
+		// Send to giaddr and not to the packet's source address, which a container's network may have rewritten. Do not
+		// set an interface for the packet: the route to the relay may differ from the one that its packet took.
+		to.Port, m.OOB = dhcpv4.ServerPort, c.routed
+	case c.iface == nil && r.Route != RouteUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
+		return fmt.Errorf("sending by %s: this server only answers relays", r.Route)
+	case r.Route == RouteSource:
+		to.Port, m.OOB = int(r.Port), c.routed
+	case r.Route == RouteBroadcast:
+		to.IP = net.IPv4bcast
+	}
+	return nil
+}

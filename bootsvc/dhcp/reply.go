@@ -1,0 +1,63 @@
+package dhcp
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+)
+
+// Route is how a reply is sent.
+type Route int
+
+// Routes of replies.
+const (
+	RouteNone      Route = iota // no reply
+	RouteRelay                  // UDP to giaddr:67
+	RouteUnicast                // UDP to an address that the client has already
+	RouteBroadcast              // UDP to 255.255.255.255:68
+	RouteRaw                    // Ethernet frame to a client without an address, which cannot answer ARP
+	RouteSource                 // UDP to the source address and port of the request (wire.ProxyPort)
+)
+
+func (r Route) String() string {
+	return [...]string{"none", "relay", "unicast", "broadcast", "raw", "source"}[r]
+}
+
+// Reply is a DHCP packet and how it is sent.
+type Reply struct {
+	Packet *dhcpv4.DHCPv4
+	Route  Route
+	To     netip.Addr // relay, unicast, raw, source
+	Port   uint16     // source
+	mac    net.HardwareAddr
+	own    bool // To is reserved for an armed machine, or is a listed relay
+}
+
+// routeReply chooses how an OFFER or ACK is sent (RFC 2131 §4.1).
+func routeReply(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) Reply {
+	r := Reply{Packet: p, mac: p.ClientHWAddr}
+	switch {
+	case giaddr.IsValid():
+		r.Route, r.To = RouteRelay, giaddr
+	case ciaddr.IsValid():
+		r.Route, r.To = RouteUnicast, ciaddr
+	case p.IsBroadcast():
+		r.Route = RouteBroadcast
+	default:
+		r.Route, r.To = RouteRaw, wire.Addr4(p.YourIPAddr)
+	}
+	return r
+}
+
+// summary returns what is remembered of r.
+func (r Reply) summary() wire.Reply {
+	if r.Route == RouteNone {
+		return wire.Reply{}
+	}
+	return wire.Reply{
+		Route: r.Route.String(), Kind: r.Packet.MessageType(), Address: wire.Addr4(r.Packet.YourIPAddr), File: r.Packet.BootFileNameOption(),
+	}
+}

@@ -1,0 +1,119 @@
+// Package dhcp answers DHCP: it gives the addresses, or only the boot files beside another server. What a client may boot,
+// its Decider decides.
+package dhcp
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingotmetal/ingot/bootsvc/neighbours"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Decider decides what the clients of DHCP get. A packet waits for it.
+type Decider interface {
+	// FindClient returns the client of a request, or the zero Client for an unknown one. An error means that the
+	// inventory failed.
+	FindClient(ctx context.Context, r Request) (Client, error)
+	// Discover returns an unknown client that is being discovered where the request came from. It may admit a new one.
+	Discover(ctx context.Context, r Request) (Client, bool)
+	// DeclineGuest notes that a client which is being discovered has declined its address.
+	DeclineGuest(r Request)
+	// BootFile returns the boot file for a client, or "", and records the request for it.
+	BootFile(ctx context.Context, c Client, r Request) string
+	// Reasons explains the decision for a request.
+	Reasons(ctx context.Context, r Request) []string
+	// InReservedNetwork reports whether an address is in the network of a reservation.
+	InReservedNetwork(a netip.Addr) bool
+}
+
+// Journal records relays, see bootsvc.Journal.
+type Journal interface {
+	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
+}
+
+// Config says what to serve and where, and what else takes part.
+type Config struct {
+	// Modes are the modes of the interfaces on which DHCP is answered.
+	Modes map[string]inventory.DHCPMode
+	// RelayAt, if valid, is the address on which relays alone are answered. It replaces Modes.
+	RelayAt netip.Addr
+	// Address is this server's address as the machines see it. Base returns the URL of its HTTP handler.
+	Address netip.Addr
+	Base    func() string
+	// Relays and LinkLocal are as in bootsvc.Config.
+	Relays    wire.Relays
+	LinkLocal bool
+
+	Decider  Decider
+	Journal  Journal
+	Recorder *wire.Recorder
+	History  *wire.History
+	Limits   *neighbours.Limits
+	// SightRival takes a server that a machine has chosen instead of this one, and Deliver a reply of another server.
+	SightRival func(inventory.Rival)
+	Deliver    func(*dhcpv4.DHCPv4)
+	// Probe returns the MAC of a host other than besides that answers at an address.
+	Probe func(a netip.Addr, besides string) (mac string, ok bool)
+	// LogServer reports whether machines can send syslog to Address.
+	LogServer func() bool
+
+	Guard *guard.Guard
+	Log   *slog.Logger
+	Now   func() time.Time
+}
+
+// Server answers DHCP.
+type Server struct {
+	cfg     Config
+	compose composer
+	relays  relays
+	leases  leases
+	stats   counters
+}
+
+// counters are the counters of Stats.
+type counters struct {
+	received, answered, dropped, malformed, unknown, direct, unresolved, unsent atomic.Int64
+}
+
+// Stats counts packets since the start of the server, see bootsvc.Stats.
+type Stats struct {
+	Received, Answered, Dropped, Malformed, Unknown, Direct, Unresolved, Unsent int64
+}
+
+// New returns a server, which answers what Serve reads.
+func New(cfg Config) *Server {
+	return &Server{
+		cfg:     cfg,
+		compose: composer{address: cfg.Address, linkLocal: cfg.LinkLocal, logServer: cfg.LogServer},
+		relays:  relays{journal: cfg.Journal, now: cfg.Now},
+		leases:  leases{probe: cfg.Probe, guard: cfg.Guard, log: cfg.Log, now: cfg.Now},
+	}
+}
+
+// Leases returns the leases of reservations since the start of the server.
+func (s *Server) Leases() []inventory.DHCPLease { return s.leases.all() }
+
+// Conflict returns the lease of a machine whose address was found at another host a short time ago. The address is not
+// offered until until.
+func (s *Server) Conflict(mac string, a netip.Addr) (x inventory.DHCPLease, until time.Time, ok bool) {
+	x, ok = s.leases.conflict(mac, a)
+	return x, x.At.Add(conflictPause), ok
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	c := &s.stats
+	return Stats{
+		Received: c.received.Load(), Answered: c.answered.Load(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
+		Unknown: c.unknown.Load(), Direct: c.direct.Load(), Unresolved: c.unresolved.Load(), Unsent: c.unsent.Load(),
+	}
+}
