@@ -69,7 +69,7 @@ var mutations = []mutation{
 		"{Method: \"POST\", Path: \"/agent/v1/discover\", Handler: s.discover},\n\t\t{Method: \"GET\", Path: \"/v1/machines\", Handler: s.next},",
 	},
 	{
-		"S7", "TestS7S8S32Discovery", "bootsvc/discovery.go",
+		"S7", "TestS7S8S32Discovery", "bootsvc/guests.go",
 		"return g.admitted >= maxNewGuests", "return g.admitted < 0",
 	},
 	{
@@ -307,10 +307,10 @@ var mutations = []mutation{
 	},
 	{
 		"S32", "TestS32AGuestGivesUpAReservedAddress", "bootsvc/discovery.go",
-		"_, _, err := s.machines.MachineByAddress(ctx, a)\n\treturn err == nil", "return false",
+		"_, _, err := v.machines.MachineByAddress(ctx, a)\n\treturn err == nil", "return false",
 	},
 	{
-		"S32", "TestS7S8S32Discovery", "bootsvc/discovery.go",
+		"S32", "TestS7S8S32Discovery", "bootsvc/guests.go",
 		"if taken(a) {", "if !a.IsValid() {",
 	},
 	{
@@ -364,9 +364,9 @@ var mutations = []mutation{
 	{
 		"S41",
 		"TestS41DiscoveryIsOffByDefault",
-		"bootsvc/bootsvc.go",
+		"bootsvc/discovery.go",
 		"for name, r := range cfg.Discovery {\n",
-		"s.guests[\"lo\"] = newGuests(inventory.Range{From: netip.MustParseAddr(\"127.0.20.10\"), To: netip.MustParseAddr(\"127.0.20.20\")})\n\tfor name, r := range cfg.Discovery {\n",
+		"v.guests[\"lo\"] = newGuests(inventory.Range{From: netip.MustParseAddr(\"127.0.20.10\"), To: netip.MustParseAddr(\"127.0.20.20\")})\n\tfor name, r := range cfg.Discovery {\n",
 	},
 	{
 		"S42", "TestS42OnlyProgramsOfTheListAreRun", "worker-agent/disk/filesys/programs_linux.go",

@@ -21,14 +21,12 @@ const (
 
 // manyMethods are the types with more methods than maxMethods.
 var manyMethods = map[string]int{
-	"bootsvc.Server":         85,
 	"internal/server.server": 70,
 	"internal/siterole.Host": 50,
 }
 
 // manyBack are the packages with a larger share of references that point back, in percent.
 var manyBack = map[string]int{
-	"bootsvc":                          25,
 	"cmd/worker-agent":                 23,
 	"deploy/image":                     38,
 	"deploy/release":                   43,

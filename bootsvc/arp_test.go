@@ -28,7 +28,7 @@ func TestLabProbeARP(t *testing.T) {
 	for _, c := range []struct{ address, besides, want string }{
 		{"10.10.20.50", testMAC, mac}, {"10.10.20.50", mac, ""}, {"10.10.20.51", testMAC, ""},
 	} {
-		got, ok := s.probe(netip.MustParseAddr(c.address), c.besides)
+		got, ok := s.discovery.probe(netip.MustParseAddr(c.address), c.besides)
 		if got != c.want || ok != (c.want != "") {
 			t.Errorf("%s besides %s: %q, want %q", c.address, c.besides, got, c.want)
 		}
@@ -47,7 +47,7 @@ func TestLabNeighbours(t *testing.T) {
 		t.Errorf("%s is known as %s before any packet", client, mac)
 	}
 	s, _ := newServer(t, &fakeMachines{}, nil)
-	if mac, ok := neighbours.NewProber(nil, &n, s.log).AskKernel(client); !ok || n.Unresolved(client) {
+	if mac, ok := neighbours.NewProber(nil, &n, s.cfg.Log).AskKernel(client); !ok || n.Unresolved(client) {
 		t.Errorf("%s is %q after a packet to it", client, mac)
 	}
 	for a, unresolved := range map[string]bool{"10.10.20.99": true, "10.10.20.2": false, "192.0.2.1": false, "127.0.0.1": false} {

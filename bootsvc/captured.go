@@ -16,7 +16,7 @@ func (s *Server) Capture(ctx context.Context, w io.Writer, c wire.Capture) error
 	if err != nil {
 		return err
 	}
-	return c.Run(ctx, w, names, s.bootPorts(), s.guard)
+	return c.Run(ctx, w, names, s.bootPorts(), s.cfg.Guard)
 }
 
 // captureInterfaces returns the interfaces on which machines are answered. A server that only answers

@@ -18,11 +18,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkScript returns the script for CheckMAC, by HTTP and TFTP.
-func (s *Server) checkScript() string {
-	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address belongs to no machine, booting from disk\n" + exitLines
-}
-
 // CheckClient sends the requests of a machine's firmware that boots from the network.
 // It returns an error unless this server answers, no other Ingot server does, and the
 // script in the answer is served by HTTP and TFTP. notes name the other DHCP servers
@@ -73,7 +68,7 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 func (s *Server) fetchCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base()+neighbours.CheckPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.urls.base()+neighbours.CheckPath, nil)
 	if err != nil {
 		return err
 	}
@@ -84,7 +79,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 		script, err = io.ReadAll(io.LimitReader(resp.Body, maxHTTPBody))
 		err = errors.Join(err, resp.Body.Close())
 	}
-	if err == nil && string(script) != s.checkScript() {
+	if err == nil && string(script) != s.scripts.checkScript() {
 		err = fmt.Errorf("the answer (%s) came from another server", resp.Status)
 	}
 	if err != nil {
@@ -101,7 +96,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 			_, err = from.WriteTo(&b)
 		}
 	}
-	if err == nil && b.String() != s.checkScript() {
+	if err == nil && b.String() != s.scripts.checkScript() {
 		err = errors.New("the answer came from another server")
 	}
 	if err != nil {

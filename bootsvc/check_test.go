@@ -72,7 +72,7 @@ func TestCheckIsAnswered(t *testing.T) {
 	}
 	for _, path := range []string{neighbours.CheckPath, "/ipxe/binary/" + neighbours.CheckMAC + "/autoexec.ipxe"} {
 		w := get(t, s.Handler(), http.MethodGet, s.Base()+path, testAddr)
-		if w.Code != http.StatusOK || w.Body.String() != s.checkScript() || strings.Contains(w.Body.String(), "kernel") {
+		if w.Code != http.StatusOK || w.Body.String() != s.scripts.checkScript() || strings.Contains(w.Body.String(), "kernel") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}

@@ -2,8 +2,6 @@ package bootsvc
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -332,65 +330,4 @@ func archName(arch int) string {
 		return n
 	}
 	return fmt.Sprintf("%d", arch)
-}
-
-// lookup finds the machine of a request in the inventory and decides its answer. It
-// returns an error only if the inventory failed; the decision is then Unknown.
-func (s *Server) lookup(ctx context.Context, r Request) (inventory.Machine, inventory.Grant, Decision, error) {
-	m, g, err := s.findMachine(ctx, r)
-	if err != nil {
-		return m, g, s.decide(m, g, r), err
-	}
-	return m, g, s.decideAny(m, g, r), nil
-}
-
-// findMachine finds the machine of a request in the inventory. An unknown one is zero.
-func (s *Server) findMachine(ctx context.Context, r Request) (m inventory.Machine, g inventory.Grant, err error) {
-	if r.MAC != "" {
-		m, g, err = s.machines.MachineByMAC(ctx, r.MAC)
-	} else {
-		m, g, err = s.machines.MachineByAddress(ctx, r.Address)
-	}
-	switch {
-	case errors.Is(err, inventory.ErrNotFound):
-		return inventory.Machine{}, inventory.Grant{}, nil
-	case err != nil:
-		return inventory.Machine{}, inventory.Grant{}, err
-	}
-	return m, g, nil
-}
-
-// machineAt returns the name of the machine that sends from an address, or "".
-func (s *Server) machineAt(ctx context.Context, source netip.Addr) string {
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
-	defer cancel()
-	_, _, d, err := s.lookup(ctx, s.identify(Request{Address: source, Class: wire.ClassNone, Arch: wire.ArchUnknown}))
-	if err != nil {
-		return ""
-	}
-	return d.Machine
-}
-
-// decideAny is decide, also for an unknown machine that is being discovered.
-func (s *Server) decideAny(m inventory.Machine, g inventory.Grant, r Request) Decision {
-	d := s.decide(m, g, r)
-	if d.Verdict == Unknown {
-		d = s.decideGuest(r, d)
-	}
-	return d
-}
-
-// decide is Decide, except that a server without its claim key arms no machine:
-// anyone could forge claims.
-func (s *Server) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
-	keyless := len(s.cfg.ClaimKey) == 0
-	if keyless {
-		g.NetbootUntil = time.Time{}
-	}
-	r.Loader = s.cfg.Loader
-	d := Decide(m, g, r, s.now())
-	if keyless && !d.Armed() {
-		d.because("this server's key of claims is missing: no machine is armed (ingot doctor)")
-	}
-	return d
 }

@@ -41,7 +41,7 @@ func TestOldROMsReadTheFileName(t *testing.T) {
 	uuid := generic(97, append([]byte{0}, "AAAAAAAAAAAAAAAA"...)...)
 	for _, mode := range []inventory.DHCPMode{inventory.DHCPReservation, inventory.DHCPProxy} {
 		s, _ := newServer(t, f, beside(mode))
-		s.neighbour = func(netip.Addr) (string, bool) { return testMAC, true }
+		s.network.neighbour = func(netip.Addr) (string, bool) { return testMAC, true }
 		tftp := startTFTP(t, s)
 		for _, arch := range []byte{wire.ArchBIOS, wire.ArchUEFIEBC} {
 			for name, extra := range map[string][]dhcpv4.Modifier{

@@ -467,8 +467,8 @@ func FuzzDHCP(f *testing.F) {
 	m := &fakeMachines{machines: []inventory.Machine{machine(withLongNames)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	guests := inventory.Range{From: netip.MustParseAddr("10.10.20.100"), To: netip.MustParseAddr("10.10.20.109")}
 	s, _ := newServer(f, m, func(c *Config) { c.Discovery = map[string]inventory.Range{"eth8": guests} })
-	s.guests["eth8"].earlierUntil = testNow // no earlier process has given addresses
-	s.probe = func(netip.Addr, string) (string, bool) { return "", false }
+	s.discovery.guests["eth8"].earlierUntil = testNow // no earlier process has given addresses
+	s.discovery.probe = func(netip.Addr, string) (string, bool) { return "", false }
 	in := onWire
 	in.Name = "eth8"
 	unknown := packet(f, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 1}), pxeClient(7))

@@ -100,7 +100,7 @@ func discoveringBeside(t *testing.T, mode inventory.DHCPMode, f *fakeMachines) (
 		c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.30.1/32")}
 	})
 	arp := map[string]string{}
-	s.neighbour = func(a netip.Addr) (string, bool) { mac, ok := arp[a.String()]; return mac, ok }
+	s.network.neighbour = func(a netip.Addr) (string, bool) { mac, ok := arp[a.String()]; return mac, ok }
 	return s, arp
 }
 
@@ -108,7 +108,7 @@ func discoveringBeside(t *testing.T, mode inventory.DHCPMode, f *fakeMachines) (
 // address. A report counts from the MAC that the kernel knows for the source.
 func TestS7S8S32DiscoveryByProxy(t *testing.T) {
 	s, arp := discoveringBeside(t, inventory.DHCPProxy, &fakeMachines{machines: []inventory.Machine{machine(nil)}})
-	in := dhcp.Link{Name: "lo", Port: dhcpv4.ServerPort, Mode: inventory.DHCPProxy, Prefixes: s.prefixes("lo")}
+	in := dhcp.Link{Name: "lo", Port: dhcpv4.ServerPort, Mode: inventory.DHCPProxy, Prefixes: interfacePrefixes("lo")}
 	mac := func(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)} }
 	ask := func(n int, in dhcp.Link, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) dhcp.Reply {
 		t.Helper()
@@ -183,7 +183,7 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, arp := discoveringBeside(t, inventory.DHCPOff, f)
 	loader := func(from string) error {
-		return s.readTFTP(t.Context(), tftp.Request{
+		return s.files.read(t.Context(), tftp.Request{
 			Name: "snponly.efi", From: netip.MustParseAddr(from), Send: func(tftp.Rank, int64, io.Reader) error { return nil },
 		})
 	}
@@ -218,7 +218,7 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 	}
 	reports(t, text)
 	var grub string
-	err := s.readTFTP(t.Context(), tftp.Request{
+	err := s.files.read(t.Context(), tftp.Request{
 		Name: "/grub/m/02:00:00:00:00:07", From: netip.MustParseAddr("10.10.30.79"), Send: func(_ tftp.Rank, _ int64, r io.Reader) error {
 			b, err := io.ReadAll(r)
 			grub = string(b)
@@ -245,7 +245,7 @@ func TestS7S8S32DiscoveryWithDHCPOff(t *testing.T) {
 		s.Guest(t.Context(), testMAC, netip.MustParseAddr("10.10.30.79")) {
 		t.Error("an agent that an earlier process has admitted is not discovered")
 	}
-	for _, g := range s.guests {
+	for _, g := range s.discovery.guests {
 		g.earlierUntil = testNow
 	}
 	if s.Guest(t.Context(), "02:00:00:00:00:09", netip.MustParseAddr("10.10.30.79")) {

@@ -242,10 +242,10 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 		c.Now = func() time.Time { return now }
 	})
 	probes := make(chan string) // the MAC that answers, or ""
-	s.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
+	s.discovery.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
 	done := make(chan struct{})
-	probe := s.guests["eth8"].probe
-	s.guests["eth8"].probe = func(mac string, a netip.Addr) { probe(mac, a); done <- struct{}{} }
+	probe := s.discovery.guests["eth8"].probe
+	s.discovery.guests["eth8"].probe = func(mac string, a netip.Addr) { probe(mac, a); done <- struct{}{} }
 	ask := func(mac string, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) string {
 		t.Helper()
 		hw, err := net.ParseMAC(mac)
@@ -275,7 +275,7 @@ func TestGuestsKeepTheirAddressesAfterARestart(t *testing.T) {
 			t.Errorf("DISCOVER of class %q: %q, want %q", class, got, want)
 		}
 	}
-	s.guests["eth8"].evict(agents)
+	s.discovery.guests["eth8"].evict(agents)
 
 	for _, other := range []string{old, ""} {
 		for range 2 {

@@ -1,14 +1,10 @@
 package bootsvc
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"regexp"
 	"strings"
 
-	"github.com/ingotmetal/ingot/bootsvc/tftp"
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -51,67 +47,9 @@ exit
 // optionalOfShim are files that shim asks for before its second stage, and can do without.
 var optionalOfShim = regexp.MustCompile(`^(revocations(_sku|_sbat)?|shim_certificate(_[0-9]+)?)\.efi$`)
 
-// readGrub answers a read request for a path under grub or boot: what GRUB asks for once
-// shim has started it. All other files that it looks for are optional.
-func (s *Server) readGrub(ctx context.Context, seg []string, ask tftpAsk) error {
-	req := Request{Address: ask.From, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
-	common := len(seg) == 2 && seg[1] == "grub.cfg"
-	own := len(seg) == 3 && seg[0] == "grub" && seg[1] == "m"
-	boot := len(seg) == 4 && seg[0] == "boot"
-	switch {
-	case own, boot:
-		mac, ok := wire.ParseMAC(seg[len(seg)-1])
-		if boot {
-			mac, ok = wire.ParseMAC(seg[1])
-		}
-		if !ok {
-			return tftp.ErrNoFile
-		}
-		req = Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
-	case seg[0] != "grub" || !common:
-		return tftp.ErrOptional
-	}
-
-	lookup, cancel := context.WithTimeout(ctx, lookupTime)
-	req = s.identify(req)
-	m, d := s.decided(lookup, req)
-	if m == nil && own && s.admitVisitor(lookup, req.MAC, ask.From) {
-		m, d = s.decided(lookup, req)
-	}
-	cancel()
-	name := ask.Name
-	if boot {
-		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which opens the boot's files
-	}
-	s.rememberTFTP(ask.From, cmp.Or(d.Interface.MAC, req.MAC), name, d)
-	switch {
-	case common && (m != nil || s.anonymous(req)):
-		return sendScript(grubConfig, ask, tftp.RankKnown)
-	case m == nil:
-		return tftp.ErrNoFile
-	case own:
-		return s.grubMachine(*m, d, ask)
-	}
-	return s.tftpAgentOS(*m, d, seg[2], seg[3], ask)
-}
-
-// grubMachine sends the machine's own file to GRUB.
-func (s *Server) grubMachine(m inventory.Machine, d Decision, ask tftpAsk) error {
-	script, err := s.grubScript(m, d)
-	if err != nil {
-		s.log.Error("rendering GRUB's configuration", "machine", m.Name, "error", err)
-		return tftp.ErrNoFile
-	}
-	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
-		return err
-	}
-	s.rec.Event(d.event(scriptEvent(d), "GRUB's configuration by TFTP"))
-	return nil
-}
-
 // grubScript returns the machine's own part of GRUB's configuration. All its values are words of the alphabets of
 // commandLine: the machine's name, in which GRUB's language has no operator, and kernel parameters in quotes (security S14).
-func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
+func (s *scripts) grubScript(m inventory.Machine, d Decision) (string, error) {
 	switch d.Verdict {
 	case Agent, Rescue:
 		line, err := s.commandLine(m, d)
@@ -126,7 +64,7 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 	case Disk:
 		// After an exit, firmware opens its setup screen instead of trying the next entry. After a
 		// restart, DHCP names no loader, unless another server always does.
-		if s.alwaysNamesLoader() {
+		if s.cfg.alwaysNamesLoader() {
 			return "echo Ingot: not armed, booting from disk\nset ingot=disk\n", nil
 		}
 		return "echo Ingot: not armed, restarting to boot from disk\nreboot\n", nil
@@ -135,34 +73,16 @@ func (s *Server) grubScript(m inventory.Machine, d Decision) (string, error) {
 }
 
 // grubAgentOS returns the lines that boot the agent OS with a command line of iPXE's.
-func (s *Server) grubAgentOS(d Decision, what, line string) string {
+func (s *scripts) grubAgentOS(d Decision, what, line string) string {
 	// The kernel would look for a file of that name; GRUB hands the initramfs over in memory.
 	words := strings.Split(strings.TrimPrefix(line, "initrd=initramfs "), " ")
 	for n, w := range words {
 		words[n] = quoteGrub(w)
 	}
-	base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
+	base := fmt.Sprintf("(tftp,%s)/boot/%s/%s/", s.cfg.Address, d.Interface.MAC, s.urls.token(d))
 	return fmt.Sprintf("echo Ingot %s\nif [ \"$ingot\" = hold ]; then set ingot=1; fi\n"+
 		"linux %svmlinuz %s\ninitrd %sinitramfs\nboot\n", what, base, strings.Join(words, " "), base)
 }
 
 // quoteGrub returns a word that GRUB reads as w, whatever characters w has (GRUB manual, "Quoting").
 func quoteGrub(w string) string { return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'" }
-
-// tftpAgentOS sends a file of the agent OS while its boot is open.
-func (s *Server) tftpAgentOS(m inventory.Machine, d Decision, token, name string, ask tftpAsk) error {
-	if !s.bootOpen(d, token) || d.Verdict == Installer {
-		return tftp.ErrNoFile
-	}
-	f, info, kind, err := s.openAgentOS(name)
-	if err != nil {
-		return tftp.ErrNoFile
-	}
-	defer f.Close()
-	defer s.beginTransfer(d)()
-	if err := ask.Send(ask.rank(m, d), info.Size(), f); err != nil {
-		return err
-	}
-	s.rec.Event(d.event(kind, fmt.Sprintf("%d bytes by TFTP", info.Size())))
-	return nil
-}

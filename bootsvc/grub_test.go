@@ -61,7 +61,7 @@ func TestLoaderOfTheSite(t *testing.T) {
 			mac, want string
 			arch      int
 		}{{testMAC, want, wire.ArchUEFI}, {testMAC, "undionly.kpxe", wire.ArchBIOS}, {"52:54:00:20:01:02", "ipxe.efi", wire.ArchUEFI}} {
-			if d := s.decide(m, armed("node1"), Request{MAC: c.mac, Class: wire.ClassPXE, Arch: c.arch}); d.Loader != c.want {
+			if d := s.decider.decide(m, armed("node1"), Request{MAC: c.mac, Class: wire.ClassPXE, Arch: c.arch}); d.Loader != c.want {
 				t.Errorf("%q: %s, architecture %d: loader %q instead of %q", site, c.mac, c.arch, d.Loader, c.want)
 			}
 		}
@@ -124,7 +124,7 @@ func TestGrubDiscovers(t *testing.T) {
 	if _, err := tftptest.Get(t, addr, "/grub/m/"+mac.String()); err == nil {
 		t.Error("a machine that has no lease gets GRUB's configuration")
 	}
-	s.guests["lo"].earlierUntil = testNow
+	s.discovery.guests["lo"].earlierUntil = testNow
 	offer := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac), pxeClient(7)).ToBytes(), in)
 	if offer.Route == dhcp.RouteNone || offer.Packet.BootFileName != "shimx64.efi" {
 		t.Fatalf("the offer is %v", offer.Packet)
@@ -332,7 +332,7 @@ func FuzzS14GrubConfig(f *testing.F) {
 		m := machine(func(m *inventory.Machine) { m.Name, m.KernelArgs = name, args })
 		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{m}}, nil)
 		g := armed(name)
-		script, err := s.grubScript(m, Decide(m, g, Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, testNow))
+		script, err := s.scripts.grubScript(m, Decide(m, g, Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, testNow))
 		if err != nil {
 			return ""
 		}

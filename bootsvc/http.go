@@ -3,14 +3,12 @@ package bootsvc
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,19 +17,25 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
-	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-const (
-	maxHTTPConns  = 1024
-	maxHTTPHeader = 16 << 10
-	maxHTTPBody   = 64 << 10 // phone-home of the metadata server, which shares port 80
-	awaitedLookup = 200 * time.Millisecond
-)
+const maxHTTPBody = 64 << 10 // phone-home of the metadata server, which shares port 80
 
-// Handler answers the provisioning listeners:
+// webFiles answers over HTTP.
+type webFiles struct {
+	cfg      *Config
+	decider  *decider
+	scripts  *scripts
+	loaders  *loaders
+	spender  *spender
+	history  *wire.History
+	rec      *wire.Recorder
+	requests httpserve.Requests
+}
+
+// handler answers the provisioning listeners:
 //
 //	/ipxe/script/<mac>/auto.ipxe        boot script, or boot-from-disk script
 //	/ipxe/script/<mac>/hold.ipxe        the same, for a machine that waits in a script
@@ -48,10 +52,10 @@ const (
 //
 // and passes everything else to Config.Fallback. A refused request gets the same 404
 // for any reason.
-func (s *Server) Handler() http.Handler {
+func (h *webFiles) handler() http.Handler {
 	var images http.Handler
-	if s.cfg.Images != nil {
-		images = s.observeImages(ImageHandler(s.cfg.Images, s.log))
+	if h.cfg.Images != nil {
+		images = h.observeImages(ImageHandler(h.cfg.Images, h.cfg.Log))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -66,8 +70,8 @@ func (s *Server) Handler() http.Handler {
 		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || segments[0] == "media" ||
 			len(segments) == 1 && segments[0] == autoexecName || len(segments) <= 2 && segments[len(segments)-1] == scriptName)
 		if !ours {
-			if s.cfg.Fallback != nil {
-				s.cfg.Fallback.ServeHTTP(w, r)
+			if h.cfg.Fallback != nil {
+				h.cfg.Fallback.ServeHTTP(w, r)
 				return
 			}
 			notFound(w)
@@ -82,7 +86,7 @@ func (s *Server) Handler() http.Handler {
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 			return
 		}
-		s.dispatch(w, r, segments)
+		h.dispatch(w, r, segments)
 	})
 }
 
@@ -94,14 +98,14 @@ func split(p string) []string {
 }
 
 // dispatch serves a path of this package; seg are its elements.
-func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, seg []string) {
+func (h *webFiles) dispatch(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
-		s.serveBinary(w, r, s.identify(bySource(r)), seg[len(seg)-1])
+		h.serveBinary(w, r, h.decider.network.identify(bySource(r)), seg[len(seg)-1])
 	case len(seg) == 1 && seg[0] == scriptName:
-		s.serveScript(w, r, s.identify(bySource(r)), scriptName)
+		h.serveScript(w, r, h.decider.network.identify(bySource(r)), scriptName)
 	case len(seg) == 2 && seg[1] == scriptName:
-		s.dispatch(w, r, []string{"ipxe", "script", seg[0], scriptName})
+		h.dispatch(w, r, []string{"ipxe", "script", seg[0], scriptName})
 	case len(seg) == 4 && seg[0] == "ipxe" && (seg[1] == "binary" || seg[1] == "script"):
 		mac, ok := wire.ParseMAC(seg[2])
 		if !ok {
@@ -110,14 +114,14 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, seg []string) 
 		}
 		req := Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown, Brief: true}
 		if seg[1] == "script" {
-			s.serveScript(w, r, req, seg[3])
+			h.serveScript(w, r, req, seg[3])
 			return
 		}
-		s.serveBinary(w, r, req, seg[3])
+		h.serveBinary(w, r, req, seg[3])
 	case len(seg) == 2 && seg[0] == "media" && seg[1] == MediaName:
-		s.serveMedia(w, r)
+		h.serveMedia(w, r)
 	case len(seg) == 4 && seg[0] == "boot":
-		s.serveBoot(w, r, seg[1], seg[2], seg[3])
+		h.serveBoot(w, r, seg[1], seg[2], seg[3])
 	default:
 		notFound(w)
 	}
@@ -133,40 +137,23 @@ func bySource(r *http.Request) Request {
 	return Request{Address: wire.Unmap(a.Addr()), Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 }
 
-// decided looks the machine up. It returns nil if the answer must be 404.
-func (s *Server) decided(ctx context.Context, req Request) (*inventory.Machine, Decision) {
-	if req.MAC == "" && !req.Address.IsValid() {
-		return nil, Decision{Verdict: Unknown}
-	}
-	m, _, d, err := s.lookup(ctx, req)
-	if err != nil {
-		s.log.Error("looking up a booting machine", "mac", req.MAC, "error", err)
-	}
-	if d.Verdict == Unknown {
-		return nil, d
-	}
-	return &m, d
-}
-
-// decidedHTTP is decided, and also keeps the connection of an armed machine if all
+// find is decider.find, and also keeps the connection of an armed machine if all
 // connections are in use. The machine is recognized by its address, because its MAC is
 // known to the whole network.
-func (s *Server) decidedHTTP(r *http.Request, req Request) (*inventory.Machine, Decision) {
-	m, d := s.decided(r.Context(), req)
-	if m == nil && s.admitVisitor(r.Context(), req.MAC, bySource(r).Address) {
-		m, d = s.decided(r.Context(), req)
-	}
-	s.rememberHTTP(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
-	if m != nil && d.Armed() && reserved(*m, bySource(r).Address) {
+func (h *webFiles) find(r *http.Request, req Request) (*inventory.Machine, Decision) {
+	source := bySource(r).Address
+	m, d := h.decider.find(r.Context(), req, source)
+	h.remember(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
+	if m != nil && d.Armed() && reserved(*m, source) {
 		httpserve.Prefer(r.Context())
 	}
 	return m, d
 }
 
-// rememberHTTP remembers a request of a client that boots.
-func (s *Server) rememberHTTP(r *http.Request, mac, path string, d Decision) {
-	s.History.Add(mac, wire.Entry{
-		At: s.now(), Where: "HTTP from " + r.RemoteAddr,
+// remember remembers a request of a client that boots.
+func (h *webFiles) remember(r *http.Request, mac, path string, d Decision) {
+	h.history.Add(mac, wire.Entry{
+		At: h.cfg.Now(), Where: "HTTP from " + r.RemoteAddr,
 		Request: plaintext.ASCII(r.Method+" "+path[:min(len(path), wire.MaxText)], wire.MaxText), // keeps no long path in memory
 		Reply:   "verdict " + string(d.Verdict),
 	})
@@ -177,36 +164,36 @@ func reserved(m inventory.Machine, a netip.Addr) bool {
 	return a.IsValid() && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }
 
-func (s *Server) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
-	m, d := s.decidedHTTP(r, req)
+func (h *webFiles) serveScript(w http.ResponseWriter, r *http.Request, req Request, name string) {
+	m, d := h.find(r, req)
 	if name != scriptName && name != autoexecName && name != holdName {
 		notFound(w)
 		return
 	}
 	if m == nil {
 		if req.MAC == neighbours.CheckMAC {
-			writeScript(w, r, s.checkScript())
+			writeScript(w, r, h.scripts.checkScript())
 			return
 		}
-		if name != holdName && s.anonymous(req) {
-			writeScript(w, r, s.chainScript())
+		if name != holdName && h.decider.network.anonymous(req) {
+			writeScript(w, r, h.scripts.chainScript())
 			return
 		}
 		notFound(w)
 		return
 	}
-	script, ok, err := s.script(r.Context(), *m, d, name == autoexecName)
+	script, ok, err := h.scripts.script(r.Context(), *m, d, name == autoexecName)
 	if err == nil && !ok && name == holdName {
 		// A 404 keeps iPXE in its hold loop; `exit 1` makes the firmware try the next boot device.
 		script, ok = "#!ipxe\nexit 1\n", true
 	}
 	if err != nil {
-		s.log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
+		h.cfg.Log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
 		http.Error(w, "the boot script cannot be rendered, see the server's log", http.StatusInternalServerError)
 		return
 	}
 	if r.Method == http.MethodGet {
-		s.rec.Event(d.event(scriptEvent(d), "by HTTP"))
+		h.rec.Event(d.event(scriptEvent(d), "by HTTP"))
 	}
 	if !ok {
 		notFound(w)
@@ -224,25 +211,25 @@ func writeScript(w http.ResponseWriter, r *http.Request, script string) {
 	}
 }
 
-func (s *Server) serveBinary(w http.ResponseWriter, r *http.Request, req Request, name string) {
+func (h *webFiles) serveBinary(w http.ResponseWriter, r *http.Request, req Request, name string) {
 	if name == autoexecName {
-		s.serveScript(w, r, req, name)
+		h.serveScript(w, r, req, name)
 		return
 	}
-	m, d := s.decidedHTTP(r, req)
+	m, d := h.find(r, req)
 	if m != nil && !d.ServesLoader() && req.Address.IsValid() && r.Method == http.MethodGet {
-		s.rec.Event(d.event(diskEvent(d), name+" by HTTP")) // another DHCP server named the loader: the first request of this boot
+		h.rec.Event(d.event(diskEvent(d), name+" by HTTP")) // another DHCP server named the loader: the first request of this boot
 	}
-	if m == nil && !s.anonymous(req) || m != nil && !d.ServesLoader() {
+	if m == nil && !h.decider.network.anonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
 		return
 	}
-	f, info, err := s.openLoader(name)
+	f, info, err := h.loaders.open(name)
 	if err != nil {
 		notFound(w)
 		return
 	}
-	s.serveAsset(w, r, d, f, info, inventory.EventLoader)
+	h.serveAsset(w, r, d, f, info, inventory.EventLoader)
 }
 
 // MediaName is the file in LoaderDir that BMCs insert into virtual CD drives: iPXE, which asks DHCP like
@@ -251,24 +238,24 @@ const MediaName = "ipxe.iso"
 
 // serveMedia serves MediaName to everyone, because a BMC does not say which machine is its own. It
 // holds no secret, and decides nothing.
-func (s *Server) serveMedia(w http.ResponseWriter, r *http.Request) {
-	f, info, err := s.openLoader(MediaName)
+func (h *webFiles) serveMedia(w http.ResponseWriter, r *http.Request) {
+	f, info, err := h.loaders.open(MediaName)
 	if err != nil {
 		notFound(w)
 		return
 	}
-	s.serveAsset(w, r, Decision{}, f, info, "")
+	h.serveAsset(w, r, Decision{}, f, info, "")
 }
 
-func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, token, name string) {
+func (h *webFiles) serveBoot(w http.ResponseWriter, r *http.Request, macText, token, name string) {
 	mac, ok := wire.ParseMAC(macText)
 	if !ok {
 		notFound(w)
 		return
 	}
-	m, d := s.decided(r.Context(), Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
-	s.rememberHTTP(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
-	if m == nil || !s.bootOpen(d, token) {
+	m, d := h.decider.find(r.Context(), Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, netip.Addr{})
+	h.remember(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
+	if m == nil || !h.scripts.urls.isOpen(d, token) {
 		notFound(w)
 		return
 	}
@@ -276,109 +263,110 @@ func (s *Server) serveBoot(w http.ResponseWriter, r *http.Request, macText, toke
 		httpserve.Prefer(r.Context())
 	}
 	if d.Verdict == Installer {
-		s.serveInstaller(w, r, d, name)
+		h.serveInstaller(w, r, d, name)
 		return
 	}
-	f, info, kind, err := s.openAgentOS(name)
+	f, info, kind, err := h.loaders.openAgentOS(name)
 	if err != nil {
 		notFound(w)
 		return
 	}
-	s.serveAsset(w, r, d, f, info, kind)
-}
-
-// beginTransfer notes that a file is being sent to the machine of d, until end is called.
-func (s *Server) beginTransfer(d Decision) (end func()) {
-	if d.Interface.MAC == "" || !d.Armed() {
-		return func() {}
-	}
-	return s.History.BeginTransfer(d.Interface.MAC)
-}
-
-// bootOpen reports whether token opens the files of the boot that d decides.
-func (s *Server) bootOpen(d Decision, token string) bool {
-	return d.servesAgent() && inventory.Equal(token, inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot))
-}
-
-// openAgentOS opens a file of the agent OS, "vmlinuz" or "initramfs". kind is the event of
-// its delivery.
-func (s *Server) openAgentOS(name string) (f *os.File, info os.FileInfo, kind string, err error) {
-	path, kind := s.cfg.KernelPath, inventory.EventKernel
-	if name == "initramfs" {
-		path, kind = s.cfg.InitramfsPath, inventory.EventInitrd
-	} else if name != "vmlinuz" {
-		return nil, nil, "", inventory.ErrNotFound
-	}
-	if f, err = os.Open(path); err == nil {
-		f, info, err = regular(f)
-	}
-	if err != nil {
-		s.log.Error("opening the agent OS", "file", path, "error", err)
-	}
-	return f, info, kind, err
+	h.serveAsset(w, r, d, f, info, kind)
 }
 
 // serveAsset serves f and closes it. If the whole file was sent, it records an event of the
 // kind, unless that is empty.
-func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
+func (h *webFiles) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	defer s.beginTransfer(d)()
-	sw, began := newStreamWriter(w), s.now()
+	defer beginTransfer(h.history, d)()
+	sw, began := newStreamWriter(w), h.cfg.Now()
 	serveFile(sw, r, info.Name(), f)
 	if kind != "" && r.Method == http.MethodGet && sw.written == info.Size() && (sw.status == 0 || sw.status == http.StatusOK ||
 		sw.status == http.StatusPartialContent) {
-		s.rec.Transfer(d.event(kind, fmt.Sprintf("%d bytes by HTTP", info.Size())), began)
+		h.rec.Transfer(d.event(kind, fmt.Sprintf("%d bytes by HTTP", info.Size())), began)
 	}
 }
 
-// listenHTTP binds the HTTP listeners. Port 80 is often in use, so a port that cannot
-// be bound is only a warning if another one works.
-func (s *Server) listenHTTP(ctx context.Context) ([]net.Listener, error) {
-	var out []net.Listener
-	var errs []error
-	for _, addr := range s.cfg.HTTPAddr {
-		full := httpserve.WithHost(addr, s.cfg.bind())
-		l, err := keptsocket.Listen(ctx, "tcp4", full)
-		if err != nil {
-			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err,
-				httpserve.BindRemedy(err, "provisioning HTTP addresses"))
-			s.log.Warn("an HTTP port cannot be bound", "address", full, "error", err)
-			errs = append(errs, err)
-			continue
+// serveInstaller serves one image of d's installer. After the last payload, it records
+// that the boot is spent.
+func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Decision, name string) {
+	i, err := h.scripts.installers.find(r.Context(), d)
+	if err == nil && !slices.Contains(i.Images(), name) {
+		notFound(w)
+		return
+	}
+	var f planned
+	if err == nil {
+		f, err = h.scripts.installers.open(r.Context(), i, name)
+	}
+	var size int64
+	if err == nil {
+		defer f.Close() // only read from
+		if size, err = f.Seek(0, io.SeekEnd); err == nil {
+			_, err = f.Seek(0, io.SeekStart)
 		}
-		if len(out) == 0 {
-			s.httpPort.Store(uint32(l.Addr().(*net.TCPAddr).Port))
+	}
+	if err != nil {
+		h.cfg.Log.With(d.logKeys()...).Error("opening an image of an installer", "image", name, "error", err)
+		notFound(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	if sha256Form.MatchString(f.SHA256) {
+		w.Header().Set("ETag", `"`+f.SHA256+`"`)
+	}
+	defer beginTransfer(h.history, d)()
+	sw, began := newStreamWriter(w), h.cfg.Now()
+	serveFile(sw, r, name, f)
+	if r.Method != http.MethodGet || !sentToEnd(sw, size) {
+		return
+	}
+	kind := inventory.EventInitrd
+	if name == i.Kernel {
+		kind = inventory.EventKernel
+	}
+	h.rec.Transfer(d.event(kind, fmt.Sprintf("%s, %d bytes by HTTP", name, size)), began)
+	if name == i.Payload {
+		h.spender.spend(context.WithoutCancel(r.Context()), d, name)
+	}
+}
+
+// sentToEnd reports whether w sent a file of that size up to its last byte. A resumed
+// range counts as well.
+func sentToEnd(w *streamWriter, size int64) bool {
+	switch w.status {
+	case 0, http.StatusOK:
+		return w.written == size
+	case http.StatusPartialContent:
+		var first, last, of int64
+		_, err := fmt.Sscanf(w.Header().Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &of)
+		return err == nil && of == size && last == size-1 && w.written == last-first+1
+	}
+	return false
+}
+
+// observeImages calls Config.Delivered after each answer to a machine that a run owns. The machine is recognized by
+// its address.
+func (h *webFiles) observeImages(images http.Handler) http.Handler {
+	if h.cfg.Delivered == nil {
+		return images
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sw, began := newStreamWriter(w), h.cfg.Now()
+		images.ServeHTTP(sw, r)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), awaitedLookup)
+		defer cancel()
+		source := bySource(r)
+		_, g, _, err := h.decider.lookup(ctx, source)
+		if err != nil || g.Run == "" || g.ByOperator() {
+			return
 		}
-		out = append(out, l)
-	}
-	if len(out) == 0 {
-		return nil, errors.Join(errs...)
-	}
-	return out, nil
-}
-
-func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
-	srv := &http.Server{
-		Handler:           s.guard.Handler(s.requests.Handler(s.Handler())),
-		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
-		IdleTimeout:       60 * time.Second,
-		MaxHeaderBytes:    maxHTTPHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-	}
-	httpserve.Limit(srv, maxHTTPConns, func(source netip.Addr) bool { return s.awaited(ctx, source) })
-	// Streams may last an hour; a disconnected client resumes by Range, or retries.
-	return httpserve.Run(ctx, "HTTP", srv, httpserve.Track(l), 2*time.Second)
-}
-
-// awaited reports whether an address is reserved for a machine with an open netboot or
-// secrets window, whose connections have priority. It is called for a new connection
-// while all connections are in use.
-func (s *Server) awaited(ctx context.Context, source netip.Addr) bool {
-	defer s.guard.Recover("the source of a connection")
-	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
-	defer cancel()
-	_, g, d, err := s.lookup(ctx, Request{Address: source, Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
-	return err == nil && (d.Armed() || d.Owner.Run != "" && s.now().Before(g.SecretsUntil))
+		h.cfg.Delivered(Delivery{
+			Owner: g.Owner, Boot: g.Boot, Method: r.Method, Image: path.Base(r.URL.Path), Client: source.Address,
+			Status: cmp.Or(sw.status, http.StatusOK), Bytes: sw.written, Began: began, Ended: h.cfg.Now(),
+		})
+	})
 }

@@ -31,7 +31,7 @@ func startHTTP(t *testing.T, s *Server) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.serveHTTP(ctx, l) }()
+	go func() { done <- s.web.serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -176,9 +176,9 @@ func TestHTTPKeepsWhatIsProven(t *testing.T) {
 // recovered and counted (security S35).
 func TestNoSourceEndsTheProcess(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
-	s.machines = panicking{}
-	if s.awaited(t.Context(), netip.MustParseAddr(testAddr)) || s.guard.Panics() != 1 {
-		t.Errorf("%d panics were counted", s.guard.Panics())
+	s.decider.machines = panicking{}
+	if s.decider.isAwaited(t.Context(), netip.MustParseAddr(testAddr)) || s.cfg.Guard.Panics() != 1 {
+		t.Errorf("%d panics were counted", s.cfg.Guard.Panics())
 	}
 }
 
@@ -198,13 +198,13 @@ func (panicking) MachineByAddress(context.Context, netip.Addr) (inventory.Machin
 func TestNoInputEndsTheProcess(t *testing.T) {
 	known := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	s, _ := newServer(t, known, nil)
-	s.machines = panicking{known}
+	s.decider.machines = panicking{known}
 	addr, files := startHTTP(t, s), tftptest.Dial(t, startTFTP(t, s))
 	for n := range 3 {
 		want := 3 * int64(n)
 		discover := packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes()
 		s.dhcp.Handle(t.Context(), discover, dhcp.Link{})
-		if got := s.guard.Panics(); got != want+1 {
+		if got := s.cfg.Guard.Panics(); got != want+1 {
 			t.Errorf("DHCP: %d panics were counted, not %d", got, want+1)
 		}
 
@@ -215,7 +215,7 @@ func TestNoInputEndsTheProcess(t *testing.T) {
 		}
 
 		tftptest.Send(t, files, "\x00\x01snponly.efi\x00octet\x00")
-		waitFor(t, func() bool { return s.guard.Panics() == want+3 })
+		waitFor(t, func() bool { return s.cfg.Guard.Panics() == want+3 })
 	}
 	if got := s.Stats().Panics; got != 9 {
 		t.Errorf("%d panics in the counters", got)

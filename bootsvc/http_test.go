@@ -203,8 +203,8 @@ func TestScripts(t *testing.T) {
 	autoexec := get(t, h, http.MethodGet, "/ipxe/script/52:54:00:20:01:01/autoexec.ipxe", "10.10.20.9").Body.String()
 	compareGolden(t, "testdata/autoexec.ipxe", autoexec)
 	held := Decision{Machine: "node1", Interface: inventory.Interface{MAC: testMAC}}
-	compareGolden(t, "testdata/hold.ipxe", s.holdScript(held, false))
-	compareGolden(t, "testdata/hold-autoexec.ipxe", s.holdScript(held, true))
+	compareGolden(t, "testdata/hold.ipxe", s.scripts.holdScript(held, false))
+	compareGolden(t, "testdata/hold-autoexec.ipxe", s.scripts.holdScript(held, true))
 	f.setGrant(
 		inventory.Grant{Owner: inventory.Owner{Machine: "node1", Run: "operator:ada", Epoch: 8}, Boot: 1, NetbootUntil: testNow.Add(time.Hour)},
 	)
@@ -398,18 +398,18 @@ func TestLoadersAreConfined(t *testing.T) {
 	s, _ := newServer(t, f, nil)
 	f.setGrant(armed("node1"))
 	for _, name := range []string{"../vmlinuz", "..", ".", "", "/etc/passwd", "a/b", "snponly.efi\x00", strings.Repeat("a", 200)} {
-		if s.unserved(name) == "" {
+		if s.loaders.unserved(name) == "" {
 			t.Errorf("%q was opened", name)
 		}
 	}
-	if s.unserved("snponly.efi") != "" {
+	if s.loaders.unserved("snponly.efi") != "" {
 		t.Error("a loader was not opened")
 	}
-	if s.unserved("link.efi") == "" {
+	if s.loaders.unserved("link.efi") == "" {
 		t.Error("there is no link yet")
 	}
 	symlink(t, "/etc/hostname", filepath.Join(s.cfg.LoaderDir, "link.efi"))
-	if s.unserved("link.efi") == "" {
+	if s.loaders.unserved("link.efi") == "" {
 		t.Error("a link out of the directory was followed")
 	}
 }
@@ -424,7 +424,7 @@ func TestRunNeedsOneHTTPPort(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, func(c *Config) {
 		c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String()}
 	})
-	if _, err := s.listenHTTP(
+	if _, err := s.web.listen(
 		t.Context(),
 	); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) ||
 		!strings.Contains(err.Error(), "another program has the port") {
@@ -433,7 +433,7 @@ func TestRunNeedsOneHTTPPort(t *testing.T) {
 	s, _ = newServer(t, &fakeMachines{}, func(c *Config) {
 		c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{taken.Addr().String(), ":0"}
 	})
-	ls, err := s.listenHTTP(t.Context())
+	ls, err := s.web.listen(t.Context())
 	if err != nil || len(ls) != 1 {
 		t.Fatalf("one port free: %v", err)
 	}
@@ -460,13 +460,13 @@ func TestServeHTTPEndsWithItsContext(t *testing.T) {
 		c.Address, c.HTTPAddr = netip.MustParseAddr("127.0.0.1"), []string{":0"}
 		c.Fallback = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metadata") })
 	})
-	ls, err := s.listenHTTP(t.Context())
+	ls, err := s.web.listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.serveHTTP(ctx, ls[0]) }()
+	go func() { done <- s.web.serve(ctx, ls[0]) }()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Base()+"/2009-04-04/meta-data/", nil)
 	if err != nil {
 		t.Fatal(err)

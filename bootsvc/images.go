@@ -1,7 +1,6 @@
 package bootsvc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -94,29 +93,6 @@ type Delivery struct {
 	Status        int
 	Bytes         int64
 	Began, Ended  time.Time
-}
-
-// observeImages calls Config.Delivered after each answer to a machine that a run owns. The machine is recognized by
-// its address.
-func (s *Server) observeImages(h http.Handler) http.Handler {
-	if s.cfg.Delivered == nil {
-		return h
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sw, began := newStreamWriter(w), s.now()
-		h.ServeHTTP(sw, r)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), awaitedLookup)
-		defer cancel()
-		source := bySource(r)
-		_, g, _, err := s.lookup(ctx, source)
-		if err != nil || g.Run == "" || g.ByOperator() {
-			return
-		}
-		s.cfg.Delivered(Delivery{
-			Owner: g.Owner, Boot: g.Boot, Method: r.Method, Image: path.Base(r.URL.Path), Client: source.Address,
-			Status: cmp.Or(sw.status, http.StatusOK), Bytes: sw.written, Began: began, Ended: s.now(),
-		})
-	})
 }
 
 const (

@@ -169,12 +169,12 @@ func TestDeliveryThatIsRecordedLate(t *testing.T) {
 	f.mu.Unlock()
 	serving, stop := context.WithCancel(t.Context())
 	stopped := make(chan error)
-	go func() { stopped <- s.spendLate(serving) }()
+	go func() { stopped <- s.web.spender.spendLate(serving) }()
 	<-spent
 	f.mu.Lock()
 	f.fails = 1 << 30
 	f.mu.Unlock()
-	s.unspent <- unspent{Decision{Machine: "node1", Owner: g.Owner, Boot: g.Boot}, "rootfs-x"}
+	s.web.spender.unspent <- unspent{Decision{Machine: "node1", Owner: g.Owner, Boot: g.Boot}, "rootfs-x"}
 	stop()
 	if err := <-stopped; err != nil {
 		t.Error(err)
@@ -185,10 +185,10 @@ func TestDeliveryThatIsRecordedLate(t *testing.T) {
 func TestDeliveryIsRecordedOnStop(t *testing.T) {
 	s, f := withInstaller(t)
 	g := armed("node1")
-	s.unspent <- unspent{Decision{Machine: "node1", Owner: g.Owner, Boot: g.Boot}, "rootfs-x"}
+	s.web.spender.unspent <- unspent{Decision{Machine: "node1", Owner: g.Owner, Boot: g.Boot}, "rootfs-x"}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := s.spendLate(ctx); err != nil {
+	if err := s.web.spender.spendLate(ctx); err != nil {
 		t.Error(err)
 	}
 	if len(f.spent) != 1 {

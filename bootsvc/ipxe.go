@@ -37,8 +37,15 @@ const exitLines = "iseq ${platform} efi && exit 1 || exit 0\n"
 // the firmware's DHCP lease, but the interface may be closed again.
 const autoexecLines = "isset ${net0/ip} || dhcp ||\nifopen net0 ||\n"
 
+// scripts renders what iPXE and GRUB run.
+type scripts struct {
+	cfg        *Config
+	urls       *urls
+	installers *installers
+}
+
 // commandLine returns the agent OS's kernel command line.
-func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
+func (s *scripts) commandLine(m inventory.Machine, d Decision) (string, error) {
 	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
 		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
 	}
@@ -71,7 +78,7 @@ func (s *Server) commandLine(m inventory.Machine, d Decision) (string, error) {
 
 // bootScript returns the script that boots the agent OS. It is the same for each
 // request of one boot, and rendering it has no side effect.
-func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (string, error) {
+func (s *scripts) bootScript(m inventory.Machine, d Decision, autoexec bool) (string, error) {
 	line, err := s.commandLine(m, d)
 	if err != nil {
 		return "", err
@@ -82,27 +89,21 @@ func (s *Server) bootScript(m inventory.Machine, d Decision, autoexec bool) (str
 // loadAgentOS returns the lines of a script that load the agent OS with a command line. The signed iPXE starts a
 // kernel of Debian, which firmware does not know, through Debian's shim (https://ipxe.org/cmd/shim); it fetches that only
 // with Secure Boot on. An iPXE without that command goes on.
-func (s *Server) loadAgentOS(d Decision, line string) string {
-	base := s.bootURL(d)
+func (s *scripts) loadAgentOS(d Decision, line string) string {
+	base := s.urls.boot(d)
 	lines := fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base)
 	if d.Interface.Loader == inventory.LoaderIPXEShim {
-		lines += "shim " + s.loaderURL(d.Interface.MAC, loaderShim) + " ||\n"
+		lines += "shim " + s.urls.loader(d.Interface.MAC, loaderShim) + " ||\n"
 	}
 	return lines
 }
 
-// bootURL returns the base URL of the files of d's boot, with a slash at the end.
-func (s *Server) bootURL(d Decision) string {
-	mac := strings.ReplaceAll(d.Interface.MAC, ":", "-")
-	return s.Base() + "/boot/" + mac + "/" + inventory.BootToken(s.cfg.ClaimKey, d.Owner, d.Boot) + "/"
-}
-
 // netbootScript returns a script that prints what, runs the lines of load and boots
 // the kernel. It tries up to three times and then goes to the disk.
-func (s *Server) netbootScript(d Decision, what, load string, autoexec bool) string {
+func (s *scripts) netbootScript(d Decision, what, load string, autoexec bool) string {
 	// After a failure, fetch the script again: its URLs are those of the previous boot
 	// if it was fetched just before the run counted this boot.
-	again := s.Base() + "/ipxe/script/" + d.Interface.MAC + "/" + scriptName
+	again := s.urls.script(d.Interface.MAC, scriptName)
 	return scriptHead(autoexec) + "echo " + what + ` (${platform}, iPXE ${version})
 isset ${tries} || set tries:int32 0
 :try
@@ -131,11 +132,11 @@ func scriptHead(autoexec bool) string {
 // holdScript returns a script that keeps a machine at its loader and asks again every
 // 15 s. It ends only when the server answers, so that a server restart does not send
 // the machine to an incomplete disk.
-func (s *Server) holdScript(d Decision, autoexec bool) string {
+func (s *scripts) holdScript(d Decision, autoexec bool) string {
 	return scriptHead(autoexec) + "echo Ingot: the installation of " + d.Machine + ` is not finished, waiting for its run
 :hold
 sleep 15
-chain --replace --autofree ` + s.Base() + "/ipxe/script/" + d.Interface.MAC + "/" + holdName + ` || goto hold
+chain --replace --autofree ` + s.urls.script(d.Interface.MAC, holdName) + ` || goto hold
 `
 }
 
@@ -157,7 +158,7 @@ func diskScript(d Decision) (script string, ok bool) {
 // script returns the script for iPXE: the boot script for an armed machine, the hold
 // script for a machine on hold, the disk script for any other known machine. ok is
 // false if the answer is 404.
-func (s *Server) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
+func (s *scripts) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {
 	case Unknown:
 		return "", false, nil
@@ -190,4 +191,22 @@ func diskEvent(d Decision) string {
 		return inventory.EventRebooted
 	}
 	return inventory.EventDisk
+}
+
+// chainScript returns the script for a client whose machine is not known from its address. iPXE
+// knows its MAC and asks for the script of that machine.
+func (s *scripts) chainScript() string {
+	return "#!ipxe\n" + autoexecLines +
+		"chain --replace --autofree " + s.urls.base() + "/ipxe/script/${mac:hexhyp}/" + scriptName + " ||\n" + exitLines
+}
+
+// checkScript returns the script for CheckMAC, by HTTP and TFTP.
+func (s *scripts) checkScript() string {
+	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address belongs to no machine, booting from disk\n" + exitLines
+}
+
+// discoveryLine returns the command line of the agent that only reports its hardware.
+func (s *scripts) discoveryLine(d Decision) string {
+	return fmt.Sprintf("initrd=initramfs rdinit=/init ingot.server=%s ingot.pin=%s ingot.mac=%s ingot.discover=1 "+
+		"console=tty0 console=ttyS0,115200 panic=30", s.cfg.AgentURL, s.cfg.AgentPin, d.Interface.MAC)
 }

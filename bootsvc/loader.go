@@ -11,13 +11,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// openLoader opens a loader that may be served. os.Root keeps the name, and symbolic links, inside the
+// loaders are the files of this server that machines boot: loaders and the agent OS.
+type loaders struct {
+	cfg *Config
+}
+
+// open opens a loader that may be served. os.Root keeps the name, and symbolic links, inside the
 // loader directory.
-func (s *Server) openLoader(name string) (*os.File, os.FileInfo, error) {
-	if !fileName(name) || s.cfg.LoaderDir == "" {
+func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
+	if !fileName(name) || l.cfg.LoaderDir == "" {
 		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)
 	}
-	root, err := os.OpenRoot(s.cfg.LoaderDir)
+	root, err := os.OpenRoot(l.cfg.LoaderDir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the loader directory: %w", err)
 	}
@@ -28,7 +33,7 @@ func (s *Server) openLoader(name string) (*os.File, os.FileInfo, error) {
 	}
 	f, info, err := regular(f)
 	if err == nil {
-		if err = s.checkSBAT(name, f); err != nil {
+		if err = l.checkSBAT(name, f); err != nil {
 			return nil, nil, errors.Join(err, f.Close())
 		}
 	}
@@ -52,15 +57,15 @@ var errOldLoader = errors.New("netboot.minimum_sbat")
 
 // checkSBAT returns errOldLoader if the loader r is below cfg.MinimumSBAT, or cannot be compared with it. Loaders
 // that are no UEFI programs have no generations.
-func (s *Server) checkSBAT(name string, r io.ReaderAt) error {
-	if len(s.cfg.MinimumSBAT) == 0 {
+func (l *loaders) checkSBAT(name string, r io.ReaderAt) error {
+	if len(l.cfg.MinimumSBAT) == 0 {
 		return nil
 	}
 	p, err := sbat.Read(r)
 	if err != nil && !errors.Is(err, sbat.ErrNotUEFI) {
 		return fmt.Errorf("%s: %w (%w)", name, err, errOldLoader)
 	}
-	if below := s.cfg.MinimumSBAT.Below(name, p); len(below) > 0 {
+	if below := l.cfg.MinimumSBAT.Below(name, p); len(below) > 0 {
 		return fmt.Errorf("%s: %s (%w)", name, below[0], errOldLoader)
 	}
 	return nil
@@ -68,21 +73,39 @@ func (s *Server) checkSBAT(name string, r io.ReaderAt) error {
 
 // unserved returns why a loader cannot be handed out, or "". It names each file of the loader's chain that is missing
 // or refused.
-func (s *Server) unserved(name string) string {
+func (l *loaders) unserved(name string) string {
 	var reasons []string
 	for _, x := range sbat.Chain(name) {
-		f, _, err := s.openLoader(x)
+		f, _, err := l.open(x)
 		switch {
 		case err == nil:
 			_ = f.Close() // nothing was written
 		case errors.Is(err, errOldLoader):
 			reasons = append(reasons, err.Error())
 		default:
-			reasons = append(reasons, fmt.Sprintf("%s is missing in %s", x, s.cfg.LoaderDir))
+			reasons = append(reasons, fmt.Sprintf("%s is missing in %s", x, l.cfg.LoaderDir))
 		}
 	}
 	if len(reasons) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("loader %s is not served: %s", name, strings.Join(reasons, "; "))
+}
+
+// openAgentOS opens a file of the agent OS, "vmlinuz" or "initramfs". kind is the event of
+// its delivery.
+func (l *loaders) openAgentOS(name string) (f *os.File, info os.FileInfo, kind string, err error) {
+	path, kind := l.cfg.KernelPath, inventory.EventKernel
+	if name == "initramfs" {
+		path, kind = l.cfg.InitramfsPath, inventory.EventInitrd
+	} else if name != "vmlinuz" {
+		return nil, nil, "", inventory.ErrNotFound
+	}
+	if f, err = os.Open(path); err == nil {
+		f, info, err = regular(f)
+	}
+	if err != nil {
+		l.cfg.Log.Error("opening the agent OS", "file", path, "error", err)
+	}
+	return f, info, kind, err
 }

@@ -91,7 +91,7 @@ func TestS30ProxyAnswers(t *testing.T) {
 func TestProxyNamesResolve(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, beside(inventory.DHCPProxy))
-	s.neighbour = func(netip.Addr) (string, bool) { return "", false }
+	s.network.neighbour = func(netip.Addr) (string, bool) { return "", false }
 	addr := startTFTP(t, s)
 	in := dhcp.Link{Name: "lo", Mode: inventory.DHCPProxy, Port: dhcpv4.ServerPort}
 	r := s.dhcp.Handle(t.Context(), packet(t, dhcpv4.MessageTypeDiscover, pxeClient(0)).ToBytes(), in)
@@ -114,7 +114,7 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	s, j := newServer(t, f, beside(inventory.DHCPOff))
 	var neighbour atomic.Value // of the kernel's table; the servers' goroutines read it
 	be := func(mac string) { neighbour.Store(mac) }
-	s.neighbour = func(netip.Addr) (string, bool) { mac := neighbour.Load().(string); return mac, mac != "" }
+	s.network.neighbour = func(netip.Addr) (string, bool) { mac := neighbour.Load().(string); return mac, mac != "" }
 	addr, h := startTFTP(t, s), s.Handler()
 	const refused, loader, chain, boot, disk = "404", "the loader", "by MAC", "the boot script", "disk"
 	kind := func(body string) string {
@@ -184,10 +184,10 @@ func TestTFTPOwnRankBesideAnotherServer(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, beside(inventory.DHCPOff))
 	for neighbour, want := range map[string]tftp.Rank{testMAC: tftp.RankOwn, "52:54:00:99:99:99": tftp.RankArmed, "": tftp.RankArmed} {
-		s.neighbour = func(netip.Addr) (string, bool) { return neighbour, neighbour != "" }
+		s.network.neighbour = func(netip.Addr) (string, bool) { return neighbour, neighbour != "" }
 		for _, name := range []string{"/snponly.efi", "/" + autoexecName} {
 			got := tftp.RankKnown
-			err := s.readTFTP(t.Context(), tftp.Request{
+			err := s.files.read(t.Context(), tftp.Request{
 				Name: testMAC + name, From: netip.MustParseAddr("10.10.20.170"),
 				Send: func(rank tftp.Rank, _ int64, _ io.Reader) error { got = rank; return nil },
 			})
@@ -208,14 +208,14 @@ func TestReservedAddressesBesideAnotherServer(t *testing.T) {
 		s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{at(address)}}, func(c *Config) {
 			c.Interfaces, c.Modes = []string{"lo", "eth9"}, map[string]inventory.DHCPMode{"eth9": inventory.DHCPOff}
 		})
-		s.neighbour = func(netip.Addr) (string, bool) { return "52:54:00:99:99:99", true }
-		r := s.identify(Request{Address: netip.MustParseAddr(address), Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
-		if m, _ := s.decided(t.Context(), r); (m != nil) != found {
+		s.network.neighbour = func(netip.Addr) (string, bool) { return "52:54:00:99:99:99", true }
+		r := s.network.identify(Request{Address: netip.MustParseAddr(address), Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
+		if m, _ := s.decider.find(t.Context(), r, netip.Addr{}); (m != nil) != found {
 			t.Errorf("%s: %+v", address, m)
 		}
-		s.neighbour = func(netip.Addr) (string, bool) { return "", false }
+		s.network.neighbour = func(netip.Addr) (string, bool) { return "", false }
 		for from, want := range map[string]bool{"127.0.0.6": false, "10.10.20.12": true} {
-			if r := s.identify(Request{Address: netip.MustParseAddr(from)}); s.anonymous(r) != want {
+			if r := s.network.identify(Request{Address: netip.MustParseAddr(from)}); s.network.anonymous(r) != want {
 				t.Errorf("%s is anonymous: %t", from, !want)
 			}
 		}

@@ -434,7 +434,7 @@ func TestRelayOnlyListensElsewhere(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
 	s, _ := newServer(t, f, func(c *Config) { relayOnly(c); c.Listen = netip.MustParseAddr("127.0.0.1") })
 	s.cfg.HTTPAddr = []string{":0"}
-	ls, err := s.listenHTTP(t.Context())
+	ls, err := s.web.listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -237,7 +237,10 @@ func TestSpecialKernelArguments(t *testing.T) {
 		t.Errorf("iPXE: %s", ipxe)
 	}
 	s, _ := newServer(t, &fakeMachines{machines: []inventory.Machine{m}}, nil)
-	script, err := s.grubScript(m, Decide(m, armed("node1"), Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, testNow))
+	script, err := s.scripts.grubScript(
+		m,
+		Decide(m, armed("node1"), Request{MAC: testMAC, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, testNow),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -638,7 +641,7 @@ func (noKeys) Open(_, _ string, sealed []byte) ([]byte, error) { return sealed, 
 func TestS3LookupsAreTheSame(t *testing.T) {
 	f := &counting{fakeMachines: &fakeMachines{machines: []inventory.Machine{machine(nil)}}}
 	s, _ := newServer(t, f.fakeMachines, nil)
-	s.machines = f
+	s.decider.machines = f
 	var first *httptest.ResponseRecorder
 	for _, path := range []string{"/boot/52-54-00-20-01-01/%s/vmlinuz", "/boot/52-54-00-20-01-02/%s/vmlinuz"} {
 		f.calls = 0

@@ -15,8 +15,8 @@ import (
 func TestSyslogByMAC(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.Addr{} })}}
 	s, _ := newServer(t, f, func(c *Config) { c.Modes = map[string]inventory.DHCPMode{"lo": inventory.DHCPProxy} })
-	s.neighbour = func(a netip.Addr) (string, bool) { return testMAC, a == netip.MustParseAddr("10.10.20.77") }
-	if got := s.machineAt(t.Context(), netip.MustParseAddr("10.10.20.77")); got != "node1" {
+	s.network.neighbour = func(a netip.Addr) (string, bool) { return testMAC, a == netip.MustParseAddr("10.10.20.77") }
+	if got := s.decider.machineAt(t.Context(), netip.MustParseAddr("10.10.20.77")); got != "node1" {
 		t.Errorf("machine %q", got)
 	}
 }

@@ -3,6 +3,7 @@ package bootsvc
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 
@@ -55,11 +56,21 @@ func tftpPath(name string) (mac, file string, ok bool) {
 	return mac, file, true
 }
 
-// readTFTP answers one read request.
-func (s *Server) readTFTP(ctx context.Context, r tftp.Request) error {
-	ask := tftpAsk{r, s.neighbourOf(r.From)}
+// tftpFiles answers read requests.
+type tftpFiles struct {
+	cfg     *Config
+	decider *decider
+	scripts *scripts
+	loaders *loaders
+	history *wire.History
+	rec     *wire.Recorder
+}
+
+// read answers one read request.
+func (t *tftpFiles) read(ctx context.Context, r tftp.Request) error {
+	ask := tftpAsk{r, t.decider.network.neighbourOf(r.From)}
 	if seg := split(ask.Name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
-		return s.readGrub(ctx, seg, ask)
+		return t.readGrub(ctx, seg, ask)
 	}
 	mac, file, ok := tftpPath(ask.Name)
 	if !ok {
@@ -70,34 +81,31 @@ func (s *Server) readTFTP(ctx context.Context, r tftp.Request) error {
 		req.MAC, req.Address = ask.mac, ask.From
 	}
 	lookup, cancel := context.WithTimeout(ctx, lookupTime)
-	m, d := s.decided(lookup, req)
-	if m == nil && s.admitVisitor(lookup, req.MAC, ask.From) {
-		m, d = s.decided(lookup, req)
-	}
+	m, d := t.decider.find(lookup, req, ask.From)
 	cancel()
-	s.rememberTFTP(ask.From, cmp.Or(d.Interface.MAC, req.MAC), ask.Name, d)
+	t.remember(ask.From, cmp.Or(d.Interface.MAC, req.MAC), ask.Name, d)
 	switch {
 	case m == nil && mac == neighbours.CheckMAC && file == autoexecName && ask.fromThisHost():
-		return sendScript(s.checkScript(), ask, tftp.RankOwn)
-	case m == nil && file == autoexecName && s.anonymous(req):
-		return sendScript(s.chainScript(), ask, tftp.RankKnown)
-	case m == nil && !s.anonymous(req):
+		return sendScript(t.scripts.checkScript(), ask, tftp.RankOwn)
+	case m == nil && file == autoexecName && t.decider.network.anonymous(req):
+		return sendScript(t.scripts.chainScript(), ask, tftp.RankKnown)
+	case m == nil && !t.decider.network.anonymous(req):
 		return tftp.ErrNoFile
 	case m != nil && file == autoexecName:
-		return s.tftpScript(ctx, *m, d, ask)
+		return t.sendBootScript(ctx, *m, d, ask)
 	case m != nil && !d.ServesLoader():
-		s.log.With(d.logKeys()...).Info("TFTP refused: the machine is not armed", "file", file, "reasons", d.Reasons)
+		t.cfg.Log.With(d.logKeys()...).Info("TFTP refused: the machine is not armed", "file", file, "reasons", d.Reasons)
 		if mac == "" { // another DHCP server named the loader, so this is the first packet of this boot
-			s.rec.Event(d.event(diskEvent(d), file+" by TFTP"))
+			t.rec.Event(d.event(diskEvent(d), file+" by TFTP"))
 		}
 		return tftp.ErrNoFile
 	}
-	f, info, err := s.openLoader(file)
+	f, info, err := t.loaders.open(file)
 	if err != nil && optionalOfShim.MatchString(file) {
 		return tftp.ErrOptional
 	}
 	if err != nil {
-		s.log.With(d.logKeys()...).Warn("TFTP: loader not served", "file", file, "error", err)
+		t.cfg.Log.With(d.logKeys()...).Warn("TFTP: loader not served", "file", file, "error", err)
 		return tftp.ErrNoFile
 	}
 	defer f.Close()
@@ -105,23 +113,23 @@ func (s *Server) readTFTP(ctx context.Context, r tftp.Request) error {
 	if m != nil {
 		rank = ask.rank(*m, d)
 	}
-	defer s.beginTransfer(d)()
-	began := s.now()
+	defer beginTransfer(t.history, d)()
+	began := t.cfg.Now()
 	if err := ask.Send(rank, info.Size(), f); err != nil {
 		// UEFI requests the size, aborts, and then downloads.
-		s.log.With(d.logKeys()...).Debug("TFTP transfer ended early", "file", file, "error", err)
+		t.cfg.Log.With(d.logKeys()...).Debug("TFTP transfer ended early", "file", file, "error", err)
 		return err
 	}
 	if m != nil {
-		s.rec.Transfer(d.event(inventory.EventLoader, file+" by TFTP"), began)
+		t.rec.Transfer(d.event(inventory.EventLoader, file+" by TFTP"), began)
 	}
 	return nil
 }
 
-// rememberTFTP remembers a read request of a client that boots.
-func (s *Server) rememberTFTP(from netip.Addr, mac, name string, d Decision) {
-	s.History.Add(mac, wire.Entry{
-		At: s.now(), Where: "TFTP from " + from.String(),
+// remember remembers a read request of a client that boots.
+func (t *tftpFiles) remember(from netip.Addr, mac, name string, d Decision) {
+	t.history.Add(mac, wire.Entry{
+		At: t.cfg.Now(), Where: "TFTP from " + from.String(),
 		Request: plaintext.ASCII("RRQ "+name, wire.MaxText), Reply: "verdict " + string(d.Verdict),
 	})
 }
@@ -131,10 +139,10 @@ func sendScript(script string, ask tftpAsk, rank tftp.Rank) error {
 	return ask.Send(rank, int64(len(script)), strings.NewReader(script))
 }
 
-func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision, ask tftpAsk) error {
-	script, ok, err := s.script(ctx, m, d, true)
+func (t *tftpFiles) sendBootScript(ctx context.Context, m inventory.Machine, d Decision, ask tftpAsk) error {
+	script, ok, err := t.scripts.script(ctx, m, d, true)
 	if err != nil {
-		s.log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
+		t.cfg.Log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
 	}
 	if err != nil || !ok {
 		return tftp.ErrNoFile
@@ -142,6 +150,83 @@ func (s *Server) tftpScript(ctx context.Context, m inventory.Machine, d Decision
 	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
 		return err
 	}
-	s.rec.Event(d.event(scriptEvent(d), autoexecName+" by TFTP"))
+	t.rec.Event(d.event(scriptEvent(d), autoexecName+" by TFTP"))
+	return nil
+}
+
+// readGrub answers a read request for a path under grub or boot: what GRUB asks for once
+// shim has started it. All other files that it looks for are optional.
+func (t *tftpFiles) readGrub(ctx context.Context, seg []string, ask tftpAsk) error {
+	req := Request{Address: ask.From, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
+	common := len(seg) == 2 && seg[1] == "grub.cfg"
+	own := len(seg) == 3 && seg[0] == "grub" && seg[1] == "m"
+	boot := len(seg) == 4 && seg[0] == "boot"
+	switch {
+	case own, boot:
+		mac, ok := wire.ParseMAC(seg[len(seg)-1])
+		if boot {
+			mac, ok = wire.ParseMAC(seg[1])
+		}
+		if !ok {
+			return tftp.ErrNoFile
+		}
+		req = Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
+	case seg[0] != "grub" || !common:
+		return tftp.ErrOptional
+	}
+
+	lookup, cancel := context.WithTimeout(ctx, lookupTime)
+	req = t.decider.network.identify(req)
+	visitor := netip.Addr{}
+	if own {
+		visitor = ask.From
+	}
+	m, d := t.decider.find(lookup, req, visitor)
+	cancel()
+	name := ask.Name
+	if boot {
+		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which opens the boot's files
+	}
+	t.remember(ask.From, cmp.Or(d.Interface.MAC, req.MAC), name, d)
+	switch {
+	case common && (m != nil || t.decider.network.anonymous(req)):
+		return sendScript(grubConfig, ask, tftp.RankKnown)
+	case m == nil:
+		return tftp.ErrNoFile
+	case own:
+		return t.sendGrubScript(*m, d, ask)
+	}
+	return t.sendAgentOS(*m, d, seg[2], seg[3], ask)
+}
+
+// sendGrubScript sends the machine's own file to GRUB.
+func (t *tftpFiles) sendGrubScript(m inventory.Machine, d Decision, ask tftpAsk) error {
+	script, err := t.scripts.grubScript(m, d)
+	if err != nil {
+		t.cfg.Log.Error("rendering GRUB's configuration", "machine", m.Name, "error", err)
+		return tftp.ErrNoFile
+	}
+	if err := sendScript(script, ask, ask.rank(m, d)); err != nil {
+		return err
+	}
+	t.rec.Event(d.event(scriptEvent(d), "GRUB's configuration by TFTP"))
+	return nil
+}
+
+// sendAgentOS sends a file of the agent OS while its boot is open.
+func (t *tftpFiles) sendAgentOS(m inventory.Machine, d Decision, token, name string, ask tftpAsk) error {
+	if !t.scripts.urls.isOpen(d, token) || d.Verdict == Installer {
+		return tftp.ErrNoFile
+	}
+	f, info, kind, err := t.loaders.openAgentOS(name)
+	if err != nil {
+		return tftp.ErrNoFile
+	}
+	defer f.Close()
+	defer beginTransfer(t.history, d)()
+	if err := ask.Send(ask.rank(m, d), info.Size(), f); err != nil {
+		return err
+	}
+	t.rec.Event(d.event(kind, fmt.Sprintf("%d bytes by TFTP", info.Size())))
 	return nil
 }

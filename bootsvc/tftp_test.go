@@ -146,7 +146,7 @@ func TestTFTPSelfTestIsForThisHost(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, nil)
 	for source, own := range map[string]bool{"192.0.2.7": false, testSelf.String(): true} {
 		sent := ""
-		err := s.readTFTP(t.Context(), tftp.Request{
+		err := s.files.read(t.Context(), tftp.Request{
 			Name: neighbours.CheckMAC + "/" + autoexecName, From: netip.MustParseAddr(source), Local: testSelf,
 			Send: func(_ tftp.Rank, _ int64, r io.Reader) error {
 				b, err := io.ReadAll(r)
@@ -184,7 +184,7 @@ func TestS34RanksOfRequests(t *testing.T) {
 		{file: testMAC + "/snponly.efi", from: testAddr, rank: tftp.RankOwn},
 	} {
 		var rank tftp.Rank
-		err := s.readTFTP(t.Context(), tftp.Request{
+		err := s.files.read(t.Context(), tftp.Request{
 			Name: c.file, From: netip.MustParseAddr(c.from), Local: testSelf,
 			Send: func(r tftp.Rank, _ int64, _ io.Reader) error { rank = r; return nil },
 		})

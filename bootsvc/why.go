@@ -20,7 +20,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 	if !ok {
 		return inventory.Explanation{}, fmt.Errorf("reading MAC %q: %w", mac, inventory.ErrInvalid)
 	}
-	m, g, d, err := s.lookup(ctx, Request{MAC: canonical, Class: wire.ClassNone, Arch: wire.ArchUnknown})
+	m, g, d, err := s.decider.lookup(ctx, Request{MAC: canonical, Class: wire.ClassNone, Arch: wire.ArchUnknown})
 	if err != nil {
 		return inventory.Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
 	}
@@ -43,9 +43,9 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		e.Reasons = e.Reasons[:len(e.Reasons)-1] // drop "does not ask for a boot file", which is true only here
 	}
 	if d.Verdict == Installer {
-		e.Reasons = append(e.Reasons, s.installerReasons(ctx, d)...)
+		e.Reasons = append(e.Reasons, s.scripts.installers.reasons(ctx, d)...)
 	}
-	mode := s.modeOf(d.Interface)
+	mode := s.network.modeOf(d.Interface)
 	conflict, until, inConflict := s.dhcp.Conflict(canonical, d.Interface.Address)
 	inConflict = inConflict && d.Address && mode == inventory.DHCPReservation
 	switch {
@@ -78,8 +78,8 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		{"UEFI HTTP", wire.ClassHTTP, wire.ArchHTTP},
 		{"iPXE", wire.ClassIPXE, wire.ArchUnknown},
 	} {
-		d := s.decideAny(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
-		file, why := s.bootFile(d.client(), c.class)
+		d := s.decider.decideAny(m, g, Request{MAC: canonical, Class: c.class, Arch: c.arch})
+		file, why := s.clients().bootFile(d.client(), c.class)
 		switch {
 		case inConflict:
 			file, why = "", "its address is in conflict"

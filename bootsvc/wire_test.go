@@ -75,7 +75,7 @@ func TestLeases(t *testing.T) {
 	s, _ := newServer(t, f, func(c *Config) { c.Now = func() time.Time { return now } })
 	const other = "52:54:00:99:99:99"
 	probes := make(chan string) // the MAC that answers, or ""
-	s.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
+	s.discovery.probe = func(netip.Addr, string) (string, bool) { mac := <-probes; return mac, mac != "" }
 	in := dhcp.Link{Name: "eth0"}
 	send := func(kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) bool {
 		return s.dhcp.Handle(t.Context(), packet(t, kind, mods...).ToBytes(), in).Route != dhcp.RouteNone
@@ -227,7 +227,7 @@ func TestHeardDuringATransfer(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://10.10.20.2"+c.path, nil)
 			r.RemoteAddr = testAddr + ":40000"
 			c.s.Handler().ServeHTTP(transferWriter{httptest.NewRecorder(), check}, r)
-		} else if err := c.s.readTFTP(t.Context(), tftp.Request{
+		} else if err := c.s.files.read(t.Context(), tftp.Request{
 			Name: c.path, From: netip.MustParseAddr(testAddr), Send: func(tftp.Rank, int64, io.Reader) error { check(); return nil },
 		}); err != nil {
 			t.Errorf("%s by TFTP: %v", c.path, err)

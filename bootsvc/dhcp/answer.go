@@ -41,7 +41,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 		return Reply{}
 	}
 	if e.client.Owner.Machine == "" {
-		if e.client, ok = s.cfg.Decider.Discover(ctx, e.Request); !ok {
+		if e.client, ok = s.cfg.Guests.Discover(ctx, e.Request); !ok {
 			return s.answerUnknown(ctx, e)
 		}
 		s.noteUnknown(e)
@@ -196,7 +196,7 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 			e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
 				"address", reserved.String())
 			if e.client.Guest {
-				s.cfg.Decider.DeclineGuest(e.Request)
+				s.cfg.Guests.Decline(e.Request)
 			}
 		}
 	case dhcpv4.MessageTypeRelease:

@@ -50,7 +50,7 @@ func (d *fakeDecider) FindClient(_ context.Context, r Request) (Client, error) {
 
 func (d *fakeDecider) Discover(context.Context, Request) (Client, bool) { return Client{}, false }
 
-func (d *fakeDecider) DeclineGuest(Request) {}
+func (d *fakeDecider) Decline(Request) {}
 
 func (d *fakeDecider) BootFile(_ context.Context, c Client, _ Request) string { return c.Loader }
 
@@ -96,7 +96,7 @@ func newServer(t *testing.T, d *fakeDecider, edit func(*Config)) (*Server, *fake
 	log, j := slog.New(slog.DiscardHandler), &fakeJournal{}
 	now := func() time.Time { return testNow }
 	cfg := Config{
-		Address: testSelf, Base: func() string { return "http://10.10.20.2" }, Decider: d, Journal: j, History: wire.NewHistory(),
+		Address: testSelf, Base: func() string { return "http://10.10.20.2" }, Decider: d, Guests: d, Journal: j, History: wire.NewHistory(),
 		Limits:     neighbours.NewLimits(func(netip.Addr) bool { return false }),
 		SightRival: func(inventory.Rival) {}, Deliver: func(*dhcpv4.DHCPv4) {}, LogServer: func() bool { return false },
 		Probe: func(netip.Addr, string) (string, bool) { return "", false },

@@ -22,16 +22,20 @@ type Decider interface {
 	// FindClient returns the client of a request, or the zero Client for an unknown one. An error means that the
 	// inventory failed.
 	FindClient(ctx context.Context, r Request) (Client, error)
-	// Discover returns an unknown client that is being discovered where the request came from. It may admit a new one.
-	Discover(ctx context.Context, r Request) (Client, bool)
-	// DeclineGuest notes that a client which is being discovered has declined its address.
-	DeclineGuest(r Request)
 	// BootFile returns the boot file for a client, or "", and records the request for it.
 	BootFile(ctx context.Context, c Client, r Request) string
 	// Reasons explains the decision for a request.
 	Reasons(ctx context.Context, r Request) []string
 	// InReservedNetwork reports whether an address is in the network of a reservation.
 	InReservedNetwork(a netip.Addr) bool
+}
+
+// Guests are the unknown clients that are being discovered.
+type Guests interface {
+	// Discover returns a guest where the request came from. It may admit a new one.
+	Discover(ctx context.Context, r Request) (Client, bool)
+	// Decline notes that a guest has declined its address.
+	Decline(r Request)
 }
 
 // Journal records relays, see bootsvc.Journal.
@@ -53,6 +57,7 @@ type Config struct {
 	LinkLocal bool
 
 	Decider  Decider
+	Guests   Guests
 	Journal  Journal
 	Recorder *wire.Recorder
 	History  *wire.History

@@ -1,0 +1,270 @@
+package bootsvc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+	"github.com/ingotmetal/ingot/internal/images/sbat"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Machines finds the machine of a request, with its grant. For an unknown machine, it
+// returns inventory.ErrNotFound. The grant of a machine that was never owned is the
+// zero Grant.
+type Machines interface {
+	// MachineByMAC takes a MAC in its canonical form (lower case, colons).
+	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
+	// MachineByAddress finds the machine by the reservation of an interface.
+	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
+	// InReservedNetwork reports whether an address is in the network of a reservation. Any host on the
+	// network can cause the call, so it must be cheap.
+	InReservedNetwork(a netip.Addr) bool
+}
+
+// Journal records what was seen on the network. AppendEvents, PutSeen and PutSyslog are called
+// with batches, and no packet waits for them. PutRelay is called at most every few
+// seconds for each relay, and the relay's packets wait for it.
+type Journal interface {
+	AppendEvents(ctx context.Context, events []inventory.Event) error
+	PutSeen(ctx context.Context, seen []inventory.Seen) error
+	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
+	PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error
+}
+
+// Config says what to serve and where.
+type Config struct {
+	// Interfaces are the network interfaces on which DHCP is answered. If there are
+	// none, nothing is served: a DHCP server must never start on a network by default.
+	Interfaces []string
+	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
+	Modes map[string]inventory.DHCPMode
+	// Discovery are the addresses for unknown machines on interfaces, or through relays (see
+	// inventory.RelayNetwork). They boot the agent, which reports the hardware. On an
+	// interface that is missing, unknown machines get no answer.
+	Discovery map[string]inventory.Range
+	// DiscoverBeside are interfaces in mode proxy or off where unknown machines boot the agent with the
+	// address of the other DHCP server.
+	DiscoverBeside []string
+	// RelayOnly answers only what relays send to Address, on a plain UDP socket
+	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
+	// are dropped, and Relays must list the relays to trust.
+	RelayOnly bool
+	// Address is this server's IPv4 address as the machines see it. If it is zero,
+	// the first address of the first interface is used.
+	Address netip.Addr
+	// Listen is the address that a RelayOnly server binds if this host does not have
+	// Address, for example in a container with published ports. Zero = Address.
+	Listen netip.Addr
+	// HTTPAddr are the addresses of the plain HTTP listeners, host:port or :port
+	// (then on Address). Empty = ports 80 and 7080. The URLs that are handed out
+	// have the port of the first one that could be bound.
+	HTTPAddr []string
+	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.
+	TFTPAddr string
+	// SyslogAddr is where machines send syslog, host:port or :port (then on Address); "" = nowhere.
+	SyslogAddr string
+	// AgentURL is the URL of the agent's server, https://host:port. AgentPin is the
+	// digest of that server's key, sha256:<hex>.
+	AgentURL string
+	AgentPin string
+	// LoaderDir contains undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
+	// InitramfsPath are the files of the agent OS.
+	LoaderDir string
+	// Loader is the loader of interfaces that name none, and of discovered machines: one of inventory.SecureLoaders, or
+	// "" = by architecture.
+	Loader        string
+	KernelPath    string
+	InitramfsPath string
+	// MinimumSBAT are the least SBAT generations of components of loaders: one below is not served.
+	MinimumSBAT sbat.Minimum
+	// Relays lists the relays that may ask. If it is empty, any relay may. The relay's
+	// address must be in the subnet of the reservation that it asks for, unless a listed
+	// relay selects that subnet (RFC 3527): elsewhere the address could not be used.
+	Relays wire.Relays
+	// LinkLocal adds classless routes (option 121) to 169.254.169.254 through this
+	// server, or through the gateway behind a relay. The operator must add that
+	// address to the server's host.
+	LinkLocal bool
+	// PlanKey is the public key that the agent checks signed orders with, as
+	// action.FormatPlanKey writes it. If it is "", agents do nothing.
+	PlanKey string
+	// ClaimKey is the key of claims and of the URLs that expire with a boot, at least
+	// 16 bytes. Without it (the key file is lost) machines get addresses, but none is
+	// armed.
+	ClaimKey []byte
+	// Images, if set, are served under /images/. Delivered, if set, is called after each answer to a machine that a
+	// run owns; it must not wait.
+	Images    Images
+	Delivered func(Delivery)
+	// Installers, if set, provides the boots of other installers. Their images come
+	// from Images. MetadataURL is the base URL of the metadata server, which serves
+	// their documents.
+	Installers  Installers
+	MetadataURL string
+	// Fallback, if set, answers all other HTTP paths: the metadata server shares
+	// port 80.
+	Fallback http.Handler
+	// Guard counts panics while network input is handled; nil = a new one.
+	Guard *guard.Guard
+	Log   *slog.Logger
+	Now   func() time.Time
+}
+
+var (
+	agentHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
+	pinForm   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	// planKeyForm allows only characters that are safe in a boot script.
+	planKeyForm = regexp.MustCompile(`^[A-Za-z0-9:=+/_-]{1,128}$`)
+)
+
+// check returns the problems of c as inventory.Problems, and fills in the address of the first interface.
+func (c *Config) check() error {
+	var p inventory.Problems
+	c.checkRelayOnly(&p)
+	c.checkModes(&p)
+	c.checkDiscovery(&p)
+	if len(c.Interfaces) > 0 || c.RelayOnly {
+		if !c.Address.IsValid() && len(c.Interfaces) > 0 {
+			a, err := firstAddress(c.Interfaces[0])
+			if err != nil {
+				p.Add("address", "give the server's address in the configuration", "%v", err)
+			}
+			c.Address = a
+		}
+		if n := len(c.ClaimKey); n > 0 && n < 16 {
+			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes; it needs at least 16", n)
+		}
+		if u, err := url.Parse(c.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" ||
+			u.User != nil || !agentHost.MatchString(u.Host) {
+			p.Add("agentURL", "https://ADDRESS:7443", "invalid URL %q; must be https with only a host and a port", c.AgentURL)
+		}
+		if c.PlanKey != "" && !planKeyForm.MatchString(c.PlanKey) {
+			p.Add("planKey", "what action.FormatPlanKey writes", "invalid public key %q", c.PlanKey)
+		}
+		if !pinForm.MatchString(c.AgentPin) {
+			p.Add("agentPin", "sha256: and 64 hexadecimal digits", "invalid key digest %q", c.AgentPin)
+		}
+	}
+	if c.Address.IsValid() && !c.Address.Is4() {
+		p.Add("address", "an IPv4 address", "%s is not an IPv4 address", c.Address)
+	}
+	return p.Err()
+}
+
+// checkRelayOnly checks RelayOnly and the fields that depend on it.
+func (c *Config) checkRelayOnly(p *inventory.Problems) {
+	switch {
+	case !c.RelayOnly && c.Listen.IsValid():
+		p.Add("listen", "leave it out", "only a server that answers relays alone may listen on another address than its own")
+	case !c.RelayOnly:
+		return
+	}
+	if len(c.Interfaces) > 0 {
+		p.Add("interfaces", "leave one of them out; an interface answers relays, too", "a server that answers relays alone has no interface")
+	}
+	if !c.Address.IsValid() {
+		p.Add("address", "give the server's address in the configuration",
+			"a server that answers relays alone has no interface to take its address from")
+	}
+	if len(c.Relays) == 0 {
+		p.Add("relays", "list the relays' addresses on the machines' networks, for example 10.0.20.1",
+			"no relay is listed, so no giaddr can be trusted")
+	}
+}
+
+// bind returns the address for listeners whose configuration has none.
+func (c *Config) bind() netip.Addr {
+	if c.Listen.IsValid() {
+		return c.Listen
+	}
+	return c.Address
+}
+
+func firstAddress(iface string) (netip.Addr, error) {
+	i, err := net.InterfaceByName(iface)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("finding interface %q: %w", iface, err)
+	}
+	for _, p := range wire.Prefixes(i) {
+		return p.Addr(), nil
+	}
+	return netip.Addr{}, fmt.Errorf("interface %q has no IPv4 address", iface)
+}
+
+// mode returns the mode of an interface.
+func (c *Config) mode(iface string) inventory.DHCPMode {
+	if m := c.Modes[iface]; m != "" {
+		return m
+	}
+	return inventory.DHCPReservation
+}
+
+// givesAddresses returns the interfaces on which this server gives the addresses.
+func (c *Config) givesAddresses() []string {
+	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(name string) bool { return c.mode(name) != inventory.DHCPReservation })
+}
+
+// checkModes checks Modes.
+func (c *Config) checkModes(p *inventory.Problems) {
+	for _, name := range slices.Sorted(maps.Keys(c.Modes)) {
+		if m := c.Modes[name]; !slices.Contains(inventory.DHCPModes(), string(m)) {
+			p.Add("modes."+name, "one of "+strings.Join(inventory.DHCPModes(), ", "), "invalid DHCP mode %q", m)
+		}
+		if !slices.Contains(c.Interfaces, name) {
+			p.Add("modes."+name, "name one of the interfaces", "%q is not an interface on which machines are answered", name)
+		}
+	}
+}
+
+// alwaysNamesLoader reports whether another DHCP server names a loader on some interface, to armed and
+// other machines alike.
+func (c *Config) alwaysNamesLoader() bool {
+	return slices.Contains(slices.Collect(maps.Values(c.Modes)), inventory.DHCPOff)
+}
+
+// checkDiscovery checks Discovery.
+func (c *Config) checkDiscovery(p *inventory.Problems) {
+	for name, r := range c.Discovery {
+		field := "discovery." + name
+		relay, isRelay := inventory.RelayNetwork(name)
+		switch {
+		case isRelay && !slices.ContainsFunc(c.Relays, func(listed netip.Prefix) bool { return listed.Contains(relay.Addr()) }):
+			p.Add(field, "list the relay under relays, too", "%s is not a listed relay", relay.Addr())
+		case isRelay && (!relay.Contains(r.From) || !relay.Contains(r.To)):
+			p.Add(field, "write the relay's address with the length of its network", "%s is not in %s", r, relay.Masked())
+		case !isRelay && c.mode(name) != inventory.DHCPReservation:
+			p.Add(field, "leave it out", "in mode %s another server gives the addresses", c.mode(name))
+		}
+		if err := r.Check(); err != nil {
+			p.Add(field, "write for example 10.0.20.200-10.0.20.230", "%v", err)
+		}
+	}
+	for _, name := range c.DiscoverBeside {
+		if c.mode(name) == inventory.DHCPReservation || !slices.Contains(c.Interfaces, name) {
+			p.Add("discoverBeside", "name interfaces in mode proxy or off", "%q is not such an interface", name)
+		}
+	}
+}
+
+// fileName reports whether name is valid for a file that this package serves.
+func fileName(name string) bool {
+	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		letter, digit := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z', '0' <= c && c <= '9'
+		return !letter && !digit && !strings.ContainsRune("._-+", c)
+	})
+}

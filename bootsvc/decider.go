@@ -1,0 +1,124 @@
+package bootsvc
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/ingotmetal/ingot/bootsvc/wire"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// lookupTime is how long a packet of UDP waits for the inventory.
+const lookupTime = 2 * time.Second
+
+// awaitedLookup is how long a connection waits for it.
+const awaitedLookup = 200 * time.Millisecond
+
+// decider decides for requests, with what the inventory has about their machines.
+type decider struct {
+	cfg       *Config
+	machines  Machines
+	network   *network
+	discovery *discovery
+}
+
+// lookup finds the machine of a request in the inventory and decides its answer. It
+// returns an error only if the inventory failed; the decision is then Unknown.
+func (c *decider) lookup(ctx context.Context, r Request) (inventory.Machine, inventory.Grant, Decision, error) {
+	m, g, err := c.findMachine(ctx, r)
+	if err != nil {
+		return m, g, c.decide(m, g, r), err
+	}
+	return m, g, c.decideAny(m, g, r), nil
+}
+
+// findMachine finds the machine of a request in the inventory. An unknown one is zero.
+func (c *decider) findMachine(ctx context.Context, r Request) (m inventory.Machine, g inventory.Grant, err error) {
+	if r.MAC != "" {
+		m, g, err = c.machines.MachineByMAC(ctx, r.MAC)
+	} else {
+		m, g, err = c.machines.MachineByAddress(ctx, r.Address)
+	}
+	switch {
+	case errors.Is(err, inventory.ErrNotFound):
+		return inventory.Machine{}, inventory.Grant{}, nil
+	case err != nil:
+		return inventory.Machine{}, inventory.Grant{}, err
+	}
+	return m, g, nil
+}
+
+// machineAt returns the name of the machine that sends from an address, or "".
+func (c *decider) machineAt(ctx context.Context, source netip.Addr) string {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	_, _, d, err := c.lookup(ctx, c.network.identify(Request{Address: source, Class: wire.ClassNone, Arch: wire.ArchUnknown}))
+	if err != nil {
+		return ""
+	}
+	return d.Machine
+}
+
+// decideAny is decide, also for an unknown machine that is being discovered.
+func (c *decider) decideAny(m inventory.Machine, g inventory.Grant, r Request) Decision {
+	d := c.decide(m, g, r)
+	if d.Verdict == Unknown {
+		d = c.discovery.decideGuest(r, d)
+	}
+	return d
+}
+
+// decide is Decide, except that a server without its claim key arms no machine:
+// anyone could forge claims.
+func (c *decider) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
+	keyless := len(c.cfg.ClaimKey) == 0
+	if keyless {
+		g.NetbootUntil = time.Time{}
+	}
+	r.Loader = c.cfg.Loader
+	d := Decide(m, g, r, c.cfg.Now())
+	if keyless && !d.Armed() {
+		d.because("this server's key of claims is missing: no machine is armed (ingot doctor)")
+	}
+	return d
+}
+
+// find finds the machine of a request from source, and decides. It returns nil if the answer must be 404. If source is valid, an
+// unknown machine may be admitted to discovery.
+func (c *decider) find(ctx context.Context, req Request, source netip.Addr) (*inventory.Machine, Decision) {
+	if req.MAC == "" && !req.Address.IsValid() {
+		return nil, Decision{Verdict: Unknown}
+	}
+	m, _, d, err := c.lookup(ctx, req)
+	if err == nil && d.Verdict == Unknown && c.discovery.admitVisitor(ctx, req.MAC, source) {
+		m, _, d, err = c.lookup(ctx, req)
+	}
+	if err != nil {
+		c.cfg.Log.Error("looking up a booting machine", "mac", req.MAC, "error", err)
+	}
+	if d.Verdict == Unknown {
+		return nil, d
+	}
+	return &m, d
+}
+
+// isAwaited reports whether an address is reserved for a machine with an open netboot or
+// secrets window, whose connections have priority. It is called for a new connection
+// while all connections are in use.
+func (c *decider) isAwaited(ctx context.Context, source netip.Addr) bool {
+	defer c.cfg.Guard.Recover("the source of a connection")
+	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
+	defer cancel()
+	_, g, d, err := c.lookup(ctx, Request{Address: source, Class: wire.ClassIPXE, Arch: wire.ArchUnknown})
+	return err == nil && (d.Armed() || d.Owner.Run != "" && c.cfg.Now().Before(g.SecretsUntil))
+}
+
+// beginTransfer notes that a file is being sent to the machine of d, until end is called.
+func beginTransfer(history *wire.History, d Decision) (end func()) {
+	if d.Interface.MAC == "" || !d.Armed() {
+		return func() {}
+	}
+	return history.BeginTransfer(d.Interface.MAC)
+}

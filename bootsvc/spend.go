@@ -1,0 +1,102 @@
+package bootsvc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// Recording that a boot is spent is retried for as long as a window may stay open
+// without its run.
+const (
+	firstSpend   = 250 * time.Millisecond // before the first retry
+	longestSpend = 15 * time.Second       // between two retries
+	spendFor     = 30 * time.Minute
+	maxUnspent   = 256 // boots in the queue for retries
+)
+
+// unspent is a boot that is spent, which is not recorded yet.
+type unspent struct {
+	Decision
+	payload string
+}
+
+// spender records that boots are spent.
+type spender struct {
+	cfg     *Config
+	unspent chan unspent // boots whose delivery is not recorded yet
+}
+
+// spend records that d's boot is spent: until then, a machine with the network first
+// in its boot order would boot the installer again. The machine may have disconnected,
+// so ctx must not be the request'q. spendLate retries until the server stops.
+func (q *spender) spend(ctx context.Context, d Decision, payload string) {
+	u := unspent{d, payload}
+	if q.spendOnce(ctx, u) {
+		return
+	}
+	select {
+	case q.unspent <- u:
+	default:
+		q.cfg.Log.With(d.logKeys()...).Error("recording that a boot is spent: given up, too many boots wait for a retry")
+	}
+}
+
+// spendOnce records that a boot is spent. It returns false if that must be retried.
+func (q *spender) spendOnce(ctx context.Context, u unspent) bool {
+	err := q.cfg.Installers.SpendBoot(ctx, u.Owner, u.Boot, u.payload)
+	log := q.cfg.Log.With(u.logKeys()...)
+	switch {
+	case err == nil:
+		log.Info("the last payload of an installer was delivered", "payload", u.payload)
+	case errors.Is(err, inventory.ErrFenced):
+		log.Error("recording that a boot is spent", "error", err)
+	default:
+		log.Warn("recording that a boot is spent, will be tried again", "error", err)
+		return false
+	}
+	return true
+}
+
+// spendLate retries what spend could not record, until ctx ends, and then once more.
+func (q *spender) spendLate(ctx context.Context) error {
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	again := func(u unspent) {
+		waiting.Go(func() {
+			defer q.cfg.Guard.Recover("a delivered payload")
+			q.spendAgain(ctx, u)
+		})
+	}
+	for {
+		select {
+		case u := <-q.unspent:
+			again(u)
+		case <-ctx.Done():
+			for len(q.unspent) > 0 {
+				again(<-q.unspent)
+			}
+			return nil
+		}
+	}
+}
+
+func (q *spender) spendAgain(ctx context.Context, u unspent) {
+	for wait, waited := firstSpend, time.Duration(0); waited <= spendFor; wait = min(2*wait, longestSpend) {
+		if clock.Sleep(ctx, wait) != nil {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			q.spendOnce(last, u)
+			return
+		}
+		if q.spendOnce(ctx, u) {
+			return
+		}
+		waited += wait
+	}
+	q.cfg.Log.With(u.logKeys()...).Error("recording that a boot is spent: given up")
+}
