@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"regexp"
@@ -19,12 +18,12 @@ const templatesFile = "templates.md"
 var writeDocs = flag.Bool("write", false, `write the generated parts of documents ("make docs")`)
 
 // A generated part stands between these lines.
-var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n.*?<!-- end -->\n`)
+var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n(.*?)<!-- end -->\n`)
 
-// TestTemplatesAreDocumented holds templates.md against the rows of the code: data, functions and actions.
+// TestTemplatesAreDocumented holds templates.md against the keys of the code and its actions.
 func TestTemplatesAreDocumented(t *testing.T) {
 	parts := map[string]string{
-		"keys": keyTable(t), "limits": limitTable(), "data": dataTable(), "functions": functionTables(t), "handlers": handlerText(),
+		"keys": keyTable(t), "handlers": handlerText(),
 		"shared": sharedTable(),
 		"repositories": "Repositories of publishers: " + codes(action.Repositories()) + ".\n\nPublic registries, with the hosts below them: " +
 			codes(action.PublicRegistries()) + ".\n",
@@ -33,6 +32,11 @@ func TestTemplatesAreDocumented(t *testing.T) {
 		parts["action "+name] = actionText(action.Describe(name))
 	}
 
+	for _, m := range generated.FindAllStringSubmatch(read(t, templatesFile), -1) {
+		if slices.Contains([]string{"limits", "data", "functions"}, m[1]) { // package template has a test of them
+			parts[m[1]] = m[2]
+		}
+	}
 	writeParts(t, templatesFile, parts)
 }
 
@@ -95,76 +99,6 @@ func valueText(s strictyaml.Schema) string {
 		return "text"
 	}
 	return "number"
-}
-
-// limitTable has a row for each limit and default.
-func limitTable() string {
-	var b strings.Builder
-	b.WriteString("| what | limit or default |\n|---|---|\n")
-	for _, l := range template.Limits() {
-		fmt.Fprintf(&b, "| %s | %s |\n", l.Text, l.Value)
-	}
-	return b.String()
-}
-
-// dataTable has a row for each value that a template reads.
-func dataTable() string {
-	var b strings.Builder
-	b.WriteString("| in a template | example | what |\n|---|---|---|\n")
-	above := ""
-	for _, d := range template.DataReference() {
-		inGo, inJSON := d.Go, d.JSON
-		// The fields of an interface stand without what they have in common.
-		if ofGo, name, ok := strings.Cut(d.Go, ".DHCP."); ok {
-			ofJSON, short, _ := strings.Cut(d.JSON, ".dhcp.")
-			if above != ofGo {
-				fmt.Fprintf(&b, "| %s<br>%s | | an interface, with |\n", code(ofGo+".DHCP"), code(ofJSON+".dhcp"))
-			}
-			above, inGo, inJSON = ofGo, "….DHCP."+name, "….dhcp."+short
-		}
-		name := code(inGo)
-		if inJSON != "" {
-			name += "<br>" + code(inJSON)
-		}
-		text := d.Text
-		if d.Type != "text" {
-			text += " (" + d.Type + ")"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, code(shorten(asJSON(d.Example))), text)
-	}
-	return b.String()
-}
-
-// functionTables has the functions that only Ingot has with an example, and the names of all others by group.
-func functionTables(t *testing.T) string {
-	t.Helper()
-	all, err := template.FunctionReference(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	const own = "Of machines"
-	var b strings.Builder
-	b.WriteString("| call | result |\n|---|---|\n")
-	names := map[string][]string{}
-	var groups []string
-	for _, f := range all {
-		if f.Group == own {
-			fmt.Fprintf(&b, "| %s | %s |\n", code("{{ "+f.Call+" }}"), code(f.Result))
-			continue
-		}
-		if names[f.Group] == nil {
-			groups = append(groups, f.Group)
-		}
-		name, _, _ := strings.Cut(f.Call, " ")
-		names[f.Group] = append(names[f.Group], name)
-	}
-	b.WriteString("\n")
-	for _, group := range groups {
-		fmt.Fprintf(&b, "- %s: %s\n", group, codes(names[group]))
-	}
-	fmt.Fprintf(&b, "\nThe same, but a wrong argument is an error and not an empty result: %s.\n", codes(template.MustFunctions()))
-	return b.String()
 }
 
 // sharedVariables are variables that mean the same in at least three actions.
@@ -288,24 +222,4 @@ func code(text string) string {
 		fence = "``"
 	}
 	return fence + strings.ReplaceAll(text, "|", "\\|") + fence
-}
-
-// shorten cuts a long example.
-func shorten(text string) string {
-	const most = 60
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return text
-}
-
-func asJSON(v any) string {
-	if s, ok := v.(string); ok {
-		return s
-	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
 }

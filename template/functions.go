@@ -1,12 +1,14 @@
 package template
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -25,6 +27,12 @@ var denied = []string{
 	// depend on randomness, the time or the time zone
 	"randInt", "shuffle", "ago", "durationRound", "toDate", "mustToDate", "must_date_modify", "mustDateModify",
 	"unixEpoch",
+}
+
+// functionNames returns the names of all functions, those of text/template among them.
+func functionNames() []string {
+	builtin := []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "index", "len"}
+	return slices.AppendSeq(builtin, maps.Keys(functions(newGuard(context.Background()))))
 }
 
 // functions returns the functions that templates can call: sprig's hermetic functions except

@@ -1,7 +1,5 @@
 package template
 
-import "strings"
-
 // A functionGroup is a section of the function reference, with an example of each function.
 type functionGroup struct {
 	title    string
@@ -65,15 +63,4 @@ var functionGroups = []functionGroup{
 		`kindOf "a"`, `kindIs "string" "a"`, `typeOf 1`, `typeIs "int" 1`, `typeIsLike "int" 1`, `deepEqual (list 1) (list 1)`,
 		`duration "95"`,
 	}},
-}
-
-// functionNames returns the functions that have an example.
-func functionNames() (names []string) {
-	for _, g := range functionGroups {
-		for _, call := range g.examples {
-			name, _, _ := strings.Cut(call, " ")
-			names = append(names, name)
-		}
-	}
-	return names
 }
