@@ -109,14 +109,13 @@ and keeps it encrypted; it is never shown. Whatever interrupts the change, the
 server keeps the password that the BMC accepts. Drivers: redfish.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc rotate node-1",
 	}
-	var force, yes bool
-	addForceFlags(cmd, &force, &yes)
+	force, confirm := forceFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		if err := c.confirmForce(force, yes); err != nil {
+		if err := confirm(c); err != nil {
 			return err
 		}
-		in := contract.BMCJobInput{Machine: c.Args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: force}
+		in := contract.BMCJobInput{Machine: c.Args[0], Tasks: []inventory.BMCTask{{RotatePassword: true}}, Force: *force}
 		return runJob(c, c.Args[0], client.Path("bmc", "jobs"), in)
 	})
 }
@@ -223,12 +222,11 @@ earlier one is shown. So a job that may have begun is repeated with --name.`,
 
 	tasks := cmd.Flags().StringArray("task", nil, "task; repeatable, in order")
 	name := cmd.Flags().String("name", "", "the job's name, unique on the machine (default: a generated one)")
-	var force, yes bool
-	addForceFlags(cmd, &force, &yes)
+	force, confirm := forceFlags(cmd)
 	requireFlags(cmd, "task")
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		in := contract.BMCJobInput{Machine: c.Args[0], Job: *name, Force: force}
+		in := contract.BMCJobInput{Machine: c.Args[0], Job: *name, Force: *force}
 		var ps inventory.Problems
 		for _, t := range *tasks {
 			in.Tasks = append(in.Tasks, parseTask(&ps, t))
@@ -236,7 +234,7 @@ earlier one is shown. So a job that may have begun is repeated with --name.`,
 		if err := ps.Err(); err != nil {
 			return err
 		}
-		if err := c.confirmForce(force, yes); err != nil {
+		if err := confirm(c); err != nil {
 			return err
 		}
 

@@ -72,6 +72,15 @@ func (c *Call) LoadConfig() (config.Config, error) {
 	return config.Load(c.ConfigFile, c.Flags().Changed("config"))
 }
 
+// Request sends a request without a body, or with one of the given length. The caller closes the answer's body.
+func (c *Call) Request(method, route string, body io.Reader, length int64) (*http.Response, error) {
+	s, err := c.Server()
+	if err != nil {
+		return nil, err
+	}
+	return s.Request(c.Context(), method, route, body, length)
+}
+
 // ask sends a request to the server and decodes the answer.
 func ask[T any](c *Call, method, route string, in any) (client.Answer[T], error) {
 	s, err := c.Server()
@@ -166,12 +175,8 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 				}
 				return nil
 			}
-			t := NewTable(w, l.head...)
-			for _, item := range v.Items {
-				t.Row(l.row(item)...)
-			}
 			c.notePage(v.Next)
-			return t.Flush()
+			return PrintTable(w, l.head, v.Items, l.row)
 		})
 	})
 }

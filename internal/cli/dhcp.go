@@ -35,11 +35,10 @@ lease of an unknown machine (netboot.discovery).`,
 }
 
 func printLeases(w io.Writer, all []inventory.DHCPLease) error {
-	t := NewTable(w, "ADDRESS", "MACHINE", "MAC", "STATE", "SINCE", "EXPIRES", "BY")
-	for _, x := range all {
-		t.Row(x.Address.String(), x.Machine, x.MAC, leaseState(x), human.Ago(x.At), human.Time(x.Expires), x.Where)
-	}
-	return t.Flush()
+	head := []string{"ADDRESS", "MACHINE", "MAC", "STATE", "SINCE", "EXPIRES", "BY"}
+	return PrintTable(w, head, all, func(x inventory.DHCPLease) []any {
+		return []any{x.Address.String(), x.Machine, x.MAC, leaseState(x), human.Ago(x.At), human.Time(x.Expires), x.Where}
+	})
 }
 
 // leaseState returns the state of a lease, with the other host of a conflict.

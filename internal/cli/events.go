@@ -24,11 +24,7 @@ func workflowEventsCommand(o *Options) *cobra.Command {
   ingot workflow events node-1 -o json     # with follow: one event per line`,
 	}
 
-	follow := cmd.Flags().BoolP("follow", "f", false, "go on until the run ends")
-	page := addFilters(cmd, pageFilters("seq"))
-	for _, f := range pageFilters("seq") {
-		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
-	}
+	follow, page := followFlags(cmd, "the run ends")
 
 	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		if *follow {
@@ -49,12 +45,11 @@ func workflowEventsCommand(o *Options) *cobra.Command {
 				c.Note("nothing was recorded")
 				return nil
 			}
-			t := NewTable(w, "SEQ", "AT", "BOOT", "KIND", "COUNT", "BY", "MESSAGE")
-			for _, e := range l.Items {
-				t.Row(e.Seq, human.Time(e.At), e.Boot, e.Kind, e.Count, e.By, eventText(e))
-			}
 			c.notePage(l.Next)
-			return t.Flush()
+			head := []string{"SEQ", "AT", "BOOT", "KIND", "COUNT", "BY", "MESSAGE"}
+			return PrintTable(w, head, l.Items, func(e inventory.Event) []any {
+				return []any{e.Seq, human.Time(e.At), e.Boot, e.Kind, e.Count, e.By, eventText(e)}
+			})
 		})
 	})
 }
@@ -83,10 +78,15 @@ func eventText(e inventory.Event) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s", r.Key, r.State, r.Message))
 }
 
-// followEvents prints events as they arrive, until the run is over.
+// followEvents prints events as they arrive, until the run has ended.
 func followEvents(c *Call, run string) error {
 	last := inventory.Workflow{Run: run}
-	var after int64
+	news := follower[inventory.Event]{
+		c: c, route: client.Path("workflows", run, "events"), seq: func(e inventory.Event) int64 { return e.Seq },
+		line: func(e inventory.Event) string {
+			return strings.TrimRight(fmt.Sprintf("%s  %-18s %s", human.Time(e.At), e.Kind, Inert(eventText(e))), " ")
+		},
+	}
 
 	return c.poll(c.pollEvery, func() (over bool, err error) {
 		// Read the state first, so that no event before the final state is missed.
@@ -95,31 +95,47 @@ func followEvents(c *Call, run string) error {
 			return false, err
 		}
 		last = x.Value
-		es, err := get[client.List[inventory.Event]](c, client.Path("workflows", run, "events")+fmt.Sprintf("?after=%d", after))
-		if err != nil {
-			return false, err
-		}
-		for _, e := range es.Value.Items {
-			after = max(after, e.Seq)
-			if err := printEvent(c, e); err != nil {
-				return false, err
-			}
-		}
-		return inventory.Final(last.State) && len(es.Value.Items) == 0, nil
+		n, err := news.print()
+		return inventory.Final(last.State) && n == 0, err
 	}, func() error { return runGoesOn(c, last) })
 }
 
-func printEvent(c *Call, e inventory.Event) error {
-	if c.output == "json" {
-		b, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		c.Println(human.Escape(string(b)))
-		return nil
-	}
+// A follower prints the items of a list as they arrive.
+type follower[T any] struct {
+	c     *Call
+	route string
+	seq   func(T) int64
+	line  func(T) string
+	after int64 // seq of the last item that was printed
+}
 
-	line := fmt.Sprintf("%s  %-18s %s", human.Time(e.At), e.Kind, Inert(eventText(e)))
-	c.Println(strings.TrimRight(line, " "))
-	return nil
+// print prints the new items, one per line, and returns how many there were.
+func (f *follower[T]) print() (n int, err error) {
+	l, err := get[client.List[T]](f.c, fmt.Sprintf("%s?after=%d", f.route, f.after))
+	if err != nil {
+		return 0, err
+	}
+	for _, x := range l.Value.Items {
+		f.after = max(f.after, f.seq(x))
+		if f.c.output != "json" {
+			f.c.Println(f.line(x))
+			continue
+		}
+		b, err := json.Marshal(x)
+		if err != nil {
+			return 0, err
+		}
+		f.c.Println(human.Escape(string(b)))
+	}
+	return len(l.Value.Items), nil
+}
+
+// followFlags adds the flags of a list that is printed a page at a time, or as it grows.
+func followFlags(cmd *cobra.Command, until string) (follow *bool, page func() (url.Values, error)) {
+	follow = cmd.Flags().BoolP("follow", "f", false, "go on until "+until)
+	page = addFilters(cmd, pageFilters("seq"))
+	for _, f := range pageFilters("seq") {
+		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
+	}
+	return follow, page
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/genesis"
-	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -249,17 +248,8 @@ func confirmOverwrite(c *Call, yes bool, name string, disks []string) error {
 
 // startGenesis starts or resumes a Genesis. If wait is set, it shows it until it ends.
 func startGenesis(c *Call, name, verb string, in any, wait bool) error {
-	a, err := postOnce(c, client.Path("genesis", name, verb), in)
-	if err != nil {
-		return err
-	}
-	if wait {
-		return waitForOperation(c, a.Value.Workflow)
-	}
-
-	return show(c, a, text(func(s apitypes.Started) string {
-		return fmt.Sprintf("%s has begun as run %s\nnext: ingot genesis status %s --wait", s.Workflow, s.Run, name)
-	}))
+	text := fmt.Sprintf("\nnext: ingot genesis status %s --wait", name)
+	return startOperation(c, client.Path("genesis", name, verb), in, wait, text)
 }
 
 func genesisStatusCommand(o *Options) *cobra.Command {

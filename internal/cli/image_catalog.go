@@ -23,11 +23,10 @@ it, and names it in the configuration of the server (images.catalog).`,
 		Example: "  ingot image catalog\n  ingot image add ubuntu-24.04\n  ingot image catalog -o yaml > /etc/ingot/images.yaml",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("image-catalog"), func(w io.Writer, v catalog.Catalog) error {
-			t := NewTable(w, "NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT")
-			for _, i := range v.Images {
-				t.Row(i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About)
-			}
-			return t.Flush()
+			head := []string{"NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT"}
+			return PrintTable(w, head, v.Images, func(i catalog.Image) []any {
+				return []any{i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About}
+			})
 		})
 	})
 }

@@ -181,13 +181,8 @@ func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.I
 // uploaded returns how many bytes of an upload the server has, and how many of the complete
 // file it has checked. A missing or invalid header counts as 0, so that everything is sent.
 func uploaded(c *Call, u upload) (have, checked int64, err error) {
-	s, err := c.Server()
-	if err != nil {
-		return 0, 0, err
-	}
-
 	route := client.WithQuery(client.Path("images", u.name, "upload"), u.query())
-	resp, err := s.Request(c.Context(), http.MethodHead, route, nil, 0)
+	resp, err := c.Request(http.MethodHead, route, nil, 0)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -253,11 +248,6 @@ func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	q := s.upload.query()
 	q.Set("offset", strconv.FormatInt(s.have, 10))
 	q.Set("size", strconv.FormatInt(s.total, 10))
-	server, err := s.c.Server()
-	if err != nil {
-		return none, err
-	}
-
 	sent := make(chan struct{})
 	var body io.Reader = http.NoBody
 	if s.total > s.have {
@@ -275,7 +265,7 @@ func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	defer watchUpload(s.c, s.upload, s.progress, sent)()
 
 	route := client.WithQuery(client.Path("images", s.upload.name), q)
-	resp, err := server.Request(s.c.Context(), http.MethodPut, route, body, s.total-s.have)
+	resp, err := s.c.Request(http.MethodPut, route, body, s.total-s.have)
 	if err != nil {
 		return none, err
 	}

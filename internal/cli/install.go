@@ -37,16 +37,22 @@ func startRun(c *Call, route string, in any, wait bool) error {
 // installationFlags are the flags of all commands that install a machine.
 func installationFlags(o *Options, cmd *cobra.Command) *apitypes.Installation {
 	var in apitypes.Installation
+	addTemplateFlags(o, cmd, &in.Template, &in.Image, &in.HardwareMap)
 	x := cmd.Flags()
-	x.StringVar(&in.Template, "template", "", "template (default: the machine's, or image)")
-	x.StringVar(&in.Image, "image", "", "image (default: the machine's)")
-	x.StringToStringVar(&in.HardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
 	x.IntVar(&in.Retries.Count, "retries", 0, "how often this run retries failed actions")
 	x.StringVar(&in.Policy, "policy", "",
 		"after a failed action without retries left: fail (default), or pause, which asks the operator")
+	return &in
+}
+
+// addTemplateFlags adds the flags that say what is installed.
+func addTemplateFlags(o *Options, cmd *cobra.Command, template, image *string, hardwareMap *map[string]string) {
+	x := cmd.Flags()
+	x.StringVar(template, "template", "", "template (default: the machine's, or image)")
+	x.StringVar(image, "image", "", "image (default: the machine's)")
+	x.StringToStringVar(hardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
 	CompleteFlag(cmd, "template", o.templates())
 	CompleteFlag(cmd, "image", o.images())
-	return &in
 }
 
 func machineProvisionCommand(o *Options) *cobra.Command {

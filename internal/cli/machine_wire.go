@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,16 +26,18 @@ reserved address. Secrets of boots are cut out.`,
 			"  ingot machine log node-1 -f",
 		ValidArgsFunction: firstArg(o.machines()),
 	}
-	follow := cmd.Flags().BoolP("follow", "f", false, "go on until interrupted")
-	page := addFilters(cmd, pageFilters("seq"))
-	for _, f := range pageFilters("seq") {
-		cmd.MarkFlagsMutuallyExclusive("follow", f.name)
-	}
+	follow, page := followFlags(cmd, "interrupted")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		route := client.Path("machines", c.Args[0], "syslog")
 		if *follow {
-			return followSyslog(c, route)
+			news := follower[inventory.SyslogLine]{
+				c: c, route: route, seq: func(x inventory.SyslogLine) int64 { return x.Seq }, line: syslogText,
+			}
+			return c.poll(c.pollEvery, func() (over bool, err error) {
+				_, err = news.print()
+				return false, err
+			}, func() error { return nil })
 		}
 		q, err := page()
 		if err != nil {
@@ -54,30 +55,6 @@ reserved address. Secrets of boots are cut out.`,
 			return nil
 		})
 	})
-}
-
-// followSyslog prints lines as they arrive, until the command is interrupted.
-func followSyslog(c *Call, route string) error {
-	var after int64
-	return c.poll(c.pollEvery, func() (over bool, err error) {
-		l, err := get[client.List[inventory.SyslogLine]](c, fmt.Sprintf("%s?after=%d", route, after))
-		if err != nil {
-			return false, err
-		}
-		for _, x := range l.Value.Items {
-			after = max(after, x.Seq)
-			if c.output == "json" {
-				b, err := json.Marshal(x)
-				if err != nil {
-					return false, err
-				}
-				c.Println(human.Escape(string(b)))
-				continue
-			}
-			c.Println(syslogText(x))
-		}
-		return false, nil
-	}, func() error { return nil })
 }
 
 func syslogText(x inventory.SyslogLine) string {
@@ -111,11 +88,6 @@ the file, and in it user data with its passwords and keys.`,
 		if to == "" {
 			to = c.Args[0] + ".pcap"
 		}
-		if t, ok := c.OutOrStdout().(*terminal); ok && to == "-" {
-			if _, ok := terminalOf(t); ok {
-				return UsageError("a capture is not for the terminal: give --out FILE, or pipe it")
-			}
-		}
 		q := url.Values{"for": {duration.String()}}
 		if *all {
 			q.Set("all", "true")
@@ -134,7 +106,8 @@ the file, and in it user data with its passwords and keys.`,
 // removes it if it is empty.
 func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err error) {
 	if to == "-" {
-		return c.OutOrStdout(), func(err error) error { return err }, nil
+		w, err := c.BinaryOutput("a capture", "--out")
+		return w, func(err error) error { return err }, err
 	}
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -156,11 +129,7 @@ func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err
 
 // copyCapture copies a capture to w. One that the operator interrupts is complete.
 func copyCapture(c *Call, route string, w io.Writer) error {
-	s, err := c.Server()
-	if err != nil {
-		return err
-	}
-	resp, err := s.Request(c.Context(), http.MethodGet, route, nil, 0)
+	resp, err := c.Request(http.MethodGet, route, nil, 0)
 	if err != nil {
 		return err
 	}

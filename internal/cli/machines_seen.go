@@ -41,11 +41,11 @@ them has reported (netboot.discovery in the configuration).`,
 				c.Note("no unknown machine has asked for an address; is DHCP on? ingot status")
 				return nil
 			}
-			t := NewTable(w, "MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE")
-			for _, s := range l.Items {
-				t.Row(s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts))
-			}
-			if err := t.Flush(); err != nil {
+			head := []string{"MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE"}
+			err := PrintTable(w, head, l.Items, func(s inventory.Seen) []any {
+				return []any{s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts)}
+			})
+			if err != nil {
 				return err
 			}
 			c.Note("next: ingot machine accept %s --name NAME --address ADDRESS/BITS", l.Items[0].MAC)

@@ -23,11 +23,7 @@ func metricsShowCommand(o *Options) *cobra.Command {
 		Use: "show", Short: "Print the metrics as Prometheus reads them", Args: cobra.NoArgs,
 		Example: "  ingot metrics show | promtool check metrics",
 	}, func(c *Call) error {
-		s, err := c.Server()
-		if err != nil {
-			return err
-		}
-		resp, err := s.Request(c.Context(), http.MethodGet, "/metrics", nil, 0)
+		resp, err := c.Request(http.MethodGet, "/metrics", nil, 0)
 		if err != nil {
 			return err
 		}

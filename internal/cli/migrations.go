@@ -2,11 +2,9 @@ package cli
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows/contract"
@@ -32,13 +30,7 @@ taken back.`,
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		in := contract.MigrateInput{Name: cmp.Or(*name, c.Args[0]), Target: c.Args[0]}
-		a, err := postOnce(c, client.Path("migrate"), in)
-		if err != nil {
-			return err
-		}
-		return show(c, a, text(func(s apitypes.Started) string {
-			return fmt.Sprintf("%s started as run %s\nnext: ingot migrate status %s", s.Workflow, s.Run, in.Name)
-		}))
+		return startOperation(c, client.Path("migrate"), in, false, "\nnext: ingot migrate status "+in.Name)
 	})
 }
 

@@ -60,15 +60,14 @@ a run: the run loses the machine and then asks the operator.`,
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
 
-	var force, yes bool
-	addForceFlags(cmd, &force, &yes)
+	force, confirm := forceFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		if err := c.confirmForce(force, yes); err != nil {
+		if err := confirm(c); err != nil {
 			return err
 		}
 
-		a, err := post[inventory.Netboot](c, client.Path("machines", c.Args[0], "netboot"), netbootBody{Force: force})
+		a, err := post[inventory.Netboot](c, client.Path("machines", c.Args[0], "netboot"), netbootBody{Force: *force})
 		if err != nil {
 			return err
 		}

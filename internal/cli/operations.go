@@ -40,6 +40,22 @@ func getOperation(c *Call, id string) (client.Answer[inventory.Operation], error
 	return a, err
 }
 
+// startOperation starts an operation by a POST. It waits for the end of the operation, or prints text.
+func startOperation(c *Call, route string, in any, wait bool, text string) error {
+	a, err := postOnce(c, route, in)
+	if err != nil {
+		return err
+	}
+	if wait {
+		return waitForOperation(c, a.Value.Workflow)
+	}
+
+	return show(c, a, func(w io.Writer, s apitypes.Started) error {
+		_, err := fmt.Fprintf(w, "%s has begun as run %s%s\n", s.Workflow, s.Run, text)
+		return err
+	})
+}
+
 // cancelOperation requests the cancellation of an operation.
 func cancelOperation(c *Call, id, next string) error {
 	before, err := getOperation(c, id)

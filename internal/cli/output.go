@@ -85,6 +85,15 @@ func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 // A Table aligns columns of sanitized text.
 type Table struct{ w *tabwriter.Writer }
 
+// PrintTable prints a table with a row for each item.
+func PrintTable[T any](w io.Writer, head []string, items []T, row func(item T) []any) error {
+	t := NewTable(w, head...)
+	for _, item := range items {
+		t.Row(row(item)...)
+	}
+	return t.Flush()
+}
+
 // NewTable returns a table that Flush writes to w.
 func NewTable(w io.Writer, head ...string) *Table {
 	t := &Table{tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)}

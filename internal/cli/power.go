@@ -32,22 +32,19 @@ func powerActionCommand(o *Options, action, short string) *cobra.Command {
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
 
-	var force, yes bool
-	if action != "status" {
-		addForceFlags(cmd, &force, &yes)
+	route := func(c *Call) string { return client.Path("machines", c.Args[0], "power") }
+	if action == "status" {
+		return o.NewCommand(cmd, func(c *Call) error {
+			return runJob(c, c.Args[0], route(c), map[string]any{"action": action})
+		})
 	}
+	force, confirm := forceFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		if err := c.confirmForce(force, yes); err != nil {
+		if err := confirm(c); err != nil {
 			return err
 		}
-
-		in := map[string]any{"action": action}
-		if force {
-			in["force"] = true
-		}
-
-		return runJob(c, c.Args[0], client.Path("machines", c.Args[0], "power"), in)
+		return runJob(c, c.Args[0], route(c), map[string]any{"action": action, "force": *force})
 	})
 }
 
@@ -69,31 +66,29 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 		Force bool `json:"force,omitempty"`
 	}
 
-	var yes bool
 	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "for every boot from now on, not only the next")
 	cmd.Flags().BoolVar(&in.EFI, "efi", false, "by UEFI")
-	addForceFlags(cmd, &in.Force, &yes)
+	force, confirm := forceFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		if err := c.confirmForce(in.Force, yes); err != nil {
+		if err := confirm(c); err != nil {
 			return err
 		}
 
-		in.Device = c.Args[1]
+		in.Device, in.Force = c.Args[1], *force
 		return runJob(c, c.Args[0], client.Path("machines", c.Args[0], "boot-device"), in)
 	})
 }
 
-func addForceFlags(cmd *cobra.Command, force, yes *bool) {
-	cmd.Flags().BoolVar(force, "force", false, "even while a run holds the machine; the run then asks the operator")
-	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
-}
-
-// confirmForce asks for confirmation before a machine is taken from its run.
-func (c *Call) confirmForce(force, yes bool) error {
-	if !force {
-		return nil
+// forceFlags adds the flags by which a machine is taken from its run. confirm asks before that.
+func forceFlags(cmd *cobra.Command) (force *bool, confirm func(c *Call) error) {
+	force = cmd.Flags().Bool("force", false, "even while a run holds the machine; the run then asks the operator")
+	yes := YesFlag(cmd)
+	return force, func(c *Call) error {
+		if !*force {
+			return nil
+		}
+		what := "takes machine " + c.Args[0] + " away from the run that holds it, which then asks the operator"
+		return c.Confirm(*yes, what, c.Args[0])
 	}
-	what := "takes machine " + c.Args[0] + " away from the run that holds it, which then asks the operator"
-	return c.Confirm(yes, what, c.Args[0])
 }

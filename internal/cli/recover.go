@@ -73,18 +73,8 @@ wait for an operator; open runs continue.`,
 			return err
 		}
 
-		a, err := postOnce(c, client.Path("recover"), in)
-		if err != nil {
-			return err
-		}
-		if *wait {
-			return waitForOperation(c, a.Value.Workflow)
-		}
-
-		return show(c, a, text(func(s apitypes.Started) string {
-			return fmt.Sprintf("%s has begun as run %s, with %s\nnext: ingot recover status %s --wait",
-				s.Workflow, s.Run, human.Count(len(names), "machine"), in.Name)
-		}))
+		text := fmt.Sprintf(", with %s\nnext: ingot recover status %s --wait", human.Count(len(names), "machine"), in.Name)
+		return startOperation(c, client.Path("recover"), in, *wait, text)
 	})
 }
 

@@ -76,10 +76,6 @@ Needs no server.`,
 func showSchemas(c *Call) error {
 	all := fileSchemas()
 	return ShowValue(c, all, func(w io.Writer) error {
-		t := NewTable(w, "NAME", "FILES OF")
-		for _, s := range all {
-			t.Row(s.Name, s.Reads)
-		}
-		return t.Flush()
+		return PrintTable(w, []string{"NAME", "FILES OF"}, all, func(s namedSchema) []any { return []any{s.Name, s.Reads} })
 	})
 }

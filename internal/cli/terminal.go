@@ -73,11 +73,11 @@ func Interactive(cmd *cobra.Command) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// BinaryOutput returns standard output for data that is not text. A terminal is refused.
-func (c *Call) BinaryOutput() (io.Writer, error) {
+// BinaryOutput returns standard output for data that is not text. A terminal is refused: flag names a file.
+func (c *Call) BinaryOutput(what, flag string) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if _, ok := terminalOf(out); ok {
-		return nil, UsageError("binary data is not for the terminal: give --to FILE, or pipe it")
+		return nil, UsageError("%s is not for the terminal: give %s FILE, or pipe it", what, flag)
 	}
 	if t, ok := out.(*terminal); ok {
 		return t.file, nil // terminal would change binary data

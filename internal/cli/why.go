@@ -54,11 +54,10 @@ func printExplanation(w io.Writer, e inventory.Explanation) error {
 	}
 	if len(e.Answers) > 0 {
 		fmt.Fprintln(w)
-		t := NewTable(w, "CLIENT", "GETS", "BECAUSE")
-		for _, a := range e.Answers {
-			t.Row(a.Client, a.BootFile, a.Reason)
-		}
-		if err := t.Flush(); err != nil {
+		err := PrintTable(w, []string{"CLIENT", "GETS", "BECAUSE"}, e.Answers, func(a inventory.ClientAnswer) []any {
+			return []any{a.Client, a.BootFile, a.Reason}
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -71,10 +70,7 @@ func printHeard(w io.Writer, all []inventory.Exchange) error {
 		return nil
 	}
 	fmt.Fprintln(w)
-	t := NewTable(w, "HEARD", "BY", "REQUEST", "ANSWER")
-	for _, h := range all {
-		t.Row(h.At.UTC().Format("15:04:05.000"), h.Where, h.Request, h.Answer)
-	}
-
-	return t.Flush()
+	return PrintTable(w, []string{"RECEIVED", "BY", "REQUEST", "ANSWER"}, all, func(h inventory.Exchange) []any {
+		return []any{h.At.UTC().Format("15:04:05.000"), h.Where, h.Request, h.Answer}
+	})
 }

@@ -141,12 +141,7 @@ func readLog(c *Call, run, action string, attempt int) (string, error) {
 		q.Set("attempt", strconv.Itoa(attempt))
 	}
 
-	s, err := c.Server()
-	if err != nil {
-		return "", err
-	}
-
-	resp, err := s.Request(c.Context(), http.MethodGet, client.WithQuery(client.Path("workflows", run, "logs"), q), nil, 0)
+	resp, err := c.Request(http.MethodGet, client.WithQuery(client.Path("workflows", run, "logs"), q), nil, 0)
 	if err != nil {
 		return "", err
 	}
@@ -315,13 +310,8 @@ The content of the disk that a provisioning chooses is lost.`,
 	var in contract.ProvisionInput
 	file := fileFlag(cmd, "YAML or JSON file, - for standard input")
 	hardware := cmd.Flags().String("hardware", "", "machine, by name or MAC")
-	cmd.Flags().StringVar(&in.Template, "template", "", "template (default: the machine's)")
-	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
-	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
-		"further data for the template, key=value; repeatable")
+	addTemplateFlags(o, cmd, &in.Template, &in.Image, &in.HardwareMap)
 	wait := waitFlags(cmd)
-	CompleteFlag(cmd, "template", o.templates())
-	CompleteFlag(cmd, "image", o.images())
 	CompleteFlag(cmd, "hardware", o.machines())
 	for _, flag := range []string{"template", "image", "hardware", "hardware-map"} {
 		cmd.MarkFlagsMutuallyExclusive("file", flag)

@@ -91,11 +91,6 @@ Images are listed by digest; --images includes their files.`,
 
 // requestBackup asks the server for a backup; the caller closes it.
 func requestBackup(c *cli.Call, keys keyFlags, images bool) (io.ReadCloser, error) {
-	s, err := c.Server()
-	if err != nil {
-		return nil, err
-	}
-
 	in := map[string]any{"withoutKey": keys.without, "images": images}
 	if !keys.without {
 		p, err := keys.passphrase(c, true)
@@ -110,7 +105,7 @@ func requestBackup(c *cli.Call, keys keyFlags, images bool) (io.ReadCloser, erro
 		return nil, err
 	}
 
-	resp, err := s.Request(c.Context(), http.MethodPost, client.Path("backup"), bytes.NewReader(body), int64(len(body)))
+	resp, err := c.Request(http.MethodPost, client.Path("backup"), bytes.NewReader(body), int64(len(body)))
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +158,7 @@ func nameBackup(part, to string) error {
 
 // streamBackup writes the archive to standard output and verifies its digests.
 func streamBackup(c *cli.Call, r io.Reader) (backup.Manifest, error) {
-	out, err := c.BinaryOutput()
+	out, err := c.BinaryOutput("a backup", "--to")
 	if err != nil {
 		return backup.Manifest{}, err
 	}
