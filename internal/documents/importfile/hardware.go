@@ -200,20 +200,10 @@ func (r *machines) readHardware(o object) {
 		return
 	}
 
-	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels)}
-	var cut bool
-	if m.Name, cut = shortName(o.name); cut {
-		r.found.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
-	}
+	m := r.newMachine(o, d.Metadata.Labels)
 	for _, x := range d.Spec.Disks {
-		m.Disks = append(m.Disks, inventory.DeclaredDisk(x))
+		addDisk(&m, x.Device)
 	}
-	if len(m.Disks) > 0 {
-		if id, ok := strings.CutPrefix(m.Disks[0].Device, byID); ok {
-			m.DiskSelector = &inventory.DiskSelector{ByID: id}
-		}
-	}
-
 	r.interfaces(o, &m, d.Spec.Interfaces)
 	if x := d.Spec.Metadata; x != nil && x.Instance != nil {
 		r.fillInstance(o, &m, *x.Instance)
@@ -226,6 +216,24 @@ func (r *machines) readHardware(o object) {
 	}
 	m.VendorData = d.Spec.VendorData
 	r.hardware = append(r.hardware, hardware{o, m, d.Spec.BMCRef, "", hardwareField})
+}
+
+// newMachine returns a machine with the name and labels of a document.
+func (r *machines) newMachine(o object, labels map[string]string) inventory.Machine {
+	m := inventory.Machine{Labels: r.labels(o, labels)}
+	var cut bool
+	if m.Name, cut = shortName(o.name); cut {
+		r.found.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
+	}
+	return m
+}
+
+// addDisk adds a declared disk. The first one selects the disk to write, if its path identifies a disk.
+func addDisk(m *inventory.Machine, device string) {
+	if id, ok := strings.CutPrefix(device, byID); ok && len(m.Disks) == 0 {
+		m.DiskSelector = &inventory.DiskSelector{ByID: id}
+	}
+	m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: device})
 }
 
 // labels returns those labels that a machine takes over.

@@ -193,18 +193,24 @@ func (r *starts) readJob(o object) {
 	}
 
 	j := job{object: o, machine: d.Spec.MachineRef}
-	for n, a := range d.Spec.Tasks {
-		if task := r.task(o, fmt.Sprintf("spec.tasks[%d]", n), a); task != "" {
+	if j.machine.Name == "" {
+		r.found.add(o.doc, "spec.machineRef", "name a Machine", "there is no machine")
+	}
+	r.addJob(j, "task", d.Spec.Tasks)
+}
+
+// addJob adds a job with its actions, each of which its document calls by a noun.
+func (r *starts) addJob(j job, noun string, actions []bmcAction) {
+	path := "spec." + noun + "s"
+	if len(actions) == 0 {
+		r.found.add(j.doc, path, "give at least one "+noun, "there is no %s", noun)
+	}
+	for n, a := range actions {
+		if task := r.task(j.object, fmt.Sprintf("%s[%d]", path, n), a); task != "" {
 			j.tasks = append(j.tasks, task)
 		} else {
 			j.partial = true
 		}
-	}
-	if j.machine.Name == "" {
-		r.found.add(o.doc, "spec.machineRef", "name a Machine", "there is no machine")
-	}
-	if len(d.Spec.Tasks) == 0 {
-		r.found.add(o.doc, "spec.tasks", "give at least one task", "there is no task")
 	}
 	r.jobs = append(r.jobs, j)
 }

@@ -129,18 +129,10 @@ func (r *machines) readLaterHardware(o object) {
 	}
 
 	x := d.Spec
-	m := inventory.Machine{Labels: r.labels(o, d.Metadata.Labels), SSHKeys: x.Instance.SSHKeys, KernelArgs: x.Instance.OSIE.KernelParams}
-	var cut bool
-	if m.Name, cut = shortName(o.name); cut {
-		r.found.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
-	}
+	m := r.newMachine(o, d.Metadata.Labels)
+	m.SSHKeys, m.KernelArgs = x.Instance.SSHKeys, x.Instance.OSIE.KernelParams
 	for _, s := range x.StorageDevices {
-		m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: s.Name})
-	}
-	if len(m.Disks) > 0 {
-		if id, ok := strings.CutPrefix(m.Disks[0].Device, byID); ok {
-			m.DiskSelector = &inventory.DiskSelector{ByID: id}
-		}
+		addDisk(&m, s.Name)
 	}
 	m.UserData, m.VendorData = x.Instance.Userdata, x.Instance.Vendordata
 
@@ -456,21 +448,13 @@ func (r *starts) readLaterJob(o object) {
 	if j.hardware == "" {
 		r.found.add(o.doc, "spec.hardwareRef", "name a Hardware", "there is no machine")
 	}
-	if len(d.Spec.Operations) == 0 {
-		r.found.add(o.doc, "spec.operations", "give at least one operation", "there is no operation")
-	}
-	for n, x := range d.Spec.Operations {
+	var actions []bmcAction
+	for _, x := range d.Spec.Operations {
 		a := bmcAction{PowerAction: x.PowerAction, VirtualMedia: x.VirtualMedia}
 		if b := x.BootDevice; b != nil {
 			a.BootDevice = &bmcBoot{b.Name, b.Persistent, b.EFIBoot}
 		}
-		if task := r.task(o, fmt.Sprintf("spec.operations[%d]", n), a); task != "" {
-			j.tasks = append(j.tasks, task)
-		} else {
-			j.partial = true
-		}
+		actions = append(actions, a)
 	}
-	if j.hardware != "" {
-		r.jobs = append(r.jobs, j)
-	}
+	r.addJob(j, "operation", actions)
 }
