@@ -104,7 +104,7 @@ func (d Data) values() (map[string]any, error) {
 
 	for _, ref := range refs {
 		if strings.Contains(texts(d.Machine, d), ref) {
-			problems.Add("machine."+d.Machine.Name, "", "a value holds %q, which stands for a secret", ref)
+			problems.Add("machine."+d.Machine.Name, "", "a value holds %q, which is the name of a secret", ref)
 		}
 	}
 	return v, problems.Err()

@@ -45,7 +45,7 @@ func (c *checker) namedDisk() (alias, where string) {
 				case alias == "":
 					alias, where = disk, path
 				case alias != disk:
-					c.add(path, "name one disk in all actions", "%q is a second disk beside %q; a run is bound to one disk", disk,
+					c.add(path, "name one disk in all actions", "%q is a second disk next to %q; a run is bound to one disk", disk,
 						alias)
 				}
 			}
@@ -90,7 +90,7 @@ func (p *planner) device(path, native string, env environment, disk string) {
 	}
 }
 
-// deviceVariables are the variables that action.CheckDevice reads, beside those that name a disk.
+// deviceVariables are the variables that action.CheckDevice reads, besides those that name a disk.
 var deviceVariables = []string{
 	action.PartitionVariable, action.AllDisksVariable, action.StorageVariable, action.FileSystemVariable, action.GrubDisksVariable,
 }

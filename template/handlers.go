@@ -62,7 +62,7 @@ func (p *planner) handlerDisks(path string, s step, disk string) {
 		second := false
 		for _, name := range action.DiskVariables() {
 			if value := h.Environment[name]; value != "" && action.DiskOf(value) != disk {
-				p.check.add(path+"."+key, "leave out "+name, "%q is a second disk beside %q; a run is bound to one disk", value, disk)
+				p.check.add(path+"."+key, "leave out "+name, "%q is a second disk next to %q; a run is bound to one disk", value, disk)
 				second = true
 			}
 		}

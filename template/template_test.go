@@ -244,7 +244,7 @@ func TestProblems(t *testing.T) {
 		},
 		"handler's disk": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [wipe, BLOCK_DEVICE=/dev/sdb]}\n",
-			want: `t:7: tasks[0].actions[0].on-failure: "/dev/sdb" is a second disk beside "/dev/nvme0n1"`, data: true,
+			want: `t:7: tasks[0].actions[0].on-failure: "/dev/sdb" is a second disk next to "/dev/nvme0n1"`, data: true,
 		},
 		"handler's secret": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [echo, \"{{ .user_data }}\"]}\n",
@@ -394,7 +394,7 @@ func TestS16Injection(t *testing.T) {
 	require.ErrorContains(t, err, "hardwareMap.Hardware")
 	d.HardwareMap = map[string]string{"x": "a" + inventory.RefNonce}
 	_, err = Render(t.Context(), "t", bare, d)
-	require.ErrorContains(t, err, "which stands for a secret")
+	require.ErrorContains(t, err, "which is the name of a secret")
 }
 
 func TestResolve(t *testing.T) {

@@ -42,7 +42,7 @@ func (c *checker) unwrap() map[string]string {
 	return wrapped
 }
 
-// explainWrapped says that the action at path stands in the place of a waitdaemon.
+// explainWrapped says that the action at path takes the place of a waitdaemon.
 func (p *planner) explainWrapped(path string, why *ActionExplanation) {
 	if outer := p.wrapped[path]; outer != "" {
 		why.Rule = strings.Join([]string{outer + " starts it", why.Rule}, "; ")

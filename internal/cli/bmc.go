@@ -88,7 +88,7 @@ func bmcForgetKeyCommand(o *Options) *cobra.Command {
 		Use: "forget-key NAME", Short: "Forget the key of a BMC's certificate, which was replaced",
 		Long: `Forget the key of the certificate of a machine's BMC. Ingot remembers the key at
 its first use and then sends the password to no other. The next key that the BMC
-presents is remembered again: replace certificates only where nobody else can
+presents is remembered again: replace certificates only where no one else can
 answer for the BMC, or give the key as bmc.fingerprint.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc forget-key node-1",
 	}, func(c *Call) error {
@@ -149,7 +149,7 @@ func runJob(c *Call, machine, route string, in any) error {
 // it starts the job.
 const jobStart = time.Minute
 
-// waitForJob waits until a job is over.
+// waitForJob waits until a job has ended.
 func waitForJob(c *Call, machine, job string) (last client.Answer[inventory.BMCJob], err error) {
 	begun := time.Now()
 	err = c.poll(c.pollEvery/4, func() (bool, error) {

@@ -181,7 +181,7 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 	})
 }
 
-// notePage tells the user how to get the next page, if there is one.
+// notePage prints how to get the next page, if there is one.
 func (c *Call) notePage(next string) {
 	if next != "" {
 		c.Note("there are more; the next page: --after %s", next)

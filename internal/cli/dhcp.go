@@ -11,7 +11,7 @@ import (
 )
 
 func dhcpCommand(o *Options) *cobra.Command {
-	return Group("dhcp", "List leases, and configure DHCP servers beside Ingot", "  ingot dhcp leases\n  ingot dhcp snippet isc",
+	return Group("dhcp", "List leases, and configure DHCP servers next to Ingot", "  ingot dhcp leases\n  ingot dhcp snippet isc",
 		dhcpLeasesCommand(o))
 }
 

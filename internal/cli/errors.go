@@ -118,10 +118,10 @@ func describeError(cmd *cobra.Command, err error) client.Error {
 	return e
 }
 
-// maxShownProblems is how many problems are printed for people. A list with one mistake in each row has thousands.
+// maxShownProblems is how many problems are printed in text. A list with one mistake in each row has thousands.
 const maxShownProblems = 100
 
-// writeError prints e for people.
+// writeError prints e as text.
 func writeError(w io.Writer, e client.Error) error {
 	var b strings.Builder
 	if len(e.Problems) == 0 {

@@ -79,7 +79,7 @@ func (p proof) digest(c *Call, from string) (string, error) {
 		if err := p.verify(c, bytes.NewReader(list)); err != nil {
 			return "", err
 		}
-		c.Note("the signature of %s is right", shownSource(p.sums))
+		c.Note("the signature of %s is valid", shownSource(p.sums))
 	}
 	name := path.Base(from)
 	if u, err := url.Parse(from); err == nil && isURL(from) {

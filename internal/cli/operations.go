@@ -64,7 +64,7 @@ func cancelOperation(c *Call, id, next string) error {
 	}
 	return postAndShow(c, operationPath(before.Value.Run, "cancel"), nil, text(func(s apitypes.Started) string {
 		if inventory.Final(before.Value.State) {
-			return fmt.Sprintf("%s was over: %s", s.Workflow, before.Value.State)
+			return fmt.Sprintf("%s had ended: %s", s.Workflow, before.Value.State)
 		}
 		return fmt.Sprintf("%s: cancellation requested\nnext: %s", s.Workflow, next)
 	}))
@@ -80,7 +80,7 @@ func operationListCommand(o *Options) *cobra.Command {
 		filters: []filter{
 			{name: "type", usage: "only of this type: Genesis, Migrate or Recover"},
 			stateFilter("only in this state"),
-			{name: "open", usage: "only those that are not over", set: true},
+			{name: "open", usage: "only those that have not ended", set: true},
 		},
 		sort:  "started",
 		empty: "no operations",

@@ -149,7 +149,7 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 				for _, n := range t.Notes {
 					c.Note("note: %s", Inert(n.String()))
 				}
-				fmt.Fprintf(w, "%s is right\n", Inert(t.File))
+				fmt.Fprintf(w, "%s is valid\n", Inert(t.File))
 			}
 			return nil
 		})

@@ -61,11 +61,11 @@ func printExplanation(w io.Writer, e inventory.Explanation) error {
 			return err
 		}
 	}
-	return printHeard(w, e.Heard)
+	return printExchanges(w, e.Heard)
 }
 
-// printHeard prints the last requests of a client.
-func printHeard(w io.Writer, all []inventory.Exchange) error {
+// printExchanges prints the last requests of a client.
+func printExchanges(w io.Writer, all []inventory.Exchange) error {
 	if len(all) == 0 {
 		return nil
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 func workflowCommand(o *Options) *cobra.Command {
-	return Group("workflow", "Workflows: runs that are open or over",
+	return Group("workflow", "Workflows: runs that are open or have ended",
 		"  ingot workflow list --open\n  ingot workflow get node-1            # the machine's open run, or its last installation or wipe\n"+
 			"  ingot workflow retry node-1 --from failed-step",
 		workflowCreateCommand(o), workflowListCommand(o), workflowGetCommand(o), workflowEventsCommand(o),
@@ -75,7 +75,7 @@ func workflowListCommand(o *Options) *cobra.Command {
 			{name: "machine", usage: "only of this machine", complete: o.machines()},
 			stateFilter("only in this state"),
 			labelFilter(),
-			{name: "open", usage: "only those that are not over", set: true},
+			{name: "open", usage: "only those that have not ended", set: true},
 		},
 		sort:  "started",
 		empty: "no runs",
@@ -154,7 +154,7 @@ func readLog(c *Call, run, action string, attempt int) (string, error) {
 func workflowRetryCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
-		Long: `Start a new run with the input of one that is over: from its failed step, with the
+		Long: `Start a new run with the input of one that has ended: from its failed step, with the
 plan that it had, or from the start. From the failed step is refused once another
 run has written to the machine, or when the plan is not stored. A run is only retried
 while no later one has installed or wiped its machine. A decommission and an
@@ -264,7 +264,7 @@ written stays half-written, and does not boot.`,
 
 		return show(c, x, text(func(apitypes.Started) string {
 			if inventory.Final(run.State) {
-				return fmt.Sprintf("run %s was over: %s", run.Run, run.State)
+				return fmt.Sprintf("run %s had ended: %s", run.Run, run.State)
 			}
 			return fmt.Sprintf("run %s: cancellation requested\nnext: ingot workflow get %s", run.Run, run.Machine)
 		}))
@@ -273,7 +273,7 @@ written stays half-written, and does not boot.`,
 
 func workflowPoweredOnCommand(o *Options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
-		Use: "powered-on {MACHINE | RUN}", Short: "Tell a run that you have switched its machine on",
+		Use: "powered-on {MACHINE | RUN}", Short: "Report that you have switched the machine of a run on",
 		Example: "  ingot workflow powered-on node-1",
 	}, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		return postAndShow(c, client.Path("workflows", a.Value.Run, "powered-on"), nil, text(func(apitypes.Started) string {
@@ -284,9 +284,9 @@ func workflowPoweredOnCommand(o *Options) *cobra.Command {
 
 func workflowDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
-		Use: "delete {MACHINE | RUN}", Short: "Delete the record of a run that is over",
-		Long: `Delete the record of a run that is over, with its events and logs. The machine is
-not touched.`,
+		Use: "delete {MACHINE | RUN}", Short: "Delete the record of a run that has ended",
+		Long: `Delete the record of a run that has ended, with its events and logs. The machine
+is not touched.`,
 		Example: "  ingot workflow delete 3f2c… --yes", ValidArgsFunction: firstArg(o.machines()),
 	}, func(c *Call) (deletion, error) {
 		a, err := findRun(c, c.Args[0])

@@ -181,12 +181,12 @@ func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 	case errors.As(err, &wrongKey):
 		return human.Advise(
 			fmt.Errorf("talking to %s: %w", c.base, wrongKey),
-			"compare it with the fingerprint that ingot serve logs; if it is right: "+login+wrongKey.got)
+			"compare it with the fingerprint that ingot serve logs; if it is the same: "+login+wrongKey.got)
 	case errors.As(err, &verify):
 		got := keypin.Of(verify.UnverifiedCertificates[0])
 		return human.Advise(
 			fmt.Errorf("talking to %s: its certificate is not signed by a known authority: %w", c.base, verify.Err),
-			"compare "+got+" with the fingerprint that ingot serve logs; if it is right: "+login+got)
+			"compare "+got+" with the fingerprint that ingot serve logs; if it is the same: "+login+got)
 	}
 
 	return human.Advise(

@@ -81,7 +81,7 @@ func (c *Config) checkLimits(p *checker) {
 	}
 	if c.Records.Retention < 24*time.Hour {
 		p.Add("records.retention", "write 24h or more",
-			"%s is too short: operators look at runs that are over", c.Records.Retention)
+			"%s is too short: operators look at runs that have ended", c.Records.Retention)
 	}
 	if c.Records.Keep < 1 {
 		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")

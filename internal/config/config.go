@@ -78,7 +78,7 @@ type Site struct {
 
 // Records says how long records are kept.
 type Records struct {
-	// Retention is how long runs that are over, and events, stay.
+	// Retention is how long runs that have ended, and events, stay.
 	Retention time.Duration `json:"retention,omitempty"`
 	// Keep is how many runs of each machine stay, however old.
 	Keep int `json:"keep,omitempty"`
@@ -88,7 +88,7 @@ type Records struct {
 type Netboot struct {
 	// Interfaces are those on which machines are answered; default: that of Address.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// DHCP is the mode of each interface: reservation (the default), proxy beside a DHCP server
+	// DHCP is the mode of each interface: reservation (the default), proxy next to a DHCP server
 	// that gives addresses, or off where that server also names the boot file.
 	DHCP map[string]inventory.DHCPMode `json:"dhcp,omitempty"`
 	// Address is the server as the machines see it; default: the first IPv4
@@ -106,7 +106,7 @@ type Netboot struct {
 	TFTP     int    `json:"tftp,omitempty"`     // port of the loaders
 	Syslog   int    `json:"syslog,omitempty"`   // UDP port to which machines may send syslog; 0: none
 	Agent    int    `json:"agent,omitempty"`    // port for agents, TLS
-	Metadata []int  `json:"metadata,omitempty"` // ports of metadata, beside those of http
+	Metadata []int  `json:"metadata,omitempty"` // ports of metadata, besides those of http
 	// Relays are the addresses of DHCP relays that may ask; empty: a relay in
 	// the subnet of the reservation that it asks for.
 	Relays []string `json:"relays,omitempty"`
@@ -116,7 +116,7 @@ type Netboot struct {
 	// LinkLocal serves 169.254.169.254, an alias that the operator has added,
 	// by classless routes.
 	LinkLocal bool `json:"link_local,omitempty"`
-	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: beside the program.
+	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: next to the program.
 	Loaders string `json:"loaders,omitempty"`
 	// Loader is the loader for interfaces without one, and for discovered machines: shim or ipxe-shim, with which UEFI x64
 	// boots with Secure Boot on. Default: iPXE, which is not signed.
@@ -124,7 +124,7 @@ type Netboot struct {
 	// MinimumSBAT are the least SBAT generations of components of the loaders, for example {shim: 4, grub: 5}. A
 	// loader below is not served. Default: none, and ingot doctor warns of known vulnerabilities.
 	MinimumSBAT sbat.Minimum `json:"minimum_sbat,omitempty"`
-	// AgentOS is the folder of vmlinuz and initramfs. Default: beside the program.
+	// AgentOS is the folder of vmlinuz and initramfs. Default: next to the program.
 	AgentOS string `json:"agent_os,omitempty"`
 }
 
@@ -177,7 +177,7 @@ func (n Netboot) Bind(address netip.Addr) string {
 // Images says how images are kept.
 type Images struct {
 	Dir           string   `json:"dir,omitempty"`            // where images lie; default: images below data_dir
-	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images whose digest nobody declared
+	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images whose digest no one declared
 	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may be fetched from over http or in private ranges
 	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which slurp may send the content of disks
 	Catalog       string   `json:"catalog,omitempty"`        // file; default: the list of this version
@@ -199,7 +199,7 @@ type Power struct {
 }
 
 // PowerCommand is programs with their arguments. In arguments, {machine} and
-// {host} stand for the machine's name and the address of its BMC; no shell is
+// {host} are replaced by the machine's name and the address of its BMC; no shell is
 // between. Status writes on or off as its last line.
 type PowerCommand struct {
 	On     []string `json:"on"`     // program and arguments that switch on; {machine} and {host} are replaced

@@ -2,7 +2,7 @@ package config
 
 import _ "embed"
 
-// Example is the commented file that "ingot init" writes; %s stands for the lines
+// Example is the commented file that "ingot init" writes; %s is replaced by the lines
 // of the interfaces.
 //
 //go:embed example.yaml

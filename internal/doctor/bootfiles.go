@@ -74,9 +74,9 @@ func checkSecureBoot(n config.Netboot) (out []Finding) {
 	switch {
 	case n.Loaders == "" || n.Loader != "" || missing(shim):
 	case !missing(grub):
-		out = append(out, ok("%s has its %s beside it", at, grub))
+		out = append(out, ok("%s has its %s next to it", at, grub))
 	case missing(signedIPXE): // which starts kernels through that shim
-		out = append(out, fail("%s has no %s beside it, for which shim asks", at, grub).remedy(loaderRemedy(inventory.LoaderShim, grub)))
+		out = append(out, fail("%s has no %s next to it, for which shim asks", at, grub).remedy(loaderRemedy(inventory.LoaderShim, grub)))
 	}
 	return out
 }

@@ -101,7 +101,7 @@ func checkConfigFile(_ context.Context, d *host) []Finding {
 	if _, err := os.Stat(d.lookup.ConfigFile); err != nil {
 		return []Finding{warn("%s does not exist: the defaults hold, DHCP is off", d.lookup.ConfigFile)}
 	}
-	return []Finding{ok("%s is right", d.lookup.ConfigFile)}
+	return []Finding{ok("%s is valid", d.lookup.ConfigFile)}
 }
 
 // isSite reports whether the server of this host is the site among its peers.

@@ -220,7 +220,7 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	found := checkSecureBoot(n)
 	require.Len(t, found, 1)
 	require.Equal(t, StateFail, found[0].State)
-	require.Contains(t, found[0].Text, "has no grubx64.efi beside it")
+	require.Contains(t, found[0].Text, "has no grubx64.efi next to it")
 	require.Contains(t, found[0].Remedy, "grub-efi-amd64-signed")
 	n.Loader = inventory.LoaderShim
 	found = checkSecureBoot(n)
@@ -234,7 +234,7 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	}
 	put("grubx64.efi")
 	n.Loader = ""
-	require.Contains(t, checkSecureBoot(n)[0].Text, "has its grubx64.efi beside it")
+	require.Contains(t, checkSecureBoot(n)[0].Text, "has its grubx64.efi next to it")
 }
 
 // TestMissingBootFiles: the Debian package has all of them, so its users are not told to build anything.

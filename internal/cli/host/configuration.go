@@ -31,7 +31,7 @@ func configCheckCommand(o *cli.Options) *cobra.Command {
 			return err
 		}
 
-		return cli.ShowText(c, cfg, file+" is right; ingot doctor checks whether the files and interfaces in it exist")
+		return cli.ShowText(c, cfg, file+" is valid; ingot doctor checks whether the files and interfaces in it exist")
 	})
 }
 

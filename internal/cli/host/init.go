@@ -385,7 +385,7 @@ func reportForeignDHCP(c *cli.Call, name string) {
 // directory is "".
 func findBootFiles(c *cli.Call) (loaders, agentOS string) {
 	program, _ := os.Executable() // without it, use the current directory
-	beside := filepath.Dir(program)
+	programDir := filepath.Dir(program)
 	find := func(key, remedy string, files []string, dirs ...string) string {
 		for _, dir := range dirs {
 			if !slices.ContainsFunc(files, func(f string) bool { return !fileExists(filepath.Join(dir, f)) }) {
@@ -398,8 +398,8 @@ func findBootFiles(c *cli.Call) (loaders, agentOS string) {
 	}
 
 	loaders = find("loaders", "apt install ipxe", []string{"undionly.kpxe", "snponly.efi"},
-		filepath.Join(beside, "ipxe"), "/usr/share/ingot/ipxe", "/usr/lib/ipxe")
+		filepath.Join(programDir, "ipxe"), "/usr/share/ingot/ipxe", "/usr/lib/ipxe")
 	agentOS = find("agent_os", "make build", []string{"vmlinuz", "initramfs"},
-		filepath.Join(beside, "agentos"), "/usr/share/ingot")
+		filepath.Join(programDir, "agentos"), "/usr/share/ingot")
 	return loaders, agentOS
 }

@@ -128,7 +128,7 @@ var (
 )
 
 // setNetboot sets keys below netboot: in the text of a configuration. A key that is commented out
-// is set where it stands, others come first. changed are the lines of the difference, with - and +.
+// is set in its line, others come first. changed are the lines of the difference, with - and +.
 func setNetboot(text string, settings []setting) (out string, changed []string, err error) {
 	list := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	at := slices.IndexFunc(list, netbootLine.MatchString)

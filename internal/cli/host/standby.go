@@ -61,7 +61,7 @@ func standbyFilesCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "files DIR", Short: "Make the key and the token of a standby elsewhere", Args: cobra.ExactArgs(1),
 		Long: `Make site.pem (the key by which the source knows the standby) and standby.token in
-DIR. Put them beside the key_file of the standby, from a Kubernetes Secret for
+DIR. Put them next to the key_file of the standby, from a Kubernetes Secret for
 example, before "ingot standby" is run there.`,
 		Example: "  ingot standby files ./secret",
 	}, func(c *cli.Call) error {

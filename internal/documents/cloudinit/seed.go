@@ -102,7 +102,7 @@ func PhoneHomeURL(base string, key []byte, o inventory.Owner) string {
 }
 
 // URL returns NoCloud's seedfrom of o's run, with the slash at its end that
-// old versions want. The EC2 tree of the same run lies beside it: give
+// old versions want. The EC2 tree of the same run is next to it: give
 // cloud-init's Ec2 the URL without "nocloud/".
 func URL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
@@ -120,7 +120,7 @@ func WebhookURL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/webhook/"
 }
 
-// Reference returns what one of the inventory's references stands for in o's
+// Reference returns the value of one of the inventory's references in o's
 // run, if it is made of the run alone: user-data, vendor-data and the address
 // of a boot's images are not.
 func Reference(ref, base string, key []byte, o inventory.Owner) (value string, ok bool) {
@@ -142,7 +142,7 @@ func Reference(ref, base string, key []byte, o inventory.Owner) (value string, o
 
 // phoneHomeTries is how often cloud-init calls at the most, with 3 s between
 // two calls (cc_phone_home): for six minutes where calls are refused, longer
-// where no one answers at all. cloud-init's own 10 tries are over in 27 s, in
+// where no one answers at all. cloud-init's own 10 tries end after 27 s, in
 // which a server that is being restarted or moved would lose the evidence that
 // the run waits for. Nothing but the end of cloud-final waits with it.
 const phoneHomeTries = 120

@@ -46,7 +46,7 @@ type column struct {
 	fields   []string
 }
 
-// columns are those of EKS Anywhere, and from arch on those of Ingot. A longer field stands
+// columns are those of EKS Anywhere, and from arch on those of Ingot. A longer field comes
 // before a shorter one that it begins with.
 var columns = []column{
 	{colHostname, true, []string{"name", "interfaces[0].hostname"}},
@@ -237,7 +237,7 @@ func (t *table) setHeader(r row) (ps inventory.Problems) {
 	return ps
 }
 
-// add adds a row, or returns why it cannot be read: then a value might stand in a wrong
+// add adds a row, or returns why it cannot be read: then a value might be in a wrong
 // column, and a message about that could repeat a password.
 func (t *table) add(r row) (p inventory.Problem) {
 	p = inventory.Problem{File: t.file, Line: r.line}

@@ -211,7 +211,7 @@ func (r *rowReader) readNetwork() {
 
 	for _, s := range split(r.need(colNameservers, "give at least one, several as 10.0.0.1|10.0.0.2")) {
 		if s == "" {
-			r.add(colNameservers, "remove the | that stands alone", "there is an empty entry")
+			r.add(colNameservers, "remove the extra |", "there is an empty entry")
 			continue
 		}
 		if a := r.address(colNameservers, s); a.IsValid() {

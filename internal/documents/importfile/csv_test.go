@@ -198,7 +198,7 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:5: bmc_port: invalid number (use 1–65535, or leave it empty)",
 		"f:5: bmc_username: is empty (give all of bmc_ip, bmc_username and bmc_password, or none)",
 		"f:5: arch: unknown architecture (use x86_64 or aarch64)",
-		"f:6: nameservers: there is an empty entry (remove the | that stands alone)",
+		"f:6: nameservers: there is an empty entry (remove the extra |)",
 		"f:6: nameservers: invalid IP address (write it as 10.0.0.11)",
 		"f:6: labels: is not key=value (write type=cp|rack=a1)",
 		"f:6: labels: the key is given twice (keep one of the two)",

@@ -81,7 +81,7 @@ type templateConfig struct {
 	} `json:"spec"`
 }
 
-// readTemplateConfig reads a template that stands in the document as YAML, not as text.
+// readTemplateConfig reads a template that the document holds as YAML, not as text.
 func (r *templates) readTemplateConfig(o object) {
 	var d templateConfig
 	if !r.found.decode(o, &d, map[string]string{"metadata.namespace": ignoredWorkflow["metadata.namespace"]}) {

@@ -17,7 +17,7 @@ import (
 // A Schema is a JSON Schema, or a part of one.
 type Schema map[string]any
 
-// Rules refine the schema of a type: what its validation knows beside the types. Keys are
+// Rules refine the schema of a type: what its validation knows besides the types. Keys are
 // paths of fields as in problems, with [] for each element of a list: "interfaces[].arch".
 type Rules map[string]Schema
 
@@ -34,7 +34,7 @@ func Text(description string) Schema {
 // Between is the rule of a number with limits.
 func Between(least, most int) Schema { return Schema{"minimum": least, "maximum": most} }
 
-// Below returns the rules of a type that stands at a path of another type.
+// Below returns the rules of a type at a path of another type.
 func (r Rules) Below(path string) Rules {
 	out := Rules{}
 	for field, s := range r {

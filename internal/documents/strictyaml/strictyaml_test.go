@@ -205,7 +205,7 @@ func TestBinary(t *testing.T) {
 	for file, want := range map[string]string{
 		"text: !!binary /wDx\n":              "f:1: text: must be text, but holds bytes that are not UTF-8",
 		"map: {a: !!binary /wDx}\n":          "f:1: map.a: must be text",
-		"\nsecret: !!binary canary?\n":       "f:2: secret: !!binary stands before what is not base64",
+		"\nsecret: !!binary canary?\n":       "f:2: secret: must be base64 after !!binary",
 		"secret: {base64: \"canary?\"}\n":    "f:1: secret: invalid bytes",
 		"secret: {base64: aGk=, x: 1}\n":     "f:1: secret: invalid bytes",
 		"secret: {bass64: canary}\n":         "f:1: secret: invalid bytes",

@@ -97,7 +97,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
 	if err != nil {
-		w.add(n, path, "write standard base64, or leave !!binary out", "!!binary stands before what is not base64")
+		w.add(n, path, "write standard base64, or leave !!binary out", "must be base64 after !!binary")
 		return nil
 	}
 	decoded := *n

@@ -1,4 +1,4 @@
-// Package human formats numbers, sizes and times for people.
+// Package human formats numbers, sizes and times as text, and reads durations.
 package human
 
 import (
