@@ -409,8 +409,11 @@ var mutations = []mutation{
 		`e.Key, e.Message = "", clip(e.Message, maxWireText)`, "e.Message = clip(e.Message, maxWireText)",
 	},
 	{
-		"S46", "TestS46PacketsUseUpNoBoot", "workflows/run_boot.go",
-		"s.poweredOn || s.heard.hasAny(inventory.EventKernel,", "s.poweredOn || s.heard.hasAny(inventory.EventScript, inventory.EventKernel,",
+		"S46",
+		"TestS46PacketsUseUpNoBoot",
+		"workflows/run_boot.go",
+		"s.poweredOn || s.received.hasAny(inventory.EventKernel,",
+		"s.poweredOn || s.received.hasAny(inventory.EventScript, inventory.EventKernel,",
 	},
 	{
 		"S47", "TestS47TerminalCapture", "internal/cli/terminal.go",

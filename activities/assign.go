@@ -128,7 +128,7 @@ func (a *assignments) sign(q AssignRequest, plan inventory.Plan, payload action.
 	if a.Site.PlanKey == nil {
 		return nil, nil
 	}
-	switch d, err := digestOf(plan); {
+	switch d, err := digestPlan(plan); {
 	case err != nil:
 		return nil, err
 	case d != plan.Digest:
@@ -216,7 +216,7 @@ type EvidenceFound struct {
 // for long enough, and until every event has been passed on it returns nothing but a report;
 // it waits until it can decide.
 //
-// Silence is measured by the monotonic clock. What the database knows of an agent was heard
+// Silence is measured by the monotonic clock. What the database knows of an agent was received
 // before this process started and proves nothing.
 func (a *assignments) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
@@ -270,7 +270,7 @@ func (a *assignments) evidence(ctx context.Context, q EvidenceRequest) (found Ev
 
 	found.Boot, found.Kind = agent.Boot, Silent
 	if err == nil && !agent.Revoked {
-		if ago, ok := a.Heard(q.Owner, agent.Boot); ok && ago < quiet {
+		if ago, ok := a.Silence(q.Owner, agent.Boot); ok && ago < quiet {
 			found.Kind = Alive
 		}
 	}

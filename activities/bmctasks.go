@@ -124,7 +124,7 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 	return a.keep(ctx, job)
 }
 
-// keep stores a job after a successful task and retries until the activity's time is over.
+// keep stores a job after a successful task and retries until the activity's time is up.
 // If the task were not recorded, another attempt would repeat it, on a machine that may have
 // moved on.
 func (a *bmcs) keep(ctx context.Context, job inventory.BMCJob) error {

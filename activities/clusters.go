@@ -24,7 +24,7 @@ func (a *clusters) cluster(ctx context.Context, name string) (genesis.Cluster, i
 		return genesis.Cluster{}, inventory.Endpoint{}, err
 	}
 	c, err := section(lab.Cluster, "cluster")
-	return c, pinned(c.API, c.Fingerprint), err
+	return c, newEndpoint(c.API, c.Fingerprint), err
 }
 
 // ClusterReady waits until the cluster answers at its virtual address, so that

@@ -55,9 +55,9 @@ type Clocks struct {
 	// Now reads the wall clock; Clock measures elapsed time.
 	Now   func() time.Time
 	Clock Clock
-	// Heard returns how long ago, by the monotonic clock, this process heard the agent of
+	// Silence returns how long ago, by the monotonic clock, the last contact was with the agent of
 	// the owner's boot, or false if never.
-	Heard func(o inventory.Owner, boot int) (time.Duration, bool)
+	Silence func(o inventory.Owner, boot int) (time.Duration, bool)
 	// ProbeEvery is the interval for asking installed systems whether they are ready, and
 	// for reading records of runs; 0 means 5 s and 1 s.
 	ProbeEvery time.Duration

@@ -48,7 +48,7 @@ func (a *retirements) planDecommission(ctx context.Context, q DecommissionReques
 		return Planned{}, err
 	}
 
-	if err := addressed(m); err != nil {
+	if err := checkAddress(m); err != nil {
 		return Planned{}, err
 	}
 
@@ -129,7 +129,7 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 		notes = append(notes, "not wiped, because it is protected: "+strings.Join(ids, " "))
 	}
 
-	missing, err := a.missing(ctx, q.Owner)
+	missing, err := a.findMissingDisks(ctx, q.Owner)
 	if err != nil {
 		return inventory.Standing{}, err
 	}
@@ -145,8 +145,8 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)
 }
 
-// missing returns the disks that Ingot wrote and the run's agent did not find.
-func (a *retirements) missing(ctx context.Context, o inventory.Owner) ([]string, error) {
+// findMissingDisks returns the disks that Ingot wrote and the run's agent did not find.
+func (a *retirements) findMissingDisks(ctx context.Context, o inventory.Owner) ([]string, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if errors.Is(err, inventory.ErrNotFound) {
 		return nil, nil // no agent ran, which is already a doubt

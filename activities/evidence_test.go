@@ -46,8 +46,8 @@ func TestSilenceNeedsAListener(t *testing.T) {
 				a := New(Config{
 					Store: storeOf(q),
 					Clocks: Clocks{
-						Clock: c,
-						Heard: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true },
+						Clock:   c,
+						Silence: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true },
 					},
 				})
 				ask := func() (EvidenceFound, time.Duration) {

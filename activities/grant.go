@@ -34,7 +34,7 @@ type ArmRequest struct {
 	Plan string `json:"plan,omitempty"`
 	// ResetOf is the run that was reset from outside to make this one; "" for none.
 	ResetOf string `json:"resetOf,omitempty"`
-	// ClockRight: the operator confirms that the clock is right and its newest event is
+	// ClockRight: the operator confirms that the clock is valid and its newest event is
 	// wrong.
 	ClockRight bool `json:"clockRight,omitempty"`
 }
@@ -69,7 +69,7 @@ func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error)
 
 	if behind := newest.Sub(a.Now()); behind > ClockTolerance && newest.UnixNano() > a.confirmed.Load() {
 		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: the clock of this "+
-			"server stands %s behind its newest event, of %s: set the clock, or say that it is right",
+			"server is %s behind its newest event, of %s: set the clock, or say that it is valid",
 			q.Machine, behind.Round(time.Second), newest.UTC().Format(time.DateTime)), TypeClock, nil)
 	}
 
@@ -138,7 +138,7 @@ func (a *grants) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 type WindowRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	For   time.Duration   `json:"for,omitempty"`
-	// Installer: the boot is that of the plan's installer, whose documents are served while
+	// Installer: the boot is for the plan's installer, whose documents are served while
 	// it may boot.
 	Installer bool `json:"installer,omitempty"`
 }

@@ -49,7 +49,7 @@ func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 			continue
 		case foreign != "":
 			return OwnRun{}, fmt.Errorf("machine %q was installed by %s and after that by run %s, which the operation "+
-				"did not start: skip the step if that is right, or install the machine by hand: %w",
+				"did not start: skip the step if that is intended, or install the machine by hand: %w",
 				q.Machine, q.Parent, foreign, inventory.ErrConflict)
 		}
 		return OwnRun{Run: w.Run, Mine: true}, nil

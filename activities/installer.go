@@ -61,7 +61,7 @@ func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.R
 		}
 		problems = append(problems, mayInstall(m)...)
 		for _, name := range slices.Compact(i.Images()) {
-			sum, err := a.served(ctx, name, &problems)
+			sum, err := a.findServed(ctx, name, &problems)
 			if err != nil {
 				return err
 			}
@@ -105,8 +105,8 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	return problems
 }
 
-// served returns the digest of an image, or an error if this server has no copy of it.
-func (a *plans) served(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
+// findServed returns the digest of an image, or an error if this server has no copy of it.
+func (a *plans) findServed(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
 	img, err := a.Images.Image(ctx, name)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
@@ -205,10 +205,10 @@ func (a *plans) ofRun(text string, o inventory.Owner) string {
 	return out
 }
 
-// digestOf returns the digest of a plan: of its actions and its installer. Of documents only
+// digestPlan returns the digest of a plan: of its actions and its installer. Of documents only
 // names and kinds are included: their contents are secret, and a digest in a history could
 // reveal them.
-func digestOf(plan inventory.Plan) (string, error) {
+func digestPlan(plan inventory.Plan) (string, error) {
 	if plan.Installer == nil && len(plan.Documents) == 0 {
 		return digest(plan.Actions)
 	}

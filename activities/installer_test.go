@@ -190,10 +190,10 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	require.NoError(t, err)
 	y.grant = inventory.Grant{Owner: inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}}
 	boot := PowerRequest{Owner: y.grant.Owner, Boot: 1, Installer: true}
-	require.NoError(t, a.asPlanned(t.Context(), boot))
+	require.NoError(t, a.checkPlanned(t.Context(), boot))
 	name := y.images[0].Name
 	y.images[0].SHA256 = strings.Repeat("e", 64)
-	require.NoError(t, a.asPlanned(t.Context(), boot), "its own file is still there")
+	require.NoError(t, a.checkPlanned(t.Context(), boot), "its own file is still there")
 
 	gone = sumA
 	_, err = a.Power(t.Context(), boot)
@@ -202,11 +202,11 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	require.ErrorContains(t, err, "ingot workflow retry m1 --from start")
 	y.grant.Spent = true
 	boot.Unclaimed = true
-	require.NoError(t, a.asPlanned(t.Context(), boot), "the installer that was given up has come: it needs nothing more")
+	require.NoError(t, a.checkPlanned(t.Context(), boot), "the installer that was given up has come: it needs nothing more")
 	boot.Unclaimed, y.grant.Boot = false, 1
-	require.NoError(t, a.asPlanned(t.Context(), boot), "the worker died when this boot's installer was at work already")
+	require.NoError(t, a.checkPlanned(t.Context(), boot), "the worker died when this boot's installer was at work already")
 	y.grant.Boot = 0
-	require.Error(t, a.asPlanned(t.Context(), boot), "an earlier boot's was")
+	require.Error(t, a.checkPlanned(t.Context(), boot), "an earlier boot's was")
 
 	a.Workflows = ended{a.Workflows}
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"})

@@ -32,7 +32,7 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 
 	// A new identity for the running server would lock every client out, and a server to
 	// which the site is moving right now has one already.
-	last, moved, err := a.moved(ctx, lab.Migrate.Target)
+	last, moved, err := a.findMove(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
 		return err
@@ -94,7 +94,7 @@ func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	if lab.Migrate == nil {
 		return OwnRun{}, errNoMigration
 	}
-	last, _, err := a.moved(ctx, lab.Migrate.Target)
+	last, _, err := a.findMove(ctx, lab.Migrate.Target)
 	if err != nil || last.State != inventory.StateSuccess || last.Started.Before(q.Since) {
 		return OwnRun{}, err
 	}
@@ -114,7 +114,7 @@ func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 		return nil
 	}
 
-	last, moved, err := a.moved(ctx, lab.Migrate.Target)
+	last, moved, err := a.findMove(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
 		return err
@@ -137,9 +137,9 @@ func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 	return a.Peers.Forget(ctx, lab.Migrate.Target)
 }
 
-// moved returns the latest migration to the target, or the zero Operation, and whether the
+// findMove returns the latest migration to the target, or the zero Operation, and whether the
 // site has moved there. The server's own role decides that, not the record of the migration.
-func (a *moves) moved(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
+func (a *moves) findMove(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
 	all, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
 	if err != nil || len(all) == 0 {
 		return last, false, err

@@ -149,7 +149,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	// From here on the stored plan protects its files from removal.
-	return out, a.imagesStored(ctx, m.Name, plan, out.From)
+	return out, a.requireImages(ctx, m.Name, plan, out.From)
 }
 
 // ImagesRequest asks for the files of one action of a run.
@@ -189,12 +189,12 @@ func inService(m inventory.Machine) error {
 		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w",
 			m.Standing.Reason, m.Name, inventory.ErrConflict)
 	}
-	return addressed(m)
+	return checkAddress(m)
 }
 
-// addressed refuses a machine that could not boot because a decommissioning has released its
+// checkAddress refuses a machine that could not boot because a decommissioning has released its
 // address.
-func addressed(m inventory.Machine) error {
+func checkAddress(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
 		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot "+
 			"machine push --replace): %w", inventory.ErrConflict)
@@ -255,7 +255,7 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 
 	out.Image = writtenImage(plan, images, out.Image)
 	pin(&plan, images)
-	plan.Digest, err = digestOf(plan)
+	plan.Digest, err = digestPlan(plan)
 	return plan, err
 }
 

@@ -59,7 +59,7 @@ var errFurther = errors.New("another attempt has allowed the boot already")
 func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err == nil && q.Installer {
-		err = a.asPlanned(ctx, q)
+		err = a.checkPlanned(ctx, q)
 	}
 
 	if err != nil {
@@ -82,10 +82,10 @@ func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	return done, err
 }
 
-// asPlanned checks, before the machine is touched, that the run's installer can still be
+// checkPlanned checks, before the machine is touched, that the run's installer can still be
 // served as planned. An installer that has reported in the meantime needs no check.
-func (a *bmcs) asPlanned(ctx context.Context, q PowerRequest) error {
-	g, err := a.owned(ctx, q.Owner)
+func (a *bmcs) checkPlanned(ctx context.Context, q PowerRequest) error {
+	g, err := a.readOwnGrant(ctx, q.Owner)
 	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
 		return err
 	}
@@ -93,7 +93,7 @@ func (a *bmcs) asPlanned(ctx context.Context, q PowerRequest) error {
 	if err != nil || plan.Installer == nil {
 		return err
 	}
-	return a.imagesStored(ctx, q.Owner.Machine, plan, len(plan.Actions))
+	return a.requireImages(ctx, q.Owner.Machine, plan, len(plan.Actions))
 }
 
 // allowBoot opens the netboot window for the boot of the agent or the installer. afterReset: the
@@ -123,15 +123,15 @@ func (a *bmcs) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) e
 // wake sends the machine its magic packet. A failure does not fail the boot, because the
 // operator can still press the button.
 func (a *bmcs) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
-	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.during(q.Owner, q.Boot))
+	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.fenceBoot(q.Owner, q.Boot))
 	switch {
 	case err == nil:
-		return a.powered(ctx, q, []string{"magic packet sent; a machine that is on, or does not wake, needs its button " +
+		return a.recordStart(ctx, q, []string{"magic packet sent; a machine that is on, or does not wake, needs its button " +
 			"pressed"}), nil
 	case errors.Is(err, inventory.ErrFenced) || ctx.Err() != nil:
 		return Powered{}, err
 	}
-	return a.powered(ctx, q, []string{"no magic packet, press the button (" + err.Error() + ")"}), nil
+	return a.recordStart(ctx, q, []string{"no magic packet, press the button (" + err.Error() + ")"}), nil
 }
 
 func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
@@ -151,7 +151,7 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 		return err
 	}
 
-	before, during := a.before(q), a.during(q.Owner, q.Boot)
+	before, during := a.before(q), a.fenceBoot(q.Owner, q.Boot)
 	list := taskList{owner: q.Owner, job: inventory.BMCJob{
 		Name:   fmt.Sprintf("netboot-%d-%d", q.Owner.Epoch, q.Boot),
 		Inline: true,
@@ -200,7 +200,7 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot), true)
 		err := a.tasks(ctx, m, list)
 		if err == nil {
-			return a.powered(ctx, q, append(how, by+" once again, reset")), nil
+			return a.recordStart(ctx, q, append(how, by+" once again, reset")), nil
 		}
 		if !errors.Is(err, inventory.ErrUnsupported) {
 			return Powered{}, err
@@ -212,7 +212,7 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 	if err := a.tasks(ctx, m, list); err != nil {
 		return Powered{}, err
 	}
-	return a.powered(ctx, q, append(how, "off, "+by+" once, on")), nil
+	return a.recordStart(ctx, q, append(how, "off, "+by+" once, on")), nil
 }
 
 // bootWords name the boot paths for operators.
@@ -292,9 +292,9 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 	return how, nil
 }
 
-// powered describes how boot q.Boot was started, and records it. The record is only
+// recordStart describes how boot q.Boot was started, and records it. The record is only
 // informative, so a failure to write it does not fail the start.
-func (a *bmcs) powered(ctx context.Context, q PowerRequest, how []string) Powered {
+func (a *bmcs) recordStart(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
 	if err != nil {
@@ -307,7 +307,7 @@ func (a *bmcs) powered(ctx context.Context, q PowerRequest, how []string) Powere
 // the agent that was given up must not have reported.
 func (a *bmcs) before(q PowerRequest) Fence {
 	return func(ctx context.Context) error {
-		g, err := a.owned(ctx, q.Owner)
+		g, err := a.readOwnGrant(ctx, q.Owner)
 		switch {
 		case err != nil:
 			return err
@@ -320,11 +320,11 @@ func (a *bmcs) before(q PowerRequest) Fence {
 	}
 }
 
-// during is the fence for steps of one boot: an activity whose worker was wrongly taken for
+// fenceBoot returns the fence for steps of one boot: an activity whose worker was wrongly taken for
 // dead must not switch off a later boot.
-func (a *bmcs) during(o inventory.Owner, boot int) Fence {
+func (a *bmcs) fenceBoot(o inventory.Owner, boot int) Fence {
 	return func(ctx context.Context) error {
-		g, err := a.owned(ctx, o)
+		g, err := a.readOwnGrant(ctx, o)
 		if err == nil && g.Boot != boot {
 			err = fmt.Errorf("machine %q is at boot %d, not %d: %w", o.Machine, g.Boot, boot, inventory.ErrFenced)
 		}
@@ -356,7 +356,7 @@ func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, pow
 			inventory.ErrUnsupported)
 	}
 	defer heartbeat(ctx)()
-	g, err := a.owned(ctx, o)
+	g, err := a.readOwnGrant(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -366,7 +366,7 @@ func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, pow
 	for _, p := range powers {
 		job.Tasks = append(job.Tasks, inventory.BMCTask{Power: p})
 	}
-	return a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.during(o, g.Boot)})
+	return a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.fenceBoot(o, g.Boot)})
 }
 
 // HasBMC reports whether the machine's power can be controlled without the operator.

@@ -12,7 +12,7 @@ import (
 )
 
 // Rotation changes passwords of BMCs. At every moment the password that the BMC accepts is stored: before the BMC gets a new one,
-// it is stored as the candidate, beside the present one, and it takes the present one's place only after a separate log-in has
+// it is stored as the candidate, next to the present one, and it takes the present one's place only after a separate log-in has
 // proven it. A rotation that was interrupted is resolved by the next use of the password, which tries the candidate first.
 type Rotation struct {
 	Store RotationStore

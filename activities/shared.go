@@ -24,8 +24,8 @@ func (a *shared) event(ctx context.Context, e inventory.Event) error {
 	return a.Events.AppendEvents(ctx, []inventory.Event{e})
 }
 
-// owned returns the grant of o, or an error if o does not hold it.
-func (a *shared) owned(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
+// readOwnGrant returns the grant of o, or an error if o does not hold it.
+func (a *shared) readOwnGrant(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
 	g, err := a.Grants.Grant(ctx, o.Machine)
 	if err == nil && g.Owner != o {
 		err = fmt.Errorf("machine %q is owned by run %q at epoch %d: %w", o.Machine, g.Run, g.Epoch, inventory.ErrFenced)
@@ -35,7 +35,7 @@ func (a *shared) owned(ctx context.Context, o inventory.Owner) (inventory.Grant,
 
 // fence compares the grant with the owner.
 func (a *shared) fence(ctx context.Context, o inventory.Owner) error {
-	_, err := a.owned(ctx, o)
+	_, err := a.readOwnGrant(ctx, o)
 	return err
 }
 
@@ -90,12 +90,12 @@ func (a *shared) latestInstallation(ctx context.Context, machine string) (invent
 
 // relayServers returns the servers to which the lab's router relays.
 func (a *shared) relayServers(ctx context.Context, r *genesis.Router) ([]string, error) {
-	return a.Routers.RelayServers(ctx, pinned(r.API, r.Fingerprint), r.Key)
+	return a.Routers.RelayServers(ctx, newEndpoint(r.API, r.Fingerprint), r.Key)
 }
 
-// imagesStored requires the files that a plan needs from action number from on, so that no
+// requireImages requires the files that a plan needs from action number from on, so that no
 // machine is touched for a missing image.
-func (a *shared) imagesStored(ctx context.Context, machine string, plan inventory.Plan, from int) error {
+func (a *shared) requireImages(ctx context.Context, machine string, plan inventory.Plan, from int) error {
 	if a.Site.ImageStored == nil {
 		return nil
 	}

@@ -156,7 +156,7 @@ type HandOvers interface {
 	RequestHandOver(ctx context.Context, h inventory.HandOver) error
 }
 
-// Relays returns when the relay with this giaddr was last heard, or zero. The time survives
+// Relays returns the time of the last contact with the relay of this giaddr, or zero. The time survives
 // a restart of the server.
 type Relays interface {
 	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)

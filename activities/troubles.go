@@ -96,7 +96,7 @@ func (t *Troubles) note(run, name string, err error) {
 	}
 
 	now := t.now()
-	for r, xs := range t.runs { // of runs that are over
+	for r, xs := range t.runs { // of runs that have ended
 		for i, x := range xs {
 			if now.Sub(x.last) >= troubleFor {
 				delete(xs, i)

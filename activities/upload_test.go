@@ -70,7 +70,7 @@ func TestS59OrdersNameListedHosts(t *testing.T) {
 			Name: "read", Image: action.Slurp, Timeout: 60,
 			Environment: map[string]string{action.UploadURLVariable: address, action.UploadNameVariable: "x"},
 		}}}}
-		s.plan.Digest, err = digestOf(s.plan)
+		s.plan.Digest, err = digestPlan(s.plan)
 		require.NoError(t, err)
 		a := New(Config{
 			Store:  storeOf(s),

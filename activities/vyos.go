@@ -21,9 +21,9 @@ type RelayRequest struct {
 
 var errNoRouter = fmt.Errorf("the lab file has no router: %w", inventory.ErrInvalid)
 
-// pinned returns an endpoint of a lab file. Without a fingerprint any certificate is
+// newEndpoint returns an endpoint of a lab file. Without a fingerprint any certificate is
 // accepted, as the documentation of the file says.
-func pinned(url, fingerprint string) inventory.Endpoint {
+func newEndpoint(url, fingerprint string) inventory.Endpoint {
 	return inventory.Endpoint{URL: url, Fingerprint: fingerprint, Insecure: fingerprint == ""}
 }
 
@@ -82,7 +82,7 @@ func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) erro
 			return fmt.Errorf("%s is the only server in the relay: %w", server, inventory.ErrConflict)
 		}
 
-		refused := a.Routers.SetRelayServer(ctx, pinned(r.API, r.Fingerprint), r.Key, server, listed)
+		refused := a.Routers.SetRelayServer(ctx, newEndpoint(r.API, r.Fingerprint), r.Key, server, listed)
 		if errors.Is(refused, inventory.ErrInvalid) {
 			// Another client may have made the same change in the meantime.
 			if list, err := a.relayServers(ctx, r); err == nil && slices.Contains(list, server) == listed {

@@ -130,7 +130,7 @@ func TestTheAgentItself(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, got[0])
 
-	// A second agent comes: this one holds, until its run is over.
+	// A second agent comes: this one holds, until its run has ended.
 	require.Equal(t, http.StatusConflict, send(t, s.agent, http.MethodPost, "/agent/v1/claim", s.hello(o, 1, nonceB)).Code)
 	s.signs(private, o, 4, nil)
 	for range 10 {

@@ -66,7 +66,7 @@ func TestSecondNonceIsAConflictAndRevokes(t *testing.T) {
 	s.holds(o, w)
 }
 
-// holds requires that the agent is told to hold, whatever it asks, until its run is over.
+// holds requires that the agent is told to hold, whatever it asks, until its run has ended.
 func (s *site) holds(o inventory.Owner, w action.Welcome) {
 	s.T.Helper()
 	report := action.Result{Key: s.Assign(o), ID: "r", State: action.Success}

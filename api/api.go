@@ -133,7 +133,7 @@ func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
 
-// Disks returns the space of the disks on which new work needs space: that of the databases first.
+// Disks returns the space of the disks on which new work needs space, the disk of the databases first.
 func (a *API) Disks() ([]SpaceStatus, error) { return a.status.space.disks() }
 
 // RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open

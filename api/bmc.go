@@ -179,7 +179,7 @@ func (s *starter) checkExistingJob(ctx context.Context, in workflows.BMCJobInput
 	return sameJob(in, old.Tasks)
 }
 
-// sameJob refuses a job if its name is that of a job with other tasks.
+// sameJob refuses a job if its name belongs to a job with other tasks.
 func sameJob(in workflows.BMCJobInput, tasks []inventory.BMCTask) error {
 	order := func(t inventory.BMCTask) inventory.BMCTask {
 		t.State, t.Message, t.Seconds = "", "", 0

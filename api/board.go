@@ -285,7 +285,7 @@ func (b *board) publish(cells map[cellKey][]byte) {
 			continue
 		case data == nil:
 			delete(b.cells, k)
-			data = gone(k)
+			data = encodeRemoval(k)
 		default:
 			b.cells[k] = data
 		}
@@ -301,8 +301,8 @@ func (b *board) publish(cells map[cellKey][]byte) {
 	}
 }
 
-// gone returns the data of a machine or an operation that is removed.
-func gone(k cellKey) []byte {
+// encodeRemoval returns the data of a machine or an operation that is removed.
+func encodeRemoval(k cellKey) []byte {
 	field := "name"
 	if k.event == "operation" {
 		field = "run"
@@ -326,7 +326,7 @@ func (b *board) since(version int64) ([]byte, int64, error) {
 	case b.version == version:
 		return nil, version, nil
 	case version == 0 || version < b.batches[0].version:
-		return b.everything(), b.version, nil
+		return b.encodeAll(), b.version, nil
 	}
 	var text []byte
 	for _, x := range b.batches {
@@ -337,8 +337,8 @@ func (b *board) since(version int64) ([]byte, int64, error) {
 	return text, b.version, nil
 }
 
-// everything returns the text of a new stream: all rows as one event, then the rest.
-func (b *board) everything() []byte {
+// encodeAll returns the text of a new stream: all rows as one event, then the rest.
+func (b *board) encodeAll() []byte {
 	names := make([]string, 0, len(b.cells))
 	size := 0
 	for k, data := range b.cells {

@@ -41,7 +41,7 @@ func (q *captureMachine) Validate() error {
 	return nil
 }
 
-// capture streams a machine's packets as a pcap file, until the time is over, the file has its full
+// capture streams a machine's packets as a pcap file, until the time is up, the file has its full
 // size, the client disconnects or the server stops.
 func (m *machines) capture(c *gin.Context) {
 	var q captureMachine

@@ -48,7 +48,7 @@ func TestRepeatedRequestGetsTheFirstAnswer(t *testing.T) {
 	require.Equal(t, refused.Body.String(),
 		c.op(http.StatusConflict, http.MethodPost, "/v1/machines/m1/inspect", nil, keyed("b")).Body.String(), "a refusal is an answer")
 	require.Equal(t, first.Body.String(),
-		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/inspect", nil, keyed("a")).Body.String(), "also when the run is over")
+		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/inspect", nil, keyed("a")).Body.String(), "also when the run has ended")
 
 	require.Len(t, c.Temporal.Types, 2)
 	next := decode[Started](t, c.post("/v1/machines/m1/inspect", "", "c"), http.StatusAccepted)

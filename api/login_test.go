@@ -92,7 +92,7 @@ func TestLoginPageLoadsNothing(t *testing.T) {
 	}
 }
 
-// TestSession (S49): it is over at its expiry, at its end, whatever is started
+// TestSession (S49): it has ended at its expiry, at its end, whatever is started
 // again, and when the admin token changes.
 func TestSession(t *testing.T) {
 	s := newSite(t)
@@ -133,7 +133,7 @@ func TestSession(t *testing.T) {
 		t,
 		http.StatusUnauthorized,
 		send(t, again.Handler(), http.MethodGet, "/v1/machines", nil, cookie).Code,
-		"it is over after a restart, too",
+		"it has ended after a restart, too",
 	)
 
 	c = s.session()

@@ -153,7 +153,7 @@ func (o *operations) get(ctx context.Context, q byRun) (inventory.Operation, err
 func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	found, err := o.find(ctx, q.Run)
 	if err == nil && inventory.Final(found.State) {
-		err = fmt.Errorf("%s is over: %s: %w", found.ID, found.State, inventory.ErrConflict)
+		err = fmt.Errorf("%s has ended: %s: %w", found.ID, found.State, inventory.ErrConflict)
 	}
 	d := q.Decision
 	if err == nil {

@@ -47,7 +47,7 @@ type Access struct {
 	TokenSHA256 [sha256.Size]byte
 	// MetricsSHA256 is the SHA-256 of a token that opens GET /metrics alone; zero = there is none.
 	MetricsSHA256 [sha256.Size]byte
-	// CodecSHA256 is that of a token that opens /codec alone.
+	// CodecSHA256 is the SHA-256 of a token that opens /codec alone.
 	CodecSHA256 [sha256.Size]byte
 	// CodecOrigin is the origin of Temporal's UI, whose pages may use /codec with the session of this server; "" = none may.
 	CodecOrigin string

@@ -124,7 +124,7 @@ type renderTemplate struct {
 	Machine     string            `json:"machine"`
 	Image       string            `json:"image"`
 	HardwareMap map[string]string `json:"hardwareMap"`
-	// Source is rendered in place of the stored template; Name then stands in messages only.
+	// Source is rendered in place of the stored template; Name is then used in messages only.
 	Source  string `json:"source"`
 	Explain bool   `json:"explain"`
 }

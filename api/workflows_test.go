@@ -603,5 +603,5 @@ func TestWhatIsTriedAgainIsShown(t *testing.T) {
 	rec.State, rec.Phase = inventory.StateSuccess, inventory.PhaseDone
 	rec.Seq++
 	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), rec))
-	require.NotContains(t, s.do(http.MethodGet, "/v1/workflows/r1", nil).Body.String(), "disk full", "it is over")
+	require.NotContains(t, s.do(http.MethodGet, "/v1/workflows/r1", nil).Body.String(), "disk full", "it has ended")
 }

@@ -182,7 +182,7 @@ func (d *documents) checkTalosconfig(p *Platform, m Machine) {
 		if own := doc.Text("machine.ca.crt"); own != "" && own != authority {
 			d.problems = append(d.problems, inventory.Problem{
 				File: p.TalosconfigFile, Line: line, Field: "ca",
-				What:   "its certificate authority is not that of " + m.Config,
+				What:   "it has another certificate authority than " + m.Config,
 				Remedy: "take both files from one run of: talosctl gen config",
 			})
 		}

@@ -162,7 +162,7 @@ func (f *file) open(field, name string) string {
 	}
 	clean := path.Clean(name)
 	if clean != name || !filepath.IsLocal(name) || strings.ContainsAny(name, "\\\x00") {
-		f.add(field, "put it beside the lab file, or in a folder there", "%q does not lie below the folder of the lab file", name)
+		f.add(field, "put it next to the lab file, or in a folder there", "%q does not lie below the folder of the lab file", name)
 		return ""
 	}
 	if name == f.name {

@@ -229,7 +229,7 @@ func TestBadInput(t *testing.T) {
 		"no relay to us":       {"config.boot", []string{"server \"192.168.1.10\"", "server \"192.168.1.11\""}, map[string]string{"config.boot service dhcp-relay server": "192.168.1.10"}},
 		"relay switched off":   {"config.boot", []string{"    dhcp-relay {\n", "    dhcp-relay {\n        disable\n"}, map[string]string{"config.boot service dhcp-relay disable": "switched off"}},
 		"a key of VyOS":        {"config.boot", []string{"listen-interface ", "listen-intface "}, map[string]string{"config.boot service dhcp-relay listen-intface": `did you mean "listen-interface"?`}},
-		"another talosconfig":  {"talosconfig", []string{"ca: LS0t", "ca: AAAA"}, map[string]string{"talosconfig ca": "not that of talos.yaml"}},
+		"another talosconfig":  {"talosconfig", []string{"ca: LS0t", "ca: AAAA"}, map[string]string{"talosconfig ca": "another certificate authority than talos.yaml"}},
 		"Talos with a mistake": {"talos.yaml", []string{"kubelet:\n", "kublet:\n"}, map[string]string{"talos.yaml machine.kublet": "does not know this key"}},
 	} {
 		t.Run(name, func(t *testing.T) {

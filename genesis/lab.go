@@ -150,7 +150,7 @@ type Migrate struct {
 	// Image is the reference of the container image that the manifest runs.
 	Image string `json:"image,omitempty"`
 	// ManifestFile names the Kubernetes manifest that starts the standby. In it INGOT_IMAGE
-	// stands for Image and INGOT_ADDRESS for Address. Without it the target is a known peer
+	// is replaced by Image and INGOT_ADDRESS by Address. Without it the target is a known peer
 	// that was started by hand.
 	ManifestFile string `json:"manifestFile,omitempty"`
 	// Manifest is the content of ManifestFile with both values filled in.
@@ -164,7 +164,7 @@ type Cluster struct {
 	Join   []string   `json:"join,omitempty"` // machines that join, in this order
 	// API is the base URL of the cluster. Default: https and VIP.
 	API string `json:"api,omitempty"`
-	// Fingerprint pins the key of the API's certificate, as that of the router.
+	// Fingerprint pins the key of the API's certificate, as for the router.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// PasswordFile names the file that holds the password of the cluster's user
 	// admin. Default: "admin", which a fresh Harvester has.

@@ -121,7 +121,7 @@ type BMC struct {
 	// subnet.
 	MAC string `json:"mac,omitempty"`
 	// BootPath is how a machine is booted: pxe, http (UEFI HTTP boot) or media (virtual media), in
-	// this order, as long as nothing is heard of it. Default: pxe. http and media need Redfish.
+	// this order, as long as it does not answer. Default: pxe. http and media need Redfish.
 	BootPath []string `json:"bootPath,omitempty"`
 	// Machine is the name of the machine, and Broadcast the address that wol sends
 	// to without a Host. Machine.Controller sets both; they are never stored.
@@ -129,7 +129,7 @@ type BMC struct {
 	Broadcast netip.Addr `json:"-"`
 }
 
-// Capabilities returns what b's driver can do: that of DriverManual without a BMC
+// Capabilities returns what b's driver can do: DriverManual's without a BMC
 // or driver, the zero Capabilities for an unknown driver.
 func (b *BMC) Capabilities() Capabilities {
 	if b == nil || b.Driver == "" {

@@ -43,7 +43,7 @@ func (d Discovery) On() bool { return len(d.Ranges)+len(d.Beside) > 0 }
 type AcceptRule struct {
 	// Match has patterns for facts, all of which must match: * is any text, ? any character.
 	Match map[string]string `json:"match,omitempty"`
-	// Name is the machine's name. {serial}, {uuid} and {mac} stand for its facts.
+	// Name is the machine's name. {serial}, {uuid} and {mac} are replaced by its facts.
 	Name string `json:"name"`
 	// Addresses are those that the rule reserves, the first free one for each machine.
 	Addresses   Range             `json:"addresses,omitempty"`
@@ -129,7 +129,7 @@ func (r AcceptRule) Matches(mac string, f action.Facts) bool {
 
 // Machine returns the machine that r makes of a discovered one, with an address of r.Addresses, or without
 // one where another DHCP server gives it.
-// Facts come from the machine: text that cannot stand in a name or a label is left out, and of its network
+// Facts come from the machine: text that is not valid in a name or a label is left out, and of its network
 // interfaces only the one that DHCP has admitted is added, because it can name those of others. The error
 // is ErrInvalid if no name remains.
 func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Machine, error) {
@@ -163,7 +163,7 @@ func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Mac
 
 var notInName = regexp.MustCompile(`[^a-z0-9]+`)
 
-// nameForm returns the part of s that can stand in a machine's name.
+// nameForm returns the part of s that is valid in a machine's name.
 func nameForm(s string) string {
 	return strings.Trim(notInName.ReplaceAllString(strings.ToLower(s), "-"), "-")
 }

@@ -41,7 +41,7 @@ func BaseProblem(base string) string {
 	return ""
 }
 
-// HostProblem returns why host, an address or a name, cannot be that of an installed
+// HostProblem returns why host, an address or a name, cannot be the address of an installed
 // system, "" if it can. It refuses this host, and link-local addresses, which any
 // neighbor may have (security S17). The addresses of a name are checked when it is
 // dialed: see MayDial.

@@ -61,7 +61,7 @@ type Event struct {
 	Boot    int    `json:"boot,omitempty" db:"boot"`
 	Kind    string `json:"kind" db:"kind"`
 	// Key makes an event unique within (machine, run, epoch, boot, kind): ""
-	// for wire events, of which one row stands for all; the report id for
+	// for wire events, which share one row; the report id for
 	// reports.
 	Key     string          `json:"key,omitempty" db:"key"`
 	At      time.Time       `json:"at" db:"-"`

@@ -62,7 +62,7 @@ func (s Secret) Reveal() string { return s.v }
 // IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.v == "" }
 
-func (s Secret) redacted() string {
+func (s Secret) redact() string {
 	if s.v == "" {
 		return ""
 	}
@@ -70,19 +70,19 @@ func (s Secret) redacted() string {
 }
 
 // String returns the redacted form, as all of these do.
-func (s Secret) String() string { return s.redacted() }
+func (s Secret) String() string { return s.redact() }
 
 // GoString returns the redacted form.
-func (s Secret) GoString() string { return s.redacted() }
+func (s Secret) GoString() string { return s.redact() }
 
 // MarshalJSON returns the redacted form.
-func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.redacted()) }
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.redact()) }
 
 // MarshalText returns the redacted form.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redacted()), nil }
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redact()), nil }
 
 // LogValue returns the redacted form.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redacted()) }
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redact()) }
 
 // UnmarshalBinary reads any bytes. A type with this method may hold bytes in a YAML file (!!binary).
 func (s *Secret) UnmarshalBinary(b []byte) error {

@@ -186,7 +186,7 @@ func (Interface) Split(key, text string) map[string]string {
 	return map[string]string{"address": p.Addr().String(), "netmask": net.IP(net.CIDRMask(p.Bits(), 32)).String()}
 }
 
-// MaskBits returns the length of the prefix that the netmask stands for; ok is false without a valid netmask.
+// MaskBits returns the length of the prefix of the netmask; ok is false without a valid netmask.
 func (i Interface) MaskBits() (bits int, ok bool) {
 	bits, size := net.IPMask(net.ParseIP(i.Netmask).To4()).Size()
 	return bits, size == 32

@@ -12,7 +12,7 @@ import (
 
 // Merge returns given with what stored has in the fields that given leaves out: those that are
 // empty, unless says reports that the document states them. says gets paths such as
-// interfaces[0].gateway; nil: an empty field is left out. What the store sets is that of stored.
+// interfaces[0].gateway; nil: an empty field is left out. What the store sets is taken from stored.
 //
 // Interfaces are merged by MAC, and BMCs with the same driver and host by field. Other lists and
 // objects are one value.
@@ -42,7 +42,7 @@ func sameController(a, b *BMC) bool {
 
 type merging struct{ says func(field string) bool }
 
-// fields merges each field of the struct stored into that of given.
+// fields merges each field of the struct stored into the field of given.
 func (g merging) fields(path string, stored, given reflect.Value) {
 	before := map[string]reflect.Value{}
 	eachField(stored, path, func(path string, f reflect.Value) { before[path] = f })
@@ -98,7 +98,7 @@ type Change struct {
 	New   string `json:"new,omitempty"`
 }
 
-// Values of a Change that stand for a secret.
+// Values of a Change in place of a secret.
 const (
 	SecretGiven  = "(given)"
 	SecretStored = "(stored)"

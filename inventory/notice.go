@@ -77,7 +77,7 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 		if before.AwaitsOperator() && before.Question != nil && before.Question.ID == w.Question.ID {
 			return nil
 		}
-		n = n.asking(*w.Question)
+		n = n.withQuestion(*w.Question)
 		if parts := strings.Split(w.Question.ID, "."); len(parts) > 1 && parts[1] == PhasePower {
 			return notices(n, w.Question.ID, NoticeBMC, NoticeWaiting)
 		}
@@ -98,12 +98,12 @@ func (o Operation) NoticesOf(before Operation) []Notice {
 	case Final(o.State) || o.Question == nil || before.Question != nil && before.Question.ID == o.Question.ID:
 		return nil
 	}
-	return notices(n.asking(*o.Question), o.Question.ID, NoticeWaiting)
+	return notices(n.withQuestion(*o.Question), o.Question.ID, NoticeWaiting)
 }
 
 func failed(state string) bool { return state == StateFailed || state == StateTimeout }
 
-func (n Notice) asking(q Question) Notice {
+func (n Notice) withQuestion(q Question) Notice {
 	n.Question, n.Choices = q.ID, q.Choices
 	if q.Text != "" {
 		n.Text = q.Text

@@ -27,7 +27,7 @@ type Operation struct {
 	Type      string `json:"type"` // Genesis, Migrate, Recover
 	Name      string `json:"name"`
 	State     string `json:"state"` // as of a Workflow
-	// Step is the step under way, or a phase once the operation is over.
+	// Step is the step under way, or a phase once the operation has ended.
 	Step string `json:"step"`
 	// Message says what is awaited, or why the operation ended; Next the command
 	// that helps.

@@ -54,7 +54,7 @@ const (
 
 	HeldByRun      = "run"      // that is open
 	HeldByOperator = "operator" // an operator, for rescue
-	HeldByNone     = "none"     // a run that is over: the reconcile loop closes such a window within seconds
+	HeldByNone     = "none"     // a run that has ended: the reconcile loop closes such a window within seconds
 )
 
 // OpenWindow is an open window of a machine, or a number of windows that open runs own.
@@ -77,7 +77,7 @@ type PhaseEnd struct {
 // LabelClass is the label of a machine that names its class of hardware. Durations are shown for each class.
 const LabelClass = "class"
 
-// Ended reports whether the run is over with this change.
+// Ended reports whether the run has ended with this change.
 func (p PhaseEnd) Ended() bool {
 	return p.Phase == PhaseDone || p.Phase == PhaseFailed || p.Phase == PhaseCancelled
 }

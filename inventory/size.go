@@ -10,7 +10,7 @@ import (
 // A Size is a number of bytes. JSON has it as a number; text with a unit is read, too.
 type Size int64
 
-// units of a Size: those of SI, and binary ones.
+// units of a Size: of SI, and binary.
 var units = map[string]int64{
 	"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15,
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50,

@@ -19,7 +19,7 @@ type SystemNetwork struct {
 
 // SystemLink is what every link of a SystemNetwork has.
 type SystemLink struct {
-	// Name is that of the interface; of a card it is only the name by which bonds and VLANs refer to it,
+	// Name is the interface's; of a card it is only the name by which bonds and VLANs refer to it,
 	// unless setName is true.
 	Name        string         `json:"name"`
 	MTU         int            `json:"mtu,omitempty"`         // bytes; default: the driver's
@@ -106,7 +106,7 @@ func BondModes() []string { return slices.Clone(bondModes) }
 // netplan or a shell. It has at most 15 characters (IFNAMSIZ).
 var linkName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`)
 
-// minMTU is that of IPv4 (RFC 791), defaultMTU that of Ethernet, and maxMTU that of jumbo frames.
+// minMTU is the minimum of IPv4 (RFC 791), defaultMTU is for Ethernet, and maxMTU for jumbo frames.
 const minMTU, defaultMTU, maxMTU = 68, 1500, 9216
 
 // canonicalNetwork returns n with MACs and domains in the form that the inventory stores.
@@ -158,11 +158,11 @@ func checkNetwork(ps *Problems, m Machine) {
 		c.link(field, v.SystemLink)
 		c.vlan(field, v, n)
 	}
-	c.booted(m)
+	c.checkBootCard(m)
 }
 
-// booted checks that the card that the machine boots from is part of the network.
-func (c networkCheck) booted(m Machine) {
+// checkBootCard checks that the card that the machine boots from is part of the network.
+func (c networkCheck) checkBootCard(m Machine) {
 	nic, ok := m.Netboot()
 	if ok && !slices.ContainsFunc(m.Network.Ethernets, func(e Ethernet) bool { return e.MAC == nic.MAC }) {
 		c.Add("network.ethernets", "add it, also if it gets no address",

@@ -200,7 +200,7 @@ func checkTexts(ps *Problems, m Machine) {
 		if n := len(s.Reveal()); n > maxSecret {
 			ps.Add(field, "let it fetch what is big", "%d bytes are more than %d", n, maxSecret)
 		}
-		if marked(s.Reveal()) {
+		if hasMark(s.Reveal()) {
 			ps.Add(field, "save it as UTF-8 without a byte order mark",
 				"begins with a byte order mark, with which cloud-init does not take it for one of its documents")
 		}
@@ -213,8 +213,8 @@ func checkTexts(ps *Problems, m Machine) {
 	}
 }
 
-// marked reports whether a byte order mark, as some editors write it, stands before a document of cloud-init.
-func marked(doc string) bool {
+// hasMark reports whether a byte order mark, as some editors write it, precedes a document of cloud-init.
+func hasMark(doc string) bool {
 	rest, ok := strings.CutPrefix(doc, "\ufeff")
 	start := strings.ToLower(strings.TrimSpace(rest[:min(len(rest), 64)]))
 	return ok && slices.ContainsFunc([]string{"#", "content-type:", "mime-version:"},
@@ -388,7 +388,7 @@ var safeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
 // SafeName reports whether name is safe in a path and in a URL.
 func SafeName(name string) bool { return safeName.MatchString(name) && !strings.Contains(name, "..") }
 
-// ValidateImageName returns what is wrong with the name of an image. It stands
+// ValidateImageName returns what is wrong with the name of an image. It is used
 // in addresses and boot scripts, and a digest is served in its place.
 func ValidateImageName(name string) (ps Problems) {
 	if !SafeName(name) || IsDigest(name) {

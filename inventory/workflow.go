@@ -61,7 +61,7 @@ func States() []string {
 	}
 }
 
-// FilterWaiting stands in filters for the runs and operations that wait for an operator, whatever their state.
+// FilterWaiting selects, in filters, the runs and operations that wait for an operator, whatever their state.
 const FilterWaiting = "waiting"
 
 // LegacyState returns the state's name in Tinkerbell before v0.25.
@@ -79,7 +79,7 @@ func LegacyState(s string) string {
 	return "STATE_" + s
 }
 
-// Final reports whether a run in this state is over.
+// Final reports whether a run in this state has ended.
 func Final(state string) bool {
 	return state == StateSuccess || state == StateFailed || state == StateTimeout || state == StateCancelled
 }
@@ -150,7 +150,7 @@ func (w Workflow) AwaitsOperator() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
 }
 
-// Resumes reports whether the run is over and its Next command would resume it.
+// Resumes reports whether the run has ended and its Next command would resume it.
 func (w Workflow) Resumes() bool {
 	return Final(w.State) && strings.Contains(w.Next, "--from failed-step")
 }

@@ -99,7 +99,7 @@ func newFile(body []byte, kind string) file {
 	return file{body: body, kind: kind, etag: `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// contentTypes stand for the host's MIME table, which differs from host to host and
+// contentTypes replace the host's MIME table, which differs from host to host and
 // sometimes calls JavaScript text/plain.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",

@@ -20,7 +20,7 @@ const TaskQueue = "ingot"
 // may be as many as machines, so they must not use the slots of other activities.
 const WaitQueue = "ingot-wait"
 
-// Names of the workflow types, as they stand in records.
+// Names of the workflow types, as records have them.
 const (
 	ProvisionType    = inventory.TypeProvision
 	ReprovisionType  = inventory.TypeReprovision

@@ -149,7 +149,7 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 	if err != nil {
 		return err
 	}
-	return g.followStep(ctx, row, machineFollowed(s.Machine, run))
+	return g.followStep(ctx, row, followMachine(s.Machine, run))
 }
 
 // migrate gives the lab's platform a standby and moves this server to it. The migration and
@@ -199,7 +199,7 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 	}
 
 	if open.Run != "" && open.Mine {
-		if _, err := g.cancelRun(ctx, machineFollowed(s.Machine, open.Run)); err != nil {
+		if _, err := g.cancelRun(ctx, followMachine(s.Machine, open.Run)); err != nil {
 			return err
 		}
 	}

@@ -133,7 +133,7 @@ func (h *house) fresh() {
 	}
 	h.env.OnActivity(h.do.RelayProven, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
 		if h.fails("relay") != nil {
-			return temporal.NewNonRetryableApplicationError("no one was heard", activities.TypeUnreachable, nil)
+			return temporal.NewNonRetryableApplicationError("no one was received", activities.TypeUnreachable, nil)
 		}
 		return h.do.RelayProven(ctx, q)
 	})

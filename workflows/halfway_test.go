@@ -177,7 +177,7 @@ func TestLostBootIsRepeatedAtOnce(t *testing.T) {
 	}
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
 	require.Equal(t, 2, w.cycles)
-	require.Zero(t, w.warm, "the machine is not at fault: off and on, so that what is heard then is later")
+	require.Zero(t, w.warm, "the machine is not at fault: off and on, so that what is received then is later")
 	require.Less(t, agent, untilSilent, "the run waited for the loader of a boot that was lost")
 	w.closed()
 }

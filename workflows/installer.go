@@ -26,12 +26,12 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 		return err
 	}
 
-	if p.signals.heard[inventory.EventInstallFailed] {
+	if p.signals.received[inventory.EventInstallFailed] {
 		return p.decideAboutFailedInstaller(ctx)
 	}
 
 	end := p.grant.closeSecrets
-	if p.provenBy == activities.EvidencePhoneHome && !p.signals.heard[inventory.EventPhoneHome] {
+	if p.provenBy == activities.EvidencePhoneHome && !p.signals.received[inventory.EventPhoneHome] {
 		if err := p.grant.openSecrets(ctx, untilReady); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	s := &p.signals
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
-	if i.Loaded && !s.heard[inventory.EventPayload] && s.heard.hasAny(inventory.EventKernel, inventory.EventInitrd) {
+	if i.Loaded && !s.received[inventory.EventPayload] && s.received.hasAny(inventory.EventKernel, inventory.EventInitrd) {
 		// The installer runs, so all its files were delivered, but this server was killed
 		// before it recorded that. Close netboot, or the next network boot would start the
 		// installer again. If no file of this boot was fetched, the installer belongs to an
@@ -120,7 +120,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	}
 
 	reported := func() bool {
-		return s.heard.hasAny(inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome) ||
+		return s.received.hasAny(inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome) ||
 			proof != nil && proof.IsReady()
 	}
 
@@ -166,10 +166,10 @@ func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Futur
 	if proof != nil && proof.IsReady() {
 		return proof.Get(ctx, nil)
 	}
-	heard := p.signals.heard
+	received := p.signals.received
 	switch {
-	case heard[inventory.EventInstallFailed]:
-	case heard[inventory.EventPhoneHome]:
+	case received[inventory.EventInstallFailed]:
+	case received[inventory.EventPhoneHome]:
 		p.provenBy = activities.EvidencePhoneHome
 	case p.provenBy != activities.EvidencePhoneHome: // the phone-home is still to come
 		p.provenBy = activities.EvidenceWebhook
@@ -204,9 +204,9 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 func (p *provisioning) describeOverdueInstaller(limit time.Duration) string {
 	text := fmt.Sprintf("the installer has not reported its end within %s", limit)
 	switch {
-	case !p.signals.heard[inventory.EventDocument]:
+	case !p.signals.received[inventory.EventDocument]:
 		text += "; it was loaded, and fetched no document"
-	case p.signals.heard[inventory.EventRebooted]:
+	case p.signals.received[inventory.EventRebooted]:
 		text += "; the machine has asked for network boot since, and was sent to its disk"
 	default:
 		text += "; it has fetched its document"

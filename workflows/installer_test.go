@@ -73,7 +73,7 @@ func (w *world) webhook(g inventory.Grant, failed bool, message string) {
 	now, err := w.Store.Grants.Grant(w.t.Context(), machine)
 	require.NoError(w.t, err)
 	if now.Owner != g.Owner {
-		return // the run is over
+		return // the run has ended
 	}
 	_, err = w.Store.Plans.InstallerReported(w.t.Context(), g.Owner, failed, message)
 	require.NoError(w.t, err)

@@ -82,7 +82,7 @@ func TestLadderSkipsUnsupportedSteps(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderKeepsAPathOnWhichTheMachineWasHeard: the firmware was heard on the path,
+// TestLadderKeepsAPathOnWhichTheMachineWasHeard: the firmware was received on the path,
 // although the agent was not.
 func TestLadderKeepsAPathOnWhichTheMachineWasHeard(t *testing.T) {
 	w := newWorld(t, nil)
@@ -196,7 +196,7 @@ func TestQuestionNamesShimOfAnInstaller(t *testing.T) {
 	require.Contains(
 		t,
 		w.asked[0].Text,
-		"with shim, UEFI boots only the agent, and this boot is that of another installer; set another loader",
+		"with shim, UEFI boots only the agent, and this boot is for another installer; set another loader",
 	)
 	w.closed()
 }
@@ -210,9 +210,9 @@ func TestQuestionNamesSecureBoot(t *testing.T) {
 	kernel := append(slices.Clone(script), inventory.EventKernel)
 	initrd := append(slices.Clone(kernel), inventory.EventInitrd)
 	for name, c := range map[string]struct {
-		loader string
-		heard  []string
-		want   string // "": the question does not speak of Secure Boot
+		loader   string
+		received []string
+		want     string // "": the question does not speak of Secure Boot
 	}{
 		"nothing":    {inventory.LoaderShim, nil, "no file was delivered: with shim, firmware must boot by PXE (IPv4), not by HTTP"},
 		"an address": {inventory.LoaderShim, loader[:1], "no file was delivered"},
@@ -230,7 +230,7 @@ func TestQuestionNamesSecureBoot(t *testing.T) {
 				w.do.Site.Loader = inventory.LoaderShim
 			}
 			w.stray = func(g inventory.Grant) bool {
-				for _, kind := range c.heard {
+				for _, kind := range c.received {
 					w.signal(kind, g.Epoch, g.Boot, nil)
 				}
 				return true

@@ -103,7 +103,7 @@ func (m *migration) steps() []step {
 		},
 		{
 			name: stepRelayAdd, budget: 10 * time.Minute,
-			does:   fmt.Sprintf("Lists %s in the router's DHCP relay, beside this server; a standby does not answer.", target),
+			does:   fmt.Sprintf("Lists %s in the router's DHCP relay, next to this server; a standby does not answer.", target),
 			undoes: "removes that line",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
 				return m.switchRelay(ctx, row, activities.RelaySwitchRequest{Listed: true})

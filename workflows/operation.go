@@ -77,7 +77,7 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 
 	status := func() (inventory.Operation, error) { return o.record, nil }
 	err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, status,
-		workflow.QueryHandlerOptions{Description: "Where the operation stands"})
+		workflow.QueryHandlerOptions{Description: "The state of the operation"})
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ type followedRun struct {
 	now     any    // the activity that reads its record
 }
 
-func machineFollowed(machine, run string) followedRun {
+func followMachine(machine, run string) followedRun {
 	return followedRun{
 		id: MachineID(machine), run: run, look: "ingot workflow get " + machine, await: do.AwaitRun,
 		now: do.RunNow,
@@ -103,7 +103,7 @@ func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activit
 	if !temporal.IsCanceledError(err) {
 		return out, err
 	}
-	out, e := o.cancelRun(ctx, machineFollowed(machine, run))
+	out, e := o.cancelRun(ctx, followMachine(machine, run))
 	if e != nil {
 		err = e
 	}

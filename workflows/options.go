@@ -101,7 +101,7 @@ const (
 	// untilStopped is the time an agent gets to close its descriptors before the power is
 	// cut.
 	untilStopped = time.Minute
-	// untilRestarted is how long after a start an agent of an earlier boot may still be heard,
+	// untilRestarted is how long after a start an agent of an earlier boot may still report,
 	// although the machine was restarted: its last message may arrive late. It is longer than
 	// activities.Evidence counts an agent as alive.
 	untilRestarted = 2 * time.Minute

@@ -168,7 +168,7 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 	for {
 		until := began.Add(limit)
 		_, err := p.await(ctx, until.Sub(workflow.Now(ctx)), func() bool {
-			return s.completed(k) || s.lost[k] || s.idle[k] || s.idle[action.Key{}] || s.conflict || s.heard[inventory.EventRebooted]
+			return s.completed(k) || s.lost[k] || s.idle[k] || s.idle[action.Key{}] || s.conflict || s.received[inventory.EventRebooted]
 		})
 		if err != nil && !errors.Is(err, errTimeout) {
 			return false, err
@@ -201,7 +201,7 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 		}
 
 		delete(s.lost, k)
-		delete(s.heard, inventory.EventRebooted)
+		delete(s.received, inventory.EventRebooted)
 		var w activities.Wait
 		if over {
 			w = activities.Wait{Began: began, For: limit}

@@ -97,7 +97,7 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 		w.prolong = func(time.Duration) error { return p.grant.openSecrets(ctx, untilReady) }
 	}
 
-	ok, known, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.heard[inventory.EventPhoneHome] || s.conflict })
+	ok, known, err := p.waitFor(ctx, w, func() bool { return s.completed(k) || s.received[inventory.EventPhoneHome] || s.conflict })
 	switch {
 	case err != nil:
 		return err
@@ -116,7 +116,7 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 // the machine is power-cycled, at the second the operator is asked.
 func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 	s := &p.signals
-	done := func() bool { return s.heard[inventory.EventPhoneHome] || s.conflict }
+	done := func() bool { return s.received[inventory.EventPhoneHome] || s.conflict }
 	limit := untilReady
 	if p.boot.installer { // the first boot of the installed system may take as long
 		limit = max(limit, p.plan.Installer.Timeout.Duration())

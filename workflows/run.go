@@ -67,7 +67,7 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 
 	r.record.logger = r.logger
 	err := workflow.SetQueryHandlerWithOptions(ctx, QueryStatus, r.status,
-		workflow.QueryHandlerOptions{Description: "Where the run stands"})
+		workflow.QueryHandlerOptions{Description: "The state of the run"})
 	if err != nil {
 		return nil, err
 	}

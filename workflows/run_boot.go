@@ -36,7 +36,7 @@ var ladder = []struct {
 	// For a BMC that forgot the boot device, or a boot loader that hung.
 	{does: "network boot once again, reset", warm: true},
 	// For a BMC that reports success without acting, or a firmware that ignores the boot
-	// flag of this path. The path stays if the machine was ever heard on it.
+	// flag of this path. The path stays if the machine ever booted by it.
 	{does: "BMC reset, off, network boot once, on", resetBMC: true, otherPath: true},
 }
 
@@ -87,11 +87,11 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 		last = ", the last one: " + b.how
 	}
 
-	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.heard.hasAny(installerKinds...) },
+	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.received.hasAny(installerKinds...) },
 		inventory.Question{
 			ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
 			Text: fmt.Sprintf("the run has used up its boots (%d%s)%s; look at the machine's console and at: ingot why %s",
-				b.number, last, b.secureBootHint(r.signals.heard), r.grant.owner.Machine),
+				b.number, last, b.secureBootHint(r.signals.received), r.grant.owner.Machine),
 		})
 	if err != nil || d == nil {
 		return d == nil, err
@@ -107,25 +107,25 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 
 // secureBootHint names the file that was delivered last in the present boot, if shim is the
 // machine's loader: the program that it was delivered to may have refused the next step.
-func (b *boot) secureBootHint(heard kinds) string {
+func (b *boot) secureBootHint(received kinds) string {
 	if !b.shim {
 		return ""
 	}
 
 	last := "no file was delivered: with shim, firmware must boot by PXE (IPv4), not by HTTP"
 	switch {
-	case b.installer && !heard[inventory.EventLoader]:
-		last = "no file was delivered: with shim, UEFI boots only the agent, and this boot is that of another installer; set another " +
+	case b.installer && !received[inventory.EventLoader]:
+		last = "no file was delivered: with shim, UEFI boots only the agent, and this boot is for another installer; set another " +
 			"loader at the interface, for example snponly.efi, and switch Secure Boot off"
-	case heard[inventory.EventInitrd]:
+	case received[inventory.EventInitrd]:
 		last = "the file delivered last is initramfs, so the kernel was accepted"
-	case heard[inventory.EventKernel]:
+	case received[inventory.EventKernel]:
 		last = "the file delivered last is vmlinuz: GRUB refuses a kernel whose signature shim does not know"
-	case heard[inventory.EventScript]:
+	case received[inventory.EventScript]:
 		last = "the file delivered last is GRUB's configuration"
-	case heard[inventory.EventLoader]:
+	case received[inventory.EventLoader]:
 		last = "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses a shim that it does not know, " +
-			"and shim a GRUB that is not signed or revoked; beside another DHCP server, GRUB asks the next-server of that one, " +
+			"and shim a GRUB that is not signed or revoked; with another DHCP server, GRUB asks the next-server of that one, " +
 			"which must be this server"
 	}
 	return "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: " + last
@@ -136,7 +136,7 @@ func (b *boot) secureBootHint(heard kinds) string {
 // been silent since the server was started. The machine did not fail, so it stays on its
 // rung; the next start still uses one of the run's boots. Without a BMC the system on the
 // disk may have run all the time, so the run waits for the operator.
-func (r *machineRun) bootLost() bool { return !r.manual && r.signals.heard[inventory.EventBootLost] }
+func (r *machineRun) bootLost() bool { return !r.manual && r.signals.received[inventory.EventBootLost] }
 
 // powerOn starts the present boot. If that fails, it asks the operator until it succeeds.
 func (r *machineRun) powerOn(ctx workflow.Context) error {
@@ -150,7 +150,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		rung := ladder[b.rung()]
 		q.Warm, q.ResetBMC, q.OtherPath = rung.warm, rung.resetBMC, rung.otherPath && !s.pxe
 		q.Unclaimed = b.silent > 0 || b.lost
-		if !s.pxe { // the path stays if the machine was ever heard on it
+		if !s.pxe { // the path stays if the machine ever booted by it
 			b.path = b.silent
 		}
 		q.Path = b.path
@@ -179,7 +179,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		}
 
 		d, err := r.askUnless(ctx, func() bool {
-			return b.installer && (s.heard.hasAny(installerKinds...) || s.previous.hasAny(installerKinds...))
+			return b.installer && (s.received.hasAny(installerKinds...) || s.previous.hasAny(installerKinds...))
 		}, inventory.Question{ID: r.questionID("power", b.number, n), Text: messageOf(err), Choices: []string{Retry, Abort}})
 		if err != nil {
 			return err
@@ -200,7 +200,7 @@ func (r *machineRun) returnToPreviousBoot() {
 	s.helloBoot = max(s.helloBoot, b.number)
 	s.returnToPreviousBoot()
 	if b.installer {
-		s.heard[inventory.EventPayload] = true
+		s.received[inventory.EventPayload] = true
 	}
 }
 
@@ -224,15 +224,15 @@ func (r *machineRun) bootStages() []bootStage {
 	}}
 	if r.boot.installer {
 		last = bootStage{inventory.PhaseInstall, "waiting for the installer to be loaded", untilPayload, func() bool {
-			return s.heard.hasAny(installerKinds...)
+			return s.received.hasAny(installerKinds...)
 		}}
 	}
 
 	script := func() bool {
-		return s.heard.hasAny(inventory.EventScript, inventory.EventKernel, inventory.EventInitrd) || last.done()
+		return s.received.hasAny(inventory.EventScript, inventory.EventKernel, inventory.EventInitrd) || last.done()
 	}
 
-	dhcp := func() bool { return s.heard.hasAny(inventory.EventDHCP, inventory.EventLoader) || script() }
+	dhcp := func() bool { return s.received.hasAny(inventory.EventDHCP, inventory.EventLoader) || script() }
 	return []bootStage{
 		{inventory.PhaseDHCP, "waiting for the firmware to ask for an address", untilDHCP, dhcp},
 		{inventory.PhaseLoader, "waiting for the loader to fetch the boot script", untilScript, script},
@@ -297,7 +297,7 @@ func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait)
 		if err != nil || stage.done() || !s.earlierAgent {
 			return err
 		}
-		// The event may be older than the restart. What was heard since then is not.
+		// The event may be older than the restart. What it has reported since then is not.
 		s.earlierAgent = false
 		known, err := r.evidence(ctx, action.Key{}, activities.Wait{})
 		if err != nil || known.Kind == activities.Alive && known.Boot < r.boot.number {
@@ -314,7 +314,7 @@ func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait)
 func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bool) error {
 	s := &r.signals
 	begun := func() bool {
-		return s.poweredOn || s.heard.hasAny(inventory.EventKernel, inventory.EventInitrd) || up()
+		return s.poweredOn || s.received.hasAny(inventory.EventKernel, inventory.EventInitrd) || up()
 	}
 	if begun() {
 		return nil
@@ -358,7 +358,7 @@ func (s *signals) shownPackets() string {
 		{inventory.EventLoader, "the boot loader was fetched"},
 		{inventory.EventDHCP, "an address was asked for"},
 	} {
-		if s.heard[p.kind] {
+		if s.received[p.kind] {
 			return "; seen so far: " + p.text
 		}
 	}

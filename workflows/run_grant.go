@@ -51,7 +51,7 @@ func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 	r.grant.armed = false
 	r.boot = boot{left: inventory.MaxBoots, how: r.boot.how, installer: r.boot.installer}
 	s := &r.signals
-	s.heard, s.next, s.previous, s.helloBoot, s.pxe = kinds{}, kinds{}, nil, 0, false
+	s.received, s.next, s.previous, s.helloBoot, s.pxe = kinds{}, kinds{}, nil, 0, false
 	r.record.State = inventory.StatePreparing
 	if err := r.takeGrant(ctx, false); err != nil {
 		return err

@@ -19,16 +19,16 @@ func (k kinds) hasAny(of ...string) bool {
 
 // signals is what the run has learned from signals.
 type signals struct {
-	// heard belongs to the present boot, next to the one after it: the agent may start the
+	// received belongs to the present boot, next to the one after it: the agent may start the
 	// next boot without the run, and a repeated task already has all later signals. previous
 	// belongs to the boot before, for an installer that was given up and may still report;
 	// it is nil if the agent was booted.
-	heard, next, previous kinds
+	received, next, previous kinds
 
 	helloBoot        int  // newest boot whose agent redeemed its claim
 	pxe              bool // the firmware asked for network boot at least once
 	poweredOn        bool // the operator has confirmed it
-	earlierAgent     bool // an agent of an earlier boot was heard in the present one; see waitForStage
+	earlierAgent     bool // an agent of an earlier boot has reported in the present one; see waitForStage
 	conflict         bool // the claim of this boot was presented twice
 	fenced           bool // another run owns the machine
 	held             bool // the server was restored from a backup in which this run was open
@@ -41,7 +41,7 @@ type signals struct {
 
 func newSignals() signals {
 	return signals{
-		heard: kinds{}, next: kinds{},
+		received: kinds{}, next: kinds{},
 		results: map[action.Key]ActionCompleted{}, idle: map[action.Key]bool{}, lost: map[action.Key]bool{},
 	}
 }
@@ -49,20 +49,20 @@ func newSignals() signals {
 // beginBoot makes the next boot the present one. A phone-home counts for every boot and
 // comes only once, so it is kept after an installer has begun.
 func (s *signals) beginBoot(installer bool) {
-	phoned := installer && s.heard[inventory.EventPhoneHome]
+	phoned := installer && s.received[inventory.EventPhoneHome]
 	if installer {
-		s.previous = s.heard
+		s.previous = s.received
 	}
-	s.heard, s.next, s.poweredOn, s.earlierAgent = s.next, kinds{}, false, false
+	s.received, s.next, s.poweredOn, s.earlierAgent = s.next, kinds{}, false, false
 	if phoned {
-		s.heard[inventory.EventPhoneHome] = true
+		s.received[inventory.EventPhoneHome] = true
 	}
 }
 
 // returnToPreviousBoot makes the boot before this one the present one again.
 func (s *signals) returnToPreviousBoot() {
 	if s.previous != nil {
-		s.heard, s.previous = s.previous, nil
+		s.received, s.previous = s.previous, nil
 	}
 }
 
@@ -72,10 +72,10 @@ func (s *signals) returnToPreviousBoot() {
 func (s *signals) mergePreviousBoot() {
 	for _, kind := range installerKinds {
 		if s.previous[kind] {
-			s.heard[kind] = true
+			s.received[kind] = true
 		}
 	}
-	s.previous = s.heard // one map: later events of either boot count for both
+	s.previous = s.received // one map: later events of either boot count for both
 }
 
 // completed reports whether the report of an attempt has arrived.
@@ -141,7 +141,7 @@ func (s *signals) take(e Event, b boot, now time.Time) {
 			s.lost[*e.Key] = true
 		}
 	case inventory.EventPhoneHome: // accepted from any boot: the nonce belongs to this run
-		s.heard[e.Kind] = true
+		s.received[e.Kind] = true
 		if s.previous != nil {
 			s.previous[e.Kind] = true
 		}
@@ -169,7 +169,7 @@ var networkBootKinds = []string{
 func (s *signals) takeOfBoot(e Event, present int) bool {
 	switch e.Boot - present {
 	case 0:
-		s.heard[e.Kind] = true
+		s.received[e.Kind] = true
 	case 1:
 		s.next[e.Kind] = true
 	case -1:

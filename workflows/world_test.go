@@ -68,11 +68,11 @@ type world struct {
 	fast       func()        // called after a reset of the machine, before the next boot can be allowed
 	atFence    func()        // called before the grant is checked for each write to the BMC
 
-	clock   *clock.Clock
-	begun   time.Time
-	started time.Duration         // when the server started
-	hops    []hop                 // steps of the wall clock
-	heard   map[int]time.Duration // by boot
+	clock    *clock.Clock
+	begun    time.Time
+	started  time.Duration         // when the server started
+	hops     []hop                 // steps of the wall clock
+	received map[int]time.Duration // by boot
 
 	mu       sync.Mutex
 	on       bool
@@ -128,7 +128,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		agentFor: func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} },
 		answer:   func(inventory.Question) *workflows.Decision { return nil },
 	}
-	w.heard, w.bootDelay = map[int]time.Duration{}, time.Minute
+	w.received, w.bootDelay = map[int]time.Duration{}, time.Minute
 	w.suite.SetLogger(slog.New(slog.DiscardHandler))
 	w.env = workflows.NewEnvironment(&w.suite)
 	w.env.SetStartTime(time.Now())
@@ -143,7 +143,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 			MediaURL:    func() (string, error) { return "http://10.0.0.1/media/ipxe.iso", nil },
 		},
 		Log:    slog.New(slog.DiscardHandler),
-		Clocks: activities.Clocks{Now: w.env.Now, Heard: w.hears},
+		Clocks: activities.Clocks{Now: w.env.Now, Silence: w.hears},
 	})
 	w.begun = w.env.Now()
 	w.clock = clock.Of(w.env.Now, w.elapsed)
@@ -189,12 +189,12 @@ func (w *world) elapsed() time.Duration {
 	return e
 }
 
-// hears returns how long ago the agent of a boot was heard.
+// hears returns how long ago the agent of a boot was received.
 func (w *world) hears(_ inventory.Owner, boot int) (time.Duration, bool) {
 	now := w.elapsed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at, ok := w.heard[boot]
+	at, ok := w.received[boot]
 	return now - at, ok
 }
 
@@ -202,7 +202,7 @@ func (w *world) hear(boot int) {
 	now := w.elapsed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.heard[boot] = now
+	w.received[boot] = now
 }
 
 // run runs Provision with its proper id.

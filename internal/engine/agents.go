@@ -45,7 +45,7 @@ type agentReport struct {
 	owner     inventory.Owner
 	boot      int
 	seen      time.Time     // by the wall clock, for display
-	heard     time.Duration // the same by the monotonic clock
+	contact   time.Duration // the same by the monotonic clock
 	dirty     bool
 	wrote     bool
 	running   *action.Progress
@@ -75,7 +75,7 @@ func (g *Agents) update(a inventory.Agent, change func(r *agentReport)) {
 
 // Saw records a sign of life.
 func (g *Agents) Saw(a inventory.Agent, now time.Time) {
-	g.update(a, func(r *agentReport) { r.seen, r.heard, r.dirty = now, g.elapsed(), true })
+	g.update(a, func(r *agentReport) { r.seen, r.contact, r.dirty = now, g.elapsed(), true })
 }
 
 // Assigned records that the agent got work.
@@ -83,7 +83,7 @@ func (g *Agents) Assigned(a inventory.Agent) {
 	g.update(a, func(r *agentReport) { r.idleSince = time.Time{} })
 }
 
-// Finished records that an attempt is over.
+// Finished records that an attempt has ended.
 func (g *Agents) Finished(a inventory.Agent, k action.Key) {
 	g.update(a, func(r *agentReport) {
 		if r.running != nil && r.running.Key == k {
@@ -96,7 +96,7 @@ func (g *Agents) Finished(a inventory.Agent, k action.Key) {
 func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	progressed := false
 	g.update(a, func(r *agentReport) {
-		r.seen, r.heard, r.dirty, r.wrote = now, g.elapsed(), true, r.wrote || h.Wrote
+		r.seen, r.contact, r.dirty, r.wrote = now, g.elapsed(), true, r.wrote || h.Wrote
 		if !h.Idle {
 			r.idleSince = time.Time{}
 		} else if r.idleSince.IsZero() {
@@ -169,16 +169,16 @@ func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
 	return p, ok
 }
 
-// LastSeen returns when this process last heard the machine's agent, or zero.
+// LastSeen returns the time of the last contact with the machine's agent, or zero.
 func (g *Agents) LastSeen(machine string) (seen time.Time) {
 	g.find(machine, func(r *agentReport) { seen = r.seen })
 	return seen
 }
 
-// AgentCounts is how many agents this process has heard in the last hour, by what they did last.
+// AgentCounts is how many agents were in contact in the last hour, by what they did last.
 type AgentCounts struct {
 	Working, Idle int
-	Silent        int // not heard for a minute
+	Silent        int // no contact for a minute
 }
 
 // silentAfter is the silence after which an agent counts as silent.
@@ -191,7 +191,7 @@ func (g *Agents) Counts() (c AgentCounts) {
 	now := g.elapsed()
 	for _, r := range g.byMachine {
 		switch {
-		case now-r.heard > silentAfter:
+		case now-r.contact > silentAfter:
 			c.Silent++
 		case r.idleSince.IsZero():
 			c.Working++
@@ -202,7 +202,7 @@ func (g *Agents) Counts() (c AgentCounts) {
 	return c
 }
 
-// signOfLife says when an agent was heard, and since when it has asked for work.
+// signOfLife says when the last contact with an agent was, and since when it has asked for work.
 type signOfLife struct {
 	seen, idleSince time.Time
 	silence         time.Duration
@@ -211,15 +211,15 @@ type signOfLife struct {
 func (g *Agents) lastSign(o inventory.Owner, boot int) (s signOfLife, ok bool) {
 	g.find(o.Machine, func(r *agentReport) {
 		if r.owner == o && r.boot == boot {
-			s, ok = signOfLife{r.seen, r.idleSince, g.elapsed() - r.heard}, true
+			s, ok = signOfLife{r.seen, r.idleSince, g.elapsed() - r.contact}, true
 		}
 	})
 	return s, ok
 }
 
-// Heard returns how long ago this process heard the agent of the owner's boot, by the
-// monotonic clock, or false if never.
-func (g *Agents) Heard(o inventory.Owner, boot int) (time.Duration, bool) {
+// Silence returns how long ago the last contact with the agent of the owner's boot was, by the
+// monotonic clock, or false if there was none.
+func (g *Agents) Silence(o inventory.Owner, boot int) (time.Duration, bool) {
 	s, ok := g.lastSign(o, boot)
 	return s.silence, ok
 }
@@ -231,7 +231,7 @@ func (g *Agents) forget(silence time.Duration) {
 	defer g.mu.Unlock()
 	now := g.elapsed()
 	maps.DeleteFunc(g.byMachine, func(_ string, r *agentReport) bool {
-		return !r.dirty && len(r.logs) == 0 && now-r.heard > silence
+		return !r.dirty && len(r.logs) == 0 && now-r.contact > silence
 	})
 }
 

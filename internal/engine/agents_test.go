@@ -75,5 +75,5 @@ func TestLogOutlivesAFullDisk(t *testing.T) {
 	says("late\n")
 	disk.err, disk.duringWrite = inventory.ErrFenced, func() {}
 	require.NoError(t, g.Flush(t.Context()))
-	require.Empty(t, g.TakeLog(a, k), "the run is over: no one waits for it")
+	require.Empty(t, g.TakeLog(a, k), "the run has ended: no one waits for it")
 }

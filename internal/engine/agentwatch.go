@@ -105,21 +105,21 @@ func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent,
 
 // checkLost reports a silent agent with work, fetched or not, to its run. Silence is
 // measured by the monotonic clock and starts no earlier than this server started to listen,
-// because the server heard nothing while it was down or suspended.
+// because the server received nothing while it was down or suspended.
 func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	if !a.hasWork {
 		return nil
 	}
-	heard, silence := a.LastSeen, x.up()
+	contact, silence := a.LastSeen, x.up()
 	if s, ok := x.agents.lastSign(a.Owner, a.Boot); ok {
-		heard, silence = s.seen, min(silence, s.silence)
+		contact, silence = s.seen, min(silence, s.silence)
 	}
 	if silence < x.lostAfter {
 		return nil
 	}
 
 	// One event per silence: the key names the attempt and its last sign of life.
-	key := a.work.Key.String() + "@" + strconv.FormatInt(heard.Unix(), 10)
+	key := a.work.Key.String() + "@" + strconv.FormatInt(contact.Unix(), 10)
 	x.mu.Lock()
 	told := x.lost[a.Machine] == key
 	x.mu.Unlock()
@@ -128,7 +128,7 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	}
 	err := x.send(ctx, a, inventory.Event{
 		Kind: inventory.EventAgentLost, Key: key,
-		Message: "the agent has been silent since " + heard.UTC().Format(time.RFC3339),
+		Message: "the agent has been silent since " + contact.UTC().Format(time.RFC3339),
 	})
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ type Attempt struct {
 type LostAttempts struct {
 	Client    client.Client
 	Namespace string
-	// Identity is that of the workers. It differs from that of all workers before them.
+	// Identity is the workers' own. No worker before them had it.
 	Identity string
 	UnderWay func(Attempt) bool // reports whether this process carries an attempt out
 	Log      *slog.Logger

@@ -35,16 +35,16 @@ func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 		s.Clock.Move(step)
 		require.Zero(t, lost(), step)
 	}
-	ago, ok := s.Agents.Heard(o, 1)
+	ago, ok := s.Agents.Silence(o, 1)
 	require.True(t, ok)
 	require.Zero(t, ago)
 	pass(59 * time.Second)
 	require.Zero(t, lost())
 	pass(2 * time.Second)
 	require.Equal(t, 1, lost(), "silence is silence")
-	ago, _ = s.Agents.Heard(o, 1)
+	ago, _ = s.Agents.Silence(o, 1)
 	require.Equal(t, 61*time.Second, ago)
-	_, ok = s.Agents.Heard(o, 2)
+	_, ok = s.Agents.Silence(o, 2)
 	require.False(t, ok, "no agent has come under that boot")
 }
 
@@ -88,7 +88,7 @@ func TestAgentsAreNotLostWhenNobodyListened(t *testing.T) {
 
 	freeze(10 * time.Minute)
 	require.Zero(t, lost(), "at once after the thaw, before the next look")
-	ago, ok := s.Agents.Heard(o, 1)
+	ago, ok := s.Agents.Silence(o, 1)
 	require.True(t, ok)
 	require.Greater(t, ago, 10*time.Minute, "that is what it is")
 	runs(59 * time.Second)

@@ -21,7 +21,7 @@ type Config struct {
 	Stores    Stores
 	Temporal  Temporal
 	Namespace string // of Temporal; "" = "default"
-	// Converter writes what signals carry, as that of the clients; nil = the SDK's default.
+	// Converter writes what signals carry, as the clients do; nil = the SDK's default.
 	Converter converter.DataConverter
 	// Parallel is how many runs are signalled at once; 0 = 3, which keeps a Temporal on the same host busy. More would wait in
 	// Temporal, where the report of a machine cannot pass what others have sent before it.
@@ -30,7 +30,7 @@ type Config struct {
 	Log      *slog.Logger
 	Now      func() time.Time // nil = time.Now
 	// Elapsed is a monotonic clock, by which silence is measured; nil means the difference
-	// of Now, which is right for time.Now.
+	// of Now, which is valid for time.Now.
 	Elapsed func() time.Duration
 	// Up returns how long this server has listened to agents without a break, by the same
 	// clock; nil means since New.
@@ -38,9 +38,9 @@ type Config struct {
 	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s.
 	// IdleAfter is how long an agent may ask for work without getting any; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
-	// HeardBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a
+	// IsBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a
 	// file; nil: always true.
-	HeardBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
+	IsBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
 	// Held returns the runs that are held since a restore from a backup; nil means none.
 	Held func() []inventory.HeldRun
 }
@@ -83,8 +83,8 @@ func New(c Config) *Engine {
 	if c.IdleAfter <= 0 {
 		c.IdleAfter = 10 * time.Second
 	}
-	if c.HeardBooting == nil {
-		c.HeardBooting = func(context.Context, string, time.Time) (bool, error) { return true, nil }
+	if c.IsBooting == nil {
+		c.IsBooting = func(context.Context, string, time.Time) (bool, error) { return true, nil }
 	}
 	if c.Held == nil {
 		c.Held = func() []inventory.HeldRun { return nil }
@@ -111,7 +111,7 @@ func New(c Config) *Engine {
 			stores: c.Stores, agents: e.Agents, now: c.Now, up: c.Up, repairs: repairs,
 			lostAfter: c.LostAfter, idleAfter: c.IdleAfter,
 		},
-		boots: lostBoots{stores: c.Stores, now: c.Now, up: c.Up, heard: c.HeardBooting},
+		boots: lostBoots{stores: c.Stores, now: c.Now, up: c.Up, isBooting: c.IsBooting},
 	}
 
 	return e

@@ -16,12 +16,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// judgeGrant ends the grant of a run that is over, and repairs its record. A run releases
+// judgeGrant ends the grant of a run that has ended, and repairs its record. A run releases
 // its grant before Temporal closes it. Therefore a grant that is still held when read after
 // Temporal's answer was left behind.
 func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
 	e, err := describe(ctx, tc, g.Workflow, g.Run)
-	if err != nil || !r.isOver(g.Run, e) {
+	if err != nil || !r.hasEnded(g.Run, e) {
 		return err
 	}
 	now, err := r.stores.Grants.Grant(ctx, g.Machine)
@@ -33,14 +33,14 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
 			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
 		}
-		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that is over", "as", e.String())
+		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that has ended", "as", e.String())
 		r.repairs.count(func(c *Counts) { c.GrantsEnded++ })
 	}
 
 	return r.repair(ctx, tc, g.Run, e)
 }
 
-// judgeRecord repairs the record of a run that is over. It also signals a running run that
+// judgeRecord repairs the record of a run that has ended. It also signals a running run that
 // has lost its grant, which would otherwise notice only at its next effect or deadline. A
 // run that waits for an operator knows already, and a run with epoch 0 never took a grant.
 //
@@ -56,7 +56,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	switch {
 	case err != nil:
 		return err
-	case r.isOver(w.Run, e):
+	case r.hasEnded(w.Run, e):
 		return r.repair(ctx, tc, w.Run, e)
 	case !e.resting || g.Run == w.Run || w.Epoch == 0 || w.Phase == inventory.PhaseWaiting:
 		return nil
@@ -82,7 +82,7 @@ func (r *Reconciler) lostGrantKind(run string) string {
 	return inventory.EventFenced
 }
 
-// cancelHeld cancels held runs that are over by the inventory, because Temporal's copy is a
+// cancelHeld cancels held runs that have ended by the inventory, because Temporal's copy is a
 // little older, or that the inventory does not know, because they began in a cluster after the
 // backup. Such a run would ask about a machine that has moved on, or that shows no run, and
 // block its workflow id.
@@ -104,7 +104,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 		if err != nil {
 			return err
 		}
-		if e.known && !r.isOver(h.Run, e) {
+		if e.known && !r.hasEnded(h.Run, e) {
 			if err := cancel(ctx, tc, h.Workflow, h.Run); err != nil {
 				return fmt.Errorf("cancelling run %q of %q: %w", h.Run, h.Workflow, err)
 			}
@@ -138,9 +138,9 @@ func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (boo
 	return err == nil && !inventory.Final(w.State), err
 }
 
-// isOver reports whether a run is over. A run that Temporal does not know counts as over
+// hasEnded reports whether a run has ended. A run that Temporal does not know counts as ended
 // only after some time.
-func (r *Reconciler) isOver(run string, e execution) bool {
+func (r *Reconciler) hasEnded(run string, e execution) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !e.known {
@@ -166,7 +166,7 @@ func (r *Reconciler) isOver(run string, e execution) bool {
 	return false
 }
 
-// repair writes the final state of a run that is over. It reads the record first, because a
+// repair writes the final state of a run that has ended. It reads the record first, because a
 // run writes its last record before Temporal closes it.
 func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e execution) error {
 	w, err := r.stores.Workflows.Workflow(ctx, run)
@@ -193,7 +193,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 	if err := r.stores.Workflows.PutWorkflow(ctx, w); err != nil {
 		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
 	}
-	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that is over", "as", e.String())
+	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that has ended", "as", e.String())
 	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
 
 	return nil

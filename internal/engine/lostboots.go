@@ -15,14 +15,14 @@ import (
 //
 // A boot counts as lost if the server's own records say that the machine had begun to boot before the server began to
 // listen, and since then the machine has asked for nothing and is being sent nothing. The boot is reported once to its
-// run, which starts the machine again. A boot of which nothing was heard is not judged: the machine may be in its
+// run, which starts the machine again. A boot from which nothing was received is not judged: the machine may be in its
 // self-test. Neither is one whose initramfs was delivered: its agent repeats its hello.
 type lostBoots struct {
 	stores Stores
 	now    func() time.Time
 	up     func() time.Duration // how long the server has listened without a pause
-	// heard is Config.HeardBooting.
-	heard func(ctx context.Context, machine string, since time.Time) (bool, error)
+	// isBooting is Config.IsBooting.
+	isBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
 
 	mu      sync.Mutex
 	checked bool // since up began
@@ -73,8 +73,8 @@ func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Tim
 	default:
 		return nil
 	}
-	heard, err := b.heard(ctx, g.Machine, since)
-	if err != nil || heard {
+	boots, err := b.isBooting(ctx, g.Machine, since)
+	if err != nil || boots {
 		return err
 	}
 

@@ -41,7 +41,7 @@ func TestBootsLostByARestart(t *testing.T) {
 			up := time.Duration(0)
 			s := newSite(t, func(x *Config) {
 				x.Up = func() time.Duration { return up }
-				x.HeardBooting = func(context.Context, string, time.Time) (bool, error) { return c.heard, nil }
+				x.IsBooting = func(context.Context, string, time.Time) (bool, error) { return c.heard, nil }
 			})
 			s.AddMachine("m1", fakesite.MAC)
 			o := s.Arm("m1", "r1")
@@ -81,7 +81,7 @@ func TestBootIsReportedOnce(t *testing.T) {
 	up, broken := time.Duration(0), true
 	s := newSite(t, func(x *Config) {
 		x.Up = func() time.Duration { return up }
-		x.HeardBooting = func(_ context.Context, machine string, _ time.Time) (bool, error) {
+		x.IsBooting = func(_ context.Context, machine string, _ time.Time) (bool, error) {
 			if machine == "m2" && broken {
 				return false, errors.New("the database is locked")
 			}

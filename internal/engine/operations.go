@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// judgeOperation writes the final state of an operation whose workflow is over. It reads the
+// judgeOperation writes the final state of an operation whose workflow has ended. It reads the
 // record again first, because an operation writes its last record before Temporal closes it.
 func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
 	e, err := describe(ctx, tc, o.ID, executionOf(o))
@@ -24,7 +24,7 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 			return err
 		}
 	}
-	if err != nil || !r.isOver(o.Run, e) {
+	if err != nil || !r.hasEnded(o.Run, e) {
 		return err
 	}
 	before := executionOf(o)
@@ -42,7 +42,7 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 	if err := r.stores.Operations.PutOperation(ctx, o); err != nil {
 		return fmt.Errorf("repairing the record of %q: %w", o.ID, err)
 	}
-	r.log.Warn("repaired the record of an operation that is over", "operation", o.ID, "run", o.Run, "as", e.String())
+	r.log.Warn("repaired the record of an operation that has ended", "operation", o.ID, "run", o.Run, "as", e.String())
 	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
 
 	return nil

@@ -29,7 +29,7 @@ type Pump struct {
 	stores    Stores
 	temporal  Temporal
 	namespace string
-	converter converter.DataConverter // as that of the clients
+	converter converter.DataConverter // as the clients do
 	guard     *guard.Guard            // for events caused by packets and agents
 	log       *slog.Logger
 
@@ -305,7 +305,7 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 		return fmt.Errorf("asking who owns %q: %w", b.left[0].Machine, err)
 	}
 	if g.Run != b.run {
-		b.sent, b.left = b.left, nil // the run is over
+		b.sent, b.left = b.left, nil // the run has ended
 		return nil
 	}
 
@@ -317,7 +317,7 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 		case err == nil:
 		case isNotFound(err):
 			// Temporal uses this code for a finished run, for a run that it does not know
-			// yet and for a missing namespace. Only the grant tells whether the run is over.
+			// yet and for a missing namespace. Only the grant tells whether the run has ended.
 			p.delay(b.run, 0)
 			return nil
 		case !errors.As(err, &never) && isAway(err):

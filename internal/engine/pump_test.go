@@ -250,7 +250,7 @@ func TestPumpDropsOnlyWhatTheGrantEnded(t *testing.T) {
 	s.arrivals(1)
 	es, err := s.Store.Events.Unsignalled(t.Context(), 0, 10)
 	require.NoError(t, err)
-	require.Len(t, es, 1, "NotFound does not say that a run is over")
+	require.Len(t, es, 1, "NotFound does not say that a run has ended")
 	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	s.drained()
 }

@@ -35,7 +35,7 @@ type Reconciler struct {
 	now      func() time.Time
 	elapsed  func() time.Duration       // monotonic clock
 	held     func() []inventory.HeldRun // since a restore from a backup
-	settled  map[string]bool            // those of held that are over
+	settled  map[string]bool            // those of held that have ended
 	pump     *Pump
 	watch    agentWatch
 	boots    lostBoots
@@ -50,7 +50,7 @@ type Reconciler struct {
 const (
 	reconcileEvery = 15 * time.Second
 	agentsEvery    = 5 * time.Second
-	// unknownAfter is how long Temporal must not know a run before it counts as over.
+	// unknownAfter is how long Temporal must not know a run before it counts as ended.
 	unknownAfter = 30 * time.Second
 	// judgeEach is up to how many open runs and operations a pass asks Temporal for each.
 	judgeEach = 100
@@ -176,7 +176,7 @@ func (r *Reconciler) listJudgements(
 		open[run] = true
 		if needsNothing {
 			// Temporal knows it.
-			r.isOver(run, execution{known: true, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING})
+			r.hasEnded(run, execution{known: true, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING})
 			return
 		}
 		judge = append(judge, f)

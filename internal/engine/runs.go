@@ -47,7 +47,7 @@ type Start struct {
 	Machine, Template string // "" for an operation
 	Image             string
 	Input             any
-	// Once: the id is that of one order. If a run of this id exists, open or ended, no other is started, and the error is a
+	// Once: the id belongs to one order. If a run of this id exists, open or ended, no other is started, and the error is a
 	// BusyError.
 	Once bool
 }

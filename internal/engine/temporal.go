@@ -111,7 +111,7 @@ func newest(ctx context.Context, tc client.Client, id string) (*workflowpb.Workf
 	return d.GetWorkflowExecutionInfo(), nil
 }
 
-// cancel requests the cancellation of a run. If Temporal says that the run is over, there is
+// cancel requests the cancellation of a run. If Temporal says that the run has ended, there is
 // nothing to do: the Reconciler repairs its record.
 func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)

@@ -125,7 +125,7 @@ func (s *server) newActivities() *activities.Activities {
 		Move: activities.Move{Mover: s.host, Peers: s.host, VerifySite: s.verifySite},
 		Clocks: activities.Clocks{
 			Now: time.Now, Clock: s.clock, ProbeEvery: s.cfg.ProbeEvery,
-			Heard: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Heard(o, boot) },
+			Silence: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Silence(o, boot) },
 		},
 		BMC: s.bmc, Rotation: s.rotation(), Site: s.siteOf(), Log: s.log.With("part", "activities"), Troubles: activities.NewTroubles(time.Now),
 	})

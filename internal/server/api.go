@@ -36,7 +36,7 @@ func (s *server) newEngine() *engine.Engine {
 		},
 		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter, Parallel: parallel,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
-		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held, HeardBooting: s.heardBooting,
+		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held, IsBooting: s.heardBooting,
 	})
 }
 

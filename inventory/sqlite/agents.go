@@ -171,7 +171,7 @@ func (s Agents) conflict(ctx context.Context, tx *transaction, e inventory.Event
 }
 
 // AgentByToken returns the agent whose token has this SHA-256. Only the grant decides whether its
-// run is over: if the grant is free or was taken since, the error is inventory.ErrFenced. A token
+// run has ended: if the grant is free or was taken since, the error is inventory.ErrFenced. A token
 // that was revoked while its run holds the grant is inventory.ErrConflict. An unknown token is
 // inventory.ErrNotFound. So is a token of a grant that this site does not know: its data may be
 // older than the agent.

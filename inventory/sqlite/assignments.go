@@ -37,8 +37,8 @@ func (s Assignments) assignment(r assignmentRow) (inventory.Assignment, error) {
 	return a, s.unseal(r.Run, r.Sealed, &a.Payload)
 }
 
-// naming returns the name of an attempt and its machine for error texts.
-func naming(what string, o inventory.Owner, k action.Key) string {
+// nameAttempt returns the name of an attempt and its machine for error texts.
+func nameAttempt(what string, o inventory.Owner, k action.Key) string {
 	return fmt.Sprintf("%s attempt %s of machine %q", what, k, o.Machine)
 }
 
@@ -49,7 +49,7 @@ func naming(what string, o inventory.Owner, k action.Key) string {
 // not armed and has not said hello gets no work (security S8). An operator's grant never gets work:
 // inventory.ErrInvalid.
 func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
-	what := naming("assigning", a.Owner, a.Key)
+	what := nameAttempt("assigning", a.Owner, a.Key)
 	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, inventory.OperatorPrefix) {
 		return fmt.Errorf("%s at epoch %d: %w", what, a.Epoch, inventory.ErrInvalid)
 	}
@@ -136,7 +136,7 @@ func (s Assignments) NextAssignment(ctx context.Context, o inventory.Owner) (inv
 
 // Assignment returns one attempt.
 func (s Assignments) Assignment(ctx context.Context, o inventory.Owner, k action.Key) (inventory.Assignment, error) {
-	return s.readAssignment(ctx, naming("reading", o, k), o,
+	return s.readAssignment(ctx, nameAttempt("reading", o, k), o,
 		`SELECT `+assignmentColumns+` FROM assignment WHERE `+keyed+` AND epoch = ?6 AND `+held,
 		o.Machine, o.Run, o.Epoch, k.Action, k.Attempt, k.Epoch)
 }
@@ -179,7 +179,7 @@ type attemptChange struct {
 
 // changeAttempt changes an attempt for o and appends the event. A repeated change is not an error.
 func (s Assignments) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
-	return s.write(ctx, naming(c.what, o, k), func(tx *transaction) error {
+	return s.write(ctx, nameAttempt(c.what, o, k), func(tx *transaction) error {
 		if k.Epoch != o.Epoch {
 			return inventory.ErrFenced
 		}
@@ -218,7 +218,7 @@ func (s Assignments) Stops(ctx context.Context, o inventory.Owner) ([]action.Key
 // event "action-completed". A state that is not final is inventory.ErrInvalid, an unknown attempt
 // inventory.ErrNotFound, and a revoked agent inventory.ErrConflict.
 func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
-	what := naming("reporting", o, r.Key)
+	what := nameAttempt("reporting", o, r.Key)
 	switch r.State {
 	case action.Success, action.Failed, action.Timeout, action.Stopped:
 	default:

@@ -18,7 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Restores records how this database became that of the site.
+// Restores records how this database became the site's.
 type Restores struct{ *db }
 
 // Copy writes a copy of the database to a new file at path while writes continue. It compares the
@@ -86,7 +86,7 @@ func (s Restores) Sealed(ctx context.Context) ([]string, error) {
 	return names, wrap(err, "listing secrets")
 }
 
-// Restored turns the database of a backup into that of a running site: it sets a new site epoch,
+// Restored turns the database of a backup into the database of a running site: it sets a new site epoch,
 // removes all grants and plans, and puts every run on hold that is open in this database or in r,
 // which has those of Temporal's copy. What a held run records next replaces its record, whatever its
 // Seq. New grants get epochs higher than all in the backup.
@@ -179,7 +179,7 @@ func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restor
 	return do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc)
 }
 
-// openRuns returns the runs that are not over or that hold a grant.
+// openRuns returns the runs that have not ended or that hold a grant.
 func openRuns(ctx context.Context, tx *transaction) (runs []inventory.HeldRun, err error) {
 	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
 		FROM workflow WHERE final = 0

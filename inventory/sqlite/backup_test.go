@@ -17,7 +17,7 @@ import (
 
 // TestCopyAndRestore: the contents of a backup are restored completely, and nothing from before
 // takes effect: there is a new site epoch, no grant, every open run is on hold, and an earlier
-// agent is told to hold and never that its run is over.
+// agent is told to hold and never that its run has ended.
 func TestCopyAndRestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

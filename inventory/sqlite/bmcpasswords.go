@@ -32,7 +32,7 @@ func (s BMCPasswords) BMCCandidate(ctx context.Context, machine string) (candida
 	return out[0], run, wrap(err, "reading the candidate for the BMC password of machine %q", machine)
 }
 
-// PutBMCCandidate stores the password that o's run is about to give to the machine's BMC, beside the present one.
+// PutBMCCandidate stores the password that o's run is about to give to the machine's BMC, next to the present one.
 func (s BMCPasswords) PutBMCCandidate(ctx context.Context, o inventory.Owner, candidate inventory.Secret) error {
 	return s.rotate(ctx, "storing a candidate for the BMC password", o.Machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		sealed, err := s.seal(sealBMC, candidateBinding(r.Name, b), []byte(candidate.Reveal()))

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestS26Candidate: the password that a rotation sets stays beside the present one until it takes its place or is dropped, and is
+// TestS26Candidate: the password that a rotation sets stays next to the present one until it takes its place or is dropped, and is
 // sealed again with it. Package server has the tests of whole rotations.
 func TestS26Candidate(t *testing.T) {
 	w := newWorld(t)

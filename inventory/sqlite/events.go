@@ -178,7 +178,7 @@ func (s Events) unsignalled(ctx context.Context, after int64, limit int) (out []
 	}
 
 	if slices.ContainsFunc(rows, func(r eventRow) bool { return !r.Live }) {
-		err := s.writeOne(ctx, "dropping signals of runs that are over",
+		err := s.writeOne(ctx, "dropping signals of runs that have ended",
 			"UPDATE event AS e SET signalled = 1 WHERE signalled = 0 AND NOT "+live)
 		if err != nil {
 			return nil, err

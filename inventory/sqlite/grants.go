@@ -159,7 +159,7 @@ func notTaken(ctx context.Context, tx *transaction, g inventory.Grant, run strin
 	case err != nil && !errors.Is(err, inventory.ErrNotFound):
 		return err
 	case mine.Final:
-		return fmt.Errorf("run %q is over: %s: %w", run, mine.State, inventory.ErrConflict)
+		return fmt.Errorf("run %q has ended: %s: %w", run, mine.State, inventory.ErrConflict)
 	case g.Run == "":
 		return inventory.ErrNotFound
 	case mine.Earlier:

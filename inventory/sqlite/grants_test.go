@@ -153,7 +153,7 @@ func TestGrantIsRefusedToDeadRun(t *testing.T) {
 
 		record(w, "dead", inventory.StateFailed)
 		require.ErrorIs(t, take(w, "dead", force), inventory.ErrConflict)
-		require.ErrorContains(t, take(w, "dead", force), "is over: FAILED")
+		require.ErrorContains(t, take(w, "dead", force), "has ended: FAILED")
 		require.Equal(t, "live", owner(w))
 
 		// A later run takes the grant, whatever the clock shows.
@@ -163,7 +163,7 @@ func TestGrantIsRefusedToDeadRun(t *testing.T) {
 		require.NoError(t, take(w, "later", force), "a retry after a lost answer")
 	}
 
-	// A run that is over cannot take a free grant or a machine's first grant either.
+	// A run that has ended cannot take a free grant or a machine's first grant either.
 	w := newWorld(t)
 	record(w, "dead", inventory.StateCancelled)
 	require.ErrorIs(t, take(w, "dead", false), inventory.ErrConflict)
@@ -483,7 +483,7 @@ func TestClaimConflict(t *testing.T) {
 		h := sha256.Sum256([]byte(token(nonce)))
 		_, err = w.Agents.AgentByToken(ctx, h[:])
 		require.Error(t, err, nonce)
-		require.NotErrorIs(t, err, inventory.ErrFenced, "only the grant says that a run is over")
+		require.NotErrorIs(t, err, inventory.ErrFenced, "only the grant says that a run has ended")
 	}
 	// The first agent gets nothing either, and its report is refused.
 	_, err = w.redeem(o, 1, "n1")

@@ -98,7 +98,7 @@ func (x *index) usable(e *indexEntry) bool {
 	return e != nil && e.grant.Run == "" && time.Since(x.checked) <= checkedFor
 }
 
-// hold drops the entries of the machines that a transaction changes. Call release when the transaction is over.
+// hold drops the entries of the machines that a transaction changes. Call release when the transaction has ended.
 func (x *index) hold(machines []string) (release func()) {
 	if len(machines) == 0 {
 		return func() {}
@@ -151,8 +151,8 @@ func (x *index) dropAll() {
 	signal(x.wake)
 }
 
-// connected drops all entries: another connection writes now, and cannot tell what was written before it was opened.
-func (x *index) connected() {
+// reconnect drops all entries: another connection writes now, and cannot tell what was written before it was opened.
+func (x *index) reconnect() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.dropAll()
@@ -169,8 +169,8 @@ func (x *index) seen(version int64, at time.Time) {
 	x.version, x.checked = version, at
 }
 
-// listing reports whether the names of all machines must be read.
-func (x *index) listing() bool {
+// takeListing reports, once, whether the names of all machines must be read.
+func (x *index) takeListing() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.listed
@@ -211,7 +211,7 @@ func (x *index) complete() {
 	}
 }
 
-// wait waits until the index is whole, or until a lookup may read the database before. Call release when the lookup is over.
+// wait waits until the index is whole, or until a lookup may read the database before. Call release when the lookup has ended.
 func (x *index) wait(ctx context.Context) (release func(), err error) {
 	x.mu.RLock()
 	whole := x.whole
@@ -347,10 +347,10 @@ func (s Machines) checkIndex(ctx context.Context) error {
 
 // loadIndex reads the machines that must be read.
 func (s Machines) loadIndex(ctx context.Context) error {
-	if s.index.listing() {
+	if s.index.takeListing() {
 		var names []string
 		if err := s.ro.SelectContext(ctx, &names, "SELECT name FROM machine"); err != nil {
-			s.index.connected() // the next load lists them
+			s.index.reconnect() // the next load lists them
 			return err
 		}
 		s.index.mark(names)
@@ -388,24 +388,24 @@ type commonValues struct {
 // share makes m refer to values that other machines have, too. Without it, the index of 100,000 machines is a million
 // objects, which each garbage collection visits.
 func (c commonValues) share(m *inventory.Machine) {
-	m.Labels = shared(c.labels, fmt.Sprintf("%q", m.Labels), m.Labels)
-	m.SSHKeys = shared(c.keys, fmt.Sprintf("%q", m.SSHKeys), m.SSHKeys)
+	m.Labels = shareValue(c.labels, fmt.Sprintf("%q", m.Labels), m.Labels)
+	m.SSHKeys = shareValue(c.keys, fmt.Sprintf("%q", m.SSHKeys), m.SSHKeys)
 	for _, text := range []*string{&m.Template, &m.Image, &m.BootFromDisk} {
-		*text = shared(c.texts, *text, *text)
+		*text = shareValue(c.texts, *text, *text)
 	}
 	for n := range m.Interfaces {
 		i := &m.Interfaces[n]
 		for _, text := range []*string{&i.Netmask, &i.Domain, &i.Arch, &i.Loader} {
-			*text = shared(c.texts, *text, *text)
+			*text = shareValue(c.texts, *text, *text)
 		}
 		for _, list := range []*[]netip.Addr{&i.Nameservers, &i.TimeServers} {
-			*list = shared(c.lists, fmt.Sprint(*list), *list)
+			*list = shareValue(c.lists, fmt.Sprint(*list), *list)
 		}
 	}
 }
 
-// shared returns the value in known that has the same text as v, which is v if none has.
-func shared[T any](known map[string]T, text string, v T) T {
+// shareValue returns the value in known that has the same text as v, which is v if none has.
+func shareValue[T any](known map[string]T, text string, v T) T {
 	if same, ok := known[text]; ok {
 		return same
 	}
@@ -463,7 +463,7 @@ var watchChanges = func() string {
 // watch prepares a new connection that writes for the index.
 func (s *db) watch(c driver.Conn) error {
 	_, err := c.(driver.ExecerContext).ExecContext(context.Background(), watchChanges, nil)
-	s.index.connected()
+	s.index.reconnect()
 	return err
 }
 

@@ -179,7 +179,7 @@ func TestIndexKeepsNothingReadTooEarly(t *testing.T) {
 	names := w.index.take(1)
 	read, err := w.Machines.readEntries(t.Context(), names)
 	require.NoError(t, err)
-	w.index.connected()
+	w.index.reconnect()
 	w.index.put(names, read)
 	require.Empty(t, w.index.byMAC, "everything was dropped in between")
 }
@@ -412,7 +412,7 @@ func TestFewLookupsReadTheDatabaseBesideTheIndex(t *testing.T) {
 	_, _, err = s.Machines.MachineByMAC(t.Context(), "02:ff:ff:ff:ff:ff")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	// Another process has written: until the machines are read again, lookups wait again, and no longer than their context.
-	s.index.connected()
+	s.index.reconnect()
 	for range missesAtOnce {
 		release, err := s.index.wait(t.Context())
 		require.NoError(t, err)

@@ -18,7 +18,7 @@ func (s Agents) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, 
 	if text == "" {
 		return nil
 	}
-	what := naming("appending to the log of", o, k)
+	what := nameAttempt("appending to the log of", o, k)
 	return s.write(ctx, what, func(tx *transaction) error {
 		if k.Epoch != o.Epoch {
 			return inventory.ErrFenced

@@ -81,9 +81,9 @@ func (s Genesis) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventor
 		case !exists:
 			out[n] = inventory.MergedMachine{Machine: m.Machine}
 		case keep:
-			out[n] = inventory.MergedMachine{Machine: old.described(), Kept: true}
+			out[n] = inventory.MergedMachine{Machine: old.describe(), Kept: true}
 		default:
-			out[n], err = l.MergeStored(m, old.described(), func(name string, given inventory.Secret) bool {
+			out[n], err = l.MergeStored(m, old.describe(), func(name string, given inventory.Secret) bool {
 				return s.isStored(old, m.Machine, name, given)
 			})
 			if err != nil {
@@ -110,8 +110,8 @@ func (s Genesis) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventor
 	return was.Run == l.Run || l.Resume && was.SHA256 == l.SHA256, err
 }
 
-// described returns m as reading it does, without its times and its standing.
-func (m storedMachine) described() inventory.Machine {
+// describe returns m as reading it does, without its times and its standing.
+func (m storedMachine) describe() inventory.Machine {
 	out := m.Machine
 	sealed := map[string][]byte{"userData": m.sealed.UserData, "vendorData": m.sealed.VendorData, "bmc.password": m.sealed.BMCPassword}
 	for _, f := range out.SecretFields() {

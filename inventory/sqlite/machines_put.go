@@ -88,7 +88,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 			*f.Value, *f.Stored = inventory.Secret{}, true
 		}
 	}
-	changes, err := inventory.Differences(old.described(), m)
+	changes, err := inventory.Differences(old.describe(), m)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 		}
 	}
 
-	// The candidate of an unfinished rotation stays only beside the password that it was to replace.
+	// The candidate of an unfinished rotation stays only as long as the password that it was to replace.
 	var candidate []byte
 	if m.BMC != nil && len(password) > 0 && m.BMC.Password.IsZero() {
 		candidate = old.sealed.BMCCandidate

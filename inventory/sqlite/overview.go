@@ -44,7 +44,7 @@ func (r openWorkRow) value() (inventory.OpenWork, error) {
 	return w, nil
 }
 
-// OpenWork returns the runs and the operations that are not over. Runs that await no operator are counted by type and
+// OpenWork returns the runs and the operations that have not ended. Runs that await no operator are counted by type and
 // phase: a thousand of them make a few rows.
 func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
 	// A run that is not over has a next command while it awaits an operator.

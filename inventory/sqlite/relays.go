@@ -11,13 +11,13 @@ import (
 type Relays struct{ *db }
 
 // maxRelays limits the rows that packets can create. Forged giaddrs remove only the relays that
-// were not heard for the longest time, and those are recorded again when they are heard.
+// had no contact for the longest time, and those are recorded again at their next packet.
 const maxRelays = 256
 
-// PutRelay records that the relay with this giaddr was heard. A time older than the stored one
+// PutRelay records a packet of the relay with this giaddr. A time older than the stored one
 // changes nothing, unless the stored one is in the future because a clock was ahead.
 func (s Relays) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
-	return s.write(ctx, fmt.Sprintf("recording that relay %s was heard", giaddr), func(tx *transaction) error {
+	return s.write(ctx, fmt.Sprintf("recording a packet of relay %s", giaddr), func(tx *transaction) error {
 		now := nanos(s.now())
 		return doAll(ctx, tx,
 			stmt(`INSERT INTO relay (giaddr, heard) VALUES (?, ?)
@@ -30,8 +30,8 @@ func (s Relays) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 	})
 }
 
-// Relayed returns when the relay with this giaddr was last heard, or the zero time if never.
+// Relayed returns the time of the last contact with the relay of this giaddr, or the zero time if never.
 func (s Relays) Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error) {
 	n, err := optional(scalar[int64](ctx, s.ro, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String()))
-	return moment(n), wrap(err, "reading when relay %s was heard", giaddr)
+	return moment(n), wrap(err, "reading the last contact with relay %s", giaddr)
 }

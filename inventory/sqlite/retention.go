@@ -39,10 +39,10 @@ func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) 
 // Shrink returns up to pages unused pages of the database to the file system. left is the number of
 // pages for further calls, or 0 if this call could not return any.
 func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
-	before, err := s.unused(ctx)
+	before, err := s.countFreePages(ctx)
 	if err == nil && before > 0 {
 		if err = s.vacuum(ctx, pages); err == nil {
-			left, err = s.unused(ctx)
+			left, err = s.countFreePages(ctx)
 		}
 	}
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 	return left, nil
 }
 
-func (s *Store) unused(ctx context.Context) (n int, err error) {
+func (s *Store) countFreePages(ctx context.Context) (n int, err error) {
 	err = s.rw.GetContext(ctx, &n, "PRAGMA freelist_count")
 	return n, err
 }

@@ -131,7 +131,7 @@ func (s *selection) where(wanted bool, condition string, args ...any) {
 	}
 }
 
-// whereState selects runs of a state, or for [inventory.FilterWaiting] those of Workflow.AwaitsOperator that are not over. table
+// whereState selects runs of a state, or for [inventory.FilterWaiting] those of Workflow.AwaitsOperator that have not ended. table
 // is the name of the table workflow in the query.
 func (s *selection) whereState(table, state string) {
 	waiting := state == inventory.FilterWaiting

@@ -101,7 +101,7 @@ func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 		return errors.New("the file is the database of another program: name another path")
 	case have > s.version():
 		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: "+
-			"start the newer ingot that wrote it, or restore the backup that it made beside the file before it migrated",
+			"start the newer ingot that wrote it, or restore the backup that it made next to the file before it migrated",
 			have, s.version())
 	case have > 0 && have < s.baseline():
 		return fmt.Errorf("its schema is version %d, from before the first release, and this program migrates from version %d on: "+
@@ -148,7 +148,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	})
 }
 
-// backupSchema makes a verified copy beside the database and keeps the last few copies. version is
+// backupSchema makes a verified copy next to the database and keeps the last few copies. version is
 // the schema of the database.
 func (s *Store) backupSchema(ctx context.Context, version int) error {
 	// Remove the rest of an attempt that was killed: it uses disk space.

@@ -106,7 +106,7 @@ func WithClock(now func() time.Time) Option { return func(s *db) { s.now = now }
 func WithFull(f func()) Option { return func(s *db) { s.full = f } }
 
 // Open opens the database at path, and creates or migrates it if necessary. Before it migrates an
-// existing schema, it makes a verified backup beside the file and keeps the last few of them.
+// existing schema, it makes a verified backup next to the file and keeps the last few of them.
 //
 // Keys may be nil or wrong. Then everything that is not secret works, and secrets are
 // inventory.ErrSealed. A database with a newer schema, or with one from before the baseline, is

@@ -252,7 +252,7 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, w.Grants.CloseNetboot(t.Context(), o))
 	told("the window was closed")
 	require.NoError(t, w.Grants.EndGrant(t.Context(), o))
-	told("the run is over, although no window was open")
+	told("the run has ended, although no window was open")
 	w.take("run-2")
 	told("another run has the machine")
 	require.NoError(t, w.Grants.DisarmByHand(t.Context(), "m1", "ann", true))

@@ -55,7 +55,7 @@ func (s Views) MachineStates(ctx context.Context, names []string) ([]inventory.M
 	return out, nil
 }
 
-// isOrder selects the records of runs that install or wipe a machine. Its text is that of the index workflow_order.
+// isOrder selects the records of runs that install or wipe a machine. Its text is the same as in the index workflow_order.
 const isOrder = "json_extract(doc, '$.type') IN ('Provision', 'Reprovision', 'Decommission')"
 
 // shownRun is the row of the run that makes the state of a machine, whose name is the SQL expression: an open run, one that
@@ -101,7 +101,7 @@ func (s Views) MachineCount(ctx context.Context) (n int, err error) {
 	return n, wrap(err, "counting machines")
 }
 
-// OpenRuns returns the runs that are not over, by machine.
+// OpenRuns returns the runs that have not ended, by machine.
 func (s Views) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err error) {
 	err = s.ro.SelectContext(ctx, &runs, "SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run")
 	return runs, wrap(err, "listing open runs")

@@ -66,7 +66,7 @@ func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Gran
 		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0 AND NOT (?7 AND spent))) RETURNING `+grantColumns,
 		w.Machine, w.Run, w.Epoch, w.boot, nanos(w.until), w.installer, w.unclaimed)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return inventory.Grant{}, bootNotAllowed(ctx, tx, w)
+		return inventory.Grant{}, explainRefusal(ctx, tx, w)
 	}
 	if err != nil {
 		return inventory.Grant{}, err
@@ -87,8 +87,8 @@ func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Gran
 	return g, addEvent(ctx, tx, e)
 }
 
-// bootNotAllowed returns the reason why allowIn changed nothing.
-func bootNotAllowed(ctx context.Context, tx *transaction, w bootWindow) error {
+// explainRefusal returns the reason why allowIn changed nothing.
+func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	g, err := grantOf(ctx, tx, w.Machine)
 	switch {
 	case err != nil:

@@ -114,7 +114,7 @@ func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([
 	return out, wrap(err, "listing workflows")
 }
 
-// DeleteWorkflow removes the record of a run that is over, with its plan, assignments, logs and
+// DeleteWorkflow removes the record of a run that has ended, with its plan, assignments, logs and
 // events. A run that is not over, or that still holds a grant, is inventory.ErrConflict.
 func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *transaction) error {
@@ -133,7 +133,7 @@ func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	})
 }
 
-// deleteRecord deletes the record of a run that is over and holds no grant, with everything of it, and returns its
+// deleteRecord deletes the record of a run that has ended and holds no grant, with everything of it, and returns its
 // machine; otherwise the error is inventory.ErrNotFound. The records of earlier runs keep that it came after them.
 func deleteRecord(ctx context.Context, tx *transaction, run string) (machine string, err error) {
 	var gone struct {
@@ -158,7 +158,7 @@ func deleteRecord(ctx context.Context, tx *transaction, run string) (machine str
 }
 
 // forgetRun deletes everything of a run except its record. It keeps the machine's newest agent: it
-// may still be running and must learn that its run is over, and it has the newest facts.
+// may still be running and must learn that its run has ended, and it has the newest facts.
 func forgetRun(ctx context.Context, tx *transaction, run string) error {
 	return doAll(ctx, tx,
 		stmt("DELETE FROM plan WHERE run = ?", run),

@@ -93,7 +93,7 @@ export function Install({ machine: m }: { machine: MachineView }) {
       <label>
         Image{" "}
         <select name="image" value={image} onChange={(e) => setImage(e.currentTarget.value)}>
-          <option value="">{template === usual ? "choose one" : "that of the template"}</option>
+          <option value="">{template === usual ? "choose one" : "from the template"}</option>
           {some(offer.images, m.image).map(option)}
         </select>
       </label>

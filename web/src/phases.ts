@@ -3,12 +3,12 @@
 import type { Action, Event, MachineView, Workflow } from "./types";
 import { at, clock, span } from "./text";
 
-/** How a machine stands, for colour, filter and sign. */
+/** The state of a machine, for colour, filter and sign. */
 export type Tone = "idle" | "working" | "retrying" | "waiting" | "failed" | "done";
 
 const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
 
-/** Reports whether a run is over. */
+/** Reports whether a run has ended. */
 export function isOver(w: Workflow): boolean {
   return final.has(w.state ?? "");
 }
@@ -93,7 +93,7 @@ export interface Step {
   took?: number;
 }
 
-/** Returns where a run stands among its phases, by its record and, where it ended or waits, by its events. */
+/** Returns how far a run is in its phases, by its record and, where it ended or waits, by its events. */
 export function stepsOf(w: Workflow, t: Tone, events: Event[], now: number): Step[] {
   if (w.type === "BMCJob") return [];
   const order = w.type === "Inspect" ? inspect : w.type === "Decommission" ? decommission : w.installer ? ((w.actions ?? []).length > 0 ? wipeAndInstall : install) : provision;

@@ -20,7 +20,7 @@ const window = 20_000;
 export class Meter {
   private readonly seen = new Map<string, Sample[]>();
 
-  /** Notes that the attempt named key stands at done bytes. */
+  /** Notes that the attempt named key has done bytes. */
   note(key: string, done: number, now: number): void {
     const s = this.seen.get(key) ?? [];
     const last = s[s.length - 1];

@@ -32,7 +32,7 @@ export function RefusedNote({ requests }: { requests: Requests }) {
   if (!r) return null;
   return (
     <div class="refused" role="alert">
-      <p>{r.status === 401 ? "The session is over." : r.message}</p>
+      <p>{r.status === 401 ? "The session has ended." : r.message}</p>
       {r.status === 401 ? <Command text="ingot login-link" /> : r.next && <Command text={r.next} />}
     </div>
   );

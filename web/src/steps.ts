@@ -7,7 +7,7 @@ import { at } from "./text";
 
 const final = new Set(["SUCCESS", "FAILED", "TIMEOUT", "CANCELLED"]);
 
-/** Reports whether an operation is over. */
+/** Reports whether an operation has ended. */
 export function ended(o: Operation): boolean {
   return final.has(o.state);
 }
@@ -21,7 +21,7 @@ export function acting(s: OperationStep, machines: Machines): MachineView | unde
   return m?.workflow && (s.run ? m.workflow.run === s.run : s.state === "running") ? m : undefined;
 }
 
-/** How an operation stands: it also waits for the operator when a machine of a step under way does. */
+/** The state of an operation: it also waits for the operator when a machine of a step under way does. */
 export function standing(o: Operation, machines: Machines): Tone {
   if (ended(o)) return o.state === "SUCCESS" ? "done" : o.state === "CANCELLED" ? "idle" : "failed";
   if (o.question) return "waiting";
@@ -29,7 +29,7 @@ export function standing(o: Operation, machines: Machines): Tone {
   return tones.includes("waiting") ? "waiting" : tones.includes("retrying") ? "retrying" : "working";
 }
 
-/** How a step stands. */
+/** The state of a step. */
 export function stepTone(s: OperationStep, o: Operation, machines: Machines): Tone {
   switch (s.state) {
     case "running": {

@@ -28,7 +28,7 @@ export class Store {
   loaded = false;
   status?: Status;
   readonly machines = new Map<string, MachineView>();
-  /** How each machine stands. */
+  /** The state of each machine. */
   readonly tones = new Map<string, Tone>();
   /** What is done with many machines or with the server, by run. */
   readonly operations = new Map<string, Operation>();
@@ -37,7 +37,7 @@ export class Store {
   private sorted?: string[];
   /** Server's clock minus the page's, ms. */
   private skew = 0;
-  /** When the server was heard last, ms of the page's clock. */
+  /** When the last contact with the server was, ms of the page's clock. */
   heard = 0;
   private timer?: ReturnType<typeof setTimeout>;
   private readonly listeners = new Set<() => void>();
@@ -77,7 +77,7 @@ export class Store {
     return () => this.listeners.delete(f);
   }
 
-  /** The server's time in ms. It stands still while the connection is lost. */
+  /** The server's time in ms. It does not change while the connection is lost. */
   now(): number {
     return (this.link === "lost" && this.heard ? this.heard : Date.now()) + this.skew;
   }

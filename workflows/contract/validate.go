@@ -77,7 +77,7 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	for i, t := range in.Tasks {
 		field := fmt.Sprintf("tasks[%d]", i)
 		switch {
-		case given(t.Power != "", t.BootDevice != nil, t.Media != nil, t.RotatePassword) != 1:
+		case countGiven(t.Power != "", t.BootDevice != nil, t.Media != nil, t.RotatePassword) != 1:
 			ps.Add(field, "", "exactly one of powerAction, bootDevice, virtualMedia and rotatePassword is needed")
 		case t.RotatePassword:
 		case t.Media != nil:
@@ -95,7 +95,7 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	return ps
 }
 
-func given(has ...bool) (n int) {
+func countGiven(has ...bool) (n int) {
 	for _, h := range has {
 		if h {
 			n++
