@@ -6,10 +6,18 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-var errNoMigration = fmt.Errorf("the lab file has no migration: %w", inventory.ErrInvalid)
+// labWithMigration returns a lab that has a migration.
+func (a *moves) labWithMigration(ctx context.Context, name string) (genesis.Lab, error) {
+	lab, _, err := a.lab(ctx, name)
+	if err == nil {
+		_, err = section(lab.Migrate, "migration")
+	}
+	return lab, err
+}
 
 // DeployTarget starts the standby to which this server moves, by applying the lab's manifest
 // to its platform, and waits until it answers. A peer that an operator started and this
@@ -17,13 +25,9 @@ var errNoMigration = fmt.Errorf("the lab file has no migration: %w", inventory.E
 // there.
 func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
-	lab, _, err := a.lab(ctx, q.Name)
+	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {
 		return err
-	}
-
-	if lab.Migrate == nil {
-		return errNoMigration
 	}
 
 	if a.Peers == nil {
@@ -87,12 +91,9 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 // MovedTo returns the migration that moved the site to the lab's target and started after
 // q.Since, if any.
 func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
-	lab, _, err := a.lab(ctx, q.Name)
+	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {
 		return OwnRun{}, err
-	}
-	if lab.Migrate == nil {
-		return OwnRun{}, errNoMigration
 	}
 	last, _, err := a.findMove(ctx, lab.Migrate.Target)
 	if err != nil || last.State != inventory.StateSuccess || last.Started.Before(q.Since) {
@@ -155,13 +156,9 @@ func (a *moves) findMove(ctx context.Context, target string) (last inventory.Ope
 // Migrated waits until the record of the migration to the lab's target, which moves with the
 // site, shows success and the lab's relay lists only the target.
 func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
-	lab, _, err := a.lab(ctx, q.Name)
+	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {
 		return err
-	}
-
-	if lab.Migrate == nil {
-		return errNoMigration
 	}
 
 	return a.until(ctx, func(ctx context.Context) error {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
@@ -73,17 +72,7 @@ func (a *labs) checkImages(ctx context.Context, lab genesis.Lab, ps *inventory.P
 	}
 
 	stored := inventory.ImagesByName(images)
-	for n, i := range lab.Images {
-		field := fmt.Sprintf("images[%d].", n)
-		switch got, ok := stored[i.Name]; {
-		case !ok:
-			ps.Add(field+"name", strings.TrimSpace("ingot image add "+i.Name+" "+i.Source()), "the server has no image %q", i.Name)
-		case !got.HasDigest(i.SHA256):
-			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest",
-				"the stored image %q has the digest %s", i.Name, got.Given().SHA256)
-		}
-	}
-
+	*ps = append(*ps, lab.CheckImages(stored, nil)...)
 	if a.Site.ProbeImage != nil {
 		*ps = append(*ps, lab.CheckSources(stored, func(address string) error { return a.Site.ProbeImage(ctx, address) })...)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -19,7 +20,14 @@ type RelayRequest struct {
 	Server  netip.Addr `json:"server"`
 }
 
-var errNoRouter = fmt.Errorf("the lab file has no router: %w", inventory.ErrInvalid)
+// labWithRouter returns a lab that has a router.
+func (a *routers) labWithRouter(ctx context.Context, name string) (genesis.Lab, error) {
+	lab, _, err := a.lab(ctx, name)
+	if err == nil {
+		_, err = section(lab.Router, "router")
+	}
+	return lab, err
+}
 
 // newEndpoint returns an endpoint of a lab file. Without a fingerprint any certificate is
 // accepted, as the documentation of the file says.
@@ -29,12 +37,9 @@ func newEndpoint(url, fingerprint string) inventory.Endpoint {
 
 // RouterReady waits until the router's API shows a relay to this server.
 func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
-	lab, _, err := a.lab(ctx, q.Name)
+	lab, err := a.labWithRouter(ctx, q.Name)
 	if err != nil {
 		return err
-	}
-	if lab.Router == nil {
-		return errNoRouter
 	}
 
 	want := []netip.Addr{lab.Seed.Address}
@@ -61,10 +66,7 @@ func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
 // router's answer confirms the commit and not its effect.
 func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
 	defer heartbeat(ctx)()
-	lab, _, err := a.lab(ctx, q.Genesis)
-	if err == nil && lab.Router == nil {
-		err = errNoRouter
-	}
+	lab, err := a.labWithRouter(ctx, q.Genesis)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,11 @@ func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, err
 	if err != nil {
 		return nil, err
 	}
-	installed, err := v.store.Installed(ctx, "")
+	only := "" // all machines
+	if len(names) == 1 {
+		only = names[0]
+	}
+	installed, err := v.store.Installed(ctx, only)
 	if err != nil {
 		return nil, err
 	}
@@ -101,36 +105,26 @@ func (v *views) viewMachine(ctx context.Context, m inventory.Machine) (MachineVi
 	return out[0], nil
 }
 
-// of returns views of machines, with one query for all.
+// of returns views of machines, with one query for all. A machine that was just deleted has no state.
 func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
 	names := make([]string, len(ms))
 	for i, m := range ms {
 		names[i] = m.Name
 	}
-	states, err := v.states(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	only := "" // all machines
-	if len(ms) == 1 {
-		only = ms[0].Name
-	}
-	installed, err := v.store.Installed(ctx, only)
+	found, err := v.ofNames(ctx, names)
 	if err != nil {
 		return nil, err
 	}
 
-	byName := make(map[string]inventory.MachineState, len(states))
-	for _, st := range states {
-		byName[st.Name] = st
+	byName := make(map[string]MachineView, len(found))
+	for _, x := range found {
+		byName[x.Name] = x
 	}
 	out := make([]MachineView, len(ms))
 	for i, m := range ms {
-		st := byName[m.Name] // a machine that was just deleted has no state
-		st.Machine = m
-		out[i] = v.ofState(st, installed)
+		out[i] = byName[m.Name]
+		out[i].Machine = m
 	}
-
 	return out, nil
 }
 

@@ -75,6 +75,17 @@ func (r *Runs) Client() (client.Client, error) {
 	}
 }
 
+// ask calls do with Temporal's client, and limits its time.
+func (r *Runs) ask(ctx context.Context, do func(ctx context.Context, tc client.Client) error) error {
+	tc, err := r.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
+	defer cancel()
+	return do(ctx, tc)
+}
+
 // Execute starts a workflow and returns its run id and its encoded input. It returns a
 // BusyError if a run with the same workflow id is open.
 func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.RawMessage, err error) {
@@ -132,17 +143,13 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 
 // Input reads the input of a run into in, which is a pointer.
 func (r *Runs) Input(ctx context.Context, id, run string, in any) error {
-	tc, err := r.Client()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
-	defer cancel()
-	first, err := tc.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT).Next()
-	if err != nil {
-		return fmt.Errorf("reading the input of run %q: %w", run, err)
-	}
-	return r.converter.FromPayloads(first.GetWorkflowExecutionStartedEventAttributes().GetInput(), in)
+	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
+		first, err := tc.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT).Next()
+		if err != nil {
+			return fmt.Errorf("reading the input of run %q: %w", run, err)
+		}
+		return r.converter.FromPayloads(first.GetWorkflowExecutionStartedEventAttributes().GetInput(), in)
+	})
 }
 
 // Start starts a run of a machine, remembers it, and returns its run id.
@@ -323,17 +330,12 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 
 // ReportPoweredOn tells a run that its machine was switched on by hand.
 func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error {
-	tc, err := r.Client()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
-	defer cancel()
-	if err := r.signalPoweredOn(ctx, tc, w); err != nil {
-		return fmt.Errorf("signalling run %q that the power is on: %w", w.Run, err)
-	}
-
-	return nil
+	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
+		if err := r.signalPoweredOn(ctx, tc, w); err != nil {
+			return fmt.Errorf("signalling run %q that the power is on: %w", w.Run, err)
+		}
+		return nil
+	})
 }
 
 // Decide sends an operator's decision to a run, by an update, so that the operator gets an

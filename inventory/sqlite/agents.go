@@ -97,14 +97,11 @@ func (s Agents) newAgent(ctx context.Context, tx *transaction, r inventory.Redem
 	counted bool,
 ) (agent inventory.Agent, err error) {
 	now := s.now()
-	n, err := exec(ctx, tx, `UPDATE grant_ SET spent = ?5, secrets_until = iif(?5, ?6, secrets_until)
+	err = doOne(ctx, tx, inventory.ErrNotFound, `UPDATE grant_ SET spent = ?5, secrets_until = iif(?5, ?6, secrets_until)
 		WHERE `+owns+` AND boot = ?4 AND spent = 0 AND netboot_until > ?7`,
 		r.Machine, r.Run, r.Epoch, r.Boot, counted, nanos(r.SecretsUntil), nanos(now))
 	if err != nil {
 		return agent, err
-	}
-	if n == 0 {
-		return agent, inventory.ErrNotFound
 	}
 	if err := do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ?", r.Machine); err != nil {
 		return agent, err

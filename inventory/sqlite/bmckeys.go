@@ -30,7 +30,5 @@ func (s BMCKeys) HasBMCKey(ctx context.Context, address string) (bool, error) {
 // ForgetBMCKey forgets the key of the BMC at address, so that the next one is accepted. It is not an error
 // if none is known.
 func (s BMCKeys) ForgetBMCKey(ctx context.Context, address string) error {
-	return s.write(ctx, "forgetting the key of a BMC", func(tx *transaction) error {
-		return do(ctx, tx, "DELETE FROM bmc_key WHERE address = ?", address)
-	})
+	return s.writeOne(ctx, "forgetting the key of a BMC", "DELETE FROM bmc_key WHERE address = ?", address)
 }

@@ -39,12 +39,8 @@ func (s BMCPasswords) PutBMCCandidate(ctx context.Context, o inventory.Owner, ca
 		if err != nil {
 			return err
 		}
-		n, err := exec(ctx, tx, "UPDATE machine SET bmc_candidate = ?4, bmc_candidate_run = ?2 WHERE name = ?1 AND "+held,
-			o.Machine, o.Run, o.Epoch, sealed)
-		if err == nil && n == 0 {
-			err = inventory.ErrFenced
-		}
-		return err
+		return doOne(ctx, tx, inventory.ErrFenced,
+			"UPDATE machine SET bmc_candidate = ?4, bmc_candidate_run = ?2 WHERE name = ?1 AND "+held, o.Machine, o.Run, o.Epoch, sealed)
 	})
 }
 
@@ -70,12 +66,9 @@ func (s BMCPasswords) DropBMCCandidate(ctx context.Context, machine string, cand
 		if err := s.isCandidate(r, b, candidate); err != nil {
 			return err
 		}
-		n, err := exec(ctx, tx, `UPDATE machine SET bmc_candidate = NULL, bmc_candidate_run = NULL WHERE name = ?1 AND (bmc_candidate_run = ?2
+		return doOne(ctx, tx, inventory.ErrConflict,
+			`UPDATE machine SET bmc_candidate = NULL, bmc_candidate_run = NULL WHERE name = ?1 AND (bmc_candidate_run = ?2
 			OR NOT EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = machine.bmc_candidate_run))`, machine, by)
-		if err == nil && n == 0 {
-			err = inventory.ErrConflict
-		}
-		return err
 	})
 }
 

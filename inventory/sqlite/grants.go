@@ -140,10 +140,7 @@ func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 		}
 		return addEvent(ctx, tx, g.Event(0, inventory.EventGrant, "", workflowID))
 	})
-	if err != nil {
-		return inventory.Grant{}, err
-	}
-	return g, nil
+	return g, err
 }
 
 // notTaken returns the reason why run did not get the grant g of a machine.
@@ -216,10 +213,7 @@ func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 		e.By = by
 		return addEvent(ctx, tx, e)
 	})
-	if err != nil {
-		return inventory.Grant{}, err
-	}
-	return g, nil
+	return g, err
 }
 
 // DisarmByHand ends an operator's grant; without one it does nothing. If a run holds the grant, the

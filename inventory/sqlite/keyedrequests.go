@@ -65,11 +65,8 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 // workflow id. If the record of the request has expired meanwhile, the error is inventory.ErrUnavailable.
 func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
 	return s.write(ctx, "storing what a keyed request starts", func(tx *transaction) error {
-		n, err := exec(ctx, tx, "UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
-		if err == nil && n == 0 {
-			err = fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable)
-		}
-		return err
+		return doOne(ctx, tx, fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable),
+			"UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
 	})
 }
 

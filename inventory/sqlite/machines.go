@@ -168,12 +168,8 @@ func (s Machines) DeleteMachine(ctx context.Context, name, by string) error {
 		if err := noMedia(ctx, tx, name); err != nil {
 			return err
 		}
-		n, err := exec(ctx, tx, "DELETE FROM machine WHERE name = ?", name)
-		if err != nil {
+		if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM machine WHERE name = ?", name); err != nil {
 			return err
-		}
-		if n == 0 {
-			return inventory.ErrNotFound
 		}
 
 		err = doAll(ctx, tx,

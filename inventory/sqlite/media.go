@@ -12,11 +12,9 @@ type Media struct{ *db }
 
 // PutMedia records what a run is about to insert into the virtual CD drive of its machine.
 func (s Media) PutMedia(ctx context.Context, m inventory.Media) error {
-	return s.write(ctx, "recording virtual media", func(tx *transaction) error {
-		return do(ctx, tx, `INSERT INTO bmc_media (machine, run, url, bmc) VALUES (?, ?, ?, ?)
-			ON CONFLICT (machine) DO UPDATE SET run = excluded.run, url = excluded.url, bmc = excluded.bmc`,
-			m.Machine, m.Run, m.URL, m.BMC)
-	})
+	return s.writeOne(ctx, "recording virtual media", `INSERT INTO bmc_media (machine, run, url, bmc) VALUES (?, ?, ?, ?)
+		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, url = excluded.url, bmc = excluded.bmc`,
+		m.Machine, m.Run, m.URL, m.BMC)
 }
 
 // Media returns what runs have inserted and is not ejected yet.
@@ -38,7 +36,5 @@ func noMedia(ctx context.Context, tx *transaction, machine string) error {
 
 // DeleteMedia records that a run's medium was ejected. The record of another run stays.
 func (s Media) DeleteMedia(ctx context.Context, m inventory.Media) error {
-	return s.write(ctx, "recording ejected media", func(tx *transaction) error {
-		return do(ctx, tx, "DELETE FROM bmc_media WHERE machine = ? AND run = ?", m.Machine, m.Run)
-	})
+	return s.writeOne(ctx, "recording ejected media", "DELETE FROM bmc_media WHERE machine = ? AND run = ?", m.Machine, m.Run)
 }

@@ -43,6 +43,15 @@ func do(ctx context.Context, tx *transaction, query string, args ...any) error {
 	return err
 }
 
+// doOne runs one statement that changes a row. If it changes none, the error is none.
+func doOne(ctx context.Context, tx *transaction, none error, query string, args ...any) error {
+	n, err := exec(ctx, tx, query, args...)
+	if err == nil && n == 0 {
+		return none
+	}
+	return err
+}
+
 // A boundStatement is SQL with its parameters.
 type boundStatement struct {
 	query string

@@ -57,12 +57,8 @@ func (s Templates) DeleteTemplate(ctx context.Context, name, by string) error {
 
 // deleteNamed removes the row of table called name.
 func deleteNamed(ctx context.Context, tx *transaction, table, name, by string) error {
-	n, err := exec(ctx, tx, "DELETE FROM "+table+" WHERE name = ?", name)
-	if err != nil {
+	if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM "+table+" WHERE name = ?", name); err != nil {
 		return err
-	}
-	if n == 0 {
-		return inventory.ErrNotFound
 	}
 	return addOperatorEvent(ctx, tx, "", by, table+" "+name+" deleted")
 }
