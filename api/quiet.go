@@ -1,27 +1,30 @@
 package api
 
 import (
+	"context"
 	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Quiet is the interface for operators of a server that is not the site: its state, and the
 // decisions that only the operator can take. Other routes answer 410 with the new address if
-// the site has moved, and 503 otherwise.
+// the site has moved, and 503 otherwise. Every field but AllowedHosts is required.
 type Quiet struct {
 	Site        Site
 	TokenSHA256 [sha256.Size]byte
 	// AllowedHosts as in Access.
 	AllowedHosts []string
 	Version      string
+	Log          *slog.Logger
 }
 
 // QuietStatus is the answer to GET /v1/status of such a server.
@@ -33,111 +36,67 @@ type QuietStatus struct {
 
 // Handler returns the routes.
 func (q Quiet) Handler() http.Handler {
-	hosts := hostSet(q.AllowedHosts)
-	m := http.NewServeMux()
-	m.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, map[string]bool{"ok": true})
+	s := &sites{site: q.Site, log: q.Log}
+	r := httpapi.NewRouter(q.Log, guard.New(q.Log))
+	r.Use(q.checkHost(hostSet(q.AllowedHosts)))
+	r.NoRoute(q.refuse)
+	r.NoMethod(q.refuse)
+	r.GET("/healthz", answerHealth)
+	httpapi.AddRoutes(r.Group("", q.authenticate), []httpapi.Route{
+		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(q.status)},
+		{Method: "GET", Path: "/v1/site", Handler: httpapi.Get(s.get)},
+		{Method: "POST", Path: "/v1/site/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, s.decide)},
 	})
-	m.HandleFunc("GET /v1/status", q.forAdmin(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		st, err := q.Site.SiteStatus(r.Context())
-		return QuietStatus{Version: q.Version, Site: st, Time: time.Now().UTC()}, err
-	}))
-	m.HandleFunc("GET /v1/site", q.forAdmin(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		return q.Site.SiteStatus(r.Context())
-	}))
-	m.HandleFunc("POST /v1/site/decide", q.forAdmin(q.decide))
-	m.HandleFunc("/", q.refuse)
+	return r
+}
 
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Cache-Control", "no-store")
-		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		host := hostname(r.Host)
-		isScrape := r.URL.Path == metricsPath && isAddress(host) // it is told why there is nothing to read
+// checkHost sets the headers of every answer, and refuses names that are not configured.
+func (q Quiet) checkHost(hosts map[string]bool) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		c.Header("X-Content-Type-Options", "nosniff")
+		c.Header("Cache-Control", "no-store")
+		c.Header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		host := hostname(c.Request.Host)
+		isScrape := c.Request.URL.Path == metricsPath && isAddress(host) // it is told why there is nothing to read
 		if !hosts[host] && !isScrape {
-			reply(w, http.StatusForbidden, httpapi.ErrorBody{Error: otherHost, Code: httpapi.CodeForbidden})
-			return
+			httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, ""))
 		}
-		m.ServeHTTP(w, r)
-	})
-}
-
-func reply(w http.ResponseWriter, status int, v any) {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // our own types
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // an error means that the client has disconnected
 }
 
-func replyError(w http.ResponseWriter, err error) {
-	status, body := httpapi.BodyOf(err)
-	reply(w, status, body)
-}
-
-// forAdmin requires the admin token. There are no sessions here: a write from a browser has
+// authenticate requires the admin token. There are no sessions here: a write from a browser has
 // no token.
-func (q Quiet) forAdmin(do func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !q.isAdmin(r) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			reply(w, http.StatusUnauthorized, httpapi.ErrorBody{Error: "the admin token is needed", Code: httpapi.CodeUnauthorized})
-			return
-		}
-		answer, err := do(w, r)
-		if err != nil {
-			replyError(w, err)
-			return
-		}
-		reply(w, http.StatusOK, answer)
+func (q Quiet) authenticate(c *gin.Context) {
+	if !hasToken(c, q.TokenSHA256) {
+		c.Header("WWW-Authenticate", "Bearer")
+		httpapi.Fail(c, httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, "the admin token is needed", ""))
+		return
 	}
+	httpapi.SetActor(c, "admin")
 }
 
-func (q Quiet) isAdmin(r *http.Request) bool {
-	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	sum := sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(sum[:], q.TokenSHA256[:]) == 1
-}
-
-func (q Quiet) decide(w http.ResponseWriter, r *http.Request) (any, error) {
-	var in decideSite
-	err := httpapi.ReadJSON(http.MaxBytesReader(w, r.Body, httpapi.JSON.Limit), httpapi.JSON, &in)
-	if err == nil {
-		err = in.Validate()
-	}
-	if err == nil {
-		err = q.Site.Decide(r.Context(), in.Word, in.Peer)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return q.Site.SiteStatus(r.Context())
+func (q Quiet) status(ctx context.Context, _ httpapi.Empty) (QuietStatus, error) {
+	st, err := q.Site.SiteStatus(ctx)
+	return QuietStatus{Version: q.Version, Site: st, Time: time.Now().UTC()}, err
 }
 
 // refuse answers the routes that only the site serves.
-func (q Quiet) refuse(w http.ResponseWriter, r *http.Request) {
-	st, err := q.Site.SiteStatus(r.Context())
+func (q Quiet) refuse(c *gin.Context) {
+	st, err := q.Site.SiteStatus(c.Request.Context())
 	if err != nil {
-		replyError(w, err)
+		httpapi.Fail(c, err)
 		return
 	}
 	if p := st.Successor; st.Role == "retired" && p != nil {
-		reply(w, http.StatusGone, httpapi.ErrorBody{
-			Error: fmt.Sprintf("this server is retired: its site has moved to %s (%s)", p.Name, p.URL),
-			Code:  httpapi.CodeGone, Next: "ask the server " + p.Name,
-		})
+		httpapi.Fail(c, httpapi.Refuse(http.StatusGone, httpapi.CodeGone,
+			fmt.Sprintf("this server is retired: its site has moved to %s (%s)", p.Name, p.URL), "ask the server "+p.Name))
 		return
 	}
 
 	text := "this server is " + st.Role + " and answers no requests"
-	if st.Silent != "" && q.isAdmin(r) { // it names peers and their addresses
+	if st.Silent != "" && hasToken(c, q.TokenSHA256) { // it names peers and their addresses
 		text += ": " + st.Silent
 	}
-	w.Header().Set("Retry-After", httpapi.RetryAfter)
-	reply(w, http.StatusServiceUnavailable, httpapi.ErrorBody{
-		Error: text, Code: httpapi.CodeUnavailable, Next: "ingot handover status",
-	})
+	c.Header("Retry-After", httpapi.RetryAfter)
+	httpapi.Fail(c, httpapi.Refuse(http.StatusServiceUnavailable, httpapi.CodeUnavailable, text, "ingot handover status"))
 }

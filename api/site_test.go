@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -107,6 +108,7 @@ func TestQuiet(t *testing.T) {
 		TokenSHA256:  sha256.Sum256([]byte(adminToken)),
 		AllowedHosts: []string{"localhost", "127.0.0.1"},
 		Version:      "v0-test",
+		Log:          slog.New(slog.DiscardHandler),
 	}.Handler()
 	admin := header{"Authorization", "Bearer " + adminToken}
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/healthz", nil).Code)
