@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -29,16 +28,9 @@ type captureMachine struct {
 }
 
 // Validate reads for.
-func (q *captureMachine) Validate() error {
-	q.duration = captureFor
-	if q.For == "" {
-		return nil
-	}
-	var err error
-	if q.duration, err = time.ParseDuration(q.For); err != nil || q.duration <= 0 || q.duration > maxCaptureFor {
-		return inventory.Invalid("for", "for example 5m; at most 1h", "invalid duration %q", q.For)
-	}
-	return nil
+func (q *captureMachine) Validate() (err error) {
+	q.duration, err = parseFor(q.For, captureFor, maxCaptureFor)
+	return err
 }
 
 // capture streams a machine's packets as a pcap file, until the time is up, the file has its full
@@ -87,15 +79,5 @@ func (m *machines) streamCapture(c *gin.Context, found inventory.Machine, q capt
 	h.Set("Content-Type", "application/vnd.tcpdump.pcap")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
-	return m.netboot.Capture(ctx, sender{w: c.Writer, rc: http.NewResponseController(c.Writer)}, found, q.All)
+	return m.netboot.Capture(ctx, newSender(c.Writer), found, q.All)
 }
-
-// Write implements io.Writer: it sends the text at once.
-func (o sender) Write(text []byte) (int, error) {
-	if err := o.write(text); err != nil {
-		return 0, err
-	}
-	return len(text), nil
-}
-
-var _ io.Writer = sender{}

@@ -23,46 +23,12 @@ type events struct {
 	now   func() time.Time
 }
 
-// maxEvents limits the events in one answer.
-const maxEvents = 1000
-
-// list returns a page of the events that f selects, by number. The cursor is the number of
-// the last event.
-func (e *events) list(
-	ctx context.Context, f inventory.EventFilter, p httpapi.Page,
-) (httpapi.List[inventory.Event], error) {
-	var err error
-	if f.After, f.Descending, err = cursor(p); err != nil {
-		return httpapi.List[inventory.Event]{}, err
-	}
-	limit := pageLimit(p)
-	f.Limit = limit + 1 // one more shows whether the list continues
-	found, err := e.store.Events(ctx, f)
-	if err != nil {
-		return httpapi.List[inventory.Event]{}, err
-	}
-
-	return httpapi.Cut(found, limit, func(x inventory.Event) string { return strconv.FormatInt(x.Seq, 10) }), nil
-}
-
-// cursor returns the number after which a page of numbered rows begins, and whether the newest come
-// first.
-func cursor(p httpapi.Page) (after int64, descending bool, err error) {
-	if p.After != "" {
-		if after, err = strconv.ParseInt(p.After, 10, 64); err != nil || after < 0 {
-			return 0, false, inventory.Invalid("after", "the next of the last page", "invalid whole number %q", p.After)
-		}
-	}
-	descending, err = p.Descending("seq", "seq")
-	return after, descending, err
-}
-
-// pageLimit returns how many events, or lines of syslog, a page has.
-func pageLimit(p httpapi.Page) int {
-	if p.Limit > 0 {
-		return min(p.Limit, maxEvents)
-	}
-	return maxEvents
+// list returns a page of the events that f selects, by number.
+func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Page) (httpapi.List[inventory.Event], error) {
+	return pageByNumber(p, func(after int64, descending bool, limit int) ([]inventory.Event, error) {
+		f.After, f.Descending, f.Limit = after, descending, limit
+		return e.store.Events(ctx, f)
+	}, func(x inventory.Event) int64 { return x.Seq })
 }
 
 // note records what an operator did to a run. The action is already done, so an error is

@@ -78,19 +78,12 @@ type setNetboot struct {
 }
 
 // Validate reads for.
-func (q *setNetboot) Validate() error {
+func (q *setNetboot) Validate() (err error) {
 	if q.Arm == nil {
 		return inventory.Invalid("arm", "", "is missing")
 	}
-	q.duration = armedFor
-	if q.For == "" {
-		return nil
-	}
-	var err error
-	if q.duration, err = time.ParseDuration(q.For); err != nil || q.duration <= 0 || q.duration > maxArmedFor {
-		return inventory.Invalid("for", "for example 1h; at most 24h", "invalid duration %q", q.For)
-	}
-	return nil
+	q.duration, err = parseFor(q.For, armedFor, maxArmedFor)
+	return err
 }
 
 func (m *machines) setNetboot(ctx context.Context, q setNetboot) (inventory.Netboot, error) {

@@ -42,7 +42,7 @@ func (b *board) stream(c *gin.Context) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	c.Status(http.StatusOK)
-	out := sender{w: c.Writer, rc: http.NewResponseController(c.Writer)}
+	out := newSender(c.Writer)
 
 	comment := time.NewTicker(commentEvery)
 	defer comment.Stop()
@@ -56,7 +56,7 @@ func (b *board) stream(c *gin.Context) {
 			return // the browser reconnects
 		}
 		if text, version = append(text, more...), newest; len(text) > 0 {
-			if out.write(text) != nil {
+			if _, err := out.Write(text); err != nil {
 				return // the client has disconnected
 			}
 		}
@@ -75,16 +75,21 @@ func (b *board) stream(c *gin.Context) {
 	}
 }
 
+// sender writes at once what it is given.
 type sender struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 }
 
-func (o *sender) write(text []byte) error {
+func newSender(w http.ResponseWriter) sender { return sender{w, http.NewResponseController(w)} }
+
+// Write implements io.Writer.
+func (o sender) Write(text []byte) (int, error) {
 	// A writer without deadlines (a test's recorder) does not block.
 	_ = o.rc.SetWriteDeadline(time.Now().Add(streamWrite))
-	if _, err := o.w.Write(text); err != nil {
-		return err
+	n, err := o.w.Write(text)
+	if err != nil {
+		return n, err
 	}
-	return o.rc.Flush()
+	return n, o.rc.Flush()
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -18,24 +17,15 @@ type syslogOfMachine struct {
 	httpapi.Page
 }
 
-// listSyslog returns a page of what a machine has sent by syslog, by number. The cursor is the number
-// of the last line.
+// listSyslog returns a page of what a machine has sent by syslog, by number.
 func (m *machines) listSyslog(ctx context.Context, q syslogOfMachine) (httpapi.List[inventory.SyslogLine], error) {
-	var none httpapi.List[inventory.SyslogLine]
 	found, err := m.find(ctx, q.Name)
 	if err != nil {
-		return none, err
+		return httpapi.List[inventory.SyslogLine]{}, err
 	}
-	f := inventory.SyslogFilter{Machine: found.Name}
-	if f.After, f.Descending, err = cursor(q.Page); err != nil {
-		return none, err
-	}
-	limit := pageLimit(q.Page)
-	f.Limit = limit + 1 // one more shows whether the list continues
-	lines, err := m.stores.Syslog.Syslog(ctx, f)
-	if err != nil {
-		return none, err
-	}
-
-	return httpapi.Cut(lines, limit, func(x inventory.SyslogLine) string { return strconv.FormatInt(x.Seq, 10) }), nil
+	return pageByNumber(q.Page, func(after int64, descending bool, limit int) ([]inventory.SyslogLine, error) {
+		return m.stores.Syslog.Syslog(ctx, inventory.SyslogFilter{
+			Machine: found.Name, After: after, Descending: descending, Limit: limit,
+		})
+	}, func(x inventory.SyslogLine) int64 { return x.Seq })
 }

@@ -133,13 +133,9 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
 		return nil // its record was deleted
 	}
-	began := info.GetStartTime().AsTime()
 	r.remember(inventory.Workflow{
-		Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine,
-		State: inventory.StatePreparing, Phase: inventory.PhasePlan, Message: "waiting for a worker",
-		Actions: []inventory.ActionRecord{}, Started: began, Updated: began,
+		Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine, Started: info.GetStartTime().AsTime(),
 	})
-	r.changed.Notify()
 	return nil
 }
 

@@ -165,12 +165,8 @@ func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	}
 
 	r.remember(inventory.Workflow{
-		Run: run, ID: w.ID, Type: w.Type, Machine: w.Machine, Template: w.Template, Image: w.Image,
-		State: inventory.StatePreparing, Phase: inventory.PhasePlan, Message: "waiting for a worker",
-		Actions: []inventory.ActionRecord{}, Input: input, Started: began, Updated: began,
+		Run: run, ID: w.ID, Type: w.Type, Machine: w.Machine, Template: w.Template, Image: w.Image, Input: input, Started: began,
 	})
-	r.changed.Notify()
-
 	return run, nil
 }
 
@@ -191,8 +187,11 @@ func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
 	return ctx.Err() == nil
 }
 
-// remember stores a run that has no record yet.
+// remember stores a run that was started at w.Started and has no record yet.
 func (r *Runs) remember(w inventory.Workflow) {
+	w.State, w.Phase, w.Message = inventory.StatePreparing, inventory.PhasePlan, "waiting for a worker"
+	w.Actions, w.Updated = []inventory.ActionRecord{}, w.Started
+	defer r.changed.Notify()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.fresh == nil {

@@ -233,17 +233,8 @@ func (s Agents) agentBy(ctx context.Context, machine, where string, args ...any)
 // TouchAgents stores the times at which agents were last seen, in one transaction. Unknown agents
 // are ignored.
 func (s Agents) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
-	if len(seen) == 0 {
-		return nil
-	}
-	return s.write(ctx, "storing signs of life", func(tx *transaction) error {
-		for _, a := range seen {
-			err := do(ctx, tx, "UPDATE agent SET last_seen = max(last_seen, ?5), wrote = wrote OR ?6 WHERE "+agentOf,
-				a.Machine, a.Run, a.Epoch, a.Boot, nanos(a.LastSeen), a.Wrote)
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+	return writeEach(ctx, s.db, "storing signs of life", seen, func(tx *transaction, a inventory.AgentSeen) error {
+		return do(ctx, tx, "UPDATE agent SET last_seen = max(last_seen, ?5), wrote = wrote OR ?6 WHERE "+agentOf,
+			a.Machine, a.Run, a.Epoch, a.Boot, nanos(a.LastSeen), a.Wrote)
 	})
 }

@@ -114,16 +114,8 @@ func clip(text string, n int) string {
 // share one row per machine, run, epoch, boot and kind, with the sum of their counts. Other events
 // are stored once per Key; a repeated one is ignored.
 func (s Events) AppendEvents(ctx context.Context, events []inventory.Event) error {
-	if len(events) == 0 {
-		return nil
-	}
-	return s.write(ctx, "appending events", func(tx *transaction) error {
-		for _, e := range events {
-			if err := addEvent(ctx, tx, e); err != nil {
-				return err
-			}
-		}
-		return nil
+	return writeEach(ctx, s.db, "appending events", events, func(tx *transaction, e inventory.Event) error {
+		return addEvent(ctx, tx, e)
 	})
 }
 
@@ -200,16 +192,8 @@ func (s Events) unsignalled(ctx context.Context, after int64, limit int) (out []
 
 // MarkSignalled records that the runs have been signalled about these events.
 func (s Events) MarkSignalled(ctx context.Context, seqs []int64) error {
-	if len(seqs) == 0 {
-		return nil
-	}
-	return s.write(ctx, "marking signals as sent", func(tx *transaction) error {
-		for _, seq := range seqs {
-			if err := do(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq); err != nil {
-				return err
-			}
-		}
-		return nil
+	return writeEach(ctx, s.db, "marking signals as sent", seqs, func(tx *transaction, seq int64) error {
+		return do(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq)
 	})
 }
 

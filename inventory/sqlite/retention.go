@@ -18,17 +18,8 @@ func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) 
 	if err := s.ro.SelectContext(ctx, &rows, p.find, nanos(before), limit); err != nil {
 		return 0, fmt.Errorf("finding old %s: %w", p.what, err)
 	}
-	if len(rows) == 0 {
-		return 0, nil
-	}
-
-	err := s.write(ctx, "forgetting old "+p.what, func(tx *transaction) error {
-		for _, row := range rows {
-			if err := do(ctx, tx, p.remove, row, nanos(before)); err != nil {
-				return err
-			}
-		}
-		return nil
+	err := writeEach(ctx, s, "forgetting old "+p.what, rows, func(tx *transaction, row int64) error {
+		return do(ctx, tx, p.remove, row, nanos(before))
 	})
 	if err != nil {
 		return 0, err

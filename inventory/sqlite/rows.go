@@ -28,6 +28,21 @@ func (s *db) writeOne(ctx context.Context, what, query string, args ...any) erro
 	return s.write(ctx, what, func(tx *transaction) error { return do(ctx, tx, query, args...) })
 }
 
+// writeEach is write for a transaction that calls do with each item. Without items it does nothing.
+func writeEach[T any](ctx context.Context, s *db, what string, items []T, do func(tx *transaction, item T) error) error {
+	if len(items) == 0 {
+		return nil
+	}
+	return s.write(ctx, what, func(tx *transaction) error {
+		for _, item := range items {
+			if err := do(tx, item); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // exec runs one statement and returns the number of changed rows.
 func exec(ctx context.Context, tx *transaction, query string, args ...any) (int64, error) {
 	res, err := tx.ExecContext(ctx, query, args...)
