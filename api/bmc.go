@@ -151,7 +151,7 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 	}
 
 	id := workflows.BMCJobID(m.Name, in.Job)
-	run, err := s.runs.Start(ctx, engine.Start{ID: id, Type: workflows.BMCJobType, Machine: m.Name, Input: in, Once: true})
+	run, err := s.runs.Start(ctx, engine.Start{ID: id, Type: inventory.TypeBMCJob, Machine: m.Name, Input: in, Once: true})
 	started := Started{Workflow: id, Run: run, Job: in.Job}
 	var busy *engine.BusyError
 	switch {

@@ -209,7 +209,7 @@ func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (S
 	}
 
 	started, err := g.operations.start(ctx, engine.Start{
-		ID: workflows.GenesisID(in.Name), Type: workflows.GenesisType, Input: in,
+		ID: workflows.GenesisID(in.Name), Type: inventory.TypeGenesis, Input: in,
 	}, in.Name)
 	if err == nil {
 		g.log.Info("genesis begins", "name", in.Name, "run", started.Run, "lab", b.SHA256, "resume", in.Resume,

@@ -120,7 +120,7 @@ func TestGenesis(t *testing.T) {
 	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
 	_, err = s.api.operations.start(
 		t.Context(),
-		engine.Start{Type: workflows.MigrateType, ID: contract.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}},
+		engine.Start{Type: inventory.TypeMigrate, ID: contract.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}},
 		"platform",
 	)
 	require.ErrorIs(t, err, inventory.ErrConflict)
@@ -252,7 +252,7 @@ func TestGenesisResumes(t *testing.T) {
 	c.op(http.StatusNotFound, http.MethodPost, "/v1/genesis/home/resume", nil)
 
 	// A Genesis that waits for the operator is told to try again.
-	s.operation("genesis/home", workflows.GenesisType)
+	s.operation("genesis/home", inventory.TypeGenesis)
 	s.Temporal.Open("genesis/home", "r1")
 	o, err := s.Store.Operations.Operation(t.Context(), "r1")
 	require.NoError(t, err)

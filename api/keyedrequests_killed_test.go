@@ -121,7 +121,7 @@ func (s *site) labFile() {
 // genesis makes a Genesis run of that lab file.
 func (s *site) genesis(state string) {
 	s.T.Helper()
-	s.operation("genesis/home", workflows.GenesisType)
+	s.operation("genesis/home", inventory.TypeGenesis)
 	s.Temporal.Open("genesis/home", "r1")
 	if inventory.Final(state) {
 		o, err := s.Store.Operations.Operation(s.T.Context(), "r1")

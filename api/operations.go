@@ -44,8 +44,8 @@ func (o *operations) routes() []httpapi.Route {
 
 // exclusive lists types that exclude each other, because each moves the server.
 var exclusive = map[string]string{
-	workflows.GenesisType: workflows.MigrateType,
-	workflows.MigrateType: workflows.GenesisType,
+	inventory.TypeGenesis: inventory.TypeMigrate,
+	inventory.TypeMigrate: inventory.TypeGenesis,
 }
 
 // start starts a workflow about more than one machine. If an operation of the same type, or

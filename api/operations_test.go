@@ -38,7 +38,7 @@ func TestOperations(t *testing.T) {
 	c := checking(s)
 	s.operation(
 		"genesis/lab",
-		workflows.GenesisType,
+		inventory.TypeGenesis,
 		inventory.OperationStep{
 			Name:    "router",
 			Machine: "vp6630",
@@ -81,7 +81,7 @@ func TestCancelOfAnOperationThatHasEnded(t *testing.T) {
 		inventory.StateCancelled: http.StatusAccepted, inventory.StateSuccess: http.StatusConflict, inventory.StateFailed: http.StatusConflict,
 	} {
 		require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
-			Run: state, ID: "recover/" + state, Type: workflows.RecoverType, State: state, Started: s.Clock.Now(), Ended: s.Clock.Now(),
+			Run: state, ID: "recover/" + state, Type: inventory.TypeRecover, State: state, Started: s.Clock.Now(), Ended: s.Clock.Now(),
 		}))
 		require.Equal(t, want, s.do(http.MethodPost, "/v1/operations/"+state+"/cancel", nil).Code, state)
 	}
@@ -90,7 +90,7 @@ func TestCancelOfAnOperationThatHasEnded(t *testing.T) {
 func TestOneOperationOfATypeAtATime(t *testing.T) {
 	s := newSite(t)
 	in := workflows.GenesisInput{Name: "lab"}
-	st, err := s.api.operations.start(t.Context(), engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID("lab"), Input: in}, "lab")
+	st, err := s.api.operations.start(t.Context(), engine.Start{Type: inventory.TypeGenesis, ID: workflows.GenesisID("lab"), Input: in}, "lab")
 	require.NoError(t, err)
 	o, err := s.Store.Operations.Operation(t.Context(), st.Run)
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 	for _, name := range []string{"lab", "other"} {
 		_, err = s.api.operations.start(
 			t.Context(),
-			engine.Start{Type: workflows.GenesisType, ID: workflows.GenesisID(name), Input: workflows.GenesisInput{Name: name}},
+			engine.Start{Type: inventory.TypeGenesis, ID: workflows.GenesisID(name), Input: workflows.GenesisInput{Name: name}},
 			name,
 		)
 		require.ErrorIs(t, err, inventory.ErrConflict)
@@ -108,7 +108,7 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 	}
 	_, err = s.api.operations.start(
 		t.Context(),
-		engine.Start{Type: workflows.RecoverType, ID: contract.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}},
+		engine.Start{Type: inventory.TypeRecover, ID: contract.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}},
 		"rack",
 	)
 	require.NoError(t, err, "another type")
@@ -122,7 +122,7 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			s := newSite(t)
-			s.operation("recover/rack", workflows.RecoverType)
+			s.operation("recover/rack", inventory.TypeRecover)
 			s.Temporal.Open("recover/rack", "r1")
 			s.Temporal.End("r1", status, nil)
 			require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
@@ -140,7 +140,7 @@ func TestReconcileEndsOperationsThatAreOver(t *testing.T) {
 // execution. Decisions and cancellations go to that record.
 func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	s := newSite(t)
-	s.operation("recover/rack", workflows.RecoverType)
+	s.operation("recover/rack", inventory.TypeRecover)
 	judged := func() inventory.Operation {
 		t.Helper()
 		require.NoError(t, s.engine.Reconciler.CheckRuns(t.Context()))
@@ -180,7 +180,7 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 // The next execution ended before it recorded anything.
 func TestOperationWhoseContinuationEndedIsOver(t *testing.T) {
 	s := newSite(t)
-	s.operation("recover/rack", workflows.RecoverType)
+	s.operation("recover/rack", inventory.TypeRecover)
 	s.Temporal.Open("recover/rack", "r1")
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW, nil)
 	s.Temporal.Open("recover/rack", "r2")
@@ -201,7 +201,7 @@ func TestReconcileTakesNewRunsAgain(t *testing.T) {
 		require.NoError(t, err)
 		return why
 	}
-	s.operation("migrate/um760", workflows.MigrateType)
+	s.operation("migrate/um760", inventory.TypeMigrate)
 	s.Temporal.Open("migrate/um760", "r1")
 	require.NoError(t, s.Store.HandOvers.CloseIntake(t.Context(), "migrate/um760 moves this site"))
 	require.NotEmpty(t, intake(), "as long as it is open")
@@ -219,7 +219,7 @@ func TestWaitingIsShown(t *testing.T) {
 			s.AddMachine(name, fmt.Sprintf("52:54:00:00:01:%02x", n))
 		}
 		require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
-			Run: "r" + name, ID: "machine/" + name, Type: workflows.ProvisionType, Machine: name, State: inventory.StatePending, Phase: phase,
+			Run: "r" + name, ID: "machine/" + name, Type: inventory.TypeProvision, Machine: name, State: inventory.StatePending, Phase: phase,
 			Message: "power it on now", Next: next, Question: q, Started: s.Clock.Now().Add(time.Duration(n) * time.Second), Updated: s.Clock.Now(),
 		}))
 	}
@@ -229,7 +229,7 @@ func TestWaitingIsShown(t *testing.T) {
 	question := &inventory.Question{ID: "3.bind.1", Text: "the machine has 2 fixed disks", Choices: []string{"retry", "abort"}, Since: asked}
 	put(3, inventory.PhaseWaiting, "ingot workflow decide m3", question)
 	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
-		Run: "o1", ID: "genesis/lab", Type: workflows.GenesisType, Name: "lab", State: inventory.StateRunning,
+		Run: "o1", ID: "genesis/lab", Type: inventory.TypeGenesis, Name: "lab", State: inventory.StateRunning,
 		Question: &inventory.Question{ID: "relay.1", Text: "the relay is silent", Since: asked}, Next: "ingot operation decide genesis/lab",
 	}))
 

@@ -52,7 +52,7 @@ func TestListsPageSortAndFilter(t *testing.T) {
 		}
 		for i, started := range []time.Duration{0, time.Duration(n) * time.Minute} { // the first of all begin together
 			require.NoError(t, c.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
-				Run: fmt.Sprintf("r%d%d", n, i), ID: workflows.MachineID(m.Name), Type: workflows.ProvisionType, Machine: m.Name,
+				Run: fmt.Sprintf("r%d%d", n, i), ID: workflows.MachineID(m.Name), Type: inventory.TypeProvision, Machine: m.Name,
 				State: state, Phase: inventory.PhaseDone, Started: c.Clock.Now().Add(started + time.Duration(i)*time.Hour),
 			}))
 		}
@@ -86,7 +86,7 @@ func TestListsPageSortAndFilter(t *testing.T) {
 
 	for n := range 4 {
 		require.NoError(t, c.Store.Operations.PutOperation(t.Context(), inventory.Operation{
-			Run: fmt.Sprintf("o%d", n), ID: fmt.Sprintf("recover/o%d", n), Type: workflows.RecoverType, State: inventory.StateSuccess,
+			Run: fmt.Sprintf("o%d", n), ID: fmt.Sprintf("recover/o%d", n), Type: inventory.TypeRecover, State: inventory.StateSuccess,
 			Steps: []inventory.OperationStep{}, Started: c.Clock.Now().Add(time.Duration(n/2) * time.Hour), // two and two begin together
 		}))
 	}

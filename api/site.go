@@ -166,6 +166,6 @@ func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (St
 	}
 
 	return s.operations.start(ctx, engine.Start{
-		ID: contract.MigrateID(in.Name), Type: workflows.MigrateType, Input: in,
+		ID: contract.MigrateID(in.Name), Type: inventory.TypeMigrate, Input: in,
 	}, in.Name)
 }

@@ -143,7 +143,7 @@ func (s *starter) inspect(ctx context.Context, in workflows.InspectInput) (Start
 	if err != nil {
 		return Started{}, err
 	}
-	return s.start(ctx, engine.Start{ID: workflows.MachineID(m.Name), Type: workflows.InspectType, Machine: m.Name, Input: in})
+	return s.start(ctx, engine.Start{ID: workflows.MachineID(m.Name), Type: inventory.TypeInspect, Machine: m.Name, Input: in})
 }
 
 func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInput) (Started, error) {
@@ -155,7 +155,7 @@ func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInp
 		return Started{}, err
 	}
 	return s.start(ctx, engine.Start{
-		ID: workflows.MachineID(m.Name), Type: workflows.DecommissionType, Machine: m.Name, Input: in,
+		ID: workflows.MachineID(m.Name), Type: inventory.TypeDecommission, Machine: m.Name, Input: in,
 	})
 }
 
@@ -202,7 +202,7 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	}
 
 	return s.operations.start(ctx, engine.Start{
-		ID: contract.RecoverID(in.Name), Type: workflows.RecoverType, Input: in,
+		ID: contract.RecoverID(in.Name), Type: inventory.TypeRecover, Input: in,
 	}, in.Name)
 }
 
@@ -214,20 +214,20 @@ type createWorkflow struct {
 // startAny starts a workflow of any type.
 func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, error) {
 	switch q.Type {
-	case workflows.ProvisionType, workflows.ReprovisionType:
+	case inventory.TypeProvision, inventory.TypeReprovision:
 		return startWith(ctx, q.Input, func(ctx context.Context, in workflows.ProvisionInput) (Started, error) {
 			if err := s.checkResume(ctx, in); err != nil {
 				return Started{}, err
 			}
 			return s.provision(ctx, q.Type, in)
 		})
-	case workflows.DecommissionType:
+	case inventory.TypeDecommission:
 		return startWith(ctx, q.Input, s.decommission)
-	case workflows.RecoverType:
+	case inventory.TypeRecover:
 		return startWith(ctx, q.Input, s.recoverMachines)
-	case workflows.InspectType:
+	case inventory.TypeInspect:
 		return startWith(ctx, q.Input, s.inspect)
-	case workflows.BMCJobType:
+	case inventory.TypeBMCJob:
 		return startWith(ctx, q.Input, s.startBMCJob)
 	}
 	return Started{}, inventory.Invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
@@ -261,9 +261,9 @@ func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) 
 // failed.
 func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (Started, error) {
 	switch w.Type {
-	case workflows.InspectType:
+	case inventory.TypeInspect:
 		return s.inspect(ctx, workflows.InspectInput{Machine: w.Machine})
-	case workflows.DecommissionType:
+	case inventory.TypeDecommission:
 		again := workflows.DecommissionInput{Machine: w.Machine}
 		if err := readInput(w, &again); err != nil {
 			return Started{}, err
@@ -285,7 +285,7 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 // newest refuses to retry a run if another has installed or wiped its machine since: the order is old, and what it
 // would overwrite is not what its operator saw. An inspection writes nothing and may be repeated at any time.
 func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
-	if w.Type == workflows.InspectType {
+	if w.Type == inventory.TypeInspect {
 		return nil
 	}
 	later, err := s.store.Successor(ctx, w.Run)

@@ -56,8 +56,8 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 		{Method: "POST", Path: one + "/cancel", Handler: acceptOptional(w.cancel)},
 		{Method: "POST", Path: one + "/powered-on", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.reportPoweredOn)},
 		{Method: "GET", Path: machine + "/workflow", Handler: httpapi.Get(w.getLatest)},
-		{Method: "POST", Path: machine + "/provision", Handler: w.install(workflows.ProvisionType)},
-		{Method: "POST", Path: machine + "/reprovision", Handler: w.install(workflows.ReprovisionType)},
+		{Method: "POST", Path: machine + "/provision", Handler: w.install(inventory.TypeProvision)},
+		{Method: "POST", Path: machine + "/reprovision", Handler: w.install(inventory.TypeReprovision)},
 		{Method: "POST", Path: machine + "/decommission", Handler: acceptOptional(w.decommission)},
 		{Method: "POST", Path: machine + "/inspect", Handler: acceptOptional(w.inspect)},
 		{Method: "POST", Path: "/v1/recover", Handler: accept(w.starter.recoverMachines)},
@@ -290,7 +290,7 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error)
 	case from == contract.FromFailedStep && found.State == inventory.StateSuccess:
 		return Started{}, hint(fmt.Errorf("run %q succeeded, there is no failed step: %w", found.Run, inventory.ErrConflict),
 			engine.RetryCommand(found.Run, contract.FromStart))
-	case found.Type == workflows.BMCJobType:
+	case found.Type == inventory.TypeBMCJob:
 		return Started{}, hint(fmt.Errorf("run %q is a BMC job, create it again: %w", found.Run, inventory.ErrConflict),
 			"ingot bmc job create")
 	}

@@ -127,7 +127,7 @@ func (s *site) failed(run string, in workflows.ProvisionInput) {
 	require.NoError(s.T, s.Store.Workflows.PutWorkflow(s.T.Context(), inventory.Workflow{
 		Run:     run,
 		ID:      "machine/m1",
-		Type:    workflows.ProvisionType,
+		Type:    inventory.TypeProvision,
 		Machine: "m1",
 		State:   inventory.StateFailed,
 		Phase:   inventory.PhaseFailed,
@@ -169,7 +169,7 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	refused := func(run, why, next string) {
 		t.Helper()
 		resume, err := json.Marshal(
-			map[string]any{"type": workflows.ProvisionType, "input": workflows.ProvisionInput{Machine: "m1", Resume: run}},
+			map[string]any{"type": inventory.TypeProvision, "input": workflows.ProvisionInput{Machine: "m1", Resume: run}},
 		)
 		require.NoError(t, err)
 		for path, body := range map[string]any{"/v1/workflows/" + run + "/retry": nil, "/v1/workflows": string(resume)} {
@@ -206,11 +206,11 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 // TestOnlyTheNewestOrderIsRetried: an old decommission would wipe the system that was installed since.
 func TestOnlyTheNewestOrderIsRetried(t *testing.T) {
 	kinds := []string{
-		workflows.ProvisionType,
-		workflows.ReprovisionType,
-		workflows.DecommissionType,
-		workflows.InspectType,
-		workflows.BMCJobType,
+		inventory.TypeProvision,
+		inventory.TypeReprovision,
+		inventory.TypeDecommission,
+		inventory.TypeInspect,
+		inventory.TypeBMCJob,
 	}
 	for _, old := range kinds {
 		for _, later := range kinds {
@@ -223,9 +223,9 @@ func TestOnlyTheNewestOrderIsRetried(t *testing.T) {
 				r.Machine, r.Image, r.Epoch, r.Started, r.Ended, r.Updated = "m1", "debian-12", 1, s.Clock.Now(), s.Clock.Now(), s.Clock.Now()
 				require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), r))
 			}
-			writes := func(kind string) bool { return kind != workflows.InspectType && kind != workflows.BMCJobType }
+			writes := func(kind string) bool { return kind != inventory.TypeInspect && kind != inventory.TypeBMCJob }
 			want := http.StatusAccepted
-			if old == workflows.BMCJobType || writes(old) && writes(later) {
+			if old == inventory.TypeBMCJob || writes(old) && writes(later) {
 				want = http.StatusConflict
 			}
 			if want == http.StatusConflict { // also when the record of the later run is gone
@@ -248,7 +248,7 @@ func TestCancelOfARunThatHasEnded(t *testing.T) {
 	} {
 		require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 			Run:     state,
-			Type:    workflows.ProvisionType,
+			Type:    inventory.TypeProvision,
 			Machine: "m1",
 			State:   state,
 			Started: s.Clock.Now(),

@@ -154,7 +154,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, f *figures, sims 
 		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 8, StickyScheduleToStartTimeout: 10 * time.Second,
 		Interceptors: []interceptor.WorkerInterceptor{&activities.Errors{}},
 	})
-	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
+	w.RegisterWorkflowWithOptions(workflows.Provision, workflow.RegisterOptions{Name: inventory.TypeProvision})
 	w.RegisterActivity(do)
 	require.NoError(t, w.Start())
 	defer w.Stop()
@@ -217,7 +217,7 @@ func (s *Site) benchNetboot(ctx context.Context, t *testing.T, f *figures, sims 
 	for _, name := range names {
 		g.Go(func() error {
 			return post("/v1/workflows",
-				map[string]any{"type": workflows.ProvisionType, "input": map[string]any{"machine": name, "template": "empty"}})
+				map[string]any{"type": inventory.TypeProvision, "input": map[string]any{"machine": name, "template": "empty"}})
 		})
 	}
 	require.NoError(t, g.Wait())

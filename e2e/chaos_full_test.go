@@ -90,7 +90,7 @@ func (x *cell) decommissions() bool {
 func (s *Site) Decommission(ctx context.Context, in workflows.ProvisionInput) (string, error) {
 	var started struct{ Run string }
 	err := s.REST(ctx, http.MethodPost, "/v1/workflows", map[string]any{
-		"type": workflows.DecommissionType, "input": workflows.DecommissionInput{Machine: in.Machine},
+		"type": inventory.TypeDecommission, "input": workflows.DecommissionInput{Machine: in.Machine},
 	}, &started)
 	return started.Run, err
 }

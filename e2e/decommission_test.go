@@ -126,7 +126,7 @@ func TestDecommission(t *testing.T) {
 	require.Equal(t, lab.Off, worn.PowerState())
 	_, err = s.CLI(ctx, "machine", "provision", "worn", "--yes")
 	require.ErrorContains(t, err, "is quarantined")
-	out, err := s.TemporalCLI(ctx, "workflow", "execute", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue,
+	out, err := s.TemporalCLI(ctx, "workflow", "execute", "--type", inventory.TypeProvision, "--task-queue", workflows.TaskQueue,
 		"--workflow-id", workflows.MachineID("worn"), "--input", `{"machine":"worn"}`)
 	require.Error(t, err, "Temporal's own command goes around the API, and not around this")
 	require.Contains(t, out+err.Error(), "quarantined")

@@ -269,7 +269,7 @@ tasks:
 		"workflow",
 		"start",
 		"--type",
-		workflows.ProvisionType,
+		inventory.TypeProvision,
 		"--task-queue",
 		workflows.TaskQueue,
 		"--workflow-id",
@@ -388,7 +388,7 @@ func TestFlippedBit(t *testing.T) {
 
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: "bios"})
 	require.NoError(t, err)
-	_, err = s.TemporalCLI(ctx, "workflow", "execute", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue,
+	_, err = s.TemporalCLI(ctx, "workflow", "execute", "--type", inventory.TypeProvision, "--task-queue", workflows.TaskQueue,
 		"--workflow-id", "machine/other", "--input", string(in))
 	require.ErrorContains(t, err, "must run under the id")
 	require.Zero(t, m.PowerOns())

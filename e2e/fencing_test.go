@@ -518,7 +518,7 @@ func startersAtOnce(ctx context.Context, t *testing.T, s *Site) {
 	in, err := json.Marshal(workflows.ProvisionInput{Machine: m.Name, Template: "two-empty"})
 	require.NoError(t, err)
 	byCommand := func() error {
-		_, err := s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.ProvisionType, "--task-queue", workflows.TaskQueue,
+		_, err := s.TemporalCLI(ctx, "workflow", "start", "--type", inventory.TypeProvision, "--task-queue", workflows.TaskQueue,
 			"--workflow-id", workflows.MachineID(m.Name), "--id-conflict-policy", "Fail", "--fail-existing", "--input", string(in))
 		return err
 	}

@@ -396,7 +396,7 @@ func (w *wrecked) once(ctx context.Context, again ...string) {
 	for name, m := range w.machines {
 		n := 0
 		for _, x := range list.Items {
-			if x.Machine == name && x.Type == workflows.ProvisionType {
+			if x.Machine == name && x.Type == inventory.TypeProvision {
 				n++
 			}
 		}

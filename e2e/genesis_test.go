@@ -447,7 +447,7 @@ func TestGenesis(t *testing.T) {
 		"workflow",
 		"start",
 		"--type",
-		workflows.GenesisType,
+		inventory.TypeGenesis,
 		"--task-queue",
 		workflows.TaskQueue,
 		"--workflow-id",

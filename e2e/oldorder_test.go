@@ -33,7 +33,7 @@ func TestOldOrderIsNotRepeated(t *testing.T) {
 	s.must(ctx, t, "machine", "decommission", "kept", "--yes")
 	old, err := s.Follow(ctx, "kept", func(inventory.Workflow) bool { return true })
 	require.NoError(t, err)
-	require.Equal(t, workflows.DecommissionType, old.Type)
+	require.Equal(t, inventory.TypeDecommission, old.Type)
 	s.must(ctx, t, "workflow", "cancel", old.Run, "--wait")
 	s.must(ctx, t, "machine", "provision", "kept", "--yes", "--wait")
 	_, err = m.WaitSerial(ctx, "LAB-MINI-PHONED-HOME")

@@ -162,7 +162,7 @@ func (s *pageSite) addSpecial(t *testing.T) {
 			require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 				Run:      "run-" + name,
 				ID:       workflows.MachineID(name),
-				Type:     workflows.ProvisionType,
+				Type:     inventory.TypeProvision,
 				Machine:  name,
 				Template: "image",
 				Image:    "debian-12",

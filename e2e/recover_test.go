@@ -101,7 +101,7 @@ func TestRecover(t *testing.T) {
 	}
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/machines", nil, &views))
 	for _, v := range views.Items {
-		require.Equal(t, workflows.ReprovisionType, v.Workflow.Type)
+		require.Equal(t, inventory.TypeReprovision, v.Workflow.Type)
 		require.Equal(t, v.Name == "two", v.Workflow.Question != nil, v.Name)
 		require.Equal(t, "wipe", v.Workflow.Actions[0].Name)
 	}
@@ -131,7 +131,7 @@ func TestRecover(t *testing.T) {
 
 	// With Temporal's own command, and one machine at a time.
 	input := `{"name":"again","machines":["one","three"],"order":[["three"]],"concurrency":1}`
-	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", workflows.RecoverType, "--task-queue",
+	_, err = s.TemporalCLI(ctx, "workflow", "start", "--type", inventory.TypeRecover, "--task-queue",
 		workflows.TaskQueue, "--workflow-id", contract.RecoverID("again"), "--input", input)
 	require.NoError(t, err)
 	o = s.operationEnds(ctx, t, "recover.again")

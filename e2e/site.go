@@ -655,6 +655,6 @@ func (s *Site) FollowUntilButton(ctx context.Context, machine string) (inventory
 // Provision starts a run over REST and returns its id.
 func (s *Site) Provision(ctx context.Context, in workflows.ProvisionInput) (string, error) {
 	var started struct{ Run string }
-	err := s.REST(ctx, http.MethodPost, "/v1/workflows", map[string]any{"type": workflows.ProvisionType, "input": in}, &started)
+	err := s.REST(ctx, http.MethodPost, "/v1/workflows", map[string]any{"type": inventory.TypeProvision, "input": in}, &started)
 	return started.Run, err
 }

@@ -157,7 +157,7 @@ func (s *Site) startTraced(ctx context.Context, t *testing.T, in workflows.Provi
 	t.Helper()
 	var out struct{ Run string }
 	require.NoError(t, s.RESTWith(ctx, http.Header{"Traceparent": {traceparent}}, http.MethodPost, "/v1/workflows",
-		map[string]any{"type": workflows.ProvisionType, "input": in}, &out))
+		map[string]any{"type": inventory.TypeProvision, "input": in}, &out))
 	return out.Run
 }
 

@@ -13,7 +13,7 @@ import (
 // only reads needs no grant; any other job takes the grant. With Force it takes the grant
 // from a live run and so fences that run. The workflow id is bmc/<machine>/<job>.
 func BMCJob(ctx workflow.Context, in BMCJobInput) (Outcome, error) {
-	r, err := newMachineRun(ctx, BMCJobType, BMCJobID(in.Machine, in.Job), in.Machine, in)
+	r, err := newMachineRun(ctx, inventory.TypeBMCJob, BMCJobID(in.Machine, in.Job), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}

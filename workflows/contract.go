@@ -20,18 +20,6 @@ const TaskQueue = "ingot"
 // may be as many as machines, so they must not use the slots of other activities.
 const WaitQueue = "ingot-wait"
 
-// Names of the workflow types, as records have them.
-const (
-	ProvisionType    = inventory.TypeProvision
-	ReprovisionType  = inventory.TypeReprovision
-	DecommissionType = inventory.TypeDecommission
-	InspectType      = inventory.TypeInspect
-	BMCJobType       = inventory.TypeBMCJob
-	RecoverType      = inventory.TypeRecover
-	MigrateType      = inventory.TypeMigrate
-	GenesisType      = inventory.TypeGenesis
-)
-
 // A Registry registers workflows: a worker or a history replayer.
 type Registry interface {
 	RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions)
@@ -40,9 +28,9 @@ type Registry interface {
 // Register registers all workflows under their names.
 func Register(r Registry) {
 	for name, w := range map[string]any{
-		ProvisionType: strict(Provision), ReprovisionType: strict(Reprovision),
-		DecommissionType: strict(Decommission), InspectType: strict(Inspect), BMCJobType: strict(BMCJob),
-		RecoverType: strict(Recover), MigrateType: strictWithoutResult(Migrate), GenesisType: strict(Genesis),
+		inventory.TypeProvision: strict(Provision), inventory.TypeReprovision: strict(Reprovision),
+		inventory.TypeDecommission: strict(Decommission), inventory.TypeInspect: strict(Inspect), inventory.TypeBMCJob: strict(BMCJob),
+		inventory.TypeRecover: strict(Recover), inventory.TypeMigrate: strictWithoutResult(Migrate), inventory.TypeGenesis: strict(Genesis),
 	} {
 		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
 	}

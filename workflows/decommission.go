@@ -32,7 +32,7 @@ type decommissioning struct {
 // The operator may skip each question, for a machine that is dead or gone. The remaining
 // steps still run, and the machine is quarantined.
 func Decommission(ctx workflow.Context, in DecommissionInput) (Outcome, error) {
-	r, err := newMachineRun(ctx, DecommissionType, MachineID(in.Machine), in.Machine, in)
+	r, err := newMachineRun(ctx, inventory.TypeDecommission, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}

@@ -43,7 +43,7 @@ func TestReprovisionWipesInTheSameBoot(t *testing.T) {
 	require.Equal(t, "wipe", images[0])
 	require.Equal(t, 1, w.cycles)
 	rec := w.record()
-	require.Equal(t, workflows.ReprovisionType, rec.Type)
+	require.Equal(t, inventory.TypeReprovision, rec.Type)
 	require.Equal(t, "phone-home", rec.Evidence)
 	require.Equal(t, "D1", rec.Disk.Serial)
 	w.closed()

@@ -32,7 +32,7 @@ type bootstrap struct {
 //
 // A cancellation undoes the step under way and keeps the finished steps.
 func Genesis(ctx workflow.Context, in GenesisInput) (Outcome, error) {
-	o, err := newOperation(ctx, GenesisType, GenesisID(in.Name), in.Name, in)
+	o, err := newOperation(ctx, inventory.TypeGenesis, GenesisID(in.Name), in.Name, in)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -145,7 +145,7 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 		since = g.since
 	}
 	in := ProvisionInput{Machine: s.Machine, HardwareMap: s.HardwareMap, Parent: g.record.ID}
-	run, err := g.startOrFindRun(ctx, ProvisionType, s.Machine, since, in)
+	run, err := g.startOrFindRun(ctx, inventory.TypeProvision, s.Machine, since, in)
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 
 	in := MigrateInput{Name: g.table.Target, Target: g.table.Target, Genesis: g.in.Name}
 	var begun workflow.Execution
-	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), MigrateType, in).GetChildWorkflowExecution().Get(ctx, &begun)
+	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), inventory.TypeMigrate, in).GetChildWorkflowExecution().Get(ctx, &begun)
 	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
 	if errors.As(err, &busy) { // started earlier by this Genesis or by the operator: either way the same server moves
 		err = execute(ctx, quick, &begun.RunID, do.OpenOperation, id)
@@ -209,7 +209,7 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 	}
 
 	in := BMCJobInput{Machine: s.Machine, Job: "off-" + g.in.Name, Tasks: []inventory.BMCTask{{Power: "off"}}}
-	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), BMCJobType, in).Get(ctx, nil)
+	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), inventory.TypeBMCJob, in).Get(ctx, nil)
 }
 
 // undoCancelledStep undoes the step that was under way at a cancellation, and names the

@@ -118,9 +118,9 @@ func (h *house) fresh() {
 	h.env.RegisterActivity(h.do)
 	h.env.RegisterActivity(h.play)
 	h.env.RegisterActivity(h.move)
-	h.env.RegisterWorkflowWithOptions(h.provision, workflow.RegisterOptions{Name: workflows.ProvisionType})
-	h.env.RegisterWorkflowWithOptions(h.migrate, workflow.RegisterOptions{Name: workflows.MigrateType})
-	h.env.RegisterWorkflowWithOptions(h.power, workflow.RegisterOptions{Name: workflows.BMCJobType})
+	h.env.RegisterWorkflowWithOptions(h.provision, workflow.RegisterOptions{Name: inventory.TypeProvision})
+	h.env.RegisterWorkflowWithOptions(h.migrate, workflow.RegisterOptions{Name: inventory.TypeMigrate})
+	h.env.RegisterWorkflowWithOptions(h.power, workflow.RegisterOptions{Name: inventory.TypeBMCJob})
 	// A wait that uses the clock of this host fails at once here.
 	h.env.OnActivity(h.do.NodeAnswers, mock.Anything, mock.Anything).Return(func(ctx context.Context, q activities.LabRequest) error {
 		if found, _, err := h.Answers(ctx, h.address(q.Machine)); err != nil || !found {
@@ -230,7 +230,7 @@ func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (wo
 	w := inventory.Workflow{
 		Run:     info.WorkflowExecution.RunID,
 		ID:      info.WorkflowExecution.ID,
-		Type:    workflows.ProvisionType,
+		Type:    inventory.TypeProvision,
 		Machine: in.Machine,
 		State:   inventory.StateRunning,
 		Phase:   inventory.PhasePower,
@@ -325,7 +325,7 @@ func (h *house) migrate(ctx workflow.Context, in workflows.MigrateInput) error {
 	o := inventory.Operation{
 		Run:     h.unique(info.WorkflowExecution.RunID),
 		ID:      info.WorkflowExecution.ID,
-		Type:    workflows.MigrateType,
+		Type:    inventory.TypeMigrate,
 		Name:    in.Name,
 		State:   inventory.StateSuccess,
 		Step:    inventory.PhaseDone,
@@ -851,7 +851,7 @@ func TestGenesisCancelled(t *testing.T) {
 		}
 		w, err := h.Workflow(ctx, q.Run)
 		if errors.Is(err, inventory.ErrNotFound) { // cancelled before its first record
-			w, err = inventory.Workflow{Run: h.unique(q.Run), Machine: "ms-02-a", Type: workflows.ProvisionType}, nil
+			w, err = inventory.Workflow{Run: h.unique(q.Run), Machine: "ms-02-a", Type: inventory.TypeProvision}, nil
 		}
 		require.NoError(t, err)
 		w.State, w.Phase, w.Message, w.Seq = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled", w.Seq+1
@@ -879,7 +879,7 @@ func TestGenesisCancelled(t *testing.T) {
 func TestGenesisRefusesASecond(t *testing.T) {
 	h := newHouse(t)
 	require.NoError(t, h.Store.Operations.PutOperation(t.Context(), inventory.Operation{
-		Run: "other", ID: "genesis/other", Type: workflows.GenesisType, Name: "other", State: inventory.StateRunning, Started: time.Now(),
+		Run: "other", ID: "genesis/other", Type: inventory.TypeGenesis, Name: "other", State: inventory.StateRunning, Started: time.Now(),
 	}))
 	_, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.ErrorContains(t, err, "genesis/other is under way")

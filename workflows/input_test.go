@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -69,17 +70,17 @@ func TestInputsAreReadStrictly(t *testing.T) {
 	registered := map[string]bool{}
 	workflows.Register(registry(func(name string) { registered[name] = true }))
 	for name, c := range map[string]struct{ typ, id, in, want string }{
-		"image":          {workflows.ProvisionType, "machine/n1", `{"machine":"n1","imge":"debian-13"}`, `unknown key "imge": did you mean "image"?`},
-		"template":       {workflows.ReprovisionType, "machine/n1", `{"machine":"n1","templte":"x"}`, `unknown key "templte": did you mean "template"?`},
-		"nested":         {workflows.ProvisionType, "machine/n1", `{"machine":"n1","retries":{"cuont":2}}`, `unknown key "cuont": did you mean "count"?`},
-		"wipe":           {workflows.DecommissionType, "machine/n1", `{"machine":"n1","wip":"metadata"}`, `unknown key "wip": did you mean "wipe"?`},
-		"inspect":        {workflows.InspectType, "machine/n1", `{"machine":"n1","image":"x"}`, `unknown key "image"`},
-		"a task":         {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"powerAction":"on"},{"powerActon":"off"}]}`, `unknown key "powerActon": did you mean "powerAction"?`},
-		"a boot device":  {workflows.BMCJobType, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"bootDevice":{"device":"pxe","persistnt":true}}]}`, `unknown key "persistnt": did you mean "persistent"?`},
-		"recover":        {workflows.RecoverType, "recover/r", `{"name":"r","machine":["n1"]}`, `unknown key "machine": did you mean "machines"?`},
-		"migrate":        {workflows.MigrateType, "migrate/m", `{"name":"m","targt":"nas"}`, `unknown key "targt": did you mean "target"?`},
-		"genesis":        {workflows.GenesisType, "genesis/g", `{"name":"g","resum":true}`, `unknown key "resum": did you mean "resume"?`},
-		"no JSON object": {workflows.InspectType, "machine/n1", `"n1"`, "reading the input"},
+		"image":          {inventory.TypeProvision, "machine/n1", `{"machine":"n1","imge":"debian-13"}`, `unknown key "imge": did you mean "image"?`},
+		"template":       {inventory.TypeReprovision, "machine/n1", `{"machine":"n1","templte":"x"}`, `unknown key "templte": did you mean "template"?`},
+		"nested":         {inventory.TypeProvision, "machine/n1", `{"machine":"n1","retries":{"cuont":2}}`, `unknown key "cuont": did you mean "count"?`},
+		"wipe":           {inventory.TypeDecommission, "machine/n1", `{"machine":"n1","wip":"metadata"}`, `unknown key "wip": did you mean "wipe"?`},
+		"inspect":        {inventory.TypeInspect, "machine/n1", `{"machine":"n1","image":"x"}`, `unknown key "image"`},
+		"a task":         {inventory.TypeBMCJob, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"powerAction":"on"},{"powerActon":"off"}]}`, `unknown key "powerActon": did you mean "powerAction"?`},
+		"a boot device":  {inventory.TypeBMCJob, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"bootDevice":{"device":"pxe","persistnt":true}}]}`, `unknown key "persistnt": did you mean "persistent"?`},
+		"recover":        {inventory.TypeRecover, "recover/r", `{"name":"r","machine":["n1"]}`, `unknown key "machine": did you mean "machines"?`},
+		"migrate":        {inventory.TypeMigrate, "migrate/m", `{"name":"m","targt":"nas"}`, `unknown key "targt": did you mean "target"?`},
+		"genesis":        {inventory.TypeGenesis, "genesis/g", `{"name":"g","resum":true}`, `unknown key "resum": did you mean "resume"?`},
+		"no JSON object": {inventory.TypeInspect, "machine/n1", `"n1"`, "reading the input"},
 	} {
 		delete(registered, c.typ)
 		t.Run(name, func(t *testing.T) {
@@ -94,13 +95,13 @@ func TestInputsAreReadStrictly(t *testing.T) {
 	}
 	require.Empty(t, slices.Collect(maps.Keys(registered)), "types without a case")
 
-	_, err := startRaw(t, workflows.ProvisionType, "machine/n1", `{"machine":"n1"}`, `{"image":"debian-13"}`)
+	_, err := startRaw(t, inventory.TypeProvision, "machine/n1", `{"machine":"n1"}`, `{"image":"debian-13"}`)
 	require.ErrorContains(t, err, "takes one input", "the second would be ignored")
 
 	// Correct input is read, including nested keys.
 	did, err := startRaw(
 		t,
-		workflows.ProvisionType,
+		inventory.TypeProvision,
 		"machine/n1",
 		`{"machine":"n1","template":"t","image":"i","hardwareMap":{"any":"key"},"retries":{"count":1,"from":"start"},"policy":"pause","resume":"r","parent":"p"}`,
 	)

@@ -13,7 +13,7 @@ import (
 // its hello, and switches it off again. It writes nothing to the machine. The workflow id is
 // machine/<machine>.
 func Inspect(ctx workflow.Context, in InspectInput) (Outcome, error) {
-	r, err := newMachineRun(ctx, InspectType, MachineID(in.Machine), in.Machine, in)
+	r, err := newMachineRun(ctx, inventory.TypeInspect, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}

@@ -39,7 +39,7 @@ type migration struct {
 // back helps. The server process itself does the hand-over, because Temporal cannot run the
 // activity that stops it. The workflow id is migrate/<name>.
 func Migrate(ctx workflow.Context, in MigrateInput) error {
-	o, err := newOperation(ctx, MigrateType, contract.MigrateID(in.Name), in.Name, in)
+	o, err := newOperation(ctx, inventory.TypeMigrate, contract.MigrateID(in.Name), in.Name, in)
 	if err != nil {
 		return err
 	}

@@ -172,7 +172,7 @@ func (p *play) run(steps func(o *operation) []step, finished map[string]bool, ro
 	}
 	p.env.RegisterDelayedCallback(watch, 0)
 	p.env.ExecuteWorkflow(func(ctx workflow.Context, in GenesisInput) (err error) {
-		o, err := newOperation(ctx, GenesisType, GenesisID(in.Name), in.Name, in)
+		o, err := newOperation(ctx, inventory.TypeGenesis, GenesisID(in.Name), in.Name, in)
 		if err != nil {
 			return err
 		}
@@ -367,7 +367,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 				w.Run, w.Machine = info.WorkflowExecution.RunID, in.Machine
 				p.put(w)
 				return nil
-			}, workflow.RegisterOptions{Name: ProvisionType})
+			}, workflow.RegisterOptions{Name: inventory.TypeProvision})
 			var got activities.Outcome
 			err := p.run(func(o *operation) []step {
 				return []step{
@@ -377,7 +377,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 						undoes: "none: test",
 						budget: time.Hour,
 						do: func(ctx workflow.Context, s *inventory.OperationStep) (err error) {
-							got, err = o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
+							got, err = o.runMachine(ctx, s, inventory.TypeProvision, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
 							return err
 						},
 					},
@@ -403,7 +403,7 @@ func TestEndingRunIsAwaited(t *testing.T) {
 		began++
 		p.put(inventory.Workflow{Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Machine: in.Machine, State: inventory.StateSuccess})
 		return workflow.Sleep(ctx, 10*time.Second)
-	}, workflow.RegisterOptions{Name: ProvisionType})
+	}, workflow.RegisterOptions{Name: inventory.TypeProvision})
 	require.NoError(t, p.run(func(o *operation) []step {
 		install := step{
 			name:   "install",
@@ -411,7 +411,7 @@ func TestEndingRunIsAwaited(t *testing.T) {
 			undoes: "none: test",
 			budget: time.Hour,
 			do: func(ctx workflow.Context, s *inventory.OperationStep) error {
-				_, err := o.runMachine(ctx, s, ProvisionType, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
+				_, err := o.runMachine(ctx, s, inventory.TypeProvision, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
 				return err
 			},
 		}

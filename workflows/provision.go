@@ -26,7 +26,7 @@ type provisioning struct {
 // Provision installs the machine's template on it. The workflow id is machine/<machine>; any
 // other id is refused before anything is changed.
 func Provision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
-	return provision(ctx, ProvisionType, in, false)
+	return provision(ctx, inventory.TypeProvision, in, false)
 }
 
 // Reprovision wipes the machine's disk and installs its template in the same boot, so that
@@ -34,7 +34,7 @@ func Provision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
 // asks before it writes a disk that Ingot has not written. The workflow id is
 // machine/<machine>.
 func Reprovision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
-	return provision(ctx, ReprovisionType, in, true)
+	return provision(ctx, inventory.TypeReprovision, in, true)
 }
 
 func provision(ctx workflow.Context, typ string, in ProvisionInput, wipe bool) (Outcome, error) {

@@ -56,22 +56,22 @@ const (
 
 func provision(name string, closes enums.EventType, in workflows.ProvisionInput, script func(s *script)) recording {
 	in.Machine = machine
-	return recording{"provision-" + name, workflows.ProvisionType, workflows.MachineID(machine), in, closes, script}
+	return recording{"provision-" + name, inventory.TypeProvision, workflows.MachineID(machine), in, closes, script}
 }
 
 func recovery(name string, closes enums.EventType, in workflows.RecoverInput, script func(s *script)) recording {
 	in.Name = "rack"
-	return recording{"recover-" + name, workflows.RecoverType, contract.RecoverID("rack"), in, closes, script}
+	return recording{"recover-" + name, inventory.TypeRecover, contract.RecoverID("rack"), in, closes, script}
 }
 
 func migration(name string, closes enums.EventType, script func(s *script)) recording {
 	in := workflows.MigrateInput{Name: "nas", Target: "nas", Genesis: "home"}
-	return recording{"migrate-" + name, workflows.MigrateType, contract.MigrateID("nas"), in, closes, script}
+	return recording{"migrate-" + name, inventory.TypeMigrate, contract.MigrateID("nas"), in, closes, script}
 }
 
 func bootstrap(name string, closes enums.EventType, in workflows.GenesisInput, script func(s *script)) recording {
 	in.Name = "home"
-	return recording{"genesis-" + name, workflows.GenesisType, workflows.GenesisID("home"), in, closes, script}
+	return recording{"genesis-" + name, inventory.TypeGenesis, workflows.GenesisID("home"), in, closes, script}
 }
 
 func recordings() []recording {
@@ -124,7 +124,7 @@ func recordings() []recording {
 		provision("invalid", failed, workflows.ProvisionInput{}, func(s *script) { s.refuse("Plan", activities.TypeInvalid) }),
 		{
 			"reprovision-success",
-			workflows.ReprovisionType,
+			inventory.TypeReprovision,
 			workflows.MachineID(machine),
 			workflows.ProvisionInput{Machine: machine},
 			completed,
@@ -132,21 +132,21 @@ func recordings() []recording {
 		},
 		{
 			"decommission-success",
-			workflows.DecommissionType,
+			inventory.TypeDecommission,
 			workflows.MachineID(machine),
 			workflows.DecommissionInput{Machine: machine},
 			completed,
 			nil,
 		},
 		{
-			"decommission-quarantined", workflows.DecommissionType, workflows.MachineID(machine),
+			"decommission-quarantined", inventory.TypeDecommission, workflows.MachineID(machine),
 			workflows.DecommissionInput{Machine: machine},
 			failed,
 			func(s *script) { s.failFirst() },
 		},
-		{"inspect-success", workflows.InspectType, workflows.MachineID(machine), workflows.InspectInput{Machine: machine}, completed, nil},
-		{"bmcjob-success", workflows.BMCJobType, bmcJob, job, completed, nil},
-		{"bmcjob-failed", workflows.BMCJobType, bmcJob, job, failed, func(s *script) { s.refuse("BMCTasks", activities.TypeRefused) }},
+		{"inspect-success", inventory.TypeInspect, workflows.MachineID(machine), workflows.InspectInput{Machine: machine}, completed, nil},
+		{"bmcjob-success", inventory.TypeBMCJob, bmcJob, job, completed, nil},
+		{"bmcjob-failed", inventory.TypeBMCJob, bmcJob, job, failed, func(s *script) { s.refuse("BMCTasks", activities.TypeRefused) }},
 		recovery("success", completed, two, nil),
 		recovery(
 			"waiting",

@@ -37,7 +37,7 @@ type recovery struct {
 func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	before := in.Continued
 	in.Continued = nil
-	o, err := newOperation(ctx, RecoverType, contract.RecoverID(in.Name), in.Name, in)
+	o, err := newOperation(ctx, inventory.TypeRecover, contract.RecoverID(in.Name), in.Name, in)
 	if err != nil {
 		return out, err
 	}
@@ -158,7 +158,7 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 
 	in := r.in
 	in.Continued = &s
-	return workflow.NewContinueAsNewError(ctx, RecoverType, in)
+	return workflow.NewContinueAsNewError(ctx, inventory.TypeRecover, in)
 }
 
 // recoverMachines installs the machines, group after group.
@@ -266,7 +266,7 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 // installMachine starts the run of a machine and waits for its outcome.
 func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
 	in := ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
-	return r.runMachine(ctx, s, ReprovisionType, s.Machine, in)
+	return r.runMachine(ctx, s, inventory.TypeReprovision, s.Machine, in)
 }
 
 // awaitAnswer waits until the operator has answered the question of a machine's run.

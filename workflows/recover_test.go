@@ -43,8 +43,8 @@ func newRescue(t *testing.T, fates ...string) *rescue {
 	}
 	r.read = r.goOn
 	r.env.SetStartWorkflowOptions(as("recover/flood"))
-	r.env.RegisterWorkflowWithOptions(Recover, workflow.RegisterOptions{Name: RecoverType})
-	r.env.RegisterWorkflowWithOptions(r.reprovision, workflow.RegisterOptions{Name: ReprovisionType})
+	r.env.RegisterWorkflowWithOptions(Recover, workflow.RegisterOptions{Name: inventory.TypeRecover})
+	r.env.RegisterWorkflowWithOptions(r.reprovision, workflow.RegisterOptions{Name: inventory.TypeReprovision})
 	return r
 }
 
@@ -125,7 +125,7 @@ func (r *rescue) goOn(w *inventory.Workflow) {
 func (r *rescue) run(in RecoverInput) (Recovered, error) {
 	r.Helper()
 	in.Name = "flood"
-	r.env.ExecuteWorkflow(RecoverType, in)
+	r.env.ExecuteWorkflow(inventory.TypeRecover, in)
 	require.True(r, r.env.IsWorkflowCompleted())
 	var out Recovered
 	err := r.env.GetWorkflowError()

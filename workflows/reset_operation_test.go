@@ -112,7 +112,7 @@ func TestResetOfAContinuedRecovery(t *testing.T) {
 					EventTime: timestamppb.Now(),
 					Attributes: &history.HistoryEvent_WorkflowExecutionStartedEventAttributes{
 						WorkflowExecutionStartedEventAttributes: &history.WorkflowExecutionStartedEventAttributes{
-							WorkflowType: &commonpb.WorkflowType{Name: workflows.RecoverType}, WorkflowId: contract.RecoverID("rack"), Input: in,
+							WorkflowType: &commonpb.WorkflowType{Name: inventory.TypeRecover}, WorkflowId: contract.RecoverID("rack"), Input: in,
 							TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.TaskQueue}, OriginalExecutionRunId: c.original, ContinuedExecutionRunId: "before",
 						},
 					},
@@ -212,7 +212,7 @@ func TestChildStartsInTheTaskThatChecks(t *testing.T) {
 				}
 			}
 			child := e.GetStartChildWorkflowExecutionInitiatedEventAttributes()
-			if child == nil || child.WorkflowType.Name == workflows.BMCJobType {
+			if child == nil || child.WorkflowType.Name == inventory.TypeBMCJob {
 				continue
 			}
 			children++

@@ -124,13 +124,13 @@ func TestResetOfASupersededRunTakesNoGrant(t *testing.T) {
 			Run: run, ID: workflows.MachineID(machine), Type: kind, Machine: machine, State: inventory.StatePreparing, Phase: "x", Epoch: epoch,
 		}))
 	}
-	record("old", workflows.DecommissionType, 1)
-	record("refused", workflows.ProvisionType, 0) // it has not taken the machine
-	record("reset", workflows.DecommissionType, 0)
-	record("inspection", workflows.InspectType, 2)
+	record("old", inventory.TypeDecommission, 1)
+	record("refused", inventory.TypeProvision, 0) // it has not taken the machine
+	record("reset", inventory.TypeDecommission, 0)
+	record("inspection", inventory.TypeInspect, 2)
 	require.NoError(t, arm("reset", "old"))
-	record("later", workflows.ProvisionType, 3)
-	record("again", workflows.DecommissionType, 0)
+	record("later", inventory.TypeProvision, 3)
+	record("again", inventory.TypeDecommission, 0)
 	require.ErrorContains(t, arm("again", "old"), `run "old" was reset from outside, and run "later" began after it`)
 	require.ErrorContains(t, arm("again", "gone"), `run "gone" was reset from outside, and its record is deleted`)
 	require.NoError(t, arm("new", ""))

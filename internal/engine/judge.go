@@ -235,7 +235,7 @@ func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e exec
 func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) string {
 	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
 	switch {
-	case w.State == inventory.StateSuccess || w.Type == workflows.BMCJobType: // these are not retried
+	case w.State == inventory.StateSuccess || w.Type == inventory.TypeBMCJob: // these are not retried
 		return ""
 	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
 		return RetryCommand(w.Run, contract.FromFailedStep)

@@ -9,7 +9,6 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
 )
 
 // judgeOperation writes the final state of an operation whose workflow has ended. It reads the
@@ -57,7 +56,7 @@ func (r *Reconciler) reopenIntake(ctx context.Context) error {
 		return err
 	}
 	open, err := r.stores.Operations.Operations(ctx, inventory.OperationFilter{Open: true, Limit: MaxOpen})
-	migrates := func(o inventory.Operation) bool { return o.Type == workflows.MigrateType }
+	migrates := func(o inventory.Operation) bool { return o.Type == inventory.TypeMigrate }
 	if err != nil || slices.ContainsFunc(open, migrates) {
 		return err
 	}

@@ -257,7 +257,7 @@ func TestReconcileLeavesRunsThatEndedDuringThePass(t *testing.T) {
 			s.AddMachine("m1", fakesite.MAC)
 			o := s.Arm("m1", "r1")
 			require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
-				Run: "o1", ID: "recover/x", Type: workflows.RecoverType, Name: "x", State: inventory.StateRunning, Started: s.Clock.Now(),
+				Run: "o1", ID: "recover/x", Type: inventory.TypeRecover, Name: "x", State: inventory.StateRunning, Started: s.Clock.Now(),
 			}))
 			s.Temporal.Open("recover/x", "o1")
 			r := s.Reconciler

@@ -231,7 +231,7 @@ func (r *Runs) Unrecorded() map[string]inventory.Workflow {
 	out := map[string]inventory.Workflow{}
 	for _, w := range r.fresh {
 		old, ok := out[w.Machine]
-		if w.Type != workflows.BMCJobType && (!ok || w.Started.After(old.Started)) {
+		if w.Type != inventory.TypeBMCJob && (!ok || w.Started.After(old.Started)) {
 			out[w.Machine] = w
 		}
 	}

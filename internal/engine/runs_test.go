@@ -36,7 +36,7 @@ func TestStartWaitsForARunThatHasRecordedItsEnd(t *testing.T) {
 	s.Engine = New(s.config)
 	s.AddMachine("m1", fakesite.MAC)
 	s.Arm("m1", "r1")
-	start := Start{ID: workflows.MachineID("m1"), Type: workflows.ProvisionType, Machine: "m1"}
+	start := Start{ID: workflows.MachineID("m1"), Type: inventory.TypeProvision, Machine: "m1"}
 
 	_, err := s.Runs.Start(t.Context(), start)
 	require.Equal(t, &BusyError{start.ID, "r1"}, err, "it goes on")

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -77,7 +78,7 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 	run, err := c.ExecuteWorkflow(
 		ctx,
 		client.StartWorkflowOptions{ID: "elsewhere", TaskQueue: workflows.TaskQueue},
-		workflows.InspectType,
+		inventory.TypeInspect,
 		workflows.InspectInput{Machine: "m1"},
 	)
 	require.NoError(t, err)

@@ -98,7 +98,7 @@ func (s *Site) Arm(name, run string) inventory.Owner {
 	_, err = s.Store.Grants.AllowBoot(ctx, g.Owner, 1, s.Clock.Now().Add(time.Hour))
 	require.NoError(s.T, err)
 	require.NoError(s.T, s.Store.Workflows.PutWorkflow(ctx, inventory.Workflow{
-		Run: run, ID: workflows.MachineID(name), Type: workflows.ProvisionType, Machine: name, Epoch: g.Epoch,
+		Run: run, ID: workflows.MachineID(name), Type: inventory.TypeProvision, Machine: name, Epoch: g.Epoch,
 		Template: "image", Image: "debian-12", State: inventory.StateRunning, Phase: inventory.PhaseAgent,
 		Started: s.Clock.Now(), Updated: s.Clock.Now(),
 		Actions: []inventory.ActionRecord{{Name: "write", State: action.Running, Attempt: 1, Timeout: 600}},
