@@ -206,7 +206,7 @@ func (a *labs) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Pro
 		}
 		if err := a.checkBMC(ctx, m.Machine); err != nil {
 			ps.Add(fmt.Sprintf("machines[%d].bmc", n), "run ingot bmc check "+m.Name,
-				"the BMC of %q does not tell the power state: %v", m.Name, err)
+				"the BMC of %q does not report the power state: %v", m.Name, err)
 		}
 	}
 }

@@ -381,7 +381,7 @@ func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, erro
 	return started, nil
 }
 
-// reportPoweredOn tells a run that the operator has switched its machine on.
+// reportPoweredOn informs a run that the operator has switched its machine on.
 func (w *workflowRoutes) reportPoweredOn(ctx context.Context, q byRun) (Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	if err == nil {

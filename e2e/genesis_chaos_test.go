@@ -473,7 +473,7 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 			ip(lab.Seed, "neigh", "flush", "all")
 		}},
 		genesis.StepRouter: {says: "its budget of", undone: disarmed("vp6630"), mend: next("vp6630")},
-		genesis.StepRelay: {says: "the BMC of \"ms-02-c\" does not tell the power state", mend: func() {
+		genesis.StepRelay: {says: "the BMC of \"ms-02-c\" does not report the power state", mend: func() {
 			w.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{})
 		}},
 		genesis.StepPlatform:        {says: "its budget of", undone: disarmed("um760"), mend: next("um760")},

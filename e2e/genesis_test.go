@@ -469,7 +469,7 @@ func TestGenesis(t *testing.T) {
 		q = *now.QueryResult[0].Question
 		return true
 	})
-	require.Contains(t, q.Text, `the BMC of "ms-02-c" does not tell the power state`)
+	require.Contains(t, q.Text, `the BMC of "ms-02-c" does not report the power state`)
 	e.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{})
 	_, err = e.TemporalCLI(ctx, "workflow", "signal", "--workflow-id", workflows.GenesisID("home"), "--name", workflows.SignalDecide,
 		"--input", fmt.Sprintf(`{"question":%q,"choice":%q}`, q.ID, workflows.Retry))

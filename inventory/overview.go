@@ -7,7 +7,7 @@ import (
 
 // What is shown of the whole site at one moment, for metrics.
 
-// OpenWork is a run or an operation that is not over and awaits an operator, or a number of runs that are alike.
+// OpenWork is a run or an operation that has not ended and awaits an operator, or a number of runs that are alike.
 type OpenWork struct {
 	Count   int
 	Type    string

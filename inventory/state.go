@@ -11,7 +11,7 @@ type MachineState struct {
 	LastSeen time.Time
 }
 
-// An OpenRun is a run that is not over.
+// An OpenRun is a run that has not ended.
 type OpenRun struct {
 	Run     string `db:"run"`
 	Machine string `db:"machine"`

@@ -121,9 +121,9 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	// One event per silence: the key names the attempt and its last sign of life.
 	key := a.work.Key.String() + "@" + strconv.FormatInt(contact.Unix(), 10)
 	x.mu.Lock()
-	told := x.lost[a.Machine] == key
+	reported := x.lost[a.Machine] == key
 	x.mu.Unlock()
-	if told {
+	if reported {
 		return nil
 	}
 	err := x.send(ctx, a, inventory.Event{

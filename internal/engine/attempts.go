@@ -121,7 +121,7 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attem
 		}
 		err := l.Client.CompleteActivityByID(ctx, l.Namespace, id, run, a.Activity, nil, errLost)
 		if isNotFound(err) {
-			continue // it ended meanwhile
+			continue // it has ended since
 		}
 		if err != nil {
 			return later, fmt.Errorf("ending attempt %d of %s of run %q: %w", a.Number, a.Type, run, err)

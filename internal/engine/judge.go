@@ -74,7 +74,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	return nil
 }
 
-// lostGrantKind returns the kind of event that tells a run that it has lost its grant.
+// lostGrantKind returns the kind of event by which a run learns that it has lost its grant.
 func (r *Reconciler) lostGrantKind(run string) string {
 	if slices.ContainsFunc(r.held(), func(h inventory.HeldRun) bool { return h.Run == run }) {
 		return inventory.EventHeld
@@ -98,7 +98,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 			continue
 		}
 		if asks {
-			continue // a run is told by judgeRecord; an operation finds out by its next step
+			continue // judgeRecord signals a run; an operation finds out by its next step
 		}
 		e, err := describe(ctx, tc, h.Workflow, h.Run)
 		if err != nil {

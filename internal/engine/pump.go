@@ -224,8 +224,7 @@ func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inve
 	}
 }
 
-// mark stores what was sent, and puts back what is left. One goroutine at a time does so, for all runs that have finished
-// meanwhile.
+// mark stores what was sent, and puts back what is left. One goroutine at a time does so, for all runs that have finished by then.
 func (p *Pump) mark(ctx context.Context, b batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -327,7 +327,7 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 	return err
 }
 
-// ReportPoweredOn tells a run that its machine was switched on by hand.
+// ReportPoweredOn informs a run that its machine was switched on by hand.
 func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error {
 	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
 		if err := r.signalPoweredOn(ctx, tc, w); err != nil {

@@ -62,7 +62,7 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 }
 
 // SetKeyedWorkflow records, before the start, which workflow the keyed request id starts, and the newest run of that
-// workflow id. If the record of the request has expired meanwhile, the error is inventory.ErrUnavailable.
+// workflow id. If the record of the request has expired since, the error is inventory.ErrUnavailable.
 func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
 	return s.write(ctx, "storing what a keyed request starts", func(tx *transaction) error {
 		return doOne(ctx, tx, fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable),

@@ -103,7 +103,7 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 	return "", nil
 }
 
-// openRun returns the run of a machine that is not over: it holds the grant, or its record is open.
+// openRun returns the open run of a machine: it holds the grant, or its record is open.
 // "" means none.
 func openRun(ctx context.Context, tx *transaction, machine string) (string, error) {
 	return optional(scalar[string](ctx, tx,

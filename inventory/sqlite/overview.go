@@ -47,7 +47,7 @@ func (r openWorkRow) value() (inventory.OpenWork, error) {
 // OpenWork returns the runs and the operations that have not ended. Runs that await no operator are counted by type and
 // phase: a thousand of them make a few rows.
 func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
-	// A run that is not over has a next command while it awaits an operator.
+	// An open run has a next command while it awaits an operator.
 	runs, err := list[openWorkRow](ctx, s.ro, `SELECT count(*) AS count, '' AS kind, '' AS name,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', '', machine) AS machine,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', json_extract(doc, '$.type', '$.phase'),

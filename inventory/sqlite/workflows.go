@@ -115,7 +115,7 @@ func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([
 }
 
 // DeleteWorkflow removes the record of a run that has ended, with its plan, assignments, logs and
-// events. A run that is not over, or that still holds a grant, is inventory.ErrConflict.
+// events. A run that has not ended, or that still holds a grant, is inventory.ErrConflict.
 func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *transaction) error {
 		machine, err := deleteRecord(ctx, tx, run)
@@ -124,7 +124,7 @@ func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 			if err != nil {
 				return err
 			}
-			return fmt.Errorf("it is %s and not over: cancel it first: %w", state, inventory.ErrConflict)
+			return fmt.Errorf("it is %s and has not ended: cancel it first: %w", state, inventory.ErrConflict)
 		}
 		if err != nil {
 			return err
