@@ -7,7 +7,7 @@ var mutations = []mutation{
 		"AND boot = ?4 AND spent = 0 AND netboot_until > ?7`", "AND boot = ?4 AND spent = 0 AND ?7 > 0`",
 	},
 	{
-		"S1", "TestS1SecretsOnlyInTheWindow", "metadatasvc/metadatasvc.go",
+		"S1", "TestS1SecretsOnlyInTheWindow", "metadatasvc/lookup.go",
 		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
 	},
 	{
@@ -35,19 +35,19 @@ var mutations = []mutation{
 		"if !valid && g.Boot > 0 {\n\t\treturn action.Welcome{}, refuseClaim(\"wrong\")\n\t}\n\tif !valid || g.Run == \"\" || g.Boot == 0 {",
 	},
 	{
-		"S3", "TestS3UnknownClosedAndWrongAreTheSame", "metadatasvc/metadatasvc.go",
+		"S3", "TestS3UnknownClosedAndWrongAreTheSame", "metadatasvc/lookup.go",
 		"known := err == nil\n", "known := err == nil\n\tif !known {\n\t\treturn profile{}, false\n\t}\n",
 	},
 	{
-		"S4", "TestS4Callers", "metadatasvc/metadatasvc.go",
+		"S4", "TestS4Callers", "metadatasvc/lookup.go",
 		"func(p netip.Prefix) bool { return p.Contains(a) }", "func(netip.Prefix) bool { return true }",
 	},
 	{
-		"S4", "TestS4AddressesOpenNoSecret", "metadatasvc/metadatasvc.go",
+		"S4", "TestS4AddressesOpenNoSecret", "metadatasvc/lookup.go",
 		"if m.UserDataByAddress && g.SecretsOpen(s.now())", "if g.SecretsOpen(s.now())",
 	},
 	{
-		"S4", "TestS4UserDataByAddress", "metadatasvc/metadatasvc.go",
+		"S4", "TestS4UserDataByAddress", "metadatasvc/lookup.go",
 		"m.UserDataByAddress && g.SecretsOpen(s.now()) &&", "m.UserDataByAddress &&",
 	},
 	{
@@ -55,7 +55,7 @@ var mutations = []mutation{
 		`stmt("UPDATE grant_ SET secrets_until = 0 WHERE "+owns, e.Machine, e.Run, e.Epoch),`, "",
 	},
 	{
-		"S5", "TestS5DocumentsAreServedInTheWindowAlone", "metadatasvc/metadatasvc.go",
+		"S5", "TestS5DocumentsAreServedInTheWindowAlone", "metadatasvc/lookup.go",
 		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
 	},
 	{
@@ -73,7 +73,7 @@ var mutations = []mutation{
 		"return g.admitted >= maxNewGuests", "return g.admitted < 0",
 	},
 	{
-		"S7", "TestS7ReportsAreLimited", "internal/agentapi/discover.go",
+		"S7", "TestS7ReportsAreLimited", "internal/agentapi/limits.go",
 		"if r.isRecentLocked(mac, now) || r.isRecentLocked(source, now) ||", "if r.isRecentLocked(mac, now) ||",
 	},
 	{

@@ -30,7 +30,6 @@ var manyBack = map[string]int{
 	"cmd/worker-agent":                 23,
 	"deploy/image":                     38,
 	"deploy/release":                   43,
-	"internal/agentapi":                50,
 	"internal/backup":                  22,
 	"internal/images/diskimage":        31,
 	"internal/secrets/keyring":         50,
@@ -41,7 +40,6 @@ var manyBack = map[string]int{
 	"internal/systems/vyos":            40,
 	"internal/temporal/temporalserver": 22,
 	"internal/observe/tracing":         34,
-	"metadatasvc":                      34,
 }
 
 // smallPackages are the packages with fewer lines, and why each is one.

@@ -13,9 +13,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// version reports whether s is a version of the EC2 tree: any date, latest or 1.0. All
+// isVersion reports whether s is a version of the EC2 tree: any date, latest or 1.0. All
 // versions have the same content.
-func version(s string) bool { return s == "latest" || s == "1.0" || dated(s) }
+func isVersion(s string) bool { return s == "latest" || s == "1.0" || dated(s) }
 
 // dated reports whether s is written like a date, 2021-03-23.
 func dated(s string) bool {
@@ -33,7 +33,7 @@ func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	switch {
 	case len(seg) == 0:
 		return []byte(versions), true
-	case version(seg[0]):
+	case isVersion(seg[0]):
 		return s.tree(p, strings.Join(seg[1:], "/")).get()
 	case len(seg) == 1 && seg[0] == "metadata":
 		return rootio(p.machine), true
@@ -115,7 +115,7 @@ func (s *Server) tree(p profile, path string) tree {
 		t.add(identityDocument, identity(m, i))
 	}
 	if t.wants(userData) && (p.secret || p.byAddress) {
-		t.add(userData, string(cloudinit.Combined(m, s.phoneHome(p))))
+		t.add(userData, string(cloudinit.Combined(m, s.phoneHomeURL(p))))
 	}
 	return t
 }

@@ -2,6 +2,7 @@ package metadatasvc
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -29,6 +30,10 @@ type fetch struct {
 
 // fetches are the fetches that were recorded last, and the records that are not written yet.
 type fetches struct {
+	journal Journal
+	log     *slog.Logger
+	now     func() time.Time
+
 	mu sync.Mutex
 	// A full half replaces the older one, so that memory is bounded and few fetches are forgotten.
 	recent, older map[fetch]time.Time
@@ -36,8 +41,8 @@ type fetches struct {
 	wake          chan struct{}
 }
 
-func newFetches() fetches {
-	return fetches{recent: map[fetch]time.Time{}, wake: make(chan struct{}, 1)}
+func newFetches(j Journal, log *slog.Logger, now func() time.Time) *fetches {
+	return &fetches{journal: j, log: log, now: now, recent: map[fetch]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
 // due reports whether a fetch must be recorded now, and remembers it.
@@ -69,10 +74,10 @@ func (f *fetches) forget(k fetch) {
 // record stores that p's machine fetches metadata, and is called before the answer. No client waits for
 // it: the record is for display alone. That of a document of a run is written at once, also if the
 // client has disconnected, because a run proceeds by it. record returns false if that failed.
-func (s *Server) record(ctx context.Context, p profile) bool {
+func (f *fetches) record(ctx context.Context, p profile) bool {
 	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
-	now := s.now()
-	if !s.fetches.due(k, now) {
+	now := f.now()
+	if !f.due(k, now) {
 		return true
 	}
 	e := inventory.Event{
@@ -81,8 +86,8 @@ func (s *Server) record(ctx context.Context, p profile) bool {
 	}
 	if p.document != "" {
 		e.Kind, e.Key = inventory.EventDocument, p.document
-		if !s.write(context.WithoutCancel(ctx), []inventory.Event{e}) {
-			s.fetches.forget(k)
+		if !f.write(context.WithoutCancel(ctx), []inventory.Event{e}) {
+			f.forget(k)
 			return false
 		}
 		return true
@@ -90,55 +95,55 @@ func (s *Server) record(ctx context.Context, p profile) bool {
 	if p.secret {
 		e.Message = "with its secrets"
 	}
-	s.fetches.mu.Lock()
-	if len(s.fetches.pending) < maxPendingFetches {
-		s.fetches.pending = append(s.fetches.pending, e)
+	f.mu.Lock()
+	if len(f.pending) < maxPendingFetches {
+		f.pending = append(f.pending, e)
 	}
-	s.fetches.mu.Unlock()
+	f.mu.Unlock()
 	select {
-	case s.fetches.wake <- struct{}{}:
+	case f.wake <- struct{}{}:
 	default:
 	}
 	return true
 }
 
 // write reports whether events were written.
-func (s *Server) write(ctx context.Context, events []inventory.Event) bool {
+func (f *fetches) write(ctx context.Context, events []inventory.Event) bool {
 	ctx, cancel := context.WithTimeout(ctx, writeWait)
 	defer cancel()
-	err := s.journal.AppendEvents(ctx, events)
+	err := f.journal.AppendEvents(ctx, events)
 	if err != nil {
-		s.log.Warn("writing metadata events", "count", len(events), "machine", events[0].Machine, "error", err)
+		f.log.Warn("writing metadata events", "count", len(events), "machine", events[0].Machine, "error", err)
 	}
 	return err == nil
 }
 
-// writeFetches writes records in batches until ctx ends, and then what is left.
-func (s *Server) writeFetches(ctx context.Context) {
+// run writes records in batches until ctx ends, and then what is left.
+func (f *fetches) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-s.fetches.wake:
+		case <-f.wake:
 			select {
 			case <-ctx.Done():
 			case <-time.After(writeSoon):
 			}
 		}
-		s.flushFetches(context.WithoutCancel(ctx))
+		f.flush(context.WithoutCancel(ctx))
 	}
-	s.flushFetches(context.WithoutCancel(ctx)) // what was added during the last one
+	f.flush(context.WithoutCancel(ctx)) // what was added during the last one
 }
 
-// flushFetches writes the records that wait. Those that cannot be written are due again.
-func (s *Server) flushFetches(ctx context.Context) {
-	s.fetches.mu.Lock()
-	events := s.fetches.pending
-	s.fetches.pending = nil
-	s.fetches.mu.Unlock()
-	if len(events) == 0 || s.write(ctx, events) {
+// flush writes the records that wait. Those that cannot be written are due again.
+func (f *fetches) flush(ctx context.Context) {
+	f.mu.Lock()
+	events := f.pending
+	f.pending = nil
+	f.mu.Unlock()
+	if len(events) == 0 || f.write(ctx, events) {
 		return
 	}
 	for _, e := range events {
-		s.fetches.forget(fetch{e.Machine, e.Run, e.Epoch, ""})
+		f.forget(fetch{e.Machine, e.Run, e.Epoch, ""})
 	}
 }

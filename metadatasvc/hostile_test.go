@@ -37,7 +37,7 @@ func TestNoRequestEndsTheProcess(t *testing.T) {
 		require.Error(t, err)
 		require.EqualValues(t, n+1, s.cfg.Guard.Panics())
 	}
-	require.False(t, s.awaited(t.Context(), netip.MustParseAddr("127.0.0.1")), "asked while a connection is accepted")
+	require.False(t, s.isAwaited(t.Context(), netip.MustParseAddr("127.0.0.1")), "asked while a connection is accepted")
 	require.EqualValues(t, 4, s.cfg.Guard.Panics())
 	cancel()
 	require.NoError(t, <-done)

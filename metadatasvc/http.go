@@ -10,16 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
 const (
-	maxPhoneHome = 64 << 10
-	maxPath      = 1024
-	tokenHeader  = "X-Aws-Ec2-Metadata-Token"
-	ttlHeader    = "X-Aws-Ec2-Metadata-Token-Ttl-Seconds"
-	maxTokenTTL  = 21600
+	maxPath     = 1024
+	tokenHeader = "X-Aws-Ec2-Metadata-Token"
+	ttlHeader   = "X-Aws-Ec2-Metadata-Token-Ttl-Seconds"
+	maxTokenTTL = 21600
 )
 
 // Handler answers
@@ -56,7 +53,7 @@ func (s *Server) Handler() http.Handler {
 				return
 			}
 		case http.MethodPut:
-			if len(seg) == 3 && seg[1] == "api" && seg[2] == "token" && version(seg[0]) {
+			if len(seg) == 3 && seg[1] == "api" && seg[2] == "token" && isVersion(seg[0]) {
 				s.serveToken(w, r)
 				return
 			}
@@ -67,8 +64,6 @@ func (s *Server) Handler() http.Handler {
 		notFound(w)
 	})
 }
-
-func notFound(w http.ResponseWriter) { http.Error(w, "not found", http.StatusNotFound) }
 
 func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) {
 	var p profile
@@ -108,7 +103,7 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 	if r.Method == http.MethodHead {
 		return
 	}
-	if !s.record(r.Context(), p) {
+	if !s.fetches.record(r.Context(), p) {
 		w.Header().Del("Content-Length")
 		http.Error(w, "try again", http.StatusServiceUnavailable) // installers retry
 		return
@@ -163,6 +158,3 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	_, _ = w.Write([]byte(body)) // a disconnected client asks again
 }
-
-// clean returns the printable ASCII of a machine's text, at most 253 characters.
-func clean(s string) string { return plaintext.ASCII(s, 253) }

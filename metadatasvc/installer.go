@@ -15,16 +15,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Installers provides the documents of other installers and stores their reports.
-type Installers interface {
-	// Plan returns the plan of a run. Only its documents are used.
-	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	// InstallerReported stores the final report of the installer of o's current boot.
-	// fresh means that it is the first report; later ones are ignored. The error is
-	// inventory.ErrFenced if no installer of o is running.
-	InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool, err error)
-}
-
 // runDocument returns a document of p's plan by name, or false if it does not exist. p
 // must be secret.
 func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
@@ -88,7 +78,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		notFound(w)
 		return
 	}
-	message, status := report(w, r)
+	message, status := readMessage(w, r)
 	if status != http.StatusOK {
 		http.Error(w, "at most 64 KiB", status)
 		return
@@ -119,9 +109,9 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 	_, _ = w.Write([]byte("ok\n")) // if it is lost, the installer retries
 }
 
-// report returns an installer's message as one line of printable ASCII: the field
+// readMessage returns an installer's message as one line of printable ASCII: the field
 // message of a JSON object or a form, otherwise the whole text.
-func report(w http.ResponseWriter, r *http.Request) (message string, status int) {
+func readMessage(w http.ResponseWriter, r *http.Request) (message string, status int) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPhoneHome))
 	if err != nil {
 		return "", http.StatusRequestEntityTooLarge

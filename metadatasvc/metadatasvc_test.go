@@ -403,7 +403,7 @@ func TestFetchesAreRecordedRarely(t *testing.T) {
 		get(t, s, "/latest/meta-data/", node1)
 		get(t, s, "/latest/meta-data/", node2)
 	}
-	s.flushFetches(t.Context())
+	s.fetches.flush(t.Context())
 	if len(j.events) != 2 || j.events[0].Kind != inventory.EventMetadata {
 		t.Errorf("%d events", len(j.events))
 	}

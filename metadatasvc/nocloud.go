@@ -7,7 +7,7 @@ func (s *Server) nocloud(p profile, path string) ([]byte, bool) {
 	return tree{asked: path, leaves: map[string][]byte{
 		"meta-data":      cloudinit.MetaData(p.machine, ""),
 		"user-data":      cloudinit.UserData(p.machine),
-		"vendor-data":    cloudinit.VendorData(p.machine, s.phoneHome(p)),
+		"vendor-data":    cloudinit.VendorData(p.machine, s.phoneHomeURL(p)),
 		"network-config": cloudinit.NetworkConfig(p.machine),
 	}}.get()
 }

@@ -65,7 +65,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		notFound(w)
 		return
 	}
-	detail, ok := reported(w, r)
+	detail, ok := readReportForm(w, r)
 	if !ok {
 		return
 	}
@@ -101,9 +101,9 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	return true
 }
 
-// reported returns the form fields in which a system describes itself. If the form is
+// readReportForm returns the form fields in which a system describes itself. If the form is
 // invalid, it answers the request and returns false.
-func reported(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
+func readReportForm(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
 	if err := r.ParseForm(); err != nil {
 		var tooLarge *http.MaxBytesError
@@ -116,7 +116,7 @@ func reported(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, o
 	}
 	fields := map[string]string{}
 	for _, k := range []string{"instance_id", "hostname", "fqdn"} {
-		if v := clean(r.PostForm.Get(k)); v != "" {
+		if v := printable(r.PostForm.Get(k)); v != "" {
 			fields[k] = v
 		}
 	}

@@ -175,13 +175,14 @@ func TestS48FetchesWriteBoundedRows(t *testing.T) {
 			"application/x-www-form-urlencoded",
 		)
 	}
-	s.flushFetches(t.Context())
+	s.fetches.flush(t.Context())
 	if len(j.events) != 1 {
 		t.Errorf("%d events", len(j.events))
 	}
 	s.now = func() time.Time { return testNow.Add(2 * recordEvery) }
+	s.fetches.now = s.now
 	get(t, s, "/latest/meta-data/", node1)
-	s.flushFetches(t.Context())
+	s.fetches.flush(t.Context())
 	if len(j.events) != 2 {
 		t.Errorf("%d events", len(j.events))
 	}

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -151,28 +150,4 @@ func isOf(m inventory.Machine, h action.Hello) bool {
 	}
 
 	return !reported
-}
-
-// onceLog remembers which boots were logged, because a client that has captured a claim
-// decides how often it sends it.
-type onceLog struct {
-	mu    sync.Mutex
-	lines map[string]struct{}
-}
-
-// maxLogged limits how many boots onceLog remembers.
-const maxLogged = 4096
-
-// first reports whether the boot of g was not logged before.
-func (l *onceLog) first(g inventory.Grant, line string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := fmt.Sprintf("%s\x00%d\x00%d\x00%s", g.Machine, g.Epoch, g.Boot, line)
-	_, known := l.lines[key]
-	if len(l.lines) >= maxLogged || l.lines == nil {
-		l.lines = map[string]struct{}{}
-	}
-	l.lines[key] = struct{}{}
-
-	return !known
 }

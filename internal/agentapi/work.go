@@ -28,7 +28,7 @@ func agentOf(ctx context.Context) inventory.Agent { return ctx.Value(agentKey{})
 // authenticate finds the agent of the request's token, or answers with an error. 401: the
 // token is unknown (this site may have lost its data). 403: the token was revoked while its
 // run continues (because of a second agent for the boot, or a later boot). On both the agent
-// stops writing, stays up and keeps asking. 410 only if the grant says that its run is over.
+// stops writing, stays up and keeps asking. 410 only if the grant says that its run has ended.
 func (s *server) authenticate(c *gin.Context) {
 	a, err := s.findAgent(c)
 	if err != nil {
@@ -65,7 +65,7 @@ func unauthorized(text string) error {
 	return httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, text, "")
 }
 
-// refuseAgent maps the store's errors for agents: fenced means that the run is over,
+// refuseAgent maps the store's errors for agents: fenced means that the run has ended,
 // conflict that the token was revoked.
 func refuseAgent(err error) error {
 	switch {
@@ -75,7 +75,7 @@ func refuseAgent(err error) error {
 	case errors.Is(err, inventory.ErrFenced):
 		return httpapi.Refusal{
 			Status: http.StatusGone,
-			Body:   action.Farewell{Reason: "the run is over, or another one owns the machine"},
+			Body:   action.Farewell{Reason: "the run has ended, or another one owns the machine"},
 		}
 	}
 	return err

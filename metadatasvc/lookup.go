@@ -1,0 +1,111 @@
+package metadatasvc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// phoneHomeURL returns the phone-home URL of the profile's run, or "" if there is no run
+// or the caller may not know the URL.
+func (s *Server) phoneHomeURL(p profile) string {
+	if !p.secret && !p.byAddress || p.grant.Run == "" {
+		return ""
+	}
+	return cloudinit.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
+}
+
+// bySource returns the non-secret profile of the machine with the caller's address. A machine with
+// UserDataByAddress also gets its user data while the secrets window is open.
+func (s *Server) bySource(r *http.Request) (profile, bool) {
+	addr, ok := s.caller(r)
+	if !ok {
+		return profile{}, false
+	}
+	m, g, err := s.machines.MachineByAddress(r.Context(), addr)
+	if err != nil {
+		s.logFailure(err, "looking up the machine of an address")
+		return profile{}, false
+	}
+	p := profile{machine: m, grant: g}
+	if m.UserDataByAddress && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
+		user, vendor, err := s.machines.UserData(r.Context(), m.Name)
+		if err != nil { // the key file may be lost: the rest needs none
+			s.logFailure(err, "reading user data")
+			return p, m.Name != ""
+		}
+		p.machine.UserData, p.machine.VendorData, p.byAddress = user, vendor, true
+	}
+	return p, m.Name != ""
+}
+
+// caller returns the address of the client: that of the connection or, if it comes
+// from a configured proxy, the right-most hop that is not such a proxy. A hop that cannot be parsed may be
+// any client, so ok is false; without the header, the proxy itself asks.
+func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	a := ap.Addr().Unmap().WithZone("")
+	if !s.isProxy(a) {
+		return a, true
+	}
+	lines := r.Header.Values("X-Forwarded-For")
+	if len(lines) == 0 {
+		return a, true
+	}
+	hops := strings.Split(strings.Join(lines, ","), ",")
+	for i := len(hops) - 1; i >= 0; i-- {
+		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+		if err != nil {
+			return netip.Addr{}, false
+		}
+		if a = hop.Unmap().WithZone(""); !s.isProxy(a) {
+			return a, true
+		}
+	}
+	return a, true
+}
+
+func (s *Server) isProxy(a netip.Addr) bool {
+	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// byCapability returns the full profile of a machine if the capability is that of its
+// current run and the secrets window is open. It takes the same steps for an unknown
+// machine, a closed window and a wrong capability.
+func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
+	m, err := s.machines.Machine(ctx, name)
+	if err != nil {
+		s.logFailure(err, "looking up a machine for metadata")
+	}
+	known := err == nil
+	g, err := s.machines.Grant(ctx, name)
+	if err != nil {
+		s.logFailure(err, "looking up a grant for metadata")
+		g = inventory.Grant{}
+	}
+	right := len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
+	if !known || !right || !g.SecretsOpen(s.now()) || g.Machine != name {
+		return profile{}, false
+	}
+	m.UserData, m.VendorData, err = s.machines.UserData(ctx, name)
+	if err != nil {
+		s.log.Error("reading user data", "machine", name, "error", err)
+		return profile{}, false
+	}
+	return profile{machine: m, grant: g, secret: true}, true
+}
+
+func (s *Server) logFailure(err error, what string) {
+	if !errors.Is(err, inventory.ErrNotFound) {
+		s.log.Error("answering a metadata request", "doing", what, "error", err)
+	}
+}
