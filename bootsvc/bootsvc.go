@@ -148,14 +148,14 @@ func (s *Server) dhcpConfig() dhcp.Config {
 		Modes: map[string]inventory.DHCPMode{}, Address: s.cfg.Address, Base: s.urls.base, Relays: s.cfg.Relays, LinkLocal: s.cfg.LinkLocal,
 		Decider: s.clients(), Guests: s.discovery, Journal: s.journal, Recorder: s.rec, History: s.History, Limits: s.limits,
 		SightRival: s.Rivals.Sight, Deliver: s.checker.Deliver, LogServer: s.syslog.IsNamed,
-		Probe: func(a netip.Addr, besides string) (string, bool) { return s.discovery.probe(a, besides) },
+		Probe: func(a netip.Addr, client string) (string, bool) { return s.discovery.probe(a, client) },
 		Guard: s.cfg.Guard, Log: s.cfg.Log, Now: s.cfg.Now,
 	}
 	if s.cfg.RelayOnly {
-		cfg.RelayAt = s.cfg.bind()
+		cfg.RelayAt = s.cfg.bindAddress()
 	}
 	for _, name := range s.cfg.Interfaces {
-		cfg.Modes[name] = s.cfg.mode(name)
+		cfg.Modes[name] = s.cfg.modeOn(name)
 	}
 	return cfg
 }
@@ -204,7 +204,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tftpConn, err := tftp.Listen(ctx, httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bind()))
+	tftpConn, err := tftp.Listen(ctx, httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bindAddress()))
 	if err != nil {
 		closeAll(https)
 		return err
@@ -223,7 +223,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return s.tftp.Serve(ctx, tftpConn) })
 	if s.cfg.SyslogAddr != "" {
-		if c := s.syslog.Listen(ctx, httpserve.WithHost(s.cfg.SyslogAddr, s.cfg.bind())); c != nil {
+		if c := s.syslog.Listen(ctx, httpserve.WithHost(s.cfg.SyslogAddr, s.cfg.bindAddress())); c != nil {
 			g.Go(func() error { return s.syslog.Serve(ctx, c) })
 		}
 	}

@@ -35,7 +35,7 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 		where = []string{""}
 	}
 	for _, name := range where {
-		if s.cfg.mode(name) == inventory.DHCPOff {
+		if s.cfg.modeOn(name) == inventory.DHCPOff {
 			notes = append(notes, "DHCP was not asked for on "+name+": another server answers there (netboot.dhcp)")
 			continue
 		}
@@ -85,7 +85,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetching the boot script of a client, %s: %w: %w", req.URL, err, inventory.ErrUnreachable)
 	}
-	addr := httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bind())
+	addr := httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bindAddress())
 	var b bytes.Buffer
 	c, err := pin.NewClient(addr)
 	if err == nil {

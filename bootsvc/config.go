@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
@@ -33,14 +34,10 @@ type Machines interface {
 	InReservedNetwork(a netip.Addr) bool
 }
 
-// Journal records what was seen on the network. AppendEvents, PutSeen and PutSyslog are called
-// with batches, and no packet waits for them. PutRelay is called at most every few
-// seconds for each relay, and the relay's packets wait for it.
+// Journal records what was seen on the network.
 type Journal interface {
-	AppendEvents(ctx context.Context, events []inventory.Event) error
-	PutSeen(ctx context.Context, seen []inventory.Seen) error
-	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
-	PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error
+	wire.Journal
+	dhcp.Journal
 }
 
 // Config says what to serve and where.
@@ -184,8 +181,8 @@ func (c *Config) checkRelayOnly(p *inventory.Problems) {
 	}
 }
 
-// bind returns the address for listeners whose configuration has none.
-func (c *Config) bind() netip.Addr {
+// bindAddress returns the address for listeners whose configuration has none.
+func (c *Config) bindAddress() netip.Addr {
 	if c.Listen.IsValid() {
 		return c.Listen
 	}
@@ -203,8 +200,8 @@ func firstAddress(iface string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("interface %q has no IPv4 address", iface)
 }
 
-// mode returns the mode of an interface.
-func (c *Config) mode(iface string) inventory.DHCPMode {
+// modeOn returns the mode of an interface.
+func (c *Config) modeOn(iface string) inventory.DHCPMode {
 	if m := c.Modes[iface]; m != "" {
 		return m
 	}
@@ -213,7 +210,7 @@ func (c *Config) mode(iface string) inventory.DHCPMode {
 
 // givesAddresses returns the interfaces on which this server gives the addresses.
 func (c *Config) givesAddresses() []string {
-	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(name string) bool { return c.mode(name) != inventory.DHCPReservation })
+	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(name string) bool { return c.modeOn(name) != inventory.DHCPReservation })
 }
 
 // checkModes checks Modes.
@@ -244,22 +241,22 @@ func (c *Config) checkDiscovery(p *inventory.Problems) {
 			p.Add(field, "list the relay under relays, too", "%s is not a listed relay", relay.Addr())
 		case isRelay && (!relay.Contains(r.From) || !relay.Contains(r.To)):
 			p.Add(field, "write the relay's address with the length of its network", "%s is not in %s", r, relay.Masked())
-		case !isRelay && c.mode(name) != inventory.DHCPReservation:
-			p.Add(field, "leave it out", "in mode %s another server gives the addresses", c.mode(name))
+		case !isRelay && c.modeOn(name) != inventory.DHCPReservation:
+			p.Add(field, "leave it out", "in mode %s another server gives the addresses", c.modeOn(name))
 		}
 		if err := r.Check(); err != nil {
 			p.Add(field, "write for example 10.0.20.200-10.0.20.230", "%v", err)
 		}
 	}
 	for _, name := range c.DiscoverBeside {
-		if c.mode(name) == inventory.DHCPReservation || !slices.Contains(c.Interfaces, name) {
+		if c.modeOn(name) == inventory.DHCPReservation || !slices.Contains(c.Interfaces, name) {
 			p.Add("discoverBeside", "name interfaces in mode proxy or off", "%q is not such an interface", name)
 		}
 	}
 }
 
-// fileName reports whether name is valid for a file that this package serves.
-func fileName(name string) bool {
+// isFileName reports whether name is valid for a file that this package serves.
+func isFileName(name string) bool {
 	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
 		return false
 	}

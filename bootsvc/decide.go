@@ -245,7 +245,7 @@ func (d *Decision) chooseBootFile(r Request) {
 		d.Script = true
 		d.because("the client is iPXE: the boot script")
 	case wire.ClassPXE, wire.ClassHTTP:
-		switch file := loader(d.Interface, r.Arch); {
+		switch file := loaderFor(d.Interface, r.Arch); {
 		case file == "" && r.Arch != wire.ArchUnknown && !isX86(d.Interface) && wire.HasLoader(r.Arch):
 			d.because("no loader for %s, because the machine's document says arch: %s; correct the document, or set the interface's loader",
 				archName(r.Arch), d.Interface.Arch)
@@ -282,13 +282,13 @@ func SecureLoaderFiles(loader string) []string {
 	return nil
 }
 
-// loader returns the loader for an architecture of option 93, or "".
+// loaderFor returns the loader for an architecture of option 93, or "".
 //
 // x64 UEFI gets snponly.efi. It uses the firmware's driver, which has just worked,
 // and unlike ipxe.efi it does not take the card away from the firmware. For a machine
 // with a bad firmware driver, the interface's loader can be set to ipxe.efi. With
 // one of inventory.SecureLoaders it gets a shim.
-func loader(i inventory.Interface, arch int) string {
+func loaderFor(i inventory.Interface, arch int) string {
 	var uefi string
 	switch {
 	case i.Loader == "":
@@ -297,7 +297,7 @@ func loader(i inventory.Interface, arch int) string {
 		uefi = loaderShim
 	case i.Loader == inventory.LoaderIPXEShim:
 		uefi = loaderIPXEShim
-	case fileName(i.Loader):
+	case isFileName(i.Loader):
 		return i.Loader
 	default:
 		return ""

@@ -63,7 +63,7 @@ func (c *clients) bootFile(x dhcp.Client, class wire.Class) (file, why string) {
 	case c.decider.cfg.LoaderDir == "":
 		return "", fmt.Sprintf("loader %s is not served: netboot.loaders is not set", x.Loader)
 	}
-	if why := c.loaders.unserved(x.Loader); why != "" {
+	if why := c.loaders.whyUnserved(x.Loader); why != "" {
 		return "", why
 	}
 	if class == wire.ClassHTTP {

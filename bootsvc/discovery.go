@@ -22,13 +22,13 @@ type discovery struct {
 	machines Machines
 	network  *network
 	guests   map[string]*guests // by interface or relay
-	// probe returns the MAC of a host other than besides that answers at an address.
-	probe func(a netip.Addr, besides string) (mac string, ok bool)
+	// probe returns the MAC of a host other than client that answers at an address.
+	probe func(a netip.Addr, client string) (mac string, ok bool)
 }
 
 // newDiscovery returns the discovery of a configuration, in which no machine is discovered yet.
 func newDiscovery(
-	cfg *Config, machines Machines, n *network, probe func(a netip.Addr, besides string) (mac string, ok bool),
+	cfg *Config, machines Machines, n *network, probe func(a netip.Addr, client string) (mac string, ok bool),
 ) *discovery {
 	v := &discovery{cfg: cfg, machines: machines, network: n, probe: probe, guests: map[string]*guests{}}
 	for name, r := range cfg.Discovery {
@@ -75,7 +75,7 @@ func (v *discovery) Discover(ctx context.Context, r dhcp.Request) (dhcp.Client, 
 // Decline implements dhcp.Guests.
 func (v *discovery) Decline(r dhcp.Request) {
 	if _, g := v.guestsOf(r); g != nil {
-		g.declined(r.MAC, v.cfg.Now())
+		g.probeDeclined(r.MAC, v.cfg.Now())
 	}
 }
 
@@ -95,7 +95,7 @@ func (v *discovery) newGuestsOf(name string, r inventory.Range) *guests {
 			v.cfg.Log.Warn("an address for discovery is in use by another host, or by a machine that got it before this server started",
 				"address", a.String(), "other", other)
 		}
-		g.probed(mac, other, v.cfg.Now())
+		g.storeProbe(mac, other, v.cfg.Now())
 	}
 	return g
 }
@@ -219,7 +219,7 @@ func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision
 }
 
 // isGuest reports whether a MAC is that of an unknown machine which has this address for its
-// discovery. Beside another DHCP server it prolongs the discovery, because DHCP of the agent is not seen. For
+// discovery. Next to another DHCP server it prolongs the discovery, because DHCP of the agent is not seen. For
 // guestLease after the server's start, it also admits a machine there whose loader an earlier process has served.
 func (v *discovery) isGuest(ctx context.Context, mac string, a netip.Addr) bool {
 	for _, g := range v.guests {

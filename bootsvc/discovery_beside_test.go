@@ -104,7 +104,7 @@ func discoveringBeside(t *testing.T, mode inventory.DHCPMode, f *fakeMachines) (
 	return s, arp
 }
 
-// S7, S8, S32: beside another DHCP server an unknown machine gets the boot file by ProxyDHCP and no
+// S7, S8, S32: next to another DHCP server an unknown machine gets the boot file by ProxyDHCP and no
 // address. A report counts from the MAC that the kernel knows for the source.
 func TestS7S8S32DiscoveryByProxy(t *testing.T) {
 	s, arp := discoveringBeside(t, inventory.DHCPProxy, &fakeMachines{machines: []inventory.Machine{machine(nil)}})

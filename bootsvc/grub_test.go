@@ -201,7 +201,7 @@ func TestGrubBootsTheAgent(t *testing.T) {
 			t.Errorf("%q is not remembered:\n%s", want, asked.String())
 		}
 	}
-	if token := split(files[0][1])[2]; strings.Contains(asked.String(), token) {
+	if token := splitPath(files[0][1])[2]; strings.Contains(asked.String(), token) {
 		t.Errorf("the boot's token %s is remembered:\n%s", token, asked.String())
 	}
 	waitFor(t, func() bool { return s.Stats().TFTPServed == 5 })

@@ -15,7 +15,7 @@ const (
 	// maxNewGuests is how many unknown MACs are admitted on an interface, or through a relay, in a minute
 	// (security S7).
 	maxNewGuests = 30
-	// maxVisitors is how many unknown machines are discovered at a time beside another DHCP server.
+	// maxVisitors is how many unknown machines are discovered at a time next to another DHCP server.
 	maxVisitors = 256
 )
 
@@ -32,7 +32,7 @@ type guests struct {
 	minute          time.Time // when admitted was reset
 	admitted        int
 	earlierUntil    time.Time                      // end of the leases of an earlier process
-	probe           func(mac string, a netip.Addr) // probes the address of a guest and calls probed; nil: none is probed
+	probe           func(mac string, a netip.Addr) // probes the address of a guest and calls storeProbe; nil: none is probed
 }
 
 type guest struct {
@@ -75,10 +75,10 @@ func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) 
 	return out
 }
 
-// probed stores that the host with the MAC other has the address of a guest, or that no host has it if
+// storeProbe stores that the host with the MAC other has the address of a guest, or that no host has it if
 // other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
 // guest gets another address when it asks again.
-func (g *guests) probed(mac, other string, now time.Time) {
+func (g *guests) storeProbe(mac, other string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	x := g.byMAC[mac]
@@ -172,9 +172,9 @@ func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(net
 	return true
 }
 
-// declined probes the address of a guest that has declined it (RFC 2131 §4.3.3). A DECLINE can be forged:
+// probeDeclined probes the address of a guest that has declined it (RFC 2131 §4.3.3). A DECLINE can be forged:
 // the guest gets another address only if another host answers.
-func (g *guests) declined(mac string, now time.Time) {
+func (g *guests) probeDeclined(mac string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	x, ok := g.byMAC[mac]

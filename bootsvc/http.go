@@ -66,7 +66,7 @@ func (h *webFiles) handler() http.Handler {
 			_ = control.SetReadDeadline(time.Now().Add(30 * time.Second))
 			r.Body = http.MaxBytesReader(w, r.Body, maxHTTPBody)
 		}
-		segments := split(r.URL.Path)
+		segments := splitPath(r.URL.Path)
 		ours := len(segments) > 0 && (segments[0] == "ipxe" || segments[0] == "boot" || segments[0] == "images" || segments[0] == "media" ||
 			len(segments) == 1 && segments[0] == autoexecName || len(segments) <= 2 && segments[len(segments)-1] == scriptName)
 		if !ours {
@@ -90,10 +90,10 @@ func (h *webFiles) handler() http.Handler {
 	})
 }
 
-// split returns the elements of a path, without empty ones. Backslashes count as
+// splitPath returns the elements of a path, without empty ones. Backslashes count as
 // slashes because some firmware writes them. Dots need no treatment: no served name
 // begins with one.
-func split(p string) []string {
+func splitPath(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
 }
 
@@ -144,7 +144,7 @@ func (h *webFiles) find(r *http.Request, req Request) (*inventory.Machine, Decis
 	source := bySource(r).Address
 	m, d := h.decider.find(r.Context(), req, source)
 	h.remember(r, cmp.Or(d.Interface.MAC, req.MAC), r.URL.Path, d)
-	if m != nil && d.Armed() && reserved(*m, source) {
+	if m != nil && d.Armed() && hasAddress(*m, source) {
 		httpserve.Prefer(r.Context())
 	}
 	return m, d
@@ -159,8 +159,8 @@ func (h *webFiles) remember(r *http.Request, mac, path string, d Decision) {
 	})
 }
 
-// reserved reports whether an interface of m has that address.
-func reserved(m inventory.Machine, a netip.Addr) bool {
+// hasAddress reports whether an interface of m has that address.
+func hasAddress(m inventory.Machine, a netip.Addr) bool {
 	return a.IsValid() && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }
 
@@ -175,14 +175,14 @@ func (h *webFiles) serveScript(w http.ResponseWriter, r *http.Request, req Reque
 			writeScript(w, r, h.scripts.checkScript())
 			return
 		}
-		if name != holdName && h.decider.network.anonymous(req) {
+		if name != holdName && h.decider.network.isAnonymous(req) {
 			writeScript(w, r, h.scripts.chainScript())
 			return
 		}
 		notFound(w)
 		return
 	}
-	script, ok, err := h.scripts.script(r.Context(), *m, d, name == autoexecName)
+	script, ok, err := h.scripts.render(r.Context(), *m, d, name == autoexecName)
 	if err == nil && !ok && name == holdName {
 		// A 404 keeps iPXE in its hold loop; `exit 1` makes the firmware try the next boot device.
 		script, ok = "#!ipxe\nexit 1\n", true
@@ -220,7 +220,7 @@ func (h *webFiles) serveBinary(w http.ResponseWriter, r *http.Request, req Reque
 	if m != nil && !d.ServesLoader() && req.Address.IsValid() && r.Method == http.MethodGet {
 		h.rec.Event(d.event(diskEvent(d), name+" by HTTP")) // another DHCP server named the loader: the first request of this boot
 	}
-	if m == nil && !h.decider.network.anonymous(req) || m != nil && !d.ServesLoader() {
+	if m == nil && !h.decider.network.isAnonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
 		return
 	}

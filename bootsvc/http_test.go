@@ -398,18 +398,18 @@ func TestLoadersAreConfined(t *testing.T) {
 	s, _ := newServer(t, f, nil)
 	f.setGrant(armed("node1"))
 	for _, name := range []string{"../vmlinuz", "..", ".", "", "/etc/passwd", "a/b", "snponly.efi\x00", strings.Repeat("a", 200)} {
-		if s.loaders.unserved(name) == "" {
+		if s.loaders.whyUnserved(name) == "" {
 			t.Errorf("%q was opened", name)
 		}
 	}
-	if s.loaders.unserved("snponly.efi") != "" {
+	if s.loaders.whyUnserved("snponly.efi") != "" {
 		t.Error("a loader was not opened")
 	}
-	if s.loaders.unserved("link.efi") == "" {
+	if s.loaders.whyUnserved("link.efi") == "" {
 		t.Error("there is no link yet")
 	}
 	symlink(t, "/etc/hostname", filepath.Join(s.cfg.LoaderDir, "link.efi"))
-	if s.loaders.unserved("link.efi") == "" {
+	if s.loaders.whyUnserved("link.efi") == "" {
 		t.Error("a link out of the directory was followed")
 	}
 }

@@ -25,7 +25,7 @@ func (h *webFiles) listen(ctx context.Context) ([]net.Listener, error) {
 	var out []net.Listener
 	var errs []error
 	for _, addr := range h.cfg.HTTPAddr {
-		full := httpserve.WithHost(addr, h.cfg.bind())
+		full := httpserve.WithHost(addr, h.cfg.bindAddress())
 		l, err := keptsocket.Listen(ctx, "tcp4", full)
 		if err != nil {
 			err = fmt.Errorf("binding TCP %s for HTTP: %w (%s)", full, err,

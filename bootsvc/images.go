@@ -41,7 +41,7 @@ func ImageHandler(images Images, log *slog.Logger) http.Handler {
 			return
 		}
 		name := path.Base(r.URL.Path)
-		if !fileName(name) {
+		if !isFileName(name) {
 			notFound(w)
 			return
 		}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -41,12 +40,12 @@ func (s *scripts) installerScript(ctx context.Context, m inventory.Machine, d De
 // installerLine returns the kernel command line of an installer.
 func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Installer) (string, error) {
 	for _, name := range i.Images() {
-		if !fileName(name) || !imageName.MatchString(name) {
-			return "", fmt.Errorf("image %q cannot stand in a boot script: %w", name, inventory.ErrInvalid)
+		if !isFileName(name) || !imageName.MatchString(name) {
+			return "", fmt.Errorf("image %q is invalid in a boot script: %w", name, inventory.ErrInvalid)
 		}
 	}
-	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
-		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
+	if err := checkNames(m, d); err != nil {
+		return "", err
 	}
 	var args []string
 	for _, name := range i.Initrds {
@@ -71,10 +70,5 @@ func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Ins
 		}
 		args = append(args, a)
 	}
-	line := strings.Join(args, " ")
-	if len(line) >= maxCommandLine {
-		return "", fmt.Errorf("the kernel command line of machine %s has %d characters; the limit is %d: %w", m.Name,
-			len(line), maxCommandLine-1, inventory.ErrInvalid)
-	}
-	return line, nil
+	return joinLine(m, args)
 }

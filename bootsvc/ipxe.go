@@ -44,10 +44,18 @@ type scripts struct {
 	installers *installers
 }
 
+// checkNames refuses names that are invalid in a boot script.
+func checkNames(m inventory.Machine, d Decision) error {
+	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
+		return fmt.Errorf("machine %q, MAC %q is invalid in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
+	}
+	return nil
+}
+
 // commandLine returns the agent OS's kernel command line.
 func (s *scripts) commandLine(m inventory.Machine, d Decision) (string, error) {
-	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
-		return "", fmt.Errorf("machine %q, MAC %q cannot stand in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
+	if err := checkNames(m, d); err != nil {
+		return "", err
 	}
 	args := []string{
 		"initrd=initramfs", "rdinit=/init",
@@ -68,6 +76,11 @@ func (s *scripts) commandLine(m inventory.Machine, d Decision) (string, error) {
 		}
 		args = append(args, a)
 	}
+	return joinLine(m, args)
+}
+
+// joinLine joins the arguments of m's kernel to its command line.
+func joinLine(m inventory.Machine, args []string) (string, error) {
 	line := strings.Join(args, " ")
 	if len(line) >= maxCommandLine {
 		return "", fmt.Errorf("the kernel command line of machine %s has %d characters; the limit is %d: %w", m.Name,
@@ -155,10 +168,10 @@ func diskScript(d Decision) (script string, ok bool) {
 	return head + exitLines, true
 }
 
-// script returns the script for iPXE: the boot script for an armed machine, the hold
+// render returns the script for iPXE: the boot script for an armed machine, the hold
 // script for a machine on hold, the disk script for any other known machine. ok is
 // false if the answer is 404.
-func (s *scripts) script(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
+func (s *scripts) render(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {
 	case Unknown:
 		return "", false, nil

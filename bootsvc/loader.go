@@ -19,7 +19,7 @@ type loaders struct {
 // open opens a loader that may be served. os.Root keeps the name, and symbolic links, inside the
 // loader directory.
 func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
-	if !fileName(name) || l.cfg.LoaderDir == "" {
+	if !isFileName(name) || l.cfg.LoaderDir == "" {
 		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)
 	}
 	root, err := os.OpenRoot(l.cfg.LoaderDir)
@@ -31,7 +31,7 @@ func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening loader %q: %w", name, err)
 	}
-	f, info, err := regular(f)
+	f, info, err := requireRegular(f)
 	if err == nil {
 		if err = l.checkSBAT(name, f); err != nil {
 			return nil, nil, errors.Join(err, f.Close())
@@ -40,8 +40,8 @@ func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
 	return f, info, err
 }
 
-// regular returns f if it is a regular file, and closes it otherwise.
-func regular(f *os.File) (*os.File, os.FileInfo, error) {
+// requireRegular returns f if it is a regular file, and closes it otherwise.
+func requireRegular(f *os.File) (*os.File, os.FileInfo, error) {
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file: %w", f.Name(), inventory.ErrNotFound)
@@ -71,9 +71,9 @@ func (l *loaders) checkSBAT(name string, r io.ReaderAt) error {
 	return nil
 }
 
-// unserved returns why a loader cannot be handed out, or "". It names each file of the loader's chain that is missing
+// whyUnserved returns why a loader cannot be handed out, or "". It names each file of the loader's chain that is missing
 // or refused.
-func (l *loaders) unserved(name string) string {
+func (l *loaders) whyUnserved(name string) string {
 	var reasons []string
 	for _, x := range sbat.Chain(name) {
 		f, _, err := l.open(x)
@@ -102,7 +102,7 @@ func (l *loaders) openAgentOS(name string) (f *os.File, info os.FileInfo, kind s
 		return nil, nil, "", inventory.ErrNotFound
 	}
 	if f, err = os.Open(path); err == nil {
-		f, info, err = regular(f)
+		f, info, err = requireRegular(f)
 	}
 	if err != nil {
 		l.cfg.Log.Error("opening the agent OS", "file", path, "error", err)

@@ -22,18 +22,13 @@ type network struct {
 func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {
 	var all []inventory.DHCPMode
 	for _, name := range n.cfg.Interfaces {
-		m := n.cfg.mode(name)
+		m := n.cfg.modeOn(name)
 		if i.Address.Is4() && wire.OnNetworks(interfacePrefixes(name), i.Address) {
 			return m
 		}
 		all = append(all, m)
 	}
-	for _, m := range all {
-		if m != all[0] {
-			return inventory.DHCPReservation
-		}
-	}
-	if len(all) == 0 {
+	if all = slices.Compact(all); len(all) != 1 {
 		return inventory.DHCPReservation
 	}
 	return all[0]
@@ -43,11 +38,11 @@ func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {
 // address is on no interface in mode reservation, and there is an interface in another mode. Such an
 // address may be in no document, or in the document of another machine.
 func (n *network) givenByAnother(a netip.Addr) bool {
-	if !slices.ContainsFunc(n.cfg.Interfaces, func(name string) bool { return n.cfg.mode(name) != inventory.DHCPReservation }) {
+	if !slices.ContainsFunc(n.cfg.Interfaces, func(name string) bool { return n.cfg.modeOn(name) != inventory.DHCPReservation }) {
 		return false
 	}
 	return !slices.ContainsFunc(n.cfg.Interfaces, func(name string) bool {
-		return n.cfg.mode(name) == inventory.DHCPReservation && wire.OnNetworks(interfacePrefixes(name), a)
+		return n.cfg.modeOn(name) == inventory.DHCPReservation && wire.OnNetworks(interfacePrefixes(name), a)
 	})
 }
 
@@ -74,9 +69,9 @@ func (n *network) neighbourOf(a netip.Addr) (mac string) {
 	return mac
 }
 
-// anonymous reports whether the client of r cannot be told from its address, which another DHCP
+// isAnonymous reports whether the client of r cannot be identified by its address, which another DHCP
 // server gave to it. It gets a loader and a script that asks by MAC; both open nothing.
-func (n *network) anonymous(r Request) bool { return r.MAC == "" && n.givenByAnother(r.Address) }
+func (n *network) isAnonymous(r Request) bool { return r.MAC == "" && n.givenByAnother(r.Address) }
 
 // interfacePrefixes returns the IPv4 addresses of an interface with their lengths.
 func interfacePrefixes(iface string) []netip.Prefix {

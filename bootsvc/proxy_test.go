@@ -215,7 +215,7 @@ func TestReservedAddressesBesideAnotherServer(t *testing.T) {
 		}
 		s.network.neighbour = func(netip.Addr) (string, bool) { return "", false }
 		for from, want := range map[string]bool{"127.0.0.6": false, "10.10.20.12": true} {
-			if r := s.network.identify(Request{Address: netip.MustParseAddr(from)}); s.network.anonymous(r) != want {
+			if r := s.network.identify(Request{Address: netip.MustParseAddr(from)}); s.network.isAnonymous(r) != want {
 				t.Errorf("%s is anonymous: %t", from, !want)
 			}
 		}

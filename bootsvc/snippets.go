@@ -38,7 +38,7 @@ func SnippetFiles(loader string) (out []neighbours.BootFiles, err error) {
 // snippetLoaders returns the files for UEFI by TFTP and by HTTP. Debian's GRUB has only TFTP, so with shim a machine that
 // boots by HTTP still gets iPXE.
 func snippetLoaders(name string) (pxe, http string) {
-	pxe = loader(inventory.Interface{Loader: name}, wire.ArchUEFI)
+	pxe = loaderFor(inventory.Interface{Loader: name}, wire.ArchUEFI)
 	if pxe == loaderShim {
 		return pxe, loaderUEFI
 	}

@@ -31,7 +31,7 @@ func (a tftpAsk) rank(m inventory.Machine, d Decision) tftp.Rank {
 	switch {
 	case !d.Armed():
 		return tftp.RankKnown
-	case reserved(m, a.From), a.mac != "" && a.mac == d.Interface.MAC:
+	case hasAddress(m, a.From), a.mac != "" && a.mac == d.Interface.MAC:
 		return tftp.RankOwn
 	}
 	return tftp.RankArmed
@@ -40,7 +40,7 @@ func (a tftpAsk) rank(m inventory.Machine, d Decision) tftp.Rank {
 // tftpPath splits a file name as firmware writes it into an optional MAC and a plain
 // name.
 func tftpPath(name string) (mac, file string, ok bool) {
-	seg := split(name)
+	seg := splitPath(name)
 	switch len(seg) {
 	case 1:
 		file = seg[0]
@@ -50,7 +50,7 @@ func tftpPath(name string) (mac, file string, ok bool) {
 		}
 		file = seg[1]
 	}
-	if !fileName(file) {
+	if !isFileName(file) {
 		return "", "", false
 	}
 	return mac, file, true
@@ -69,7 +69,7 @@ type tftpFiles struct {
 // read answers one read request.
 func (t *tftpFiles) read(ctx context.Context, r tftp.Request) error {
 	ask := tftpAsk{r, t.decider.network.neighbourOf(r.From)}
-	if seg := split(ask.Name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
+	if seg := splitPath(ask.Name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
 		return t.readGrub(ctx, seg, ask)
 	}
 	mac, file, ok := tftpPath(ask.Name)
@@ -87,9 +87,9 @@ func (t *tftpFiles) read(ctx context.Context, r tftp.Request) error {
 	switch {
 	case m == nil && mac == neighbours.CheckMAC && file == autoexecName && ask.fromThisHost():
 		return sendScript(t.scripts.checkScript(), ask, tftp.RankOwn)
-	case m == nil && file == autoexecName && t.decider.network.anonymous(req):
+	case m == nil && file == autoexecName && t.decider.network.isAnonymous(req):
 		return sendScript(t.scripts.chainScript(), ask, tftp.RankKnown)
-	case m == nil && !t.decider.network.anonymous(req):
+	case m == nil && !t.decider.network.isAnonymous(req):
 		return tftp.ErrNoFile
 	case m != nil && file == autoexecName:
 		return t.sendBootScript(ctx, *m, d, ask)
@@ -140,7 +140,7 @@ func sendScript(script string, ask tftpAsk, rank tftp.Rank) error {
 }
 
 func (t *tftpFiles) sendBootScript(ctx context.Context, m inventory.Machine, d Decision, ask tftpAsk) error {
-	script, ok, err := t.scripts.script(ctx, m, d, true)
+	script, ok, err := t.scripts.render(ctx, m, d, true)
 	if err != nil {
 		t.cfg.Log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
 	}
@@ -189,7 +189,7 @@ func (t *tftpFiles) readGrub(ctx context.Context, seg []string, ask tftpAsk) err
 	}
 	t.remember(ask.From, cmp.Or(d.Interface.MAC, req.MAC), name, d)
 	switch {
-	case common && (m != nil || t.decider.network.anonymous(req)):
+	case common && (m != nil || t.decider.network.isAnonymous(req)):
 		return sendScript(grubConfig, ask, tftp.RankKnown)
 	case m == nil:
 		return tftp.ErrNoFile

@@ -129,7 +129,7 @@ func FuzzTFTPPath(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !fileName(file) || strings.ContainsAny(file, "/\\\x00") || file == "." || file == ".." {
+		if !isFileName(file) || strings.ContainsAny(file, "/\\\x00") || file == "." || file == ".." {
 			t.Fatalf("%q became file %q", p, file)
 		}
 		if mac != "" {

@@ -3,7 +3,6 @@ package bootsvc
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -129,9 +128,7 @@ func (s *Server) servedNetworks() inventory.Network {
 func Subnets(interfaces []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, name := range interfaces {
-		if i, err := net.InterfaceByName(name); err == nil {
-			out = append(out, wire.Prefixes(i)...)
-		}
+		out = append(out, interfacePrefixes(name)...)
 	}
 	return out
 }

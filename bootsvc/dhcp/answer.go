@@ -123,7 +123,7 @@ func (s *Server) answerCheck(e *exchange) Reply {
 	if e.Packet.MessageType() != dhcpv4.MessageTypeDiscover || e.Class != wire.ClassPXE {
 		return Reply{}
 	}
-	r := s.compose.base(e.Packet, dhcpv4.MessageTypeOffer)
+	r := s.compose.newReply(e.Packet, dhcpv4.MessageTypeOffer)
 	r.SetBroadcast() // the client has no address and takes none
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
@@ -177,7 +177,7 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 			e.log().Warn("DHCP not answered: another host uses the reserved address", "address", reserved.String(), "other", x.Other)
 			return Reply{}
 		}
-		return routeReply(s.lease(ctx, e, dhcpv4.MessageTypeOffer), e.Relay, to)
+		return routeReply(s.offerLease(ctx, e, dhcpv4.MessageTypeOffer), e.Relay, to)
 	case dhcpv4.MessageTypeRequest:
 		if e.toUs { // otherwise the client chose another server
 			return s.answerRequest(ctx, e, to)
@@ -187,7 +187,7 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 		if !to.IsValid() {
 			return Reply{}
 		}
-		r := s.lease(ctx, e, dhcpv4.MessageTypeAck)
+		r := s.offerLease(ctx, e, dhcpv4.MessageTypeAck)
 		r.YourIPAddr = net.IPv4zero
 		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
 		return Reply{Packet: r, Route: RouteUnicast, To: to, mac: r.ClientHWAddr}
@@ -219,24 +219,24 @@ func (s *Server) answerRequest(ctx context.Context, e *exchange, to netip.Addr) 
 	case !wanted.IsValid():
 		e.log().Info("DHCP REQUEST without an address: not answered")
 	case wanted == reserved:
-		return routeReply(s.lease(ctx, e, dhcpv4.MessageTypeAck), e.Relay, to)
+		return routeReply(s.offerLease(ctx, e, dhcpv4.MessageTypeAck), e.Relay, to)
 	case e.Relay.IsValid() || wire.OnNetworks(e.In.Prefixes, reserved):
 		e.log().Info("DHCP REQUEST for an address that is not the reservation: NAK",
 			"wanted", wanted.String(), "reservation", reserved.String())
-		return s.compose.nak(e.Packet, e.Relay)
+		return s.compose.newNAK(e.Packet, e.Relay)
 	}
 	return Reply{}
 }
 
-// lease returns an OFFER or ACK with the reservation and, if the decision allows it, a boot file.
-func (s *Server) lease(ctx context.Context, e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
-	r := s.compose.lease(e, kind)
+// offerLease returns an OFFER or ACK with the reservation and, if the decision allows it, a boot file.
+func (s *Server) offerLease(ctx context.Context, e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	r := s.compose.newLease(e, kind)
 	s.compose.addBoot(r, e, s.cfg.Decider.BootFile(ctx, e.client, e.Request))
 	return r
 }
 
 // noteRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It may also have
-// chosen this one, through a relay which stands in for it (RFC 5107); that relay's copy of the message is answered.
+// chosen this one, through a relay that acts for it (RFC 5107); that relay's copy of the message is answered.
 func (s *Server) noteRival(e *exchange) {
 	server := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionServerIdentifier))
 	if !server.IsValid() || s.relays.has(server) {

@@ -26,9 +26,9 @@ type composer struct {
 	logServer func() bool
 }
 
-// base returns a reply with what every kind contains: giaddr, options 82 and 61 as
+// newReply returns a reply with what every kind contains: giaddr, options 82 and 61 as
 // received (RFC 3046, 6842; the library puts 82 last), 54 and 97.
-func (c *composer) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+func (c *composer) newReply(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	r := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootReply, HWType: p.HWType, ClientHWAddr: p.ClientHWAddr,
 		TransactionID: p.TransactionID, Flags: p.Flags,
@@ -50,8 +50,8 @@ func (c *composer) base(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv
 	return r
 }
 
-func (c *composer) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) Reply {
-	r := c.base(p, dhcpv4.MessageTypeNak)
+func (c *composer) newNAK(p *dhcpv4.DHCPv4, giaddr netip.Addr) Reply {
+	r := c.newReply(p, dhcpv4.MessageTypeNak)
 	r.UpdateOption(dhcpv4.OptServerIdentifier(identifierFor(p, c.address).AsSlice()))
 	if giaddr.IsValid() {
 		r.SetBroadcast() // the client's address is wrong, so the relay must broadcast (RFC 2131 §4.3.2)
@@ -60,10 +60,10 @@ func (c *composer) nak(p *dhcpv4.DHCPv4, giaddr netip.Addr) Reply {
 	return Reply{Packet: r, Route: RouteBroadcast, mac: r.ClientHWAddr}
 }
 
-// lease returns an OFFER or ACK with the reservation.
-func (c *composer) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+// newLease returns an OFFER or ACK with the reservation.
+func (c *composer) newLease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	i := e.client.Interface
-	r := c.base(e.Packet, kind)
+	r := c.newReply(e.Packet, kind)
 	r.UpdateOption(dhcpv4.OptServerIdentifier(identifierFor(e.Packet, c.address).AsSlice()))
 	r.YourIPAddr = i.Address.AsSlice()
 	if kind == dhcpv4.MessageTypeAck {
@@ -86,10 +86,10 @@ func (c *composer) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 		c.addRoutes(r, e)
 	}
 
-	if ns := ips(i.Nameservers); len(ns) > 0 {
+	if ns := addressesOf(i.Nameservers); len(ns) > 0 {
 		r.UpdateOption(dhcpv4.OptDNS(ns...))
 	}
-	if ts := ips(i.TimeServers); len(ts) > 0 {
+	if ts := addressesOf(i.TimeServers); len(ts) > 0 {
 		r.UpdateOption(dhcpv4.OptNTPServers(ts...))
 	}
 	if name := cmp.Or(i.Hostname, e.client.Owner.Machine); name != "" {
@@ -107,7 +107,7 @@ func (c *composer) lease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	return r
 }
 
-func ips(as []netip.Addr) []net.IP {
+func addressesOf(as []netip.Addr) []net.IP {
 	var out []net.IP
 	for _, a := range as {
 		if a.Is4() && len(out) < 8 {

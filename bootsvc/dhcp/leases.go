@@ -23,7 +23,7 @@ type lease struct {
 
 // leases are the leases since the start of the server, by MAC.
 type leases struct {
-	probe func(a netip.Addr, besides string) (mac string, ok bool) // see Config
+	probe func(a netip.Addr, client string) (mac string, ok bool) // see Config
 	guard *guard.Guard
 	log   *slog.Logger
 	now   func() time.Time

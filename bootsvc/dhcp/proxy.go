@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// answerProxy answers a known machine beside the DHCP server that gives it an address. It is
+// answerProxy answers a known machine next to the DHCP server that gives it an address. It is
 // silent unless there is a boot file: the machine then boots from disk by the other server's offer.
 //
 //   - A DISCOVER is answered with an OFFER without an address. For BIOS, iPXE and HTTP clients it
@@ -40,13 +40,13 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 	}
 
 	if asked {
-		r := s.compose.base(e.Packet, dhcpv4.MessageTypeAck)
+		r := s.compose.newReply(e.Packet, dhcpv4.MessageTypeAck)
 		r.ClientIPAddr = e.Packet.ClientIPAddr
 		s.compose.putProxyFile(r, e.Class, file)
 		from := e.In.From
 		return Reply{Packet: r, Route: RouteSource, To: wire.Unmap(from.Addr()), Port: from.Port(), mac: r.ClientHWAddr}
 	}
-	r := s.compose.base(e.Packet, dhcpv4.MessageTypeOffer)
+	r := s.compose.newReply(e.Packet, dhcpv4.MessageTypeOffer)
 	if e.Class == wire.ClassPXE && isUEFI(e.Arch) {
 		r.ServerIPAddr = s.cfg.Address.AsSlice()
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))

@@ -36,7 +36,7 @@ func identifierFor(p *dhcpv4.DHCPv4, self netip.Addr) netip.Addr {
 	return self
 }
 
-// isFor reports whether a packet names this server, the relay that stands in for it (RFC 5107), or none (option 54).
+// isFor reports whether a packet names this server, the relay that acts for it (RFC 5107), or none (option 54).
 func isFor(p *dhcpv4.DHCPv4, self netip.Addr) bool {
 	id := p.Options.Get(dhcpv4.OptionServerIdentifier)
 	return id == nil || wire.Addr4(id) == self || wire.Addr4(id) == identifierFor(p, self)

@@ -1,4 +1,4 @@
-// Package dhcp answers DHCP: it gives the addresses, or only the boot files beside another server. What a client may boot,
+// Package dhcp answers DHCP: it gives the addresses, or only the boot files next to another server. What a client may boot,
 // its Decider decides.
 package dhcp
 
@@ -38,7 +38,8 @@ type Guests interface {
 	Decline(r Request)
 }
 
-// Journal records relays, see bootsvc.Journal.
+// Journal records that a relay is used. It is called at most every few seconds for each relay, and the relay's packets wait for
+// it.
 type Journal interface {
 	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
 }
@@ -65,8 +66,8 @@ type Config struct {
 	// SightRival takes a server that a machine has chosen instead of this one, and Deliver a reply of another server.
 	SightRival func(inventory.Rival)
 	Deliver    func(*dhcpv4.DHCPv4)
-	// Probe returns the MAC of a host other than besides that answers at an address.
-	Probe func(a netip.Addr, besides string) (mac string, ok bool)
+	// Probe returns the MAC of a host other than client that answers at an address.
+	Probe func(a netip.Addr, client string) (mac string, ok bool)
 	// LogServer reports whether machines can send syslog to Address.
 	LogServer func() bool
 

@@ -43,27 +43,27 @@ func NewProber(interfaces []string, t *Table, log *slog.Logger) *Prober {
 	return &Prober{interfaces, t, log}
 }
 
-// Probe returns the MAC of a host other than besides that answers at an address of a network of this
+// Probe returns the MAC of a host other than client that answers at an address of a network of this
 // host. It believes only answers to its own question: an entry of the kernel's table may be older than
 // the conflict. Without a packet socket, it asks the kernel.
-func (p *Prober) Probe(a netip.Addr, besides string) (mac string, ok bool) {
+func (p *Prober) Probe(a netip.Addr, client string) (mac string, ok bool) {
 	for _, name := range p.interfaces {
 		iface, err := net.InterfaceByName(name)
 		if err != nil || !slices.ContainsFunc(wire.Prefixes(iface), func(n netip.Prefix) bool { return n.Contains(a) }) {
 			continue
 		}
-		mac, err := askARP(iface, a, besides)
+		mac, err := askARP(iface, a, client)
 		if err == nil {
 			return mac, mac != ""
 		}
 		p.log.Warn("probing an address by ARP: the kernel is asked", "interface", name, "address", a.String(), "error", err)
 	}
 	mac, ok = p.AskKernel(a)
-	return mac, ok && mac != besides
+	return mac, ok && mac != client
 }
 
-// askARP returns the MAC of a host other than besides that has an address, or "".
-func askARP(iface *net.Interface, a netip.Addr, besides string) (mac string, err error) {
+// askARP returns the MAC of a host other than client that has an address, or "".
+func askARP(iface *net.Interface, a netip.Addr, client string) (mac string, err error) {
 	if len(iface.HardwareAddr) != 6 {
 		return "", fmt.Errorf("%s has no Ethernet address", iface.Name)
 	}
@@ -96,7 +96,7 @@ func askARP(iface *net.Interface, a netip.Addr, besides string) (mac string, err
 			if err != nil {
 				return "", fmt.Errorf("reading ARP: %w", err)
 			}
-			if mac, ok := arpSender(buf[:n], a); ok && mac != besides && mac != iface.HardwareAddr.String() {
+			if mac, ok := arpSender(buf[:n], a); ok && mac != client && mac != iface.HardwareAddr.String() {
 				return mac, nil
 			}
 		}

@@ -117,7 +117,7 @@ func (c *Checker) Ask(ctx context.Context, iface string) (found Answers, err err
 			case <-wait:
 				wait = nil
 			case r := <-answers:
-				if f, ok := offer(r.ToBytes(), p.TransactionID); ok {
+				if f, ok := parseOffer(r.ToBytes(), p.TransactionID); ok {
 					found.add(f)
 				}
 			}

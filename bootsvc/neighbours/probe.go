@@ -138,7 +138,7 @@ func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, know
 			if err != nil {
 				return found, err
 			}
-			if f, ok := offer(buf[:n], p.TransactionID); ok && isMissing(f) {
+			if f, ok := parseOffer(buf[:n], p.TransactionID); ok && isMissing(f) {
 				found = append(found, f)
 			}
 			if len(known) > 0 && !slices.ContainsFunc(known, isMissing) {
@@ -149,9 +149,9 @@ func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, know
 	return found, nil
 }
 
-// offer parses an OFFER for the DISCOVER with that id. It returns false for any other
+// parseOffer parses an OFFER for the DISCOVER with that id. It returns false for any other
 // packet.
-func offer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
+func parseOffer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	p, err := dhcpv4.FromBytes(b)
 	if err != nil || p.OpCode != dhcpv4.OpcodeBootReply || p.TransactionID != id || p.MessageType() != dhcpv4.MessageTypeOffer {
 		return ForeignServer{}, false

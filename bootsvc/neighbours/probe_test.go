@@ -136,7 +136,7 @@ func TestOfferWithOptionsInFile(t *testing.T) {
 		if overload > 0 {
 			p.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionOptionOverload, []byte{overload}))
 		}
-		if f, ok := offer(p.ToBytes(), p.TransactionID); !ok || f.BootFile != want {
+		if f, ok := parseOffer(p.ToBytes(), p.TransactionID); !ok || f.BootFile != want {
 			t.Errorf("option 52 = %d: %q, want %q", overload, f.BootFile, want)
 		}
 	}
@@ -155,7 +155,7 @@ func FuzzOffer(f *testing.F) {
 		if len(b) >= 8 {
 			id = dhcpv4.TransactionID(b[4:8])
 		}
-		if o, ok := offer(b, id); ok && (!o.Server.IsValid() || len(o.BootFile) > 64) {
+		if o, ok := parseOffer(b, id); ok && (!o.Server.IsValid() || len(o.BootFile) > 64) {
 			t.Fatalf("%+v", o)
 		}
 	})

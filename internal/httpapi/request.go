@@ -210,7 +210,7 @@ func describeJSONError(field string, err error) error {
 	switch {
 	case errors.As(err, &wrong):
 		at := strings.Trim(field+"."+wrong.Field, ".")
-		return inventory.Invalid(at, remedy, "a JSON %s cannot stand here", wrong.Value)
+		return inventory.Invalid(at, remedy, "a JSON %s is invalid here", wrong.Value)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return inventory.Invalid(field, remedy, "the JSON ends too early")
 	}
