@@ -8,7 +8,7 @@ var mutations = []mutation{
 	},
 	{
 		"S1", "TestS1SecretsOnlyInTheWindow", "metadatasvc/lookup.go",
-		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
+		"!known || !valid || !g.SecretsOpen(s.now())", "!known || !valid",
 	},
 	{
 		"S1", "TestS1OneClaimPerBoot", "inventory/sqlite/agents.go",
@@ -56,7 +56,7 @@ var mutations = []mutation{
 	},
 	{
 		"S5", "TestS5DocumentsAreServedInTheWindowAlone", "metadatasvc/lookup.go",
-		"!known || !right || !g.SecretsOpen(s.now())", "!known || !right",
+		"!known || !valid || !g.SecretsOpen(s.now())", "!known || !valid",
 	},
 	{
 		"S6", "TestStrangers", "internal/siterole/target.go",

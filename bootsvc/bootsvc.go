@@ -85,11 +85,11 @@ type Stats struct {
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	dropped, files, packets := s.rec.Dropped(), s.tftp.Stats(), s.dhcp.Stats()
+	dropped, files, packets := s.rec.Dropped(), s.tftp.Stats(), &s.dhcp.Counters
 	return Stats{
-		DHCPReceived: packets.Received, DHCPAnswered: packets.Answered, DHCPDropped: packets.Dropped,
-		DHCPMalformed: packets.Malformed, DHCPUnknown: packets.Unknown, DHCPDirect: packets.Direct,
-		DHCPUnresolved: packets.Unresolved, DHCPUnsent: packets.Unsent, TFTPServed: files.Served,
+		DHCPReceived: packets.Received.Load(), DHCPAnswered: packets.Answered.Load(), DHCPDropped: packets.Dropped.Load(),
+		DHCPMalformed: packets.Malformed.Load(), DHCPUnknown: packets.Unknown.Load(), DHCPDirect: packets.Direct.Load(),
+		DHCPUnresolved: packets.Unresolved.Load(), DHCPUnsent: packets.Unsent.Load(), TFTPServed: files.Served,
 		TFTPRefused: files.Refused, TFTPAborted: files.Aborted,
 		TFTPUnresolved: files.Unresolved, TFTPUnproven: files.Unproven, TFTPUnsent: files.Unsent,
 		EventsDropped: dropped.Events,

@@ -55,7 +55,7 @@ type webFiles struct {
 func (h *webFiles) handler() http.Handler {
 	var images http.Handler
 	if h.cfg.Images != nil {
-		images = h.observeImages(ImageHandler(h.cfg.Images, h.cfg.Log))
+		images = h.observeImages(imageHandler(h.cfg.Images, h.cfg.Log))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -77,13 +77,13 @@ func (h *webFiles) handler() http.Handler {
 			notFound(w)
 			return
 		}
-		if segments[0] == "images" && (len(segments) == 2 || len(segments) == 3 && sha256Form.MatchString(segments[1])) && images != nil {
-			images.ServeHTTP(w, r)
-			return
-		}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		if segments[0] == "images" && (len(segments) == 2 || len(segments) == 3 && sha256Form.MatchString(segments[1])) && images != nil {
+			images.ServeHTTP(w, r)
 			return
 		}
 		h.dispatch(w, r, segments)

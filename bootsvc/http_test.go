@@ -318,7 +318,7 @@ func (changedImages) OpenImage(context.Context, string, string) (io.ReadSeekClos
 // is gone. The path on the server is not disclosed.
 func TestChangedImageIsRefused(t *testing.T) {
 	w := httptest.NewRecorder()
-	h := ImageHandler(changedImages{}, slog.New(slog.DiscardHandler))
+	h := imageHandler(changedImages{}, slog.New(slog.DiscardHandler))
 	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/images/a.raw", nil))
 	if w.Code != http.StatusConflict || strings.Contains(w.Body.String(), "/mnt") {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -332,7 +332,8 @@ func TestImages(t *testing.T) {
 	sum := sha256.Sum256(content)
 	digest := hex.EncodeToString(sum[:])
 	images := fakeImages{file, inventory.Image{Name: "debian-12.raw", SHA256: digest, Size: int64(len(content))}}
-	srv := httptest.NewServer(ImageHandler(images, slog.New(slog.DiscardHandler))) // a real connection: sendfile and deadlines
+	s, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Images = images })
+	srv := httptest.NewServer(s.Handler()) // a real connection: sendfile and deadlines
 	defer srv.Close()
 	do := func(method, name string, header ...string) (*http.Response, []byte) {
 		t.Helper()

@@ -26,20 +26,14 @@ type Images interface {
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// ImageHandler serves images by GET and HEAD. The last element of the path is the
+// imageHandler serves images by GET and HEAD. The last element of the path is the
 // image's name. A digest before it selects that file, even if the image has been
 // replaced. The strong entity tag is the file's SHA-256, so a client can resume with
 // Range and If-Range, and starts over if the image was replaced. A request with
 // several ranges gets the whole file, as RFC 9110 §14.2 allows.
-func ImageHandler(images Images, log *slog.Logger) http.Handler {
+func imageHandler(images Images, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("X-Content-Type-Options", "nosniff")
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
-			return
-		}
 		name := path.Base(r.URL.Path)
 		if !isFileName(name) {
 			notFound(w)

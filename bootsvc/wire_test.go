@@ -55,7 +55,7 @@ func TestS48HeardIsBounded(t *testing.T) {
 	}
 	clients := 0
 	for n := range 3000 {
-		if s.History.HeardSince(mac(n).String(), time.Time{}) {
+		if s.History.HasAskedSince(mac(n).String(), time.Time{}) {
 			clients++
 		}
 	}
@@ -219,7 +219,7 @@ func TestHeardDuringATransfer(t *testing.T) {
 	} {
 		during := 0
 		check := func() {
-			if during++; !c.s.History.HeardSince(testMAC, late) || c.s.History.HeardSince(unknownMAC, late) {
+			if during++; !c.s.History.HasAskedSince(testMAC, late) || c.s.History.HasAskedSince(unknownMAC, late) {
 				t.Errorf("%s by %s: the machine that gets it must count as heard, and no other", c.path, c.protocol)
 			}
 		}
@@ -232,7 +232,7 @@ func TestHeardDuringATransfer(t *testing.T) {
 		}); err != nil {
 			t.Errorf("%s by TFTP: %v", c.path, err)
 		}
-		if during == 0 || c.s.History.HeardSince(testMAC, late) {
+		if during == 0 || c.s.History.HasAskedSince(testMAC, late) {
 			t.Errorf("%s by %s: %d writes; after the transfer, the request alone counts", c.path, c.protocol, during)
 		}
 	}

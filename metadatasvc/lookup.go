@@ -87,13 +87,9 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 		s.logFailure(err, "looking up a machine for metadata")
 	}
 	known := err == nil
-	g, err := s.machines.Grant(ctx, name)
-	if err != nil {
-		s.logFailure(err, "looking up a grant for metadata")
-		g = inventory.Grant{}
-	}
-	right := len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
-	if !known || !right || !g.SecretsOpen(s.now()) || g.Machine != name {
+	g := s.grantOf(ctx, name)
+	valid := s.isCapability(g, capability)
+	if !known || !valid || !g.SecretsOpen(s.now()) || g.Machine != name {
 		return profile{}, false
 	}
 	m.UserData, m.VendorData, err = s.machines.UserData(ctx, name)
@@ -102,6 +98,21 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 		return profile{}, false
 	}
 	return profile{machine: m, grant: g, secret: true}, true
+}
+
+// grantOf returns the grant of a machine, or the zero Grant.
+func (s *Server) grantOf(ctx context.Context, machine string) inventory.Grant {
+	g, err := s.machines.Grant(ctx, machine)
+	if err != nil {
+		s.logFailure(err, "looking up a grant")
+		return inventory.Grant{}
+	}
+	return g
+}
+
+// isCapability reports whether a capability is that of the run of g.
+func (s *Server) isCapability(g inventory.Grant, capability string) bool {
+	return len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
 }
 
 func (s *Server) logFailure(err error, what string) {

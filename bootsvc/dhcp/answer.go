@@ -66,7 +66,7 @@ func (s *Server) answerClient(ctx context.Context, e *exchange) Reply {
 
 	e.shortenReply(r.Packet)
 	r.own = e.client.Armed && r.To == e.client.Interface.Address || r.Route == RouteRelay && len(s.cfg.Relays) > 0
-	s.stats.answered.Add(1)
+	s.Counters.Answered.Add(1)
 	if s.cfg.Log.Enabled(ctx, slog.LevelDebug) {
 		e.log().Debug("DHCP answered", "reply", r.Packet.MessageType().String(), "route", r.Route.String(),
 			"bootFile", r.Packet.BootFileName, "armed", e.client.Armed)
@@ -82,7 +82,7 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 		if relaysOnly {
 			// A renewal by unicast, which the client repeats by broadcast, or a client
 			// that is not behind a relay.
-			s.stats.direct.Add(1)
+			s.Counters.Direct.Add(1)
 		}
 		return !relaysOnly
 	}
@@ -128,13 +128,13 @@ func (s *Server) answerCheck(e *exchange) Reply {
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 	r.UpdateOption(dhcpv4.OptBootFileName(s.cfg.Base() + neighbours.CheckPath))
-	s.stats.answered.Add(1)
+	s.Counters.Answered.Add(1)
 	return routeReply(r, e.Relay, netip.Addr{})
 }
 
 // noteUnknown records that an unknown MAC has asked.
 func (s *Server) noteUnknown(e *exchange) {
-	s.stats.unknown.Add(1)
+	s.Counters.Unknown.Add(1)
 	port, giaddr := seenAt(e.In, e.Relay)
 	s.cfg.Recorder.Unknown(e.MAC, port, giaddr, string(e.Packet.Options.Get(dhcpv4.OptionClassIdentifier)))
 }

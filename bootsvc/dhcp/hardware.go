@@ -23,7 +23,7 @@ func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in Link) {
 		class = "InfiniBand: not supported"
 	}
 	port, giaddr := seenAt(in, relay)
-	s.stats.unknown.Add(1)
+	s.Counters.Unknown.Add(1)
 	s.cfg.Log.Warn("DHCP not answered: the client does not ask over Ethernet; boot the machine from an Ethernet interface",
 		"hardware", class, "address", p.ClientHWAddr.String(), "interface", in.Name, "relay", giaddr,
 		"clientID", fmt.Sprintf("%x", p.Options.Get(dhcpv4.OptionClientIdentifier)))

@@ -74,7 +74,7 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	for {
-		packets, err := c.read(batch, &s.stats.dropped)
+		packets, err := c.read(batch, &s.Counters.Dropped)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -87,7 +87,7 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 			_ = clock.Sleep(ctx, time.Second)
 			continue
 		}
-		s.stats.received.Add(int64(len(packets)))
+		s.Counters.Received.Add(int64(len(packets)))
 		slow := time.AfterFunc(slowBatch, func() {
 			batch.delay()
 			s.sendReady(c, batch)
@@ -130,7 +130,7 @@ func (s *Server) sendReady(c *Conn, b *packetBatch) {
 	replies := b.ready
 	b.ready = b.ready[:0]
 	c.write(b.out, replies, func(r Reply, err error) {
-		s.stats.unsent.Add(1)
+		s.Counters.Unsent.Add(1)
 		s.cfg.Log.Error("sending a DHCP reply", "interface", c.name, "route", r.Route.String(), "to", r.To.String(), "error", err)
 	})
 }
@@ -141,7 +141,7 @@ func (s *Server) maySend(c *Conn, r Reply) bool {
 	if r.Route == RouteRaw || r.Route == RouteBroadcast || s.cfg.Limits.Admit(r.To, r.own) {
 		return true
 	}
-	s.stats.unresolved.Add(1)
+	s.Counters.Unresolved.Add(1)
 	s.cfg.Log.Warn("a DHCP reply is not sent: too many wait for addresses that do not answer ARP; the request may be forged",
 		"interface", c.name, "route", r.Route.String(), "to", r.To.String())
 	return false
@@ -153,14 +153,14 @@ func (s *Server) maySend(c *Conn, r Reply) bool {
 func (s *Server) Handle(ctx context.Context, b []byte, in Link) (r Reply) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.stats.malformed.Add(1)
+			s.Counters.Malformed.Add(1)
 			s.cfg.Guard.Caught("a DHCP packet", v)
 			r = Reply{}
 		}
 	}()
 	p, err := dhcpv4.FromBytes(b)
 	if err != nil {
-		s.stats.malformed.Add(1)
+		s.Counters.Malformed.Add(1)
 		return Reply{}
 	}
 	r = s.answer(ctx, p, in)

@@ -78,21 +78,17 @@ type Config struct {
 
 // Server answers DHCP.
 type Server struct {
+	Counters Counters
+
 	cfg     Config
 	compose composer
 	relays  relays
 	leases  leases
-	stats   counters
 }
 
-// counters are the counters of Stats.
-type counters struct {
-	received, answered, dropped, malformed, unknown, direct, unresolved, unsent atomic.Int64
-}
-
-// Stats counts packets since the start of the server, see bootsvc.Stats.
-type Stats struct {
-	Received, Answered, Dropped, Malformed, Unknown, Direct, Unresolved, Unsent int64
+// Counters count packets since the start of the server, see bootsvc.Stats.
+type Counters struct {
+	Received, Answered, Dropped, Malformed, Unknown, Direct, Unresolved, Unsent atomic.Int64
 }
 
 // New returns a server, which answers what Serve reads.
@@ -113,13 +109,4 @@ func (s *Server) Leases() []inventory.DHCPLease { return s.leases.all() }
 func (s *Server) Conflict(mac string, a netip.Addr) (x inventory.DHCPLease, until time.Time, ok bool) {
 	x, ok = s.leases.conflict(mac, a)
 	return x, x.At.Add(conflictPause), ok
-}
-
-// Stats returns the counters.
-func (s *Server) Stats() Stats {
-	c := &s.stats
-	return Stats{
-		Received: c.received.Load(), Answered: c.answered.Load(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
-		Unknown: c.unknown.Load(), Direct: c.direct.Load(), Unresolved: c.unresolved.Load(), Unsent: c.unsent.Load(),
-	}
 }

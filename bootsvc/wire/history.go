@@ -111,9 +111,9 @@ func (c *client) slot() *Entry {
 	return &c.last[n]
 }
 
-// HeardSince reports whether a client has asked for anything since then, or is being sent a file that it has asked for before.
+// HasAskedSince reports whether a client has asked for anything since then, or is being sent a file that it has asked for before.
 // It forgets clients that were silent while many others asked.
-func (w *History) HeardSince(mac string, since time.Time) bool {
+func (w *History) HasAskedSince(mac string, since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sending[mac] > 0 {

@@ -76,11 +76,11 @@ func TestTransfersEnd(t *testing.T) {
 	w := NewHistory()
 	first, second := w.BeginTransfer(clientMAC), w.BeginTransfer(clientMAC)
 	first()
-	if !w.HeardSince(clientMAC, someTime) {
+	if !w.HasAskedSince(clientMAC, someTime) {
 		t.Error("a machine that is being sent a file is not heard")
 	}
 	second()
-	if w.HeardSince(clientMAC, someTime) || len(w.sending) > 0 {
+	if w.HasAskedSince(clientMAC, someTime) || len(w.sending) > 0 {
 		t.Errorf("%d transfers have not ended", len(w.sending))
 	}
 }

@@ -49,7 +49,10 @@ func (s *server) heardBooting(ctx context.Context, machine string, since time.Ti
 	if err != nil {
 		return true, fmt.Errorf("looking up machine %q: %w", machine, err)
 	}
-	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return s.netboot.boot.History.HeardSince(i.MAC, since) }), nil
+	return slices.ContainsFunc(
+		m.Interfaces,
+		func(i inventory.Interface) bool { return s.netboot.boot.History.HasAskedSince(i.MAC, since) },
+	), nil
 }
 
 // newAgentAPI makes the handler of the agents' requests.
