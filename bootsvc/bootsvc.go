@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -237,12 +238,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, writers.Wait())
 }
 
-type closer interface{ Close() error }
-
 // closeAll closes the listeners of a start that failed. It ignores errors: the cause
 // of the failure is reported.
-func closeAll[C closer](cs []C) {
-	for _, c := range cs {
-		_ = c.Close()
+func closeAll(listeners []net.Listener) {
+	for _, l := range listeners {
+		_ = l.Close()
 	}
 }

@@ -33,7 +33,7 @@ type spender struct {
 
 // spend records that d's boot is spent: until then, a machine with the network first
 // in its boot order would boot the installer again. The machine may have disconnected,
-// so ctx must not be the request'q. spendLate retries until the server stops.
+// so ctx must not be the request's. spendLate retries until the server stops.
 func (q *spender) spend(ctx context.Context, d Decision, payload string) {
 	u := unspent{d, payload}
 	if q.spendOnce(ctx, u) {

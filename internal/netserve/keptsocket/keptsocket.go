@@ -25,7 +25,7 @@ import (
 const (
 	// unusedFor is how long inherited sockets wait for a Listen. Then they are closed: usually their address is not configured any more.
 	unusedFor = time.Minute
-	// freedIn is how long systemd may take to close a socket that it is told to drop.
+	// freedIn is how long systemd may take to close a socket that it must drop.
 	freedIn = 5 * time.Second
 )
 
