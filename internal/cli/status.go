@@ -2,8 +2,10 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -144,4 +146,63 @@ func spaceStatus(d apitypes.SpaceStatus) string {
 	}
 
 	return text
+}
+
+// tokenExample makes the file before the token is in it: otherwise every local user may read it.
+const tokenExample = "  install -m 600 -o prometheus -g prometheus /dev/null /etc/prometheus/ingot.token\n" +
+	"  ingot metrics token > /etc/prometheus/ingot.token"
+
+func metricsCommand(o *Options) *cobra.Command {
+	return Group("metrics", "Metrics for Prometheus",
+		"  ingot metrics show\n"+tokenExample,
+		metricsShowCommand(o), metricsTokenCommand(o))
+}
+
+func metricsShowCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
+		Use: "show", Short: "Print the metrics as Prometheus reads them", Args: cobra.NoArgs,
+		Example: "  ingot metrics show | promtool check metrics",
+	}, func(c *Call) error {
+		resp, err := c.Request(http.MethodGet, "/metrics", nil, 0)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(c.OutOrStdout(), resp.Body)
+		return errors.Join(err, resp.Body.Close())
+	})
+}
+
+func metricsTokenCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
+		Use: "token", Short: "Print the token that opens /metrics alone", Args: cobra.NoArgs,
+		Long: `Print the token with which Prometheus may read /metrics. It opens nothing else. It
+is derived from the admin token, and changes with it.`,
+		Example: tokenExample,
+	}, func(c *Call) error {
+		s, err := c.Server()
+		if err != nil {
+			return err
+		}
+		token := s.MetricsToken()
+		return ShowText(c, map[string]string{"token": token}, token)
+	})
+}
+
+func notifyCommand(o *Options) *cobra.Command {
+	type notice struct {
+		ID string `json:"id"`
+	}
+
+	test := o.NewCommand(&cobra.Command{
+		Use: "test", Short: "Send a notice now, to find out whether notices arrive", Args: cobra.NoArgs,
+		Long: `Send a notice now, ahead of those that wait, and show what the receiver answers.
+The receiver and the secret are set under notify: in the server's configuration.`,
+		Example: "  ingot notify test",
+	}, func(c *Call) error {
+		return postAndShow(c, client.Path("notices", "test"), nil, text(func(n notice) string {
+			return "The receiver accepted notice " + n.ID + "."
+		}))
+	})
+
+	return Group("notify", "Notices to a webhook when an operator is needed", "  ingot notify test", test)
 }
