@@ -38,8 +38,7 @@ func machineDisksCommand(o *Options) *cobra.Command {
 
 // printDisks lists disks with the flag that selects each.
 func printDisks(w io.Writer, disks []action.Disk) error {
-	t := NewTable(w, "PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH")
-	for _, d := range disks {
+	return PrintTable(w, []string{"PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH"}, disks, func(d action.Disk) []any {
 		holds := strings.Join(d.Signatures, ", ")
 		if d.Blank {
 			holds = "nothing"
@@ -54,10 +53,8 @@ func printDisks(w io.Writer, disks []action.Disk) error {
 		if d.SectorSize > 512 {
 			transport += fmt.Sprintf(", %d-byte sectors", d.SectorSize)
 		}
-		t.Row(d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d))
-	}
-
-	return t.Flush()
+		return []any{d.Path, human.Size(d.Size), d.Model, transport, holds, diskFlag(d)}
+	})
 }
 
 // diskFlag is the flag that selects a disk, to paste.

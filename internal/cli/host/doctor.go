@@ -24,15 +24,13 @@ One line each, with a remedy. Exits 1 if any check fails.`,
 	}, func(c *cli.Call) error {
 		findings := doctor.Run(c.Context(), c.Lookup, c.Flags().Changed("config"))
 		err := cli.ShowValue(c, client.List[doctor.Finding]{Items: findings}, func(w io.Writer) error {
-			t := cli.NewTable(w)
-			for _, f := range findings {
+			return cli.PrintTable(w, nil, findings, func(f doctor.Finding) []any {
 				text := f.Text
 				if f.Remedy != "" {
 					text += "  → " + f.Remedy
 				}
-				t.Row(f.State, f.What, text)
-			}
-			return t.Flush()
+				return []any{f.State, f.What, text}
+			})
 		})
 		if err != nil {
 			return err

@@ -295,15 +295,15 @@ func interfaceNames() (names []string) {
 // chooseInterfaces validates the interfaces of the flags, or prompts for them.
 func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 	all, chosen := bootInterfaces(), f.interfaces
-	t := cli.NewTable(c.OutOrStdout(), "INTERFACE", "STATE", "MAC", "IPV4")
-	for _, i := range all {
+	head := []string{"INTERFACE", "STATE", "MAC", "IPV4"}
+	err := cli.PrintTable(c.OutOrStdout(), head, all, func(i hostnet.Interface) []any {
 		state := "down"
 		if i.Up {
 			state = "up"
 		}
-		t.Row(i.Name, state, i.MAC, strings.Join(i.Addresses, ", "))
-	}
-	if err := t.Flush(); err != nil {
+		return []any{i.Name, state, i.MAC, strings.Join(i.Addresses, ", ")}
+	})
+	if err != nil {
 		return nil, err
 	}
 
@@ -311,7 +311,6 @@ func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 		if !cli.Interactive(c.Command) {
 			return nil, cli.UsageError("which interface are the machines on? give --interface, or --yes to leave DHCP off")
 		}
-		var err error
 		if chosen, err = askForInterfaces(c, usable(all)); err != nil {
 			return nil, err
 		}
