@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// diskAlias returns the disk that the template names, or else the first disk that the machine declares.
-func (p *planner) diskAlias() string {
-	alias, path := p.check.namedDisk()
+// findDiskAlias returns the disk that the template names, or else the first disk that the machine declares.
+func (p *planner) findDiskAlias() string {
+	alias, path := p.check.findDisk()
 	switch m := p.data.Machine; {
 	case alias != "":
 		p.why.DiskAlias = path
@@ -24,8 +24,8 @@ func (p *planner) diskAlias() string {
 	return alias
 }
 
-// namedDisk returns the disk that the template names first, and where; "" for none.
-func (c *checker) namedDisk() (alias, where string) {
+// findDisk returns the disk that the template names first, and where; "" for none.
+func (c *checker) findDisk() (alias, where string) {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
 			for _, key := range action.DiskVariables() {
@@ -69,21 +69,21 @@ func (c *checker) declares(task, step map[string]string, device string) bool {
 	return disk != 0 && storage.Declares(device)
 }
 
-// device checks the device that an action names. It gives the action the machine's storage if that declares the device. disk
+// checkDevice checks the device that an action names. It gives the action the machine's storage if that declares the device. disk
 // is the run's.
-func (p *planner) device(path, native string, env environment, disk string) {
+func (p *planner) checkDevice(path, native string, env environment, disk string) {
 	variable := action.DiskVariable(native, env.values)
 	device := env.values[variable]
 	_, own := action.PartitionOf(device, disk)
 	path, step := path+".environment."+variable, path
 	switch declared := !own && device != "" && p.check.declares(nil, env.values, device); {
 	case declared && action.Describe(native).Volumes:
-		p.storage(step, env, disk)
+		p.setStorage(step, env, disk)
 	case declared:
 		p.check.add(path, "name a disk", "%q is part of the machine's storage, and %s needs a disk", device, native)
 		return
 	case !own && device != "" && action.DiskOf(device) != disk:
-		return // diskAlias reports it
+		return // findDisk reports it
 	}
 	if err := action.CheckDevice(native, env.values, disk); err != nil {
 		p.check.add(path, "see "+actionsPage, "%v", err)
@@ -95,8 +95,8 @@ var deviceVariables = []string{
 	action.PartitionVariable, action.AllDisksVariable, action.StorageVariable, action.FileSystemVariable, action.GrubDisksVariable,
 }
 
-// literalDevice checks the device that an action names as far as the template alone shows it.
-func (l *linter) literalDevice(at place, native string, env environment) {
+// checkLiteralDevice checks the device that an action names as far as the template alone shows it.
+func (l *linter) checkLiteralDevice(at place, native string, env environment) {
 	read := slices.Concat(deviceVariables, action.DiskVariables())
 	for _, v := range action.Describe(native).Variables {
 		value, set := env.values[v.Name]
@@ -106,7 +106,7 @@ func (l *linter) literalDevice(at place, native string, env environment) {
 	}
 	variable := action.DiskVariable(native, env.values)
 	if action.CheckDevicePath(env.values[variable]) != nil {
-		return // diskAlias reports it
+		return // findDisk reports it
 	}
 	if err := action.CheckDevice(native, env.values); err != nil {
 		l.check.add(at.step+".environment."+variable, "see "+actionsPage, "%v", err)

@@ -13,10 +13,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// environments checks the actions' environments as far as possible without a machine. It returns
+// checkEnvironments checks the actions' environments as far as possible without a machine. It returns
 // notes about variables that no action reads. It checks only values that are literal in src, the
 // unrendered template.
-func (l *linter) environments(src string, trees []*parse.Tree) (notes inventory.Problems) {
+func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inventory.Problems) {
 	docs, err := strictyaml.Documents(l.check.out.file, []byte(src))
 	if err != nil || len(docs) != 1 { // an expression without quotes, or one on a line of its own
 		docs, err = strictyaml.Documents(l.check.out.file, []byte(withoutExpressions(src)))
@@ -29,7 +29,7 @@ func (l *linter) environments(src string, trees []*parse.Tree) (notes inventory.
 	}
 
 	if !hasConditions(trees) {
-		l.check.namedDisk()
+		l.check.findDisk()
 	}
 	for i, t := range l.check.doc.Tasks {
 		for j, s := range t.Actions {
@@ -39,12 +39,12 @@ func (l *linter) environments(src string, trees []*parse.Tree) (notes inventory.
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			env := environmentOf(t, s)
-			l.variables(at, native, env)
-			l.literalDevice(at, native, env)
-			l.foreignURL(at, native, env)
-			l.handlerShells(at, s)
-			notes = append(notes, l.mirrors(at.step, s)...)
-			notes = append(notes, l.unread(at.step+".environment", native, s.Environment)...)
+			l.checkVariables(at, native, env)
+			l.checkLiteralDevice(at, native, env)
+			l.checkForeignURL(at, native, env)
+			l.checkHandlerShells(at, s)
+			notes = append(notes, l.noteMirrors(at.step, s)...)
+			notes = append(notes, l.noteUnread(at.step+".environment", native, s.Environment)...)
 		}
 	}
 	return notes
@@ -67,8 +67,8 @@ func withoutExpressions(src string) string {
 	return strings.ReplaceAll(strings.Join(lines, "\n"), "\x00", "DATA-OF-THE-MACHINE")
 }
 
-// variables checks the variables of one action.
-func (l *linter) variables(at place, native string, env environment) {
+// checkVariables checks the variables of one action.
+func (l *linter) checkVariables(at place, native string, env environment) {
 	if digest := action.Describe(native).Digest; digest != "" { // the server knows the digests of its own images
 		env = environment{maps.Clone(env.values), maps.Clone(env.from)}
 		env.setDefault(digest, strings.Repeat("0", 64), "")
@@ -91,8 +91,8 @@ func (l *linter) variables(at place, native string, env environment) {
 	}
 }
 
-// unread returns a note for each variable that the action does not read.
-func (l *linter) unread(path, native string, env map[string]string) (notes inventory.Problems) {
+// noteUnread returns a note for each variable that the action does not read.
+func (l *linter) noteUnread(path, native string, env map[string]string) (notes inventory.Problems) {
 	var known []string
 	for _, v := range action.Describe(native).Variables {
 		known = append(known, v.Name)
@@ -113,8 +113,8 @@ func (l *linter) unread(path, native string, env map[string]string) (notes inven
 	return notes
 }
 
-// mirrors returns notes about the images of an action that count as native actions because a registry is taken for a mirror.
-func (l *linter) mirrors(path string, s step) (notes inventory.Problems) {
+// noteMirrors returns notes about the images of an action that count as native actions because a registry is taken for a mirror.
+func (l *linter) noteMirrors(path string, s step) (notes inventory.Problems) {
 	images := map[string]string{"image": s.Image}
 	if outer := l.wrapped[path]; outer != "" {
 		images = map[string]string{"image": outer, "environment." + action.InnerImageVariable: s.Image}

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// handlers checks what the action at path has for failures and time-outs.
-func (c *checker) handlers(path string, s step) {
+// checkHandlers checks what the action at path has for failures and time-outs.
+func (c *checker) checkHandlers(path string, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words := s.handlers()[key]
 		if slices.ContainsFunc(words, c.open) {
@@ -27,9 +27,9 @@ func (c *checker) handlers(path string, s step) {
 	}
 }
 
-// handlerShells refuses data in a handler whose commands a shell reads (security S42). With data whose form is not known, any
+// checkHandlerShells refuses data in a handler whose commands a shell reads (security S42). With data whose form is not known, any
 // word may be the interpreter.
-func (l *linter) handlerShells(at place, s step) {
+func (l *linter) checkHandlerShells(at place, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words, shell, fromData := s.handlers()[key], false, false
 		for n, word := range words {
@@ -52,8 +52,8 @@ func (l *linter) handlerShells(at place, s step) {
 	}
 }
 
-// handlerDisks checks that the handlers of the action at path name no other disk than the run's.
-func (p *planner) handlerDisks(path string, s step, disk string) {
+// checkHandlerDisks checks that the handlers of the action at path name no other disk than the run's.
+func (p *planner) checkHandlerDisks(path string, s step, disk string) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		h, err := action.ParseHandler(s.handlers()[key])
 		if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// image sets what an action fetches: the URL in its environment, or else the machine's image; and the digest of an image of
+// setImage sets what an action fetches: the URL in its environment, or else the machine's image; and the digest of an image of
 // this server. What is written must be known before: it refuses a URL of another server without a digest, and an image of
 // this server that has another digest or is for another use.
-func (p *planner) image(path, native string, env environment) {
+func (p *planner) setImage(path, native string, env environment) {
 	d, row := p.data, action.Describe(native)
 	if env.values[row.URL] == "" {
 		if d.Image == nil {
@@ -33,7 +33,7 @@ func (p *planner) image(path, native string, env environment) {
 	given := env.values[row.URL]
 	img, ours := d.imageAt(given)
 	if ours {
-		p.ourImage(path, native, env, img)
+		p.checkOwnImage(path, native, env, img)
 		return
 	}
 	// The agent refuses every qcow2 image before it writes; a name tells it before power.
@@ -57,10 +57,10 @@ func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
 	return img, ours
 }
 
-// ourImage checks that an image of this server is what an action can use, and sets its digest.
-func (p *planner) ourImage(path, native string, env environment, img inventory.Image) {
+// checkOwnImage checks that an image of this server is what an action can use, and sets its digest.
+func (p *planner) checkOwnImage(path, native string, env environment, img inventory.Image) {
 	row := action.Describe(native)
-	p.declared(path+row.URL, img)
+	p.checkDeclared(path+row.URL, img)
 	switch {
 	case action.WritesWhole(native) && img.Use != "":
 		p.check.add(path+row.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
@@ -82,8 +82,8 @@ func (p *planner) ourImage(path, native string, env environment, img inventory.I
 	}
 }
 
-// declared refuses, or warns of, an image whose digest was computed only by this server (security S18).
-func (p *planner) declared(path string, img inventory.Image) {
+// checkDeclared refuses, or warns of, an image whose digest was computed only by this server (security S18).
+func (p *planner) checkDeclared(path string, img inventory.Image) {
 	if !img.FirstSeen {
 		return
 	}
@@ -97,8 +97,8 @@ func (p *planner) declared(path string, img inventory.Image) {
 	}
 }
 
-// upload refuses an action that sends the content of a disk to a host that the configuration does not list (security S59).
-func (p *planner) upload(path, native string, env environment) {
+// checkUpload refuses an action that sends the content of a disk to a host that the configuration does not list (security S59).
+func (p *planner) checkUpload(path, native string, env environment) {
 	variable := action.Describe(native).Upload
 	if variable == "" {
 		return
@@ -110,9 +110,9 @@ func (p *planner) upload(path, native string, env environment) {
 	}
 }
 
-// foreignURL returns a problem if an action fetches a file of another server without a digest: no server knows it then. The
+// checkForeignURL returns a problem if an action fetches a file of another server without a digest: no server knows it then. The
 // template alone shows it for an address that this server never has.
-func (l *linter) foreignURL(at place, native string, env environment) {
+func (l *linter) checkForeignURL(at place, native string, env environment) {
 	row := action.Describe(native)
 	given, digest := env.values[row.URL], env.values[row.Digest]
 	if row.URL == "" || given == "" || digest != "" || at.conditions || !at.isLiteral(row.URL, given) {

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// actions creates the actions of the run and checks what depends on the machine.
-func (p *planner) actions() Rendered {
+// makeActions creates the actions of the run and checks what depends on the machine.
+func (p *planner) makeActions() Rendered {
 	r := Rendered{Name: p.check.doc.Name, GlobalTimeout: p.check.doc.GlobalTimeout}
 	p.why.GlobalTimeout = "the template"
 	if r.GlobalTimeout == 0 {
@@ -22,15 +22,15 @@ func (p *planner) actions() Rendered {
 	}
 
 	if p.data.Image != nil {
-		p.declared("", *p.data.Image)
+		p.checkDeclared("", *p.data.Image)
 	}
-	r.DiskAlias = p.diskAlias()
+	r.DiskAlias = p.findDiskAlias()
 	p.why.Installer = p.check.doc.Installer.explain()
 	r.Documents, r.Installer = p.check.doc.documents(), p.check.doc.Installer.plan()
 	for i, t := range p.check.doc.Tasks {
-		p.worker(fmt.Sprintf("tasks[%d].worker", i), t)
+		p.checkWorker(fmt.Sprintf("tasks[%d].worker", i), t)
 		for j, s := range t.Actions {
-			r.Actions = append(r.Actions, p.action(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
+			r.Actions = append(r.Actions, p.makeAction(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
 		}
 	}
 
@@ -64,8 +64,8 @@ func taken(actions []action.Action, task, name string) bool {
 	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
 }
 
-// worker checks that a task is for this machine.
-func (p *planner) worker(path string, t task) {
+// checkWorker checks that a task is for this machine.
+func (p *planner) checkWorker(path string, t task) {
 	worker, m := t.Worker, p.data.Machine
 	if worker == "" || worker == m.Name {
 		return
@@ -78,7 +78,7 @@ func (p *planner) worker(path string, t task) {
 		worker, m.Name, t.Name, oneWorker)
 }
 
-func (p *planner) action(path string, t task, s step, disk string) action.Action {
+func (p *planner) makeAction(path string, t task, s step, disk string) action.Action {
 	a := action.Action{
 		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: s.PID,
 		Timeout: s.Timeout, OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
@@ -95,27 +95,27 @@ func (p *planner) action(path string, t task, s step, disk string) action.Action
 	native, _ := action.Native(s.Image)
 	row := action.Describe(native)
 	if row.URL != "" {
-		p.image(path, native, env)
+		p.setImage(path, native, env)
 	}
 	if native == action.RootIO {
-		p.storage(path, env, disk)
+		p.setStorage(path, env, disk)
 	}
 	if variable := action.DiskVariable(native, env.values); variable != "" {
 		if !action.Requires(native, variable) {
 			env.setDefault(variable, disk, "the run's disk")
 		}
-		p.device(path, native, env, disk)
+		p.checkDevice(path, native, env, disk)
 	}
 	for _, v := range row.Variables {
 		if err := v.Check(env.values); err != nil {
 			p.check.add(path+".environment."+v.Name, "see "+actionsPage, "%v", err)
 		}
 	}
-	p.upload(path, native, env)
+	p.checkUpload(path, native, env)
 	if err := action.CheckCommand(native, s.Command); err != nil {
 		p.check.add(path+".command", "see "+actionsPage, "%v", err)
 	}
-	p.handlerDisks(path, s, disk)
+	p.checkHandlerDisks(path, s, disk)
 	if len(env.values) > 0 {
 		a.Environment = env.values
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// storage gives an action the machine's storage, and checks that each disk of it is known: alias is
+// setStorage gives an action the machine's storage, and checks that each disk of it is known: alias is
 // the path of the run's disk.
-func (p *planner) storage(path string, env environment, alias string) {
+func (p *planner) setStorage(path string, env environment, alias string) {
 	if raw := p.check.machineStorage(); raw != "" {
 		env.setDefault(action.StorageVariable, raw, "the machine's storage")
 	}
@@ -29,12 +29,12 @@ func (p *planner) storage(path string, env environment, alias string) {
 	if err := action.CheckStorageDisks(env.values, alias); err != nil {
 		p.check.add(path+".environment."+action.StorageVariable, "see "+actionsPage, "%v", err)
 	}
-	p.storageOfMachine(path, storage, alias)
+	p.checkStorageDisks(path, storage, alias)
 }
 
-// storageOfMachine checks the disks of a storage against what the machine says of its disks: the agent finds the run's disk by
+// checkStorageDisks checks the disks of a storage against what the machine says of its disks: the agent finds the run's disk by
 // the machine's selector, and writes no protected disk.
-func (p *planner) storageOfMachine(path string, s action.Storage, alias string) {
+func (p *planner) checkStorageDisks(path string, s action.Storage, alias string) {
 	m := p.data.Machine
 	for i, d := range s.Disks {
 		field, own := fmt.Sprintf("%s.environment.%s", path, action.StorageVariable), d.Device == alias

@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// structure checks everything that does not depend on the machine.
-func (c *checker) structure() {
+// checkStructure checks everything that does not depend on the machine.
+func (c *checker) checkStructure() {
 	d := c.doc
 	if d.Version != version && !c.open(d.Version) {
 		c.add("version", `write version: "0.1"`, "is %q, but the format known here is %q", d.Version, version)
@@ -39,7 +39,7 @@ func (c *checker) structure() {
 	tasks, n := map[string]bool{}, 0
 	for i, t := range d.Tasks {
 		p := fmt.Sprintf("tasks[%d]", i)
-		c.name(p+".name", t.Name, "task", tasks)
+		c.checkName(p+".name", t.Name, "task", tasks)
 		if len(t.Actions) == 0 {
 			c.add(p+".actions", "", "a task needs at least one action")
 		}
@@ -47,16 +47,16 @@ func (c *checker) structure() {
 		names := map[string]bool{}
 		for j, a := range t.Actions {
 			n++
-			c.step(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
+			c.checkStep(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
 		}
 	}
 
-	c.workers()
-	c.documents()
-	c.installer()
+	c.checkWorkers()
+	c.checkDocuments()
+	c.checkInstaller()
 }
 
-func (c *checker) name(path, name, of string, seen map[string]bool) {
+func (c *checker) checkName(path, name, of string, seen map[string]bool) {
 	switch {
 	case name == "":
 		c.add(path, "", "the %s needs a name", of)
@@ -70,8 +70,8 @@ func (c *checker) name(path, name, of string, seen map[string]bool) {
 	seen[name] = true
 }
 
-func (c *checker) step(path string, a step, names map[string]bool, last bool) {
-	c.name(path+".name", a.Name, "action", names)
+func (c *checker) checkStep(path string, a step, names map[string]bool, last bool) {
+	c.checkName(path+".name", a.Name, "action", names)
 	if a.Timeout < 0 {
 		c.add(path+".timeout", "give seconds, or leave it out", "is negative")
 	}
@@ -79,7 +79,7 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
 	}
 
-	c.handlers(path, a)
+	c.checkHandlers(path, a)
 	if a.Image == "" {
 		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
 		return
@@ -107,9 +107,9 @@ func (c *checker) step(path string, a step, names map[string]bool, last bool) {
 
 func knownActions() string { return strings.Join(action.Names(), ", ") }
 
-// workers checks that all tasks name the same worker. Whether that is the run's machine is known
+// checkWorkers checks that all tasks name the same worker. Whether that is the run's machine is known
 // only with data.
-func (c *checker) workers() {
+func (c *checker) checkWorkers() {
 	first := -1
 	for i, t := range c.doc.Tasks {
 		switch {
@@ -128,7 +128,7 @@ var (
 	imageName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 )
 
-func (c *checker) documents() {
+func (c *checker) checkDocuments() {
 	if len(c.doc.Documents) > maxDocuments {
 		c.add("documents", "", "are %d; at most %d are allowed", len(c.doc.Documents), maxDocuments)
 		return
@@ -158,13 +158,13 @@ func (c *checker) documents() {
 	}
 }
 
-func (c *checker) installer() {
+func (c *checker) checkInstaller() {
 	i := c.doc.Installer
 	if i == nil {
 		return
 	}
 
-	c.imageName("installer.kernel", i.Kernel)
+	c.checkImageName("installer.kernel", i.Kernel)
 	if len(i.Initrd) == 0 || len(i.Initrd) > maxInitrds {
 		c.add("installer.initrd", "name the initramfs, an image of the inventory", "has %d entries; 1 to %d are allowed",
 			len(i.Initrd), maxInitrds)
@@ -173,7 +173,7 @@ func (c *checker) installer() {
 	seen := map[string]bool{i.Kernel: true}
 	for n, name := range i.Initrd {
 		path := fmt.Sprintf("installer.initrd[%d]", n)
-		c.imageName(path, name)
+		c.checkImageName(path, name)
 		if seen[name] {
 			c.add(path, "", "%q is loaded twice", name)
 		}
@@ -181,7 +181,7 @@ func (c *checker) installer() {
 	}
 
 	if i.Payload != "" {
-		c.imageName("installer.payload", i.Payload)
+		c.checkImageName("installer.payload", i.Payload)
 		if i.Payload == i.Kernel {
 			c.add("installer.payload", "name what is fetched last", "is the kernel, which is fetched first")
 		}
@@ -191,9 +191,9 @@ func (c *checker) installer() {
 	}
 
 	for n, a := range i.Parameters {
-		c.parameter(fmt.Sprintf("installer.parameters[%d]", n), a)
+		c.checkParameter(fmt.Sprintf("installer.parameters[%d]", n), a)
 	}
-	c.completion(i.Complete)
+	c.checkCompletion(i.Complete)
 	if i.Timeout < 0 {
 		c.add("installer.timeout", "give seconds, or leave it out", "is negative")
 	}
@@ -201,11 +201,11 @@ func (c *checker) installer() {
 		c.add("global_timeout", "make it longer, or leave it out", "ends before installer.timeout of %d s", i.timeout())
 	}
 
-	c.leaving()
+	c.checkLastAction()
 }
 
-// completion checks how the end of the installer is detected.
-func (c *checker) completion(complete string) {
+// checkCompletion checks how the end of the installer is detected.
+func (c *checker) checkCompletion(complete string) {
 	known := inventory.Completions()
 	if !c.open(complete) && !slices.Contains(known, complete) {
 		c.add("installer.complete", "use one of: "+strings.Join(known, ", "),
@@ -224,8 +224,8 @@ func (c *checker) completion(complete string) {
 	}
 }
 
-// leaving checks that the last action lets the machine boot the installer.
-func (c *checker) leaving() {
+// checkLastAction checks that the last action lets the machine boot the installer.
+func (c *checker) checkLastAction() {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
@@ -237,7 +237,7 @@ func (c *checker) leaving() {
 	}
 }
 
-func (c *checker) imageName(path, name string) {
+func (c *checker) checkImageName(path, name string) {
 	if !c.open(name) && !imageName.MatchString(name) {
 		c.add(path, "add the file with: ingot image add NAME FILE, and name it here", "invalid image name %q", name)
 	}
@@ -247,7 +247,7 @@ func (c *checker) imageName(path, name string) {
 // process can read it (security S44).
 var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, inventory.RefUserData, inventory.RefVendorData}
 
-func (c *checker) parameter(path, a string) {
+func (c *checker) checkParameter(path, a string) {
 	for _, ref := range secretElsewhere {
 		if inventory.Refers(a, ref) {
 			c.add(path, "put it into a document, and give the kernel .documents_url",

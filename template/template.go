@@ -100,8 +100,8 @@ func Parse(file string, src []byte) (*Template, error) {
 
 	c := checker{out: out, doc: doc, unknown: isPlaceholder}
 	l := linter{check: &c, wrapped: c.unwrap()}
-	c.structure()
-	t.Notes = l.environments(t.Source, trees)
+	c.checkStructure()
+	t.Notes = l.checkEnvironments(t.Source, trees)
 	t.Unplannable = l.unplannable
 	problems = append(problems, c.problems...)
 	return t, problems.Err()
@@ -144,8 +144,8 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 
 	c := checker{out: out, doc: doc, data: &d}
 	p := planner{check: &c, data: &d, wrapped: c.unwrap()}
-	c.structure()
-	r := p.actions()
+	c.checkStructure()
+	r := p.makeActions()
 	if r.Name == "" {
 		r.Name = name
 	}

@@ -165,7 +165,7 @@ func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.I
 	if err != nil || isStored {
 		return a, err
 	}
-	have, _, err := uploaded(c, u)
+	have, _, err := readUpload(c, u)
 	if err != nil {
 		return none, err
 	}
@@ -178,9 +178,9 @@ func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.I
 	return s.sendAll()
 }
 
-// uploaded returns how many bytes of an upload the server has, and how many of the complete
+// readUpload returns how many bytes of an upload the server has, and how many of the complete
 // file it has checked. A missing or invalid header counts as 0, so that everything is sent.
-func uploaded(c *Call, u upload) (have, checked int64, err error) {
+func readUpload(c *Call, u upload) (have, checked int64, err error) {
 	route := client.WithQuery(client.Path("images", u.name, "upload"), u.query())
 	resp, err := c.Request(http.MethodHead, route, nil, 0)
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 		case <-s.c.Context().Done():
 			return a, s.c.Context().Err()
 		}
-		now, _, err := uploaded(s.c, s.upload)
+		now, _, err := readUpload(s.c, s.upload)
 		if err != nil {
 			continue // the next attempt returns the error
 		}
@@ -292,7 +292,7 @@ func watchUpload(c *Call, u upload, p *progress, sent <-chan struct{}) (stop fun
 				return
 			case <-tick.C:
 			}
-			have, checked, err := uploaded(c, u)
+			have, checked, err := readUpload(c, u)
 			switch {
 			case err != nil:
 			case checked > 0:

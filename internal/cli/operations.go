@@ -195,7 +195,7 @@ choices. Without --question this answers the question that is open now.
 			return err
 		}
 
-		return postAndShow(c, operationPath(a.Value.Run, "decide"), d, text(decided(d)))
+		return postAndShow(c, operationPath(a.Value.Run, "decide"), d, text(decisionText(d)))
 	})
 }
 
@@ -236,7 +236,7 @@ func checkDecision(d *contract.Decision, q *inventory.Question, subject, next st
 	return nil
 }
 
-func decided(d *contract.Decision) func(map[string]string) string {
+func decisionText(d *contract.Decision) func(map[string]string) string {
 	return func(map[string]string) string { return "decided: " + d.Choice }
 }
 

@@ -37,7 +37,7 @@ func TestWholeListsAreRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b", name)
 
-	names, err := recoveredMachines(c, contract.RecoverInput{Machines: both})
+	names, err := findRecoveredMachines(c, contract.RecoverInput{Machines: both})
 	require.NoError(t, err)
 	require.ElementsMatch(t, both, names)
 

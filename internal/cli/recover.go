@@ -63,7 +63,7 @@ wait for an operator; open runs continue.`,
 			in.Order = append(in.Order, strings.FieldsFunc(names, isSeparator))
 		}
 
-		names, err := recoveredMachines(c, in)
+		names, err := findRecoveredMachines(c, in)
 		if err != nil {
 			return err
 		}
@@ -78,8 +78,8 @@ wait for an operator; open runs continue.`,
 	})
 }
 
-// recoveredMachines returns the names of the machines of a recovery, in order.
-func recoveredMachines(c *Call, in contract.RecoverInput) ([]string, error) {
+// findRecoveredMachines returns the names of the machines of a recovery, in order.
+func findRecoveredMachines(c *Call, in contract.RecoverInput) ([]string, error) {
 	all, err := getAll[apitypes.MachineView](c, client.Path("machines"))
 	if err != nil {
 		return nil, err

@@ -112,9 +112,9 @@ func printRendered(w io.Writer, r template.Rendering) error {
 		why = *r.Explanation
 	}
 
-	fmt.Fprintf(w, "global timeout: %s%s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"), because(why.GlobalTimeout))
+	fmt.Fprintf(w, "global timeout: %s%s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"), originText(why.GlobalTimeout))
 	if r.DiskAlias != "" {
-		fmt.Fprintf(w, "disk:           the chosen one, for %s%s\n", Inert(r.DiskAlias), because(why.DiskAlias))
+		fmt.Fprintf(w, "disk:           the chosen one, for %s%s\n", Inert(r.DiskAlias), originText(why.DiskAlias))
 	}
 	if why.Installer != "" {
 		fmt.Fprintf(w, "installer:      %s\n", Inert(why.Installer))
@@ -122,7 +122,7 @@ func printRendered(w io.Writer, r template.Rendering) error {
 
 	for i, a := range r.Actions {
 		fmt.Fprintf(w, "\n%d  %s  %s  (timeout %s%s)\n", i, Inert(a.Name), Inert(a.Image), secondsText(int64(a.Timeout)),
-			because(why.Actions[i].Timeout))
+			originText(why.Actions[i].Timeout))
 		if err := printAction(w, a, why.Actions[i]); err != nil {
 			return err
 		}
@@ -135,10 +135,10 @@ func printRendered(w io.Writer, r template.Rendering) error {
 func printAction(w io.Writer, a action.Action, why template.ActionExplanation) error {
 	t := NewTable(w)
 	if why.Native != "" {
-		t.Row("   action", why.Native+because(why.Rule))
+		t.Row("   action", why.Native+originText(why.Rule))
 	}
 	for _, f := range [][2]string{
-		{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yes(why.Writes)}, {"leaves", yes(why.Leaves)},
+		{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yesText(why.Writes)}, {"leaves", yesText(why.Leaves)},
 	} {
 		if f[1] != "" {
 			t.Row("   "+f[0], f[1])
@@ -149,7 +149,7 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 	names = append(names, slices.Collect(maps.Keys(why.Environment))...)
 	slices.Sort(names)
 	for _, k := range slices.Compact(names) {
-		t.Row("   "+k, shorten(a.Environment[k], 120)+because(why.Environment[k]))
+		t.Row("   "+k, shorten(a.Environment[k], 120)+originText(why.Environment[k]))
 	}
 
 	for _, list := range []struct {
@@ -170,15 +170,15 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 	return t.Flush()
 }
 
-// because formats where a value comes from.
-func because(from string) string {
+// originText formats where a value comes from.
+func originText(from string) string {
 	if from == "" {
 		return ""
 	}
 	return "  ← " + Inert(from)
 }
 
-func yes(b bool) string {
+func yesText(b bool) string {
 	if b {
 		return "yes"
 	}

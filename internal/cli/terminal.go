@@ -18,7 +18,7 @@ import (
 )
 
 // terminal writes text to a terminal without control sequences and marks that reorder text,
-// because names, logs and messages come from machines (security S47).
+// originText names, logs and messages come from machines (security S47).
 type terminal struct {
 	file *os.File
 	rest []byte // start of a character that was split between writes

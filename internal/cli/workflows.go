@@ -232,7 +232,7 @@ answer names its question, so that it never answers the next one; without
 			return waitForRun(c, run)
 		}
 
-		return show(c, x, text(decided(d)))
+		return show(c, x, text(decisionText(d)))
 	})
 }
 

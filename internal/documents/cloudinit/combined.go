@@ -25,7 +25,7 @@ func Combined(m inventory.Machine, phoneHomeURL string) []byte {
 // Joinable reports whether cloud-init takes user for a document, so that Combined adds the phone-home to it. It
 // reveals nothing but that.
 func Joinable(user inventory.Secret) bool {
-	doc := unpacked([]byte(user.Reveal()))
+	doc := unpack([]byte(user.Reveal()))
 	return isMIME(doc) || contentType(doc) != unknownType
 }
 

@@ -14,9 +14,9 @@ import (
 // maxUnpacked limits what is made of compressed user-data, in bytes.
 const maxUnpacked = 8 << 20
 
-// unpacked returns doc as cloud-init looks at it: gzip (RFC 1952) is decompressed. What cannot be, or becomes larger
+// unpack returns doc as cloud-init looks at it: gzip (RFC 1952) is decompressed. What cannot be, or becomes larger
 // than maxUnpacked, stays as it is.
-func unpacked(doc []byte) []byte {
+func unpack(doc []byte) []byte {
 	z, err := gzip.NewReader(bytes.NewReader(doc))
 	if err != nil {
 		return doc
@@ -99,7 +99,7 @@ func multipart(docs ...[]byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("Content-Type: multipart/mixed; boundary=\"" + boundary + "\"\nMIME-Version: 1.0\n\n")
 	for _, d := range docs {
-		d = unpacked(d)
+		d = unpack(d)
 		if inner, ok := parts(d); ok {
 			b.Write(inner)
 			continue

@@ -97,7 +97,7 @@ func requiredColumns() []string {
 // isCSV reports whether b starts with the header of an EKS Anywhere hardware CSV, though it
 // may lack columns or separate them wrongly.
 func isCSV(b []byte) bool {
-	line, _, _ := bytes.Cut(bytes.TrimSpace(unmarked(b)), []byte("\n"))
+	line, _, _ := bytes.Cut(bytes.TrimSpace(stripMark(b)), []byte("\n"))
 	known := 0
 	for _, name := range strings.FieldsFunc(string(line), func(r rune) bool { return strings.ContainsRune(",;\t", r) }) {
 		if slices.Contains(columnNames(), columnName(strings.Trim(strings.TrimSpace(name), `"`))) {
@@ -107,8 +107,8 @@ func isCSV(b []byte) bool {
 	return known >= 3
 }
 
-// unmarked returns b without a byte order mark, with line ends that encoding/csv knows.
-func unmarked(b []byte) []byte {
+// stripMark returns b without a byte order mark, with line ends that encoding/csv knows.
+func stripMark(b []byte) []byte {
 	b = bytes.TrimPrefix(b, []byte("\ufeff"))
 	if !bytes.ContainsRune(b, '\n') {
 		b = bytes.ReplaceAll(b, []byte("\r"), []byte("\n"))
@@ -137,7 +137,7 @@ type row struct {
 
 // readTable reads header and rows. It returns no table without a header that can be read.
 func readTable(file string, b []byte) (*table, inventory.Problems) {
-	cr := csv.NewReader(bytes.NewReader(unmarked(b)))
+	cr := csv.NewReader(bytes.NewReader(stripMark(b)))
 	cr.FieldsPerRecord = -1
 
 	var ps inventory.Problems

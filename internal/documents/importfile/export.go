@@ -45,15 +45,15 @@ func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 	}
 
 	for _, m := range ms {
-		if err := writeDocument(b, described(m)); err != nil {
+		if err := writeDocument(b, documentOf(m)); err != nil {
 			return nil, fmt.Errorf("writing machine %q: %w", m.Name, err)
 		}
 	}
 	return b.Bytes(), nil
 }
 
-// described returns what a file says of a machine.
-func described(m inventory.Machine) inventory.Machine {
+// documentOf returns what a file says of a machine.
+func documentOf(m inventory.Machine) inventory.Machine {
 	m = m.WithoutSecrets()
 	out := inventory.DocumentOf(m)
 	flags := m.SecretFields()

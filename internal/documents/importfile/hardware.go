@@ -391,7 +391,7 @@ func (r *machines) addHardware(h hardware) {
 				": an operator switches the power until the machine has a BMC")
 		}
 	}
-	m := r.checked(h.object, h.machine, h.fieldOf)
+	m := r.validate(h.object, h.machine, h.fieldOf)
 	r.add(m)
 }
 

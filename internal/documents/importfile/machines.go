@@ -55,9 +55,9 @@ func (r *machines) claimHostnames(ps *inventory.Problems, m Machine, at func(fie
 	}
 }
 
-// checked canonicalizes and validates a machine. Its problems get the places of the fields
+// validate canonicalizes and validates a machine. Its problems get the places of the fields
 // in the document, which fieldOf translates.
-func (r *machines) checked(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
+func (r *machines) validate(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
 	m = inventory.Canonical(m)
 	ps := inventory.Validate(m)
 	ps = slices.DeleteFunc(ps, func(p inventory.Problem) bool { return strings.HasPrefix(p.Field, "bmc") }) // see checkController

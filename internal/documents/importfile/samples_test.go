@@ -136,7 +136,7 @@ func TestSamplesAgain(t *testing.T) {
 // stored returns an import as the inventory shows it: without secrets.
 func stored(i Import) (ms []inventory.Machine, ts []inventory.Template) {
 	for _, m := range i.Machines {
-		ms = append(ms, described(m.Machine))
+		ms = append(ms, documentOf(m.Machine))
 	}
 	for _, x := range i.Templates {
 		ts = append(ts, x.Template)
