@@ -26,15 +26,23 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
+// metricTable names the kind of a metric where its name does not tell it.
 func metricTable() string {
 	var b strings.Builder
-	b.WriteString("| metric | kind | labels | what |\n|---|---|---|---|\n")
+	b.WriteString("| metric | labels | what |\n|---|---|---|\n")
 	for _, m := range metrics.Table() {
-		labels := ""
+		labels, kind := "", metrics.Gauge
 		if len(m.Labels) > 0 {
 			labels = codes(m.Labels)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Kind, labels, m.Help)
+		if strings.HasSuffix(m.Name, "_total") {
+			kind = metrics.Counter
+		}
+		text := m.Help
+		if m.Kind != kind {
+			text += " " + strings.ToUpper(m.Kind[:1]) + m.Kind[1:] + "."
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.Name, labels, text)
 	}
 	return b.String()
 }

@@ -38,8 +38,8 @@ func runMetrics() []Metric {
 		{"ingot_machines", Gauge, []string{"standing"}, "Machines in the inventory: in-service, available or quarantined."},
 		{"ingot_images", Gauge, nil, "Images in the inventory."},
 		{"ingot_images_size_bytes", Gauge, nil, "Size of all images in the inventory."},
-		{"ingot_runs_open", Gauge, []string{"type", "phase"}, "Runs that are not over, by type of workflow and phase."},
-		{"ingot_operations_open", Gauge, []string{"type"}, "Operations that are not over."},
+		{"ingot_runs_open", Gauge, []string{"type", "phase"}, "Open runs, by type of workflow and phase."},
+		{"ingot_operations_open", Gauge, []string{"type"}, "Open operations."},
 		{
 			"ingot_question_asked_timestamp_seconds", Gauge,
 			[]string{"type", "machine", "operation", "about"},
@@ -56,7 +56,7 @@ func runMetrics() []Metric {
 			"ingot_runs_ended_total",
 			Counter,
 			[]string{"type", "result"},
-			"Runs that are over: done (SUCCESS), failed (FAILED or TIMEOUT) or cancelled.",
+			"Ended runs: done (SUCCESS), failed (FAILED or TIMEOUT) or cancelled.",
 		},
 		{"ingot_run_duration_seconds", Histogram, []string{"type", "class", "result"}, "Duration of whole runs, by the machine's label class."},
 		{"ingot_run_phase_duration_seconds", Histogram, []string{"phase", "class"}, "Duration of phases, by the machine's label class."},
@@ -67,10 +67,10 @@ func runMetrics() []Metric {
 		{
 			"ingot_bmc_operation_duration_seconds", Histogram,
 			[]string{"driver"},
-			"Duration of operations on BMCs, with the time in which another operation used the BMC.",
+			"Duration of operations on BMCs, with the wait for another operation.",
 		},
 
-		{"ingot_agents", Gauge, []string{"state"}, "Agents that were heard in the last hour: working, idle, or silent for a minute."},
+		{"ingot_agents", Gauge, []string{"state"}, "Agents that have reported in the last hour: working, idle, or silent for a minute."},
 		{"ingot_agents_lost_total", Counter, nil, "Agents that fell silent while they had work."},
 	}
 }
