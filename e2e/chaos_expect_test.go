@@ -149,33 +149,32 @@ var shortly = map[strike]string{
 	serveNoDHCP:      "nodhcp",
 }
 
-// about says what each fault does, and when it is over.
+// about says what each fault does, and when it ends.
 var about = map[strike]string{
-	noFault:   "nothing: the machine is held in the phase and released, as with every other fault",
+	noFault:   "nothing: the machine is held in the phase and released",
 	killServe: "`ingot serve` is killed with SIGKILL (its Temporal child follows), and started again at once with its listening sockets, as systemd does",
 	killBare: "the same on a site that keeps no sockets (a container, Kubernetes): requests are refused until `ingot serve` " +
 		"listens again",
 	killTemporal: "the Temporal server, a child process of `ingot serve`, is killed with SIGKILL; `ingot serve` starts it again",
-	killWorker: "the worker is a part of the process `ingot serve`: its connections to Temporal's frontend are " +
-		"destroyed and new ones refused, so that Temporal loses it with what it was doing, while DHCP, boot files, API " +
-		"and the Temporal server live on; until Temporal has given it up",
+	killWorker: "its connections to Temporal are destroyed and new ones refused, so that Temporal loses this " +
+		"part of `ingot serve` with what it was doing, while the rest works on; until Temporal has given it up",
 	lockDatabase: "another process holds the write lock of the inventory's SQLite file (as BEGIN IMMEDIATE does), " +
 		"until a writer has given up waiting",
-	fillDisk: "the filesystem of the data directory (inventory, Temporal's database, images) has no byte left, " +
-		"and what the server frees is taken at once, until a write has failed",
-	cutImages: "nothing that the HTTP server of boot files and images sends arrives, and the transfers that are " +
-		"under way are reset; until ten frames were lost",
+	fillDisk: "the filesystem of the data directory has no byte left, and what the server frees is taken at " +
+		"once, until a write has failed",
+	cutImages: "nothing that the HTTP server of boot files and images sends arrives, and its transfers are " +
+		"reset; until ten frames were lost",
 	killAgent: "the agent's process is killed with SIGKILL: as PID 1 of its machine a kernel panic, with a reboot after 30 s",
 	cutPower:  "the machine's power is cut, and stays off until it is switched on",
 	cutBMC:    "the BMC's address does not answer: until a BMC task has failed, in the phases after power to the end of the run",
-	cutLink: "every frame on the machine's cable is lost, both ways, until its firmware has given up, its run " +
-		"has been told that the agent is lost, or its system has called without an answer",
-	frozenServe: "`ingot serve` is stopped with SIGSTOP: it keeps its connections and says nothing, until an agent " +
-		"has waited for it without an answer; its Temporal child lives",
+	cutLink: "every frame on the machine's cable is lost, until its firmware has given up, its run has been " +
+		"told that the agent is lost, or its system has called without an answer",
+	frozenServe: "`ingot serve` is stopped with SIGSTOP, and its Temporal child lives, until an agent has waited " +
+		"without an answer",
 	frozenAgent: "the agent's process is stopped with SIGSTOP, with the disk open for writing, permanently",
 	wakingAgent: "the same, until its run has been told that the agent is lost; then it writes on",
-	lossyLink:   "5 % of the frames on the machine's cable are lost at random, both ways, to the end of the run",
-	slowLink:    "every frame on the machine's cable takes 200 ms longer, both ways, to the end of the run",
+	lossyLink:   "5 % of the frames on the machine's cable are lost at random, to the end of the run",
+	slowLink:    "every frame on the machine's cable takes 200 ms longer, to the end of the run",
 	slowBMC:     "every answer of the BMC about power and boot device takes 3 s longer, to the end of the run",
 	idleBMC:     "the BMC answers success and does nothing, until a BMC task has failed",
 	lyingBMC:    "the BMC says that the machine is on, whatever it is, until a BMC task has failed",

@@ -306,11 +306,10 @@ func sizingText(all []sized) string {
 
 Written by `+"`make sizing`"+` (commit %s, %s); do not edit.
 
-How many machines one server installs at once, and what that costs. All machines of a row are ordered at the same moment, on a fresh
-site with the embedded Temporal. Each has a controller that speaks Redfish over TLS, boots by DHCP through a relay, TFTP (the
-loader) and HTTP (script, kernel and initrd, with the real files), redeems its claim, carries out %d empty actions and a reboot, and
-asks the network again at its next boot. No machine writes an image: that is bound by disks and network, not by Ingot. The machines
-run on the same %d cores.
+All machines of a row are ordered at the same moment, on a fresh site with the embedded Temporal. Each has a controller
+that speaks Redfish over TLS, boots by DHCP through a relay, TFTP (the loader) and HTTP (script, kernel and initrd, with
+the real files), redeems its claim, carries out %d empty actions and a reboot, and asks the network again at its next
+boot. None writes an image, which is bound by disks and network. The machines run on the same %d cores.
 
 No run was lost, none was repeated, and each machine was switched on once: otherwise this page is not written.
 
@@ -342,8 +341,8 @@ By the last row, 1,000 runs add %.0f MB to the inventory and %.0f MB to Temporal
 	b.WriteString(`
 ## When the host is lost
 
-How long it takes to continue on another host with a [backup](backup.md): the same sites after all runs have ended, on the same
-disk. Images are not in these backups.
+How long it takes to continue on another host with a [backup](backup.md) without images, after all runs have ended, on
+the same disk.
 
 | machines | backup | its size | restore | start: until the server and its Temporal answer |
 |---|---|---|---|---|
