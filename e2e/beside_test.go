@@ -16,7 +16,7 @@ import (
 // core is the load of one fully used processor.
 const core = 10
 
-// besides are the tests that have called beside.
+// besides lists the tests that have called beside.
 var besides queue
 
 // A queue holds waiting parallel tests. Go starts parallel tests in an arbitrary order. Here the

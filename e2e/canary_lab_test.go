@@ -197,7 +197,7 @@ func (s *Site) endGenesis(ctx context.Context, t *testing.T) (run string) {
 	return run
 }
 
-// pair creates a standby beside the site with that token, and pairs with it.
+// pair creates a standby next to the site with that token, and pairs with it.
 func (s *Site) pair(ctx context.Context, t *testing.T, found places, token string) *Site {
 	t.Helper()
 	o, err := NewSite(

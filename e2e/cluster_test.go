@@ -161,7 +161,7 @@ func (s *Site) emulated(ctx context.Context, t *testing.T) (all []*lab.Machine) 
 	return all
 }
 
-// installAll installs all machines at once beside a disturbance, and checks each disk.
+// installAll installs all machines at once during a disturbance, and checks each disk.
 func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, simulated, emulated []*lab.Machine,
 	disturb func(context.Context) error,
 ) time.Duration {

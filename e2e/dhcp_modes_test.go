@@ -26,7 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// dhcpSetup is a DHCP mode of Ingot with the server beside it.
+// dhcpSetup is a DHCP mode of Ingot, with another DHCP server or none.
 type dhcpSetup struct {
 	name    string
 	mode    inventory.DHCPMode
@@ -117,7 +117,7 @@ type dhcpCell struct {
 	vlan     int
 }
 
-// virtualMedia stands for a UEFI machine that a Redfish BMC boots from its virtual CD drive.
+// virtualMedia means a UEFI machine that a Redfish BMC boots from its virtual CD drive.
 const virtualMedia lab.Firmware = "virtual media"
 
 // spec returns the machine of a cell.
@@ -153,7 +153,7 @@ func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 }
 
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
-// server and each server beside Ingot. The long form writes the table of docs/booting.md.
+// server and each other server. The long form writes the table of docs/booting.md.
 func TestDHCPModes(t *testing.T) {
 	beside(t, 200, 9)
 	done := map[dhcpCell]map[string]string{}

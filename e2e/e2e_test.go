@@ -106,7 +106,7 @@ func keepDir(t *testing.T) string {
 	return dir
 }
 
-// evidence writes files that are needed to examine a failed test, beside the logs.
+// evidence writes files that are needed to examine a failed test, next to the logs.
 func (s *Site) evidence(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -390,7 +390,7 @@ func lostAnswer(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "unheard", 3)
 	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
 	nonce := Nonce()
-	drop, err := m.RedeemUnheard(ctx, args, nonce)
+	drop, err := m.RedeemWithoutAnswer(ctx, args, nonce)
 	require.NoError(t, err)
 	require.Len(t, s.seen(ctx, t, run, inventory.EventHello), 1)
 	require.NoError(t, drop()) // the server has answered, and the answer is lost
@@ -654,7 +654,7 @@ type drip struct {
 // letGo sends the rest of the image and all later requests at full speed.
 func (d *drip) letGo() { d.once.Do(func() { close(d.fast) }) }
 
-// drip listens beside the server. perChunk is the pause after each 64 KiB.
+// drip listens next to the server. perChunk is the pause after each 64 KiB.
 func (s *Site) drip(ctx context.Context, t *testing.T, size int64, perChunk time.Duration) *drip {
 	t.Helper()
 	content := make([]byte, size)

@@ -108,7 +108,7 @@ func (s *Site) floodRun(
 	_, err = m.armed(ctx)
 	require.NoError(t, err)
 	whileArmed(mac)
-	s.heard(ctx, t, run, inventory.EventDHCP, armed)
+	s.waitForEvents(ctx, t, run, inventory.EventDHCP, armed)
 	_, err = m.Boot(ctx)
 	require.NoError(t, err)
 	for done := 0; done < 3; { // two of the template and the one that leaves
@@ -119,7 +119,7 @@ func (s *Site) floodRun(
 		}
 		if done == 0 {
 			whileBusy(mac)
-			s.heard(ctx, t, run, inventory.EventRebooted, busy)
+			s.waitForEvents(ctx, t, run, inventory.EventRebooted, busy)
 		}
 		require.NoError(t, m.Done(ctx, a))
 		done++
@@ -145,8 +145,8 @@ func (s *Site) floodRun(
 	return out
 }
 
-// heard waits until n packets of a kind are stored: packets are stored in batches.
-func (s *Site) heard(ctx context.Context, t *testing.T, run, kind string, n int) {
+// waitForEvents waits until n packets of a kind are stored: packets are stored in batches.
+func (s *Site) waitForEvents(ctx context.Context, t *testing.T, run, kind string, n int) {
 	t.Helper()
 	for {
 		rows, heard := s.eventsOf(ctx, t, run)

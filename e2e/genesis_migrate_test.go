@@ -146,7 +146,7 @@ func (e *genesisRun) injected(ctx context.Context) {
 // TestGenesisMigrates is TestGenesis with the migration: the server on the NAS installs the router
 // and the platform, runs the standby there and moves to it. The Genesis that began on the NAS ends
 // at the target, which installs the cluster. The target is a separate host with the lab's address
-// of the target, beside the Talos node. With -qemu, all machines are real ones and both servers run
+// of the target, next to the Talos node. With -qemu, all machines are real ones and both servers run
 // in the container image. With INGOT_PICTURE, it saves a picture of the page.
 func TestGenesisMigrates(t *testing.T) {
 	beside(t, 76, 8)

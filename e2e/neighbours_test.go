@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// TestS30S34BootsBesideAbsentNeighbours installs a machine with real firmware twice: on a quiet network, and beside forged packets
+// TestS30S34BootsBesideAbsentNeighbours installs a machine with real firmware twice: on a quiet network, and during forged packets
 // whose answers go to addresses that no host has. bootsvc has the flood of each port.
 func TestS30S34BootsBesideAbsentNeighbours(t *testing.T) {
 	beside(t, 150, 8)

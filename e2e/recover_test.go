@@ -141,7 +141,7 @@ func TestRecover(t *testing.T) {
 	require.Equal(t, "three", o.Steps[0].Machine)
 }
 
-// operationEnds follows an operation until it is over.
+// operationEnds follows an operation until it has ended.
 func (s *Site) operationEnds(ctx context.Context, t *testing.T, id string) inventory.Operation {
 	t.Helper()
 	return s.operationIs(ctx, t, id, func(o inventory.Operation) bool { return inventory.Final(o.State) })

@@ -153,9 +153,9 @@ func (m *Simulated) Redeem(ctx context.Context, args map[string]string, nonce st
 	return m.Ask(ctx, http.MethodPost, "/agent/v1/claim", hello)
 }
 
-// RedeemUnheard presents the claim and does not read the answer; the returned function drops
+// RedeemWithoutAnswer presents the claim and does not read the answer; the returned function drops
 // the connection.
-func (m *Simulated) RedeemUnheard(ctx context.Context, args map[string]string, nonce string) (drop func() error, err error) {
+func (m *Simulated) RedeemWithoutAnswer(ctx context.Context, args map[string]string, nonce string) (drop func() error, err error) {
 	m.meet(args)
 	b, err := json.Marshal(m.hello(args, nonce))
 	if err != nil {

@@ -207,7 +207,7 @@ func makeImage(ctx context.Context, name, work, out string, log io.Writer) error
 	return finishImage(ctx, raw, log)
 }
 
-// finishImage compresses an image and writes its digest beside it.
+// finishImage compresses an image and writes its digest next to it.
 func finishImage(ctx context.Context, raw string, log io.Writer) error {
 	if err := runBuild(ctx, log, "zstd", "-q", "-3", "-f", raw, "-o", raw+".zst"); err != nil {
 		return err

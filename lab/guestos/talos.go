@@ -20,7 +20,7 @@ type talos struct {
 	state talosState
 }
 
-// talosState is the state that a node keeps beside its configuration.
+// talosState is the state that a node keeps next to its configuration.
 type talosState struct {
 	Boots        int               `json:"boots"`
 	Bootstrapped bool              `json:"bootstrapped"`

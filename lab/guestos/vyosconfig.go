@@ -119,7 +119,7 @@ func (n *vnode) write(b *strings.Builder, indent string) {
 
 var vyosToken = regexp.MustCompile(`(?s)^(?:[ \t\r]+|/\*.*?\*/|//[^\n]*|("(?:[^"\\]|\\.)*"|'[^']*')|([{}\n])|([^\s{}"']+))`)
 
-// parseVyOS reads a config.boot and what follows the last brace: the footer with the versions, as it stands there.
+// parseVyOS reads a config.boot and what follows the last brace: the footer with the versions, unchanged.
 func parseVyOS(text string) (root *vnode, footer string, err error) {
 	if i := strings.Index(text, "// Warning: Do not remove"); i >= 0 {
 		footer = text[i:]
