@@ -22,7 +22,6 @@ const (
 // manyMethods are the types with more methods than maxMethods.
 var manyMethods = map[string]int{
 	"internal/server.server": 70,
-	"internal/siterole.Host": 50,
 }
 
 // manyBack are the packages with a larger share of references that point back, in percent.

@@ -122,7 +122,7 @@ func (s *server) newActivities() *activities.Activities {
 			Presence: endpoint.Presence{}, Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{},
 			Clusters: harvester.Client{},
 		},
-		Move: activities.Move{Mover: s.host, Peers: s.host, VerifySite: s.verifySite},
+		Move: activities.Move{Mover: s.host.Mover, Peers: s.host.Peers, VerifySite: s.verifySite},
 		Clocks: activities.Clocks{
 			Now: time.Now, Clock: s.clock, ProbeEvery: s.cfg.ProbeEvery,
 			Silence: func(o inventory.Owner, boot int) (time.Duration, bool) { return s.engine.Agents.Silence(o, boot) },

@@ -109,7 +109,7 @@ func (s *server) newAPI() (*api.API, error) {
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
 		Metrics: s.metrics.Handler(), Codec: s.temporal.codecHandler(),
-		Site: s.host, Intake: store.HandOvers.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
+		Site: sites{s.host, s.host.Peers}, Intake: store.HandOvers.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 	}
 	if s.tracing != nil {
 		c.Trace = s.tracing.Request

@@ -25,7 +25,7 @@ func (s *server) newNotifier() (*notify.Sender, error) {
 		return nil, nil
 	}
 	return notify.New(notify.Config{
-		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.Name(), Version: s.Version, Outbox: s.records.store.Notices,
+		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.ServerName(), Version: s.Version, Outbox: s.records.store.Notices,
 		Log: s.log.With("part", "notify"), Now: time.Now,
 	})
 }

@@ -96,7 +96,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 		{"old records", s.keepRecords},
 		{"notices", s.sendNotices},
 		{"traces", s.sendTraces},
-		{"hand-over", func(ctx context.Context) error { return s.host.AwaitHandOver(ctx, s, stopWorkers) }},
+		{"hand-over", func(ctx context.Context) error { return s.host.Mover.AwaitHandOver(ctx, s, stopWorkers) }},
 		{"keys of another host", func(ctx context.Context) error { return s.host.ReplaceKeys(ctx, s) }},
 	}
 

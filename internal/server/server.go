@@ -76,8 +76,8 @@ func quietAPI(o Options, h *siterole.Host) (http.Handler, error) {
 	}
 
 	q := api.Quiet{
-		Site: h, TokenSHA256: sha256.Sum256([]byte(token)), AllowedHosts: listener.OperatorHosts(o.Config), Version: o.Version,
-		Log: o.Log,
+		Site: sites{h, h.Peers}, TokenSHA256: sha256.Sum256([]byte(token)), AllowedHosts: listener.OperatorHosts(o.Config),
+		Version: o.Version, Log: o.Log,
 	}
 	return q.Handler(), nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
@@ -49,6 +50,11 @@ type (
 		traceStore
 		changeStore
 		workflowStore
+	}
+	// sites is an api.Site.
+	sites struct {
+		*siterole.Host
+		*siterole.Peers
 	}
 	// movedStore is a siterole.Store.
 	movedStore struct {

@@ -17,7 +17,7 @@ func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
 	}
 	store := s.records.store
 	return tracing.New(ctx, tracing.Config{
-		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: s.host.Name(), Version: s.Version,
+		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: s.host.ServerName(), Version: s.Version,
 		Store: tracedStore{store.Traces, store.Changes, store.Workflows}, Log: s.log.With("part", "tracing"),
 	})
 }

@@ -2,7 +2,6 @@ package siterole
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,48 +10,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/internal/netserve/listener"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
-	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-// Instance is the site while this host runs it.
-type Instance interface {
-	// Run serves until ctx ends, or until a hand-over has ended.
-	Run(ctx context.Context) error
-	Close() error
-	Store() Store
-	// Metadata returns the handler of the metadata server, or nil if no interface is
-	// configured.
-	Metadata() http.Handler
-	// OpenRuns returns the runs of machines that have not ended.
-	OpenRuns(ctx context.Context) ([]string, error)
-	// BusyActivities returns the running activities.
-	BusyActivities() []string
-	RotateKeys(ctx context.Context) (int, error)
-	// CopyDatabases adds copies of both databases, made in dir, to an archive. It stops
-	// Temporal after its copy and closes the inventory. Both are closed when ended has
-	// returned; after an error, ended waits for Temporal alone.
-	CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error)
-}
-
-// Store is the part of the inventory that this package needs.
-type Store interface {
-	SiteEpoch(ctx context.Context) (int64, error)
-	Owned(ctx context.Context, epoch int64) error
-	Intake(ctx context.Context) (string, error)
-	CloseIntake(ctx context.Context, why string) error
-	LastHandOver(ctx context.Context) (inventory.HandOver, error)
-	KeyCheck(ctx context.Context) error
-	Images(ctx context.Context) ([]inventory.Image, error)
-	PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error)
-}
 
 // Options are what a Host needs.
 type Options struct {
@@ -69,17 +34,18 @@ type Options struct {
 // server. Its role can change while it runs.
 type Host struct {
 	cfg       config.Config
-	version   string
 	log       *slog.Logger
 	start     func(ctx context.Context, h *Host) (Instance, error)
 	operators func(h *Host) (http.Handler, error)
 	file      *File
 	source    *Source
 	target    *Target
-	tokens    *peerTokens
-	guard     *guard.Guard    // of all listeners
-	changed   chan struct{}   // has an element when the role may have changed
-	cert      tls.Certificate // shown to peers; see loadCertificate
+	received  receiver
+	guard     *guard.Guard  // of all listeners
+	changed   chan struct{} // has an element when the role may have changed
+
+	Peers *Peers
+	Mover *Mover
 
 	mu      sync.Mutex
 	current Instance     // set while this host is the site
@@ -98,23 +64,28 @@ func NewGuard(log *slog.Logger) *guard.Guard {
 func NewHost(o Options) (*Host, error) {
 	cfg := o.Config
 	h := &Host{
-		cfg: cfg, version: o.Version, log: o.Log, start: o.Start, operators: o.Operators,
+		cfg: cfg, log: o.Log, start: o.Start, operators: o.Operators,
 		changed: make(chan struct{}, 1), guard: NewGuard(o.Log),
 	}
 	var err error
 	if h.file, err = Open(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	if h.tokens, err = readTokens(besideKeys(cfg, "peers.json")); err != nil {
+	tokens, err := readTokens(besideKeys(cfg, "peers.json"))
+	if err != nil {
 		return nil, err
 	}
 
 	log := o.Log.With("part", "site")
+	h.Peers = &Peers{cfg: cfg, file: h.file, tokens: tokens}
+	h.Mover = &Mover{cfg: cfg, version: o.Version, log: o.Log, file: h.file, peers: h.Peers, site: h.instance}
 	h.source = &Source{
-		File: h.file, Steps: sender{h}, Dial: h.dial, Log: log, Now: time.Now, Asked: keptsocket.Ready,
+		File: h.file, Steps: sender{cfg, o.Version, h.file, tokens, h.leavingSite}, Dial: h.Peers.dial, Log: log, Now: time.Now,
+		Asked: keptsocket.Ready,
 	}
+	h.received = receiver{cfg, o.Version, o.Log, h.file}
 	h.target = &Target{
-		File: h.file, Steps: receiver{h}, Program: o.Version, Temporal: cfg.Temporal.Address, Notify: cfg.Notify.URL != "",
+		File: h.file, Steps: h.received, Program: o.Version, Temporal: cfg.Temporal.Address, Notify: cfg.Notify.URL != "",
 		Log: slog.New(quietlog.Handler(log.Handler(), time.Now)), Now: time.Now,
 		Activated: h.signalChange, Metadata: h.metadata,
 	}
@@ -137,17 +108,6 @@ func (h *Host) applyRetirementMarker() error {
 		s.Successor = &m.Retired.To
 		return nil
 	})
-	return err
-}
-
-// loadCertificate loads the certificate that this server shows to peers, and creates it
-// first if needed.
-func (h *Host) loadCertificate() error {
-	if h.cert.Certificate != nil {
-		return nil
-	}
-	var err error
-	h.cert, err = identity.LoadCertificate(CertificateFile(h.cfg))
 	return err
 }
 
@@ -238,20 +198,27 @@ func (h *Host) instance() Instance {
 	return h.current
 }
 
+// leavingSite returns the site that is handed over, or nil.
+func (h *Host) leavingSite() Instance {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leaving
+}
+
 // installEvery is the pause before the installation of an incomplete site is retried.
 const installEvery = time.Second
 
 // installPrepared installs a site that was activated here. While a part is missing, it
 // retries, answers no machine, and reports the part to operators.
 func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
-	err := h.install(ctx, p)
+	err := h.received.install(ctx, p)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 
 	return h.serveQuietly(ctx, h.reportMissing(err), func(ctx context.Context) error {
 		for err != nil && clock.Sleep(ctx, installEvery) == nil {
-			err = h.install(ctx, p)
+			err = h.received.install(ctx, p)
 			h.reportMissing(err)
 		}
 		return ctx.Err()
@@ -277,12 +244,12 @@ func (h *Host) reportMissing(err error) string {
 // listenToPeers serves the peer API in all roles, until the returned function is
 // called.
 func (h *Host) listenToPeers(ctx context.Context) (stop func(), err error) {
-	if err := h.loadCertificate(); err != nil {
+	if err := h.Peers.loadCertificate(); err != nil {
 		return nil, err
 	}
 
 	l, err := h.bind(ctx, listener.Socket{
-		Name: "peer API", Addr: h.cfg.Site.Listen, Key: "site.listen", Handler: h.target.Handler(), TLS: ServerTLS(h.cert),
+		Name: "peer API", Addr: h.cfg.Site.Listen, Key: "site.listen", Handler: h.target.Handler(), TLS: ServerTLS(h.Peers.cert),
 	})
 	if err != nil {
 		return nil, err
@@ -318,11 +285,6 @@ func (h *Host) untilNot(role string) func(context.Context) error {
 	}
 }
 
-// HandOverRequest is the error that ends the run of the site for a hand-over.
-type HandOverRequest struct{ row inventory.HandOver }
-
-func (r *HandOverRequest) Error() string { return "the site is handed over to " + r.row.Target }
-
 // HandOver moves the site. Before, the caller must stop everything but Temporal's
 // process.
 func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) error {
@@ -346,4 +308,24 @@ func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) err
 		}
 		return err
 	})
+}
+
+// ReplaceKeys replaces the keys that came with the site, because another host has had
+// them. It does nothing if they were replaced already.
+func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
+	if !h.file.Site().ReKey {
+		return nil
+	}
+
+	n, err := s.RotateKeys(ctx)
+	if err != nil {
+		h.log.Error("the keys that came with the site are not replaced yet: run ingot secret rotate", "error", err)
+		return nil
+	}
+	_, err = h.file.Change(func(x *Site) error { x.ReKey = false; return nil })
+	if err == nil {
+		h.log.Info("the keys that came with the site are replaced", "secrets", n)
+	}
+
+	return err
 }

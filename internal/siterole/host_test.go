@@ -37,7 +37,7 @@ func TestMarkerRetiresEveryCopy(t *testing.T) {
 	require.NoError(t, err)
 	var m Mark
 	m.Retired.To, m.Retired.ID = inventory.Peer{Name: "um760", URL: "https://10.0.0.2:7444"}, "h1"
-	require.NoError(t, sender{h}.Retire(m))
+	require.NoError(t, h.source.Steps.Retire(m))
 	_, err = keyring.Load(cfg.KeyFile)
 	require.ErrorContains(t, err, "not a key file of Ingot")
 	h, err = NewHost(testOptions(cfg))
@@ -82,7 +82,7 @@ func TestImagesInPlaceOfAPeer(t *testing.T) {
 		cfg.Images.Shares = shares
 		h, err := NewHost(testOptions(cfg))
 		require.NoError(t, err)
-		return receiver{h}
+		return h.received
 	}
 	_, err := host().Image(t.Context(), img)
 	require.ErrorIs(t, err, inventory.ErrConflict)
@@ -111,7 +111,7 @@ func TestImagesOfAPeer(t *testing.T) {
 	cfg.MinFree = 1
 	h, err := NewHost(testOptions(cfg))
 	require.NoError(t, err)
-	r, ctx := receiver{h}, t.Context()
+	r, ctx := h.received, t.Context()
 	text := "all of the image"
 	sum := sha256.Sum256([]byte(text))
 	digest := hex.EncodeToString(sum[:])
@@ -160,7 +160,7 @@ func TestImageThatHasChanged(t *testing.T) {
 		h, err := NewHost(testOptions(cfg))
 		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(cfg.ImageDir(), 0o750))
-		return receiver{h}
+		return h.received
 	}
 	arrives := func(r receiver, img inventory.Image, text string) {
 		sent, err := imageSender{r, from, func(string) {}}.send(ctx, img)
@@ -216,7 +216,7 @@ func preparedHost(t *testing.T) (*Host, Prepared) {
 	h, err := NewHost(testOptions(ownDirs(t)))
 	require.NoError(t, err)
 	p := Prepared{ID: "h1", Epoch: 2, Files: map[string]string{}}
-	for _, x := range h.parts() {
+	for _, x := range h.received.parts() {
 		require.NoError(t, os.MkdirAll(filepath.Dir(x.from), 0o750))
 		require.NoError(t, os.WriteFile(x.from, []byte("proven "+x.name), 0o600))
 		p.Files[x.name] = identity.Digest("proven " + x.name)
@@ -236,13 +236,13 @@ func TestInstallContinues(t *testing.T) {
 	ctx := t.Context()
 	for cut := range 4 { // the number of parts in their places
 		h, p := preparedHost(t)
-		for _, x := range h.parts()[:cut] {
+		for _, x := range h.received.parts()[:cut] {
 			require.NoError(t, os.MkdirAll(filepath.Dir(x.to), 0o750))
 			require.NoError(t, os.Rename(x.from, x.to))
 		}
-		require.NoError(t, h.install(ctx, p))
+		require.NoError(t, h.received.install(ctx, p))
 		require.Nil(t, h.file.Site().Prepared)
-		for _, x := range h.parts() {
+		for _, x := range h.received.parts() {
 			b, err := os.ReadFile(x.to)
 			require.NoError(t, err)
 			require.Equal(t, "proven "+x.name, string(b))
@@ -250,14 +250,14 @@ func TestInstallContinues(t *testing.T) {
 	}
 	for n := range 3 {
 		h, p := preparedHost(t)
-		gone := h.parts()[n]
+		gone := h.received.parts()[n]
 		refused := func(is error, why string) {
 			t.Helper()
-			err := h.install(ctx, p)
+			err := h.received.install(ctx, p)
 			require.ErrorIs(t, err, is)
 			require.ErrorContains(t, err, why)
 			require.NotNil(t, h.file.Site().Prepared)
-			for _, x := range h.parts() {
+			for _, x := range h.received.parts() {
 				if x != gone {
 					require.FileExists(t, x.from, "no file was moved")
 				}
@@ -273,19 +273,19 @@ func TestInstallContinues(t *testing.T) {
 		require.NoError(t, os.WriteFile(gone.from, []byte("spoilt"), 0o600))
 		refused(inventory.ErrConflict, "has the digest")
 		require.NoError(t, os.WriteFile(gone.from, []byte("proven "+gone.name), 0o600))
-		require.NoError(t, h.install(ctx, p))
+		require.NoError(t, h.received.install(ctx, p))
 	}
 	// With an external Temporal, its database is not part of the site.
 	h, p := preparedHost(t)
-	temporal := h.parts()[1]
+	temporal := h.received.parts()[1]
 	require.NoError(t, os.Remove(temporal.from))
 	delete(p.Files, temporal.name)
-	require.NoError(t, h.install(ctx, p))
+	require.NoError(t, h.received.install(ctx, p))
 	require.NoFileExists(t, temporal.to)
 	// A site without the digests of its parts was never verified.
 	h, p = preparedHost(t)
 	p.Files = nil
-	require.ErrorIs(t, h.install(ctx, p), inventory.ErrNotFound)
+	require.ErrorIs(t, h.received.install(ctx, p), inventory.ErrNotFound)
 }
 
 // While a part is missing, the host reports it to operators. It continues when the part
@@ -294,7 +294,7 @@ func TestMissingPartIsReported(t *testing.T) {
 	h, p := preparedHost(t)
 	h.cfg.Listen = "127.0.0.1:0"
 	require.NoError(t, os.WriteFile(h.cfg.TokenFile, []byte(strings.Repeat("t", 64)), 0o600))
-	missing := h.parts()[2]
+	missing := h.received.parts()[2]
 	require.NoError(t, os.Remove(missing.from))
 	done := make(chan error, 1)
 	go func() { done <- h.installPrepared(t.Context(), p) }()
@@ -323,9 +323,9 @@ func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token in
 	require.NoError(t, made(MakeStandby(t.Context(), standby, "um760")))
 	there, err := NewHost(testOptions(standby))
 	require.NoError(t, err)
-	require.NoError(t, there.loadCertificate())
+	require.NoError(t, there.Peers.loadCertificate())
 	server := httptest.NewUnstartedServer(there.target.Handler())
-	server.TLS = ServerTLS(there.cert)
+	server.TLS = ServerTLS(there.Peers.cert)
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(standby.KeyFile), "standby.token"))
@@ -338,7 +338,7 @@ func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token in
 	here.current = idle{}
 	peer = inventory.Peer{Name: "um760", URL: server.URL, Fingerprint: keypin.Of(server.Certificate())}
 	token = inventory.NewSecret(strings.TrimSpace(string(text)))
-	_, err = here.AddPeer(t.Context(), peer, token)
+	_, err = here.Peers.AddPeer(t.Context(), peer, token)
 	require.NoError(t, err)
 	return here, there, peer, token
 }
@@ -348,11 +348,11 @@ func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token in
 func TestMigrationKeepsNotices(t *testing.T) {
 	here, there, _, _ := pairedHosts(t)
 	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
-		here.cfg.Notify.URL, there.target.Notify = "", c.there
+		here.Mover.cfg.Notify.URL, there.target.Notify = "", c.there
 		if c.here {
-			here.cfg.Notify.URL = "https://example.com/x"
+			here.Mover.cfg.Notify.URL = "https://example.com/x"
 		}
-		err := here.CheckTarget(t.Context(), "um760") // ports of this host may be another problem
+		err := here.Mover.CheckTarget(t.Context(), "um760") // ports of this host may be another problem
 		text := fmt.Sprint(err)
 		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
 		require.NotContains(t, text, "example.com")
@@ -367,7 +367,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 	}{
 		{"another version", "it is version other, and this is test", func(_, there *Host) { there.target.Program = "other" }},
 		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *Host) { there.target.Temporal = "192.0.2.1:7233" }},
-		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *Host) { here.cfg.MinFree = 1 << 30 }},
+		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *Host) { here.Mover.cfg.MinFree = 1 << 30 }},
 		{"keys of a site", "keys.json exists already", func(_, there *Host) {
 			require.NoError(t, os.WriteFile(there.cfg.KeyFile, []byte("{}"), 0o600))
 		}},
@@ -379,9 +379,9 @@ func TestTargetsThatAreRefused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			here, there, _, _ := pairedHosts(t)
 			// There may be other problems: ports of this host may be in use.
-			require.NotContains(t, fmt.Sprint(here.CheckTarget(t.Context(), "um760")), c.says)
+			require.NotContains(t, fmt.Sprint(here.Mover.CheckTarget(t.Context(), "um760")), c.says)
 			c.change(here, there)
-			err := here.CheckTarget(t.Context(), "um760")
+			err := here.Mover.CheckTarget(t.Context(), "um760")
 			require.ErrorIs(t, err, inventory.ErrConflict)
 			require.ErrorContains(t, err, c.says)
 			require.Equal(t, Active, here.file.Site().Role)
@@ -396,7 +396,7 @@ func TestOnlyAStandbyIsAPeer(t *testing.T) {
 	_, err := there.file.Change(func(s *Site) error { s.Role, s.Epoch = Active, 3; return nil })
 	require.NoError(t, err)
 	peer.Name = "another"
-	_, err = here.AddPeer(t.Context(), peer, token)
+	_, err = here.Peers.AddPeer(t.Context(), peer, token)
 	require.ErrorIs(t, err, inventory.ErrConflict)
 	require.ErrorContains(t, err, "another is active and owns site epoch 3: only a standby can be a peer")
 	require.Len(t, here.file.Site().Peers, 1)

@@ -22,8 +22,8 @@ import (
 // the token for this server, and its admin token. They are next to this server's keys.
 type standbyFiles struct{ dir, name string }
 
-func (h *Host) standbyFiles(name string) standbyFiles {
-	return standbyFiles{besideKeys(h.cfg, "standby-"+name), name}
+func (p *Peers) standbyFiles(name string) standbyFiles {
+	return standbyFiles{besideKeys(p.cfg, "standby-"+name), name}
 }
 
 // More files in the directory of a standby. The peer file is not in the Secret.
@@ -54,11 +54,11 @@ func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 
 // Known reports whether this server is paired with the peer, or has made its files so
 // that it can pair.
-func (h *Host) Known(_ context.Context, name string) (bool, error) {
-	if _, err := h.file.Site().Peer(name); err == nil {
+func (p *Peers) Known(_ context.Context, name string) (bool, error) {
+	if _, err := p.file.Site().Peer(name); err == nil {
 		return true, nil
 	}
-	_, _, err := h.standbyFiles(name).peer()
+	_, _, err := p.standbyFiles(name).peer()
 	if errors.Is(err, inventory.ErrNotFound) {
 		return false, nil
 	}
@@ -67,7 +67,7 @@ func (h *Host) Known(_ context.Context, name string) (bool, error) {
 
 // Standby makes the files of a standby with that address (a host, or host:port), unless
 // they exist, and returns the Kubernetes Secret with them.
-func (h *Host) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
+func (p *Peers) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		_, port, err := net.SplitHostPort(config.Default().Site.Listen)
 		if err != nil {
@@ -76,7 +76,7 @@ func (h *Host) Standby(_ context.Context, name, address string) (secret inventor
 		address = net.JoinHostPort(strings.Trim(address, "[]"), port)
 	}
 
-	f := h.standbyFiles(name)
+	f := p.standbyFiles(name)
 	_, _, fingerprint, err := MakeStandbyFiles(f.dir)
 	if err != nil {
 		return secret, err
@@ -111,29 +111,29 @@ func (f standbyFiles) secret() (inventory.Secret, error) {
 
 // Moved reports whether a run of Migrate has made this host the site. The ids of a
 // run's hand-overs begin with the run's id.
-func (h *Host) Moved(_ context.Context, run string) (bool, error) {
-	return strings.HasPrefix(h.file.Site().Activated, run+"-"), nil
+func (p *Peers) Moved(_ context.Context, run string) (bool, error) {
+	return strings.HasPrefix(p.file.Site().Activated, run+"-"), nil
 }
 
 // Forget removes a peer to which the site was not handed over, and its files.
-func (h *Host) Forget(ctx context.Context, name string) error {
-	if err := h.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
+func (p *Peers) Forget(ctx context.Context, name string) error {
+	if err := p.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
 	}
-	return os.RemoveAll(h.standbyFiles(name).dir)
+	return os.RemoveAll(p.standbyFiles(name).dir)
 }
 
 // paired returns the peer. If this server has made the peer's files and is not paired
 // with it, it pairs first.
-func (h *Host) paired(ctx context.Context, name string) (inventory.Peer, error) {
-	p, err := h.file.Site().Peer(name)
+func (p *Peers) paired(ctx context.Context, name string) (inventory.Peer, error) {
+	peer, err := p.file.Site().Peer(name)
 	if !errors.Is(err, inventory.ErrNotFound) {
-		return p, err
+		return peer, err
 	}
 
-	p, token, err := h.standbyFiles(name).peer()
+	peer, token, err := p.standbyFiles(name).peer()
 	if err != nil {
-		return p, err
+		return peer, err
 	}
-	return h.AddPeer(ctx, p, inventory.NewSecret(token))
+	return p.AddPeer(ctx, peer, inventory.NewSecret(token))
 }

@@ -123,7 +123,7 @@ func (p *progressReader) Read(b []byte) (int, error) {
 
 // imagesToMove returns the images that have a file, and the files that open runs need
 // but that no image has any more.
-func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, error) {
+func (m *Mover) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, error) {
 	all, err := s.Images(ctx)
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 		if slices.ContainsFunc(all, func(i inventory.Image) bool { return i.SHA256 == p.SHA256 }) {
 			continue
 		}
-		st, err := os.Stat(filepath.Join(h.cfg.ImageDir(), p.SHA256))
+		st, err := os.Stat(filepath.Join(m.cfg.ImageDir(), p.SHA256))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the run will fail and report it
 		}
@@ -153,22 +153,22 @@ func (h *Host) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, er
 
 // partialImage returns the path of an image's file until it is complete. The path
 // contains the digest, so that the transfer starts over if the image changes.
-func (h receiver) partialImage(img inventory.Image) string {
-	return filepath.Join(h.cfg.ImageDir(), partialName(img.File, img.SHA256[:16]))
+func (r receiver) partialImage(img inventory.Image) string {
+	return filepath.Join(r.cfg.ImageDir(), partialName(img.File, img.SHA256[:16]))
 }
 
 func partialName(file, digest string) string { return ".upload-peer-" + digest + "-" + file }
 
 // removePartialImages removes the partial files of file with other digests; keep is the
 // path of the current one.
-func (h receiver) removePartialImages(file, keep string) error {
-	all, err := os.ReadDir(h.cfg.ImageDir())
+func (r receiver) removePartialImages(file, keep string) error {
+	all, err := os.ReadDir(r.cfg.ImageDir())
 	if err != nil {
 		return err
 	}
 
 	for _, e := range all {
-		path := filepath.Join(h.cfg.ImageDir(), e.Name())
+		path := filepath.Join(r.cfg.ImageDir(), e.Name())
 		ours, err := filepath.Match(partialName(file, strings.Repeat("?", 16)), e.Name())
 		if err != nil {
 			return err
@@ -185,17 +185,17 @@ func (h receiver) removePartialImages(file, keep string) error {
 
 // Image returns how much of a file this host has. Done means that the digest is right.
 // An earlier image of that name is kept until the new one is verified.
-func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
+func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
 	if img.InPlace != nil {
-		return h.imageInPlace(img)
+		return r.imageInPlace(img)
 	}
-	whole := filepath.Join(h.cfg.ImageDir(), img.File)
+	whole := filepath.Join(r.cfg.ImageDir(), img.File)
 	sum, err := durablefile.Digest(ctx, whole)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return st, err
 	}
 
-	at := h.partialImage(img)
+	at := r.partialImage(img)
 	if st.Done = sum == img.SHA256; st.Done {
 		at = whole
 	}
@@ -204,8 +204,8 @@ func (h receiver) Image(ctx context.Context, img inventory.Image) (st ImageState
 }
 
 // imageInPlace judges the file of a share of this host. It is never received.
-func (h receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
-	f, err := imagefile.New("", h.cfg.Images.Shares).OpenShared(img.InPlace.Path)
+func (r receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
+	f, err := imagefile.New("", r.cfg.Images.Shares).OpenShared(img.InPlace.Path)
 	if err != nil {
 		return st, fmt.Errorf("an image is served in place, and its file cannot be opened here: mount the share at the same path, "+
 			"and list it in images.shares of this host: %w: %w", err, inventory.ErrConflict)
@@ -217,8 +217,8 @@ func (h receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
 
 // SendImage appends to a file; offset 0 starts over. A complete file is verified and
 // then gets its final name.
-func (h receiver) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
-	dir := h.cfg.ImageDir()
+func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int64, content io.Reader) (ImageState, error) {
+	dir := r.cfg.ImageDir()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return ImageState{}, err
 	}
@@ -227,17 +227,17 @@ func (h receiver) SendImage(ctx context.Context, img inventory.Image, offset int
 	if err != nil {
 		return ImageState{}, err
 	}
-	if need := img.Size - offset + h.cfg.MinFree<<20; free < need {
+	if need := img.Size - offset + r.cfg.MinFree<<20; free < need {
 		return ImageState{}, fmt.Errorf("image file %q needs %s and %s are free: %w",
 			img.File, human.Size(need), human.Size(free), inventory.ErrConflict)
 	}
 
-	partial := h.partialImage(img)
-	if err := h.removePartialImages(img.File, partial); err != nil {
+	partial := r.partialImage(img)
+	if err := r.removePartialImages(img.File, partial); err != nil {
 		return ImageState{}, err
 	}
 
-	n, err := appendImage(partial, img, offset, r)
+	n, err := appendImage(partial, img, offset, content)
 	if err != nil || offset+n < img.Size {
 		return ImageState{Size: offset + n}, err
 	}

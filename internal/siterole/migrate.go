@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -21,14 +23,24 @@ const (
 	activitiesWithin = time.Minute
 )
 
+// Mover prepares the move of the site to another host, while this one still answers machines.
+type Mover struct {
+	cfg     config.Config
+	version string // of this program
+	log     *slog.Logger
+	file    *File
+	peers   *Peers
+	site    func() Instance // nil: this host is not the site
+}
+
 // CheckTarget returns an error with all reasons why the target cannot take over. It
 // changes nothing.
-func (h *Host) CheckTarget(ctx context.Context, target string) error {
-	if _, err := h.requireInstance(); err != nil {
+func (m *Mover) CheckTarget(ctx context.Context, target string) error {
+	if _, err := m.requireInstance(); err != nil {
 		return err
 	}
 
-	c, err := h.pairedClient(ctx, target)
+	c, err := m.pairedClient(ctx, target)
 	if err != nil {
 		return err
 	}
@@ -38,7 +50,7 @@ func (h *Host) CheckTarget(ctx context.Context, target string) error {
 		return explainStranger(err)
 	}
 
-	problems, err := h.problemsOf(r)
+	problems, err := m.problemsOf(r)
 	if err != nil {
 		return err
 	}
@@ -51,72 +63,72 @@ func (h *Host) CheckTarget(ctx context.Context, target string) error {
 
 // problemsOf returns the problems of a target's report, and its differences from this
 // site.
-func (h *Host) problemsOf(r Report) (problems []string, err error) {
+func (m *Mover) problemsOf(r Report) (problems []string, err error) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	if r.Program != h.version {
-		add("it is version %s, and this is %s: both must be the same", r.Program, h.version)
+	if r.Program != m.version {
+		add("it is version %s, and this is %s: both must be the same", r.Program, m.version)
 	}
-	if here := h.cfg.Temporal.Address; r.Temporal != here {
+	if here := m.cfg.Temporal.Address; r.Temporal != here {
 		add("its runs would live in %s, and those of this site live in %s (temporal.address)",
 			cmp.Or(r.Temporal, "an embedded Temporal"), cmp.Or(here, "an embedded one"))
 	}
-	if h.cfg.Notify.URL != "" && !r.Notify {
+	if m.cfg.Notify.URL != "" && !r.Notify {
 		add("it has no notify.url, and this server has one: operators would get no more notices, " +
 			"and waiting notices would never be sent (configure it there, or remove it here)")
 	}
 
-	size, err := backup.DatabaseSize(h.cfg)
+	size, err := backup.DatabaseSize(m.cfg)
 	if err != nil {
 		return nil, err
 	}
 
 	// The target needs room to unpack and verify the databases.
-	if need := 2*size + h.cfg.MinFree<<20; r.Role == Standby && r.Free < need {
+	if need := 2*size + m.cfg.MinFree<<20; r.Role == Standby && r.Free < need {
 		add("%s are free there, and %s are needed", human.Size(r.Free), human.Size(need))
 	}
 
 	return append(problems, r.Problems...), nil
 }
 
-func (h *Host) requireInstance() (Instance, error) {
-	if s := h.instance(); s != nil {
+func (m *Mover) requireInstance() (Instance, error) {
+	if s := m.site(); s != nil {
 		return s, nil
 	}
-	return nil, fmt.Errorf("this server is %s and does not run the site: %w", h.file.Site().Role, inventory.ErrConflict)
+	return nil, fmt.Errorf("this server is %s and does not run the site: %w", m.file.Site().Role, inventory.ErrConflict)
 }
 
-func (h *Host) pairedClient(ctx context.Context, target string) (*Client, error) {
-	p, err := h.paired(ctx, target)
+func (m *Mover) pairedClient(ctx context.Context, target string) (*Client, error) {
+	p, err := m.peers.paired(ctx, target)
 	if err != nil {
 		return nil, err
 	}
-	return h.client(p)
+	return m.peers.client(p)
 }
 
 // SyncImages sends the image files that the target does not have, and returns their
 // number.
-func (h *Host) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
-	s, err := h.requireInstance()
+func (m *Mover) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
+	s, err := m.requireInstance()
 	if err != nil {
 		return 0, err
 	}
 
-	c, err := h.pairedClient(ctx, target)
+	c, err := m.pairedClient(ctx, target)
 	if err != nil {
 		return 0, err
 	}
 
-	images, err := h.imagesToMove(ctx, s.Store())
+	images, err := m.imagesToMove(ctx, s.Store())
 	if err != nil {
 		return 0, err
 	}
 
-	return imageSender{c, h.cfg.ImageDir(), progress}.sendMissing(ctx, images)
+	return imageSender{c, m.cfg.ImageDir(), progress}.sendMissing(ctx, images)
 }
 
 // HandOverState reports how a hand-over ended; see inventory.HandOverPending.
-func (h *Host) HandOverState(_ context.Context, id string) (state, why string, err error) {
-	x := h.file.Site()
+func (m *Mover) HandOverState(_ context.Context, id string) (state, why string, err error) {
+	x := m.file.Site()
 	switch {
 	case x.Activated == id:
 		return inventory.HandOverMoved, "", nil
@@ -127,12 +139,12 @@ func (h *Host) HandOverState(_ context.Context, id string) (state, why string, e
 }
 
 // WithdrawHandOver makes sure that a hand-over that has not begun never begins.
-func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
-	if state, _, err := h.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
+func (m *Mover) WithdrawHandOver(ctx context.Context, id string) error {
+	if state, _, err := m.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
 		return err
 	}
 
-	s, err := h.requireInstance()
+	s, err := m.requireInstance()
 	if err != nil {
 		return err
 	}
@@ -147,12 +159,12 @@ func (h *Host) WithdrawHandOver(ctx context.Context, id string) error {
 		return err
 	}
 
-	return h.failHandOver(row, errors.New("withdrawn"))
+	return m.failHandOver(row, errors.New("withdrawn"))
 }
 
 // failHandOver records that a hand-over has not begun and never will.
-func (h *Host) failHandOver(row inventory.HandOver, why error) error {
-	_, err := h.file.Change(func(x *Site) error {
+func (m *Mover) failHandOver(row inventory.HandOver, why error) error {
+	_, err := m.file.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
 			return err
 		}
@@ -164,10 +176,15 @@ func (h *Host) failHandOver(row inventory.HandOver, why error) error {
 	return err
 }
 
+// HandOverRequest is the error that ends the run of the site for a hand-over.
+type HandOverRequest struct{ row inventory.HandOver }
+
+func (r *HandOverRequest) Error() string { return "the site is handed over to " + r.row.Target }
+
 // AwaitHandOver returns a *HandOverRequest when a hand-over was requested, its checks
 // have passed, and the workers have stopped. Machines are answered until then, because
 // running activities may take seconds.
-func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()) error {
+func (m *Mover) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()) error {
 	for clock.Sleep(ctx, requestEvery) == nil {
 		row, err := s.Store().LastHandOver(ctx)
 		if errors.Is(err, inventory.ErrNotFound) {
@@ -175,23 +192,23 @@ func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()
 		}
 		if err != nil {
 			if ctx.Err() == nil {
-				h.log.Warn("looking for a hand-over", "error", err)
+				m.log.Warn("looking for a hand-over", "error", err)
 			}
 			continue
 		}
-		if state, _, _ := h.HandOverState(ctx, row.ID); state != inventory.HandOverPending {
+		if state, _, _ := m.HandOverState(ctx, row.ID); state != inventory.HandOverPending {
 			continue
 		}
 
-		err = h.checkHandOver(ctx, s, row)
+		err = m.checkHandOver(ctx, s, row)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
 			stopWorkers()
 			return &HandOverRequest{row}
 		default:
-			h.log.Error("the site is not handed over", "handover", row.ID, "error", err)
-			if err := h.failHandOver(row, err); err != nil {
+			m.log.Error("the site is not handed over", "handover", row.ID, "error", err)
+			if err := m.failHandOver(row, err); err != nil {
 				return err
 			}
 		}
@@ -202,19 +219,19 @@ func (h *Host) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()
 
 // checkHandOver repeats the checks of the workflow right before the hand-over, and
 // waits for running activities.
-func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.HandOver) error {
-	if err := h.CheckTarget(ctx, row.Target); err != nil {
+func (m *Mover) checkHandOver(ctx context.Context, s Instance, row inventory.HandOver) error {
+	if err := m.CheckTarget(ctx, row.Target); err != nil {
 		return err
 	}
 	if err := s.Store().KeyCheck(ctx); err != nil {
 		return err
 	}
-	if err := backup.RequireRoom(h.cfg); err != nil {
+	if err := backup.RequireRoom(m.cfg); err != nil {
 		return err // check this while machines are still answered
 	}
 
 	// The hand-over may have been withdrawn during the checks, and the intake reopened.
-	if state, _, err := h.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
+	if state, _, err := m.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
 		return fmt.Errorf("hand-over %s was withdrawn: %w", row.ID, errors.Join(err, inventory.ErrConflict))
 	}
 	if err := s.Store().CloseIntake(ctx, "this site moves to "+row.Target); err != nil {
@@ -230,7 +247,7 @@ func (h *Host) checkHandOver(ctx context.Context, s Instance, row inventory.Hand
 	}
 
 	// Send images that were added after the workflow copied them.
-	if _, err := h.SyncImages(ctx, row.Target, func(string) {}); err != nil {
+	if _, err := m.SyncImages(ctx, row.Target, func(string) {}); err != nil {
 		return err
 	}
 
@@ -251,24 +268,4 @@ func waitForActivities(ctx context.Context, s Instance) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// ReplaceKeys replaces the keys that came with the site, because another host has had
-// them. It does nothing if they were replaced already.
-func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
-	if !h.file.Site().ReKey {
-		return nil
-	}
-
-	n, err := s.RotateKeys(ctx)
-	if err != nil {
-		h.log.Error("the keys that came with the site are not replaced yet: run ingot secret rotate", "error", err)
-		return nil
-	}
-	_, err = h.file.Change(func(x *Site) error { x.ReKey = false; return nil })
-	if err == nil {
-		h.log.Info("the keys that came with the site are replaced", "secrets", n)
-	}
-
-	return err
 }

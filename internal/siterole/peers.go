@@ -2,107 +2,96 @@ package siterole
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// dial returns the API of a peer.
-func (h *Host) dial(p inventory.Peer) (TargetAPI, error) { return h.client(p) }
-
-func (h *Host) client(p inventory.Peer) (*Client, error) {
-	if err := h.loadCertificate(); err != nil {
-		return nil, err
-	}
-	token, ok := h.tokens.of(p.Name)
-	if !ok {
-		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", p.Name, h.tokens.path, inventory.ErrUnreachable)
-	}
-	return NewClient(p, h.cert, token, nil)
+// Peers are the servers that the site can move to. They are in the role's file, and their tokens next to this server's keys.
+type Peers struct {
+	cfg    config.Config
+	file   *File
+	tokens *peerTokens
+	cert   tls.Certificate // shown to peers; see loadCertificate
 }
 
-// SiteStatus describes this server among its peers for operators.
-func (h *Host) SiteStatus(ctx context.Context) (inventory.SiteStatus, error) {
-	x := h.file.Site()
-	out := inventory.SiteStatus{
-		Name: ServerName(h.cfg, x), Role: x.Role, Epoch: x.Epoch, Activated: x.Activated, Why: x.Why,
-		Peers: append([]inventory.Peer{}, x.Peers...), Successor: x.Successor,
-	}
-	out.Silent, out.Since = h.source.Waiting()
-	h.mu.Lock()
-	if h.missing != "" {
-		out.Silent, out.Since = h.missing, h.since
-	}
-	h.mu.Unlock()
-
-	if o := x.HandOver; o != nil {
-		out.HandOver = &inventory.HandOverStatus{ID: o.ID, Peer: o.Peer, State: o.State, Why: o.Why, Since: o.Since}
-	}
-	if x.Prepared != nil {
-		out.Prepared = x.Prepared.ID
-	}
-
-	s := h.instance()
-	if s == nil {
-		return out, nil
+// loadCertificate loads the certificate that this server shows to peers, and creates it
+// first if needed.
+func (p *Peers) loadCertificate() error {
+	if p.cert.Certificate != nil {
+		return nil
 	}
 	var err error
-	if out.Epoch, err = s.Store().SiteEpoch(ctx); err != nil {
-		return out, err
+	p.cert, err = identity.LoadCertificate(CertificateFile(p.cfg))
+	return err
+}
+
+// dial returns the API of a peer.
+func (p *Peers) dial(peer inventory.Peer) (TargetAPI, error) { return p.client(peer) }
+
+func (p *Peers) client(peer inventory.Peer) (*Client, error) {
+	if err := p.loadCertificate(); err != nil {
+		return nil, err
 	}
-	out.Intake, err = s.Store().Intake(ctx)
-	return out, err
+	token, ok := p.tokens.of(peer.Name)
+	if !ok {
+		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", peer.Name, p.tokens.path, inventory.ErrUnreachable)
+	}
+	return NewClient(peer, p.cert, token, nil)
 }
 
 // AddPeer pairs with a standby. From then on, this server asks it at each start before
 // the first packet.
-func (h *Host) AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error) {
-	x := h.file.Site()
+func (p *Peers) AddPeer(ctx context.Context, peer inventory.Peer, token inventory.Secret) (inventory.Peer, error) {
+	x := p.file.Site()
 	if err := x.require(Active); err != nil {
-		return p, err
+		return peer, err
 	}
 
-	p.URL, p.Since = strings.TrimSuffix(p.URL, "/"), time.Now().UTC().Truncate(time.Second)
-	if old, err := x.Peer(p.Name); err == nil && (old.URL != p.URL || old.Fingerprint != p.Fingerprint) {
-		return p, fmt.Errorf("there is another peer %q at %s: remove it first (ingot peer remove): %w",
-			p.Name, old.URL, inventory.ErrConflict)
+	peer.URL, peer.Since = strings.TrimSuffix(peer.URL, "/"), time.Now().UTC().Truncate(time.Second)
+	if old, err := x.Peer(peer.Name); err == nil && (old.URL != peer.URL || old.Fingerprint != peer.Fingerprint) {
+		return peer, fmt.Errorf("there is another peer %q at %s: remove it first (ingot peer remove): %w",
+			peer.Name, old.URL, inventory.ErrConflict)
 	}
-	if err := h.pair(ctx, p, token.Reveal()); err != nil {
-		return p, err
+	if err := p.pair(ctx, peer, token.Reveal()); err != nil {
+		return peer, err
 	}
 
 	// Store the token first: a peer without a token cannot be asked.
-	if err := h.tokens.set(p.Name, token.Reveal()); err != nil {
-		return p, err
+	if err := p.tokens.set(peer.Name, token.Reveal()); err != nil {
+		return peer, err
 	}
 
-	_, err := h.file.Change(func(x *Site) error {
-		if _, err := x.Peer(p.Name); err == nil {
+	_, err := p.file.Change(func(x *Site) error {
+		if _, err := x.Peer(peer.Name); err == nil {
 			return nil
 		}
-		x.Name = ServerName(h.cfg, *x)
-		x.Peers = append(x.Peers, p)
+		x.Name = ServerName(p.cfg, *x)
+		x.Peers = append(x.Peers, peer)
 		return nil
 	})
-	return p, err
+	return peer, err
 }
 
 // pair makes this server the source of a standby.
-func (h *Host) pair(ctx context.Context, peer inventory.Peer, token string) error {
-	if err := h.loadCertificate(); err != nil {
+func (p *Peers) pair(ctx context.Context, peer inventory.Peer, token string) error {
+	if err := p.loadCertificate(); err != nil {
 		return err
 	}
 
-	c, err := NewClient(peer, h.cert, token, nil)
+	c, err := NewClient(peer, p.cert, token, nil)
 	if err != nil {
 		return err
 	}
 
-	r, err := c.Pair(ctx, h.Name())
+	r, err := c.Pair(ctx, ServerName(p.cfg, p.file.Site()))
 	if err != nil {
 		return explainStranger(err)
 	}
@@ -123,33 +112,20 @@ func explainStranger(err error) error {
 }
 
 // RemovePeer removes a peer and its token.
-func (h *Host) RemovePeer(_ context.Context, name string) error {
-	_, err := h.file.Change(func(x *Site) error {
+func (p *Peers) RemovePeer(_ context.Context, name string) error {
+	_, err := p.file.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
 			return err
 		}
 		if _, err := x.Peer(name); err != nil {
 			return err
 		}
-		x.Peers = slices.DeleteFunc(x.Peers, func(p inventory.Peer) bool { return p.Name == name })
+		x.Peers = slices.DeleteFunc(x.Peers, func(x inventory.Peer) bool { return x.Name == name })
 		return nil
 	})
 	if err == nil {
-		err = h.tokens.set(name, "")
+		err = p.tokens.set(name, "")
 	}
 
 	return err
-}
-
-// Decide carries out a decision of the operator: inventory.TakeOver or
-// inventory.GiveUp. See [Source.Decide].
-func (h *Host) Decide(ctx context.Context, decision, peer string) error {
-	switch {
-	case h.file.Site().Role != Standby:
-		return h.source.Decide(ctx, decision, peer)
-	case decision == inventory.GiveUp:
-		return fmt.Errorf("a standby has nothing to give up: %w", inventory.ErrConflict)
-	}
-
-	return h.target.TakeOver("an operator")
 }

@@ -140,16 +140,16 @@ func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
 	if s.Successor == nil {
 		return nil, fmt.Errorf("the new host of the site is not known: %w", inventory.ErrNotFound)
 	}
-	if err := h.loadCertificate(); err != nil {
+	if err := h.Peers.loadCertificate(); err != nil {
 		return nil, err
 	}
-	token, ok := h.tokens.of(s.Successor.Name)
+	token, ok := h.Peers.tokens.of(s.Successor.Name)
 	if !ok {
-		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", s.Successor.Name, h.tokens.path, inventory.ErrNotFound)
+		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", s.Successor.Name, h.Peers.tokens.path, inventory.ErrNotFound)
 	}
 
 	log := slog.New(quietlog.Handler(h.log.With("part", "metadata").Handler(), time.Now))
-	forward, err := Forward(*s.Successor, h.cert, token, log)
+	forward, err := Forward(*s.Successor, h.Peers.cert, token, log)
 	if err != nil {
 		return nil, err
 	}

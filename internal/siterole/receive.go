@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
 
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
@@ -18,22 +20,36 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// receiver implements TargetSteps.
-type receiver struct{ *Host }
+// stagingDir is the directory, below the data directory, of a site that is about to be
+// sent or was received.
+const stagingDir = "handover.tmp"
+
+func stagingDirOf(cfg config.Config) string { return filepath.Join(cfg.DataDir, stagingDir) }
+
+// keysFile is the name of the key file in the archive.
+const keysFile = "keys.json"
+
+// receiver implements TargetSteps, and installs what it has received.
+type receiver struct {
+	cfg     config.Config
+	version string // of this program
+	log     *slog.Logger
+	file    *File
+}
 
 // preparedKeys returns the file of received keys. It is next to the key file, never in
 // the data directory.
-func (h *Host) preparedKeys() string { return h.cfg.KeyFile + ".prepared" }
+func (r receiver) preparedKeys() string { return r.cfg.KeyFile + ".prepared" }
 
 // Check returns the free space in bytes, and what prevents this host from becoming
 // the site.
-func (h receiver) Check(context.Context) (free int64, problems []string) {
-	free, err := diskreserve.Free(h.cfg.DataDir)
+func (r receiver) Check(context.Context) (free int64, problems []string) {
+	free, err := diskreserve.Free(r.cfg.DataDir)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
 
-	files := []string{h.cfg.KeyFile, backup.InventoryFile(h.cfg), filepath.Dir(backup.TemporalFile(h.cfg))}
+	files := []string{r.cfg.KeyFile, backup.InventoryFile(r.cfg), filepath.Dir(backup.TemporalFile(r.cfg))}
 	for _, file := range files {
 		there, err := durablefile.Exists(file)
 		switch {
@@ -44,12 +60,12 @@ func (h receiver) Check(context.Context) (free int64, problems []string) {
 		}
 	}
 
-	return free, append(problems, h.portProblems()...)
+	return free, append(problems, r.portProblems()...)
 }
 
 // portProblems returns the ports of the site that cannot be bound.
-func (h receiver) portProblems() (problems []string) {
-	sockets, err := hostnet.Sockets(h.cfg)
+func (r receiver) portProblems() (problems []string) {
+	sockets, err := hostnet.Sockets(r.cfg)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -72,13 +88,13 @@ func (h receiver) portProblems() (problems []string) {
 
 // Receive unpacks and verifies a site, and gives it the site epoch. It first removes a
 // site that was received before.
-func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error) {
-	if err := h.unpack(ctx, id, epoch, r); err != nil {
+func (r receiver) Receive(ctx context.Context, id string, epoch int64, archive io.Reader) (map[string]string, error) {
+	if err := r.unpack(ctx, id, epoch, archive); err != nil {
 		return nil, err
 	}
 
 	files := map[string]string{}
-	for _, p := range h.parts() {
+	for _, p := range r.parts() {
 		there, err := durablefile.Exists(p.from)
 		if err == nil && there {
 			files[p.name], err = durablefile.Digest(ctx, p.from)
@@ -91,28 +107,28 @@ func (h receiver) Receive(ctx context.Context, id string, epoch int64, r io.Read
 	return files, nil
 }
 
-func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reader) error {
-	if err := h.Discard(id); err != nil {
+func (r receiver) unpack(ctx context.Context, id string, epoch int64, archive io.Reader) error {
+	if err := r.Discard(id); err != nil {
 		return err
 	}
-	if err := os.Mkdir(h.stagingDir(), 0o700); err != nil {
+	if err := os.Mkdir(stagingDirOf(r.cfg), 0o700); err != nil {
 		return err
 	}
 
-	u, err := backup.Unpack(ctx, r, h.stagingDir(), false)
+	u, err := backup.Unpack(ctx, archive, stagingDirOf(r.cfg), false)
 	if err != nil {
 		return err
 	}
 
 	// Read the rest: the digest of the hand-over covers all bytes.
-	if _, err := io.Copy(io.Discard, r); err != nil {
+	if _, err := io.Copy(io.Discard, archive); err != nil {
 		return err
 	}
-	if err := h.checkManifest(u.Manifest, id); err != nil {
+	if err := r.checkManifest(u.Manifest, id); err != nil {
 		return err
 	}
 
-	ring, err := h.unpackKeys(&u)
+	ring, err := r.unpackKeys(&u)
 	if err != nil {
 		return err
 	}
@@ -126,18 +142,18 @@ func (h receiver) unpack(ctx context.Context, id string, epoch int64, r io.Reade
 		return err
 	}
 
-	return durablefile.SyncDir(h.stagingDir())
+	return durablefile.SyncDir(stagingDirOf(r.cfg))
 }
 
-func (h receiver) checkManifest(m backup.Manifest, id string) error {
+func (r receiver) checkManifest(m backup.Manifest, id string) error {
 	switch {
 	case m.ID != id:
 		return fmt.Errorf("the archive is of hand-over %q: %w", m.ID, inventory.ErrInvalid)
-	case m.Version != h.version:
-		return fmt.Errorf("the archive is from version %s, and this is %s: %w", m.Version, h.version, inventory.ErrConflict)
+	case m.Version != r.version:
+		return fmt.Errorf("the archive is from version %s, and this is %s: %w", m.Version, r.version, inventory.ErrConflict)
 	case m.Key == nil:
 		return fmt.Errorf("the archive does not contain the keys: %w", inventory.ErrInvalid)
-	case m.External != h.cfg.Temporal.Address:
+	case m.External != r.cfg.Temporal.Address:
 		return fmt.Errorf("the runs of the site are in %s, and the configuration of this host differs (temporal.address): %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrConflict)
 	}
@@ -145,15 +161,15 @@ func (h receiver) checkManifest(m backup.Manifest, id string) error {
 	return nil
 }
 
-func (h receiver) unpackKeys(u *backup.Unpacked) (*keyring.Ring, error) {
-	files, err := u.UnwrapKeys(inventory.NewSecret(h.file.Site().Source.TokenSHA256))
+func (r receiver) unpackKeys(u *backup.Unpacked) (*keyring.Ring, error) {
+	files, err := u.UnwrapKeys(inventory.NewSecret(r.file.Site().Source.TokenSHA256))
 	if err != nil {
 		return nil, err
 	}
-	if err := durablefile.Replace(h.preparedKeys(), files[keysFile]); err != nil {
+	if err := durablefile.Replace(r.preparedKeys(), files[keysFile]); err != nil {
 		return nil, err
 	}
-	return keyring.Load(h.preparedKeys())
+	return keyring.Load(r.preparedKeys())
 }
 
 // claimEpoch sets the site epoch in the unpacked inventory.
@@ -167,8 +183,8 @@ func claimEpoch(ctx context.Context, u *backup.Unpacked, ring *keyring.Ring, epo
 }
 
 // Discard removes the files of Receive.
-func (h receiver) Discard(string) error {
-	return errors.Join(os.RemoveAll(h.preparedKeys()), os.RemoveAll(h.stagingDir()))
+func (r receiver) Discard(string) error {
+	return errors.Join(os.RemoveAll(r.preparedKeys()), os.RemoveAll(stagingDirOf(r.cfg)))
 }
 
 // part is a file of a prepared site, which install moves from from to to.
@@ -176,12 +192,12 @@ type part struct{ name, from, to string }
 
 // parts returns the parts of a site in the order of their installation. The inventory
 // is last: no server starts without it.
-func (h *Host) parts() []part {
-	dir := h.stagingDir()
+func (r receiver) parts() []part {
+	dir := stagingDirOf(r.cfg)
 	return []part{
-		{keysFile, h.preparedKeys(), h.cfg.KeyFile},
-		{backup.TemporalName, filepath.Join(dir, backup.TemporalName), backup.TemporalFile(h.cfg)},
-		{backup.InventoryName, filepath.Join(dir, backup.InventoryName), backup.InventoryFile(h.cfg)},
+		{keysFile, r.preparedKeys(), r.cfg.KeyFile},
+		{backup.TemporalName, filepath.Join(dir, backup.TemporalName), backup.TemporalFile(r.cfg)},
+		{backup.InventoryName, filepath.Join(dir, backup.InventoryName), backup.InventoryFile(r.cfg)},
 	}
 }
 
@@ -189,9 +205,9 @@ func (h *Host) parts() []part {
 // after a crash: a part in its place is recognized by its digest. If a part is missing
 // or different, install returns an error and moves no file: a server must not start on
 // an incomplete site.
-func (h *Host) install(ctx context.Context, p Prepared) error {
+func (r receiver) install(ctx context.Context, p Prepared) error {
 	var left []part
-	for _, x := range h.parts() {
+	for _, x := range r.parts() {
 		want, received := p.Files[x.name]
 		switch {
 		case !received && x.name == backup.TemporalName:
@@ -219,14 +235,14 @@ func (h *Host) install(ctx context.Context, p Prepared) error {
 			return err
 		}
 	}
-	if err := durablefile.SyncDir(h.cfg.DataDir); err != nil {
+	if err := durablefile.SyncDir(r.cfg.DataDir); err != nil {
 		return err
 	}
 
-	_, err := h.file.Change(func(s *Site) error { s.Prepared = nil; return nil })
+	_, err := r.file.Change(func(s *Site) error { s.Prepared = nil; return nil })
 	if err == nil {
-		h.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
-		err = os.RemoveAll(h.stagingDir())
+		r.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
+		err = os.RemoveAll(stagingDirOf(r.cfg))
 	}
 
 	return err

@@ -13,49 +13,45 @@ import (
 	"slices"
 
 	"github.com/ingotmetal/ingot/internal/backup"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// stagingDir is the directory, below the data directory, of a site that is about to be
-// sent or was received.
-const stagingDir = "handover.tmp"
-
-func (h *Host) stagingDir() string { return filepath.Join(h.cfg.DataDir, stagingDir) }
-
-// keysFile is the name of the key file in the archive.
-const keysFile = "keys.json"
-
 // sender implements SourceSteps.
-type sender struct{ *Host }
+type sender struct {
+	cfg     config.Config
+	version string // of this program
+	file    *File
+	tokens  *peerTokens
+	leaving func() Instance // the site that is handed over; nil: this server does not run it
+}
 
 // Copy makes an archive of the site: both databases, the keys, and the list of images.
-func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
-	h.mu.Lock()
-	s := h.leaving
-	h.mu.Unlock()
-	if s == nil {
+func (s sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
+	site := s.leaving()
+	if site == nil {
 		return Copy{}, errors.New("this server does not run the site that is to be copied")
 	}
 
-	dir := h.stagingDir()
+	dir := stagingDirOf(s.cfg)
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return Copy{}, err
 	}
-	if err := backup.RequireRoom(h.cfg); err != nil {
+	if err := backup.RequireRoom(s.cfg); err != nil {
 		return Copy{}, err
 	}
 
-	d := backup.NewDraft(id, h.version)
+	d := backup.NewDraft(id, s.version)
 	// Temporal takes a second to stop. Do not wait for that while machines get no
 	// answers.
-	ended, err := s.CopyDatabases(ctx, d, dir)
+	ended, err := site.CopyDatabases(ctx, d, dir)
 	defer func() { err = errors.Join(err, ended()) }()
 	if err != nil {
 		return Copy{}, err
 	}
-	if err := h.addKeys(d, filepath.Join(dir, backup.KeysName)); err != nil {
+	if err := s.addKeys(d, filepath.Join(dir, backup.KeysName)); err != nil {
 		return Copy{}, err
 	}
 
@@ -76,15 +72,15 @@ func (h sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 
 // addKeys wraps the keys with the digest of the token, which source and target both
 // have. TLS protects the keys on the network; the wrapping protects them on the disk.
-func (h sender) addKeys(d *backup.Draft, file string) error {
-	token, ok := h.tokens.of(h.file.Site().HandOver.Peer)
+func (s sender) addKeys(d *backup.Draft, file string) error {
+	token, ok := s.tokens.of(s.file.Site().HandOver.Peer)
 	if !ok {
-		return fmt.Errorf("the token of the peer is not in %s: %w", h.tokens.path, inventory.ErrNotFound)
+		return fmt.Errorf("the token of the peer is not in %s: %w", s.tokens.path, inventory.ErrNotFound)
 	}
 
-	b, err := durablefile.ReadPrivate(h.cfg.KeyFile)
+	b, err := durablefile.ReadPrivate(s.cfg.KeyFile)
 	if err == nil {
-		err = d.Authenticate(h.cfg.KeyFile)
+		err = d.Authenticate(s.cfg.KeyFile)
 	}
 	if err != nil {
 		return fmt.Errorf("reading the keys: %w", err)
@@ -94,8 +90,8 @@ func (h sender) addKeys(d *backup.Draft, file string) error {
 }
 
 // temporalFiles returns Temporal's database and the files next to it.
-func (h sender) temporalFiles() []string {
-	file := backup.TemporalFile(h.cfg)
+func (s sender) temporalFiles() []string {
+	file := backup.TemporalFile(s.cfg)
 	return []string{file, file + "-wal", file + "-shm"}
 }
 
@@ -104,17 +100,17 @@ func setAsideSuffix(id string) string { return ".handed-over-" + id }
 
 // SetAside renames Temporal's files, the database first: Temporal does not start
 // without it.
-func (h sender) SetAside(id string) error {
-	for _, f := range h.temporalFiles() {
+func (s sender) SetAside(id string) error {
+	for _, f := range s.temporalFiles() {
 		if err := os.Rename(f, f+setAsideSuffix(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return h.syncTemporal()
+	return s.syncTemporal()
 }
 
-func (h sender) syncTemporal() error {
-	err := durablefile.SyncDir(filepath.Dir(backup.TemporalFile(h.cfg)))
+func (s sender) syncTemporal() error {
+	err := durablefile.SyncDir(filepath.Dir(backup.TemporalFile(s.cfg)))
 	if errors.Is(err, fs.ErrNotExist) { // the cluster is external
 		return nil
 	}
@@ -122,16 +118,16 @@ func (h sender) syncTemporal() error {
 }
 
 // PutBack undoes SetAside, the database last.
-func (h sender) PutBack(id string) error {
-	for _, f := range slices.Backward(h.temporalFiles()) {
+func (s sender) PutBack(id string) error {
+	for _, f := range slices.Backward(s.temporalFiles()) {
 		if err := os.Rename(f+setAsideSuffix(id), f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return errors.Join(h.syncTemporal(), os.RemoveAll(h.stagingDir()))
+	return errors.Join(s.syncTemporal(), os.RemoveAll(stagingDirOf(s.cfg)))
 }
 
 // Retire destroys the keys, and with them all sealed secrets in this host's databases.
-func (h sender) Retire(m Mark) error {
-	return errors.Join(DestroyKeys(h.cfg.KeyFile, m), os.RemoveAll(h.stagingDir()))
+func (s sender) Retire(m Mark) error {
+	return errors.Join(DestroyKeys(s.cfg.KeyFile, m), os.RemoveAll(stagingDirOf(s.cfg)))
 }

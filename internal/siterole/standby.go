@@ -188,9 +188,6 @@ func ServerName(cfg config.Config, s Site) string {
 	return name
 }
 
-// Name returns the server's name among its peers.
-func (h *Host) Name() string { return ServerName(h.cfg, h.file.Site()) }
-
 // peerURL returns the configured URL of the peer API, or the most likely one.
 func peerURL(cfg config.Config) string {
 	if cfg.Site.URL != "" {
