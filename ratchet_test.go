@@ -56,7 +56,7 @@ var smallPackages = map[string]string{
 	"internal/netserve/keptsocket/manager": "the other side of keptsocket, for tests",
 	"internal/netserve/listener":           "TLS and limits of a listener",
 	"internal/documents/machinefile":       "the document of a machine",
-	"internal/host/memlimit":               "keeps Temporal below the memory of its container",
+	"internal/host/memlimit":               "sets the garbage collector of both processes",
 	"internal/temporal/payloadcodec":       "what the histories hold is sealed here",
 	"internal/apitypes":                    "what server and client of the API encode and decode",
 	"internal/problem":                     "what is wrong with an input, for readers of files and for the domain",

@@ -62,9 +62,8 @@ type Config struct {
 	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
-	GarbageRoom int64         `json:"garbageRoom"` // bytes of garbage, above which it is collected as often as by default; 0: always
-	LockWait    time.Duration `json:"lockWait"`    // how long to wait for an orphan to release the file
-	LogLevel    slog.Level    `json:"logLevel"`
+	LockWait time.Duration `json:"lockWait"` // how long to wait for an orphan to release the file
+	LogLevel slog.Level    `json:"logLevel"`
 	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0: a minute.
 	VacuumEvery time.Duration `json:"vacuumEvery"`
 }
@@ -79,7 +78,6 @@ func DefaultConfig(dataDir string) Config {
 		Namespace:        "default",
 		Retention:        30 * 24 * time.Hour,
 		SearchAttributes: []string{"IngotMachine", "IngotTemplate", "IngotPhase", "IngotCluster"},
-		GarbageRoom:      128 << 20,
 		LockWait:         15 * time.Second,
 		LogLevel:         slog.LevelWarn,
 	}
@@ -142,9 +140,6 @@ func (c Config) Validate() error {
 		bad("temporal.retention", "%s is less than 24 h, the least that Temporal accepts", c.Retention)
 	}
 
-	if c.GarbageRoom < 0 {
-		bad("temporal.garbage_room", "%d is negative", c.GarbageRoom)
-	}
 	return errors.Join(errs...)
 }
 

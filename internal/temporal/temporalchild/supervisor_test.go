@@ -505,7 +505,6 @@ func TestValidate(t *testing.T) {
 		"URI in the file": {func(c *Config) { c.File = "/data?mode=memory/x.db" }, "data_dir"},
 		"no namespace":    {func(c *Config) { c.Namespace = "" }, "temporal.namespace"},
 		"short retention": {func(c *Config) { c.Retention = time.Hour }, "temporal.retention"},
-		"negative limit":  {func(c *Config) { c.GarbageRoom = -1 }, "temporal.garbage_room"},
 		"relative cert":   {func(c *Config) { c.Identity, c.Ports.UI = "identity.pem", 0 }, "data_dir"},
 		"TLS and a UI":    {func(c *Config) { c.Identity = "/identity.pem" }, "temporal.mutual_tls"},
 	} {
