@@ -4,14 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
@@ -36,23 +33,8 @@ func (s *server) newEngine() *engine.Engine {
 		},
 		Temporal: s.temporal.Client, Namespace: s.cfg.Temporal.Namespace, Converter: s.temporal.converter, Parallel: parallel,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"),
-		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held, IsBooting: s.heardBooting,
+		Elapsed: s.clock.Elapsed, Up: s.clock.Up, Held: s.records.restored.held, IsBooting: s.netboot.isBooting,
 	})
-}
-
-// heardBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a file.
-func (s *server) heardBooting(ctx context.Context, machine string, since time.Time) (bool, error) {
-	if !s.netboot.on() {
-		return true, nil
-	}
-	m, err := s.records.store.Machines.Machine(ctx, machine)
-	if err != nil {
-		return true, fmt.Errorf("looking up machine %q: %w", machine, err)
-	}
-	return slices.ContainsFunc(
-		m.Interfaces,
-		func(i inventory.Interface) bool { return s.netboot.boot.History.HasAskedSince(i.MAC, since) },
-	), nil
 }
 
 // newAgentAPI makes the handler of the agents' requests.
@@ -65,7 +47,7 @@ func (s *server) newAgentAPI() http.Handler {
 		},
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, OpenImage: s.files.Open,
 		Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
-		Discovery: s.discovery(),
+		Discovery: newcomers{s.cfg.Netboot, s.netboot, s.records.store, s.log}.discovery(),
 	})
 }
 
@@ -100,10 +82,13 @@ func (s *server) newAPI() (*api.API, error) {
 		},
 		Netboot: api.Netboot{
 			Network:        func() inventory.Network { return NetworkOf(s.cfg.Netboot) },
-			UnknownDropped: s.unknownDropped, Why: s.why, Leases: s.leases, Capture: s.capture(),
+			UnknownDropped: s.netboot.unknownDropped, Why: s.netboot.why, Leases: s.netboot.leases, Capture: s.netboot.capture(),
 		},
-		BMC:    api.BMC{CheckHost: s.bmc.CheckHost, CheckCommand: s.bmc.CheckCommand, Check: s.checkBMC, ForgetKey: s.forgetBMCKey},
-		Upkeep: api.Upkeep{Backup: s.backup, RotateKeys: s.RotateKeys, TestNotice: s.testNotice()},
+		BMC: api.BMC{
+			CheckHost: s.controllers.driver.CheckHost, CheckCommand: s.controllers.driver.CheckCommand, Check: s.controllers.check,
+			ForgetKey: s.controllers.forgetKey,
+		},
+		Upkeep: api.Upkeep{Backup: s.backups.create, RotateKeys: s.RotateKeys, TestNotice: s.notices.test()},
 		Process: api.Process{
 			Version: s.Version, Status: s.status, Restored: s.records.restored.get,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
@@ -117,45 +102,11 @@ func (s *server) newAPI() (*api.API, error) {
 	return api.New(c)
 }
 
-// unknownDropped is how many unknown machines were not recorded.
-func (s *server) unknownDropped() int64 {
-	if !s.netboot.on() {
-		return 0
-	}
-	return s.netboot.boot.Stats().SeenDropped
-}
-
-// leases are those that DHCP has given.
-func (s *server) leases() []inventory.DHCPLease {
-	if !s.netboot.on() {
-		return nil
-	}
-	return s.netboot.boot.Leases()
-}
-
-// capture returns what captures a machine's packets, or nil where no machine is answered.
-func (s *server) capture() func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
-	if !s.netboot.on() {
-		return nil
-	}
-	return func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
-		return s.netboot.boot.Capture(ctx, w, wire.CaptureOf(m, all))
-	}
-}
-
-// why explains how a machine is answered.
-func (s *server) why(ctx context.Context, mac string) (any, error) {
-	if !s.netboot.on() {
-		return whyOff(ctx, s.records.store.Machines, mac)
-	}
-	return s.netboot.boot.Why(ctx, mac)
-}
-
 func (s *server) status(ctx context.Context) api.StatusExtra {
 	n := s.cfg.Netboot
 	x := api.StatusExtra{
 		Temporal: s.temporal.status(), Netboot: api.NetbootStatus{Interfaces: n.Interfaces},
-		Notify: s.noticeStatus(ctx), Inventory: s.records.checked.status(),
+		Notify: s.notices.status(ctx), Inventory: s.records.checked.status(),
 	}
 	if n.RelayOnly {
 		x.Netboot.Relays, x.Netboot.Address = n.Relays, n.Address
@@ -167,7 +118,7 @@ func (s *server) status(ctx context.Context) api.StatusExtra {
 	x.Netboot.Rivals = s.netboot.boot.Rivals.Recent()
 	stats := s.netboot.boot.Stats()
 	x.Netboot.SyslogDropped, x.Netboot.SyslogUnknown = stats.SyslogDropped, stats.SyslogUnknown
-	if err := s.bootable(); err != nil {
+	if err := s.netboot.bootable(); err != nil {
 		x.Netboot.Message = "but " + err.Error()
 	}
 

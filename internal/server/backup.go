@@ -6,18 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // backupDir is where a backup is put together, below the data directory. There is
@@ -33,16 +37,28 @@ type finishedBackup struct {
 func (b *finishedBackup) ID() string   { return b.Draft.ID }
 func (b *finishedBackup) Close() error { return b.remove() }
 
-// backup copies a server while it goes on working. The inventory is copied last, so
+// backups makes backups, one at a time.
+type backups struct {
+	cfg        config.Config
+	configFile string // "": none
+	version    string // of this program
+	log        *slog.Logger
+	store      *sqlite.Store
+	secrets    *secrets
+	child      *temporalchild.Supervisor // nil: a cluster by address
+	busy       sync.Mutex
+}
+
+// create copies a server while it goes on working. The inventory is copied last, so
 // it is never older than Temporal's copy.
-func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
-	if !s.backingUp.TryLock() {
+func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
+	if !b.busy.TryLock() {
 		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
 	}
 
-	dir := filepath.Join(s.cfg.DataDir, backupDir)
+	dir := filepath.Join(b.cfg.DataDir, backupDir)
 	remove := func() error {
-		defer s.backingUp.Unlock()
+		defer b.busy.Unlock()
 		return os.RemoveAll(dir)
 	}
 	defer func() {
@@ -54,97 +70,97 @@ func (s *server) backup(ctx context.Context, q api.BackupRequest) (_ api.Archive
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return nil, err
 	}
-	if err := backup.RequireRoom(s.cfg); err != nil {
+	if err := backup.RequireRoom(b.cfg); err != nil {
 		return nil, err
 	}
 
 	id := time.Now().UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8])
-	d := backup.NewDraft(id, s.Version)
+	d := backup.NewDraft(id, b.version)
 	if d.Host, err = os.Hostname(); err != nil {
 		d.Host = "" // it only informs the operator
 	}
-	if err := s.backUpTemporal(ctx, d, dir); err != nil {
+	if err := b.addTemporal(ctx, d, dir); err != nil {
 		return nil, err
 	}
 
 	// The keys and the secrets that they seal belong together.
-	s.secrets.rotating.Lock()
-	defer s.secrets.rotating.Unlock()
-	if err := s.backUpInventory(ctx, d, dir); err != nil {
+	b.secrets.rotating.Lock()
+	defer b.secrets.rotating.Unlock()
+	if err := b.addInventory(ctx, d, dir); err != nil {
 		return nil, err
 	}
-	if err := s.backUpKeys(ctx, d, q.Passphrase, filepath.Join(dir, backup.KeysName)); err != nil {
+	if err := b.addKeys(ctx, d, q.Passphrase, filepath.Join(dir, backup.KeysName)); err != nil {
 		return nil, err
 	}
-	if err := s.backUpConfig(d, filepath.Join(dir, backup.ConfigName)); err != nil {
+	if err := b.addConfig(d, filepath.Join(dir, backup.ConfigName)); err != nil {
 		return nil, err
 	}
 
-	return &finishedBackup{d, remove}, s.backUpImages(ctx, d, q.Images)
+	return &finishedBackup{d, remove}, b.addImages(ctx, d, q.Images)
 }
 
-func (s *server) backUpTemporal(ctx context.Context, d *backup.Draft, dir string) error {
-	if s.temporal.child == nil {
-		d.External = s.cfg.Temporal.Address
+func (b *backups) addTemporal(ctx context.Context, d *backup.Draft, dir string) error {
+	if b.child == nil {
+		d.External = b.cfg.Temporal.Address
 		return nil
 	}
-	if st := s.temporal.child.State(); !st.Up {
+	if st := b.child.State(); !st.Up {
 		return fmt.Errorf("a backup needs Temporal, which is not ready: %w", inventory.ErrUnreachable)
 	}
 
 	file := filepath.Join(dir, backup.TemporalName)
-	if err := s.temporal.child.Backup(ctx, file, d.ID); err != nil {
+	if err := b.child.Backup(ctx, file, d.ID); err != nil {
 		return err
 	}
 
 	return d.AddTemporal(ctx, file)
 }
 
-func (s *server) backUpInventory(ctx context.Context, d *backup.Draft, dir string) error {
+func (b *backups) addInventory(ctx context.Context, d *backup.Draft, dir string) error {
 	file := filepath.Join(dir, backup.InventoryName)
-	if err := s.records.store.Copy(ctx, file, d.ID); err != nil {
+	if err := b.store.Copy(ctx, file, d.ID); err != nil {
 		return err
 	}
 	return d.AddInventory(ctx, file)
 }
 
-func (s *server) backUpKeys(ctx context.Context, d *backup.Draft, passphrase inventory.Secret, to string) error {
+func (b *backups) addKeys(ctx context.Context, d *backup.Draft, passphrase inventory.Secret, to string) error {
 	incomplete := func(err error) error {
 		return fmt.Errorf("reading the keys, which would be missing from the backup: %w", err)
 	}
 
-	err := d.Authenticate(s.cfg.KeyFile)
+	err := d.Authenticate(b.cfg.KeyFile)
 	if err != nil && (!passphrase.IsZero() || !errors.Is(err, fs.ErrNotExist)) {
 		return incomplete(err)
 	}
 	if passphrase.IsZero() {
-		d.Lost, err = s.records.store.Restores.Sealed(ctx)
+		d.Lost, err = b.store.Restores.Sealed(ctx)
 		return err
 	}
 
 	files := map[string][]byte{}
-	for name, path := range backup.SecretFiles(s.cfg) {
-		b, err := durablefile.ReadPrivate(path)
+	for name, path := range backup.SecretFiles(b.cfg) {
+		text, err := durablefile.ReadPrivate(path)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && path != s.cfg.KeyFile:
+		case errors.Is(err, fs.ErrNotExist) && path != b.cfg.KeyFile:
 			continue // not every site has one
 		case err != nil:
 			return incomplete(err)
 		}
-		files[name] = b
+		files[name] = text
 	}
 
 	return d.AddKeys(passphrase, files, to)
 }
 
-// backUpConfig adds the configuration, if there is one: the operator needs it to
+// addConfig adds the configuration, if there is one: the operator needs it to
 // set up the next host.
-func (s *server) backUpConfig(d *backup.Draft, to string) error {
-	if s.ConfigFile == "" {
+func (b *backups) addConfig(d *backup.Draft, to string) error {
+	if b.configFile == "" {
 		return nil
 	}
 
-	b, err := os.ReadFile(s.ConfigFile)
+	raw, err := os.ReadFile(b.configFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -152,10 +168,10 @@ func (s *server) backUpConfig(d *backup.Draft, to string) error {
 		return err
 	}
 
-	text, ok := withoutCredentials(string(b), s.cfg)
+	text, ok := withoutCredentials(string(raw), b.cfg)
 	if !ok {
-		s.log.Warn("the configuration is not in the backup: notify.url or tracing.endpoint is not found in it, and may hold a credential",
-			"file", s.ConfigFile)
+		b.log.Warn("the configuration is not in the backup: notify.url or tracing.endpoint is not found in it, and may hold a credential",
+			"file", b.configFile)
 		return nil
 	}
 	if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
@@ -201,14 +217,14 @@ func withoutCredential(text, address string) (string, bool) {
 	return strings.ReplaceAll(text, address, host+"/LEFT-OUT"), true
 }
 
-func (s *server) backUpImages(ctx context.Context, d *backup.Draft, include bool) error {
-	images, err := s.records.store.Images.Images(ctx)
+func (b *backups) addImages(ctx context.Context, d *backup.Draft, include bool) error {
+	images, err := b.store.Images.Images(ctx)
 	if err != nil {
 		return err
 	}
 
 	for _, i := range images {
-		if err := d.AddImage(i, s.cfg.ImageDir(), include); err != nil {
+		if err := d.AddImage(i, b.cfg.ImageDir(), include); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ func TestBackupNeedsRoom(t *testing.T) {
 	cfg.MinFree = 1 << 40 // MiB
 	s := testServer(t, cfg)
 	for range 2 { // the first must have let go of the lock
-		_, err := s.backup(t.Context(), api.BackupRequest{})
+		_, err := s.backups.create(t.Context(), api.BackupRequest{})
 		require.ErrorIs(t, err, inventory.ErrFull)
 	}
 	_, err := os.Stat(filepath.Join(cfg.DataDir, backupDir))
@@ -35,17 +35,17 @@ func TestBackupNeedsRoom(t *testing.T) {
 func TestBackupNeedsTemporal(t *testing.T) {
 	t.Parallel()
 	s := testServer(t, testConfig(t))
-	_, err := s.backup(t.Context(), api.BackupRequest{})
+	_, err := s.backups.create(t.Context(), api.BackupRequest{})
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
-	s.backingUp.Lock()
-	_, err = s.backup(t.Context(), api.BackupRequest{})
+	s.backups.busy.Lock()
+	_, err = s.backups.create(t.Context(), api.BackupRequest{})
 	require.ErrorIs(t, err, inventory.ErrConflict)
 }
 
 // writeBackup backs a site up whose runs live elsewhere, and returns the archive.
 func writeBackup(t *testing.T, s *server, passphrase string) string {
 	t.Helper()
-	a, err := s.backup(t.Context(), api.BackupRequest{Passphrase: inventory.NewSecret(passphrase)})
+	a, err := s.backups.create(t.Context(), api.BackupRequest{Passphrase: inventory.NewSecret(passphrase)})
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "backup.tar")
 	f, err := os.Create(file)
@@ -189,6 +189,6 @@ func TestS64BackupRefusesOpenFiles(t *testing.T) {
 	s := testServer(t, cfg)
 	require.NoError(t, os.WriteFile(cfg.TokenFile, []byte("a token"), 0o600))
 	require.NoError(t, os.Chmod(cfg.TokenFile, 0o644))
-	_, err := s.backup(t.Context(), api.BackupRequest{Passphrase: inventory.NewSecret("correct horse battery")})
+	_, err := s.backups.create(t.Context(), api.BackupRequest{Passphrase: inventory.NewSecret("correct horse battery")})
 	require.ErrorContains(t, err, "chmod 600 "+cfg.TokenFile)
 }

@@ -3,42 +3,53 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/agentapi"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
+// newcomers are machines that are not in the inventory and report themselves.
+type newcomers struct {
+	cfg     config.Netboot
+	netboot netboot
+	store   *sqlite.Store
+	log     *slog.Logger
+}
+
 // discovery receives the reports of unknown machines, if they are discovered.
-func (s *server) discovery() agentapi.Discovery {
-	if !s.cfg.Netboot.Discovery.On() {
+func (n newcomers) discovery() agentapi.Discovery {
+	if !n.cfg.Discovery.On() {
 		return agentapi.Discovery{}
 	}
 	return agentapi.Discovery{
 		Guest: func(ctx context.Context, mac string, a netip.Addr) bool {
-			return s.netboot.on() && s.netboot.boot.Guest(ctx, mac, a)
+			return n.netboot.on() && n.netboot.boot.Guest(ctx, mac, a)
 		},
 		Report: func(ctx context.Context, mac string, facts action.Facts) (string, error) {
-			machine, err := s.records.store.Seen.PutDiscovered(ctx, mac, facts, time.Now())
+			machine, err := n.store.Seen.PutDiscovered(ctx, mac, facts, time.Now())
 			if err != nil || machine != "" {
 				return machine, err
 			}
-			return s.acceptByRule(ctx, mac, facts), nil
+			return n.acceptByRule(ctx, mac, facts), nil
 		},
 	}
 }
 
 // acceptByRule adds a discovered machine to the inventory if a rule of the configuration matches,
 // and returns its name, or "". A machine that a rule cannot add waits for an operator.
-func (s *server) acceptByRule(ctx context.Context, mac string, facts action.Facts) string {
-	for i, r := range s.cfg.Netboot.Discovery.Accept {
+func (n newcomers) acceptByRule(ctx context.Context, mac string, facts action.Facts) string {
+	for i, r := range n.cfg.Discovery.Accept {
 		if !r.Matches(mac, facts) {
 			continue
 		}
-		log := s.log.With("mac", mac, "rule", i+1)
-		name, err := s.applyRule(ctx, r, mac, facts)
+		log := n.log.With("mac", mac, "rule", i+1)
+		name, err := n.applyRule(ctx, r, mac, facts)
 		if err != nil {
 			log.Warn("a rule cannot accept a discovered machine: accept it with ingot machine accept", "error", err)
 			return ""
@@ -50,12 +61,12 @@ func (s *server) acceptByRule(ctx context.Context, mac string, facts action.Fact
 }
 
 // applyRule stores the machine that a rule makes of a discovered one, with the first free address.
-func (s *server) applyRule(ctx context.Context, r inventory.AcceptRule, mac string, facts action.Facts) (name string, err error) {
-	network := NetworkOf(s.cfg.Netboot)
+func (n newcomers) applyRule(ctx context.Context, r inventory.AcceptRule, mac string, facts action.Facts) (name string, err error) {
+	network := NetworkOf(n.cfg)
 	var address netip.Addr // none where another DHCP server gives it
 	if r.Addresses != (inventory.Range{}) {
 		address, err = r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
-			_, _, err := s.records.store.Machines.MachineByAddress(ctx, a)
+			_, _, err := n.store.Machines.MachineByAddress(ctx, a)
 			if errors.Is(err, inventory.ErrNotFound) {
 				return network.Taken(a) != "", nil
 			}
@@ -73,5 +84,5 @@ func (s *server) applyRule(ctx context.Context, r inventory.AcceptRule, mac stri
 	if found := inventory.Validate(m); len(found) > 0 {
 		return "", found
 	}
-	return m.Name, s.records.store.Machines.PutMachines(ctx, []inventory.Machine{m}, false, "discovery")
+	return m.Name, n.store.Machines.PutMachines(ctx, []inventory.Machine{m}, false, "discovery")
 }

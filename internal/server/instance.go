@@ -30,16 +30,21 @@ func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.O
 // BusyActivities are the activities under way.
 func (s *server) BusyActivities() []string { return s.temporal.underWay.Effects() }
 
+// RotateKeys replaces the keys of the inventory's secrets.
+func (s *server) RotateKeys(ctx context.Context) (int, error) {
+	return s.secrets.rotate(ctx, s.records.store.Keys)
+}
+
 // CopyDatabases adds both databases to an archive; see [siterole.Instance].
 func (s *server) CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error) {
-	err = s.backUpTemporal(ctx, d, dir)
+	err = s.backups.addTemporal(ctx, d, dir)
 	done := make(chan error, 1)
 	go func() { done <- s.stopChild() }()
 	ended = func() error { return <-done }
 	if err != nil {
 		return ended, err
 	}
-	if err := s.backUpInventory(ctx, d, dir); err != nil {
+	if err := s.backups.addInventory(ctx, d, dir); err != nil {
 		return ended, err
 	}
 

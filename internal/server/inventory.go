@@ -80,41 +80,41 @@ func CheckInventory(ctx context.Context, cfg config.Config) error {
 }
 
 // checkFile refuses a damaged inventory before it is opened, unless it is large.
-func (s *server) checkFile(ctx context.Context) error {
-	file := InventoryFile(s.cfg)
+func (r *records) checkFile(ctx context.Context) error {
+	file := InventoryFile(r.cfg)
 	st, err := os.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.records.checked.set(nil)
+		r.checked.set(nil)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if s.records.checked.size = st.Size(); s.records.checked.size > checkAtStart {
+	if r.checked.size = st.Size(); r.checked.size > checkAtStart {
 		return nil
 	}
 	err = sqlite.Check(ctx, file)
-	s.records.checked.set(err)
+	r.checked.set(err)
 	return err
 }
 
 // checkLarge checks an inventory that checkFile has left out. The server goes on after
 // damage: what can be read is served, and the status shows the error.
-func (s *server) checkLarge(ctx context.Context) error {
-	if s.records.checked.size <= checkAtStart {
+func (r *records) checkLarge(ctx context.Context) error {
+	if r.checked.size <= checkAtStart {
 		return nil
 	}
 
-	err := checkWithin(ctx, checkLimit, InventoryFile(s.cfg))
+	err := checkWithin(ctx, checkLimit, InventoryFile(r.cfg))
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.records.checked.set(err)
+	r.checked.set(err)
 	switch {
 	case errors.Is(err, ErrUnchecked):
-		s.log.Warn("the inventory was not checked to its end", "error", err)
+		r.log.Warn("the inventory was not checked to its end", "error", err)
 	case err != nil:
-		s.log.Error("the inventory cannot be trusted", "error", err)
+		r.log.Error("the inventory cannot be trusted", "error", err)
 	}
 
 	return nil
@@ -122,13 +122,13 @@ func (s *server) checkLarge(ctx context.Context) error {
 
 // refuseLost refuses an inventory without runs beside a Temporal that has some: it has
 // replaced a lost one, whose machines it does not know.
-func (s *server) refuseLost(ctx context.Context) error {
-	fresh, err := s.records.store.NeverRan(ctx)
-	if err != nil || !fresh || s.cfg.Temporal.Address != "" {
+func (r *records) refuseLost(ctx context.Context) error {
+	fresh, err := r.store.NeverRan(ctx)
+	if err != nil || !fresh || r.cfg.Temporal.Address != "" {
 		return err
 	}
 
-	file := backup.TemporalFile(s.cfg)
+	file := backup.TemporalFile(r.cfg)
 	n, err := temporalfile.Runs(ctx, file)
 	if err != nil || n == 0 {
 		return err
@@ -136,5 +136,5 @@ func (s *server) refuseLost(ctx context.Context) error {
 
 	return fmt.Errorf("the inventory %s is empty, and Temporal in %s has %s of this site "+
 		"(to begin a new site, move that directory away, too): %w",
-		InventoryFile(s.cfg), filepath.Dir(file), human.Count(n, "run"), inventory.ErrConflict)
+		InventoryFile(r.cfg), filepath.Dir(file), human.Count(n, "run"), inventory.ErrConflict)
 }

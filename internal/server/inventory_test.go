@@ -106,7 +106,7 @@ func TestLargeInventoryIsCheckedBesideTheWork(t *testing.T) {
 	s.records.checked = inventoryCheck{size: checkAtStart + 1}
 	require.Zero(t, s.status(t.Context()).Inventory.Checked, "it is under way")
 	overwritePageType(t, InventoryFile(cfg))
-	require.NoError(t, s.checkLarge(t.Context()))
+	require.NoError(t, s.records.checkLarge(t.Context()))
 	require.Contains(t, s.status(t.Context()).Inventory.Error, "ingot restore")
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync"
 
@@ -13,21 +14,23 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // secrets are the keys, the admin token and the certificate for agents.
 type secrets struct {
+	keyFile  string
 	ring     *keyring.Ring // nil: the key file is missing
-	rotating *sync.Mutex   // held while keys are replaced
+	rotating sync.Mutex    // held while keys are replaced
 	claim    []byte        // claims of machines are derived from it
 	token    string
 	agentTLS tls.Certificate
 }
 
-func loadSecrets(cfg config.Config) (out secrets, err error) {
-	out.rotating = &sync.Mutex{}
+func loadSecrets(cfg config.Config) (_ *secrets, err error) {
+	out := &secrets{keyFile: cfg.KeyFile}
 	if out.ring, err = keyring.Load(cfg.KeyFile); err != nil && !errors.Is(err, inventory.ErrSealed) {
-		return out, err
+		return nil, err
 	}
 	if out.claim = out.ring.Key(keyring.Claim); out.claim == nil {
 		// Without the key file nothing can be armed, so no claim derived from this
@@ -37,7 +40,7 @@ func loadSecrets(cfg config.Config) (out secrets, err error) {
 	}
 
 	if out.token, err = readAdminToken(cfg); err != nil {
-		return out, err
+		return nil, err
 	}
 	out.agentTLS, err = identity.LoadCertificate(filepath.Join(filepath.Dir(cfg.KeyFile), identity.AgentFile))
 	return out, err
@@ -55,41 +58,41 @@ func readAdminToken(cfg config.Config) (string, error) {
 	return token, nil
 }
 
-// RotateKeys replaces the keys of stored secrets and seals the secrets again; it
+// rotate replaces the keys of the secrets in sealed and seals the secrets again; it
 // returns how many.
-func (s *server) RotateKeys(ctx context.Context) (int, error) {
-	s.secrets.rotating.Lock()
-	defer s.secrets.rotating.Unlock()
-	if err := s.records.store.Keys.KeyCheck(ctx); err != nil {
+func (s *secrets) rotate(ctx context.Context, sealed sqlite.Keys) (int, error) {
+	s.rotating.Lock()
+	defer s.rotating.Unlock()
+	if err := sealed.KeyCheck(ctx); err != nil {
 		return 0, err
 	}
-	if err := s.secrets.ring.Rotate(s.cfg.KeyFile); err != nil {
+	if err := s.ring.Rotate(s.keyFile); err != nil {
 		return 0, err
 	}
 	// Once begun, it is finished even if the caller goes away.
-	return s.finishRotation(context.WithoutCancel(ctx))
+	return s.finishRotation(context.WithoutCancel(ctx), sealed)
 }
 
 // finishRotation seals with the new keys what the old ones had sealed, and only then
 // drops the old ones.
-func (s *server) finishRotation(ctx context.Context) (int, error) {
-	n, err := s.records.store.Keys.Reseal(ctx)
+func (s *secrets) finishRotation(ctx context.Context, sealed sqlite.Keys) (int, error) {
+	n, err := sealed.Reseal(ctx)
 	if err != nil {
 		return n, err
 	}
-	return n, s.secrets.ring.Retire(s.cfg.KeyFile)
+	return n, s.ring.Retire(s.keyFile)
 }
 
 // resumeRotation finishes an interrupted replacement of keys. If that fails, all
 // secrets can still be opened: the key file holds the old keys and the new ones.
-func (s *server) resumeRotation(ctx context.Context) {
-	if !s.secrets.ring.Rotating() {
+func (s *secrets) resumeRotation(ctx context.Context, sealed sqlite.Keys, log *slog.Logger) {
+	if !s.ring.Rotating() {
 		return
 	}
-	n, err := s.finishRotation(ctx)
+	n, err := s.finishRotation(ctx, sealed)
 	if err != nil {
-		s.log.Error("an interrupted replacement of keys cannot be finished: run ingot secret rotate", "error", err)
+		log.Error("an interrupted replacement of keys cannot be finished: run ingot secret rotate", "error", err)
 		return
 	}
-	s.log.Info("an interrupted replacement of keys is finished", "secrets", n)
+	log.Info("an interrupted replacement of keys is finished", "secrets", n)
 }

@@ -5,15 +5,15 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"log/slog"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 const (
@@ -25,37 +25,16 @@ const (
 	ejectAtOnce = 8
 )
 
-// mediaURL returns the URL of the image for virtual CD drives.
-func (s *server) mediaURL() (string, error) {
-	if _, err := os.Stat(filepath.Join(s.cfg.Netboot.Loaders, bootsvc.MediaName)); err != nil {
-		return "", fmt.Errorf("netboot.loaders has no %s; Debian's package ipxe, from version 1.21, has it: %w: %w", bootsvc.MediaName,
-			inventory.ErrUnsupported, err)
-	}
-	return s.netboot.boot.Base() + "/media/" + bootsvc.MediaName, nil
-}
-
-// ejectMedia ejects what runs have inserted into virtual CD drives, as soon as the run is over, until
-// ctx ends.
-func (s *server) ejectMedia(ctx context.Context) error {
-	tick := time.NewTicker(ejectEvery)
-	defer tick.Stop()
-	e := newEjector(s)
-	defer e.group.Wait() //nolint:errcheck // its functions return no error
-	for {
-		e.start(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
 // ejector ejects media. It works from the records that the runs wrote before they inserted anything, so
 // it does not matter how a run ended.
 type ejector struct {
-	*server
-	now   func() time.Time
+	controllers *controllers
+	store       *sqlite.Store
+	restored    *restored
+	guard       *guard.Guard
+	log         *slog.Logger
+	now         func() time.Time
+
 	group errgroup.Group
 
 	mu       sync.Mutex
@@ -72,14 +51,33 @@ type ejectAttempt struct {
 }
 
 func newEjector(s *server) *ejector {
-	e := &ejector{server: s, now: time.Now, attempts: map[inventory.Media]ejectAttempt{}}
+	e := &ejector{
+		controllers: s.controllers, store: s.records.store, restored: s.records.restored, guard: s.host.Guard(), log: s.log,
+		now: time.Now, attempts: map[inventory.Media]ejectAttempt{},
+	}
 	e.group.SetLimit(ejectAtOnce)
 	return e
 }
 
+// run ejects what runs have inserted into virtual CD drives, as soon as the run is over, until
+// ctx ends.
+func (e *ejector) run(ctx context.Context) error {
+	tick := time.NewTicker(ejectEvery)
+	defer tick.Stop()
+	defer e.group.Wait() //nolint:errcheck // its functions return no error
+	for {
+		e.start(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
 // start starts the attempts that are due.
 func (e *ejector) start(ctx context.Context) {
-	all, err := e.records.store.Media.Media(ctx)
+	all, err := e.store.Media.Media(ctx)
 	if err != nil && ctx.Err() == nil {
 		e.log.Error("ejecting virtual media", "error", err)
 	}
@@ -111,7 +109,7 @@ func (e *ejector) note(m inventory.Media, a ejectAttempt) {
 func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 	next := ejectAttempt{next: e.now().Add(ejectPause)} // also after a panic
 	defer func() { e.note(m, next) }()
-	defer e.host.Guard().Recover("the answer of a BMC")
+	defer e.guard.Recover("the answer of a BMC")
 	used := e.credentials(ctx, m)
 	err := e.eject(ctx, m)
 	switch {
@@ -128,36 +126,26 @@ func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 	}
 }
 
-// forgetBMCKey forgets the key of the BMC at address. A medium that could not be ejected because of that key
-// is tried again at once.
-func (s *server) forgetBMCKey(ctx context.Context, address string) error {
-	err := s.records.store.BMCKeys.ForgetBMCKey(ctx, address)
-	if err == nil {
-		s.forgotten.Store(address, time.Now())
-	}
-	return err
-}
-
 // credentials returns a hash of what decides whether the BMC of m's machine accepts a log-in, and whether
 // its certificate is trusted.
 func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha256.Size]byte) {
-	machine, err := e.records.store.Machines.Machine(ctx, m.Machine)
+	machine, err := e.store.Machines.Machine(ctx, m.Machine)
 	if err != nil || machine.BMC == nil {
 		return sum
 	}
-	password, err := e.records.store.BMCPasswords.BMCPassword(ctx, m.Machine)
+	password, err := e.store.BMCPasswords.BMCPassword(ctx, m.Machine)
 	if err != nil {
 		return sum
 	}
 	b := machine.BMC
-	forgotten, _ := e.forgotten.Load(b.KeyAddress()) // nil = not since this server started
+	forgotten, _ := e.controllers.forgotten.Load(b.KeyAddress()) // nil = not since this server started
 	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t %q %v", b.KeyAddress(), b.User, b.Fingerprint, b.InsecureTLS,
 		password.Reveal(), forgotten))
 }
 
 // tell records an event of the run that inserted m, once for each key.
 func (e *ejector) tell(ctx context.Context, m inventory.Media, key, message string) {
-	err := e.records.store.Events.AppendEvents(ctx, []inventory.Event{
+	err := e.store.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: m.Machine, Run: m.Run, Kind: inventory.EventPower, Key: key, Message: message},
 	})
 	if err != nil {
@@ -170,7 +158,7 @@ var errInUse = errors.New("the medium is in use")
 
 // over returns errInUse while a run holds the machine.
 func (e *ejector) over(ctx context.Context, m inventory.Media) error {
-	g, err := e.records.store.Grants.Grant(ctx, m.Machine)
+	g, err := e.store.Grants.Grant(ctx, m.Machine)
 	if err == nil && g.Run != "" {
 		err = errInUse
 	}
@@ -180,7 +168,7 @@ func (e *ejector) over(ctx context.Context, m inventory.Media) error {
 // held returns errInUse while a run of the machine is held since a restore from a backup: the machine may
 // have moved on since.
 func (e *ejector) held(ctx context.Context, m inventory.Media) error {
-	last := e.records.restored.get()
+	last := e.restored.get()
 	if last.AwaitsCluster {
 		return errInUse // the cluster may have a run of this machine
 	}
@@ -188,7 +176,7 @@ func (e *ejector) held(ctx context.Context, m inventory.Media) error {
 		if h.Machine != m.Machine {
 			continue
 		}
-		w, err := e.records.store.Workflows.Workflow(ctx, h.Run)
+		w, err := e.store.Workflows.Workflow(ctx, h.Run)
 		if err == nil && !inventory.Final(w.State) || h.Later && errors.Is(err, inventory.ErrNotFound) {
 			err = errInUse
 		}
@@ -205,8 +193,7 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	if err := errors.Join(e.over(ctx, m), e.held(ctx, m)); err != nil {
 		return err
 	}
-	store := e.records.store
-	machine, err := store.Machines.Machine(ctx, m.Machine)
+	machine, err := e.store.Machines.Machine(ctx, m.Machine)
 	if err != nil {
 		return err
 	}
@@ -214,21 +201,27 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 		e.log.Warn("virtual media is left in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
 		e.tell(ctx, m, "eject-left", fmt.Sprintf("virtual media %s was left in the BMC %s, which the machine no longer has: eject it there",
 			m.URL, m.BMC))
-		return store.Media.DeleteMedia(ctx, m)
+		return e.store.Media.DeleteMedia(ctx, m)
 	}
 
-	password, err := e.rotation().Password(ctx, machine)
+	password, err := e.controllers.rotation().Password(ctx, machine)
 	if err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, ejectTime)
 	defer cancel()
-	ejected, err := e.bmc.EjectMedia(limited, machine.Controller(), password, m.URL, func(ctx context.Context) error { return e.over(ctx, m) })
+	ejected, err := e.controllers.driver.EjectMedia(
+		limited,
+		machine.Controller(),
+		password,
+		m.URL,
+		func(ctx context.Context) error { return e.over(ctx, m) },
+	)
 	if err != nil {
 		return err
 	}
 	if ejected {
 		e.log.With(inventory.Owner{Machine: m.Machine, Run: m.Run}.LogKeys(0)...).Info("virtual media ejected")
 	}
-	return store.Media.DeleteMedia(ctx, m)
+	return e.store.Media.DeleteMedia(ctx, m)
 }

@@ -145,9 +145,9 @@ func TestEjectAfterForgetKey(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, b.try(t), 1, "another key is known")
 	b.clock = b.clock.Add(ejectPause)
-	require.NoError(t, b.forgetBMCKey(t.Context(), "192.0.2.1:443"))
+	require.NoError(t, b.controllers.forgetKey(t.Context(), "192.0.2.1:443"))
 	require.Len(t, b.try(t), 1, "that of another BMC was forgotten")
-	require.NoError(t, b.forgetBMCKey(t.Context(), address))
+	require.NoError(t, b.controllers.forgetKey(t.Context(), address))
 	require.Empty(t, b.try(t))
 	require.Empty(t, b.service.Media())
 }

@@ -1,25 +1,34 @@
 package server
 
 import (
+	"context"
 	"crypto/ed25519"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/internal/images/sbat"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
 // netboot are the servers of the provisioning network. The zero netboot is that of a
 // server without an interface.
 type netboot struct {
+	cfg      config.Netboot
+	machines sqlite.Machines
 	boot     *bootsvc.Server
 	metadata *metadatasvc.Server
 	address  netip.Addr // of this server on the provisioning network
@@ -32,8 +41,9 @@ func (n netboot) imageURL() string { return n.boot.Base() + "/images" }
 
 func (s *server) newNetboot() (out netboot, err error) {
 	n := s.cfg.Netboot
+	out.cfg, out.machines = n, s.records.store.Machines
 	if !n.On() {
-		return netboot{}, nil
+		return out, nil
 	}
 	if out.address, err = hostnet.ProvisioningAddress(n); err != nil {
 		return netboot{}, err
@@ -76,7 +86,7 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		AgentURL:   "https://" + config.Join(with.address.String(), n.Agent), AgentPin: agentPin, ClaimKey: s.secrets.claim,
 		Loader: n.Loader, LoaderDir: n.Loaders, KernelPath: agentFile(n.AgentOS, "vmlinuz"), InitramfsPath: agentFile(n.AgentOS, "initramfs"),
 		MinimumSBAT: n.MinimumSBAT, Images: images{store.Images, s.files}, Installers: store.Plans,
-		Fallback: with.metadata.Handler(), MetadataURL: s.metadataURL(with.address),
+		Fallback: with.metadata.Handler(), MetadataURL: with.metadataURL(),
 		Guard: s.host.Guard(), Log: s.log.With("part", "boot"), Now: time.Now,
 	}
 	if s.tracing != nil {
@@ -94,22 +104,22 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 		}
 	}
 
-	s.logLoaders(n.Loaders)
+	logLoaders(n.Loaders, s.log)
 	return bootsvc.New(cfg, store.Machines, journal{store.Events, store.Relays, store.Seen, store.Syslog})
 }
 
 // logLoaders records the versions of the loaders.
-func (s *server) logLoaders(dir string) {
+func logLoaders(dir string, log *slog.Logger) {
 	files, err := sbat.ReadDir(dir)
 	if err != nil {
 		return // without loaders, "ingot doctor" and "ingot why" say what is missing
 	}
 	for _, f := range files {
 		if f.Err != nil {
-			s.log.Warn("reading the version of a loader", "file", f.Name, "error", f.Err)
+			log.Warn("reading the version of a loader", "file", f.Name, "error", f.Err)
 			continue
 		}
-		s.log.Info("loader", "file", f.Name, "version", f.Program.String())
+		log.Info("loader", "file", f.Name, "version", f.Program.String())
 	}
 }
 
@@ -129,17 +139,72 @@ func joinAll(host string, ports []int) (out []string) {
 }
 
 // metadataURL is the base of the metadata server's URLs.
-func (s *server) metadataURL(address netip.Addr) string {
-	return "http://" + config.Join(address.String(), s.cfg.Netboot.Metadata[0])
+func (n netboot) metadataURL() string {
+	return "http://" + config.Join(n.address.String(), n.cfg.Metadata[0])
 }
 
 // bootable says which file of the agent's system is missing, if one is.
-func (s *server) bootable() error {
+func (n netboot) bootable() error {
 	for _, name := range []string{"vmlinuz", "initramfs"} {
-		if _, err := os.Stat(agentFile(s.cfg.Netboot.AgentOS, name)); err != nil {
+		if _, err := os.Stat(agentFile(n.cfg.AgentOS, name)); err != nil {
 			return fmt.Errorf("no machine can boot the agent, because there is no %s (ingot doctor says where it belongs): %w",
 				name, inventory.ErrInvalid)
 		}
 	}
 	return nil
+}
+
+// mediaURL returns the URL of the image for virtual CD drives.
+func (n netboot) mediaURL() (string, error) {
+	if _, err := os.Stat(filepath.Join(n.cfg.Loaders, bootsvc.MediaName)); err != nil {
+		return "", fmt.Errorf("netboot.loaders has no %s; Debian's package ipxe, from version 1.21, has it: %w: %w", bootsvc.MediaName,
+			inventory.ErrUnsupported, err)
+	}
+	return n.boot.Base() + "/media/" + bootsvc.MediaName, nil
+}
+
+// isBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a file.
+func (n netboot) isBooting(ctx context.Context, machine string, since time.Time) (bool, error) {
+	if !n.on() {
+		return true, nil
+	}
+	m, err := n.machines.Machine(ctx, machine)
+	if err != nil {
+		return true, fmt.Errorf("looking up machine %q: %w", machine, err)
+	}
+	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return n.boot.History.HasAskedSince(i.MAC, since) }), nil
+}
+
+// unknownDropped is how many unknown machines were not recorded.
+func (n netboot) unknownDropped() int64 {
+	if !n.on() {
+		return 0
+	}
+	return n.boot.Stats().SeenDropped
+}
+
+// leases are those that DHCP has given.
+func (n netboot) leases() []inventory.DHCPLease {
+	if !n.on() {
+		return nil
+	}
+	return n.boot.Leases()
+}
+
+// capture returns what captures a machine's packets, or nil where no machine is answered.
+func (n netboot) capture() func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
+	if !n.on() {
+		return nil
+	}
+	return func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
+		return n.boot.Capture(ctx, w, wire.CaptureOf(m, all))
+	}
+}
+
+// why explains how a machine is answered.
+func (n netboot) why(ctx context.Context, mac string) (any, error) {
+	if !n.on() {
+		return whyOff(ctx, n.machines, mac)
+	}
+	return n.boot.Why(ctx, mac)
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
@@ -18,61 +19,61 @@ func noticeOptions(cfg config.Notify) []sqlite.Option {
 	return []sqlite.Option{sqlite.WithNotices(cfg.Events...)}
 }
 
-// newNotifier makes the sender of notices; nil without a receiver.
-func (s *server) newNotifier() (*notify.Sender, error) {
+// notices are sent to a receiver, if there is one.
+type notices struct {
+	sender *notify.Sender // nil: no receiver
+	store  sqlite.Notices
+	log    *slog.Logger
+}
+
+func (s *server) newNotices() (out notices, err error) {
 	n := s.cfg.Notify
+	out.store, out.log = s.records.store.Notices, s.log
 	if n.URL == "" {
-		return nil, nil
+		return out, nil
 	}
-	return notify.New(notify.Config{
+	out.sender, err = notify.New(notify.Config{
 		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.ServerName(), Version: s.Version, Outbox: s.records.store.Notices,
 		Log: s.log.With("part", "notify"), Now: time.Now,
 	})
+	return out, err
 }
 
-// closeNotices drops the notices of an earlier configuration when there is no receiver
+// dropUnsent drops the notices of an earlier configuration when there is no receiver
 // now: they would wait forever. The log and the events list them.
-func (s *server) closeNotices(ctx context.Context) {
-	if s.notify != nil {
+func (n notices) dropUnsent(ctx context.Context) {
+	if n.sender != nil {
 		return
 	}
 
-	n, err := s.records.store.Notices.CloseNotices(ctx, "notify.url is not set here")
+	dropped, err := n.store.CloseNotices(ctx, "notify.url is not set here")
 	switch {
 	case err != nil:
-		s.log.Warn("closing notices without a receiver", "error", err)
-	case n > 0:
-		s.log.Warn("waiting notices were dropped: notify.url is not set here", "notices", n)
+		n.log.Warn("closing notices without a receiver", "error", err)
+	case dropped > 0:
+		n.log.Warn("waiting notices were dropped: notify.url is not set here", "notices", dropped)
 	}
 }
 
-// sendNotices sends notices until ctx ends, if there is a receiver.
-func (s *server) sendNotices(ctx context.Context) error {
-	if s.notify == nil {
+// test returns what sends a notice for test; nil without a receiver.
+func (n notices) test() func(context.Context) (string, error) {
+	if n.sender == nil {
 		return nil
 	}
-	return s.notify.Run(ctx)
+	return n.sender.Test
 }
 
-// testNotice sends a notice for test; nil without a receiver.
-func (s *server) testNotice() func(context.Context) (string, error) {
-	if s.notify == nil {
-		return nil
-	}
-	return s.notify.Test
-}
-
-func (s *server) noticeStatus(ctx context.Context) *api.NotifyStatus {
-	if s.notify == nil {
+func (n notices) status(ctx context.Context) *api.NotifyStatus {
+	if n.sender == nil {
 		return nil
 	}
 
-	n := &api.NotifyStatus{Receiver: s.notify.Receiver()}
-	c, err := s.records.store.Notices.Notices(ctx)
+	out := &api.NotifyStatus{Receiver: n.sender.Receiver()}
+	c, err := n.store.Notices(ctx)
 	if err != nil {
-		n.Error = err.Error()
-		return n
+		out.Error = err.Error()
+		return out
 	}
-	n.Waiting, n.Oldest, n.Sent, n.Dropped, n.Error = c.Waiting, c.Oldest, c.Sent, c.Dropped, c.Error
-	return n
+	out.Waiting, out.Oldest, out.Sent, out.Dropped, out.Error = c.Waiting, c.Oldest, c.Sent, c.Dropped, c.Error
+	return out
 }

@@ -59,11 +59,11 @@ func TestS25ServerTellsSomebody(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.sendNotices(ctx) }()
+	go func() { done <- s.notices.sender.Run(ctx) }()
 	require.Equal(t, "1.bind.1", (<-took).Question)
 	require.Eventually(
 		t,
-		func() bool { st := s.noticeStatus(t.Context()); return st.Waiting == 0 && !st.Sent.IsZero() },
+		func() bool { st := s.notices.status(t.Context()); return st.Waiting == 0 && !st.Sent.IsZero() },
 		30*time.Second,
 		10*time.Millisecond,
 	)
@@ -76,7 +76,7 @@ func TestNobodyIsToldByDefault(t *testing.T) {
 	s := testServer(t, testConfig(t))
 	require.Equal(t, http.StatusServiceUnavailable, s.post(t, "/v1/notices/test", "").Code)
 	require.Nil(t, s.status(t.Context()).Notify)
-	require.NoError(t, s.sendNotices(t.Context()))
+	require.Nil(t, s.notices.sender)
 }
 
 // What waits of a server that told somebody is given up where nobody is told,
@@ -93,7 +93,7 @@ func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
 	require.NoError(t, s.records.store.Operations.PutOperation(t.Context(), inventory.Operation{
 		Run: "r2", ID: "migrate/x", Name: "x", State: inventory.StateRunning, Question: &inventory.Question{ID: "drain.1", Text: "wait on?"},
 	}))
-	require.Equal(t, 2, s.noticeStatus(t.Context()).Waiting)
+	require.Equal(t, 2, s.notices.status(t.Context()).Waiting)
 	require.NoError(t, s.records.store.Close())
 
 	cfg.Notify.URL = ""

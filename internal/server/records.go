@@ -3,33 +3,85 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
+
+// records are the inventory, and what keeps it sound.
+type records struct {
+	cfg      config.Config
+	log      *slog.Logger
+	store    *sqlite.Store
+	reserve  *diskreserve.Reserve
+	checked  inventoryCheck
+	restored *restored
+}
+
+// open opens the database after checking it. One that is damaged, or that
+// has replaced a lost one, is refused.
+func (r *records) open(ctx context.Context, sealer sqlite.Sealer) error {
+	err := r.checkFile(ctx)
+	if err == nil {
+		r.reserve = r.newReserve()
+		r.store, err = sqlite.Open(ctx, InventoryFile(r.cfg), sealer,
+			append(noticeOptions(r.cfg.Notify), sqlite.WithFull(r.reserve.Release))...)
+	}
+	if errors.Is(err, sqlite.ErrDamaged) {
+		return adviseRestore(r.cfg, err)
+	}
+	if err != nil {
+		return fmt.Errorf("opening the inventory: %w", err)
+	}
+	if err := r.refuseLost(ctx); err != nil {
+		return adviseRestore(r.cfg, errors.Join(err, r.store.Close()))
+	}
+
+	return nil
+}
+
+// finish finishes what an earlier run of the server has left.
+func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
+	if err := adoptImages(ctx, r.store.Images, r.cfg.ImageDir()); err != nil {
+		return err
+	}
+	if err := r.store.Keys.KeyCheck(ctx); err != nil {
+		r.log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status shows more",
+			"key_file", r.cfg.KeyFile, "error", err)
+	} else {
+		secrets.resumeRotation(ctx, r.store.Keys, r.log)
+	}
+	r.restored, err = newRestored(ctx, r.store, r.log)
+	return err
+}
 
 // newReserve takes the reserve, or releases it on a full disk, where the database
 // could not even be opened.
-func (s *server) newReserve() *diskreserve.Reserve {
+func (r *records) newReserve() *diskreserve.Reserve {
 	return diskreserve.Open(diskreserve.Options{
-		Dir: s.cfg.DataDir, Size: s.cfg.Reserve << 20, Log: s.log.With("part", "space"), Changed: s.reportReserve,
+		Dir: r.cfg.DataDir, Size: r.cfg.Reserve << 20, Log: r.log.With("part", "space"), Changed: r.reportReserve,
 	})
 }
 
 // reportReserve records an event for operators, in the space that was released.
-func (s *server) reportReserve(ctx context.Context, held bool) {
+func (r *records) reportReserve(ctx context.Context, held bool) {
 	text := " has room again: the reserve is held, new runs and uploads are taken"
 	if !held {
 		text = " is full: the reserve is in use, new runs and uploads are refused; " + diskreserve.Remedy
 	}
 
-	err := s.records.store.Events.AppendEvents(ctx, []inventory.Event{{
-		Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", Message: "the disk of " + s.cfg.DataDir + text,
+	err := r.store.Events.AppendEvents(ctx, []inventory.Event{{
+		Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", Message: "the disk of " + r.cfg.DataDir + text,
 	}})
 	if err != nil && ctx.Err() == nil {
-		s.log.Warn("recording the state of the reserve", "error", err)
+		r.log.Warn("recording the state of the reserve", "error", err)
 	}
 }
 
@@ -40,57 +92,55 @@ const (
 	shrinkPages = 500
 )
 
-// Pauses of keepRecords.
+// Pauses of keepSmall.
 const (
 	pruneFirst = time.Minute // after the start
 	pruneEvery = time.Hour
 	pruneNext  = 50 * time.Millisecond // between two steps
 )
 
-// keepRecords deletes runs and events that are older than the configuration allows, in
-// small steps, until ctx ends.
-func (s *server) keepRecords(ctx context.Context) error {
+// keepSmall deletes runs and events that are older than the configuration allows, in
+// small steps, until ctx ends. After the runs, it calls removeImages, which some of them may have been the last to need.
+func (r *records) keepSmall(ctx context.Context, removeImages func(context.Context)) error {
 	for wait := pruneFirst; ; wait = pruneEvery {
 		if clock.Sleep(ctx, wait) != nil {
 			return nil
 		}
-		s.deleteOldRecords(ctx)
+		r.deleteOld(ctx, removeImages)
 	}
 }
 
-func (s *server) deleteOldRecords(ctx context.Context) {
-	before := time.Now().Add(-s.cfg.Records.Retention)
-	runs := s.inSteps(ctx, "deleting old runs", pruneRuns, func() (int, error) {
-		return s.records.store.Workflows.PruneRuns(ctx, before, s.cfg.Records.Keep, pruneRuns)
+func (r *records) deleteOld(ctx context.Context, removeImages func(context.Context)) {
+	before := time.Now().Add(-r.cfg.Records.Retention)
+	runs := r.inSteps(ctx, "deleting old runs", pruneRuns, func() (int, error) {
+		return r.store.Workflows.PruneRuns(ctx, before, r.cfg.Records.Keep, pruneRuns)
 	})
-	events := s.inSteps(ctx, "deleting old events", pruneEvents, func() (int, error) {
-		return s.records.store.Events.PruneEvents(ctx, before, pruneEvents)
+	events := r.inSteps(ctx, "deleting old events", pruneEvents, func() (int, error) {
+		return r.store.Events.PruneEvents(ctx, before, pruneEvents)
 	})
-	s.inSteps(ctx, "deleting old BMC jobs", pruneEvents, func() (int, error) {
-		return s.records.store.BMCJobs.PruneBMCJobs(ctx, before, pruneEvents)
+	r.inSteps(ctx, "deleting old BMC jobs", pruneEvents, func() (int, error) {
+		return r.store.BMCJobs.PruneBMCJobs(ctx, before, pruneEvents)
 	})
-	s.inSteps(ctx, "deleting old lines of syslog", pruneEvents, func() (int, error) {
-		return s.records.store.Syslog.PruneSyslog(ctx, before, pruneEvents)
+	r.inSteps(ctx, "deleting old lines of syslog", pruneEvents, func() (int, error) {
+		return r.store.Syslog.PruneSyslog(ctx, before, pruneEvents)
 	})
-	s.inSteps(ctx, "deleting old Idempotency-Keys", pruneEvents, func() (int, error) {
-		return s.records.store.KeyedRequests.PruneKeyedRequests(ctx, pruneEvents)
+	r.inSteps(ctx, "deleting old Idempotency-Keys", pruneEvents, func() (int, error) {
+		return r.store.KeyedRequests.PruneKeyedRequests(ctx, pruneEvents)
 	})
-	if s.api != nil { // not in tests of the records alone
-		s.api.RemoveUnusedImages(ctx) // those of runs that are over by now
-	}
-	s.inSteps(ctx, "returning unused space", 1, func() (int, error) { return s.records.store.Shrink(ctx, shrinkPages) })
+	removeImages(ctx)
+	r.inSteps(ctx, "returning unused space", 1, func() (int, error) { return r.store.Shrink(ctx, shrinkPages) })
 	if runs+events > 0 {
-		s.log.Info("old records are deleted", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
+		r.log.Info("old records are deleted", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
 	}
 }
 
 // inSteps repeats a step until it did less than full, and returns the sum.
-func (s *server) inSteps(ctx context.Context, what string, full int, step func() (int, error)) (sum int) {
+func (r *records) inSteps(ctx context.Context, what string, full int, step func() (int, error)) (sum int) {
 	for {
 		n, err := step()
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.Warn("keeping the inventory small", "what", what, "error", err)
+				r.log.Warn("keeping the inventory small", "what", what, "error", err)
 			}
 			return sum
 		}

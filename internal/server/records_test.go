@@ -45,12 +45,13 @@ func TestForgetsOldRecords(t *testing.T) {
 	require.NoError(t, store.Events.AppendEvents(ctx, events))
 
 	var log bytes.Buffer
-	s := &server{
-		records: records{store: store},
-		log:     slog.New(slog.NewTextHandler(&log, nil)),
-		cfg:     config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}},
+	r := &records{
+		store: store,
+		log:   slog.New(slog.NewTextHandler(&log, nil)),
+		cfg:   config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}},
 	}
-	s.deleteOldRecords(ctx)
+	removeImages := func(context.Context) {}
+	r.deleteOld(ctx, removeImages)
 	left, err := store.Workflows.Workflows(ctx, inventory.WorkflowFilter{Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, left, 3, "the newest of the machine")
@@ -64,5 +65,5 @@ func TestForgetsOldRecords(t *testing.T) {
 
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	require.NoError(t, s.keepRecords(ended))
+	require.NoError(t, r.keepSmall(ended, removeImages))
 }

@@ -65,9 +65,9 @@ func always(context.Context) error { return nil }
 func (b *rotationBench) settled(t *testing.T, what string) string {
 	t.Helper()
 	ctx := t.Context()
-	password, err := b.rotation().Password(ctx, b.machine(t))
+	password, err := b.controllers.rotation().Password(ctx, b.machine(t))
 	require.NoError(t, err, what)
-	_, err = b.bmc.State(ctx, b.machine(t).Controller(), password)
+	_, err = b.controllers.driver.State(ctx, b.machine(t).Controller(), password)
 	require.NoError(t, err, what)
 	stored, err := b.records.store.BMCPasswords.BMCPassword(ctx, "m1")
 	require.NoError(t, err, what)
@@ -157,14 +157,14 @@ func TestS26RotationSurvivesAKill(t *testing.T) {
 					kills, changed := 0, 0
 					for n := 1; ; n++ {
 						b := newRotationBench(t, shape)
-						k := &killer{RotationStore: b.records.store.BMCPasswords, PasswordBMC: b.bmc, n: n, after: after}
+						k := &killer{RotationStore: b.records.store.BMCPasswords, PasswordBMC: b.controllers.driver, n: n, after: after}
 						if !k.run(t, b) {
 							break
 						}
 						kills++
 						what := fmt.Sprintf("killed at call %d", n)
 						if resumes {
-							require.NoError(t, b.rotation().Rotate(t.Context(), b.machine(t), b.owner, always), what)
+							require.NoError(t, b.controllers.rotation().Rotate(t.Context(), b.machine(t), b.owner, always), what)
 						}
 						require.NoError(t, b.records.store.Grants.EndGrant(t.Context(), b.owner))
 						now := b.settled(t, what)
@@ -200,7 +200,7 @@ func TestS26RotationOfAHostileBMC(t *testing.T) {
 			t.Parallel()
 			b := newRotationBench(t, lab.RedfishSupermicro)
 			b.service.Pretend(x.fault)
-			err := b.rotation().Rotate(t.Context(), b.machine(t), b.owner, always)
+			err := b.controllers.rotation().Rotate(t.Context(), b.machine(t), b.owner, always)
 			require.Equal(t, x.ok, err == nil, "%v", err)
 			if err != nil {
 				require.NotContains(t, err.Error(), firstPassword)
@@ -229,12 +229,12 @@ func TestS26AnotherOperationKeepsTheCandidate(t *testing.T) {
 		require.ErrorIs(t, store.BMCPasswords.DropBMCCandidate(ctx, "m1", candidate, ""), inventory.ErrConflict)
 		return nil
 	}
-	require.NoError(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, between))
+	require.NoError(t, b.controllers.rotation().Rotate(ctx, b.machine(t), b.owner, between))
 	second := b.settled(t, "rotated")
 	require.NotEqual(t, firstPassword, second)
 
 	require.NoError(t, store.Grants.EndGrant(ctx, b.owner))
-	require.ErrorIs(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrFenced)
+	require.ErrorIs(t, b.controllers.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrFenced)
 	require.Equal(t, second, b.settled(t, "fenced"))
 }
 
@@ -272,18 +272,18 @@ func TestS29EveryCallerSharesTheCount(t *testing.T) {
 	enter("canary-wrong-1")
 	require.NoError(t, b.records.store.BMCPasswords.PutBMCCandidate(ctx, b.owner, inventory.NewSecret("canary-wrong-2")))
 	check := func(retry bool) error {
-		_, err := b.checkBMC(ctx, b.machine(t), retry)
+		_, err := b.controllers.check(ctx, b.machine(t), retry)
 		return err
 	}
 	for range 2 {
 		for range 3 {
 			require.ErrorIs(t, check(false), inventory.ErrRefused)
-			require.ErrorIs(t, b.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrRefused)
+			require.ErrorIs(t, b.controllers.rotation().Rotate(ctx, b.machine(t), b.owner, always), inventory.ErrRefused)
 		}
 		require.Equal(t, 3, b.service.Refused())
-		driver, err := b.newBMC() // another process
+		var err error
+		b.controllers, err = b.newControllers() // another process
 		require.NoError(t, err)
-		b.bmc = driver
 	}
 	err := check(false)
 	require.ErrorIs(t, err, inventory.ErrResting)
@@ -312,14 +312,14 @@ func TestS29ARestingCandidateHidesNoPassword(t *testing.T) {
 			}
 			for range 3 {
 				for _, password := range refused {
-					_, err := b.bmc.State(ctx, b.machine(t).Controller(), password)
+					_, err := b.controllers.driver.State(ctx, b.machine(t).Controller(), password)
 					require.ErrorIs(t, err, inventory.ErrRefused)
 				}
 			}
 			b.service.Pretend()
 
 			for range 2 {
-				_, err := b.checkBMC(ctx, b.machine(t), retry)
+				_, err := b.controllers.check(ctx, b.machine(t), retry)
 				require.NoError(t, err)
 			}
 			require.NoError(

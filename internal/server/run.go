@@ -80,7 +80,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 		{"engine", s.engine.Run},
 		{"event pump", s.engine.Pump.Run},
 		{"reconciler", s.engine.Reconciler.Run},
-		{"virtual media", s.ejectMedia},
+		{"virtual media", newEjector(s).run},
 		{"clock", func(ctx context.Context) error {
 			return s.clock.Run(ctx, func(ctx context.Context, set clock.Step) {
 				s.engine.Reconciler.ClockSet(ctx, set.From, set.To)
@@ -91,17 +91,21 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 			defer stopWorking()
 			return s.temporal.Run(working, s.do)
 		}},
-		{"inventory check", s.checkLarge},
+		{"inventory check", s.records.checkLarge},
 		{"reserve", s.records.reserve.Run},
-		{"old records", s.keepRecords},
-		{"notices", s.sendNotices},
-		{"traces", s.sendTraces},
+		{"old records", func(ctx context.Context) error { return s.records.keepSmall(ctx, s.api.RemoveUnusedImages) }},
 		{"hand-over", func(ctx context.Context) error { return s.host.Mover.AwaitHandOver(ctx, s, stopWorkers) }},
 		{"keys of another host", func(ctx context.Context) error { return s.host.ReplaceKeys(ctx, s) }},
 	}
 
 	for _, l := range listeners {
 		parts = append(parts, part{l.Name, l.Run})
+	}
+	if s.notices.sender != nil {
+		parts = append(parts, part{"notices", s.notices.sender.Run})
+	}
+	if s.tracing != nil {
+		parts = append(parts, part{"traces", s.tracing.Run})
 	}
 	if s.netboot.on() {
 		parts = append(parts, part{"boot server", s.netboot.boot.Run}, part{"metadata server", s.netboot.metadata.Run},

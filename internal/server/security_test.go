@@ -350,7 +350,7 @@ func TestS9TemporalIsOnLoopbackOrBehindTLS(t *testing.T) {
 	} {
 		cfg := testConfig(t)
 		cfg.Temporal.Address, cfg.Temporal.TLSCA, cfg.Temporal.TLSCert, cfg.Temporal.TLSKey = c.address, c.ca, c.cert, c.cert
-		_, err := (&server{cfg: cfg, log: slog.New(slog.DiscardHandler)}).newTemporal()
+		_, err := (&server{cfg: cfg, log: slog.New(slog.DiscardHandler), records: &records{}}).newTemporal()
 		if c.ok {
 			require.NoError(t, err, c.address)
 			continue

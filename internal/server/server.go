@@ -6,34 +6,28 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/bmc"
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/host/clock"
-	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/host/memlimit"
 	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/internal/netserve/listener"
 	"github.com/ingotmetal/ingot/internal/observe/metrics"
-	"github.com/ingotmetal/ingot/internal/observe/notify"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/internal/siterole"
-	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // Options are what Serve needs.
@@ -92,34 +86,25 @@ type server struct {
 	cfg     config.Config
 	log     *slog.Logger
 	clock   *clock.Clock
-	secrets secrets
+	secrets *secrets
 	files   *imagefile.Files
-	records records
+	records *records
 
-	temporal  *temporal
-	stopChild func() error // ends the Temporal child
-	netboot   netboot
-	bmc       *bmc.Driver
-	do        *activities.Activities
-	engine    *engine.Engine
-	agents    http.Handler // of the agents' requests
-	api       *api.API
-	notify    *notify.Sender // nil: no notices are sent
-	metrics   *metrics.Metrics
-	tracing   *tracing.Tracing // nil: runs have no traces
-	requests  requests
+	temporal    *temporal
+	stopChild   func() error // ends the Temporal child
+	backups     *backups
+	netboot     netboot
+	controllers *controllers
+	do          *activities.Activities
+	engine      *engine.Engine
+	agents      http.Handler // of the agents' requests
+	api         *api.API
+	notices     notices
+	metrics     *metrics.Metrics
+	tracing     *tracing.Tracing // nil: runs have no traces
+	requests    requests
 
 	operatorTLS atomic.Pointer[tls.Config] // nil: operators are served without TLS, or nothing is bound yet
-	backingUp   sync.Mutex                 // held while a backup is made
-	forgotten   sync.Map                   // when an operator had the key of a BMC forgotten, by its address
-}
-
-// records are the inventory, and what keeps it sound.
-type records struct {
-	store    *sqlite.Store
-	reserve  *diskreserve.Reserve
-	checked  inventoryCheck
-	restored *restored
 }
 
 // newServer opens the inventory and builds the parts. Nothing runs yet.
@@ -127,12 +112,12 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 	s := &server{
 		Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New(),
 		files:   imagefile.New(o.Config.ImageDir(), o.Config.Images.Shares),
-		metrics: metrics.New(o.Log.With("part", "metrics")),
+		records: &records{cfg: o.Config, log: o.Log}, metrics: metrics.New(o.Log.With("part", "metrics")),
 	}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	if err := s.openInventory(ctx); err != nil {
+	if err := s.records.open(ctx, s.secrets.ring.Sealer()); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -141,23 +126,27 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 		}
 	}()
 
-	if err := s.checkRecords(ctx); err != nil {
+	if err := s.records.finish(ctx, s.secrets); err != nil {
 		return nil, err
 	}
-	if s.notify, err = s.newNotifier(); err != nil {
+	if s.notices, err = s.newNotices(); err != nil {
 		return nil, err
 	}
-	s.closeNotices(ctx)
+	s.notices.dropUnsent(ctx)
 	if s.tracing, err = s.newTracing(ctx); err != nil {
 		return nil, err
 	}
 	if s.temporal, err = s.newTemporal(); err != nil {
 		return nil, err
 	}
+	s.backups = &backups{
+		cfg: s.cfg, configFile: o.ConfigFile, version: o.Version, log: s.log, store: s.records.store, secrets: s.secrets,
+		child: s.temporal.child,
+	}
 	if s.netboot, err = s.newNetboot(); err != nil {
 		return nil, err
 	}
-	if s.bmc, err = s.newBMC(); err != nil {
+	if s.controllers, err = s.newControllers(); err != nil {
 		return nil, err
 	}
 	s.do = s.newActivities()
@@ -187,46 +176,10 @@ func (s *server) prepare() (err error) {
 	return err
 }
 
-// openInventory opens the database after checking it. One that is damaged, or that
-// has replaced a lost one, is refused.
-func (s *server) openInventory(ctx context.Context) error {
-	err := s.checkFile(ctx)
-	if err == nil {
-		s.records.reserve = s.newReserve()
-		s.records.store, err = sqlite.Open(ctx, InventoryFile(s.cfg), s.secrets.ring.Sealer(),
-			append(noticeOptions(s.cfg.Notify), sqlite.WithFull(s.records.reserve.Release))...)
-	}
-	if errors.Is(err, sqlite.ErrDamaged) {
-		return adviseRestore(s.cfg, err)
-	}
-	if err != nil {
-		return fmt.Errorf("opening the inventory: %w", err)
-	}
-	if err := s.refuseLost(ctx); err != nil {
-		return adviseRestore(s.cfg, errors.Join(err, s.records.store.Close()))
-	}
-
-	return nil
-}
-
-// checkRecords finishes what an earlier run of the server has left.
-func (s *server) checkRecords(ctx context.Context) (err error) {
-	store := s.records.store
-	if err := adoptImages(ctx, store.Images, s.cfg.ImageDir()); err != nil {
-		return err
-	}
-	if err := store.Keys.KeyCheck(ctx); err != nil {
-		s.log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status shows more",
-			"key_file", s.cfg.KeyFile, "error", err)
-	} else {
-		s.resumeRotation(ctx)
-	}
-	s.records.restored, err = newRestored(ctx, store, s.log)
-	return err
-}
-
 // Close closes what newServer has opened.
-func (s *server) Close() error { return errors.Join(s.bmc.Close(), s.records.store.Close()) }
+func (s *server) Close() error {
+	return errors.Join(s.controllers.driver.Close(), s.records.store.Close())
+}
 
 // MakeKeys makes the site's keys and the admin token where they are missing. It never
 // replaces one: what a lost key had sealed must be entered again.

@@ -5,7 +5,6 @@ import (
 
 	"go.temporal.io/sdk/client"
 
-	"github.com/ingotmetal/ingot/bmc"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
 )
 
@@ -20,22 +19,6 @@ func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
 		Endpoint: c.Endpoint, HeadersFile: c.HeadersFile, CAFile: c.TLSCA, Server: s.host.ServerName(), Version: s.Version,
 		Store: tracedStore{store.Traces, store.Changes, store.Workflows}, Log: s.log.With("part", "tracing"),
 	})
-}
-
-// sendTraces sends the traces of runs until ctx ends, if there is a collector.
-func (s *server) sendTraces(ctx context.Context) error {
-	if s.tracing == nil {
-		return nil
-	}
-	return s.tracing.Run(ctx)
-}
-
-// observeBMC counts an operation on a BMC, and makes its span.
-func (s *server) observeBMC(ctx context.Context, o bmc.Operation) {
-	s.metrics.ObserveBMC(o)
-	if s.tracing != nil {
-		s.tracing.BMC(ctx, o)
-	}
 }
 
 // traced adds what hands traces on to the options of a client, if there is a collector.

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
@@ -16,11 +12,8 @@ import (
 
 // Limits of verifySite.
 const (
-	bmcsAtOnce   = 8
-	bmcWithin    = 30 * time.Second
 	clientWithin = 20 * time.Second
 	clientEvery  = 500 * time.Millisecond
-	maxNotes     = 10
 )
 
 // verifySite checks a site on its new host: is a client answered, by this server
@@ -34,7 +27,7 @@ func (s *server) verifySite(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 	}
-	notes, err := s.verifyBMCs(ctx)
+	notes, err := s.controllers.checkAll(ctx)
 	return append(seen, notes...), err
 }
 
@@ -55,42 +48,4 @@ func checkAsClient(ctx context.Context, check func(context.Context) ([]string, e
 			return nil, ctx.Err()
 		}
 	}
-}
-
-func (s *server) verifyBMCs(ctx context.Context) ([]string, error) {
-	ms, err := s.records.store.Machines.Machines(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	var mu sync.Mutex
-	var notes []string
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(bmcsAtOnce)
-	for _, m := range ms {
-		if m.BMC.Manual() {
-			continue
-		}
-		g.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, bmcWithin)
-			defer cancel()
-			if _, err := s.checkBMC(ctx, m, false); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				notes = append(notes, fmt.Sprintf("the BMC of %s does not answer here: %v", m.Name, err))
-			}
-			return nil
-		})
-	}
-
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-
-	slices.Sort(notes)
-	if more := len(notes) - maxNotes; more > 0 {
-		notes = append(notes[:maxNotes], fmt.Sprintf("and %d more", more))
-	}
-
-	return notes, nil
 }

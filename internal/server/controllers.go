@@ -1,0 +1,160 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/activities"
+	"github.com/ingotmetal/ingot/bmc"
+	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
+)
+
+// controllers are the BMCs of the machines, with the passwords and keys in the inventory.
+type controllers struct {
+	driver    *bmc.Driver
+	store     *sqlite.Store
+	forgotten sync.Map // when an operator had the key of a BMC forgotten, by its address
+}
+
+func (s *server) newControllers() (*controllers, error) {
+	networks, err := config.Prefixes(s.cfg.BMC.Networks)
+	if err != nil {
+		return nil, err
+	}
+
+	commands := map[string]bmc.Command{}
+	for name, c := range s.cfg.Power.Commands {
+		commands[name] = bmc.Command{On: c.On, Off: c.Off, Status: c.Status, Timeout: c.Timeout}
+	}
+
+	var authorities *x509.CertPool
+	if file := s.cfg.BMC.CAFile; file != "" {
+		var err error
+		if authorities, err = identity.Authorities(file); err != nil {
+			return nil, fmt.Errorf("bmc.ca_file: %w", err)
+		}
+	}
+
+	driver := bmc.New(bmc.Config{
+		Authorities: authorities, Keys: s.records.store.BMCKeys, Refusals: s.records.store.BMCRefusals, DigestKey: s.secrets.ring.BMCDigestKey(),
+		Observe: s.observeBMC, Log: s.log.With("part", "bmc"), Networks: networks, Commands: commands, WakeFrom: s.netboot.address,
+		Home: filepath.Join(s.cfg.DataDir, "ipmitool"), LockFile: filepath.Join(s.cfg.DataDir, "bmc.lock"),
+	})
+	return &controllers{driver: driver, store: s.records.store}, nil
+}
+
+// observeBMC counts an operation on a BMC, and makes its span.
+func (s *server) observeBMC(ctx context.Context, o bmc.Operation) {
+	s.metrics.ObserveBMC(o)
+	if s.tracing != nil {
+		s.tracing.BMC(ctx, o)
+	}
+}
+
+// check logs in to the BMC of a machine and reads its state. retry: also with credentials that rest because the BMC
+// has refused them.
+func (c *controllers) check(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error) {
+	if m.BMC.Manual() {
+		return inventory.BMCReport{}, fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
+	}
+	if retry {
+		if err := c.driver.AllowRetry(ctx, m.Controller()); err != nil {
+			return inventory.BMCReport{}, err
+		}
+	}
+
+	password, err := c.rotation().Password(ctx, m)
+	if err != nil {
+		return inventory.BMCReport{}, err
+	}
+	if can := m.BMC.Capabilities(); can.SelfTest || can.Inspects {
+		return c.driver.Check(ctx, m.Controller(), password)
+	}
+	power, err := c.driver.State(ctx, m.Controller(), password)
+	return inventory.BMCReport{Power: power}, err
+}
+
+// rotation changes passwords of BMCs, and knows which one is in force.
+func (c *controllers) rotation() *activities.Rotation {
+	return &activities.Rotation{Store: c.store.BMCPasswords, BMC: c.driver}
+}
+
+// passwords are those that BMCs accept, where a rotation is unfinished, too.
+type passwords struct {
+	machines sqlite.Machines
+	rotation *activities.Rotation
+}
+
+// BMCPassword is as in activities.Passwords.
+func (m passwords) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
+	machine, err := m.machines.Machine(ctx, name)
+	if err != nil {
+		return inventory.Secret{}, err
+	}
+	return m.rotation.Password(ctx, machine)
+}
+
+// forgetKey forgets the key of the BMC at address. A medium that could not be ejected because of that key
+// is tried again at once.
+func (c *controllers) forgetKey(ctx context.Context, address string) error {
+	err := c.store.BMCKeys.ForgetBMCKey(ctx, address)
+	if err == nil {
+		c.forgotten.Store(address, time.Now())
+	}
+	return err
+}
+
+const (
+	bmcsAtOnce = 8
+	bmcWithin  = 30 * time.Second
+	maxNotes   = 10
+)
+
+// checkAll asks all BMCs, and returns which of them do not answer.
+func (c *controllers) checkAll(ctx context.Context) ([]string, error) {
+	ms, err := c.store.Machines.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	var mu sync.Mutex
+	var notes []string
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(bmcsAtOnce)
+	for _, m := range ms {
+		if m.BMC.Manual() {
+			continue
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, bmcWithin)
+			defer cancel()
+			if _, err := c.check(ctx, m, false); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				notes = append(notes, fmt.Sprintf("the BMC of %s does not answer here: %v", m.Name, err))
+			}
+			return nil
+		})
+	}
+
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+
+	slices.Sort(notes)
+	if more := len(notes) - maxNotes; more > 0 {
+		notes = append(notes[:maxNotes], fmt.Sprintf("and %d more", more))
+	}
+
+	return notes, nil
+}
