@@ -22,7 +22,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
-	"github.com/ingotmetal/ingot/inventory"
 )
 
 // Names in the archive. Images are below ImagePrefix.
@@ -185,18 +184,6 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 
 	return nil
 }
-
-// damaged is an archive that differs from what was written.
-func damaged(format string, args ...any) error {
-	return refuse("the backup is damaged: "+format, args...)
-}
-
-// refused is inventory.ErrInvalid, without its text.
-type refused struct{ error }
-
-func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
-
-func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
 
 // Read reads an archive to its end. Take gets each part and may read it, whole
 // or not at all; nil: the parts are only checked. What take was given is proven complete

@@ -37,7 +37,7 @@ func newCollector(c Config, log *slog.Logger) *collector {
 // A part of the metrics can fail without the others.
 type part struct {
 	name string
-	read func(ctx context.Context, o out) error
+	read func(ctx context.Context, o scrape) error
 }
 
 func (c *collector) parts() []part {
@@ -56,18 +56,18 @@ func (c *collector) parts() []part {
 	}
 }
 
-// out takes the values of one scrape.
-type out struct {
+// scrape takes the values of one scrape.
+type scrape struct {
 	ch   chan<- prometheus.Metric
 	rows rows
 }
 
-func (o out) put(name string, value float64, labels ...string) {
+func (o scrape) put(name string, value float64, labels ...string) {
 	r := o.rows[name]
 	o.ch <- prometheus.MustNewConstMetric(r.desc, r.kind, value, labels...)
 }
 
-func (o out) putBool(name string, yes bool) {
+func (o scrape) putBool(name string, yes bool) {
 	value := 0.0
 	if yes {
 		value = 1
@@ -75,7 +75,7 @@ func (o out) putBool(name string, yes bool) {
 	o.put(name, value)
 }
 
-func (o out) putTime(name string, at time.Time, labels ...string) {
+func (o scrape) putTime(name string, at time.Time, labels ...string) {
 	o.put(name, float64(at.UnixMilli())/1000, labels...)
 }
 
@@ -95,7 +95,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
-	o := out{ch, c.rows}
+	o := scrape{ch, c.rows}
 	for _, p := range c.parts() {
 		began := time.Now()
 		err := p.read(ctx, o)
@@ -110,7 +110,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // readProcess shows what the process knows without reading anything.
-func (c *collector) readProcess(_ context.Context, o out) error {
+func (c *collector) readProcess(_ context.Context, o scrape) error {
 	o.put("ingot_build_info", 1, c.Version)
 	if c.Panics != nil {
 		o.put("ingot_panics_total", float64(c.Panics()))
@@ -145,7 +145,7 @@ func (c *collector) readProcess(_ context.Context, o out) error {
 	return nil
 }
 
-func (c *collector) readMachines(ctx context.Context, o out) error {
+func (c *collector) readMachines(ctx context.Context, o scrape) error {
 	machines, err := c.Store.MachineCount(ctx)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (c *collector) readMachines(ctx context.Context, o out) error {
 	return nil
 }
 
-func (c *collector) readRuns(ctx context.Context, o out) error {
+func (c *collector) readRuns(ctx context.Context, o scrape) error {
 	work, err := c.Store.OpenWork(ctx)
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (c *collector) readRuns(ctx context.Context, o out) error {
 	return nil
 }
 
-func (c *collector) readWindows(ctx context.Context, o out) error {
+func (c *collector) readWindows(ctx context.Context, o scrape) error {
 	windows, err := c.Store.OpenWindows(ctx)
 	if err != nil {
 		return err
@@ -224,13 +224,13 @@ func (c *collector) readWindows(ctx context.Context, o out) error {
 	return nil
 }
 
-func (c *collector) readPhases(ctx context.Context, o out) error {
+func (c *collector) readPhases(ctx context.Context, o scrape) error {
 	err := c.phases.read(ctx, c.Store)
 	c.phases.collect(o.ch)
 	return err
 }
 
-func (c *collector) readNetwork(_ context.Context, o out) error {
+func (c *collector) readNetwork(_ context.Context, o scrape) error {
 	if c.Boot != nil {
 		s := c.Boot()
 		for name, n := range map[string]int64{
@@ -266,14 +266,14 @@ func (c *collector) readNetwork(_ context.Context, o out) error {
 	return nil
 }
 
-func (o out) putRequests(listener string, c httpserve.RequestCounts) {
+func (o scrape) putRequests(listener string, c httpserve.RequestCounts) {
 	for i, class := range []string{"1xx", "2xx", "3xx", "4xx", "5xx"} {
 		o.put("ingot_http_requests_total", float64(c.Classes[i]), listener, class)
 	}
 	o.put("ingot_http_response_bytes_total", float64(c.Bytes), listener)
 }
 
-func (c *collector) readDatabases(_ context.Context, o out) error {
+func (c *collector) readDatabases(_ context.Context, o scrape) error {
 	read, write := c.Store.Pools()
 	o.put("ingot_database_waits_total", float64(read.WaitCount), "read")
 	o.put("ingot_database_wait_seconds_total", read.WaitDuration.Seconds(), "read")
@@ -301,7 +301,7 @@ func (c *collector) readDatabases(_ context.Context, o out) error {
 	return errors.Join(errs...)
 }
 
-func (c *collector) readNotices(ctx context.Context, o out) error {
+func (c *collector) readNotices(ctx context.Context, o scrape) error {
 	n, err := c.Store.Notices(ctx)
 	if err != nil {
 		return err
@@ -313,7 +313,7 @@ func (c *collector) readNotices(ctx context.Context, o out) error {
 	return nil
 }
 
-func (c *collector) readDisks(_ context.Context, o out) error {
+func (c *collector) readDisks(_ context.Context, o scrape) error {
 	if c.ReserveHeld != nil {
 		o.putBool("ingot_disk_reserve_held", c.ReserveHeld())
 	}
@@ -331,7 +331,7 @@ func (c *collector) readDisks(_ context.Context, o out) error {
 	return nil
 }
 
-func (c *collector) readClock(_ context.Context, o out) error {
+func (c *collector) readClock(_ context.Context, o scrape) error {
 	if c.Certificates != nil {
 		for listener, until := range c.Certificates() {
 			o.putTime("ingot_certificate_expiry_timestamp_seconds", until, listener)
@@ -347,7 +347,7 @@ func (c *collector) readClock(_ context.Context, o out) error {
 	return err
 }
 
-func (c *collector) readTraces(_ context.Context, o out) error {
+func (c *collector) readTraces(_ context.Context, o scrape) error {
 	if c.Traces == nil {
 		return nil
 	}

@@ -41,6 +41,17 @@ func requestOf(kind string) (request, bool) {
 	return q, ok
 }
 
+// A stored is a span that is made of what is stored.
+type stored struct {
+	id          trace.SpanID
+	parent      trace.SpanContext // invalid: it is the root
+	name        string
+	kind        trace.SpanKind
+	began, over time.Time
+	keys        []attribute.KeyValue
+	failed      string // why; "" = not
+}
+
 // spanOfKind returns the span of an event other than a change of phase; false if such events have no span.
 func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
 	s := stored{kind: trace.SpanKindServer, began: e.At, over: e.At, keys: []attribute.KeyValue{attribute.String("ingot.event", e.Kind)}}

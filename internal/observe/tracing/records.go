@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -91,17 +90,6 @@ func (t *Tracing) sendStored(ctx context.Context) error {
 	}
 }
 
-// A stored is a span that is made of what is stored.
-type stored struct {
-	id          trace.SpanID
-	parent      trace.SpanContext // invalid: it is the root
-	name        string
-	kind        trace.SpanKind
-	began, over time.Time
-	keys        []attribute.KeyValue
-	failed      string // why; "" = not
-}
-
 func (t *Tracing) make(of trace.TraceID, s stored) {
 	ctx := context.WithValue(context.Background(), wantedKey{}, wanted{of, s.id})
 	if s.parent.IsValid() {
@@ -174,12 +162,6 @@ func (t *Tracing) makePhase(r root, w inventory.Workflow, e inventory.TracedEven
 	}
 	t.make(id, s)
 }
-
-// Keys of Temporal's SDK.
-const (
-	keyWorkflow    = attribute.Key("temporalWorkflowID")
-	keyTemporalRun = attribute.Key("temporalRunID")
-)
 
 // ownerOf returns whose event e is.
 func ownerOf(e inventory.Event) inventory.Owner {

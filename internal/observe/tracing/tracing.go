@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -87,7 +86,7 @@ func (t *Tracing) Counts() Counts {
 
 // New returns a Tracing. Nothing is sent before Run.
 func New(ctx context.Context, c Config) (*Tracing, error) {
-	client, err := newUploader(c)
+	client, err := newUploader(c.Endpoint, c.HeadersFile, c.CAFile)
 	if err != nil {
 		return nil, err
 	}
@@ -195,28 +194,4 @@ func (t *Tracing) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) err
 	}
 	t.exported.Add(int64(len(spans)))
 	return nil
-}
-
-// Keys of attributes. Those that the log has, too, have the same names behind "ingot.".
-const (
-	keyMachine = attribute.Key("ingot." + inventory.LogMachine)
-	keyRun     = attribute.Key("ingot." + inventory.LogRun)
-	keyEpoch   = attribute.Key("ingot." + inventory.LogEpoch)
-	keyBoot    = attribute.Key("ingot." + inventory.LogBoot)
-	keyPhase   = attribute.Key("ingot." + inventory.LogPhase)
-)
-
-// ownerKeys returns the attributes of spans of a run.
-func ownerKeys(o inventory.Owner, boot int) []attribute.KeyValue {
-	out := []attribute.KeyValue{keyRun.String(o.Run)}
-	if o.Machine != "" {
-		out = append(out, keyMachine.String(o.Machine))
-	}
-	if o.Epoch != 0 {
-		out = append(out, keyEpoch.Int64(o.Epoch))
-	}
-	if boot != 0 {
-		out = append(out, keyBoot.Int(boot))
-	}
-	return out
 }

@@ -47,18 +47,18 @@ type uploader struct {
 	http         *http.Client
 }
 
-func newUploader(c Config) (*uploader, error) {
+func newUploader(endpoint, headersFile, caFile string) (*uploader, error) {
 	transport := httpclient.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, requestTime)
 	transport.Proxy, transport.MaxIdleConns, transport.IdleConnTimeout = http.ProxyFromEnvironment, 1, time.Minute
 	transport.ForceAttemptHTTP2 = true
-	if c.CAFile != "" {
-		authorities, err := identity.Authorities(c.CAFile)
+	if caFile != "" {
+		authorities, err := identity.Authorities(caFile)
 		if err != nil {
 			return nil, fmt.Errorf("tracing.tls_ca: %w", err)
 		}
 		transport.TLSClientConfig.RootCAs = authorities
 	}
-	out := &uploader{url: c.Endpoint, headers: c.HeadersFile, http: httpclient.New(transport)}
+	out := &uploader{url: endpoint, headers: headersFile, http: httpclient.New(transport)}
 	out.http.Timeout = requestTime
 	u, err := url.Parse(out.url)
 	if err != nil {

@@ -41,6 +41,10 @@ const (
 	keySize = 32 // bytes
 )
 
+// planSigner is where the seed of PlanSigner is kept after its Plan key was
+// dropped: running agents trust this signer, so it must not change.
+const planSigner = "plan-signer"
+
 // A Ring holds the keys by purpose. A nil Ring holds none.
 type Ring struct {
 	mu   sync.RWMutex
@@ -239,6 +243,20 @@ func (r *Ring) Only(purposes ...string) *Ring {
 	}
 
 	return out
+}
+
+// candidates returns the keys that may have sealed for purpose, the present
+// one first.
+func (r *Ring) candidates(purpose string) [][]byte {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.keys[purpose] == nil {
+		return nil
+	}
+	return append([][]byte{r.keys[purpose]}, slices.Clone(r.old[purpose])...)
 }
 
 // Key returns the key of purpose, nil when the ring has none.

@@ -13,10 +13,6 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// planSigner is where the seed of PlanSigner is kept after its Plan key was
-// dropped: running agents trust this signer, so it must not change.
-const planSigner = "plan-signer"
-
 // Sealing are the purposes whose keys seal stored values. The key of claims is
 // excluded: claims that machines hold now are derived from it.
 func Sealing() []string { return []string{BMC, UserData, Plan} }
@@ -145,18 +141,4 @@ func (r *Ring) store(path string) error {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	return durablefile.SyncDir(dir)
-}
-
-// candidates returns the keys that may have sealed for purpose, the present
-// one first.
-func (r *Ring) candidates(purpose string) [][]byte {
-	if r == nil {
-		return nil
-	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if r.keys[purpose] == nil {
-		return nil
-	}
-	return append([][]byte{r.keys[purpose]}, slices.Clone(r.old[purpose])...)
 }

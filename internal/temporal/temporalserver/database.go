@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -17,9 +16,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
 )
-
-// schemaFiles are the scripts that create the schema of temporalfile.SchemaStamp.
-var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
 
 // failoverVersionIncrement is the distance between the failover versions of one cluster; the remainder identifies the
 // cluster. It must be the same for every site, or two sites could never be connected.
@@ -121,17 +117,6 @@ func createSchema(ctx context.Context, db *sql.DB) error {
 		}
 		return temporalfile.WriteStamp(ctx, tx)
 	})
-}
-
-// dsn returns the data source name of the file, with these of the server's pragmas.
-func dsn(cfg temporalchild.Config, pragmas ...string) string {
-	attributes := sqlConfig(cfg).ConnectAttributes
-	q := url.Values{"mode": {attributes["mode"]}}
-	for _, name := range pragmas {
-		q.Add("_pragma", name+"="+attributes[name])
-	}
-
-	return "file:" + cfg.File + "?" + q.Encode()
 }
 
 // createNamespace creates the namespace with its retention and search attributes before the server

@@ -23,7 +23,6 @@ import (
 	"go.temporal.io/server/common/config"
 	"go.temporal.io/server/common/dynamicconfig"
 	"go.temporal.io/server/common/membership/static"
-	sqliteplugin "go.temporal.io/server/common/persistence/sql/sqlplugin/sqlite"
 	"go.temporal.io/server/common/primitives"
 	"go.temporal.io/server/temporal"
 
@@ -31,14 +30,6 @@ import (
 )
 
 const storeName = "sqlite"
-
-// maxJournal is the size in bytes to which the write-ahead log is truncated. checkpointEvery is the
-// number of pages after which its content is written into the file. No reader can delay a
-// checkpoint, because only the server reads the file.
-const (
-	maxJournal      = 8 << 20
-	checkpointEvery = 1000
-)
 
 // Run serves Temporal in this process until ctx ends; then it stops the server (about 1 s) and
 // returns nil. It calls ready once, when clients can start workflows. Before that, it calls busy
@@ -265,29 +256,5 @@ func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedVa
 }
 
 var refreshAttributes = dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead")
-
-// sqlConfig returns the configuration of the database. Attributes that are not URI parameters
-// become pragmas, in alphabetical order: auto_vacuum must come before the first page of the file is
-// written. synchronous=full, because acknowledged signals must survive a power failure.
-func sqlConfig(cfg temporalchild.Config) *config.SQL {
-	return &config.SQL{
-		PluginName:   sqliteplugin.PluginName,
-		DatabaseName: cfg.File,
-		ConnectAttributes: map[string]string{
-			"mode":         "rwc",
-			"auto_vacuum":  "incremental",
-			"busy_timeout": "10000",
-			"journal_mode": "wal",
-			"synchronous":  "full",
-			// The write-ahead log is truncated after its content is in the file.
-			"journal_size_limit": strconv.Itoa(maxJournal),
-			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
-			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages repeatedly
-		},
-		// More than one connection gives "database is locked", and is slower.
-		MaxConns:     1,
-		MaxIdleConns: 1,
-	}
-}
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
