@@ -23,7 +23,7 @@ func (r *Restore) placeSecrets(files map[string][]byte) error {
 		if files[name] == nil {
 			continue
 		}
-		err := identity.WritePrivate(path, files[name])
+		err := identity.CreateFile(path, files[name])
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}

@@ -191,7 +191,7 @@ func MakeKeys(cfg config.Config) error {
 		return err
 	}
 
-	err := identity.WritePrivate(cfg.TokenFile, identity.NewToken())
+	err := identity.CreateFile(cfg.TokenFile, identity.NewToken())
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func ReadMark(keyFile string) (Mark, bool, error) {
 // DestroyKeys overwrites the key file, replaces it by the marker, and removes temporary
 // key files that a crash has left next to it. It is idempotent.
 func DestroyKeys(keyFile string, m Mark) error {
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(keyFile), ".key-*"))
+	left, err := durablefile.Leftovers(keyFile)
 	if err != nil {
 		return err
 	}

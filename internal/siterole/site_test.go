@@ -885,7 +885,7 @@ func TestMark(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, marked)
 	require.NoError(t, os.WriteFile(keys, []byte(`{"version":1,"keys":{"bmc":"AAAA"}}`), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, ".key-left"), []byte("of a crash"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".keys.json-left"), []byte("of a crash"), 0o600))
 	_, marked, err = ReadMark(keys)
 	require.NoError(t, err)
 	require.False(t, marked)

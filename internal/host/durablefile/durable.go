@@ -93,25 +93,45 @@ func ReplaceJSON(path string, v any) error {
 
 // Replace atomically replaces the content of a file and syncs it to the disk. Only
 // the file's owner may read it.
-func Replace(path string, text []byte) error {
+func Replace(path string, text []byte) error { return place(path, text, os.Rename) }
+
+// Create writes a new file as Replace does. It never writes over an existing one: that is fs.ErrExist.
+func Create(path string, text []byte) error {
+	return place(path, text, os.Link) // unlike a rename, a link refuses to replace what is there
+}
+
+// place writes text to a temporary file in the directory of path, and moves it to path once it is on the disk.
+func place(path string, text []byte, move func(from, to string) error) (err error) {
 	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
+	tmp, err := os.CreateTemp(dir, temporaryName(path)) // mode 0600
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if e := os.Remove(tmp.Name()); !errors.Is(e, fs.ErrNotExist) { // a rename has moved it
+			err = errors.Join(err, e)
+		}
+	}()
 
 	_, err = tmp.Write(text)
 	if err == nil {
 		err = tmp.Sync()
 	}
 	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
+		err = move(tmp.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
+		return err
 	}
 
 	return SyncDir(dir)
+}
+
+func temporaryName(path string) string { return "." + filepath.Base(path) + "-*" }
+
+// Leftovers returns the temporary files that crashes during Replace and Create have left of a file.
+func Leftovers(path string) ([]string, error) {
+	return filepath.Glob(filepath.Join(filepath.Dir(path), temporaryName(path)))
 }
 
 // SyncDir syncs the directory entries of dir to the disk.

@@ -56,7 +56,7 @@ func LoadCertificate(file string) (tls.Certificate, error) {
 	b, err := durablefile.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if b, err = newCertificate(); err == nil {
-			err = WritePrivate(file, b)
+			err = CreateFile(file, b)
 		}
 	}
 	if err != nil {
@@ -153,7 +153,7 @@ const minToken = 32
 
 // LoadToken returns the token in file. It makes one if there is none.
 func LoadToken(file string) (string, error) {
-	if err := WritePrivate(file, NewToken()); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := CreateFile(file, NewToken()); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
 	return ReadToken(file)
@@ -173,26 +173,11 @@ func ReadToken(file string) (string, error) {
 	return token, nil
 }
 
-// WritePrivate writes a file that only its owner may read, whole or not at all,
-// and never over an existing one (fs.ErrExist).
-func WritePrivate(file string, b []byte) error {
+// CreateFile writes a new file that only its owner may read, in a directory that is made if it is missing. It never writes over an
+// existing file: that is fs.ErrExist.
+func CreateFile(file string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
 		return err
 	}
-
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-
-	_, err = tmp.Write(b)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-
-	return os.Link(tmp.Name(), file) // CreateTemp has made it 0600; Link refuses an existing name
+	return durablefile.Create(file, b)
 }

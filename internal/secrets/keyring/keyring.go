@@ -80,45 +80,13 @@ func Create(path string) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating key file %q: %w", path, err)
 	}
-	if err := create(path, append(text, '\n')); err != nil {
+	if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+		err = durablefile.Create(path, append(text, '\n'))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("creating key file %q: %w", path, err)
 	}
 	return r, nil
-}
-
-// create writes text to a new file at path, durably.
-func create(path string, text []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	tmp, err := writeTemp(dir, text)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.Remove(tmp)) }()
-
-	// A link, unlike a rename, refuses to replace what is there.
-	if err := os.Link(tmp, path); err != nil {
-		return err
-	}
-	return durablefile.SyncDir(dir)
-}
-
-// writeTemp writes text to a file of another name, whose content is on the disk then.
-func writeTemp(dir string, text []byte) (name string, err error) {
-	tmp, err := os.CreateTemp(dir, ".key-*") // mode 0600
-	if err != nil {
-		return "", err
-	}
-	_, err = tmp.Write(text)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		err = errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return tmp.Name(), err
 }
 
 // Load reads the ring at path. An absent file is an error that is both

@@ -3,10 +3,8 @@ package keyring
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
@@ -120,25 +118,16 @@ func (r *Ring) store(path string) error {
 		return err
 	}
 
-	dir := filepath.Dir(path)
 	// What a crash left of an earlier attempt holds keys, too.
-	left, err := filepath.Glob(filepath.Join(dir, ".key-*"))
+	left, err := durablefile.Leftovers(path)
 	if err != nil {
 		return err
 	}
-
 	for _, name := range left {
 		if err := os.Remove(name); err != nil {
 			return err
 		}
 	}
 
-	tmp, err := writeTemp(dir, append(text, '\n'))
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return durablefile.SyncDir(dir)
+	return durablefile.Replace(path, append(text, '\n'))
 }

@@ -16,7 +16,7 @@ func TestRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.json")
 	r, err := Create(path)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), ".key-left"), []byte("of a crash"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), ".keys.json-left"), []byte("of a crash"), 0o600))
 	seal := func() map[string][]byte {
 		out := map[string][]byte{}
 		for _, p := range Sealing() {
