@@ -227,7 +227,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 	return m, seal, nil
 }
 
-// readSeal reads the seal, which must be that of the manifest.
+// readSeal reads the seal, which must match the manifest.
 func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	text, err := entry(t, sealName, 1<<10)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // restoreDir is where an archive is unpacked, below the data directory. No server
-// starts while it is there: the files beside it may be half a site.
+// starts while it is there: the files next to it may be half a site.
 const restoreDir = "restore.tmp"
 
 // RefuseUnfinishedRestore refuses a data directory in which a restore has not
@@ -238,7 +238,7 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 		err = os.WriteFile(file, files[keysFile], 0o600)
 	case err == nil && files[keysFile] != nil && !bytes.Equal(b, files[keysFile]):
 		err = fmt.Errorf("%s exists, and differs from the key file of the backup: "+
-			"move it away, or restore with --without-key if it is the right one: %w", file, inventory.ErrConflict)
+			"move it away, or restore with --without-key if this one is correct: %w", file, inventory.ErrConflict)
 	}
 	if err != nil {
 		return nil, nil, err

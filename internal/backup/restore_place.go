@@ -95,7 +95,7 @@ func moveFile(from, to string) error {
 	return writeFile(to, f)
 }
 
-// commit puts the databases in their places. The inventory goes first: beside it
+// commit puts the databases in their places. The inventory goes first: next to it
 // only its own Temporal is accepted. No server starts here before the last step.
 func (r *Restore) commit(m Manifest, staging string) error {
 	dir := r.Config.DataDir

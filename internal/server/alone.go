@@ -15,12 +15,13 @@ import (
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// serverID returns a random id that is kept in the data directory, and in no backup of it: it tells hosts of the same name apart,
+// serverID returns a random id that is kept in the data directory, and in no backup of it: it distinguishes hosts of the same name,
 // and containers, which have no machine id.
 func serverID(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, "server-id")
@@ -94,7 +95,7 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 
 // awaitEnd returns nil when no worker that others selects has been noted for endInterval: all of them have ended. It returns a
 // *secondServer if one is noted more than patience, at least pollInterval, after it was seen first. Times of workers are by the
-// clock of the cluster, which may differ from that of this host.
+// clock of the cluster, which may differ from the clock of this host.
 func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(worker string) bool,
 	patience func(worker string) time.Duration,
 ) error {
@@ -132,10 +133,8 @@ func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(wo
 		case watched-noted > endInterval:
 			return nil
 		}
-		select {
-		case <-time.After(2 * time.Second):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := clock.Sleep(ctx, 2*time.Second); err != nil {
+			return err
 		}
 	}
 }
@@ -166,9 +165,7 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 		case err != nil:
 			t.log.Info("looking for another server", "error", err)
 		}
-		select {
-		case <-time.After(checkInterval):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, checkInterval) != nil {
 			return nil
 		}
 	}

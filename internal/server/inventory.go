@@ -120,7 +120,7 @@ func (r *records) checkLarge(ctx context.Context) error {
 	return nil
 }
 
-// refuseLost refuses an inventory without runs beside a Temporal that has some: it has
+// refuseLost refuses an inventory without runs next to a Temporal that has some: it has
 // replaced a lost one, whose machines it does not know.
 func (r *records) refuseLost(ctx context.Context) error {
 	fresh, err := r.store.NeverRan(ctx)

@@ -59,7 +59,7 @@ func newEjector(s *server) *ejector {
 	return e
 }
 
-// run ejects what runs have inserted into virtual CD drives, as soon as the run is over, until
+// run ejects what runs have inserted into virtual CD drives, as soon as the run has ended, until
 // ctx ends.
 func (e *ejector) run(ctx context.Context) error {
 	tick := time.NewTicker(ejectEvery)
@@ -119,7 +119,7 @@ func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 		next = ejectAttempt{next: e.now().Add(ejectRefused), refused: used}
 		e.log.Warn("ejecting virtual media; will be tried again when the BMC or its password was changed", "machine", m.Machine,
 			"in", ejectRefused, "error", err)
-		e.tell(ctx, m, "eject-refused", fmt.Sprintf("virtual media %s cannot be ejected: %v; it is tried again when the BMC or its "+
+		e.recordEvent(ctx, m, "eject-refused", fmt.Sprintf("virtual media %s cannot be ejected: %v; it is tried again when the BMC or its "+
 			"password was changed, and every hour", m.URL, err))
 	default:
 		e.log.Warn("ejecting virtual media; will be tried again", "machine", m.Machine, "in", ejectPause, "error", err)
@@ -143,8 +143,8 @@ func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha2
 		password.Reveal(), forgotten))
 }
 
-// tell records an event of the run that inserted m, once for each key.
-func (e *ejector) tell(ctx context.Context, m inventory.Media, key, message string) {
+// recordEvent records an event of the run that inserted m, once for each key.
+func (e *ejector) recordEvent(ctx context.Context, m inventory.Media, key, message string) {
 	err := e.store.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: m.Machine, Run: m.Run, Kind: inventory.EventPower, Key: key, Message: message},
 	})
@@ -156,8 +156,8 @@ func (e *ejector) tell(ctx context.Context, m inventory.Media, key, message stri
 // errInUse means that a run still needs the medium, or another run has the machine.
 var errInUse = errors.New("the medium is in use")
 
-// over returns errInUse while a run holds the machine.
-func (e *ejector) over(ctx context.Context, m inventory.Media) error {
+// requireIdle returns errInUse while a run holds the machine.
+func (e *ejector) requireIdle(ctx context.Context, m inventory.Media) error {
 	g, err := e.store.Grants.Grant(ctx, m.Machine)
 	if err == nil && g.Run != "" {
 		err = errInUse
@@ -165,9 +165,9 @@ func (e *ejector) over(ctx context.Context, m inventory.Media) error {
 	return err
 }
 
-// held returns errInUse while a run of the machine is held since a restore from a backup: the machine may
+// requireReleased returns errInUse while a run of the machine is held since a restore from a backup: the machine may
 // have moved on since.
-func (e *ejector) held(ctx context.Context, m inventory.Media) error {
+func (e *ejector) requireReleased(ctx context.Context, m inventory.Media) error {
 	last := e.restored.get()
 	if last.AwaitsCluster {
 		return errInUse // the cluster may have a run of this machine
@@ -190,7 +190,7 @@ func (e *ejector) held(ctx context.Context, m inventory.Media) error {
 // eject ejects a medium unless its run still holds the machine. What another BMC, or another drive, holds
 // stays there.
 func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
-	if err := errors.Join(e.over(ctx, m), e.held(ctx, m)); err != nil {
+	if err := errors.Join(e.requireIdle(ctx, m), e.requireReleased(ctx, m)); err != nil {
 		return err
 	}
 	machine, err := e.store.Machines.Machine(ctx, m.Machine)
@@ -199,8 +199,13 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	}
 	if !machine.BMC.Capabilities().Media || m.BMC != "" && m.BMC != machine.BMC.KeyAddress() {
 		e.log.Warn("virtual media is left in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
-		e.tell(ctx, m, "eject-left", fmt.Sprintf("virtual media %s was left in the BMC %s, which the machine no longer has: eject it there",
-			m.URL, m.BMC))
+		e.recordEvent(
+			ctx,
+			m,
+			"eject-left",
+			fmt.Sprintf("virtual media %s was left in the BMC %s, which the machine no longer has: eject it there",
+				m.URL, m.BMC),
+		)
 		return e.store.Media.DeleteMedia(ctx, m)
 	}
 
@@ -215,7 +220,7 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 		machine.Controller(),
 		password,
 		m.URL,
-		func(ctx context.Context) error { return e.over(ctx, m) },
+		func(ctx context.Context) error { return e.requireIdle(ctx, m) },
 	)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ type requests struct {
 	operator, agent httpserve.Requests
 }
 
-// readMetrics tells the metrics where to read. Nothing is read before the first scrape.
+// readMetrics configures where the metrics are read. Nothing is read before the first scrape.
 func (s *server) readMetrics(ctx context.Context) error {
 	store := s.records.store
 	last, err := store.Events.LastSeq(ctx)

@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -61,10 +62,8 @@ func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 	there, err := list()
 	for seen := -1; err == nil && last.AwaitsCluster && len(there) != seen; {
 		seen = len(there)
-		select {
-		case <-time.After(listPause):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := clock.Sleep(ctx, listPause); err != nil {
+			return err
 		}
 		there, err = list()
 	}

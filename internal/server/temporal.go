@@ -20,6 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/temporal/payloadcodec"
@@ -192,9 +193,7 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 			return err
 		}
 		t.log.Warn("runs cannot be worked on: trying again", "address", opts.HostPort, "error", err)
-		select {
-		case <-time.After(5 * time.Second):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 5*time.Second) != nil {
 			return nil
 		}
 	}
@@ -224,9 +223,7 @@ const (
 func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) error {
 	answered := time.Now()
 	for failures := 0; ; {
-		select {
-		case <-time.After(checkInterval):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, checkInterval) != nil {
 			return nil
 		}
 		asked := time.Now()
@@ -296,8 +293,8 @@ func requireOwn(kept, id string) error {
 	return nil
 }
 
-// identify returns the id of the embedded server's cluster, or that of the namespace in another cluster: clients that may use
-// one namespace only are not told the id of the cluster.
+// identify returns the id of the embedded server's cluster, or the id of the namespace in another cluster: clients that may use
+// one namespace only cannot read the id of the cluster.
 func (t *temporal) identify(ctx context.Context, c client.Client) (string, error) {
 	if t.child != nil {
 		info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})

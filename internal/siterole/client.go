@@ -182,7 +182,7 @@ func (c *Client) Refuse(ctx context.Context, id string) (State, error) {
 // ImageState is how much of an image's file the peer has.
 type ImageState struct {
 	Size int64 `json:"size"` // bytes
-	Done bool  `json:"done"` // the file is complete, with the right digest
+	Done bool  `json:"done"` // the file is complete, and its digest matches
 }
 
 // Image returns how much of an image's file the peer has. For one in place, the peer reads the file at the

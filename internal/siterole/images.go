@@ -183,7 +183,7 @@ func (r receiver) removePartialImages(file, keep string) error {
 	return nil
 }
 
-// Image returns how much of a file this host has. Done means that the digest is right.
+// Image returns how much of a file this host has. Done means that the digest matches.
 // An earlier image of that name is kept until the new one is verified.
 func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
 	if img.InPlace != nil {

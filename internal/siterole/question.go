@@ -109,7 +109,7 @@ func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	case answer <- decided{decision, about}:
 		return nil
 	case <-closed:
-		return fmt.Errorf("the question was answered meanwhile: %w", inventory.ErrConflict)
+		return fmt.Errorf("the question was answered while this answer was on its way: %w", inventory.ErrConflict)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

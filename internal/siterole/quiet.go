@@ -120,7 +120,7 @@ func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listen
 	} else {
 		sockets = append(sockets, listener.Socket{
 			Name: "agent API", Addr: config.Join(n.Bind(address), n.Agent), Key: "netboot.agent",
-			Handler: http.HandlerFunc(tellAgentToHold), TLS: listener.ServerTLS(cert),
+			Handler: http.HandlerFunc(answerHold), TLS: listener.ServerTLS(cert),
 		})
 	}
 
@@ -173,7 +173,7 @@ func (h *Host) metadata() http.Handler {
 	return h.forward
 }
 
-func tellAgentToHold(w http.ResponseWriter, _ *http.Request) {
+func answerHold(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusUnauthorized)
 	_, _ = io.WriteString(w, `{"error":"the site has moved: hold","code":"unauthorized"}`) // the agent may have disconnected

@@ -69,7 +69,7 @@ type Prepared struct {
 type Giver struct {
 	// TokenSHA256 is the hex digest of its token.
 	TokenSHA256 string `json:"tokenSHA256"`
-	// Fingerprint is that of the first key that was used with the token. From then on
+	// Fingerprint identifies the first key that was used with the token. From then on
 	// only that key is accepted.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Name        string `json:"name,omitempty"`

@@ -281,7 +281,7 @@ func table(ctx context.Context, db Queryer, name string) (t Table, err error) {
 	return t, rows.Err()
 }
 
-// Keep is how many backups of before a migration stay beside a database.
+// Keep is how many backups of before a migration stay next to a database.
 const Keep = 3
 
 // Name is where the backup of a database belongs that is made before its

@@ -1,5 +1,5 @@
 // Package clock compares the wall clock, which people and NTP set, with a counter
-// that cannot be set. A wait that is over by the wall clock may not be over.
+// that cannot be set. A wait that has ended by the wall clock may not have ended.
 package clock
 
 import (
@@ -105,7 +105,7 @@ func (c *Clock) Listened(d time.Duration) time.Duration {
 }
 
 // runs notes that this process runs now. After a pause that is too long, it stood
-// still (stopped, frozen, out of memory), and heard nothing in that time.
+// still (stopped, frozen, out of memory), and received nothing in that time.
 // The caller holds mu.
 func (c *Clock) runs(now time.Duration) {
 	if now-c.looked > frozen {

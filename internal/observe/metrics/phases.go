@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxClasses limits the classes of hardware that are told apart. Further ones are shown as otherClass.
+// maxClasses limits the classes of hardware that have a label of their own. Further ones are shown as otherClass.
 const (
 	maxClasses = 30
 	otherClass = "other"

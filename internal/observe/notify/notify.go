@@ -271,7 +271,7 @@ func Sign(secret []byte, timestamp string, body []byte) string {
 	return "v1=" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Verify is for receivers. It returns an error unless the signature is that of the body and
+// Verify is for receivers. It returns an error unless the signature matches the body and
 // HeaderTimestamp differs from now by at most age.
 func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
 	at := h.Get(HeaderTimestamp)

@@ -43,18 +43,18 @@ func requestOf(kind string) (request, bool) {
 
 // A stored is a span that is made of what is stored.
 type stored struct {
-	id          trace.SpanID
-	parent      trace.SpanContext // invalid: it is the root
-	name        string
-	kind        trace.SpanKind
-	began, over time.Time
-	keys        []attribute.KeyValue
-	failed      string // why; "" = not
+	id           trace.SpanID
+	parent       trace.SpanContext // invalid: it is the root
+	name         string
+	kind         trace.SpanKind
+	began, ended time.Time
+	keys         []attribute.KeyValue
+	failed       string // why; "" = not
 }
 
 // spanOfKind returns the span of an event other than a change of phase; false if such events have no span.
 func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
-	s := stored{kind: trace.SpanKindServer, began: e.At, over: e.At, keys: []attribute.KeyValue{attribute.String("ingot.event", e.Kind)}}
+	s := stored{kind: trace.SpanKindServer, began: e.At, ended: e.At, keys: []attribute.KeyValue{attribute.String("ingot.event", e.Kind)}}
 	var sent inventory.Transfer
 	if len(e.Detail) > 0 && json.Unmarshal(e.Detail, &sent) == nil {
 		s.began = e.At.Add(-time.Duration(sent.Seconds * float64(time.Second)))
@@ -89,7 +89,7 @@ func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
 	return s, true
 }
 
-// spanOfAction returns the span of an attempt at an action. Its times are those of this server: the clock of a
+// spanOfAction returns the span of an attempt at an action. Its times are by the clock of this server: the clock of a
 // machine may show any time.
 func spanOfAction(w inventory.Workflow, e inventory.TracedEvent, s stored) (stored, bool) {
 	var r action.Result

@@ -111,7 +111,7 @@ func (t *Tracing) sendLive(ctx context.Context) error {
 	}
 }
 
-// BMC makes the span of an operation on a BMC that has ended, if ctx is that of a traced activity.
+// BMC makes the span of an operation on a BMC that has ended, if ctx belongs to a traced activity.
 func (t *Tracing) BMC(ctx context.Context, o bmc.Operation) {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return

@@ -95,14 +95,14 @@ func (t *Tracing) make(of trace.TraceID, s stored) {
 	if s.parent.IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, s.parent)
 	}
-	if s.began.After(s.over) {
-		s.began = s.over // the clock was set
+	if s.began.After(s.ended) {
+		s.began = s.ended // the clock was set
 	}
 	_, span := t.stored.Start(ctx, s.name, trace.WithTimestamp(s.began), trace.WithSpanKind(s.kind), trace.WithAttributes(s.keys...))
 	if s.failed != "" {
 		span.SetStatus(codes.Error, s.failed)
 	}
-	span.End(trace.WithTimestamp(s.over))
+	span.End(trace.WithTimestamp(s.ended))
 }
 
 // makeSpans makes the spans that become complete with an event.
@@ -117,7 +117,7 @@ func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEven
 		return
 	}
 	s.id, s.parent = spanOfEvent(e.Event), r.run
-	if phase != "" && !isOver(phase) { // the last phase is only a moment and has no span
+	if phase != "" && !isLastPhase(phase) { // the last phase is only a moment and has no span
 		s.parent = remote(r.run.TraceID(), spanOfEvent(e.Phase))
 		s.keys = append(s.keys, keyPhase.String(phase))
 	}
@@ -130,25 +130,25 @@ func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEven
 func (t *Tracing) makePhase(r root, w inventory.Workflow, e inventory.TracedEvent, phase string) {
 	id := r.run.TraceID()
 	switch {
-	case phase != "" && !isOver(phase):
+	case phase != "" && !isLastPhase(phase):
 		t.make(id, stored{
-			id: spanOfEvent(e.Phase), parent: r.run, name: phase, kind: trace.SpanKindInternal, began: e.Phase.At, over: e.At,
+			id: spanOfEvent(e.Phase), parent: r.run, name: phase, kind: trace.SpanKindInternal, began: e.Phase.At, ended: e.At,
 			keys: append(ownerKeys(ownerOf(e.Phase), 0), keyPhase.String(phase)),
 		})
 	case phase == "" && w.Trace.Request != nil:
 		q := w.Trace.Request
 		t.make(id, stored{
 			id: r.parent.SpanID(), parent: r.caller, name: q.Method + " " + q.Route, kind: trace.SpanKindServer,
-			began: q.Received, over: w.Started,
+			began: q.Received, ended: w.Started,
 			keys: append(ownerKeys(inventory.Owner{Machine: w.Machine, Run: w.Run}, 0),
 				semconv.HTTPRequestMethodKey.String(q.Method), semconv.HTTPRoute(q.Route)),
 		})
 	}
-	if !isOver(phaseOf(e.Event)) {
+	if !isLastPhase(phaseOf(e.Event)) {
 		return
 	}
 	s := stored{
-		id: r.run.SpanID(), parent: r.parent, name: "RunWorkflow:" + w.Type, kind: trace.SpanKindServer, began: w.Started, over: e.At,
+		id: r.run.SpanID(), parent: r.parent, name: "RunWorkflow:" + w.Type, kind: trace.SpanKindServer, began: w.Started, ended: e.At,
 		keys: append(ownerKeys(ownerOf(e.Event), 0), keyWorkflow.String(w.ID), keyTemporalRun.String(w.Run),
 			attribute.String("ingot.state", w.State)),
 	}
@@ -177,7 +177,7 @@ func phaseOf(e inventory.Event) string {
 	return c.Phase
 }
 
-// isOver reports whether a run is over in a phase.
-func isOver(phase string) bool {
+// isLastPhase reports whether a run has ended in a phase.
+func isLastPhase(phase string) bool {
 	return inventory.PhaseEnd{PhaseChange: inventory.PhaseChange{Phase: phase}}.Ended()
 }

@@ -41,7 +41,7 @@ func Authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Names of certificate files. They are beside the key file of the site.
+// Names of certificate files. They are next to the key file of the site.
 const (
 	AgentFile    = "agent.pem"    // shown to agents
 	OperatorFile = "operator.pem" // shown to operators, beyond loopback

@@ -17,7 +17,7 @@ func Of(c *x509.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Matches reports whether pin is that of the certificate's key, in constant time. The case of the digits does not matter.
+// Matches reports whether pin names the certificate's key, in constant time. The case of the digits does not matter.
 func Matches(c *x509.Certificate, pin string) bool {
 	return subtle.ConstantTimeCompare([]byte(Of(c)), []byte(strings.ToLower(pin))) == 1
 }

@@ -16,7 +16,7 @@ import (
 func Sealing() []string { return []string{BMC, UserData, Plan} }
 
 // Rotate replaces the keys of Sealing by fresh ones, in the file at path and
-// then in r. The keys of before are kept beside them, so that Open goes on
+// then in r. The old keys are kept next to them, so that Open goes on
 // opening what they sealed; Retire drops them. A rotation that was begun and
 // not retired is taken up as it is.
 //

@@ -1,7 +1,7 @@
 // Package payloadcodec encrypts what Ingot writes into a Temporal cluster: inputs, results, signals, failures and summaries.
 // Workflow ids, search attributes and the names of activities stay readable, because Temporal itself uses them.
 //
-// The form is that of Temporal's own examples of encryption: a payload with the encoding binary/encrypted and the key's id in
+// The form follows Temporal's own examples of encryption: a payload with the encoding binary/encrypted and the key's id in
 // the metadata, and AES-256-GCM (NIST SP 800-38D) over the marshalled payload, after a random nonce of 12 bytes.
 package payloadcodec
 

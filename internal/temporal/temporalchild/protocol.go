@@ -51,7 +51,7 @@ func PortsFrom(frontend, ui int) Ports {
 
 // Config is the configuration of the child. It contains no secrets.
 type Config struct {
-	File  string `json:"file"` // the SQLite file; its directory is created, and a lock file beside it
+	File  string `json:"file"` // the SQLite file; its directory is created, and a lock file next to it
 	Host  string `json:"host"` // a loopback address
 	Ports Ports  `json:"ports"`
 	// Identity is the path of a PEM file with a private key and its self-signed certificate; see [ClientTLS].

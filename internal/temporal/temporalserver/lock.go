@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// fileLock is a flock on a file beside the database. SQLite would let two servers open one file,
+// fileLock is a flock on a file next to the database. SQLite would let two servers open one file,
 // and they would corrupt each other's task queues.
 type fileLock struct {
 	file *os.File

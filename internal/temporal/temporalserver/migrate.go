@@ -45,7 +45,7 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 	})
 }
 
-// makeBackup makes a verified copy beside the file. It keeps the last few copies and removes the
+// makeBackup makes a verified copy next to the file. It keeps the last few copies and removes the
 // files of an interrupted attempt.
 func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
 	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // the error contains the file
