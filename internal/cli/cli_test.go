@@ -631,3 +631,20 @@ func TestLoginPinsTheKey(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "Bearer the-token", told, "the token that login stored")
 }
+
+// A capture or a backup on standard output has the bytes of the server, which the filter of terminals would change.
+func TestBinaryOutputIsNotChanged(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	defer file.Close()
+	cmd := &cobra.Command{}
+	cmd.SetOut(&terminal{file: file})
+
+	w, err := (&Call{Command: cmd}).BinaryOutput("a capture", "--out")
+	require.NoError(t, err)
+	_, err = w.Write([]byte("\xd4\xc3\xb2\xa1\x02\x00"))
+	require.NoError(t, err)
+	b, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	require.Equal(t, "\xd4\xc3\xb2\xa1\x02\x00", string(b))
+}
