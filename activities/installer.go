@@ -154,7 +154,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 
 	// The epoch is unknown before the machine is armed; no check depends on it.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
-	if err := systems.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
+	if err := systems.CheckDocument(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 		return d, err
 	}
 	if plan.Installer == nil {
@@ -169,7 +169,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 			return d, fmt.Errorf("%s: %w", file, err)
 		}
 		contents = string(b)
-		if err := systems.Check(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
+		if err := systems.CheckDocument(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 			return d, err
 		}
 	}

@@ -21,16 +21,13 @@ import (
 func imageRoot(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, args := range [][]string{
-		{"-bin", "../bin", "-out", filepath.Join(dir, "ingot.oci.tar")},
-		{"-unpack", filepath.Join(dir, "root"), filepath.Join(dir, "ingot.oci.tar")},
-	} {
-		out, err := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "go", "run", "../deploy/image"}, args...)...).
-			CombinedOutput()
-		require.NoError(t, err, string(out))
-		t.Logf("%s", out)
-	}
-	return filepath.Join(dir, "root")
+	file, root := filepath.Join(dir, "ingot.oci.tar"), filepath.Join(dir, "root")
+	out, err := exec.CommandContext(t.Context(), "unshare", "--net", "go", "run", "../deploy/image", "-bin", "../bin", "-out", file).
+		CombinedOutput()
+	require.NoError(t, err, string(out))
+	t.Logf("%s", out)
+	require.NoError(t, lab.UnpackImage(file, root))
+	return root
 }
 
 // TestImage installs a machine behind the relay with a server in the container image, as on a NAS:

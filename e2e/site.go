@@ -94,7 +94,7 @@ type Options struct {
 	RelayOnly bool
 	// Relays are listed in addition to those of the lab's networks.
 	Relays []string
-	// Image is the root filesystem of the container image, unpacked by deploy/image -unpack.
+	// Image is the root filesystem of the container image, unpacked by lab.UnpackImage.
 	// The server runs in it with the restrictions of deploy/compose.yaml (with RelayOnly) or
 	// deploy/genesis/ingot.yaml: read-only, and with the capabilities listed there.
 	Image string

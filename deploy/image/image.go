@@ -61,7 +61,7 @@ const user = 65532
 // and effective, as the kernel stores them (struct vfs_cap_data, revision 2). The kernel does not start a program without all of them
 // in its container's limits.
 const (
-	capabilityRecord = "SCHILY.xattr." + capabilityAttribute
+	capabilityRecord = "SCHILY.xattr.security.capability"
 	fileCapabilities = "\x01\x00\x00\x02\x00\x24\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/lab"
 )
 
 // made is a folder as make build leaves it, and a host: with a small program
@@ -75,9 +77,9 @@ func TestSameBytes(t *testing.T) {
 // that it needs; and an image of which a byte was changed is refused.
 func TestUnpack(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
-	require.NoError(t, run(made(t), out, "", nil))
+	require.NoError(t, run(made(t), out, nil))
 	to := filepath.Join(t.TempDir(), "root")
-	require.NoError(t, run(source{}, "", to, []string{out}))
+	require.NoError(t, lab.UnpackImage(out, to))
 	for name, mode := range map[string]fs.FileMode{
 		"usr/bin/ingot": 0o755, "usr/bin/ipmitool": 0o755, "usr/lib/ipxe/snponly.efi": 0o644, "usr/share/ingot/initramfs": 0o644,
 		"etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ingot": 0o750 | fs.ModeDir, "var/lib/ingot": 0o750 | fs.ModeDir,
@@ -89,7 +91,7 @@ func TestUnpack(t *testing.T) {
 	}
 	if os.Geteuid() == 0 {
 		var value [20]byte
-		n, err := unix.Getxattr(filepath.Join(to, "usr/bin/ingot"), capabilityAttribute, value[:])
+		n, err := unix.Getxattr(filepath.Join(to, "usr/bin/ingot"), lab.CapabilityAttribute, value[:])
 		require.NoError(t, err)
 		require.Equal(t, fileCapabilities, string(value[:n]))
 		require.Equal(t, uint32(1<<unix.CAP_NET_BIND_SERVICE|1<<unix.CAP_NET_RAW), binary.LittleEndian.Uint32(value[4:]))
@@ -101,7 +103,7 @@ func TestUnpack(t *testing.T) {
 		require.FileExists(t, filepath.Join(to, at))
 		require.True(t, strings.HasPrefix(file, to))
 	}
-	require.ErrorContains(t, run(source{}, "", to, []string{out}), "not empty")
+	require.ErrorContains(t, lab.UnpackImage(out, to), "not empty")
 
 	b, err := os.ReadFile(out)
 	require.NoError(t, err)
@@ -109,7 +111,7 @@ func TestUnpack(t *testing.T) {
 	require.Positive(t, at)
 	b[at+2000] ^= 1
 	require.NoError(t, os.WriteFile(out, b, 0o644))
-	require.Error(t, unpack(out, filepath.Join(t.TempDir(), "root")))
+	require.Error(t, lab.UnpackImage(out, filepath.Join(t.TempDir(), "root")))
 }
 
 func TestWhatIsMissing(t *testing.T) {

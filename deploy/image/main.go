@@ -3,12 +3,10 @@
 // and ipmitool load, ipmitool, certificates of authorities, boot loaders and
 // the agent's system. The same files give the same bytes.
 //
-//	go run ./deploy/image -bin bin -out bin/ingot.oci.tar      # an OCI layout that "docker load" takes, too
-//	go run ./deploy/image -unpack DIR bin/ingot.oci.tar        # its root filesystem, in an empty directory
+//	go run ./deploy/image -bin bin -out bin/ingot.oci.tar # an OCI layout that "docker load" reads as well
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,26 +16,17 @@ import (
 func main() {
 	s := source{Root: "/"}
 	out := flag.String("out", "bin/ingot.oci.tar", "the file to write")
-	unpackTo := flag.String("unpack", "", "unpack the root filesystem of the named image into this empty directory")
 	flag.StringVar(&s.Bin, "bin", "bin", "where make build has put programs and boot files")
 	flag.StringVar(&s.Version, "version", "unknown", "the version that the image's label names")
 	flag.StringVar(&s.Name, "name", "ingot:latest", "the name under which an engine loads it")
 	flag.Parse()
-	err := run(s, *out, *unpackTo, flag.Args())
-	if err != nil {
+	if err := run(s, *out, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(s source, out, unpackTo string, args []string) error {
-	if unpackTo != "" {
-		if len(args) != 1 {
-			return errors.New("-unpack DIR needs one image")
-		}
-		return unpack(args[0], unpackTo)
-	}
-
+func run(s source, out string, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected arguments %q", args)
 	}

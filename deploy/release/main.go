@@ -21,20 +21,13 @@ func main() {
 	}
 }
 
-// release is the commit that is released.
-type release struct {
-	version string
-	time    time.Time
-}
-
 func run(args []string) error {
 	if len(args) == 0 {
 		return errors.New("usage: release manual | sbom | sign [flags] ARGUMENTS")
 	}
 
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	var r release
-	flags.StringVar(&r.version, "version", "unknown", "version of the release")
+	version := flags.String("version", "unknown", "version of the release")
 	seconds := flags.Int64("seconds", 0, "time of the release, in seconds since 1970")
 	out := flags.String("out", "", "with sbom: the file to write")
 	key := flags.String("key", "", "with sign: a minisign key; its password, if it has one, is in INGOT_SIGN_PASSWORD")
@@ -46,15 +39,15 @@ func run(args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	r.time = time.Unix(*seconds, 0).UTC()
+	made := time.Unix(*seconds, 0).UTC()
 
 	switch {
 	case args[0] == "manual" && flags.NArg() == 1:
-		return writeManual(r, flags.Arg(0))
+		return writeManual(*version, made, flags.Arg(0))
 	case args[0] == "sbom" && flags.NArg() > 0 && *out != "":
-		return writeSBOM(r, flags.Args(), packages, *out)
+		return writeSBOM(*version, made, flags.Args(), packages, *out)
 	case args[0] == "sign" && flags.NArg() == 1 && *key != "":
-		return sign(r, *key, os.Getenv("INGOT_SIGN_PASSWORD"), flags.Arg(0))
+		return sign(*version, *key, os.Getenv("INGOT_SIGN_PASSWORD"), flags.Arg(0))
 	}
 	return fmt.Errorf("invalid arguments %q; see the head of deploy/release/main.go", args)
 }

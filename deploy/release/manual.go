@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -14,7 +15,7 @@ import (
 )
 
 // writeManual writes one manual page for each command, and the completions of bash, zsh and fish.
-func writeManual(r release, dir string) error {
+func writeManual(version string, made time.Time, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -23,9 +24,9 @@ func writeManual(r release, dir string) error {
 	if err := errors.Join(os.Setenv("XDG_CONFIG_HOME", "/etc"), os.Setenv("XDG_STATE_HOME", "/var/lib")); err != nil {
 		return err
 	}
-	root := cli.Root(r.version, host.AddCommands)
+	root := cli.Root(version, host.AddCommands)
 	omitTime(root)
-	header := &doc.GenManHeader{Section: "1", Date: &r.time, Source: "Ingot " + r.version, Manual: "Ingot"}
+	header := &doc.GenManHeader{Section: "1", Date: &made, Source: "Ingot " + version, Manual: "Ingot"}
 	if err := doc.GenManTree(root, header, dir); err != nil {
 		return err
 	}

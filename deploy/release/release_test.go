@@ -22,7 +22,9 @@ import (
 	"github.com/ingotmetal/ingot/internal/images/provenance"
 )
 
-var released = release{version: "1.2.3", time: time.Unix(1700000000, 0).UTC()}
+const version = "1.2.3"
+
+var made = time.Unix(1700000000, 0).UTC()
 
 // TestUnit judges the service as systemd does: at most 3.0 of 10, with two capabilities and no way to more.
 func TestUnit(t *testing.T) {
@@ -271,7 +273,7 @@ func TestS43SBOM(t *testing.T) {
 	list := filepath.Join(t.TempDir(), ".packages")
 	require.NoError(t, os.WriteFile(list, []byte("lvm2_2%3a2.03.16-2_amd64.deb\n"), 0o600))
 	out := filepath.Join(t.TempDir(), "sbom.json")
-	require.NoError(t, writeSBOM(released, []string{program}, []string{list}, out))
+	require.NoError(t, writeSBOM(version, made, []string{program}, []string{list}, out))
 
 	f, err := os.Open(out)
 	require.NoError(t, err)
@@ -290,7 +292,7 @@ func TestS43SBOM(t *testing.T) {
 	require.Equal(t, "2023-11-14T22:13:20Z", bom.Metadata.Timestamp)
 
 	for range 50 { // the order of a map differs between calls
-		again, err := newSBOM(released, []string{program}, []string{list, list})
+		again, err := newSBOM(version, made, []string{program}, []string{list, list})
 		require.NoError(t, err)
 		require.Equal(t, *bom.Dependencies, *again.Dependencies)
 	}
@@ -302,7 +304,7 @@ func TestS43SBOM(t *testing.T) {
 	)
 
 	require.NoError(t, os.WriteFile(list, []byte("lvm2.deb\n"), 0o600))
-	_, err = newSBOM(released, nil, []string{list})
+	_, err = newSBOM(version, made, nil, []string{list})
 	require.ErrorContains(t, err, `"lvm2.deb"`)
 }
 
@@ -329,5 +331,5 @@ func TestS45Signature(t *testing.T) {
 		require.NoError(t, provenance.VerifyMinisign(strings.NewReader("00  ingot.deb\n"), signature, publicText), name)
 		require.Error(t, provenance.VerifyMinisign(strings.NewReader("01  ingot.deb\n"), signature, publicText), name)
 	}
-	require.Error(t, sign(released, filepath.Join(t.TempDir(), "none"), "", "debian/default"))
+	require.Error(t, sign(version, filepath.Join(t.TempDir(), "none"), "", "debian/default"))
 }

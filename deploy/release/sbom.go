@@ -20,8 +20,8 @@ import (
 
 // writeSBOM writes what the programs consist of, as the programs themselves name it, and the Debian packages in the lists: files
 // with one name of a .deb file in each line.
-func writeSBOM(r release, programs, lists []string, out string) error {
-	bom, err := newSBOM(r, programs, lists)
+func writeSBOM(version string, made time.Time, programs, lists []string, out string) error {
+	bom, err := newSBOM(version, made, programs, lists)
 	if err != nil {
 		return err
 	}
@@ -30,12 +30,12 @@ func writeSBOM(r release, programs, lists []string, out string) error {
 	})
 }
 
-func newSBOM(r release, programs, lists []string) (*cyclonedx.BOM, error) {
+func newSBOM(version string, made time.Time, programs, lists []string) (*cyclonedx.BOM, error) {
 	parts := map[string]cyclonedx.Component{} // by reference
 	needs := map[string][]string{}            // reference → references
 	for _, file := range programs {
 		p := cyclonedx.Component{
-			BOMRef: "program:" + filepath.Base(file), Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(file), Version: r.version,
+			BOMRef: "program:" + filepath.Base(file), Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(file), Version: version,
 		}
 		modules, err := readModules(file)
 		if err != nil {
@@ -51,7 +51,7 @@ func newSBOM(r release, programs, lists []string) (*cyclonedx.BOM, error) {
 		}
 	}
 
-	top := cyclonedx.Component{BOMRef: "ingot", Type: cyclonedx.ComponentTypeApplication, Name: "ingot", Version: r.version}
+	top := cyclonedx.Component{BOMRef: "ingot", Type: cyclonedx.ComponentTypeApplication, Name: "ingot", Version: version}
 	needs[top.BOMRef] = slices.Collect(maps.Keys(needs))
 	for _, list := range lists {
 		packages, err := readPackages(list)
@@ -66,7 +66,7 @@ func newSBOM(r release, programs, lists []string) (*cyclonedx.BOM, error) {
 
 	bom := cyclonedx.NewBOM()
 	bom.SpecVersion, bom.JSONSchema = cyclonedx.SpecVersion1_6, "http://cyclonedx.org/schema/bom-1.6.schema.json"
-	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.time.Format(time.RFC3339), Component: &top}
+	bom.Metadata = &cyclonedx.Metadata{Timestamp: made.Format(time.RFC3339), Component: &top}
 	components := slices.SortedFunc(maps.Values(parts), func(a, b cyclonedx.Component) int { return cmp.Compare(a.BOMRef, b.BOMRef) })
 	bom.Components = &components
 	var dependencies []cyclonedx.Dependency

@@ -11,7 +11,7 @@ import (
 )
 
 // sign writes file.minisig, which "minisign -V" and "ingot image add --signature" verify. key is the file of a minisign key.
-func sign(r release, key, password, file string) error {
+func sign(version, key, password, file string) error {
 	text, err := durablefile.ReadPrivate(key)
 	if err != nil {
 		return fmt.Errorf("reading the signing key: %w", err)
@@ -38,6 +38,6 @@ func sign(r release, key, password, file string) error {
 	}
 
 	// The trusted comment is signed as well. It has no time of signing, so that the same release has the same signature.
-	signature := content.SignWithComments(private, "Ingot "+r.version, "signature of Ingot "+r.version)
+	signature := content.SignWithComments(private, "Ingot "+version, "signature of Ingot "+version)
 	return os.WriteFile(file+".minisig", signature, 0o644)
 }

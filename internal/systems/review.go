@@ -20,16 +20,16 @@ const (
 	maxProblems = 50
 )
 
-// Check reads a document of the given kind and returns as inventory.Problems
+// CheckDocument reads a document of the given kind and returns as inventory.Problems
 // everything for which the system would refuse it, each with the file as it was
 // given, line, field and remedy. Documents hold secrets: no text repeats the
 // value of a field that could be one.
-func Check(kind, file string, contents []byte) error {
+func CheckDocument(kind, file string, contents []byte) error {
 	problems, _ := Review(kind, file, contents)
 	return problems.Err()
 }
 
-// Review is Check that also returns warnings, which are valid only without
+// Review is CheckDocument that also returns warnings, which are valid only without
 // problems.
 func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
 	system, kinds := Of(kind), inventory.DocumentKinds()

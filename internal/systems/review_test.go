@@ -23,7 +23,7 @@ func example(t *testing.T, name string) []byte {
 // problems returns what Check finds, as "line field".
 func problems(t *testing.T, kind string, contents string) inventory.Problems {
 	t.Helper()
-	err := Check(kind, "doc", []byte(contents))
+	err := CheckDocument(kind, "doc", []byte(contents))
 	var p inventory.Problems
 	if err != nil {
 		require.ErrorAs(t, err, &p)
@@ -41,7 +41,7 @@ func TestExamplesAreRight(t *testing.T) {
 		"config.boot": inventory.DocumentVyOS, "talos.yaml": inventory.DocumentTalos, "harvester-create.yaml": inventory.DocumentHarvester, "harvester-join.yaml": inventory.DocumentHarvester,
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, Check(kind, name, example(t, name)))
+			require.NoError(t, CheckDocument(kind, name, example(t, name)))
 			require.Empty(t, warningsOf(t, kind, name, example(t, name)))
 		})
 	}

@@ -73,7 +73,7 @@ func TestS44ServedDocumentsAndKernelLines(t *testing.T) {
 				}
 				text, err := inventory.Resolve(string(served), lookup)
 				require.NoError(t, err)
-				require.NoError(t, Check(d.Kind, d.Name, []byte(text)))
+				require.NoError(t, CheckDocument(d.Kind, d.Name, []byte(text)))
 				golden(t, m.name+".served", []byte(text))
 			}
 			for _, a := range r.Actions {

@@ -4,70 +4,15 @@ package diskimage
 
 import (
 	"bufio"
-	"bytes"
 	"compress/bzip2"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
-	"github.com/mikelolasagasti/xz"
 )
-
-// Formats of image files.
-const (
-	Raw   = "raw"
-	Gzip  = "gz"
-	Zstd  = "zst"
-	XZ    = "xz"
-	Bzip2 = "bz2"
-	// Qcow2 is read only by the server, with OpenQcow2: agents get zst.
-	Qcow2 = "qcow2"
-)
-
-// Compressions lists the compressions in messages for an operator.
-const Compressions = "gzip, zstd, xz or bzip2"
-
-// maxWindow limits the memory that a compressed image may need on the agent: enough for zstd
-// --long=27 and xz -9.
-const maxWindow = 128 << 20
-
-// A Refusal is the reason why a file cannot be written to a disk.
-type Refusal struct {
-	What   string // what the file is, or what is wrong with it
-	Remedy string // what the operator can do
-}
-
-func (r *Refusal) Error() string { return r.What + ": " + r.Remedy }
-
-func refuse(remedy, format string, args ...any) error {
-	return &Refusal{What: fmt.Sprintf(format, args...), Remedy: remedy}
-}
-
-// againRemedy is the remedy for a damaged file.
-const againRemedy = "get the file again, compare its digest with the publisher's, and store it again (ingot image add)"
-
-// Format returns the format of a file from its first bytes, which must be at least 8.
-func Format(head []byte) string {
-	starts := func(s string) bool { return bytes.HasPrefix(head, []byte(s)) }
-	switch {
-	case starts("\x1f\x8b"):
-		return Gzip
-	case starts("\x28\xb5\x2f\xfd"), len(head) >= 4 && head[0]&0xf0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18":
-		return Zstd // the second magic is a skippable frame, which may be the first in a zstd file
-	case starts("\xfd7zXZ\x00"):
-		return XZ
-	case starts("BZh"):
-		return Bzip2
-	case starts(qcow2Start):
-		return Qcow2
-	}
-	return Raw
-}
 
 // Content is the decompressed content of a file. Reading to its end verifies that the file is
 // complete: a damaged or truncated file is a *Refusal.
@@ -98,6 +43,17 @@ func Open(file io.Reader) (*Content, error) {
 	return c, nil
 }
 
+// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads and compares the
+// tables, the mapping and the refcounts: an image that cannot be read completely from this one file
+// is a *Refusal. Close the content to release its memory; this does not close the file.
+func OpenQcow2(file io.ReaderAt, length int64) (*Content, error) {
+	q, err := newQcow2(file, length, maxSize)
+	if err != nil {
+		return nil, err
+	}
+	return &Content{Format: Qcow2, file: &source{}, open: q}, nil
+}
+
 func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 	switch c.Format {
 	case Gzip:
@@ -125,11 +81,6 @@ func (c *Content) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (c *Content) Close() error { return c.open.Close() }
-
-// exceedsMemory reports whether a decompressor refused the data because it would need too much memory.
-func exceedsMemory(err error) bool {
-	return errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, xz.ErrMemlimit)
-}
 
 // judge turns err into a *Refusal if the file is damaged, and leaves it as it is if reading failed.
 func (c *Content) judge(err error) error {

@@ -35,7 +35,7 @@ type FrameWriter struct {
 	parallel int
 	next     *packing   // the frame that is being filled
 	started  []*packing // in the order of the file
-	table    []byte
+	sizes    []byte     // the table
 }
 
 // packing is a frame that is being compressed, with its reusable buffers.
@@ -111,8 +111,8 @@ func (f *FrameWriter) writeOldest() (*packing, error) {
 		return nil, err
 	}
 
-	f.table = binary.LittleEndian.AppendUint32(f.table, uint32(len(x.packed)))
-	f.table = binary.LittleEndian.AppendUint32(f.table, uint32(len(x.content)))
+	f.sizes = binary.LittleEndian.AppendUint32(f.sizes, uint32(len(x.packed)))
+	f.sizes = binary.LittleEndian.AppendUint32(f.sizes, uint32(len(x.content)))
 	x.content = x.content[:0]
 	return x, nil
 }
@@ -131,10 +131,10 @@ func (f *FrameWriter) Close() error {
 	}
 	f.decoder.Close()
 
-	frames := uint32(len(f.table) / 8)
+	frames := uint32(len(f.sizes) / 8)
 	b := binary.LittleEndian.AppendUint32(nil, skippableMagic)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.table)+9))
-	b = append(b, f.table...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.sizes)+9))
+	b = append(b, f.sizes...)
 	b = binary.LittleEndian.AppendUint32(b, frames)
 	b = append(b, 0) // flags: no checksums in the table, since each frame has its own
 	b = binary.LittleEndian.AppendUint32(b, seekableMagic)

@@ -6,6 +6,9 @@ import (
 	"io"
 	"runtime"
 	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/mikelolasagasti/xz"
 )
 
 // maxDecoders limits how many parts are decompressed in parallel.
@@ -151,6 +154,11 @@ func (f *partReader) decompress(b *partBuffers, size int) bool {
 		}
 	})
 	return true
+}
+
+// exceedsMemory reports whether a decompressor refused the data because it would need too much memory.
+func exceedsMemory(err error) bool {
+	return errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, xz.ErrMemlimit)
 }
 
 // unexpected returns err, with io.ErrUnexpectedEOF in place of io.EOF.

@@ -20,9 +20,6 @@ const (
 	repairRemedy       = "repair it where it was made: qemu-img check -r all FILE, and store it again"
 )
 
-// qcow2Start is the magic number at the beginning of a file.
-const qcow2Start = "QFI\xfb"
-
 // Bits of the incompatible features.
 const (
 	featureDirty = 1 << iota
@@ -92,17 +89,6 @@ type qcow2 struct {
 	unpackedAt uint64
 	inflate    io.ReadCloser
 	zstd       *zstd.Decoder
-}
-
-// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads and compares the
-// tables, the mapping and the refcounts: an image that cannot be read completely from this one file
-// is a *Refusal. Close the content to release its memory; this does not close the file.
-func OpenQcow2(file io.ReaderAt, length int64) (*Content, error) {
-	q, err := newQcow2(file, length, maxSize)
-	if err != nil {
-		return nil, err
-	}
-	return &Content{Format: Qcow2, file: &source{}, open: q}, nil
 }
 
 func newQcow2(file io.ReaderAt, length int64, most uint64) (*qcow2, error) {

@@ -2,7 +2,11 @@ package diskimage
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"hash/crc32"
+	"io"
+	"strings"
 )
 
 // Layout is what the partition table of a disk image requires of the disk.
@@ -12,6 +16,72 @@ type Layout struct {
 	SectorSize int
 	// End is the offset in bytes of the end of the last partition; 0 if there is no table.
 	End int64
+}
+
+// table is a partition table.
+type table struct {
+	name     string // GPT or MBR; "" if there is none
+	sector   int    // of Layout
+	parts    []partition
+	features features
+}
+
+// partition is a byte range of the image.
+type partition struct {
+	start, end int64
+	head       []byte // its first bytes, as far as the content has them
+}
+
+// maxParts is the number of partitions whose first bytes are kept.
+const maxParts = 32
+
+func (t table) String() string {
+	var kinds []string
+	for _, p := range t.parts {
+		if k := Identify(p.head); k.FileSystem {
+			kinds = append(kinds, k.Name)
+		}
+	}
+
+	text := fmt.Sprintf("%s, %d partitions", t.name, len(t.parts))
+	if len(t.parts) == 1 {
+		text = t.name + ", 1 partition"
+	}
+	if len(kinds) > 0 {
+		text += " (" + strings.Join(kinds, ", ") + ")"
+	}
+	return text
+}
+
+// look reads a content to its end, stores the first bytes of each partition and the features, and returns the size. A
+// content of more than most bytes is a *Refusal.
+func (t *table) look(content io.Reader, most int64) (size int64, err error) {
+	keep := func(b []byte) {
+		t.features.scan(b)
+		for i := range t.parts {
+			p := &t.parts[i]
+			from := max(p.start+int64(len(p.head))-size, 0)
+			if want := HeadSize - len(p.head); want > 0 && from < int64(len(b)) && size+from == p.start+int64(len(p.head)) {
+				p.head = append(p.head, b[from:min(from+int64(want), int64(len(b)))]...)
+			}
+		}
+		size += int64(len(b))
+	}
+
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := content.Read(buf)
+		if keep(buf[:n]); size > most {
+			return size, refuse("store an image that grows to its disk when it first boots", "the image is larger than %d GiB",
+				most>>30)
+		}
+		if errors.Is(err, io.EOF) {
+			return size, nil
+		}
+		if err != nil {
+			return size, err
+		}
+	}
 }
 
 // ReadLayout reads the partition table in the first HeadSize bytes of a disk image.

@@ -65,7 +65,7 @@ func (x *xzSplitter) format() string { return XZ }
 func (x *xzSplitter) next() (int, error) {
 	for {
 		if x.header == nil {
-			if err := x.begin(); err != nil {
+			if err := x.beginStream(); err != nil {
 				return 0, err
 			}
 		}
@@ -81,15 +81,15 @@ func (x *xzSplitter) next() (int, error) {
 			}
 			return int(x.block.content), err
 		}
-		if err := x.end(); err != nil {
+		if err := x.endStream(); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// begin reads the header of the next stream, and the padding before it (§2.2). It returns errStream,
+// beginStream reads the header of the next stream, and the padding before it (§2.2). It returns errStream,
 // and leaves the header unread, if the stream has no blocks for next.
-func (x *xzSplitter) begin() error {
+func (x *xzSplitter) beginStream() error {
 	var head []byte
 	for {
 		var err error
@@ -197,8 +197,8 @@ func xzFooter(header []byte, size int) []byte {
 	return append(append(binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE(fields)), fields...), "YZ"...)
 }
 
-// end reads the index and the footer of a stream, and compares them with its blocks.
-func (x *xzSplitter) end() error {
+// endStream reads the index and the footer of a stream, and compares them with its blocks.
+func (x *xzSplitter) endStream() error {
 	index := &indexReader{in: x.in}
 	if _, err := index.ReadByte(); err != nil {
 		return err

@@ -67,7 +67,7 @@ func open(kubeconfig inventory.Secret) (*server, error) {
 		return nil, err
 	}
 	return &server{
-		Client: c, address: cluster.Server, token: inventory.NewSecret(user.Token), kinds: map[string][]resource{},
+		api: c, address: cluster.Server, token: inventory.NewSecret(user.Token), kinds: map[string][]resource{},
 	}, nil
 }
 

@@ -15,70 +15,9 @@ import (
 // Document checks and reads config.boot of VyOS 1.3 and later.
 type Document struct{}
 
-// A Node is a node of config.boot. A tag node, "ethernet eth0 { … }", is a node
-// "ethernet" with a child "eth0".
-type Node struct {
-	Name     string
-	Line     int
-	Values   []string // of a leaf; the same leaf given again adds one
-	Children []*Node
-	leaf     bool
-}
-
-// Config is a config.boot that was read.
-type Config struct {
-	Node
-	// Versions is the text of the footer: the version of every component's
-	// syntax, by which VyOS migrates the file.
-	Versions string
-}
-
-// Parse reads a config.boot. Texts of problems may repeat values.
-func Parse(contents []byte) (Config, inventory.Problems) { return parse(contents) }
-
-// At returns the node at a path, or nil.
-func (n *Node) At(path ...string) *Node {
-	for _, name := range path {
-		i := slices.IndexFunc(n.Children, func(c *Node) bool { return c.Name == name })
-		if i < 0 {
-			return nil
-		}
-		n = n.Children[i]
-	}
-	return n
-}
-
-// All returns the values of the leaf at a path.
-func (n *Node) All(path ...string) []string {
-	if at := n.At(path...); at != nil {
-		return at.Values
-	}
-	return nil
-}
-
-// Value returns the only value of the leaf at a path, and "" otherwise.
-func (n *Node) Value(path ...string) string {
-	if v := n.All(path...); len(v) == 1 {
-		return v[0]
-	}
-	return ""
-}
-
-// Hostname returns the configured host name, or "".
-func (c Config) Hostname() string { return c.Value("system", "host-name") }
-
-// walk calls visit for each node below n with its path.
-func (n *Node) walk(path string, visit func(path string, n *Node)) {
-	for _, c := range n.Children {
-		at := strings.TrimSpace(path + " " + c.Name)
-		visit(at, c)
-		c.walk(at, visit)
-	}
-}
-
 // Secrets returns the values of all leaves whose names isSecret accepts.
 func (Document) Secrets(contents []byte, isSecret func(name string) bool) (secrets []string) {
-	config, _ := parse(contents)
+	config, _ := Parse(contents)
 	config.walk("", func(_ string, n *Node) {
 		if isSecret(n.Name) {
 			secrets = append(secrets, n.Values...)
@@ -111,7 +50,7 @@ func (c *checker) warn(line int, field, remedy, what string) {
 // Check returns every reason for which VyOS would refuse the file, or would accept
 // it and be unreachable.
 func (Document) Check(_ string, contents []byte) (problems, warnings inventory.Problems) {
-	config, syntax := parse(contents)
+	config, syntax := Parse(contents)
 	c := checker{Config: config, problems: syntax}
 	unknown, similar := checkKeys(&c.Node, "", "")
 	c.problems, c.warnings = append(c.problems, unknown...), similar
@@ -216,7 +155,7 @@ func (c *checker) checkRelay(unknown inventory.Problems) {
 
 // CheckRelay returns why DHCP packets would not be relayed to the server.
 func (Document) CheckRelay(contents []byte, server netip.Addr) (problems inventory.Problems) {
-	config, syntax := parse(contents)
+	config, syntax := Parse(contents)
 	if len(syntax) > 0 {
 		return nil
 	}

@@ -143,18 +143,9 @@ func (p *parser) block(n *Node, here string) {
 	p.advance()
 }
 
-func (n *Node) child(t token, leaf bool) *Node {
-	if c := n.At(t.text); c != nil {
-		return c
-	}
-	c := &Node{Name: t.text, Line: t.line, leaf: leaf}
-	n.Children = append(n.Children, c)
-	return c
-}
-
-// parse reads the tree and the footer. VyOS splits the file at the first line
+// Parse reads a config.boot, its tree and its footer. Texts of problems may repeat values. VyOS splits the file at the first line
 // that begins with //: it reads everything after that as the footer.
-func parse(contents []byte) (Config, inventory.Problems) {
+func Parse(contents []byte) (Config, inventory.Problems) {
 	text := string(contents)
 	end := len(text)
 	if strings.HasPrefix(text, "//") {

@@ -1,4 +1,4 @@
-package main
+package lab
 
 import (
 	"archive/tar"
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -15,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unpack checks every digest of an image and unpacks its root filesystem into
-// an empty directory, which it makes if needed.
-func unpack(image, to string) error {
+// UnpackImage checks every digest of a container image, an OCI layout in a tar archive, and unpacks its
+// root filesystem into an empty directory, which it makes if needed.
+func UnpackImage(image, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
@@ -26,7 +27,7 @@ func unpack(image, to string) error {
 		return errors.Join(err, fmt.Errorf("unpacking into %q: it is not empty", to))
 	}
 	var ix oci.Index
-	if err := readEntry(image, oci.ImageIndexFile, func(r io.Reader) error { return strict(r, &ix) }); err != nil {
+	if err := readImageEntry(image, oci.ImageIndexFile, func(r io.Reader) error { return decodeStrictly(r, &ix) }); err != nil {
 		return err
 	}
 
@@ -34,12 +35,12 @@ func unpack(image, to string) error {
 		return fmt.Errorf("image %q has %d manifests and not one", image, len(ix.Manifests))
 	}
 	var m oci.Manifest
-	if err := readDocument(image, ix.Manifests[0].Digest, &m); err != nil {
+	if err := readImageDocument(image, ix.Manifests[0].Digest, &m); err != nil {
 		return err
 	}
 
 	var c oci.Image
-	if err := readDocument(image, m.Config.Digest, &c); err != nil {
+	if err := readImageDocument(image, m.Config.Digest, &c); err != nil {
 		return err
 	}
 
@@ -53,33 +54,34 @@ func unpack(image, to string) error {
 	defer root.Close() // what was written was closed
 	for n, l := range m.Layers {
 		unpack := func(r io.Reader) error { return unpackLayer(root, r, c.RootFS.DiffIDs[n]) }
-		if err := readBlob(image, l.Digest, unpack); err != nil {
+		if err := readImageBlob(image, l.Digest, unpack); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readDocument reads the JSON document with that digest into v.
-func readDocument(image string, want digest.Digest, v any) error {
-	return readBlob(image, want, func(r io.Reader) error { return strict(r, v) })
+// readImageDocument reads the JSON document with that digest into v.
+func readImageDocument(image string, want digest.Digest, v any) error {
+	return readImageBlob(image, want, func(r io.Reader) error { return decodeStrictly(r, v) })
 }
 
-// strict reads one JSON document and refuses unknown keys.
-func strict(r io.Reader, v any) error {
+// decodeStrictly reads one JSON document and refuses unknown keys.
+func decodeStrictly(r io.Reader, v any) error {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
 	return d.Decode(v)
 }
 
-// readBlob calls read with the content of the blob of that digest, and checks the digest.
-func readBlob(image string, want digest.Digest, read func(io.Reader) error) error {
+// readImageBlob calls read with the content of the blob of that digest, and checks the digest.
+func readImageBlob(image string, want digest.Digest, read func(io.Reader) error) error {
 	if err := want.Validate(); err != nil {
 		return fmt.Errorf("reading image %q: digest %q: %w", image, want, err)
 	}
 
 	sum := want.Verifier()
-	return readEntry(image, blob(want), func(r io.Reader) error {
+	blob := path.Join(oci.ImageBlobsDir, want.Algorithm().String(), want.Encoded())
+	return readImageEntry(image, blob, func(r io.Reader) error {
 		r = io.TeeReader(r, sum)
 		if err := read(r); err != nil {
 			return err
@@ -94,8 +96,8 @@ func readBlob(image string, want digest.Digest, read func(io.Reader) error) erro
 	})
 }
 
-// readEntry finds a file of the archive and calls read with its content.
-func readEntry(image, name string, read func(io.Reader) error) error {
+// readImageEntry finds a file of the archive and calls read with its content.
+func readImageEntry(image, name string, read func(io.Reader) error) error {
 	f, err := os.Open(image)
 	if err != nil {
 		return err
@@ -120,8 +122,11 @@ func readEntry(image, name string, read func(io.Reader) error) error {
 	}
 }
 
-// capabilityAttribute is where a file system has the capabilities of a file.
-const capabilityAttribute = "security.capability"
+// CapabilityAttribute is where a file system has the capabilities of a file, and capabilityRecord where a tar archive has them.
+const (
+	CapabilityAttribute = "security.capability"
+	capabilityRecord    = "SCHILY.xattr." + CapabilityAttribute
+)
 
 // setCapabilities gives a program the capabilities that its entry names; only root can.
 func setCapabilities(f *os.File, h *tar.Header) error {
@@ -129,7 +134,7 @@ func setCapabilities(f *os.File, h *tar.Header) error {
 	if !ok || os.Geteuid() != 0 {
 		return nil
 	}
-	return unix.Fsetxattr(int(f.Fd()), capabilityAttribute, []byte(value), 0)
+	return unix.Fsetxattr(int(f.Fd()), CapabilityAttribute, []byte(value), 0)
 }
 
 // unpackLayer writes the files of a layer. All of them belong to the user who unpacks.
