@@ -69,9 +69,9 @@ func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span
 
 	e := g.Entry(p.Number - 1)
 	old = p.Size
-	if end := uint64(limit &^ (blockdev.MiB - 1) / g.Sector); end > e.last()+1 {
-		binary.LittleEndian.PutUint64(e[40:], end-1)
-		p.Size = int64(end-e.first()) * g.Sector
+	if end := limit &^ (blockdev.MiB - 1); end > p.Start+p.Size { // a reserve may be larger than the disk
+		binary.LittleEndian.PutUint64(e[40:], uint64(end/g.Sector)-1)
+		p.Size = end - p.Start
 	}
 	changed = !slices.Equal(before, slices.Concat(g.header, g.entries)) || CheckTables(dev, g) != nil
 	return old, p, changed, nil
