@@ -54,7 +54,7 @@ var may = map[string]string{
 	"internal/host/durablefile":      "",
 	"internal/netserve/listener":     "internal/config internal/netserve/guard internal/netserve/httpserve internal/secrets/identity internal/netserve/keptsocket",
 
-	"internal/systems/endpoint":   "internal/httpclient internal/secrets/keypin inventory",
+	"internal/systems/endpoint":   "internal/text/plaintext internal/httpclient internal/secrets/keypin inventory",
 	"internal/systems/harvester":  "inventory internal/systems/endpoint internal/documents/strictyaml internal/systems/kubernetes go.yaml.in/yaml/v3",
 	"internal/systems/kubernetes": "inventory internal/systems/endpoint go.yaml.in/yaml/v3",
 	"internal/systems/talos": "inventory internal/systems/endpoint internal/documents/strictyaml github.com/hashicorp/go-multierror " +

@@ -37,7 +37,7 @@ func CheckCommand(name string, command []string) error {
 	if known == nil || len(command) == 1 && slices.Contains(known, command[0]) {
 		return nil
 	}
-	return fmt.Errorf("invalid command %q of %s: give one of %s", command, name, strings.Join(known, ", "))
+	return fmt.Errorf("invalid command %q of %s; must be one of %s", command, name, strings.Join(known, ", "))
 }
 
 func partition(env map[string]string, name string) error {
@@ -97,7 +97,7 @@ func filePath(env map[string]string, name string) error {
 	return nil
 }
 
-// vfatRefuses are the characters that a name on FAT cannot have, beside control characters.
+// vfatRefuses are the characters that a name on FAT cannot have, in addition to control characters.
 const vfatRefuses = `*?<>|":\`
 
 // maxPath is PATH_MAX of Linux: the bytes of a path with the zero byte at its end.
@@ -149,8 +149,8 @@ func oneOf(words ...string) checkVariable {
 	}
 }
 
-// onlyBeside refuses a variable that has no effect without the variable other.
-func onlyBeside(other string) checkVariable {
+// onlyWith refuses a variable that has no effect without the variable other.
+func onlyWith(other string) checkVariable {
 	return func(env map[string]string, name string) error {
 		if env[other] == "" && env[name] != "" {
 			return unsupported(name, other)

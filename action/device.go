@@ -41,7 +41,7 @@ func CheckDevicePath(path string) error {
 	case path == "":
 		return nil
 	case !strings.HasPrefix(path, "/dev/") || strings.Contains(path, "..") || strings.HasSuffix(path, "/"):
-		return fmt.Errorf("invalid path of a disk %q", path)
+		return fmt.Errorf("invalid path of a disk %q; must be a path in /dev", path)
 	case contentForm.MatchString(path):
 		return fmt.Errorf("invalid path of a disk %q: it names a file system or a partition; select one by %s", path, PartitionVariable)
 	}
@@ -73,7 +73,7 @@ func DiskVariable(name string, env map[string]string) string {
 
 // CheckDevice returns an error if a native action cannot use the device that its environment names. names are the paths by
 // which the environment calls the run's disk; without any, a path's own disk counts as the run's. Both the plan and the agent
-// call it, beside Check.
+// call it in addition to Check.
 func CheckDevice(native string, env map[string]string, names ...string) error {
 	row, variable := natives[native], DiskVariable(native, env)
 	device := env[variable]

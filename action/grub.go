@@ -39,7 +39,7 @@ func diskPaths(env map[string]string, name string) error {
 	errs := []error{programEnvironment(env, name)}
 	for _, p := range strings.Fields(env[name]) {
 		if !devicePath(p) {
-			errs = append(errs, fmt.Errorf("reading %s: invalid path of a disk %q: give a path such as /dev/sda", name, p))
+			errs = append(errs, fmt.Errorf("reading %s: invalid path of a disk %q; must be a path such as /dev/sda", name, p))
 		}
 	}
 	return errors.Join(errs...)

@@ -41,7 +41,7 @@ func ParseHandler(words []string) (Handler, error) {
 	row := natives[native]
 	switch why := Foreign(words[0]); {
 	case why != "":
-		return Handler{}, fmt.Errorf("reading %q: %s; want the name alone", words[0], why)
+		return Handler{}, fmt.Errorf("reading %q: %s; must be the name alone", words[0], why)
 	case !ok:
 		return Handler{}, fmt.Errorf("invalid %q; must be %s and a text, or an action and its variables as NAME=VALUE: one of %s", words[0],
 			Echo, strings.Join(Handlers(), ", "))

@@ -16,7 +16,7 @@ func ImageFits(sectorSize int, end int64, d Disk) error {
 }
 
 // BootForm returns how the firmware of a machine starts a disk without a boot entry: bios, or uefi- and the architecture;
-// "" if the facts do not tell it.
+// "" if the facts do not have it.
 func (f Facts) BootForm() string {
 	switch {
 	case f.Firmware == "uefi" && f.Arch != "":

@@ -36,7 +36,7 @@ var repositories = []struct {
 	{"embedded/", nil}, // of HookOS's own registry, at 127.0.0.1
 }
 
-// publicRegistries are registries where anyone can publish. Each stands for the hosts below it, too.
+// publicRegistries are registries where anyone can publish. Each includes the hosts below it.
 var publicRegistries = []string{
 	"cgr.dev", "codeberg.org", "containers.pkg.github.com", "docker.io", "docker.pkg.github.com", "gcr.io", "ghcr.io",
 	"mcr.microsoft.com", "nvcr.io", "pkg.dev", "public.ecr.aws", "quay.io", "registry.access.redhat.com", "registry.gitlab.com",
@@ -151,7 +151,7 @@ func Rule(image string) string {
 type imageReference struct {
 	host       string // of the registry, in lower case and without its port; "" = none is given
 	before     string // folders before repository
-	repository string // an entry of repositories; "" = the name stands alone
+	repository string // an entry of repositories; "" = there is only the name
 	name       string // with its folders where there is no repository
 }
 

@@ -62,7 +62,7 @@ type Description struct {
 	Disk string
 	// Partitions means that Disk may also name a partition of the run's disk.
 	Partitions bool
-	// Volumes means, beside Partitions, that Disk may also name an array, a logical volume or another disk's partition
+	// Volumes means, in addition to Partitions, that Disk may also name an array, a logical volume or another disk's partition
 	// that the machine's storage declares.
 	Volumes bool
 	// AllDisks means that the action handles every disk if AllDisksVariable is true, and then needs
@@ -99,6 +99,11 @@ var (
 		Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine",
 		check: fileURL,
 	}
+	imageSHA256 = Variable{
+		Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
+		check: sha256Digest,
+	}
+	imageSHA512 = Variable{Name: "IMG_SHA512", Text: "not read; allowed together with IMG_SHA256", check: onlyWith("IMG_SHA256")}
 	destination = Variable{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk}
 	fileSystem  = Variable{
 		Name: FileSystemVariable, Text: "file system of the partition: " + strings.Join(FileSystems, ", "), Default: "what the partition holds",
@@ -126,13 +131,7 @@ var natives = map[string]Description{
 		Aliases: []string{"osie-installer"}, Writes: true, Whole: true, Disk: "DEST_DISK",
 		URL: "IMG_URL", Digest: "IMG_SHA256",
 		Variables: []Variable{
-			imageURL,
-			{
-				Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
-				check: sha256Digest,
-			},
-			{Name: "IMG_SHA512", Text: "not read; allowed beside IMG_SHA256", check: onlyBeside("IMG_SHA256")},
-			destination,
+			imageURL, imageSHA256, imageSHA512, destination,
 			{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
 			{Name: "RETRY_ENABLED", Text: "not needed: a download that broke goes on at the same byte", check: boolean},
 			{Name: "RETRY_DURATION_MINUTES", Text: "not needed: the timeout of the action counts", check: number},

@@ -12,13 +12,7 @@ var qemuImg2Disk = Description{
 	Text:   "Writes an image to the disk and reads it back: image2disk under another name.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", URL: "IMG_URL", Digest: "IMG_SHA256",
 	Variables: []Variable{
-		imageURL,
-		{
-			Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
-			check: sha256Digest,
-		},
-		{Name: "IMG_SHA512", Text: "not read; allowed beside IMG_SHA256", check: onlyBeside("IMG_SHA256")},
-		destination,
+		imageURL, imageSHA256, imageSHA512, destination,
 		{Name: "FORMAT", Text: "only host_device", Default: "host_device", check: hostDevice},
 		{Name: "EXTRA_ARGS", Text: "only empty: qemu-img is not run", check: noArguments},
 	},

@@ -160,7 +160,7 @@ func (c *storageCheck) checkRAID() {
 		active := len(r.Devices) - r.Spare
 		switch least := map[bool]int{true: 4, false: 2}[level == "10"]; {
 		case r.Spare < 0 || active < least:
-			c.add(field+".devices", fmt.Sprintf("give %d or more devices beside the spares", least), "%d devices, %d of them spare",
+			c.add(field+".devices", fmt.Sprintf("give %d or more devices that are not spares", least), "%d devices, %d of them spare",
 				len(r.Devices), r.Spare)
 		case level == "0" && r.Spare > 0:
 			c.add(field+".spare", "leave it out", "level 0 has no use for a spare")

@@ -55,7 +55,7 @@ func LeavingCommand(command []string) (native string, ok bool) {
 // reported before the machine is gone. The agent reports first in any case: the plan has
 // the inner action in its place.
 var waitDaemon = Description{
-	Text: "Stands for the action that `IMAGE` names, which the plan has in its place. The agent reports success before it leaves in any " +
+	Text: "Replaced in the plan by the action that `IMAGE` names. The agent reports success before it leaves in any " +
 		"case.",
 	Leaves: true,
 	Variables: []Variable{
@@ -65,7 +65,7 @@ var waitDaemon = Description{
 		{Name: "NERDCTL_NAMESPACE", Text: "not needed"},
 		{Name: "NERDCTL_HOST", Text: "not needed"},
 	},
-	Limits: "The variables of the inner action stand beside these. `IMAGE` may also be that of a container (`alpine`), if " +
+	Limits: "The environment also has the variables of the inner action. `IMAGE` may also be that of a container (`alpine`), if " +
 		"`command` restarts the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): " +
 		"that action takes its place, and no container runs.",
 }

@@ -42,7 +42,7 @@ func check(b inventory.BMC) error {
 		return fmt.Errorf("invalid BMC host %q; must be an address or a name: %w", b.Host, inventory.ErrInvalid)
 	}
 	if b.Port < 0 || b.Port > 65535 {
-		return fmt.Errorf("invalid BMC port %d: %w", b.Port, inventory.ErrInvalid)
+		return fmt.Errorf("invalid BMC port %d; must be at most 65535: %w", b.Port, inventory.ErrInvalid)
 	}
 	return nil
 }

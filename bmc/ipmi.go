@@ -27,7 +27,7 @@ func cipher(b inventory.BMC) string { return cmp.Or(b.CipherSuite, defaultCipher
 func checkCipher(b inventory.BMC) error {
 	switch n, err := strconv.Atoi(cipher(b)); {
 	case err != nil || n < 0 || n > 255:
-		return fmt.Errorf("invalid cipher suite %q: %w", b.CipherSuite, inventory.ErrInvalid)
+		return fmt.Errorf("invalid cipher suite %q; must be a number from 1 to 255: %w", b.CipherSuite, inventory.ErrInvalid)
 	case n == 0:
 		return fmt.Errorf("cipher suite 0 accepts any password and cannot be used; "+
 			"choose 17 or 3, and disable 0 in the BMC: %w", inventory.ErrUnsupported)

@@ -30,7 +30,7 @@ func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err 
 	return func() {
 		name := what
 		if strings.HasPrefix(what, "boot device") {
-			name = "boot device" // whichever
+			name = "boot device" // without its name, to have few values
 		}
 		driver := b.Driver
 		if _, known := providers[driver]; !known && !b.Wakes() {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -138,11 +139,7 @@ func (s *session) reset(ctx context.Context) error {
 // await reads the power state until it is want. An unreachable BMC is asked again for
 // up to the time within.
 func (s *session) await(ctx context.Context, want string, within time.Duration) error {
-	began := time.Now()
-	tick := time.NewTicker(s.d.cfg.Step)
-	defer tick.Stop()
-
-	for {
+	for began := time.Now(); ; {
 		now, err := s.state(ctx)
 		switch {
 		case err == nil && now == want:
@@ -156,10 +153,8 @@ func (s *session) await(ctx context.Context, want string, within time.Duration) 
 			return fmt.Errorf("power is %s and not %s after %s: %w", now, want, within, inventory.ErrUnreachable)
 		}
 
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := clock.Sleep(ctx, s.d.cfg.Step); err != nil {
+			return err
 		}
 	}
 }

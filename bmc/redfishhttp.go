@@ -57,14 +57,14 @@ type redfishTransport struct {
 	managedBy         []string            // paths of the managers of the system to use
 	systemPath        string              // of the system to use
 	settingsPath      string              // of its settings object; "" = it has none
-	pending           map[string]any      // boot override that the settings object holds besides the system's
+	pending           map[string]any      // boot override in the settings object, in addition to the system's
 	bootPath          string              // of the resource that accepted the boot device; "" = none yet
 	tags              map[string][]string // the present ETags of a resource, by its path
 
 	wantedBoot string // the boot device that the operation sets; "" = it sets none
 
 	inspects bool            // an answer's types are compared with the schema's
-	odd      []string        // what strays from the specification, at most maxOdd
+	odd      []string        // what deviates from the specification, at most maxOdd
 	noted    map[string]bool // kinds of such things
 }
 

@@ -23,7 +23,7 @@ const (
 	// maxMoves is how many redirects of one request are followed, and maxWaits how often it is repeated for a
 	// busy service.
 	maxMoves, maxWaits = 4, 8
-	// elsewhere is the start of a path that stands for a link to another host. Its rest names the host.
+	// elsewhere is the start of a path that replaces a link to another host. Its rest names the host.
 	elsewhere = "/elsewhere/"
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -40,15 +41,9 @@ func (s *session) resetBMC(ctx context.Context, r resetter) error {
 		return wrote
 	}
 
-	began, gone := time.Now(), false
-	tick := time.NewTicker(s.d.cfg.Step)
-	defer tick.Stop()
-
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+	for began, gone := time.Now(), false; ; {
+		if err := clock.Sleep(ctx, s.d.cfg.Step); err != nil {
+			return err
 		}
 
 		_, err = s.state(ctx)

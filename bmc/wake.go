@@ -25,7 +25,7 @@ const (
 func magic(mac string) ([]byte, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil || len(hw) != 6 {
-		return nil, fmt.Errorf("invalid MAC address %q: %w", mac, inventory.ErrInvalid)
+		return nil, fmt.Errorf("invalid MAC address %q; must be six bytes: %w", mac, inventory.ErrInvalid)
 	}
 	return append(bytes.Repeat([]byte{0xff}, 6), bytes.Repeat(hw, 16)...), nil
 }

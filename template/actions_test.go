@@ -208,7 +208,7 @@ func TestRootIOIsCheckedInPlan(t *testing.T) {
 		storage *action.Storage
 		want    []string
 	}{
-		"no command":  {"pid: host", &action.Storage{Disks: disks}, []string{"tasks[0].actions[0].command", "give one of wipe, partition"}},
+		"no command":  {"pid: host", &action.Storage{Disks: disks}, []string{"tasks[0].actions[0].command", "must be one of wipe, partition"}},
 		"no storage":  {"command: [format]", nil, []string{"tasks[0].actions[0].image", "give machine"}},
 		"other disk":  {"command: [format]", &action.Storage{Disks: second}, []string{"STORAGE", "disks[1]: /dev/sdb is not the run's disk", "serial or wwn"}},
 		"all at once": {"command: [format]", double, []string{"filesystems[1].mount.device", `unsupported format "zfs"`, "mount point of filesystems[0].mount already"}},

@@ -1,6 +1,6 @@
 // Package agent runs on the machine that is being provisioned. It redeems the claim of its boot,
 // asks for one action after another, carries each out and reports the result, until an action takes
-// the machine away or the run is over.
+// the machine away or the run has ended.
 //
 // All access to the machine goes through the small interfaces Finder, Disks, Filesystems and Host.
 // The same agent therefore runs as PID 1 of the in-memory system (cmd/worker-agent) and, with files
@@ -129,10 +129,10 @@ func New(cfg Config) (*Agent, error) {
 // errStopped cancels the running action.
 var errStopped = errors.New("stopped on the server's order")
 
-// overError means that the agent's run is over: the server answered 410 or refused the claim.
-type overError struct{ reason string }
+// endedError means that the agent's run has ended: the server answered 410 or refused the claim.
+type endedError struct{ reason string }
 
-func (e *overError) Error() string { return "the run is over: " + e.reason }
+func (e *endedError) Error() string { return "the run has ended: " + e.reason }
 
 // leaveError means that an action that leaves the agent was acknowledged.
 type leaveError struct{ native string }

@@ -46,7 +46,7 @@ func newClient(server, pin string) (*client, error) {
 		return nil, fmt.Errorf("reading the server's address %q: %w", server, err)
 	}
 	if base.Scheme != "https" || base.Host == "" {
-		return nil, fmt.Errorf("reading the server's address %q: want https://HOST:PORT", server)
+		return nil, fmt.Errorf("invalid server address %q; must be https://HOST:PORT", server)
 	}
 
 	digest, ok := strings.CutPrefix(pin, "sha256:")
@@ -90,7 +90,7 @@ func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) e
 	err := c.do(ctx, "/agent/v1/claim", h, w, 15*time.Second)
 	var status *fetch.StatusError
 	if errors.As(err, &status) && (status.Code == http.StatusNotFound || status.Code == http.StatusConflict) {
-		return &overError{status.Error()}
+		return &endedError{status.Error()}
 	}
 	return err
 }
@@ -117,7 +117,7 @@ func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Or
 }
 
 // do posts in or, if in is nil, gets path. It decodes the answer into out, which stays unchanged on
-// 204. 410 is an *overError, other refusals are a *statusError.
+// 204. 410 is an *endedError, other refusals are a *statusError.
 func (c *client) do(ctx context.Context, path string, in, out any, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -151,7 +151,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 		if json.Unmarshal(answer, &bye) != nil || bye.Reason == "" {
 			bye.Reason = "410 Gone"
 		}
-		return &overError{bye.Reason}
+		return &endedError{bye.Reason}
 
 	case resp.StatusCode == http.StatusNoContent:
 		return nil

@@ -16,7 +16,7 @@ import (
 const discoverEvery = time.Minute
 
 // discover reports this unknown machine's hardware again and again until the server knows the
-// machine, or wants no reports: then the error is an *overError, and the machine reboots. It
+// machine, or wants no reports: then the error is an *endedError, and the machine reboots. It
 // writes nothing and carries nothing out.
 func (a *Agent) discover(ctx context.Context) error {
 	for {
@@ -29,13 +29,13 @@ func (a *Agent) discover(ctx context.Context) error {
 		var status *fetch.StatusError
 		switch {
 		case errors.As(err, &status) && status.Code == http.StatusNotFound:
-			return &overError{"the server does not discover this machine"}
+			return &endedError{"the server does not discover this machine"}
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
 			a.log.Warn("reporting the hardware", "server", a.cfg.Server, "error", err)
 		case answer.Known:
-			return &overError{"the machine was accepted as " + answer.Machine}
+			return &endedError{"the machine was accepted as " + answer.Machine}
 		default:
 			a.log.Info("the hardware was reported; waiting to be accepted", "mac", a.cfg.MAC)
 		}

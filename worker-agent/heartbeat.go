@@ -43,8 +43,8 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 
 		var orders action.Orders
 		if err := a.api.heartbeat(ctx, hb, &orders); err != nil {
-			var over *overError
-			if errors.As(err, &over) {
+			var ended *endedError
+			if errors.As(err, &ended) {
 				return err
 			}
 			if ctx.Err() != nil {
@@ -94,7 +94,7 @@ func (a *Agent) obey(o action.Orders) {
 // refused stops the running attempt if the server's error says that the token is unknown (401: the
 // server may have lost its data) or revoked (403: two agents claimed one boot, or a later boot was
 // welcomed). No write may continue then. The agent stays and keeps asking: only 410 means that its
-// run is over.
+// run has ended.
 func (a *Agent) refused(err error) {
 	var status *fetch.StatusError
 	if !errors.As(err, &status) || status.Code != http.StatusUnauthorized && status.Code != http.StatusForbidden {

@@ -53,7 +53,7 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 
 	// The unsigned fields are shown in logs: they must be those that are carried out.
 	as.Signed = nil
-	if beside := jsonOf(as); !bytes.Equal(beside, jsonOf(o.Assignment)) {
+	if !bytes.Equal(jsonOf(as), jsonOf(o.Assignment)) {
 		return o, errors.New("the signed order differs from the assignment that came with it")
 	}
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/host/clock"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
@@ -69,9 +70,9 @@ func (a *Agent) deliver(ctx context.Context) error {
 		}
 
 		err := a.api.report(ctx, res)
-		var over *overError
+		var ended *endedError
 		switch {
-		case errors.As(err, &over):
+		case errors.As(err, &ended):
 			return err
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -150,15 +151,13 @@ func shortened(res action.Result, n int, refusal error) action.Result {
 		res.Log = ""
 		return res
 	}
-	said := res.Message
-	if len(said) > 500 {
-		said = strings.ToValidUTF8(said[:500], "") + "…"
-	}
 	short := action.Result{
 		Key: res.Key, ID: res.ID, State: res.State, ExitCode: res.ExitCode, Started: res.Started,
 		Ended: res.Ended,
 	}
-	short.Message = strings.TrimSpace(fmt.Sprintf("the whole report (%s) was refused: %v %s", res.State, refusal, said))
+	short.Message = strings.TrimSpace(
+		fmt.Sprintf("the whole report (%s) was refused: %v %s", res.State, refusal, plaintext.Clip(res.Message, 500)),
+	)
 	if res.State == action.Success {
 		short.State, short.ExitCode = action.Failed, 1
 	}

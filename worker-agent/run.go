@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/actions"
 )
 
-// Run serves until the run is over or an action takes the machine away; then it calls Host and
+// Run serves until the run has ended or an action takes the machine away; then it calls Host and
 // returns nil. If ctx ends first, Run returns ctx's error. When it returns, no goroutine runs any
 // more and every descriptor is closed.
 func (a *Agent) Run(ctx context.Context) error {
@@ -46,17 +46,17 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 
-	var over *overError
+	var ended *endedError
 	var leave *leaveError
 	switch {
 	case errors.As(cause, &leave):
 		a.log.Info("leaving", "action", leave.native)
 		return a.leave(leave.native)
-	case errors.As(cause, &over):
+	case errors.As(cause, &ended):
 		a.mu.Lock()
 		wrote := a.wrote
 		a.mu.Unlock()
-		a.log.Warn("the server ended this boot", "reason", over.reason, "wrote", wrote)
+		a.log.Warn("the server ended this boot", "reason", ended.reason, "wrote", wrote)
 
 		// The machine leaves even if ctx has ended: only the pause may be cut short.
 		_ = clock.Sleep(context.WithoutCancel(ctx), a.cfg.Linger)
@@ -84,7 +84,7 @@ func (a *Agent) leave(native string) error {
 		if err == nil {
 			return nil
 		}
-		// The server has already been told that this machine leaves.
+		// The server has already acknowledged that this machine leaves.
 		a.log.Error("starting the loaded kernel: rebooting instead", "error", err)
 	}
 

@@ -36,8 +36,8 @@ func (a *Agent) claim(ctx context.Context) error {
 			return nil
 		}
 
-		var over *overError
-		if errors.As(err, &over) || ctx.Err() != nil {
+		var ended *endedError
+		if errors.As(err, &ended) || ctx.Err() != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
 
@@ -81,9 +81,9 @@ func (a *Agent) work(ctx context.Context) error {
 		}
 
 		as, err := a.api.next(ctx)
-		var over *overError
+		var ended *endedError
 		switch {
-		case errors.As(err, &over):
+		case errors.As(err, &ended):
 			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -112,8 +112,8 @@ func (a *Agent) work(ctx context.Context) error {
 
 		native, known := action.Native(as.Action.Image)
 		res := a.execute(ctx, *as)
-		if over := context.Cause(ctx); over != nil {
-			return over
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
 		}
 
 		a.post(res)

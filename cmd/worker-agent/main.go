@@ -86,7 +86,7 @@ func (s *simulated) addDisk(v string) error {
 	path, rest, ok := strings.Cut(v, "=")
 	words := strings.Split(rest, ",")
 	if !ok || words[0] == "" {
-		return errors.New("want PATH=FILE")
+		return fmt.Errorf("invalid disk %q; must be PATH=FILE", v)
 	}
 
 	d := disk.FileDisk{Disk: action.Disk{Path: path}, File: words[0]}

@@ -15,7 +15,7 @@ import (
 )
 
 // Partitions implements agent.Filesystems without loop devices: each partition is copied to a file
-// beside the disk's file.
+// next to the disk's file.
 func (s simulated) Partitions(_ context.Context, path string) ([]filesys.Partition, error) {
 	found, err := s.disks.Partitions(path)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s simulated) find(device string) (simulatedPartition, error) {
 	return simulatedPartition{}, errors.New("there is no such partition")
 }
 
-// simulatedPartition is a partition that is copied to a file beside the disk's file.
+// simulatedPartition is a partition that is copied to a file next to the disk's file.
 type simulatedPartition struct{ disk.FilePartition }
 
 // path returns the path of the copy.

@@ -13,7 +13,7 @@ import (
 )
 
 // architectures are what the image can be for: the name in OCI, and where
-// Debian's loader looks for libraries of its own accord.
+// Debian's loader looks for libraries without configuration.
 var architectures = map[elf.Machine]struct{ name, triplet string }{
 	elf.EM_X86_64:  {"amd64", "x86_64-linux-gnu"},
 	elf.EM_AARCH64: {"arm64", "aarch64-linux-gnu"},

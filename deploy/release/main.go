@@ -1,4 +1,4 @@
-// Command release makes what a release has besides the programs: manual pages and shell completions of the command line, the
+// Command release makes what a release has in addition to the programs: manual pages and shell completions of the command line, the
 // list of what the programs consist of, and the signature of the checksums. The same inputs give the same bytes.
 //
 //	go run ./deploy/release manual -version V -seconds S DIR

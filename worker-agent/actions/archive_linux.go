@@ -3,19 +3,18 @@ package actions
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"io"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/images/diskimage"
-	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
 // archive2disk extracts an archive into a file system of the bound disk.
 //
-//	ARCHIVE_URL                    a tar archive; as it is or packed by gzip, zstd, xz or bzip2, told by its content
+//	ARCHIVE_URL                    a tar archive; as it is or packed by gzip, zstd, xz or bzip2, recognized by its content
 //	TARFILE_CHECKSUM               SHA-256 of the file as it is served
 //	DEST_DISK, PARTITION, FS_TYPE  as inject
 //	DEST_PATH                      the folder, which is made if it is missing; default /
@@ -72,19 +71,11 @@ func archive2disk(ctx context.Context, t *Task) (err error) {
 
 // openArchive begins to read the archive. The caller closes it.
 func openArchive(ctx context.Context, t *Task) (*imageStream, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	src, err := t.opener().OpenAddress(ctx, t.env[action.ArchiveURLVariable], true)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-
-	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
-	i.served = blockdev.StartReadAhead(src, i.sum, 3, blockdev.MiB)
-	if i.content, err = diskimage.Open(i.served); err != nil {
-		i.close()
-		return nil, fmt.Errorf("reading archive %s: %w", src.Shown, err)
-	}
-	i.Reader = i.content
-	return i, nil
+	return openStream(ctx, "archive", func(ctx context.Context) (*fetch.Source, error) {
+		return t.opener().OpenAddress(ctx, t.env[action.ArchiveURLVariable], true)
+	}, func(i *imageStream) (err error) {
+		i.content, err = diskimage.Open(i.served)
+		i.Reader = i.content
+		return err
+	})
 }

@@ -58,9 +58,7 @@ func configDrive(ctx context.Context, t *Task) (err error) {
 	if err := table.Write(dev); err != nil {
 		return fmt.Errorf("writing %s: %w", disk.Path, err)
 	}
-	if err := dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the new partition table: %v", err)
-	}
+	t.reread(dev)
 
 	t.output["partition"], t.output["bytes"] = fmt.Sprint(number), fmt.Sprint(len(volume))
 	t.logf("partition %d of %s is the %s seed, %d files, read back", number, disk.Path, parttable.SeedLabel, len(files))

@@ -33,7 +33,7 @@ func readContents(ctx context.Context, t *Task) (string, error) {
 	return t.env[action.ContentsVariable], nil
 }
 
-// bootConfigFile returns text as it stands behind an initrd that has 0 bytes: the
+// bootConfigFile returns text in the form in which it follows an initrd of 0 bytes: the
 // text and a null byte, null bytes up to a multiple of 4, its size and the sum of
 // its bytes (32 bits, little endian), and a magic line. See "Boot Configuration" in
 // the kernel's admin guide.

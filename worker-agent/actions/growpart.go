@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
@@ -95,9 +93,7 @@ func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, 
 			return 0, p, err
 		}
 	}
-	if err := dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the new partition table: %v", err)
-	}
+	t.reread(dev)
 
 	t.logf("partition %d: %d bytes, before %d", p.Number, p.Size, old)
 	return old, p, nil
@@ -117,22 +113,18 @@ func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.
 	}
 
 	var part filesys.Partition
-	for end := time.Now().Add(nodeWait); ; {
-		parts, err := t.machine.Files.Partitions(ctx, disk.Path)
-		if err != nil {
-			return fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
-		}
+	known, err := t.waitForPartitions(ctx, disk, func(parts []filesys.Partition) bool {
 		i := slices.IndexFunc(parts, func(q filesys.Partition) bool { return q.Number == p.Number && q.Size == p.Size })
 		if i >= 0 {
 			part = parts[i]
-			break
 		}
-		if time.Now().After(end) {
-			return left("the kernel does not know of the partition's new size")
-		}
-		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return err
-		}
+		return i >= 0
+	})
+	if err != nil {
+		return err
+	}
+	if !known {
+		return left("the kernel does not know of the partition's new size")
 	}
 
 	kind := filesys.TypeOf(part)
@@ -141,7 +133,7 @@ func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.
 	}
 
 	t.machine.Wrote()
-	err := grower.Grow(ctx, part.Path, kind, p.Size)
+	err = grower.Grow(ctx, part.Path, kind, p.Size)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return left("%v", err)
 	}

@@ -48,7 +48,7 @@ func image2disk(ctx context.Context, t *Task) error {
 }
 
 // writeFrom writes the image that open begins to read, again from its beginning if it changes
-// meanwhile. want is the digest of the file as served; "" accepts any.
+// in the middle. want is the digest of the file as served; "" accepts any.
 func writeFrom(ctx context.Context, t *Task, want string, open openSource) error {
 	for try := (clock.Backoff{Max: t.machine.Backoff}); ; {
 		err := writeImage(ctx, t, want, open)
@@ -184,9 +184,7 @@ func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written stri
 		_ = w.zeroEnds()
 		return fmt.Errorf("finishing %s: %w", path, err)
 	}
-	if err := w.dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the new partition table: %v", err)
-	}
+	t.reread(w.dev)
 	return nil
 }
 
@@ -217,7 +215,12 @@ type imageStream struct {
 
 // openImage starts to read an image. It refuses anything but a disk image before the disk is
 // touched. The caller closes the image.
-func openImage(ctx context.Context, open openSource) (_ *imageStream, err error) {
+func openImage(ctx context.Context, open openSource) (*imageStream, error) {
+	return openStream(ctx, "image", open, (*imageStream).open)
+}
+
+// openStream starts to read a file. begin sets the content.
+func openStream(ctx context.Context, what string, open openSource, begin func(*imageStream) error) (*imageStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	src, err := open(ctx)
 	if err != nil {
@@ -227,9 +230,9 @@ func openImage(ctx context.Context, open openSource) (_ *imageStream, err error)
 
 	i := &imageStream{src: src, sum: sha256.New(), cancel: cancel}
 	i.served = blockdev.StartReadAhead(src, i.sum, 3, blockdev.MiB)
-	if err := i.open(); err != nil {
+	if err := begin(i); err != nil {
 		i.close()
-		return nil, fmt.Errorf("reading image %s: %w", src.Shown, err)
+		return nil, fmt.Errorf("reading %s %s: %w", what, src.Shown, err)
 	}
 	return i, nil
 }

@@ -22,27 +22,42 @@ const nodeWait = 15 * time.Second
 // locate waits until the partition of disk exists and returns it with the type of its file system;
 // number 0 selects the root file system.
 func (t *Task) locate(ctx context.Context, disk action.Disk, number int) (part filesys.Partition, fstype string, err error) {
-	files := t.machine.Files
-	if files == nil {
+	if t.machine.Files == nil {
 		return part, "", errors.New("mounting: this agent cannot mount file systems")
 	}
 
-	for end := time.Now().Add(nodeWait); ; {
-		parts, e := files.Partitions(ctx, disk.Path)
-		if e != nil {
-			return part, "", fmt.Errorf("listing the partitions of %s: %w", disk.Path, e)
-		}
-
+	_, e := t.waitForPartitions(ctx, disk, func(parts []filesys.Partition) bool {
 		if number > 0 {
 			part, fstype, err = t.pick(parts, number)
 		} else {
 			part, fstype, err = t.findRoot(ctx, disk.Path, parts)
 		}
-		if !errors.Is(err, errNotYet) || time.Now().After(end) {
-			return part, fstype, err
+		return !errors.Is(err, errNotYet)
+	})
+	switch {
+	case e != nil && err != nil:
+		return part, fstype, fmt.Errorf("%w (%w)", err, e)
+	case e != nil:
+		return part, fstype, e
+	}
+	return part, fstype, err
+}
+
+// waitForPartitions lists the partitions of disk until found accepts them. It reports whether it did within nodeWait.
+func (t *Task) waitForPartitions(ctx context.Context, disk action.Disk, found func([]filesys.Partition) bool) (bool, error) {
+	for end := time.Now().Add(nodeWait); ; {
+		parts, err := t.machine.Files.Partitions(ctx, disk.Path)
+		if err != nil {
+			return false, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
 		}
-		if e := clock.Sleep(ctx, 200*time.Millisecond); e != nil {
-			return part, fstype, fmt.Errorf("%w (%w)", err, e)
+		if found(parts) {
+			return true, nil
+		}
+		if time.Now().After(end) {
+			return false, nil
+		}
+		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return false, err
 		}
 	}
 }

@@ -22,7 +22,7 @@ type place struct {
 // system by default. If the path is that of an array, a logical volume or another disk's partition
 // in STORAGE, place activates what STORAGE declares. The caller calls release.
 func (t *Task) place(ctx context.Context, variable string) (p place, err error) {
-	storage, declared, err := t.declared(t.env[variable])
+	storage, declared, err := t.findDeclared(t.env[variable])
 	if err != nil {
 		return p, err
 	}
@@ -53,9 +53,9 @@ func (t *Task) place(ctx context.Context, variable string) (p place, err error) 
 	return p, err
 }
 
-// declared returns the storage of the action, and whether it declares device, which is no partition
+// findDeclared returns the storage of the action, and whether it declares device, which is no partition
 // of the run's disk.
-func (t *Task) declared(device string) (s action.Storage, declared bool, err error) {
+func (t *Task) findDeclared(device string) (s action.Storage, declared bool, err error) {
 	if t.env[action.StorageVariable] == "" {
 		return s, false, nil
 	}

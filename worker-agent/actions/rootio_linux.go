@@ -267,9 +267,7 @@ func (r *rootIO) writeTable(ctx context.Context, i int) (err error) {
 	if err := blockdev.WriteVerified(dev, parttable.ProtectiveMBR(dev), 0); err != nil {
 		return fmt.Errorf("writing the protective MBR of %s: %w", disk.Path, err)
 	}
-	if err := dev.Reread(); err != nil {
-		r.logf("warning: the kernel does not read the new partition table: %v", err)
-	}
+	r.reread(dev)
 	r.logf("%s: %d partitions, read back", disk.Path, len(parts))
 	return nil
 }

@@ -9,10 +9,8 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 	"golang.org/x/sys/unix"
 )
@@ -83,24 +81,20 @@ func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, er
 		k := slices.IndexFunc(r.placed[i], func(p action.PlacedPartition) bool { return p.Number == number })
 		size = r.placed[i][k].Size
 	}
-	for end := time.Now().Add(nodeWait); ; {
-		parts, err := r.machine.Files.Partitions(ctx, disk.Path)
-		if err != nil {
-			return filesys.Partition{}, fmt.Errorf("listing the partitions of %s: %w", disk.Path, err)
-		}
+	var part filesys.Partition
+	known, err := r.waitForPartitions(ctx, disk, func(parts []filesys.Partition) bool {
 		n := slices.IndexFunc(parts, func(q filesys.Partition) bool { return q.Number == number && (size == 0 || q.Size == size) })
-		if n >= 0 {
-			if _, err := os.Stat(parts[n].Path); err == nil {
-				return parts[n], nil
-			}
+		if n < 0 {
+			return false
 		}
-		if time.Now().After(end) {
-			return filesys.Partition{}, fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
-		}
-		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return filesys.Partition{}, err
-		}
+		part = parts[n]
+		_, err := os.Stat(part.Path)
+		return err == nil
+	})
+	if err == nil && !known {
+		err = fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
 	}
+	return part, err
 }
 
 // proveFormat reads the new file system back.

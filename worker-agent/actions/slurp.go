@@ -36,7 +36,7 @@ var errStalled = fmt.Errorf("the server received nothing for %s", fetch.Stall)
 //	IMG_NAME     name of the file in the form
 //	COMPRESSED   whether the content is packed with gzip
 //
-// The disk is open exclusively, so that nothing changes it meanwhile. An upload that broke is not
+// The disk is open exclusively, so that nothing else writes to it. An upload that broke is not
 // resumed: the server then sees an incomplete request.
 //
 // Output: sha256 (of the disk's content), bytes (of the disk), sent (of the form).

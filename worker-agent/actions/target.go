@@ -32,10 +32,7 @@ func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, p
 // present returns an error if the bound disk is missing. It runs before any other step of an action
 // that writes.
 func (t *Task) present(ctx context.Context) error {
-	if t.bound == nil {
-		return errors.New("finding the disk: none is bound to this run")
-	}
-	_, err := t.lookUp(ctx, *t.bound)
+	_, _, err := t.target(ctx, "") // no variable names another disk
 	return err
 }
 
@@ -89,12 +86,12 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 		return found, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", found.Path, dev.Size(), found.Size)
 	}
 
-	// Between the look-up and opening, the name may have passed to another found. Look up again:
+	// Between the look-up and opening, the name may have passed to another disk. Look up again:
 	// while the device is open, the name cannot change.
 	if again, err := t.lookUp(ctx, want); err != nil || again.Path != found.Path {
 		_ = dev.Close() // nothing was written
 		if err == nil {
-			err = fmt.Errorf("the found is now %s", again.Path)
+			err = fmt.Errorf("the disk is now %s", again.Path)
 		}
 		return found, nil, fmt.Errorf("opening %s: %w", found.Path, err)
 	}
@@ -110,6 +107,13 @@ func closeDisk(dev blockdev.Device, path string, err *error) {
 	}
 }
 
+// reread makes the kernel read the partition table of dev again.
+func (t *Task) reread(dev blockdev.Device) {
+	if err := dev.Reread(); err != nil {
+		t.logf("warning: the kernel does not read the new partition table: %v", err)
+	}
+}
+
 // lookUp lists the disks again and returns the one that matches want.
 func (t *Task) lookUp(ctx context.Context, want action.Disk) (action.Disk, error) {
 	disks, err := t.machine.Disks.Disks(ctx)
@@ -118,7 +122,7 @@ func (t *Task) lookUp(ctx context.Context, want action.Disk) (action.Disk, error
 	}
 	found, err := disk.Identify(want, disks)
 	if err == nil && t.protects(found) {
-		return action.Disk{}, fmt.Errorf("finding the found %s: the inventory protects it: it is never written",
+		return action.Disk{}, fmt.Errorf("finding the disk %s: the inventory protects it: it is never written",
 			disk.Describe(want))
 	}
 	return found, err

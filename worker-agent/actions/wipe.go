@@ -149,9 +149,7 @@ func wipeDisk(ctx context.Context, t *Task, want action.Disk, mode string) (w wi
 	if names, blank := probe.Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
 		return w, fmt.Errorf("reading %s back: it still looks like %v", disk.Path, names)
 	}
-	if err := dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the new partition table: %v", err)
-	}
+	t.reread(dev)
 
 	t.logf("%s: %s wipe: %d bytes zeroed, %d read back", disk.Path, mode, w.Bytes, w.Verified)
 	return w, nil

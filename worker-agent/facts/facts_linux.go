@@ -25,7 +25,7 @@ type HostFinder struct {
 	Sys string
 	// Proc is where procfs is mounted; "" means /proc.
 	Proc string
-	// Neighbours are what LLDP has heard; nil: nothing.
+	// Neighbours are what LLDP has found; nil: nothing.
 	Neighbours *Neighbours
 
 	nicFirmware func(name string) string // nil: asks the kernel
@@ -63,9 +63,9 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 		firmware = h.nicFirmware
 	}
 	f.NICs = listNICs(sys, firmware)
-	heard := h.Neighbours.Heard()
+	neighbours := h.Neighbours.Last()
 	for i, n := range f.NICs {
-		if neighbour, ok := heard[n.Name]; ok {
+		if neighbour, ok := neighbours[n.Name]; ok {
 			f.NICs[i].Neighbour = &neighbour
 		}
 	}

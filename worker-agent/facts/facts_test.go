@@ -45,9 +45,9 @@ func TestFacts(t *testing.T) {
 		"block/sdb/size": "0",
 		"block/sdc/size": "2048", "block/sdc/device/rev": "FW12", "block/sdc/device/vpd_pg89": strings.Repeat("\x00", 106) + "WF2143 0" + "xx",
 	})
-	heard := &Neighbours{heard: map[string]action.Neighbour{"eth0": {System: "leaf-1", Port: "7"}}}
+	neighbours := &Neighbours{last: map[string]action.Neighbour{"eth0": {System: "leaf-1", Port: "7"}}}
 	firmware := func(name string) string { return map[string]string{"eth0": "14.2"}[name] }
-	f, err := HostFinder{Sys: dir, Proc: filepath.Join(dir, "proc"), Neighbours: heard, nicFirmware: firmware}.Facts(t.Context())
+	f, err := HostFinder{Sys: dir, Proc: filepath.Join(dir, "proc"), Neighbours: neighbours, nicFirmware: firmware}.Facts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

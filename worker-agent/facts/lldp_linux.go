@@ -18,21 +18,21 @@ import (
 // lldpGroup is the address to which switches send LLDP frames (IEEE 802.1AB, 7.1).
 var lldpGroup = [8]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
 
-// Neighbours are the switches that this machine's network cards have heard by LLDP. Switches send
+// Neighbours are the switches from which this machine's network cards have received LLDP frames. Switches send
 // every 30 seconds by default.
 type Neighbours struct {
-	mu    sync.Mutex
-	heard map[string]action.Neighbour // by interface
+	mu   sync.Mutex
+	last map[string]action.Neighbour // by interface
 }
 
-// Heard returns the last neighbour of each interface, by its name.
-func (n *Neighbours) Heard() map[string]action.Neighbour {
+// Last returns the last neighbour of each interface, by its name.
+func (n *Neighbours) Last() map[string]action.Neighbour {
 	if n == nil {
 		return nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return maps.Clone(n.heard)
+	return maps.Clone(n.last)
 }
 
 // ListenLLDP hears LLDP on the interfaces that are up, until ctx ends. It never sends.
@@ -46,7 +46,7 @@ func ListenLLDP(ctx context.Context, log *slog.Logger) (*Neighbours, error) {
 		_ = unix.Close(fd) // the error above is reported
 		return nil, fmt.Errorf("setting a time limit for LLDP: %w", err)
 	}
-	n := &Neighbours{heard: map[string]action.Neighbour{}}
+	n := &Neighbours{last: map[string]action.Neighbour{}}
 	go func() {
 		defer func() { _ = unix.Close(fd) }() // nothing was written
 		n.listen(ctx, fd, log)
@@ -73,10 +73,10 @@ func (n *Neighbours) listen(ctx context.Context, fd int, log *slog.Logger) {
 			continue
 		}
 		n.mu.Lock()
-		if n.heard[i.Name] != neighbour {
-			log.Info("neighbour heard by LLDP", "interface", i.Name, "system", neighbour.System, "port", neighbour.Port)
+		if n.last[i.Name] != neighbour {
+			log.Info("neighbour found by LLDP", "interface", i.Name, "system", neighbour.System, "port", neighbour.Port)
 		}
-		n.heard[i.Name] = neighbour
+		n.last[i.Name] = neighbour
 		n.mu.Unlock()
 	}
 }

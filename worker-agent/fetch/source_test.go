@@ -49,12 +49,12 @@ func open(t *testing.T, m http.Handler, digested bool) (*fetch.Source, []byte, e
 	return s, b, err
 }
 
-// cutting is a server that ends its first answer after n bytes.
-func cutting(n int) *disktest.Mirror {
+// cutting is a server that ends its first answer after 50,000 bytes.
+func cutting() *disktest.Mirror {
 	m := &disktest.Mirror{Data: content(), Etag: `"v1"`}
 	m.Serve = func(w http.ResponseWriter, _ *http.Request, request int) bool {
 		if request == 1 {
-			m.CutAfter(w, 0, n)
+			m.CutAfter(w, 0, 50_000)
 		}
 		return false
 	}
@@ -63,7 +63,7 @@ func cutting(n int) *disktest.Mirror {
 
 // A download goes on at the byte at which its connection broke.
 func TestSourceGoesOn(t *testing.T) {
-	m := cutting(50_000)
+	m := cutting()
 	s, b, err := open(t, m, false)
 	require.NoError(t, err)
 	require.Equal(t, m.Data, b)
@@ -72,7 +72,7 @@ func TestSourceGoesOn(t *testing.T) {
 	require.EqualValues(t, len(m.Data), s.Received.Load())
 
 	// A server without ranges sends the same file again from its beginning.
-	m = cutting(50_000)
+	m = cutting()
 	first := m.Serve
 	m.Serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
 		r.Header.Del("Range")
@@ -108,7 +108,7 @@ func TestSourceChanged(t *testing.T) {
 			return true
 		},
 	} {
-		m := cutting(50_000)
+		m := cutting()
 		first := m.Serve
 		m.Serve = func(w http.ResponseWriter, r *http.Request, n int) bool {
 			return first(w, r, n) || n > 1 && change(m, w)
@@ -119,11 +119,11 @@ func TestSourceChanged(t *testing.T) {
 	}
 
 	// Without ETag and date, only a digest could show it.
-	m := cutting(50_000)
+	m := cutting()
 	m.Etag = ""
 	_, _, err := open(t, m, false)
 	require.ErrorIs(t, err, fetch.ErrChanged)
-	m = cutting(50_000)
+	m = cutting()
 	m.Etag = ""
 	_, b, err := open(t, m, true)
 	require.NoError(t, err)

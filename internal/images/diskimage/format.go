@@ -16,9 +16,6 @@ const (
 	Qcow2 = "qcow2"
 )
 
-// Compressions lists the compressions in messages for an operator.
-const Compressions = "gzip, zstd, xz or bzip2"
-
 // maxSize is the size limit of an image's content, in bytes. Without it, a file of a few megabytes
 // could decompress to petabytes that the server would read.
 const maxSize = 2 << 40

@@ -16,7 +16,7 @@ import (
 	"github.com/mikelolasagasti/xz"
 )
 
-// maxBlock limits the content of an xz block that is decompressed beside others, in bytes. xz -T
+// maxBlock limits the content of an xz block that is decompressed in parallel with others, in bytes. xz -T
 // makes blocks of 24 MiB.
 const maxBlock = 32 << 20
 

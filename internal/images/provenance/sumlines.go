@@ -38,7 +38,7 @@ var (
 	// hashField and pathField are of Get-FileHash | Format-List.
 	hashField = regexp.MustCompile(`^Hash +: ` + hexDigest + `$`)
 	pathField = regexp.MustCompile(`^Path +: (.+)$`)
-	// certutilLine stands above the digest that certutil -hashfile writes.
+	// certutilLine is above the digest that certutil -hashfile writes.
 	certutilLine = regexp.MustCompile(`^` + algorithm + ` hash of (?:file )?(.+):$`)
 	// aloneLine is a digest without a name.
 	aloneLine = regexp.MustCompile(`^(?:(?i:sha-?(?:256|512))[:=] ?)?` + hexDigest + `$`)

@@ -26,7 +26,7 @@ import (
 type Component struct {
 	Name       string
 	Generation int    // grows when a vulnerability is fixed; 1 to 65535
-	Version    string // of the package that holds it, for people
+	Version    string // of the package that holds it, for operators
 }
 
 // A Program is what a UEFI program says of itself.
@@ -35,7 +35,7 @@ type Program struct {
 	Signed     bool        // it has a table of signatures; they are not verified
 }
 
-// String returns a line for people, such as "shim 4, shim.debian 1 (15.8), signed".
+// String returns a line for operators, such as "shim 4, shim.debian 1 (15.8), signed".
 func (p Program) String() string {
 	var names []string
 	for _, c := range p.Components {

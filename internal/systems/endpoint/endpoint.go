@@ -23,6 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -137,7 +138,7 @@ func Ask(ctx context.Context, e inventory.Endpoint, r Request) (Answer, error) {
 	return c.Do(ctx, r)
 }
 
-// Do sends a request. The error tells only that no answer came: what a status
+// Do sends a request. The error means only that no answer came: what a status
 // means, each protocol says itself, or Answer.Err does.
 func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	a := Answer{}
@@ -197,9 +198,5 @@ func (a Answer) Err() error {
 
 // Clip quotes an answer, at most 300 bytes of it.
 func Clip(b []byte) string {
-	s := strings.Join(strings.Fields(strings.ToValidUTF8(string(b), "?")), " ")
-	if len(s) > maxClip {
-		s = strings.ToValidUTF8(s[:maxClip], "") + "…"
-	}
-	return fmt.Sprintf("%q", s)
+	return fmt.Sprintf("%q", plaintext.Clip(plaintext.Words(string(b)), maxClip))
 }

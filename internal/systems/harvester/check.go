@@ -258,8 +258,8 @@ func (c *checker) checkStatic(n *managementInterface) {
 	}
 }
 
-// isURL also accepts a text that begins with one of the run's references that
-// stand for a URL.
+// isURL also accepts a text that begins with one of the run's references to
+// a URL.
 func isURL(s string, schemes ...string) bool {
 	for _, ref := range []string{inventory.RefBootURL, inventory.RefDocumentsURL, inventory.RefWebhookURL} {
 		if strings.HasPrefix(s, ref) {

@@ -143,7 +143,7 @@ func (c *checker) checkRelay(unknown inventory.Problems) {
 	case either && !listen && !upstream, !either && listen && upstream:
 	case either:
 		c.add(n.Line, field+" interface", "give listen-interface and upstream-interface alone",
-			"VyOS refuses it beside listen-interface and upstream-interface")
+			"VyOS refuses it together with listen-interface and upstream-interface")
 	case listen:
 		c.add(n.Line, field+" upstream-interface", "name the interface towards the server",
 			"is missing: the relay has no way to the server")

@@ -72,7 +72,7 @@ func TestCheck(t *testing.T) {
 		"relay without interfaces":       {eth + "service {\n  dhcp-relay {\n    server 192.0.2.1\n  }\n}\n" + foot, "listens on no interface", 7},
 		"relay without upstream":         {eth + "service {\n  dhcp-relay {\n    listen-interface eth0\n    server 192.0.2.1\n  }\n}\n" + foot, "upstream-interface: is missing: the relay has no way", 7},
 		"relay without listener":         {eth + "service {\n  dhcp-relay {\n    upstream-interface eth0\n    server 192.0.2.1\n  }\n}\n" + foot, "listens on no interface", 7},
-		"relay of both kinds":            {eth + "service {\n  dhcp-relay {\n    interface eth1\n    listen-interface eth0\n    server 192.0.2.1\n  }\n}\n" + foot, "VyOS refuses it beside", 7},
+		"relay of both kinds":            {eth + "service {\n  dhcp-relay {\n    interface eth1\n    listen-interface eth0\n    server 192.0.2.1\n  }\n}\n" + foot, "VyOS refuses it together with", 7},
 		"relay to a name":                {eth + "service {\n  dhcp-relay {\n    interface eth0\n    server nas\n  }\n}\n" + foot, "invalid address", 9},
 		"too deep":                       {eth + strings.Repeat("system {\n", 80) + foot, "deep", 70},
 		"host name":                      {eth + "system {\n  host-name \"a b\"\n}\n" + foot, "invalid host name", 7},

@@ -38,7 +38,7 @@ var bootName = regexp.MustCompile(`^Boot([0-9A-F]{4})$`)
 
 func bootVariable(n uint16) string { return fmt.Sprintf("Boot%04X", n) }
 
-// ReadBootManager reads the boot entries among the variables of these names. log is told what is done to them.
+// ReadBootManager reads the boot entries among the variables of these names. log gets what is done to them.
 func ReadBootManager(vars Variables, names []string, log func(format string, args ...any)) (*BootManager, error) {
 	b := &BootManager{vars: vars, log: log}
 	return b, b.read(names)
