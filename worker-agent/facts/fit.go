@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
 // Fit returns f, shortened until its size is at most limit bytes. Truncated lists what was left
@@ -96,12 +97,7 @@ func JSONSize(v any) int {
 }
 
 // short returns at most the first 64 bytes of s.
-func short(s string) string {
-	if len(s) <= 64 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:64], "")
-}
+func short(s string) string { return plaintext.Head(s, 64) }
 
 // clipAll returns at most n of the words, each shortened.
 func clipAll(words []string, n int) []string {
