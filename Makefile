@@ -115,11 +115,11 @@ lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, si
 
 # Tests in the virtual lab. LONG_TESTS run with FULL=1 only; benchmarks and the chaos matrix have targets of their own.
 LAB_TEST   = go test -v -count=1 -p 1
-LONG_TESTS = TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage|TestNewcomer|TestS30S34BootsBesideAbsentNeighbours
+LONG_TESTS = TestLabRedfishFalseSuccess|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage|TestNewcomer|TestS30S34BootsBesideAbsentNeighbours
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
-	go test -count=1 -p 3 -run '^TestLab' ./bootsvc ./bootsvc/dhcp ./bootsvc/tftp ./bmc ./internal/images/imagefile ./lab -args -lab
+	go test -count=1 -p 3 -run '^TestLab' $(if $(FULL),,-skip '^($(LONG_TESTS))$$') ./bootsvc ./bootsvc/dhcp ./bootsvc/tftp ./bmc ./internal/images/imagefile ./lab -args -lab
 	$(if $(FULL),$(LAB_TEST) -timeout 60m -skip '^TestLab' ./lab -args -lab -debian)
 	$(LAB_TEST) -parallel 64 -timeout $(if $(FULL),180m,80m) -skip '^($(OTHERS)$(if $(FULL),,|$(LONG_TESTS)))$$' ./e2e \
 	  -args -lab $(if $(FULL),-full) $(E2E)
