@@ -233,9 +233,17 @@ func (s *Site) decides(ctx context.Context, machine string, d workflows.Decision
 // asks returns the run's own answer: the run has then processed all earlier signals.
 func (s *Site) asks(ctx context.Context, t *testing.T, machine string) workflows.Status {
 	t.Helper()
-	out, err := s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.MachineID(machine), "--type",
-		workflows.QueryStatus, "-o", "json")
-	require.NoError(t, err)
+	var out string
+	until(ctx, t, "Temporal answers a query of "+machine, func() bool {
+		var err error
+		out, err = s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", workflows.MachineID(machine), "--type",
+			workflows.QueryStatus, "-o", "json")
+		if err != nil && strings.Contains(err.Error(), "Workflow is busy") {
+			return false // a server that has just started holds the workflow's lock
+		}
+		require.NoError(t, err)
+		return true
+	})
 	var q struct {
 		Result []workflows.Status `json:"queryResult"`
 	}
