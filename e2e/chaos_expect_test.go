@@ -414,12 +414,11 @@ func TestChaosReport(t *testing.T) {
 	defer func(was bool) { *full = was }(*full)
 	for long, command := range map[bool]string{false: "make chaos", true: "make chaos FULL=1"} {
 		*full = long
-		text := report(done, nil, time.Now(), time.Minute)
+		text := strings.ReplaceAll(report(done, nil, time.Now(), time.Minute), "\n", " ")
 		for _, want := range []string{
-			"Written by `" + command + "`;", "\n" + command + "    # commit ",
-			"\n4 cells: 1 ended right without help, 1 ended right after the operator", "1 did not meet its fault", "1 ended in\nanother way",
-			"| ingot serve | right, 5 s | WRONG |", "| right; not felt, 3 s |",
-			"| BMC refusing | power | answered, then right, 3 s |", "- `install`: ", "- `stopping`: ",
+			"Written by `" + command + "`;", "``` " + command + "    # commit ",
+			" 4 cells: 1 ended right without help, 1 after the operator", "1 did not meet their fault", "1 ended in another way",
+			"| ingot serve | 5 s | WRONG |", "| not felt, 3 s |", "| BMC refusing | power | answered, 3 s |", "- `install`: ", "- `stopping`: ",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("long form %t: no %q in\n%s", long, want, text)
