@@ -6,7 +6,7 @@ SHELL := /bin/bash
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOLS   := $(CURDIR)/.tools
-# iPXE, unpacked by make deps; "ingot init" finds it beside the program.
+# iPXE, unpacked by make deps; "ingot init" finds it next to the program.
 CACHE    = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ingot-lab
 SIGNED   = $(CACHE)/pkg/secureboot/usr/lib
 LOADERS  = $(addprefix $(CACHE)/pkg/ipxe/usr/lib/ipxe/,undionly.kpxe snponly.efi ipxe.efi ipxe.iso)
@@ -144,10 +144,10 @@ first-machine: deps-test build ## run the commands of docs/first-machine.md in t
 bench: deps-test build ## measure the server, and write its figures into docs/performance.md
 	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
 
-bench-image: deps-test ## image2disk beside curl | decompressor | dd, 8 min
+bench-image: deps-test ## image2disk compared with curl | decompressor | dd, 8 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 30m -run '^TestBenchImage$$' ./worker-agent/actions -args -bench
 
-bench-wire: deps-test ## DHCP beside Kea, HTTP, images beside nginx, TFTP beside tftpd-hpa and atftpd: 15 min
+bench-wire: deps-test ## compare DHCP with Kea, images with nginx, TFTP with tftpd-hpa and atftpd; HTTP: 15 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 40m -run '^TestBench' ./bootsvc -args -lab -bench
 
 bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server

@@ -55,7 +55,7 @@ func hegelURLs(env map[string]string, _ string) error {
 }
 
 // HegelURLs returns the addresses in HEGEL_URLS, which commas separate: each is
-// that of a metadata service, without a slash at its end. An error shows no
+// the address of a metadata service, without a slash at its end. An error shows no
 // address, which may have a password in it.
 func HegelURLs(env map[string]string) ([]string, error) {
 	if env[HegelVariable] == "" {

@@ -32,7 +32,7 @@ func DiskOf(path string) string {
 	return path
 }
 
-// IsVolume reports whether path can only be that of an array or a logical volume.
+// IsVolume reports whether path can only name an array or a logical volume.
 func IsVolume(path string) bool { return volumeForm.MatchString(path) }
 
 // CheckDevicePath returns an error if path can never name the run's disk or a partition of it.
@@ -173,7 +173,7 @@ func checkGrubDisks(native string, env map[string]string, own bool, names []stri
 		case DiskOf(d) != d:
 			errs = append(errs, fmt.Errorf("reading %s: %q is a partition: name its disk", GrubDisksVariable, d))
 		default:
-			errs = append(errs, fmt.Errorf("reading %s: %q is a second disk beside %q: name the run's disk, or those of the storage "+
+			errs = append(errs, fmt.Errorf("reading %s: %q is a second disk next to %q: name the run's disk, or those of the storage "+
 				"that holds the system", GrubDisksVariable, d, strings.Join(names, ", ")))
 		}
 	}

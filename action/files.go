@@ -71,7 +71,7 @@ func Files(env map[string]string) ([]File, error) {
 		}
 
 		if !path.IsAbs(f.Path) || path.Clean(f.Path) == "/" || strings.HasSuffix(f.Path, "/") {
-			wrong("path must be absolute and that of a file or directory")
+			wrong("path must be absolute and name a file or directory")
 		} else if why := pathProblem(f.Path, env); why != "" {
 			wrong("%s", why)
 		}
@@ -103,7 +103,7 @@ func Files(env map[string]string) ([]File, error) {
 	return files, errors.Join(append(errs, checkFolders(files))...)
 }
 
-// checkFolders returns an error for each file whose path is that of a folder of another file.
+// checkFolders returns an error for each file whose path is a folder in the path of another file.
 func checkFolders(files []File) error {
 	var errs []error
 	for i, f := range files {

@@ -114,7 +114,7 @@ var (
 		check: partition,
 	}
 	storageOfFiles = Variable{
-		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`, if the path is that of an array, a logical volume or " +
+		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`, if the path names an array, a logical volume or " +
 			"another disk's partition there", Default: "the machine's `storage`", check: storageOfRun,
 	}
 )
@@ -258,7 +258,7 @@ var natives = map[string]Description{
 				check: textPath,
 			},
 			{
-				Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "that of the entry; none with KERNEL_PATH",
+				Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "the initrds of the entry; none with KERNEL_PATH",
 				check: textPath,
 			},
 			{Name: "CMD_LINE", Text: "kernel parameters, on one line", Default: "those of the entry", check: oneLine},

@@ -111,7 +111,7 @@ func (p StoragePartition) check(ps *storageProblems, field string) {
 	case p.Label == "" || len(utf16.Encode([]rune(p.Label))) > 36 || strings.ContainsFunc(p.Label, unicode.IsControl):
 		ps.add(field+".label", "use up to 36 printable characters", "invalid label %q", p.Label)
 	case p.TypeGUID == "" && labelTypes[upper] != "" && p.Label != upper:
-		ps.add(field+".label", "write "+upper+", or give type_guid", "unknown label %q: the type would not be that of %s", p.Label, upper)
+		ps.add(field+".label", "write "+upper+", or give type_guid", "unknown label %q: it would not have the type of %s", p.Label, upper)
 	}
 	if p.TypeGUID != "" && !guidForm.MatchString(p.TypeGUID) {
 		ps.add(field+".type_guid", "write it as "+linuxType, "invalid type %q", p.TypeGUID)

@@ -65,7 +65,7 @@ var waitDaemon = Description{
 		{Name: "NERDCTL_NAMESPACE", Text: "not needed"},
 		{Name: "NERDCTL_HOST", Text: "not needed"},
 	},
-	Limits: "The environment also has the variables of the inner action. `IMAGE` may also be that of a container (`alpine`), if " +
+	Limits: "The environment also has the variables of the inner action. `IMAGE` may also name a container (`alpine`), if " +
 		"`command` restarts the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): " +
 		"that action takes its place, and no container runs.",
 }

@@ -199,7 +199,7 @@ func (a *bmcs) task(ctx context.Context, m inventory.Machine, l taskList, t inve
 
 	said := ""
 	if m.BMC.Wakes() {
-		said = "magic packet sent; nothing tells whether the machine woke"
+		said = "magic packet sent; nothing shows whether the machine woke"
 	}
 	return said, a.BMC.Set(ctx, m.Controller(), password, t.Power, l.fence)
 }

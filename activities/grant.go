@@ -81,7 +81,7 @@ func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error)
 }
 
 // refuseSuperseded refuses a run that was reset from outside if another run has installed or wiped the machine since: the order
-// is old, as that of a retry would be.
+// is as old as the order of a retry.
 func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	if q.ResetOf == "" {
 		return nil

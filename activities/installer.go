@@ -37,7 +37,7 @@ func (p *Planned) install(plan inventory.Plan) {
 	p.Evidence = i.Complete
 	for _, d := range plan.Documents {
 		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
-			p.Evidence = EvidencePhoneHome // the installed system reports by itself
+			p.Evidence = EvidencePhoneHome // the installed system reports without further help
 		}
 	}
 }

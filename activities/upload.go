@@ -11,7 +11,7 @@ import (
 // mayUpload refuses actions that send a disk's content to a host that the configuration does not
 // list (security S59). The plan checks it before a machine is touched; it is checked again before
 // the order is signed, because the configuration may have changed and references were resolved.
-// The agent asks nobody: the signed order is the permission.
+// The agent asks no one: the signed order is the permission.
 func (s Site) mayUpload(actions ...action.Action) error {
 	var problems inventory.Problems
 	for _, x := range actions {

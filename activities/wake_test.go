@@ -96,7 +96,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 
 	s.sending, s.steps = nil, nil
 	require.NoError(t, a.BMCTasks(t.Context(), o, Job("j", []inventory.BMCTask{{Power: "on"}})))
-	require.Equal(t, inventory.StateSuccess+" magic packet sent; nothing tells whether the machine woke", s.steps[len(s.steps)-1])
+	require.Equal(t, inventory.StateSuccess+" magic packet sent; nothing shows whether the machine woke", s.steps[len(s.steps)-1])
 
 	s.machine.BMC, s.steps = nil, nil
 	done, err = a.Power(t.Context(), q)

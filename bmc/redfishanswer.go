@@ -289,7 +289,7 @@ func (t *redfishTransport) local(base *url.URL, link string) string {
 	return to.RequestURI()
 }
 
-// tag remembers the ETags of a resource: that of the header, that of the body, and the forms of both that
+// tag remembers the ETags of a resource: the one in the header, the one in the body, and the forms of both that
 // services accept instead.
 func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
 	var tags []string

@@ -43,7 +43,7 @@ func (s redfishService) system() (*fish.ComputerSystem, error) {
 	return nil, fmt.Errorf("the BMC has %d systems (%s): give one as bmc.systemName", len(all), clip(strings.Join(ids, ", ")))
 }
 
-// manager returns the BMC itself: the only manager, or that of the system.
+// manager returns the BMC itself: the only manager, or the manager of the system.
 func (s redfishService) manager() (*fish.Manager, error) {
 	all, err := s.root.Managers()
 	if len(all) > 1 && s.transport.managedBy == nil {

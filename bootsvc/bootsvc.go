@@ -173,7 +173,7 @@ func (s *Server) Base() string { return s.urls.base() }
 // Handler answers the HTTP requests of machines, see webFiles.handler.
 func (s *Server) Handler() http.Handler { return s.web.handler() }
 
-// Guest reports whether a MAC is that of an unknown machine which has this address for its discovery.
+// Guest reports whether a MAC belongs to an unknown machine which has this address for its discovery.
 func (s *Server) Guest(ctx context.Context, mac string, a netip.Addr) bool {
 	return s.discovery.isGuest(ctx, mac, a)
 }

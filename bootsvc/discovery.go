@@ -218,7 +218,7 @@ func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision
 	return d, true
 }
 
-// isGuest reports whether a MAC is that of an unknown machine which has this address for its
+// isGuest reports whether a MAC belongs to an unknown machine which has this address for its
 // discovery. Next to another DHCP server it prolongs the discovery, because DHCP of the agent is not seen. For
 // guestLease after the server's start, it also admits a machine there whose loader an earlier process has served.
 func (v *discovery) isGuest(ctx context.Context, mac string, a netip.Addr) bool {

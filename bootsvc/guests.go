@@ -56,7 +56,7 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }
 
-// leases returns the addresses that guests have. name is that of the interface or relay in the configuration.
+// leases returns the addresses that guests have. name is the interface or relay, as the configuration names it.
 func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) {
 	where := name
 	if g.relay.IsValid() {

@@ -16,7 +16,7 @@ type network struct {
 	neighbour func(netip.Addr) (mac string, ok bool)
 }
 
-// modeOf returns the mode that the interface of a machine meets: that of the interface whose
+// modeOf returns the mode that the interface of a machine meets: the mode of the interface whose
 // subnet has its address. Without such an interface it is inventory.DHCPReservation, which also
 // serves relays, unless all interfaces have one mode.
 func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {

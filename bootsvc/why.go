@@ -24,7 +24,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		return inventory.Explanation{}, fmt.Errorf("looking up %q: %w", canonical, err)
 	}
 	e := inventory.Explanation{MAC: canonical, Machine: d.Machine, Verdict: string(d.Verdict), Reasons: d.Reasons}
-	e.Heard = s.History.Of(canonical)
+	e.Exchanges = s.History.Of(canonical)
 	leases := s.Leases()
 	if n := slices.IndexFunc(leases, func(x inventory.DHCPLease) bool { return x.MAC == canonical }); n >= 0 {
 		e.Lease = &leases[n]

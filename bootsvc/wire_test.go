@@ -32,18 +32,18 @@ func TestS48HeardIsBounded(t *testing.T) {
 		t.Fatalf("%s: %d", kernel, w.Code)
 	}
 	e, err := s.Why(t.Context(), testMAC)
-	if err != nil || len(e.Heard) != 3 {
-		t.Fatalf("%v, %+v", err, e.Heard)
+	if err != nil || len(e.Exchanges) != 3 {
+		t.Fatalf("%v, %+v", err, e.Exchanges)
 	}
 	for n, want := range []string{`DISCOVER xid=0x01020304 secs=0 12="a[31mb" 60="PXEClient`, "GET /ipxe/script/", "GET /boot/" + testMAC + "/TOKEN/vmlinuz"} {
-		if !strings.Contains(e.Heard[n].Request, want) {
-			t.Errorf("%q does not have %q", e.Heard[n].Request, want)
+		if !strings.Contains(e.Exchanges[n].Request, want) {
+			t.Errorf("%q does not have %q", e.Exchanges[n].Request, want)
 		}
 	}
-	if !strings.Contains(e.Heard[0].Answer, "OFFER by raw, address "+testAddr+", boot file snponly.efi") {
-		t.Errorf("the answer: %s", e.Heard[0].Answer)
+	if !strings.Contains(e.Exchanges[0].Answer, "OFFER by raw, address "+testAddr+", boot file snponly.efi") {
+		t.Errorf("the answer: %s", e.Exchanges[0].Answer)
 	}
-	if text := fmt.Sprint(e.Heard); strings.Contains(text, strings.Split(kernel, "/")[3]) {
+	if text := fmt.Sprint(e.Exchanges); strings.Contains(text, strings.Split(kernel, "/")[3]) {
 		t.Errorf("the boot's token is among %s", text)
 	}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds both programs of the baseline commit, which e2e/baseline names, into the
 # folder $1. The upgrade test starts its runs on them and finishes them on today's.
-# The word HEAD stands for the last commit: then nothing is promised to an older one.
+# The word HEAD means the last commit: then nothing is promised to an older one.
 set -euo pipefail
 out=$1
 baseline=$(<e2e/baseline)

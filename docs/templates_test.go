@@ -130,7 +130,7 @@ func sharedTable() string {
 // handlerText lists the actions that may follow a failed one.
 func handlerText() string {
 	return fmt.Sprintf(
-		"Allowed are %s, and `%s`; others leave the agent, write an image, send the disk, or need what only the server adds. Each may take %d s beside the "+
+		"Allowed are %s, and `%s`; others leave the agent, write an image, send the disk, or need what only the server adds. Each may take %d s more than the "+
 			"timeout of the action.\n",
 		codes(action.Handlers()),
 		action.Echo,

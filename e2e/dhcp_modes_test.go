@@ -35,9 +35,9 @@ type dhcpSetup struct {
 
 var dhcpSetups = []dhcpSetup{
 	{"reservation", inventory.DHCPReservation, ""},
-	{"proxy beside dnsmasq", inventory.DHCPProxy, lab.Dnsmasq},
-	{"proxy beside Kea", inventory.DHCPProxy, lab.Kea},
-	{"off beside ISC dhcpd", inventory.DHCPOff, lab.ISC},
+	{"proxy with dnsmasq", inventory.DHCPProxy, lab.Dnsmasq},
+	{"proxy with Kea", inventory.DHCPProxy, lab.Kea},
+	{"off with ISC dhcpd", inventory.DHCPOff, lab.ISC},
 }
 
 // dhcpSite starts a site in that mode, with the other server and the relay to those that answer. With
@@ -140,10 +140,10 @@ func (c dhcpCell) String() string {
 func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 	if !*full {
 		return map[string][]dhcpCell{
-			"reservation":          {{lab.UEFISecure, lab.DirectVLAN}},
-			"proxy beside dnsmasq": {{lab.UEFI, lab.DirectVLAN}},
-			"proxy beside Kea":     {{lab.UEFIHTTP, lab.DirectVLAN}},
-			"off beside ISC dhcpd": {{lab.BIOS, lab.RelayedVLAN}},
+			"reservation":        {{lab.UEFISecure, lab.DirectVLAN}},
+			"proxy with dnsmasq": {{lab.UEFI, lab.DirectVLAN}},
+			"proxy with Kea":     {{lab.UEFIHTTP, lab.DirectVLAN}},
+			"off with ISC dhcpd": {{lab.BIOS, lab.RelayedVLAN}},
 		}[setup.name]
 	}
 	for _, firmware := range []lab.Firmware{lab.BIOS, lab.UEFI, lab.UEFIHTTP, virtualMedia, lab.UEFISecure} {

@@ -41,7 +41,7 @@ func (d Discovery) On() bool { return len(d.Ranges)+len(d.Beside) > 0 }
 
 // An AcceptRule adds discovered machines to the inventory.
 type AcceptRule struct {
-	// Match has patterns for facts, all of which must match: * is any text, ? any character.
+	// Match has patterns for facts; all of them must match: * is any text, ? any character.
 	Match map[string]string `json:"match,omitempty"`
 	// Name is the machine's name. {serial}, {uuid} and {mac} are replaced by its facts.
 	Name string `json:"name"`

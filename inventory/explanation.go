@@ -19,9 +19,9 @@ type Explanation struct {
 	// Answers are what each kind of client would get now.
 	Answers []ClientAnswer `json:"answers,omitempty"`
 	Reasons []string       `json:"reasons"`
-	// Heard are the client's last requests to this server since its start, oldest first.
-	Heard []Exchange `json:"heard,omitempty"`
-	Lease *DHCPLease `json:"lease,omitempty"`
+	// Exchanges are the client's last requests to this server since its start, oldest first.
+	Exchanges []Exchange `json:"heard,omitempty"`
+	Lease     *DHCPLease `json:"lease,omitempty"`
 }
 
 // ClientAnswer is what one kind of client gets.

@@ -49,7 +49,7 @@ type InPlace struct {
 	ModTime time.Time `json:"modTime"` // when its digest was computed
 }
 
-// An ImageSource is a file of which an image was made.
+// An ImageSource is a file from which an image was made.
 type ImageSource struct {
 	Format string `json:"format"` // as of Image, or qcow2
 	Size   int64  `json:"size"`

@@ -242,7 +242,7 @@ func (c networkCheck) plainMember(field string, e Ethernet, b Bond) {
 		c.Add(field, "give addresses and routes to "+b.Name, "%s is a member of %s and can have no address of its own", e.Name, b.Name)
 	}
 	if mtu := cmp.Or(b.MTU, defaultMTU); e.MTU > 0 && e.MTU < mtu {
-		c.Add(field+".mtu", fmt.Sprintf("leave it out, or lower that of %s", b.Name), "MTU %d is less than the bond's %d", e.MTU, mtu)
+		c.Add(field+".mtu", fmt.Sprintf("leave it out, or lower the MTU of %s", b.Name), "MTU %d is less than the bond's %d", e.MTU, mtu)
 	}
 }
 
@@ -303,6 +303,7 @@ func (c networkCheck) vlan(field string, v VLAN, n SystemNetwork) {
 	}
 	c.unique(field+".id", "VLAN", fmt.Sprintf("%d on %s", v.ID, v.Link))
 	if below := cmp.Or(c.mtu[v.Link], defaultMTU); v.MTU > below {
-		c.Add(field+".mtu", fmt.Sprintf("use at most %d, or raise that of %s", below, v.Link), "MTU %d is more than the link's %d", v.MTU, below)
+		c.Add(field+".mtu", fmt.Sprintf("use at most %d, or raise the MTU of %s", below, v.Link),
+			"MTU %d is more than the link's %d", v.MTU, below)
 	}
 }

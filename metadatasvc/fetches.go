@@ -72,7 +72,7 @@ func (f *fetches) forget(k fetch) {
 }
 
 // record stores that p's machine fetches metadata, and is called before the answer. No client waits for
-// it: the record is for display alone. That of a document of a run is written at once, also if the
+// it: the record is for display alone. The record of a run's document is written at once, also if the
 // client has disconnected, because a run proceeds by it. record returns false if that failed.
 func (f *fetches) record(ctx context.Context, p profile) bool {
 	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}

@@ -45,7 +45,7 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	return p, m.Name != ""
 }
 
-// caller returns the address of the client: that of the connection or, if it comes
+// caller returns the address of the client: the connection's or, if it comes
 // from a configured proxy, the right-most hop that is not such a proxy. A hop that cannot be parsed may be
 // any client, so ok is false; without the header, the proxy itself asks.
 func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
@@ -78,7 +78,7 @@ func (s *Server) isProxy(a netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// byCapability returns the full profile of a machine if the capability is that of its
+// byCapability returns the full profile of a machine if the capability belongs to its
 // current run and the secrets window is open. It takes the same steps for an unknown
 // machine, a closed window and a wrong capability.
 func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
@@ -110,7 +110,7 @@ func (s *Server) grantOf(ctx context.Context, machine string) inventory.Grant {
 	return g
 }
 
-// isCapability reports whether a capability is that of the run of g.
+// isCapability reports whether a capability belongs to the run of g.
 func (s *Server) isCapability(g inventory.Grant, capability string) bool {
 	return len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
 }

@@ -270,7 +270,7 @@ func TestVolumesOfTheStorage(t *testing.T) {
 		"image: image2disk, environment: {DEST_DISK: /dev/md0}":                                                   `"/dev/md0" is part of the machine's storage, and image2disk needs a disk`,
 		"image: wipe, environment: {BLOCK_DEVICE: /dev/sdb2}":                                                     "wipe needs a disk",
 		"image: writefile, environment: {DEST_DISK: /dev/md0, PARTITION: '1', DEST_PATH: /x, CONTENTS: y}":        "names a file system already",
-		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: /dev/sdc}":                       `"/dev/sdc" is a second disk beside "/dev/nvme0n1"`,
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: /dev/sdc}":                       `"/dev/sdc" is a second disk next to "/dev/nvme0n1"`,
 		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/nvme0n1, GRUB_DISK: /dev/sdb}":                   `"/dev/sdb" is a second disk`,
 		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: sdb}":                            `invalid path of a disk "sdb"`,
 		"image: writefile, environment: {DEST_DISK: /dev/md0, STORAGE: '{}', DEST_PATH: /x, CONTENTS: y}":         "has no disks",

@@ -52,7 +52,7 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 
 var expression = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
 
-// withoutExpressions replaces the expressions of a template: by nothing where a line has nothing else, as that of a condition, and
+// withoutExpressions replaces the expressions of a template: by nothing where a line has nothing else, such as a condition, and
 // otherwise by a text that no rendering gives. Lines keep their numbers.
 func withoutExpressions(src string) string {
 	text := expression.ReplaceAllStringFunc(src, func(x string) string {

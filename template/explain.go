@@ -49,7 +49,7 @@ type ActionExplanation struct {
 // environment is the environment of an action with the origin of each variable.
 type environment struct{ values, from map[string]string }
 
-// environmentOf merges the environment of a step into that of its task; the step has priority.
+// environmentOf merges the environment of a step into the environment of its task; the step has priority.
 func environmentOf(t task, s step) environment {
 	e := environment{map[string]string{}, map[string]string{}}
 	for k, v := range t.Environment {

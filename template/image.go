@@ -36,7 +36,7 @@ func (p *planner) setImage(path, native string, env environment) {
 		p.checkOwnImage(path, native, env, img)
 		return
 	}
-	// The agent refuses every qcow2 image before it writes; a name tells it before power.
+	// The agent refuses every qcow2 image before it writes; a name shows it before power.
 	if shown := action.PublicURL(given); action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2") {
 		p.check.add(path+row.URL, "let the server convert it (ingot image add NAME URL), and name that image",
 			"%s is a qcow2 image of another server, which the agent does not read", shown)

@@ -120,7 +120,7 @@ func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
 			set = errors.Join(
 				wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, ReceiveBuffer),
 				wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
-				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // tells what was dropped
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // reports what was dropped
 			)
 			if device != "" {
 				set = errors.Join(set, unix.BindToDevice(fd, device), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))

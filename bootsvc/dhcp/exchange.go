@@ -163,7 +163,7 @@ func (e *exchange) declinesReservation() bool {
 	return e.toUs && wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionRequestedIPAddress)) == e.client.Interface.Address
 }
 
-// reservationPrefix returns i's address with a prefix length: that of i's netmask, or
+// reservationPrefix returns i's address with a prefix length: the length of i's netmask, or
 // of the subnet of in that contains the address, or 24.
 func reservationPrefix(i inventory.Interface, in Link) netip.Prefix {
 	if _, ok := i.MaskBits(); !ok {

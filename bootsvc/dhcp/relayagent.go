@@ -28,7 +28,7 @@ func linkSelection(p *dhcpv4.DHCPv4) netip.Addr {
 }
 
 // identifierFor returns the server identifier (option 54) in a lease for the client of p: self, the address of this server,
-// or that of a relay which asks for the client's later messages (RFC 5107).
+// or the address of a relay which asks for the client's later messages (RFC 5107).
 func identifierFor(p *dhcpv4.DHCPv4, self netip.Addr) netip.Addr {
 	if a := wire.Addr4(relaySubOption(p, dhcpv4.ServerIdentifierOverrideSubOption)); a.IsValid() {
 		return a

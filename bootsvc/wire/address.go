@@ -34,7 +34,7 @@ func ParseMAC(s string) (mac string, ok bool) {
 	return HostMAC(b)
 }
 
-// HostMAC returns the canonical text of an Ethernet address, or false if it is not that of a single host.
+// HostMAC returns the canonical text of an Ethernet address, or false if it does not address a single host.
 func HostMAC(b net.HardwareAddr) (mac string, ok bool) {
 	if len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
 		return "", false

@@ -107,7 +107,7 @@ func awaitCarrier(link netlink.Link, limit time.Duration) {
 	}
 }
 
-// request gets a new lease, or renews old. Its vendor class is not that of firmware, so that the server does not
+// request gets a new lease, or renews old. Its vendor class differs from those of firmware, so that the server does not
 // take this request for another network boot.
 func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*nclient4.Lease, error) {
 	c, err := nclient4.New(link.Attrs().Name, nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(4))

@@ -58,7 +58,7 @@ for dir in "$PROGRAMS" ""; do [ -n "$boot" ] || [ ! -r "$dir/usr/lib/syslinux/mb
 [ -n "$boot" ] || die "gptmbr.bin is missing: deploy/deps.sh demo"
 boot=("$boot"/{mbr,gptmbr}.bin)
 
-# OUTDIR is left alone if it was made from the same inputs. The kernel stands for its modules.
+# OUTDIR is left alone if it was made from the same inputs. The digest of the kernel covers its modules.
 inputs=$(sha256sum "$HERE"/{build.sh,modules.txt} "$AGENT" "$KERNEL" "${programs[@]}" "${boot[@]}" $libraries ${CA_BUNDLE:+"$CA_BUNDLE"} ${BUSYBOX:+"$BUSYBOX"}; echo "level ${ZSTD_LEVEL:-12}")
 [ "$(cat "$OUT/inputs.txt" 2>/dev/null)" != "$inputs" ] || { echo "agentos: $OUT is up to date"; exit 0; }
 
@@ -112,7 +112,7 @@ install -m755 "${programs[@]}" "$R/sbin/"
 install -D -m644 -t "$R/usr/lib/syslinux/mbr" "${boot[@]}"
 for file in $libraries; do
   case $file in
-    */ld-linux*) install -Dm755 "$file" "$R$file" ;; # its path stands in the programs
+    */ld-linux*) install -Dm755 "$file" "$R$file" ;; # the programs contain its path
     *) install -Dm644 -t "$R/lib/x86_64-linux-gnu" "$file" ;;
   esac
 done

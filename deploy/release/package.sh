@@ -30,7 +30,7 @@ install -D -m 644 "$HERE/sysusers.conf" "$R/usr/lib/sysusers.d/ingot.conf"
 install -D -m 644 -t "$R/usr/share/doc/ingot" "$HERE/copyright"
 deploy/release/docs.sh "$R/usr/share/doc/ingot"
 
-# Manual pages and completions of this tree; the list of modules is that of BIN.
+# Manual pages and completions of this tree; the list of modules is read from BIN.
 go run ./deploy/release manual -version "$VERSION" -seconds "$SOURCE_DATE_EPOCH" "$work/manual"
 install -D -m 644 -t "$R/usr/share/man/man1" "$work"/manual/*.1
 gzip -9n "$R"/usr/share/man/man1/*

@@ -36,7 +36,7 @@ archive() {
     gzip -9n > "$OUT/$1.tar.gz"
 }
 
-# tarball: the programs find agentos/ and ipxe/ beside them.
+# tarball: the programs find agentos/ and ipxe/ next to them.
 tarball() {
   local name=ingot-$VERSION-linux-amd64
   deploy/release/sbom.sh "$BIN" "$VERSION" "$SOURCE_DATE_EPOCH" "$OUT/ingot-$VERSION.cdx.json"

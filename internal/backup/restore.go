@@ -39,12 +39,12 @@ func RefuseUnfinishedRestore(dataDir string) error {
 // SecretFiles are the files that a site needs to keep its identity, by their name
 // in an archive.
 func SecretFiles(cfg config.Config) map[string]string {
-	beside := filepath.Dir(cfg.KeyFile)
+	folder := filepath.Dir(cfg.KeyFile)
 	return map[string]string{
 		keysFile:              cfg.KeyFile,
 		"token":               cfg.TokenFile,
-		identity.AgentFile:    filepath.Join(beside, identity.AgentFile),
-		identity.OperatorFile: filepath.Join(beside, identity.OperatorFile),
+		identity.AgentFile:    filepath.Join(folder, identity.AgentFile),
+		identity.OperatorFile: filepath.Join(folder, identity.OperatorFile),
 	}
 }
 

@@ -54,7 +54,7 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 func netbootDisarmCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "disarm NAME", Short: "Close a machine's netboot window",
-		Long: `Close the netboot window that an operator has opened. With --force also that of
+		Long: `Close the netboot window that an operator has opened. With --force also the window of
 a run: the run loses the machine and then asks the operator.`,
 		Example: "  ingot netboot disarm node-1\n  ingot netboot disarm node-1 --force --yes",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),

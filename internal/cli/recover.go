@@ -129,7 +129,7 @@ func recoverStatusCommand(o *Options) *cobra.Command {
 	})
 }
 
-// printWaiting prints what a machine waits for. The recovery may be over, and the operator
+// printWaiting prints what a machine waits for. The recovery may have ended, and the operator
 // may have answered since.
 func printWaiting(c *Call, w io.Writer, s inventory.OperationStep) {
 	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))

@@ -61,7 +61,7 @@ func printExplanation(w io.Writer, e inventory.Explanation) error {
 			return err
 		}
 	}
-	return printExchanges(w, e.Heard)
+	return printExchanges(w, e.Exchanges)
 }
 
 // printExchanges prints the last requests of a client.

@@ -86,7 +86,7 @@ type Records struct {
 
 // Netboot says where machines are answered.
 type Netboot struct {
-	// Interfaces are those on which machines are answered; default: that of Address.
+	// Interfaces are those on which machines are answered; default: the interface of Address.
 	Interfaces []string `json:"interfaces,omitempty"`
 	// DHCP is the mode of each interface: reservation (the default), proxy next to a DHCP server
 	// that gives addresses, or off where that server also names the boot file.
@@ -165,7 +165,7 @@ func (n Netboot) Resolve() (Netboot, error) {
 		"or write relay_only where only relays reach this host: %w", n.Address, inventory.ErrInvalid)
 }
 
-// Bind is the address that the listeners for machines bind, given that of the
+// Bind is the address that the listeners for machines bind, given the address of the
 // server as the machines see it.
 func (n Netboot) Bind(address netip.Addr) string {
 	if n.Listen != "" {

@@ -42,7 +42,7 @@ type LostAttempts struct {
 // first one looks.
 var lostPasses = []time.Duration{0, 3 * time.Second, 7 * time.Second}
 
-// Run looks when it begins and after each value from broken, which tells that a connection to
+// Run looks when it begins and after each value from broken, which reports that a connection to
 // Temporal has ended, until ctx ends.
 func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 	for {
@@ -96,7 +96,7 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	return err
 }
 
-// judge starts the lost activities of one run again. It returns the attempts of which the next
+// judge starts the lost activities of one run again. It returns the attempts that the next
 // pass will know.
 func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attempt, err error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)

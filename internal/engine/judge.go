@@ -121,7 +121,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	return errors.Join(unreadable...)
 }
 
-// recordedOpen reports whether the restored inventory has an open record of a held run. That of an operation
+// recordedOpen reports whether the restored inventory has an open record of a held run. The record of an operation
 // has the id of its first execution: it is found by its workflow.
 func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (bool, error) {
 	if h.Later {

@@ -316,7 +316,7 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 		case err == nil:
 		case isNotFound(err):
 			// Temporal uses this code for a finished run, for a run that it does not know
-			// yet and for a missing namespace. Only the grant tells whether the run has ended.
+			// yet and for a missing namespace. Only the grant shows whether the run has ended.
 			p.delay(b.run, 0)
 			return nil
 		case !errors.As(err, &never) && isAway(err):

@@ -28,7 +28,7 @@ func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
 	// gin prints its routes unless this global is set.
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	// The peer's address is that of the socket: no header changes it (security S4).
+	// The peer's address is read from the socket: no header changes it (security S4).
 	if err := r.SetTrustedProxies(nil); err != nil {
 		panic(err) // an empty list is always valid
 	}

@@ -54,7 +54,7 @@ func NewLog(out io.Writer, format string, level slog.Level) (*slog.Logger, error
 }
 
 // sdkHandler is the handler for Temporal's SDK. It leaves out what is the same in all lines of a server, and logs the error of
-// an activity that is tried again, such as that of a BMC without an answer, as a warning.
+// an activity that is tried again, such as the error of a BMC that does not answer, as a warning.
 type sdkHandler struct {
 	slog.Handler
 	// workflow is the id of a workflow that is not written yet. It is left out where the line names the machine.

@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
-// netboot are the servers of the provisioning network. The zero netboot is that of a
+// netboot are the servers of the provisioning network. The zero netboot belongs to a
 // server without an interface.
 type netboot struct {
 	cfg      config.Netboot

@@ -69,7 +69,7 @@ func (h *Host) serveOperators(ctx context.Context, why string, do func(context.C
 	return err
 }
 
-// serveRetired sends operators to the new address, tells agents to hold, and forwards
+// serveRetired sends operators to the new address, makes agents hold, and forwards
 // metadata requests of machines.
 func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	to := "elsewhere"

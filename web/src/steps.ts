@@ -64,7 +64,7 @@ export function took(s: OperationStep, now: number): number | undefined {
   return until === undefined ? undefined : Math.max(0, (until - began) / 1000 - (s.waited ?? 0) / 1e9);
 }
 
-/** Reports whether a step under way is over its budget. */
+/** Reports whether a step under way exceeds its budget. */
 export function late(s: OperationStep, now: number): boolean {
   const t = took(s, now);
   return t !== undefined && (s.state === "running" || s.state === "waiting") && (s.budget ?? 0) > 0 && t > s.budget! / 1e9;

@@ -38,7 +38,7 @@ export class Store {
   /** Server's clock minus the page's, ms. */
   private skew = 0;
   /** When the last contact with the server was, ms of the page's clock. */
-  heard = 0;
+  lastContact = 0;
   private timer?: ReturnType<typeof setTimeout>;
   private readonly listeners = new Set<() => void>();
   private stream?: Stream;
@@ -57,7 +57,7 @@ export class Store {
     const watch = setInterval(() => {
       // A connection whose other end is gone stays silent forever.
       if (this.link === "live") {
-        if (Date.now() - this.heard > silence) void this.check();
+        if (Date.now() - this.lastContact > silence) void this.check();
       } else if (Date.now() - this.stream!.began > patience) this.again();
     }, 5_000);
     const awake = () => {
@@ -79,7 +79,7 @@ export class Store {
 
   /** The server's time in ms. It does not change while the connection is lost. */
   now(): number {
-    return (this.link === "lost" && this.heard ? this.heard : Date.now()) + this.skew;
+    return (this.link === "lost" && this.lastContact ? this.lastContact : Date.now()) + this.skew;
   }
 
   /** When the connection is tried next, ms of the page's clock, 0 = now. */
@@ -107,7 +107,7 @@ export class Store {
 
   // Finds out why the stream is gone, or whether it is gone.
   private async check(): Promise<void> {
-    const heard = this.heard;
+    const lastContact = this.lastContact;
     let status: Status | undefined;
     let denied = false;
     try {
@@ -115,7 +115,7 @@ export class Store {
     } catch (e) {
       denied = e instanceof Refused && e.status === 401;
     }
-    if (this.heard !== heard) return; // the stream is back
+    if (this.lastContact !== lastContact) return; // the stream is back
 
     const was = this.link;
     if (status) {
@@ -177,7 +177,7 @@ export class Store {
   }
 
   private take(name: string, data: string): void {
-    this.heard = Date.now();
+    this.lastContact = Date.now();
     try {
       if (name === "status") this.setStatus(parse<Status>(data));
       else if (name === "machines") this.putAll(parse<{ items?: MachineView[] | null }>(data).items ?? []);

@@ -175,7 +175,7 @@ test("a new machine is installed without typing its name", async () => {
 const ended = { run: "r", machine: "m", type: "Inspect", state: "FAILED", phase: "failed", started: "2026-01-01T00:00:00Z", actions: [] };
 const store = { link: "live", meter: {} };
 
-test("the record of a run that is over is asked for until it was had", async () => {
+test("the record of a finished run is asked for until it was had", async () => {
   answers[`${machine}/workflow`] = (n) => (n < 3 ? [503, { error: "not now" }] : [200, { ...ended, next: "ingot machine inspect m" }]);
   answers[machine] = () => [200, idle.machine];
   const page = await mount(MachinePanel, { machine: { name: "m", workflow: ended }, store, now: 0 });
@@ -189,7 +189,7 @@ test("the record of a run that is over is asked for until it was had", async () 
   assert.equal(times(`GET ${machine}/workflow`), 3);
 });
 
-test("the log of an action that is over is asked for until it was had", async () => {
+test("the log of a finished action is asked for until it was had", async () => {
   const logs = "/v1/workflows/r/logs?action=0";
   answers[logs] = (n) => (n < 3 ? [503, { error: "not now" }] : [200, "the last line"]);
   const page = await mount(Log, { workflow: { ...ended, actions: [{ name: "write", state: "FAILED" }] } });

@@ -58,14 +58,14 @@ const run = (phase, state, more = {}) => ({ run: "r", machine: "m", type: "Provi
 const view = (workflow) => ({ name: "m", bmc: { driver: "ipmi" }, workflow });
 const shape = (w, events = []) => stepsOf(w, tone(view(w)), events, 0).map((s) => ({ done: "d", now: "n", waiting: "w", failed: "f", todo: "." })[s.state]).join("");
 
-test("steps tell where a run stands, waits or ended", () => {
+test("steps show where a run is, waits or ended", () => {
   assert.equal(shape(run("plan", "PREPARING")), "n..........");
   assert.equal(shape(run("agent", "PENDING")), "dddddn.....");
   assert.equal(shape(run("done", "SUCCESS")), "ddddddddddd");
   assert.equal(shape(run("waiting-for-operator", "RUNNING", { question: { id: "3.bind.1", text: "" } })), "ddddddw....");
   assert.equal(shape(run("waiting-for-operator", "RUNNING", { question: { id: "3.0.1", text: "" }, actions: [{ name: "a", state: "FAILED" }] })), "dddddddw...");
   assert.equal(shape(run("failed", "FAILED", { actions: [{ name: "a", state: "FAILED" }] })), "dddddddf...");
-  // What the wire saw tells where a run without a started action ended; the
+  // What the wire saw shows where a run without a started action ended; the
   // disarm at its end does not.
   assert.equal(shape(run("failed", "FAILED"), [{ seq: 1, kind: "dhcp", at: "" }, { seq: 2, kind: "disarmed", at: "" }]), "dddf.......");
   assert.equal(shape(run("cancelled", "CANCELLED"), [{ seq: 1, kind: "phase", key: "loader", at: "" }]), "ddddf......");

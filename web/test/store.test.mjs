@@ -56,12 +56,12 @@ const row = (run, started, more = {}) => ({ name: "m", workflow: { run, machine:
 test("a stream that fell silent is opened again once, and greys until the machines have come", async () => {
   const store = begin();
   newest().say("machines", { items: [{ name: "m" }] });
-  const heard = store.now();
+  const before = store.now();
   assert.equal(store.link, "live");
   await pass(27);
   assert.equal(streams.length, 2);
   assert.equal(store.link, "lost");
-  assert.equal(store.now(), heard); // what is shown was true then
+  assert.equal(store.now(), before); // what is shown was true then
   // The machines are on their way for half a minute: nothing may begin them from the start.
   await pass(30);
   assert.equal(streams.length, 2);

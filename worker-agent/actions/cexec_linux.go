@@ -20,7 +20,7 @@ import (
 //	UPDATE_RESOLV_CONF   true: the system gets the agent's /etc/resolv.conf
 //	BLOCK_DEVICE, PARTITION, FS_TYPE  where the system is, as inject; default: the root file system
 //
-// Output: commands, how many were run. Its exit code is that of the command that failed.
+// Output: commands, how many were run. Its exit code is the exit code of the command that failed.
 func cexec(ctx context.Context, t *Task) (err error) {
 	commands, err := action.Commands(t.env)
 	if err != nil {

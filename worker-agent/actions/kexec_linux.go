@@ -22,7 +22,7 @@ import (
 //	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default: the root file system
 //	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: those in the boot loader's
 //	                                  configuration; with KERNEL_PATH alone, no initrd
-//	CMD_LINE                          of the kernel; default: that of the configuration
+//	CMD_LINE                          of the kernel; default: from the configuration
 //	GRUBCFG_PATH                      where GRUB's configuration is; default: the usual places
 //
 // It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate

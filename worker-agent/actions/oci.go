@@ -29,7 +29,7 @@ import (
 //	DEST_DISK   the bound disk
 //	REGISTRY_USERNAME, REGISTRY_PASSWORD  for the registry alone
 //
-// The manifest is verified by the digest of the reference, and the layer by that of the manifest.
+// The manifest is verified by the digest of the reference, and the layer by the digest in the manifest.
 func oci2disk(ctx context.Context, t *Task) error {
 	want, err := action.SHA256(t.env, "IMG_SHA256")
 	if err != nil {

@@ -19,7 +19,7 @@ type place struct {
 }
 
 // place finds the file system that variable's path, PARTITION and FS_TYPE select; the root file
-// system by default. If the path is that of an array, a logical volume or another disk's partition
+// system by default. If the path names an array, a logical volume or another disk's partition
 // in STORAGE, place activates what STORAGE declares. The caller calls release.
 func (t *Task) place(ctx context.Context, variable string) (p place, err error) {
 	storage, declared, err := t.findDeclared(t.env[variable])

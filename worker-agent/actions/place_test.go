@@ -89,7 +89,7 @@ func TestGrub2Disk(t *testing.T) {
 	require.Contains(t, log, "\ngrub2-install --target=i386-pc --recheck "+files[0].Path+"\ngrub2-mkconfig -o /boot/grub2/grub.cfg\n")
 
 	_, _, err = try(t, cfg, action.Grub2Disk, disk, map[string]string{"GRUB_DISK": "/dev/other"})
-	require.ErrorContains(t, err, `reading GRUB_DISK: "/dev/other" is a second disk beside "/dev/alias"`)
+	require.ErrorContains(t, err, `reading GRUB_DISK: "/dev/other" is a second disk next to "/dev/alias"`)
 	_, _, err = try(t, cfg, action.CExec, disk, map[string]string{"CMD_LINE": "touch /etc/broken"})
 	require.ErrorContains(t, err, `no program "touch"`)
 	_, _, err = try(t, cfg, action.WriteFile, disk, map[string]string{"DEST_PATH": "/etc/broken", "CONTENTS": ""})

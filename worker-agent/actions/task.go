@@ -33,7 +33,7 @@ type Task struct {
 	machine Machine
 	order   action.Assignment
 	env     map[string]string
-	// command is that of the template; see action.CheckCommand.
+	// command is the command of the template; see action.CheckCommand.
 	command []string
 	alias   string
 	bound   *action.Disk

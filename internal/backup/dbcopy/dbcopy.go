@@ -73,7 +73,7 @@ const tries = 10
 
 // Make copies the database at from to a new file, with mode 0600 and synced to the
 // disk, and proves it: its integrity, and that each table has the rows and the
-// content of the state of which it was made. Until then the copy has another name,
+// content of the state that was copied. Until then the copy has another name,
 // so that what a kill leaves never counts as a copy. On an error no file is left.
 //
 // Others may go on writing, in this process or another: no writer waits. The
@@ -111,8 +111,8 @@ func Make(ctx context.Context, original, open Opener, from, to string) (err erro
 	return durablefile.SyncDir(filepath.Dir(to))
 }
 
-// copyState makes the copy while one connection keeps the state of which it is
-// made. Differ is how the copy differs from that state; nil: not at all.
+// copyState makes the copy while one connection keeps the state that is
+// copied. Differ is how the copy differs from that state; nil: not at all.
 func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -12,7 +12,7 @@ func standbyCommand(o *cli.Options) *cobra.Command {
 		Use: "standby", Short: "Set this host up as one to which a site can be moved", Args: cobra.NoArgs,
 		Long: `Set this host up as one to which a site can be moved: in an empty data directory it
 makes the key by which the source knows this server, the admin token, and a token
-that is good for one source. "ingot serve" then stands by: no DHCP, no workflows,
+that is good for one source. "ingot serve" then waits for it: no DHCP, no workflows,
 no power; it answers only its source (site.listen, TLS).
 
 Where a standby was set up already, it says so and changes nothing, so that it may

@@ -95,7 +95,7 @@ func networkOf(m inventory.Machine) netplan {
 		l := linkOf(b.SystemLink)
 		l.Interfaces, l.Parameters = b.Interfaces, map[string]any{}
 		// The address of the first member, by which DHCP and the metadata server know the machine. The
-		// kernel would take that of the member that comes up first.
+		// kernel would take the MAC of the member that comes up first.
 		if len(b.Interfaces) > 0 {
 			l.MAC = macs[b.Interfaces[0]]
 		}

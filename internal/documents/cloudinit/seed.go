@@ -27,7 +27,7 @@ const CloudConfig = "#cloud-config\n"
 // And the id of a running system stays: only a run that writes to the disk
 // changes it, and no BMC job or inspection does.
 //
-// A machine of which no such boot is known has an id made of its name.
+// A machine without such a boot has an id made of its name.
 func InstanceID(m inventory.Machine) string {
 	i := m.Installation
 	if i == nil {

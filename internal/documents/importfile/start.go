@@ -199,7 +199,7 @@ func (r *starts) readJob(o object) {
 	r.addJob(j, "task", d.Spec.Tasks)
 }
 
-// addJob adds a job with its actions, each of which its document calls by a noun.
+// addJob adds a job with its actions; noun is what its document calls an action.
 func (r *starts) addJob(j job, noun string, actions []bmcAction) {
 	path := "spec." + noun + "s"
 	if len(actions) == 0 {

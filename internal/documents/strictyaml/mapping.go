@@ -9,9 +9,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Splitter is a struct of which one text in a file may set several fields.
+// A Splitter is a struct: one text in a file may set several of its fields.
 type Splitter interface {
-	// Split returns the fields that text, written as key, stands for; nil if it is
+	// Split returns the fields that text, written as key, sets; nil if it is
 	// read as it is.
 	Split(key, text string) map[string]string
 }

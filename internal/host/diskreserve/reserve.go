@@ -97,7 +97,7 @@ func Open(o Options) *Reserve {
 	return r
 }
 
-// Remedy tells the operator what to do about a full disk.
+// Remedy says what to do about a full disk.
 const Remedy = "ingot image prune removes images that nothing uses; or make the disk bigger"
 
 // Run releases or retakes the reserve as free space changes, until ctx ends. It

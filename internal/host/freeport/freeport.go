@@ -13,7 +13,7 @@ import (
 // port, no connection takes it.
 const first, last = 10000, 30000
 
-// Find returns the first of n consecutive ports of 127.0.0.1 that nobody listens on.
+// Find returns the first of n consecutive ports of 127.0.0.1 that are not in use.
 func Find(n int) (int, error) {
 	var err error
 	for range 100 {

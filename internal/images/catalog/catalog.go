@@ -43,7 +43,7 @@ type Catalog struct {
 	Images []Image `json:"images"` // the list
 }
 
-// Read returns the catalog in a file, or that of this version if path is "". Errors in the file are inventory.Problems.
+// Read returns the catalog in a file, or the catalog of this version if path is "". Errors in the file are inventory.Problems.
 func Read(path string) (Catalog, error) {
 	if path == "" {
 		return parse("catalog.yaml", builtin)

@@ -83,7 +83,7 @@ func readSums(list []byte) ([]sum, error) {
 	return out, nil
 }
 
-// parseSum reads a line of a list. The name - is that of a file which the program read from its standard input.
+// parseSum reads a line of a list. The name - means that the program read the file from its standard input.
 func parseSum(line string) (x sum, ok bool) {
 	var escaped string
 	if m := gnuLine.FindStringSubmatch(line); m != nil {

@@ -37,7 +37,7 @@ func FindSum(source string, list []byte, file string) (string, error) {
 	sums := map[int]string{} // by their length
 	for _, x := range all {
 		if x.name == "" && named {
-			continue // of which file is not known
+			continue // its file is not known
 		}
 		if names = append(names, x.name); x.name != file && x.name != "" {
 			continue

@@ -1,5 +1,5 @@
 // Package sbat reads what UEFI programs say of their versions (Secure Boot Advanced Targeting), and compares it
-// with minimum generations. The format is that of SBAT.md in the sources of shim,
+// with minimum generations. The format is described in SBAT.md in the sources of shim,
 // https://github.com/rhboot/shim/blob/main/SBAT.md.
 package sbat
 
@@ -31,7 +31,7 @@ type Component struct {
 
 // A Program is what a UEFI program says of itself.
 type Program struct {
-	Components []Component // without that of the format; empty: it has no section .sbat
+	Components []Component // without the component of the format; empty: it has no section .sbat
 	Signed     bool        // it has a table of signatures; they are not verified
 }
 
@@ -164,7 +164,7 @@ func decode(b []byte, header any) bool {
 }
 
 // parse reads the lines of a section .sbat, which ends at its first zero byte. Fields are parted by commas, and
-// nothing quotes a comma. The first line is that of the format itself.
+// nothing quotes a comma. The first line describes the format itself.
 func parse(b []byte) ([]Component, error) {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	text := strings.TrimPrefix(string(b), "\ufeff")

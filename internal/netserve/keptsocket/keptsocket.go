@@ -141,7 +141,7 @@ func keep(name string, l *net.TCPListener) {
 // forget has systemd drop the socket of a name. If that fails, systemd keeps it.
 func forget(name string) { _ = notify("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
 
-// Ready tells the service manager, if there is one, that the service accepts connections: "systemctl start" returns then
+// Ready reports to the service manager, if there is one, that the service accepts connections: "systemctl start" returns then
 // (Type=notify in systemd.service(5)). Later calls change nothing. After an error, the service must end: "systemctl start", dpkg
 // and the boot of the host would wait forever.
 func Ready() error {

@@ -10,8 +10,8 @@ import (
 // with it; the admin token cannot be found from it.
 func MetricsToken(admin string) string { return derive(admin, "ingot: the token of /metrics") }
 
-// CodecToken returns the token that opens /codec, where payloads are decrypted, and nothing else. It is derived as that of
-// the metrics is.
+// CodecToken returns the token that opens /codec, where payloads are decrypted, and nothing else. It is derived like
+// MetricsToken.
 func CodecToken(admin string) string { return derive(admin, "ingot: the token of /codec") }
 
 func derive(admin, use string) string {

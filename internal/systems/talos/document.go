@@ -1,5 +1,5 @@
 // Package talos supports Talos Linux: it checks machine configurations with Talos'
-// machinery package (v1.13), so the result is that of Talos v1.13 on bare metal,
+// machinery package (v1.13), so the result is what Talos v1.13 accepts on bare metal,
 // and it calls the Talos API of a node.
 package talos
 

@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The syntax is that of vyos1x-config, the library with which VyOS itself reads
+// The syntax follows vyos1x-config, the library with which VyOS itself reads
 // the file: only the line end after a leaf says where the leaf ends.
 
 // Kinds of tokens. A brace is a kind of its own.

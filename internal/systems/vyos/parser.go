@@ -165,7 +165,7 @@ func Parse(contents []byte) (Config, inventory.Problems) {
 	case found > 1:
 		p.add(strings.Count(text[:end], "\n")+1, "keep the one of your image", "there are %d footers vyos-config-version", found)
 	case found == 0 && oldFooter.MatchString(text):
-		p.add(1, footerRemedy, "the footer is that of VyOS 1.2 or older")
+		p.add(1, footerRemedy, "the footer has the form of VyOS 1.2 or older")
 	case found == 0:
 		p.add(strings.Count(text, "\n")+1, footerRemedy,
 			"the footer // vyos-config-version: is missing, so VyOS would take the file for its oldest syntax")

@@ -201,7 +201,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 }
 
 // describeSchema returns one text for each table, index and trigger. The text of an altered table
-// equals that of a new one.
+// equals the text of a new one.
 func describeSchema(ctx context.Context, db temporalfile.Database) ([]string, error) {
 	texts, err := dbcopy.ReadStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
 		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text
